@@ -1,43 +1,44 @@
-//! `/admin` of the engine.
+//! Responses of the engine's `/admin` endpoints: reloading the soul and the catalog.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Answer of `POST /admin/reload-core-soul`.
+/// Response of `POST /admin/reload-core-soul`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SoulReloaded {
     /// `reloaded`.
     pub status: ReloadedStatus,
-    /// The `version` of the soul's front matter, else a hash of its content.
+    /// The `version` of the soul's front matter, or a hash of its content if there is none.
     pub version: String,
 }
 
-/// Answer of `POST /admin/reload-catalog`.
+/// Response of `POST /admin/reload-catalog`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CatalogReloaded {
     /// `reloaded`.
     pub status: ReloadedStatus,
-    /// How much of it is in use now.
+    /// The number of entries now in use.
     pub counts: CatalogCounts,
-    /// What was left out, kept as it was, or taken otherwise than it is written, and why: a line each, for a person.
+    /// One line for a person for each entry that was left out, kept unchanged or read differently from what is
+    /// written, with the reason.
     pub warnings: Vec<String>,
 }
 
-/// How many entries of each kind a catalog has.
+/// The number of entries of each kind in a catalog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CatalogCounts {
-    /// Agents.
+    /// The number of agents.
     pub agents: usize,
-    /// Skills of the platform.
+    /// The number of platform skills.
     pub skills: usize,
-    /// Tools beside the built-in ones and those of connected servers.
+    /// The number of tools, without the built-in ones and those of connected servers.
     pub tools: usize,
 }
 
-/// The one status of what was read again.
+/// The only status of a reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReloadedStatus {
-    /// It is in use.
+    /// The new version is in use.
     Reloaded,
 }

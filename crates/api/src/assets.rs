@@ -1,52 +1,52 @@
-//! Assets: tool servers that the catalog names, and the user's connections to them.
+//! Assets: the tool servers (MCP servers) that the catalog names, and the user's connections to them.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{ConnectionId, Timestamp};
 
-/// How a server is spoken to.
+/// The transport to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TransportKind {
-    /// Over the standard input and output of a program that the engine runs.
+    /// The standard input and output of a program that the engine runs.
     Stdio,
-    /// Over HTTP.
+    /// HTTP.
     Http,
 }
 
-/// What a server wants to know of the user.
+/// The authentication that a server requires from the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AuthKind {
     /// Nothing.
     None,
-    /// A key that the user has of it.
+    /// A key that the server issued to the user.
     ApiKey,
-    /// That the user gives the engine leave, at an authorization server.
+    /// The user's authorization of the engine at an authorization server.
     #[serde(rename = "oauth")]
     OAuth,
 }
 
-/// Answer of `GET /assets/servers`.
+/// Response of `GET /assets/servers`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ServerList {
-    /// The servers that the catalog names, by their names in order.
+    /// The servers that the catalog names, sorted by name.
     pub servers: Vec<Server>,
 }
 
 /// A tool server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Server {
-    /// Its name, with which the names of its tools begin.
+    /// The server's name, with which the names of its tools begin.
     pub name: String,
-    /// What it is for; empty where the catalog does not say.
+    /// What the server is for; empty if the catalog does not say.
     pub description: String,
-    /// How it is spoken to.
+    /// The transport to it.
     pub transport: TransportKind,
-    /// What it wants to know of the user.
+    /// The authentication that it requires from the user.
     pub auth: AuthKind,
-    /// Whether there is a connection to it that works.
+    /// Whether there is a working connection to it.
     pub connected: bool,
 }
 
@@ -55,61 +55,62 @@ pub struct Server {
 pub struct Connect {
     /// The server's name.
     pub server: String,
-    /// What the server wants to know, where that is a key.
+    /// The user's credentials, if the server requires a key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials: Option<Credentials>,
-    /// Where the callback sends the user's browser at last; of the origin of `OAUTH_REDIRECT_BASE_URL`.
+    /// Where the callback finally redirects the user's browser; must have the origin of `OAUTH_REDIRECT_BASE_URL`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redirect_to: Option<String>,
 }
 
-// It holds a secret, so it cannot be printed.
-/// What the user has of a server.
+// It contains a secret, so it does not implement `Debug`.
+/// A user's credentials for a server.
 #[derive(Clone, Serialize, Deserialize, ToSchema)]
 pub struct Credentials {
-    /// The key.
+    /// The key that the server issued to the user.
     pub api_key: String,
 }
 
-/// Answer of `POST /assets/connect`.
+/// Response of `POST /assets/connect`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "status", rename_all = "snake_case")]
 pub enum ConnectOutcome {
-    /// The server answers, and its tools are the agent's.
+    /// The server answers, and its tools are available to the agent.
     Connected {
         /// The connection.
         connection: ConnectionId,
     },
-    /// The user must give leave.
+    /// The user must authorize the engine.
     AuthorizationRequired {
-        /// Where.
+        /// The URL at which the user does so.
         authorization_url: String,
-        /// What the callback must bring back.
+        /// The `state` that the callback must return.
         state: String,
     },
 }
 
-/// Body of `POST /assets/callback`: what the authorization server sent the user's browser back with.
+/// Body of `POST /assets/callback`: the parameters with which the authorization server redirected the user's
+/// browser back.
 #[derive(Clone, Serialize, Deserialize, ToSchema)]
 pub struct Callback {
-    /// What the tokens are given for.
+    /// The authorization code, which is exchanged for tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// What `POST /assets/connect` gave.
+    /// The `state` from `POST /assets/connect`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// Who the authorization server says that it is.
+    /// The issuer identifier of the authorization server (RFC 9207).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iss: Option<String>,
-    /// Why no leave was given.
+    /// The error code, if access was denied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// What the authorization server says of that.
+    /// The authorization server's description of the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_description: Option<String>,
 }
 
-/// Answer of a callback that led to a connection.
+/// Response of a callback that established a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CallbackOutcome {
     /// Always `connected`.
@@ -118,55 +119,55 @@ pub struct CallbackOutcome {
     pub connection: ConnectionId,
 }
 
-/// That there is a connection.
+/// The only status of [`CallbackOutcome`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ConnectedStatus {
-    /// There is.
+    /// The connection exists.
     Connected,
 }
 
-/// Answer of `GET /assets/connections`.
+/// Response of `GET /assets/connections`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ConnectionList {
-    /// The connections, the oldest first.
+    /// The connections, oldest first.
     pub connections: Vec<Connection>,
 }
 
 /// A connection to a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Connection {
-    /// Its id.
+    /// The connection's id.
     pub connection: ConnectionId,
     /// The server's name.
     pub server: String,
-    /// How it is.
+    /// The connection's state.
     pub status: ConnectionStatus,
-    /// The names of its tools, as it calls them: the agent knows each as `server__tool`.
+    /// The names of its tools, as the server calls them: the agent knows each as `server__tool`.
     pub tools: Vec<String>,
-    /// When it was first made.
+    /// When it was first established.
     pub created_at: Timestamp,
-    /// What is wrong with it, where something is.
+    /// A description of the problem, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// How a connection is.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ConnectionStatus {
-    /// Its tools can be called.
+    /// The server's tools can be called.
     Connected,
-    /// The user has not given leave yet.
+    /// The user has not given access yet.
     Pending,
-    /// The leave is over: the user must connect again.
+    /// The authorization has expired: the user must connect again.
     Expired,
-    /// Its server cannot be reached, or refuses.
+    /// The server cannot be reached, or refuses.
     Error,
 }
 
 impl ConnectionStatus {
-    /// Its name on the wire.
+    /// Returns the status's name on the wire.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Connected => "connected",
@@ -176,23 +177,25 @@ impl ConnectionStatus {
         }
     }
 
-    /// The status of this name.
+    /// Returns the status of this name, if there is one.
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Connected, Self::Pending, Self::Expired, Self::Error].into_iter().find(|it| it.name() == name)
+        [Self::Connected, Self::Pending, Self::Expired, Self::Error]
+            .into_iter()
+            .find(|status| status.name() == name)
     }
 }
 
-/// Answer of `DELETE /assets/connections/{connection}`.
+/// Response of `DELETE /assets/connections/{connection}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Disconnected {
     /// Always `disconnected`.
     pub status: DisconnectedStatus,
 }
 
-/// That a connection is no more.
+/// The only status of [`Disconnected`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DisconnectedStatus {
-    /// It is no more.
+    /// The connection was deleted.
     Disconnected,
 }

@@ -1,4 +1,4 @@
-//! The ledger as products read it.
+//! The audit log, in the form in which products read it.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -8,17 +8,17 @@ use crate::orchestrator::PageLimit;
 use crate::serde_helpers::BoundedInt;
 use crate::{EngineId, ProductId, Timestamp, UserId};
 
-/// What a row of the ledger records.
+/// The event that an audit row records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AuditEvent {
     /// The product was registered.
     Register,
-    /// Its policy was replaced.
+    /// The product's policy was replaced.
     PolicyUpdate,
     /// An engine was provisioned.
     Provision,
-    /// A provision failed, and nothing of it is left.
+    /// A provision failed and was rolled back.
     ProvisionFailed,
     /// The product started an engine.
     Start,
@@ -39,7 +39,7 @@ pub enum AuditEvent {
 }
 
 impl AuditEvent {
-    /// Every event.
+    /// All events.
     pub const ALL: [Self; 12] = [
         Self::Register,
         Self::PolicyUpdate,
@@ -55,7 +55,7 @@ impl AuditEvent {
         Self::Destroy,
     ];
 
-    /// The event as it is written on the wire and in the registry.
+    /// Returns the event's name on the wire and in the registry.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Register => "register",
@@ -73,41 +73,41 @@ impl AuditEvent {
         }
     }
 
-    /// Reads what [`AuditEvent::as_str`] writes.
+    /// Parses the result of [`AuditEvent::as_str`].
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|event| event.as_str() == name)
     }
 }
 
-/// One row of the ledger.
+/// One row of the audit log.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct AuditRow {
-    /// Counts the product's rows from 1 without a gap, in commit order.
+    /// The row's number within its product: from 1 without gaps, in commit order.
     pub id: i64,
     /// When it happened.
     pub at: Timestamp,
-    /// Whose row it is.
+    /// The product that the row belongs to.
     pub product_id: ProductId,
-    /// The engine it is about; null if it is about none.
+    /// The engine concerned; null if there is none.
     #[schema(required)]
     pub engine_id: Option<EngineId>,
-    /// That engine's user.
+    /// The engine's user; null if there is no engine.
     #[schema(required)]
     pub user_id: Option<UserId>,
-    /// What happened. A later version may have recorded what this one has no name for.
+    /// What happened. A later version may have recorded an event that this version does not know.
     #[schema(value_type = AuditEvent)]
     pub event: Box<str>,
-    /// How long it took; null where that says nothing.
+    /// How long it took, in milliseconds; null if that does not apply.
     #[schema(required)]
     pub duration_ms: Option<i64>,
-    /// More about it. The very text that the hash covers.
+    /// Further details: exactly the text that the hash covers.
     #[schema(value_type = Object)]
     pub detail: Box<RawValue>,
-    /// Over this row and the hash of the product's row before it.
+    /// The hash of this row together with the hash of the product's previous row.
     pub hash: String,
 }
 
-/// The id of a row.
+/// The id of an audit row: 1 or more.
 pub type AuditId = BoundedInt<1, { i64::MAX }>;
 
 /// Query of `GET /audit`.
@@ -127,20 +127,20 @@ pub struct ListAudit {
     pub user_id: Option<UserId>,
 }
 
-/// Answer of `GET /audit`.
+/// Response of `GET /audit`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct AuditList {
     /// The page, newest row first.
     pub rows: Vec<AuditRow>,
 }
 
-/// Where to begin in the ledger: behind the row with this id; 0 for the beginning.
+/// A position in the audit log: after the row with this id; 0 is the beginning.
 pub type AuditPosition = BoundedInt<0, { i64::MAX }>;
 
 /// Query of `GET /events`.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct FollowEvents {
-    /// Rows after this one; by default those from now on. `Last-Event-ID` beats it.
+    /// Return the rows after this one; by default only new rows. `Last-Event-ID` takes precedence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<AuditPosition>,
 }

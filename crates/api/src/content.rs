@@ -1,22 +1,22 @@
-//! Content that a person attaches: texts, images and documents.
+//! Content that a person attaches: text, images and documents.
 //!
-//! Two forms are taken. The plain one, `{"type": "image", "media_type": …, "data": <base64>, "name"?: …}`, and the
-//! vendors' one, in which the data stands in a `source`: `{"type": "image", "source": {"type": "base64",
-//! "media_type": …, "data": …}}`, or, for documents, `{"type": "text", "media_type": "text/plain", "data": <text>}`.
+//! Two forms are accepted. The plain one is `{"type": "image", "media_type": …, "data": <base64>, "name"?: …}`. In
+//! the vendors' one the data is in a `source`: `{"type": "image", "source": {"type": "base64", "media_type": …,
+//! "data": …}}`, or, for documents, `{"type": "text", "media_type": "text/plain", "data": <text>}`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The most blocks in one request.
+/// The maximum number of blocks in one request.
 pub const MAX_CONTENT_BLOCKS: usize = 100;
 
 /// One block of `media` or `content_blocks`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Given", into = "Wire")]
 pub enum ContentBlock {
-    /// A text.
+    /// Plain text.
     Text(String),
     /// An image or a document.
     Media(Media),
@@ -25,13 +25,13 @@ pub enum ContentBlock {
 /// An image or a document.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Media {
-    /// What it is shown as.
+    /// How the media is presented to a model.
     pub kind: MediaKind,
-    /// Its type, such as `image/png`: lower case, without parameters.
+    /// The media type, such as `image/png`: lower case, without parameters.
     pub media_type: String,
-    /// Its name, if it has one.
+    /// The file's name, if it has one.
     pub name: Option<String>,
-    /// Its bytes.
+    /// The decoded bytes.
     pub data: Vec<u8>,
 }
 
@@ -42,7 +42,7 @@ impl std::fmt::Debug for Media {
     }
 }
 
-/// What media is shown as.
+/// How media is presented to a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MediaKind {
@@ -52,16 +52,16 @@ pub enum MediaKind {
     Document,
 }
 
-/// Content that is not as it must be.
+/// Why a content block is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ContentError {
-    /// It is in neither form.
+    /// It has neither of the two forms.
     #[error("must have `media_type` and `data`, or a `source` that has them")]
     NoData,
     /// Data is given twice.
     #[error("must have either `data` or `source`, not both")]
     TwoForms,
-    /// The source is of a type that is not taken.
+    /// The type of the source is not supported.
     #[error("`source.type` must be `base64`, or `text` for a document")]
     Source,
     /// The data cannot be decoded.
@@ -70,10 +70,10 @@ pub enum ContentError {
     /// The data is empty.
     #[error("`data` must not be empty")]
     Empty,
-    /// The media type is not one.
+    /// The media type is malformed.
     #[error("`media_type` must be a type such as `image/png`, without parameters")]
     MediaType,
-    /// An image of another type.
+    /// The media type of an image is not an image type.
     #[error("`media_type` of an image must begin with `image/`")]
     NoImage,
     /// There is no text.
@@ -87,7 +87,7 @@ pub enum ContentError {
     Name,
 }
 
-/// A content block as it is given. Read as one object, so that what is wrong with it is told of the right field.
+/// A content block as received. It is parsed as one object, so that an error names the right field.
 #[derive(Deserialize)]
 struct Given {
     #[serde(rename = "type")]
@@ -108,11 +108,11 @@ enum GivenKind {
     Document,
 }
 
-/// A content block as it is written.
+/// A content block as it is serialized.
 #[derive(Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Wire {
-    /// A text.
+    /// Plain text.
     Text {
         /// The text.
         text: String,
@@ -123,19 +123,19 @@ enum Wire {
     Document(WireMedia),
 }
 
-/// An image or a document as it is written: with `media_type` and `data`, or with a `source` that has them.
+/// An image or a document in serialized form: with `media_type` and `data`, or with a `source` that has them.
 #[derive(Serialize, ToSchema)]
 struct WireMedia {
-    /// Its type, such as `image/png`.
+    /// The media type, such as `image/png`.
     #[serde(skip_serializing_if = "Option::is_none")]
     media_type: Option<String>,
-    /// Its bytes in base64.
+    /// The bytes in base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<String>,
     /// The vendors' form.
     #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<Source>,
-    /// Its name.
+    /// The file's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
 }
@@ -146,10 +146,10 @@ struct Source {
     /// `base64`, or `text` for a document.
     #[serde(rename = "type")]
     kind: String,
-    /// Its type, such as `image/png`.
+    /// The media type, such as `image/png`.
     #[serde(default)]
     media_type: Option<String>,
-    /// Its bytes in base64, or its text.
+    /// The bytes in base64, or the text.
     #[serde(default)]
     data: Option<String>,
 }
@@ -213,7 +213,7 @@ impl WireMedia {
     }
 }
 
-/// Whether this is a part of a media type (RFC 6838, section 4.2).
+/// Whether `text` is a valid part of a media type (RFC 6838, section 4.2).
 fn is_token(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$&-^_.+".contains(&byte);
     !text.is_empty() && text.bytes().all(allowed)
@@ -282,9 +282,9 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said() {
         let image = |fields: Value| {
-            let mut all = json!({"type": "image"});
-            all.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-            all
+            let mut image = json!({"type": "image"});
+            image.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            image
         };
         for (value, words) in [
             (json!({"type": "text", "text": " "}), "`text` must not be empty"),

@@ -1,4 +1,4 @@
-//! Requests and answers of the engine.
+//! Requests and responses of the engine.
 
 use std::collections::BTreeMap;
 
@@ -13,16 +13,16 @@ use crate::serde_helpers::{BoundedInt, null_as_default};
 use crate::text::ClientRequestId;
 use crate::{MessageId, TaskId, Timestamp, TurnId};
 
-/// The header that opens an engine.
+/// The header with the engine's key.
 pub const ENGINE_KEY_HEADER: &str = "x-engine-key";
 
-/// The status of a part that works.
+/// The status of a healthy subsystem.
 pub const HEALTHY: &str = "ok";
 
-/// Answer of `GET /health`. Its schema and meaning are strictly stable.
+/// Response of `GET /health`. Its schema and meaning are stable.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct EngineHealth {
-    /// `ok` when fully ready; `degraded` when a subsystem is unwell.
+    /// `ok` when fully ready; `degraded` when a subsystem is unhealthy.
     pub status: String,
     /// Seconds since the engine started.
     pub uptime_seconds: f64,
@@ -30,47 +30,47 @@ pub struct EngineHealth {
     pub subsystems: Subsystems,
 }
 
-/// The state of each subsystem: `ok`, or what is wrong.
+/// The state of each subsystem: `ok`, or a description of the problem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Subsystems {
-    /// The brain.
+    /// The brain: the database with all of the engine's data.
     pub database: String,
-    /// The language model provider: its configuration and its last calls. Checking it spends no tokens.
+    /// The language model provider, judged by its configuration and its last calls. The check spends no tokens.
     pub llm_provider: String,
-    /// The directory of tool servers.
+    /// The list of tool servers.
     pub asset_directory: String,
 }
 
-/// The most model calls in one turn: at least 1.
+/// The maximum number of model calls in one turn: at least 1.
 pub type MaxTurns = BoundedInt<1, { i64::MAX }>;
 
 /// Body of `POST /execute`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Execute {
-    /// The user's message. Only with `retry_message_id` it may be left out.
+    /// The user's message. May be left out only with `retry_message_id`.
     #[serde(default, deserialize_with = "null_as_default")]
     pub message: String,
     /// The thread to start or continue.
     pub task_id: TaskId,
-    /// Attached texts, images and documents.
+    /// Attached text, images and documents.
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
     pub media: Vec<ContentBlock>,
     /// Skip planning and run the loop directly.
     #[serde(default, deserialize_with = "null_as_default")]
     pub direct: bool,
-    /// Replace this earlier message with the new one. Any text is taken: an id that there is not is a 404.
+    /// Replace this earlier message by the new one. Any text is accepted; an unknown id results in a 404.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edit_message_id: Option<String>,
-    /// Keep all messages and run the loop again from this one. Any text is taken, as above.
+    /// Keep all messages and run the loop again from this one. Any text is accepted, as above.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_message_id: Option<String>,
-    /// The most model calls in this turn; 50 by default.
+    /// The maximum number of model calls in this turn; 50 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_turns: Option<MaxTurns>,
     /// Let the model think before it answers.
     #[serde(default, deserialize_with = "null_as_default")]
     pub super_thinking: bool,
-    /// Makes the request safe to repeat: a request with the same id joins the turn that the first one began.
+    /// Makes the request safe to repeat: a request with the same id joins the turn that the first one started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_request_id: Option<ClientRequestId>,
 }
@@ -78,7 +78,8 @@ pub struct Execute {
 /// Query of `GET /execute/replay`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Replay {
-    /// Events after this time (Unix milliseconds); 0, the default, for all. `Last-Event-ID` beats it.
+    /// Return the events after this time (Unix milliseconds); 0, the default, returns all. `Last-Event-ID` takes
+    /// precedence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<BoundedInt<0, { i64::MAX }>>,
     /// The task; by default the one that ran last.
@@ -93,7 +94,7 @@ pub struct Cancel {
     pub task_id: TaskId,
 }
 
-/// Answer of `POST /execute/cancel`.
+/// Response of `POST /execute/cancel`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Cancelled {
     /// `cancelled`.
@@ -102,7 +103,7 @@ pub struct Cancelled {
     pub turn_id: TurnId,
 }
 
-/// The one status of [`Cancelled`].
+/// The only status of [`Cancelled`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CancelledStatus {
@@ -115,11 +116,11 @@ pub enum CancelledStatus {
 pub struct Steer {
     /// The task whose turn is to be steered.
     pub task_id: TaskId,
-    /// What the running turn is told.
+    /// The message to the running turn.
     pub message: String,
 }
 
-/// Answer of `POST /execute/steer`.
+/// Response of `POST /execute/steer`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Steered {
     /// `accepted`.
@@ -128,11 +129,11 @@ pub struct Steered {
     pub message_id: MessageId,
 }
 
-/// The one status of [`Steered`].
+/// The only status of [`Steered`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SteeredStatus {
-    /// The message is on record, and the turn will see it.
+    /// The message is stored, and the turn will see it.
     Accepted,
 }
 
@@ -141,23 +142,24 @@ pub enum SteeredStatus {
 pub struct HitlRespond {
     /// The task whose agent is paused.
     pub task_id: TaskId,
-    /// `yes`, `no` or `always` for a permission, free text for a question.
+    /// `yes`, `no` or `always` for an approval, free text for a question.
     pub answer: String,
-    /// What else the agent is to know.
+    /// Further information for the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feedback: Option<String>,
-    /// Texts, images and documents for the agent.
+    /// Text, images and documents for the agent.
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
     pub content_blocks: Vec<ContentBlock>,
-    /// The request that is answered; by default the pending one. Any text is taken: another one is a 404.
+    /// The request that is answered; by default the pending one. Any text is accepted; an id that is not pending
+    /// results in a 404.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
-    /// How far an `always` goes; `task` by default.
+    /// The scope of an `always`; `task` by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<GrantScope>,
 }
 
-/// How far a grant goes.
+/// The scope of a grant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum GrantScope {
@@ -168,7 +170,7 @@ pub enum GrantScope {
     Engine,
 }
 
-/// Answer of `POST /hitl/respond`.
+/// Response of `POST /hitl/respond`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HitlResponded {
     /// `resumed`.
@@ -177,29 +179,29 @@ pub struct HitlResponded {
     pub request_id: HitlId,
 }
 
-/// The one status of [`HitlResponded`].
+/// The only status of [`HitlResponded`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HitlRespondedStatus {
-    /// The answer is on record, and the turn goes on.
+    /// The answer is stored, and the turn continues.
     Resumed,
 }
 
-/// Answer of `GET /hitl/pending`.
+/// Response of `GET /hitl/pending`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HitlPending {
-    /// What waits for a person, over all tasks, oldest first.
+    /// The requests of all tasks that wait for a person, oldest first.
     pub pending: Vec<PendingRequest>,
 }
 
 /// A request that waits for a person.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PendingRequest {
-    /// Its id.
+    /// The request's id.
     pub request_id: HitlId,
     /// The task whose agent is paused.
     pub task_id: TaskId,
-    /// What is wanted.
+    /// What kind of answer is needed.
     pub kind: HitlKind,
     /// The text to show.
     pub question: String,
@@ -207,54 +209,54 @@ pub struct PendingRequest {
     pub created_at: Timestamp,
 }
 
-/// Answer of `GET /hitl/grants`.
+/// Response of `GET /hitl/grants`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Grants {
-    /// What a person has allowed for good, oldest first.
+    /// The grants, oldest first.
     pub grants: Vec<Grant>,
 }
 
-/// What a person has allowed for good.
+/// A lasting approval of a tool, given by a person.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Grant {
-    /// Revoke it by this id.
+    /// The grant's id, by which it can be revoked.
     pub id: GrantId,
-    /// The tool that needs no leave any more.
+    /// The tool that needs no approval any more.
     pub tool: String,
-    /// How far it goes.
+    /// The scope of the grant.
     pub scope: GrantScope,
-    /// The task, where the scope is one.
+    /// The task, if the scope is `task`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task_id: Option<TaskId>,
-    /// What a command must begin with, where the tool runs commands.
+    /// The required beginning of a command, if the tool runs commands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
     /// When it was given.
     pub created_at: Timestamp,
 }
 
-/// Answer of a `DELETE` that took something away.
+/// Response of a `DELETE` that deleted something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Deleted {
     /// `deleted`.
     pub status: DeletedStatus,
 }
 
-/// The one status of [`Deleted`].
+/// The only status of [`Deleted`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeletedStatus {
-    /// It is gone.
+    /// It was deleted.
     Deleted,
 }
 
 /// Query of `GET /tasks`.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct ListTasks {
-    /// How many tasks at most; 50 by default.
+    /// The maximum number of tasks; 50 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<BoundedInt<1, 1_000>>,
-    /// How many to leave out; 0 by default.
+    /// The number of tasks to skip; 0 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offset: Option<BoundedInt<0, { i64::MAX }>>,
 }
@@ -262,10 +264,10 @@ pub struct ListTasks {
 /// Query of `GET /tasks/{task_id}`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ListMessages {
-    /// How many messages at most, the newest; all by default.
+    /// The maximum number of messages, of which the newest are returned; all by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<BoundedInt<1, 1_000>>,
-    /// The message before which they stand; the newest by default.
+    /// Return only messages before this one; by default the newest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,
 }
@@ -273,62 +275,62 @@ pub struct ListMessages {
 /// Query of `DELETE /tasks/{task_id}`.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct DeleteTask {
-    /// What goes beside the conversation; nothing by default.
+    /// What to delete in addition to the conversation; nothing by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forget: Option<Forget>,
 }
 
-/// What goes with a task beside its conversation.
+/// What is deleted with a task in addition to its conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Forget {
-    /// What was learned from it: the records of knowledge that its turns saved, what people said of them, and the
-    /// lessons drawn from that.
+    /// Everything learned from it: the knowledge saved by its turns, the feedback on them, and the lessons drawn
+    /// from that feedback.
     Knowledge,
 }
 
-/// Answer of `GET /tasks`.
+/// Response of `GET /tasks`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Tasks {
     /// The tasks, the one changed last first.
     pub tasks: Vec<TaskSummary>,
-    /// How many there are in all.
+    /// The total number of tasks.
     pub total: u64,
 }
 
-/// A task as a list shows it.
+/// A task in a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TaskSummary {
-    /// Its id.
+    /// The task's id.
     pub task_id: TaskId,
-    /// What it is at.
+    /// What the task is doing.
     pub status: TaskStatus,
-    /// How many messages `GET /tasks/{task_id}` lists.
+    /// The number of messages that `GET /tasks/{task_id}` lists.
     pub message_count: u64,
-    /// When it changed last.
+    /// When it last changed.
     pub updated_at: Timestamp,
 }
 
-/// What a task is at.
+/// What a task is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskStatus {
     /// No turn is under way.
     Idle,
-    /// A turn runs.
+    /// A turn is running.
     Running,
     /// A turn waits for a person.
     Paused,
 }
 
-/// Answer of `GET /tasks/{task_id}`.
+/// Response of `GET /tasks/{task_id}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TaskMessages {
     /// The messages, oldest first.
     pub messages: Vec<TaskMessage>,
 }
 
-/// Answer of `GET /tasks/{task_id}/memory`.
+/// Response of `GET /tasks/{task_id}/memory`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TaskMemory {
     /// The values of the task's working memory, by key.
@@ -338,28 +340,28 @@ pub struct TaskMemory {
 /// Body of `PUT /tasks/{task_id}/memory/{key}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SetMemory {
-    /// The value, in the place of what was there: any JSON value but null.
+    /// The new value: any JSON value but null.
     pub value: Value,
 }
 
 /// A message of a task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TaskMessage {
-    /// Its id.
+    /// The message's id.
     pub message_id: MessageId,
-    /// Who said it.
+    /// The author.
     pub role: Role,
-    /// A text, or, where there is more than one text, blocks: `text`, `image` and `document` (without their data),
-    /// `tool_use` and `tool_result`.
+    /// A string or, if the message is more than text, an array of blocks: `text`, `image` and `document` (without
+    /// their data), `tool_use` and `tool_result`.
     pub content: serde_json::Value,
-    /// When it was said.
+    /// When it was written.
     pub created_at: Timestamp,
-    /// Whether a retry took its place: then the model no longer sees it.
+    /// Whether a retry has replaced it, so that the model no longer sees it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub superseded: bool,
 }
 
-/// Who said a message.
+/// The author of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {

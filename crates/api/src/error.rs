@@ -1,106 +1,106 @@
-//! Error codes, their HTTP status, and the envelope that every non-2xx answer has.
+//! Error codes, their HTTP status, and the envelope of every non-2xx response.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A stable error code. Clients decide by it, never by the message.
+/// A stable error code. Clients should decide by the code, never by the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum ErrorCode {
     /// Malformed JSON, a missing field or an invalid value; the message names it.
     InvalidRequest,
-    /// The catalog or the operator does not let this tool be used.
+    /// The catalog or the operator does not allow this tool.
     ToolDenied,
     /// The tool failed, or refused its input; the message says why.
     ToolFailed,
-    /// The `state` of an authorization is unknown, was used already, or is older than ten minutes.
+    /// The `state` of an authorization is unknown, was already used, or is older than ten minutes.
     InvalidState,
-    /// An authorization was answered by another authorization server than the one that was asked.
+    /// An authorization response came from another authorization server than the one that was asked.
     InvalidIssuer,
-    /// The authorization server, or the person there, gave no leave.
+    /// The authorization server, or the user there, denied access.
     OauthDenied,
-    /// `X-Platform-Key` missing or unknown.
+    /// `X-Platform-Key` is missing or unknown.
     InvalidPlatformKey,
-    /// `X-Admin-Key` missing or wrong.
+    /// `X-Admin-Key` is missing or wrong.
     InvalidAdminKey,
-    /// `X-Engine-Key` missing or wrong.
+    /// `X-Engine-Key` is missing or wrong.
     InvalidEngineKey,
     /// The product's policy forbids the action.
     PolicyDenied,
     /// The skill comes with the engine: it can be neither changed nor deleted.
     PlatformSkill,
-    /// No such path.
+    /// There is no such path.
     NotFound,
-    /// No such product.
+    /// There is no such product.
     ProductNotFound,
-    /// No engine for the user.
+    /// The user has no engine.
     EngineNotFound,
-    /// No such task, or none yet.
+    /// There is no such task, or no task yet.
     TaskNotFound,
-    /// No turn runs on this task.
+    /// No turn is running on this task.
     TaskNotRunning,
-    /// No such message in this task.
+    /// There is no such message in this task.
     MessageNotFound,
-    /// Nothing waits for a person on this task, or not what was answered.
+    /// This task has no pending request, or not the one that was answered.
     HitlNotPending,
-    /// No such skill.
+    /// There is no such skill.
     SkillNotFound,
     /// The catalog names no such tool server.
     ServerNotFound,
     /// There is no such connection to a tool server.
     ConnectionNotFound,
-    /// `POST /rpc` knows no such method or operation.
+    /// `POST /rpc` has no such method or operation.
     MethodNotFound,
-    /// The path exists, the method does not; `Allow` lists those that do.
+    /// The path does not support this method; `Allow` lists the supported ones.
     MethodNotAllowed,
-    /// The body of the request did not come in time.
+    /// The body of the request did not arrive in time.
     RequestTimeout,
-    /// The slug is in use.
+    /// The slug is already in use.
     ProductSlugExists,
-    /// Provision for a user that has an engine.
+    /// The user already has an engine.
     EngineAlreadyExists,
     /// The action needs a running engine.
     EngineNotRunning,
-    /// Start of a running engine.
+    /// The engine is already running.
     EngineAlreadyRunning,
     /// Another turn is running on this task.
     TaskBusy,
-    /// A skill of this name is there.
+    /// A skill of this name exists already.
     SkillExists,
-    /// The body is over the limit.
+    /// The body exceeds the size limit.
     PayloadTooLarge,
     /// The product has as many engines as its policy allows. Do not retry.
     QuotaExceeded,
-    /// Over the product's request rate. Retry with back-off, honouring `Retry-After`.
+    /// The product's request rate is exceeded. Retry with back-off, honouring `Retry-After`.
     RateLimited,
-    /// Unexpected failure.
+    /// An unexpected failure.
     InternalError,
-    /// The backend that runs the engines failed. Retry once at most.
+    /// The backend that runs the engines failed. Retry at most once.
     BackendError,
     /// A tool server or its authorization server cannot be reached, or refuses; the message says why.
     ServerFailed,
-    /// Credentials cannot be kept: the engine has no key to seal them under.
+    /// Credentials cannot be stored: the engine has no key to seal them with.
     AssetsNotConfigured,
     /// The service is starting or is the standby. Retry with back-off.
     StartingUp,
-    /// No free port in the engine port range.
+    /// There is no free port in the engine port range.
     PortExhaustion,
     /// The host or its network is full.
     CapacityExhausted,
     /// The service is stopping.
     ShuttingDown,
-    /// The engine is about to be put to sleep. Retry by way of admit, which wakes it.
+    /// The engine is about to be put to sleep. Retry with an admit, which wakes it.
     Quiesced,
-    /// Too many turns at once.
+    /// Too many turns are running.
     Overloaded,
     /// The engine was not healthy within the boot timeout. Do not retry.
     BootTimeout,
 }
 
 impl ErrorCode {
-    /// The HTTP status that goes with the code.
+    /// Returns the HTTP status of the code.
     pub const fn status(self) -> u16 {
         match self {
             Self::InvalidRequest
@@ -146,31 +146,31 @@ impl ErrorCode {
     }
 }
 
-/// As it is on the wire.
+/// Writes the code's name on the wire.
 impl fmt::Display for ErrorCode {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.serialize(formatter)
     }
 }
 
-/// The body of every non-2xx answer: `{"error": {"code": …, "message": …}}`.
+/// The body of every non-2xx response: `{"error": {"code": …, "message": …}}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
     /// What went wrong.
     pub error: ErrorDetail,
 }
 
-/// What went wrong, for programs (`code`) and for people (`message`).
+/// The error, for programs (`code`) and for people (`message`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorDetail {
     /// The stable code.
     pub code: ErrorCode,
-    /// What is wrong, where, and what to do. Not to be matched.
+    /// What is wrong, where, and what to do. Not meant for matching.
     pub message: String,
 }
 
 impl ErrorBody {
-    /// The envelope around `code` and `message`.
+    /// Creates the envelope with `code` and `message`.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self { error: ErrorDetail { code, message: message.into() } }
     }

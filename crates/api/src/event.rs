@@ -1,9 +1,9 @@
-//! The events of a turn, and their form as Server-Sent Events.
+//! The events of a turn, and their encoding as Server-Sent Events.
 //!
-//! Each event is written as `id: <ts>`, `event: <type>` and `data: <json>`. Every data object carries
-//! `task_id`, `turn_id` and `ts` (Unix milliseconds, strictly increasing within its task), so a client that
-//! replays after the last `ts` it saw neither loses nor repeats an event. A [`Event::Heartbeat`] alone has no
-//! `id:` line: it repeats the last `ts` and is neither stored nor replayed.
+//! Each event is encoded as `id: <ts>`, `event: <type>` and `data: <json>`. Every data object contains `task_id`,
+//! `turn_id` and `ts` (Unix milliseconds, strictly increasing within its task), so a client that replays after the
+//! last `ts` it received neither loses nor repeats an event. Only a [`Event::Heartbeat`] has no `id:` line: it
+//! repeats the last `ts` and is neither stored nor replayed.
 
 use serde::{Deserialize, Serialize, de};
 use serde_json::Value;
@@ -16,7 +16,7 @@ use crate::{CallId, MessageId, TaskId, Timestamp, TurnId};
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum Event {
-    /// Start, end and turning points of a turn.
+    /// The start, the end or a change of phase of a turn.
     ThreadLifecycle(Lifecycle),
     /// The turn failed; nothing follows.
     Error(Failure),
@@ -28,7 +28,7 @@ pub enum Event {
     ContentBlockStart(BlockStart),
     /// A content block ends.
     ContentBlockStop(BlockStop),
-    /// The model calls a tool; sent once the call is on record.
+    /// The model calls a tool; sent once the call is stored.
     ToolCall(ToolCall),
     /// A tool finished.
     ToolResult(ToolResult),
@@ -38,13 +38,13 @@ pub enum Event {
     HitlResolved(HitlResolved),
     /// The agent wrote to working memory.
     WorkingMemoryUpdate(WorkingMemoryUpdate),
-    /// Earlier turns were collapsed.
+    /// Earlier turns were replaced by a summary.
     CompactionEvent(Compaction),
-    /// Nothing happened for a while, and the connection is alive.
+    /// Sent after a period without events: the connection is alive.
     Heartbeat(Heartbeat),
     /// Tokens used by the turn so far.
     Usage(Usage),
-    /// Something that a sub-agent of the turn did.
+    /// An event of a sub-agent of the turn.
     AgentEvent(AgentEvent),
 }
 
@@ -57,13 +57,13 @@ pub enum Lifecycle {
         /// The turn's user message.
         message_id: MessageId,
     },
-    /// The turn ended well.
+    /// The turn completed.
     Completed {
         /// The turn's user message.
         message_id: MessageId,
-        /// The message that holds the last model answer.
+        /// The message that contains the model's last answer.
         answer_message_id: MessageId,
-        /// The text of the last model answer.
+        /// The text of the model's last answer.
         text: String,
         /// Why the turn ended.
         stop_reason: StopReason,
@@ -73,18 +73,18 @@ pub enum Lifecycle {
         /// The turn's user message.
         message_id: MessageId,
     },
-    /// The engine was restarted and goes on with the turn.
+    /// The engine was restarted and continues the turn.
     Resumed {
         /// The turn's user message.
         message_id: MessageId,
     },
-    /// A model step is repeated: events after `void_after` that belong to it no longer count.
+    /// A model step is repeated: its events after `void_after` no longer count.
     Retrying {
         /// The turn's user message.
         message_id: MessageId,
         /// The `ts` of the last event before the step.
         void_after: i64,
-        /// The number of the attempt at the step that begins now; the first repetition is 2.
+        /// The number of the attempt that starts now; the first repetition is 2.
         attempt: u32,
     },
     /// The turn was cancelled.
@@ -98,11 +98,11 @@ pub enum Lifecycle {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StopReason {
-    /// The model was done.
+    /// The model ended its answer.
     EndTurn,
-    /// The turn's cap on model calls was reached.
+    /// The turn's limit on model calls was reached.
     MaxTurns,
-    /// A token budget was used up.
+    /// A token budget was exhausted.
     Budget,
     /// The model kept making the same call with the same result.
     Loop,
@@ -129,13 +129,13 @@ pub enum FailureCode {
     ProviderAuth,
     /// The provider refused the request.
     ProviderRefused,
-    /// The provider was overloaded, out of quota or unreachable, also after retries.
+    /// The provider was overloaded, out of quota or unreachable, even after retries.
     ProviderUnavailable,
-    /// The turn was begun by eight starts of the engine in a row without getting on.
+    /// Eight starts of the engine in a row resumed the turn without progress.
     ResumeLimit,
-    /// The person's answer did not come in time.
+    /// The person's answer did not arrive in time.
     HitlExpired,
-    /// Unexpected failure.
+    /// An unexpected failure.
     InternalError,
 }
 
@@ -149,13 +149,13 @@ pub struct Delta {
 /// The data of `content_block_start`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BlockStart {
-    /// Counts through the turn.
+    /// The block's number, counted through the turn.
     pub index: u32,
-    /// What the block holds.
+    /// The type of the block's content.
     pub block_type: BlockType,
 }
 
-/// What a content block holds.
+/// The type of a content block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BlockType {
@@ -170,67 +170,67 @@ pub enum BlockType {
 /// The data of `content_block_stop`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BlockStop {
-    /// The block that ends.
+    /// The number of the block that ends.
     pub index: u32,
 }
 
 /// The data of `tool_call`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ToolCall {
-    /// Identifies the call; its result carries the same.
+    /// The id of the call, which its result repeats.
     pub tool_call_id: CallId,
     /// The tool's name.
     pub tool: String,
-    /// What the tool is given.
+    /// The tool's input.
     pub input: Value,
 }
 
 /// The data of `tool_result`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ToolResult {
-    /// The call that this answers.
+    /// The id of the call.
     pub tool_call_id: CallId,
     /// The tool's name.
     pub tool: String,
-    /// What the tool gave; empty if it failed.
+    /// The tool's output; empty if it failed.
     pub output: String,
-    /// Why it failed; absent if it did not.
+    /// The reason of a failure; absent if the tool succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// How long it took.
+    /// How long the call took, in milliseconds.
     pub duration_ms: u64,
 }
 
 /// The data of `hitl_request`, which is also an entry of `GET /hitl/pending`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HitlRequest {
-    /// Answer with this id.
+    /// The request's id, needed for the answer.
     pub request_id: HitlId,
     /// The task whose agent is paused.
     pub task_id: TaskId,
-    /// What is wanted.
+    /// What kind of answer is needed.
     pub kind: HitlKind,
     /// The text to show.
     pub question: String,
     /// When it was asked.
     pub created_at: Timestamp,
-    /// Answers to choose from, where the agent named some.
+    /// The answers to choose from, if the agent provides any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub options: Option<Vec<String>>,
 }
 
-/// What a paused agent wants.
+/// The kind of answer that a paused agent needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HitlKind {
-    /// Leave for a tool call.
+    /// An approval of a tool call.
     Permission,
-    /// An answer to a question.
+    /// The answer to a question.
     Question,
 }
 
 impl HitlKind {
-    /// The kind as it is written.
+    /// Returns the kind's name on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Permission => "permission",
@@ -250,7 +250,7 @@ impl std::str::FromStr for HitlKind {
     }
 }
 
-/// A kind that there is not.
+/// The error for an unknown kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("must be `permission` or `question`")]
 pub struct UnknownHitlKind;
@@ -269,45 +269,45 @@ pub struct HitlResolved {
 pub struct WorkingMemoryUpdate {
     /// The key that was written.
     pub key: String,
-    /// Its new value.
+    /// The key's new value.
     pub value: Value,
 }
 
 /// The data of `compaction_event`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Compaction {
-    /// What brought it about.
+    /// What caused the compaction.
     pub reason: CompactionReason,
-    /// How many messages were collapsed.
+    /// The number of messages that were replaced.
     pub messages_collapsed: u64,
-    /// The size of the prompt before.
+    /// The size of the prompt before, in tokens.
     pub tokens_before: u64,
-    /// The size of the prompt after.
+    /// The size of the prompt after, in tokens.
     pub tokens_after: u64,
 }
 
-/// What brought a compaction about.
+/// What caused a compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CompactionReason {
-    /// The prompt had grown to its share of the context window.
+    /// The prompt had reached its share of the context window.
     Threshold,
-    /// The provider said that the prompt was too long.
+    /// The provider reported that the prompt was too long.
     Reactive,
 }
 
-/// The data of `heartbeat`: none of its own.
+/// The data of `heartbeat`, which has no fields of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Heartbeat {}
 
-/// The data of `usage`: cumulative for the turn, voided model steps included, since they are billed.
+/// The data of `usage`: cumulative for the turn, including voided model steps, which are billed too.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Usage {
     /// The model that answered last.
     pub model: String,
-    /// All of the prompt, cached parts included.
+    /// All prompt tokens, including cached ones.
     pub input_tokens: u64,
-    /// All that the model wrote, reasoning included.
+    /// All output tokens, including reasoning.
     pub output_tokens: u64,
     /// Prompt tokens read from the provider's cache.
     pub cache_read_tokens: u64,
@@ -315,20 +315,20 @@ pub struct Usage {
     pub cache_write_tokens: u64,
     /// Output tokens spent on reasoning.
     pub reasoning_tokens: u64,
-    /// What it cost, where prices are configured.
+    /// The cost in US dollars, if prices are configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
 }
 
-/// The data of `agent_event`: an event of a sub-agent, in the place of the one that the turn itself would send.
+/// The data of `agent_event`: an event of a sub-agent, wrapped because the turn itself did not send it.
 ///
-/// What a person has to answer, what changes the task's working memory and what is billed are events of the turn
-/// itself, also where a sub-agent brings them about.
+/// Events that a person must answer, that change the task's working memory or that are billed are sent as events
+/// of the turn itself, even if a sub-agent causes them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AgentEvent {
     /// The call that runs the sub-agent.
     pub tool_call_id: CallId,
-    /// The sub-agent.
+    /// The sub-agent's name.
     pub agent: String,
     /// The type of its event.
     pub event: String,
@@ -337,23 +337,23 @@ pub struct AgentEvent {
 }
 
 impl AgentEvent {
-    /// `event` as one of the sub-agent that the call runs.
+    /// Wraps `event` as an event of the sub-agent `agent`, which the call runs.
     ///
     /// # Errors
-    /// Never, for the events there are: each can be written as JSON.
+    /// Fails if `event` cannot be serialized as JSON, which is possible for every existing event.
     pub fn new(tool_call_id: CallId, agent: &str, event: &Event) -> Result<Self, serde_json::Error> {
         let data = serde_json::to_value(event)?;
         Ok(Self { tool_call_id, agent: agent.to_owned(), event: event.kind().to_owned(), data })
     }
 
-    /// The sub-agent's event; none of a type that this version does not know.
+    /// Returns the sub-agent's event; `None` if this version does not know its type.
     pub fn inner(&self) -> Option<Event> {
         Event::from_parts(&self.event, self.data.clone()).ok()
     }
 }
 
 impl Event {
-    /// The event's type, as its `event:` line carries it.
+    /// Returns the event's type, the value of its `event:` line.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::ThreadLifecycle(_) => "thread_lifecycle",
@@ -374,10 +374,10 @@ impl Event {
         }
     }
 
-    /// Reads the data of an event of type `kind`. Fields beyond the type's own are ignored.
+    /// Parses the data of an event of type `kind`. Unknown fields are ignored.
     ///
     /// # Errors
-    /// A type that this version does not know, or data that is not of the type's form.
+    /// Fails if this version does not know the type, or if the data does not match it.
     pub fn from_parts(kind: &str, data: Value) -> Result<Self, serde_json::Error> {
         use serde_json::from_value;
         Ok(match kind {
@@ -409,14 +409,14 @@ impl Event {
     }
 }
 
-/// An event with its place: what a client receives.
+/// An event as a client receives it, with its task, turn and time.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct SentEvent {
-    /// The task.
+    /// The task that it belongs to.
     pub task_id: TaskId,
-    /// The turn.
+    /// The turn that it belongs to.
     pub turn_id: TurnId,
-    /// Unix milliseconds, strictly increasing within the task.
+    /// The event's time in Unix milliseconds, strictly increasing within the task.
     pub ts: i64,
     /// The event.
     #[serde(flatten)]
@@ -431,16 +431,16 @@ struct EventHeader {
 }
 
 impl SentEvent {
-    /// The event in its form on the wire, the empty line that ends it included.
+    /// Encodes the event as a Server-Sent Event, including the empty line at its end.
     pub fn to_sse(&self) -> Result<String, serde_json::Error> {
         let data = serde_json::to_string(&self.event)?;
         Ok(encode_sse(&self.task_id, self.turn_id, self.ts, self.event.kind(), &data))
     }
 
-    /// Reads an event from its `event:` and `data:` lines.
+    /// Parses an event from the values of its `event:` and `data:` lines.
     ///
     /// # Errors
-    /// See [`Event::from_parts`]; also data without its place.
+    /// Fails like [`Event::from_parts`], and if the data lacks `task_id`, `turn_id` or `ts`.
     pub fn from_sse(kind: &str, data: &str) -> Result<Self, serde_json::Error> {
         let EventHeader { task_id, turn_id, ts } = serde_json::from_str(data)?;
         let event = Event::from_parts(kind, serde_json::from_str(data)?)?;
@@ -448,7 +448,7 @@ impl SentEvent {
     }
 }
 
-/// Writes an event whose own data is already serialised as the JSON object `data`, as a store keeps it.
+/// Encodes an event whose data is already serialized as the JSON object `data`, as in a store.
 pub fn encode_sse(task_id: &TaskId, turn_id: TurnId, ts: i64, kind: &str, data: &str) -> String {
     use std::fmt::Write as _;
 
@@ -460,7 +460,7 @@ pub fn encode_sse(task_id: &TaskId, turn_id: TurnId, ts: i64, kind: &str, data: 
     let task = Value::from(task_id.as_str());
     let _ = write!(sse, "event: {kind}\ndata: {{\"task_id\":{task},\"turn_id\":\"{turn_id}\",\"ts\":{ts}");
     match data.strip_prefix('{') {
-        // A HITL request has a `task_id` of its own, the same one; JSON must not name it twice.
+        // A HITL request has the same `task_id` in its own data; the JSON must not contain it twice.
         _ if kind == "hitl_request" => {
             for (key, value) in without_task_id(data) {
                 let _ = write!(sse, ",{}:{value}", Value::from(key));

@@ -1,4 +1,4 @@
-//! Every event type reads back from its own wire form, and carries exactly the decided fields.
+//! Tests: every event type can be parsed from its own encoding, and has exactly the specified fields.
 
 use std::collections::BTreeSet;
 
@@ -128,10 +128,10 @@ fn every_event_reads_back_and_has_exactly_its_fields() {
 
 #[test]
 fn unknown_types_and_wrong_data_are_errors() {
-    let place = r#"{"task_id":"t","turn_id":"turn_0199a9f0000070008000000000000000","ts":1}"#;
-    let error = SentEvent::from_sse("surprise", place).unwrap_err();
+    let data = r#"{"task_id":"t","turn_id":"turn_0199a9f0000070008000000000000000","ts":1}"#;
+    let error = SentEvent::from_sse("surprise", data).unwrap_err();
     assert!(error.to_string().contains("surprise"), "{error}");
-    assert!(SentEvent::from_sse("text_delta", place).is_err());
+    assert!(SentEvent::from_sse("text_delta", data).is_err());
     assert!(SentEvent::from_sse("heartbeat", "{}").is_err());
 }
 

@@ -1,6 +1,6 @@
-//! Identifiers that Roundhouse makes: a prefix that names the kind, and a sortable part.
+//! Identifiers created by Roundhouse: a prefix for the kind, and a sortable part.
 //!
-//! The sortable part is a `UUIDv7` in simple form (32 lower-case letters and digits): ids made later sort
+//! The sortable part is a `UUIDv7` in simple form (32 lower-case hexadecimal digits). Ids created later sort
 //! later, so a listing by id is a listing by age.
 
 use std::borrow::Cow;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use uuid::Uuid;
 
-/// What an [`Id`] identifies.
+/// The kind of thing that an [`Id`] identifies.
 pub trait Kind {
     /// The text before the sortable part, such as `eng_`.
     const PREFIX: &'static str;
@@ -37,15 +37,15 @@ pub mod kind {
     pub enum Call {}
     /// A human-in-the-loop request.
     pub enum Hitl {}
-    /// What a person has allowed for good.
+    /// A lasting approval by a person.
     pub enum Grant {}
     /// A record of knowledge.
     pub enum Memory {}
-    /// What is remembered of a turn.
+    /// The summary of a turn that is remembered.
     pub enum Episode {}
-    /// What a person said of a turn.
+    /// A person's feedback on a turn.
     pub enum Feedback {}
-    /// A run of the learning component.
+    /// A learning batch.
     pub enum Batch {}
     /// A connection to a tool server.
     pub enum Connection {}
@@ -102,7 +102,7 @@ pub mod kind {
 
 /// `prod_…`: identifies a product.
 pub type ProductId = Id<kind::Product>;
-/// `eng_…`: identifies an engine; names of folders and containers derive from it alone.
+/// `eng_…`: identifies an engine; the names of its folder and container derive from it alone.
 pub type EngineId = Id<kind::Engine>;
 /// `turn_…`: identifies one turn of a task.
 pub type TurnId = Id<kind::Turn>;
@@ -112,15 +112,15 @@ pub type MessageId = Id<kind::Message>;
 pub type CallId = Id<kind::Call>;
 /// `hitl-…`: identifies a human-in-the-loop request.
 pub type HitlId = Id<kind::Hitl>;
-/// `grant_…`: identifies what a person has allowed for good.
+/// `grant_…`: identifies a lasting approval by a person.
 pub type GrantId = Id<kind::Grant>;
 /// `mem_…`: identifies a record of knowledge.
 pub type MemoryId = Id<kind::Memory>;
-/// `ep_…`: identifies what is remembered of a turn.
+/// `ep_…`: identifies the summary of a turn that is remembered.
 pub type EpisodeId = Id<kind::Episode>;
-/// `fb-…`: identifies what a person said of a turn.
+/// `fb-…`: identifies a person's feedback on a turn.
 pub type FeedbackId = Id<kind::Feedback>;
-/// `lc-…`: identifies a run of the learning component.
+/// `lc-…`: identifies a learning batch.
 pub type BatchId = Id<kind::Batch>;
 /// `conn_…`: identifies a connection to a tool server.
 pub type ConnectionId = Id<kind::Connection>;
@@ -132,14 +132,14 @@ pub struct Id<K> {
 }
 
 impl<K: Kind> Id<K> {
-    /// A fresh id. Ids made later by this process sort after those made before.
+    /// Creates a new id. Within this process, ids created later sort after earlier ones.
     #[expect(clippy::new_without_default, reason = "a default id would hide that each one is new")]
     pub fn new() -> Self {
         Self { uuid: Uuid::now_v7(), kind: PhantomData }
     }
 }
 
-/// A text that is not an id of the wanted kind.
+/// The error for a text that is not an id of the expected kind.
 #[derive(Debug, thiserror::Error)]
 #[error("must be {prefix} followed by 32 lower-case hexadecimal digits")]
 pub struct InvalidId {
@@ -152,7 +152,7 @@ impl<K: Kind> FromStr for Id<K> {
     fn from_str(text: &str) -> Result<Self, InvalidId> {
         let invalid = InvalidId { prefix: K::PREFIX };
         let Some(simple) = text.strip_prefix(K::PREFIX) else { return Err(invalid) };
-        // `Uuid` reads several forms; only the one that we write is an id.
+        // `Uuid` accepts several formats; only the one that `Display` writes is an id.
         if simple.len() != 32 || simple.bytes().any(|byte| byte.is_ascii_uppercase()) {
             return Err(invalid);
         }
@@ -249,7 +249,7 @@ mod tests {
         let simple = id.strip_prefix("eng_").unwrap();
         let hyphenated = format!("eng_{}", Uuid::nil().hyphenated());
         for wrong in [simple, &id[..id.len() - 1], &id.to_uppercase(), &hyphenated, "eng_", "prod_0", ""] {
-            assert!(wrong.parse::<EngineId>().is_err(), "{wrong} was taken for an engine id");
+            assert!(wrong.parse::<EngineId>().is_err(), "{wrong} was accepted as an engine id");
         }
         assert!(id.parse::<ProductId>().is_err());
     }

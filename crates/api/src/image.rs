@@ -11,36 +11,36 @@ use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct EngineImage {
     text: Box<str>,
-    /// Where the tag begins in `text`.
+    /// The offset of the tag in `text`.
     tag: usize,
     major: u64,
 }
 
-/// A text that is not a pinned image reference.
+/// The error for a text that is not a pinned image reference.
 #[derive(Debug, thiserror::Error)]
 #[error("must be an image pinned to an exact version, such as svc-engine:1.2.3 (no floating tag)")]
 pub struct InvalidImage;
 
-/// The longest reference taken, in bytes.
+/// The longest accepted reference, in bytes.
 const MAX_BYTES: usize = 512;
 
 impl EngineImage {
-    /// The whole reference.
+    /// Returns the complete reference.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The image without its version, such as `registry.example/svc-engine`.
+    /// Returns the image without its version, such as `registry.example/svc-engine`.
     pub fn name(&self) -> &str {
         self.text.get(..self.tag.saturating_sub(1)).unwrap_or_default()
     }
 
-    /// The version, such as `1.2.3`.
+    /// Returns the version, such as `1.2.3`.
     pub fn version(&self) -> &str {
         self.text.get(self.tag..).unwrap_or_default()
     }
 
-    /// The major version: engines follow the deployment's default image within it.
+    /// Returns the major version, within which engines follow the deployment's image.
     pub const fn major(&self) -> u64 {
         self.major
     }
@@ -71,10 +71,11 @@ impl FromStr for EngineImage {
     }
 }
 
-/// A semver number: digits without a leading zero.
+/// Parses a semver number: digits without a leading zero.
 fn number(text: &str) -> Option<u64> {
-    let plain = text.bytes().all(|byte| byte.is_ascii_digit()) && (text.len() == 1 || !text.starts_with('0'));
-    if plain { text.parse().ok() } else { None }
+    let is_number =
+        text.bytes().all(|byte| byte.is_ascii_digit()) && (text.len() == 1 || !text.starts_with('0'));
+    if is_number { text.parse().ok() } else { None }
 }
 
 fn is_pre_release(text: &str) -> bool {
@@ -82,15 +83,15 @@ fn is_pre_release(text: &str) -> bool {
         .all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-'))
 }
 
-/// Path parts as image registries take them; the first part may be a host with a port.
+/// Whether `name` consists of path parts that image registries accept. The first part may be a host with a port.
 fn is_name(name: &str) -> bool {
     let mut parts = name.split('/').enumerate();
-    parts.all(|(at, part)| {
+    parts.all(|(index, part)| {
         let allowed = |byte: u8| {
             byte.is_ascii_lowercase()
                 || byte.is_ascii_digit()
                 || b"._-".contains(&byte)
-                || (at == 0 && name.contains('/') && (byte == b':' || byte.is_ascii_uppercase()))
+                || (index == 0 && name.contains('/') && (byte == b':' || byte.is_ascii_uppercase()))
         };
         part.starts_with(|first: char| first.is_ascii_alphanumeric()) && part.bytes().all(allowed)
     })
@@ -168,7 +169,7 @@ mod tests {
             "a//b:1.2.3",
             "svc-engine:1.2.99999999999999999999",
         ] {
-            assert!(text.parse::<EngineImage>().is_err(), "{text:?} was taken");
+            assert!(text.parse::<EngineImage>().is_err(), "{text:?} was accepted");
         }
     }
 }

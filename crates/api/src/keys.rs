@@ -1,7 +1,7 @@
 //! Keys and their hashes.
 //!
-//! A key is wiped from memory when dropped, and none of these types shows itself: their `Debug` prints a
-//! fixed text and they have no `Display`. The one way to the text is `expose`, which is easy to search for.
+//! A key is wiped from memory when dropped. None of these types reveals its value: `Debug` prints a fixed text,
+//! and there is no `Display`. The only way to the text is `expose`, which is easy to search for.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,7 +16,7 @@ use subtle::ConstantTimeEq;
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use zeroize::Zeroizing;
 
-/// What a [`Key`] opens.
+/// The kind of a [`Key`], which determines its prefix.
 pub trait KeyKind {
     /// The text before the random part.
     const PREFIX: &'static str;
@@ -24,13 +24,13 @@ pub trait KeyKind {
     const NAME: &'static str;
 }
 
-/// The holders of keys.
+/// The kinds of keys.
 pub mod kind {
     use super::KeyKind;
 
-    /// A product, towards the orchestrator.
+    /// A product's key to the orchestrator.
     pub enum Product {}
-    /// A caller of one engine.
+    /// A key to one engine.
     pub enum Engine {}
 
     impl KeyKind for Product {
@@ -48,19 +48,19 @@ pub type PlatformKey = Key<kind::Product>;
 /// `sk-svc-…`: the key to one engine.
 pub type EngineKey = Key<kind::Engine>;
 
-/// A random key: its holder's prefix and 32 random bytes in base64url (43 characters).
+/// A random key: the prefix of its kind and 32 random bytes in base64url (43 characters).
 pub struct Key<H> {
     text: Zeroizing<String>,
     kind: PhantomData<fn() -> H>,
 }
 
-/// The operating system gave no randomness.
+/// The error when the operating system's random source fails.
 #[derive(Debug, thiserror::Error)]
 #[error("the operating system's random source failed")]
 pub struct NoRandomness(#[source] pub(crate) getrandom::Error);
 
 impl<H: KeyKind> Key<H> {
-    /// A fresh key from the operating system's random source.
+    /// Generates a key from the operating system's random source.
     pub fn generate() -> Result<Self, NoRandomness> {
         let mut random = Zeroizing::new([0_u8; 32]);
         getrandom::fill(random.as_mut_slice()).map_err(NoRandomness)?;
@@ -68,19 +68,19 @@ impl<H: KeyKind> Key<H> {
         Ok(Self { text, kind: PhantomData })
     }
 
-    /// Takes a key that was handed over by a caller or read from a store. Any text is a key: one of the
-    /// wrong form opens nothing.
+    /// Wraps a key that a caller sent or that was read from a store. Any text is accepted: a malformed key simply
+    /// matches nothing.
     pub fn from_text(text: String) -> Self {
         Self { text: Zeroizing::new(text), kind: PhantomData }
     }
 }
 
 impl<H: KeyKind> Key<H> {
-    /// What keys of this kind begin with.
+    /// The prefix of keys of this kind.
     pub const PREFIX: &'static str = H::PREFIX;
 
-    /// Whether it has the form of a generated key: its prefix, and as many characters of their alphabet as those have, or
-    /// more. So it can be as hard to guess.
+    /// Whether it has the form of a generated key: the prefix, and at least as many characters of the same
+    /// alphabet (43 to 200). Such a key can be as hard to guess as a generated one.
     pub fn is_well_formed(&self) -> bool {
         self.text.strip_prefix(H::PREFIX).is_some_and(|random| {
             (43..=200).contains(&random.len())
@@ -90,12 +90,12 @@ impl<H: KeyKind> Key<H> {
 }
 
 impl<H> Key<H> {
-    /// The key's text. Only for the answer, file or header that the key is meant for.
+    /// Returns the key's text. Only for the response, file or header that the key is meant for.
     pub fn expose(&self) -> &str {
         &self.text
     }
 
-    /// The hash by which the key is known to whoever checks it.
+    /// Returns the hash, which is all that a verifier of the key needs.
     pub fn hash(&self) -> KeyHash {
         KeyHash::of(&self.text)
     }
@@ -113,7 +113,7 @@ impl<H: KeyKind> fmt::Debug for Key<H> {
     }
 }
 
-/// Writes the key in the clear: a key is a field only of the answers that hand it over.
+/// Serializes the key in the clear: only responses that hand over a key have a field of this type.
 impl<H> Serialize for Key<H> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.text)
@@ -141,38 +141,38 @@ impl<H: KeyKind> utoipa::ToSchema for Key<H> {
     }
 }
 
-/// The SHA-256 of a key: what is stored and handed on in place of the key.
+/// The SHA-256 of a key: stored and passed on instead of the key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyHash(pub(crate) [u8; 32]);
 
-/// A text that is not a key hash.
+/// The error for a text that is not a key hash.
 #[derive(Debug, thiserror::Error)]
 #[error("must be 64 lower-case hexadecimal digits (the SHA-256 of the key)")]
 pub struct InvalidKeyHash;
 
 impl KeyHash {
-    /// The hash of a key's text.
+    /// Hashes a key's text.
     pub fn of(key: &str) -> Self {
         Self(Sha256::digest(key.as_bytes()).into())
     }
 
-    /// Whether `key` is the key of this hash, in time that does not depend on where they differ.
+    /// Whether `key` has this hash, compared in constant time.
     pub fn matches(&self, key: &str) -> bool {
         self.constant_time_eq(Self::of(key))
     }
 
-    /// Whether `other` is the same, in time that does not depend on where they differ.
+    /// Whether `other` is the same hash, compared in constant time.
     pub fn constant_time_eq(&self, other: Self) -> bool {
         self.0.ct_eq(&other.0).into()
     }
 
-    /// Lower-case hexadecimal, as `ENGINE_KEY_HASH` carries it.
+    /// Returns the hash in lower-case hexadecimal, the format of `ENGINE_KEY_HASH`.
     pub fn to_hex(self) -> String {
         let digit = |half: u8| char::from_digit(u32::from(half), 16).unwrap_or('0');
         self.0.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0xf)]).collect()
     }
 
-    /// Reads what [`KeyHash::to_hex`] writes.
+    /// Parses the result of [`KeyHash::to_hex`].
     pub fn from_hex(text: &str) -> Result<Self, InvalidKeyHash> {
         let digits = text.as_bytes();
         let mut hash = [0_u8; 32];
@@ -205,19 +205,18 @@ impl<'de> Deserialize<'de> for KeyHash {
     }
 }
 
-/// The deployment's one admin key, as the operator chose it. Its clones are one: services clone it with what
-/// their handlers share, for every request.
+/// The deployment's admin key, as chosen by the operator. Its clones share one buffer: services clone it with
+/// their handlers' state for every request.
 #[derive(Clone)]
 pub struct AdminKey(Arc<Zeroizing<String>>);
 
 impl AdminKey {
-    /// Takes the operator's key. It may have any form.
+    /// Wraps the operator's key, which may be any text.
     pub fn from_text(text: String) -> Self {
         Self(Arc::new(Zeroizing::new(text)))
     }
 
-    /// Whether `key` is this key: compared as plain strings, in time that does not depend on where they
-    /// differ.
+    /// Whether `key` is this key, compared as plain strings in constant time.
     pub fn matches(&self, key: &str) -> bool {
         self.0.as_bytes().ct_eq(key.as_bytes()).into()
     }
@@ -260,7 +259,7 @@ mod tests {
         assert!(hash.matches(key.expose()));
         assert!(!hash.matches(&key.expose()[1..]) && !hash.matches(""));
         assert_eq!(KeyHash::from_hex(&hash.to_hex()).unwrap(), hash);
-        // The SHA-256 of the empty text, from FIPS 180-4's examples.
+        // The SHA-256 of the empty text, from the examples for FIPS 180-4.
         let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
         assert_eq!(KeyHash::of("").to_hex(), empty);
         for wrong in ["", "zz", &empty[1..], &empty.to_uppercase(), &format!("{empty}0")] {

@@ -1,4 +1,4 @@
-//! What people say of turns, and what an engine learns from it.
+//! Feedback on turns, and the lessons that an engine learns from it.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -6,28 +6,28 @@ use utoipa::ToSchema;
 use crate::serde_helpers::BoundedInt;
 use crate::{BatchId, FeedbackId, MemoryId, TaskId, Timestamp, TurnId};
 
-/// The longest correction, and the longest comment, in bytes.
+/// The maximum length of a correction and of a comment, in bytes.
 pub const MAX_FEEDBACK: usize = 8 * 1024;
 
-/// Body of `POST /feedback`. What is not of its type is left out.
+/// Body of `POST /feedback`. Fields that do not belong to its type are ignored.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Feedback {
-    /// The task that it is about: its newest turn.
+    /// The task whose newest turn it is about.
     pub task_id: TaskId,
-    /// What it is.
+    /// The type of feedback.
     pub feedback_type: FeedbackType,
-    /// The right answer: 1 to 8,192 bytes, not blank. A correction has one.
+    /// The right answer: 1 to 8,192 bytes, not blank. Required for a correction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correction_text: Option<String>,
-    /// How good it was. A rating may have one.
+    /// How good the turn was, from 1 to 5. Optional for a rating.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rating: Option<BoundedInt<1, 5>>,
-    /// What went wrong: at most 8,192 bytes. An error report may have one.
+    /// What went wrong: at most 8,192 bytes. Optional for an error report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
 }
 
-/// What feedback is.
+/// The type of feedback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FeedbackType {
@@ -35,20 +35,20 @@ pub enum FeedbackType {
     Correction,
     /// How good the turn was.
     Rating,
-    /// That something went wrong.
+    /// A report that something went wrong.
     ErrorReport,
 }
 
-/// Answer of `POST /feedback`.
+/// Response of `POST /feedback`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FeedbackRecorded {
     /// `recorded`.
     pub status: RecordedStatus,
-    /// Its id.
+    /// The id of the feedback.
     pub feedback_id: FeedbackId,
 }
 
-/// The one status of [`FeedbackRecorded`].
+/// The only status of [`FeedbackRecorded`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RecordedStatus {
@@ -56,62 +56,63 @@ pub enum RecordedStatus {
     Recorded,
 }
 
-/// Answer of `POST /admin/lc/trigger`.
+/// Response of `POST /admin/lc/trigger`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BatchStarted {
     /// `started`.
     pub status: StartedStatus,
-    /// The batch: a new one, or the one that was under way.
+    /// The batch: a new one, or the one that was already under way.
     pub batch_id: BatchId,
-    /// How many turns it reads: those that have ended since the batch before it began.
+    /// The number of turns that it reads: those that have ended since the previous batch began.
     pub trajectory_count: u64,
 }
 
-/// The one status of [`BatchStarted`].
+/// The only status of [`BatchStarted`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StartedStatus {
-    /// It is under way.
+    /// The batch is under way.
     Started,
 }
 
-/// Answer of `GET /memory/lessons`.
+/// Response of `GET /memory/lessons`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Lessons {
-    /// The lessons in force, the newest first.
+    /// The lessons in force, newest first.
     pub lessons: Vec<Lesson>,
 }
 
-/// Something that was learned. It is a record of knowledge too.
+/// A lesson that was learned. It is also a record of knowledge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Lesson {
-    /// Its id.
+    /// The lesson's id.
     pub id: MemoryId,
     /// What was learned.
     pub content: String,
-    /// What it was drawn from, and why it was adopted.
+    /// What it was derived from, and why it was adopted.
     pub evidence: Evidence,
-    /// When it was adopted: from then on it is in force.
+    /// When it was adopted and came into force.
     pub created_at: Timestamp,
 }
 
-/// What a lesson was drawn from, and why it was adopted.
+/// What a lesson was derived from, and why it was adopted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Evidence {
-    /// The batch that drew it.
+    /// The batch that derived it.
     pub batch_id: BatchId,
-    /// The corrections in it: the one that it was drawn from, then those of the lesson that it was merged with.
+    /// The corrections behind it: the one that it was derived from, then those of the lesson that it was merged
+    /// with.
     pub corrections: Vec<CorrectionGiven>,
-    /// What was judged before it was adopted.
+    /// The checks that it passed before it was adopted.
     pub verdicts: Vec<Verdict>,
 }
 
-/// A correction in a lesson.
+/// A correction behind a lesson.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CorrectionGiven {
-    /// Its id.
+    /// The id of the correction.
     pub feedback_id: FeedbackId,
-    /// The task.
+    /// The task of the corrected turn.
     pub task_id: TaskId,
     /// The turn that was corrected.
     pub turn_id: TurnId,
@@ -119,29 +120,29 @@ pub struct CorrectionGiven {
     pub correction_text: String,
 }
 
-/// What a model judged of an answer that was given with the lesson in place.
+/// A model's verdict on an answer that was given with the lesson in place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Verdict {
-    /// What was asked.
+    /// What was checked.
     pub check: Check,
-    /// The task of the turn that was asked again.
+    /// The task of the repeated turn.
     pub task_id: TaskId,
-    /// The turn that was asked again.
+    /// The repeated turn.
     pub turn_id: TurnId,
-    /// What it answered now; its beginning where it is long.
+    /// The new answer, or its beginning if it is long.
     pub answer: String,
-    /// Whether that is as it should be.
+    /// Whether the answer passed the check.
     pub passed: bool,
-    /// Why, in the judge's words.
+    /// The reason, in the judge's words.
     pub reason: String,
 }
 
-/// What a lesson must stand before it is adopted.
+/// A check that a lesson must pass before it is adopted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Check {
-    /// The corrected turn, asked again, answers as the correction says.
+    /// The corrected turn, when repeated, is answered as the correction says.
     Corrected,
-    /// An unrelated turn, asked again, is as good as it was.
+    /// An unrelated turn, when repeated, is answered as well as before.
     Unharmed,
 }

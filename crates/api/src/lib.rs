@@ -1,8 +1,7 @@
-//! What goes over the wire between products, orchestrator and engines, and nothing else.
+//! The wire types of the API between products, the orchestrator and engines, and nothing else.
 //!
-//! Both services, the command line and the tests speak through these types, so a field exists here or it
-//! does not exist at all. Every type that comes from outside is checked while it is parsed: a value of one
-//! of these types is valid.
+//! Both services, the command line and the tests use these types, so a field exists here or not at all. Input is
+//! validated while it is parsed: every value of these types is valid.
 
 pub mod admin;
 pub mod assets;
@@ -25,6 +24,7 @@ pub mod serde_helpers;
 pub mod skills;
 pub mod text;
 pub mod time;
+pub mod tool_names;
 pub mod transfer;
 pub mod version;
 

@@ -1,4 +1,4 @@
-//! What an engine remembers beyond a task: knowledge, what became of turns, and what was said.
+//! An engine's memory across tasks: knowledge, episodes (summaries of turns), and messages.
 
 use std::str::FromStr;
 
@@ -8,33 +8,33 @@ use utoipa::ToSchema;
 use crate::serde_helpers::{BoundedInt, null_as_default};
 use crate::{EpisodeId, MemoryId, MessageId, TaskId, Timestamp, TurnId};
 
-/// The longest content of a record of knowledge, in bytes.
+/// The maximum length of a record of knowledge, in bytes.
 pub const MAX_CONTENT: usize = 16 * 1024;
-/// The most tags of a record.
+/// The maximum number of tags of a record.
 pub const MAX_TAGS: usize = 32;
-/// The longest tag, in bytes.
+/// The maximum length of a tag, in bytes.
 pub const MAX_TAG: usize = 128;
-/// The longest query, in bytes.
+/// The maximum length of a query, in bytes.
 pub const MAX_QUERY: usize = 16 * 1024;
 
-/// Where a record came from. The engine stamps it; nobody can choose it.
+/// The origin of a record. The engine sets it; no caller can choose it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
-    /// Whoever holds the engine's key.
+    /// A holder of the engine's key.
     User,
-    /// The agent, from what the user and it said.
+    /// The agent, from its conversation with the user.
     Agent,
-    /// A tool, the web, or the agent when it had seen what those gave: data, never instruction.
+    /// A tool, the web, or the agent after it had seen their output: data, never an instruction.
     Tool,
-    /// What a person said of a turn.
+    /// A person's feedback on a turn.
     Feedback,
     /// Learned from turns and feedback.
     Learned,
 }
 
 impl Source {
-    /// The source as it is written.
+    /// Returns the source's name on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::User => "user",
@@ -46,7 +46,7 @@ impl Source {
     }
 }
 
-/// A source that there is not.
+/// The error for an unknown source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("must be `user`, `agent`, `tool`, `feedback` or `learned`")]
 pub struct UnknownSource;
@@ -62,20 +62,20 @@ impl FromStr for Source {
     }
 }
 
-/// What kind of thing was found.
+/// The kind of a search result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryKind {
     /// A record of knowledge.
     Knowledge,
-    /// What became of a turn.
+    /// The summary of a turn.
     Episode,
-    /// Some messages of a task, one after the other.
+    /// Consecutive messages of a task.
     Message,
 }
 
 impl MemoryKind {
-    /// The kind as it is written.
+    /// Returns the kind's name on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Knowledge => "knowledge",
@@ -88,32 +88,32 @@ impl MemoryKind {
 /// Body of `POST /memory/knowledge/search`, and `params` of `memory.search`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct MemorySearch {
-    /// What is looked for: words, in any language and form.
+    /// The words to search for, in any language and form.
     pub query: String,
-    /// How many results at most; 10 by default.
+    /// The maximum number of results; 10 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<BoundedInt<1, 100>>,
 }
 
-/// Answer of `POST /memory/knowledge/search`.
+/// Response of `POST /memory/knowledge/search`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct KnowledgeResults {
-    /// What was found, the best first. Only what is in force.
+    /// The results, best first. Only records in force are searched.
     pub results: Vec<KnowledgeResult>,
 }
 
-/// A record of knowledge that was found.
+/// A record of knowledge in a search result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct KnowledgeResult {
-    /// Its id.
+    /// The record's id.
     pub id: MemoryId,
-    /// What is known.
+    /// The statement itself.
     pub content: String,
-    /// Where it came from.
+    /// The record's origin.
     pub source: Source,
-    /// Words that it was filed under.
+    /// The record's tags.
     pub tags: Vec<String>,
-    /// How well it fits, to compare the results of one search: more is better.
+    /// The relevance, comparable within one search: higher is better.
     pub score: f64,
     /// When it was saved.
     pub created_at: Timestamp,
@@ -122,33 +122,33 @@ pub struct KnowledgeResult {
 /// Result of `memory.search`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct MemoryResults {
-    /// What was found, the best first. Only what is in force.
+    /// The results, best first. Only records in force are searched.
     pub results: Vec<MemoryResult>,
 }
 
-/// Something remembered that was found.
+/// A search result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct MemoryResult {
-    /// What it is.
+    /// The kind of result.
     pub kind: MemoryKind,
-    /// Its id: `mem_…`, `ep_…`, or the first of its messages.
+    /// The result's id: `mem_…`, `ep_…`, or the id of the first of its messages.
     pub id: String,
-    /// What is remembered.
+    /// The text that was found.
     pub content: String,
-    /// Where it came from; absent for messages.
+    /// The record's origin; absent for messages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
-    /// Words that it was filed under.
+    /// The record's tags.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// How well it fits, to compare the results of one search: more is better.
+    /// The relevance, comparable within one search: higher is better.
     pub score: f64,
-    /// When it was saved, or the last of the messages was said.
+    /// When the record was saved, or the last of the messages was written.
     pub created_at: Timestamp,
-    /// The task that it is of; absent for knowledge.
+    /// The task that it comes from; absent for knowledge.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task_id: Option<TaskId>,
-    /// The messages, where it is some.
+    /// The ids of the messages; absent for other kinds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub message_ids: Vec<MessageId>,
 }
@@ -156,12 +156,12 @@ pub struct MemoryResult {
 /// Body of `POST /memory/knowledge`, and `params` of `memory.save`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SaveKnowledge {
-    /// What is to be known: 1 to 16,384 bytes, not blank.
+    /// The statement to remember: 1 to 16,384 bytes, not blank.
     pub content: String,
-    /// Words to file it under: at most 32, each 1 to 128 bytes.
+    /// Tags of the record: at most 32, each 1 to 128 bytes.
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// The record in whose place it comes.
+    /// The id of the record that this one replaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub supersedes: Option<String>,
 }
@@ -169,63 +169,63 @@ pub struct SaveKnowledge {
 /// Query of `GET /memory/knowledge` and `GET /memory/episodes`, and `params` of `memory.list`.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct ListMemory {
-    /// How many at most; 50 by default.
+    /// The maximum number of records; 50 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<BoundedInt<1, 1_000>>,
-    /// How many to leave out; 0 by default.
+    /// The number of records to skip; 0 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offset: Option<BoundedInt<0, { i64::MAX }>>,
 }
 
-/// Answer of `GET /memory/knowledge`, and result of `memory.list`.
+/// Response of `GET /memory/knowledge`, and result of `memory.list`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct KnowledgeList {
-    /// The records, the newest first, those too that are no longer in force.
+    /// The records, newest first, including those no longer in force.
     pub knowledge: Vec<Knowledge>,
-    /// How many there are in all.
+    /// The total number of records.
     pub total: u64,
 }
 
 /// A record of knowledge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Knowledge {
-    /// Its id.
+    /// The record's id.
     pub id: MemoryId,
-    /// What is known.
+    /// The statement itself.
     pub content: String,
-    /// Where it came from.
+    /// The record's origin.
     pub source: Source,
-    /// Words that it was filed under.
+    /// The record's tags.
     pub tags: Vec<String>,
-    /// When it was saved: from then on it is in force.
+    /// When it was saved and came into force.
     pub created_at: Timestamp,
-    /// Until when it was in force; absent while it is.
+    /// When it ceased to be in force; absent if it still is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub valid_until: Option<Timestamp>,
-    /// The record in whose place it came.
+    /// The id of the record that it replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub supersedes: Option<MemoryId>,
 }
 
-/// Answer of `GET /memory/episodes`.
+/// Response of `GET /memory/episodes`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Episodes {
-    /// What became of turns, the newest first.
+    /// The episodes, newest first.
     pub episodes: Vec<Episode>,
-    /// How many there are in all.
+    /// The total number of episodes.
     pub total: u64,
 }
 
-/// What is remembered of a turn that has ended.
+/// A summary of a turn that has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Episode {
-    /// Its id.
+    /// The episode's id.
     pub id: EpisodeId,
-    /// The task.
+    /// The task of the turn.
     pub task_id: TaskId,
-    /// The turn.
+    /// The turn that it summarizes.
     pub turn_id: TurnId,
-    /// What the user said and what came of it, in short.
+    /// A short summary of the user's message and its outcome.
     pub content: String,
     /// When the turn ended.
     pub created_at: Timestamp,

@@ -1,4 +1,4 @@
-//! How a product's fleet is, and what has happened to it, in numbers.
+//! The health and the metrics of a product's fleet.
 
 use std::collections::BTreeMap;
 
@@ -7,21 +7,21 @@ use utoipa::ToSchema;
 
 use crate::orchestrator::EngineStatus;
 
-/// Answer of `GET /status`.
+/// Response of `GET /status`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FleetStatus {
-    /// All engines, whatever their state.
+    /// The number of engines, in any state.
     pub total: u64,
-    /// How many are in each state; only states that occur.
+    /// The number of engines in each state; only states that occur.
     pub by_status: BTreeMap<EngineStatus, u64>,
-    /// How well they are.
+    /// The health of the fleet.
     pub health: FleetHealth,
-    /// How many are `failed`.
+    /// The number of engines that are `failed`.
     pub unhealthy_count: u64,
 }
 
 impl FleetStatus {
-    /// The status of a fleet with so many engines in each state.
+    /// Computes the status of a fleet from the number of engines in each state.
     pub fn from_counts(by_status: BTreeMap<EngineStatus, u64>) -> Self {
         let total = by_status.values().sum();
         let unhealthy_count = by_status.get(&EngineStatus::Failed).copied().unwrap_or_default();
@@ -34,32 +34,32 @@ impl FleetStatus {
     }
 }
 
-/// How well a product's engines are.
+/// The health of a product's engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FleetHealth {
-    /// None is `failed`.
+    /// No engine is `failed`.
     Ok,
-    /// Some are.
+    /// Some engines are `failed`.
     Degraded,
-    /// At least half of them are.
+    /// At least half of the engines are `failed`.
     Critical,
 }
 
-/// Answer of `GET /metrics`.
+/// Response of `GET /metrics`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Metrics {
-    /// Engines provisioned in the last hour.
+    /// The number of engines provisioned in the last hour.
     pub provisions_1h: u64,
-    /// Engines that moved to `failed` in the last hour.
+    /// The number of transitions to `failed` in the last hour.
     pub crashes_1h: u64,
-    /// Automatic restarts attempted in the last hour.
+    /// The number of automatic restarts attempted in the last hour.
     pub restarts_1h: u64,
-    /// How long the last hour's provisions took on average, in milliseconds; 0 if there were none.
+    /// The average duration of the last hour's provisions, in milliseconds; 0 if there were none.
     pub avg_boot_ms: u64,
-    /// Engines ever provisioned.
+    /// The number of engines ever provisioned.
     pub total_provisions: u64,
-    /// Engines ever destroyed.
+    /// The number of engines ever destroyed.
     pub total_destroys: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Requests and answers of the orchestrator: products and engines.
+//! Requests and responses of the orchestrator: products and engines.
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 use utoipa::ToSchema;
@@ -9,17 +9,17 @@ use crate::{EngineId, EngineImage, EngineKey, ErrorDetail, PlatformKey, ProductI
 
 pub use crate::policy::Policy;
 
-/// The header that identifies the calling product.
+/// The header with a product's key, which identifies the product.
 pub const PLATFORM_KEY_HEADER: &str = "x-platform-key";
-/// The header of the deployment's operator.
+/// The header with the operator's admin key.
 pub const ADMIN_KEY_HEADER: &str = "x-admin-key";
 
-/// Answer of `GET /health`.
+/// Response of `GET /health`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Health {
     /// Whether the service is ready.
     pub status: HealthStatus,
-    /// Why it is not ready, in the envelope's form; only while starting.
+    /// Why the service is not ready, in the form of the error envelope; only while it is starting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ErrorDetail>,
 }
@@ -41,11 +41,11 @@ pub struct RegisterProduct {
     pub slug: Slug,
     /// Name for people.
     pub display_name: DisplayName,
-    /// Limits; none by default.
+    /// The product's policy; no limits by default.
     #[serde(default, deserialize_with = "null_as_default")]
     pub policy: Policy,
-    /// A key that the caller made, of the form of those that are issued. With it the call may be repeated: a product that
-    /// is there with this slug and this key is answered as it is.
+    /// A key chosen by the caller, in the form of issued keys. It makes the call repeatable: if a product with
+    /// this slug and this key exists already, the response describes that product.
     #[serde(default, deserialize_with = "well_formed_key", skip_serializing_if = "Option::is_none")]
     pub platform_api_key: Option<PlatformKey>,
 }
@@ -61,7 +61,7 @@ fn well_formed_key<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
     }
 }
 
-/// Answer of `POST /products/register`.
+/// Response of `POST /products/register`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct RegisteredProduct {
     /// The product's id.
@@ -70,22 +70,22 @@ pub struct RegisteredProduct {
     pub slug: Slug,
     /// Name for people.
     pub display_name: DisplayName,
-    /// Limits in force.
+    /// The policy in force.
     pub policy: Policy,
     /// When it was registered.
     pub created_at: Timestamp,
-    /// The product's key. Shown this once: only its hash is kept.
+    /// The product's key. It is shown only once: the orchestrator stores only its hash.
     pub platform_api_key: PlatformKey,
 }
 
 /// Body of `PUT /products/{product_id}/policy`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ReplacePolicy {
-    /// Takes the place of the whole policy before.
+    /// The new policy, which replaces the previous one entirely.
     pub policy: Policy,
 }
 
-/// Answer of `PUT /products/{product_id}/policy`.
+/// Response of `PUT /products/{product_id}/policy`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ReplacedPolicy {
     /// The product's id.
@@ -94,13 +94,13 @@ pub struct ReplacedPolicy {
     pub slug: Slug,
     /// Name for people.
     pub display_name: DisplayName,
-    /// Limits in force.
+    /// The policy in force.
     pub policy: Policy,
-    /// When they came into force.
+    /// When the policy came into force.
     pub updated_at: Timestamp,
 }
 
-/// One product, as the listing shows it.
+/// A product in a listing.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ProductSummary {
     /// The product's id.
@@ -109,7 +109,7 @@ pub struct ProductSummary {
     pub slug: Slug,
     /// Name for people.
     pub display_name: DisplayName,
-    /// Limits in force.
+    /// The policy in force.
     pub policy: Policy,
     /// When it was registered.
     pub created_at: Timestamp,
@@ -124,17 +124,17 @@ pub struct ListProducts {
     /// Page size; 100 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<PageLimit>,
-    /// Rows to skip; 0 by default.
+    /// The number of products to skip; 0 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offset: Option<PageOffset>,
 }
 
-/// Answer of `GET /products`.
+/// Response of `GET /products`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ProductList {
     /// The page, oldest product first.
     pub products: Vec<ProductSummary>,
-    /// How many products there are in all.
+    /// The total number of products.
     pub total: u64,
 }
 
@@ -142,7 +142,7 @@ pub struct ProductList {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EngineStatus {
-    /// Its first boot is under way.
+    /// The first boot is under way.
     Provisioning,
     /// Running.
     Running,
@@ -150,18 +150,18 @@ pub enum EngineStatus {
     Sleeping,
     /// Stopped by the product.
     Stopped,
-    /// It died or was not healthy.
+    /// It exited or was unhealthy.
     Failed,
     /// Being removed.
     Destroying,
 }
 
 impl EngineStatus {
-    /// Every state, in the contract's order.
+    /// All states, in the order of the API description.
     pub const ALL: [Self; 6] =
         [Self::Provisioning, Self::Running, Self::Sleeping, Self::Stopped, Self::Failed, Self::Destroying];
 
-    /// The state as it is written on the wire and in the registry.
+    /// Returns the state's name on the wire and in the registry.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Provisioning => "provisioning",
@@ -173,37 +173,37 @@ impl EngineStatus {
         }
     }
 
-    /// Reads what [`EngineStatus::as_str`] writes.
+    /// Parses the result of [`EngineStatus::as_str`].
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|status| status.as_str() == name)
     }
 }
 
-/// One engine, as the listing shows it.
+/// An engine in a listing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EngineSummary {
     /// The engine's id.
     pub engine_id: EngineId,
-    /// The product's user.
+    /// The user that it belongs to.
     pub user_id: UserId,
-    /// Its state.
+    /// The engine's state.
     pub status: EngineStatus,
-    /// Its address; null where unknown. May still be set when the engine is stopped or sleeping.
+    /// The engine's address; null if unknown. May still be set when the engine is stopped or sleeping.
     #[schema(required)]
     pub url: Option<String>,
-    /// The image that it runs, or ran last.
+    /// The image that it runs, or last ran.
     pub engine_version: EngineImage,
     /// When it was provisioned.
     pub created_at: Timestamp,
-    /// When it last answered a health check; null if never.
+    /// When it last passed a health check; null if never.
     #[schema(required)]
     pub last_health_at: Option<Timestamp>,
 }
 
-/// One engine with its key, as provision's caller, admit and the single look-up see it.
+/// An engine with its key, as returned by provision, admit and the look-up of a single engine.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct EngineRecord {
-    /// All that the listing shows.
+    /// The fields of a listing.
     #[serde(flatten)]
     pub summary: EngineSummary,
     /// The key to the engine.
@@ -215,21 +215,22 @@ pub struct EngineRecord {
 pub struct ProvisionEngine {
     /// The user who gets the engine.
     pub user_id: UserId,
-    /// The image to run and stay with. By default the deployment's, which the engine then follows.
+    /// The image to run, to which the engine is pinned. By default the deployment's, which the engine then
+    /// follows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine_version: Option<EngineImage>,
 }
 
-/// Answer of `POST /engines/provision`.
+/// Response of `POST /engines/provision`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ProvisionedEngine {
     /// The engine's id.
     pub engine_id: EngineId,
-    /// The product's user.
+    /// The user that it belongs to.
     pub user_id: UserId,
-    /// Its state.
+    /// The engine's state.
     pub status: EngineStatus,
-    /// Its address.
+    /// The engine's address.
     pub url: String,
     /// The key to the engine.
     pub api_key: EngineKey,
@@ -246,7 +247,7 @@ pub struct Admit {
     pub auto_wake: bool,
 }
 
-/// Answer of `POST /engines/{user_id}/admit`: an engine, or the reason why there is none.
+/// Response of `POST /engines/{user_id}/admit`: an engine, or the reason why there is none.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Admission {
     /// Whether the user may use the engine now.
@@ -254,18 +255,18 @@ pub struct Admission {
     /// The engine; null if not admitted.
     #[schema(required)]
     pub engine: Option<EngineRecord>,
-    /// Why not; absent if admitted.
+    /// Why the user was not admitted; absent if admitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<DenialReason>,
 }
 
 impl Admission {
-    /// Admitted to `engine`.
+    /// Creates an admission to `engine`.
     pub const fn admitted(engine: EngineRecord) -> Self {
         Self { admitted: true, engine: Some(engine), reason: None }
     }
 
-    /// Not admitted, because of `reason`.
+    /// Creates a denial with its reason.
     pub const fn denied(reason: DenialReason) -> Self {
         Self { admitted: false, engine: None, reason: Some(reason) }
     }
@@ -281,132 +282,132 @@ pub enum DenialReason {
     EngineSleeping,
     /// The engine failed and is not being restarted in time.
     EngineUnhealthy,
-    /// The product stopped the engine; only start undoes that.
+    /// The product stopped the engine; only a start reverses that.
     EngineStopped,
 }
 
-/// Answer of `POST /engines/{user_id}/start`.
+/// Response of `POST /engines/{user_id}/start`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct StartedEngine {
     /// `running`.
     pub status: EngineStatus,
-    /// Its address.
+    /// The engine's address.
     pub url: String,
 }
 
-/// Answer of `POST /engines/{user_id}/stop`.
+/// Response of `POST /engines/{user_id}/stop`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct StoppedEngine {
     /// `stopped`.
     pub status: EngineStatus,
 }
 
-/// Answer of `POST /engines/{user_id}/rotate-key`.
+/// Response of `POST /engines/{user_id}/rotate-key`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct RotatedKey {
-    /// The engine's key from now on. The one before is invalid.
+    /// The engine's new key. The previous one is invalid.
     pub new_api_key: EngineKey,
 }
 
-/// Answer of `DELETE /engines/{user_id}`.
+/// Response of `DELETE /engines/{user_id}`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct DestroyedEngine {
     /// `destroyed`.
     pub status: Destroyed,
-    /// The engine that was.
+    /// The id of the destroyed engine.
     pub engine_id: EngineId,
 }
 
-/// Answer of `GET /engines/{user_id}/explain`: why an engine is as it is, and what comes next. What does not
-/// apply is null.
+/// Response of `GET /engines/{user_id}/explain`: why an engine is in its state, and what happens next. Fields that
+/// do not apply are null.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Explanation {
     /// The engine's id.
     pub engine_id: EngineId,
-    /// Its state.
+    /// The engine's state.
     pub status: EngineStatus,
-    /// The last move of the engine that the ledger has.
+    /// The engine's last state transition in the audit log.
     #[schema(required)]
     pub last_transition: Option<Transition>,
-    /// What happens by itself next.
+    /// What happens next without a call.
     pub next_action: NextAction,
-    /// Why it runs, in sentences.
+    /// Why it runs, as sentences for people.
     #[schema(required)]
     pub awake_because: Option<Vec<String>>,
-    /// Automatic restarts since it was last well for long.
+    /// The automatic restarts since it was last healthy for long.
     #[schema(required)]
     pub restart_attempt: Option<RestartAttempt>,
-    /// The caps that the product's policy sets.
+    /// The resource limits set by the product's policy.
     #[schema(required)]
     pub caps: Option<Caps>,
 }
 
-/// A move from one state to another.
+/// A transition from one state to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Transition {
-    /// When it was made.
+    /// When it happened.
     pub at: Timestamp,
-    /// The ledger's event.
+    /// The event of the audit log.
     pub event: String,
-    /// The state before; null if there was no engine.
+    /// The previous state; null if there was no engine.
     #[schema(required)]
     pub from: Option<EngineStatus>,
-    /// The state after; null if there is no engine any more.
+    /// The next state; null if the engine no longer exists.
     #[schema(required)]
     pub to: Option<EngineStatus>,
-    /// Why.
+    /// The reason.
     #[schema(required)]
     pub reason: Option<String>,
 }
 
-/// What happens to an engine by itself next.
+/// What happens to an engine next without a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NextAction {
-    /// What.
+    /// The action.
     pub action: Action,
-    /// When, at the earliest; null if nothing happens.
+    /// The earliest time; null if nothing happens.
     #[schema(required)]
     pub at: Option<Timestamp>,
 }
 
-/// What may happen to an engine by itself.
+/// An action on an engine without a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// It is put to sleep, unless its user is admitted or it works then.
+    /// It is put to sleep, unless its user is admitted or it is working by then.
     Sleep,
     /// It is restarted.
     Restart,
-    /// Nothing.
+    /// Nothing happens.
     None,
 }
 
-/// How many automatic restarts were attempted, and how many may be.
+/// The number of automatic restarts attempted, and the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RestartAttempt {
-    /// Attempts made.
+    /// The number of attempts made.
     pub n: u32,
-    /// Attempts allowed.
+    /// The maximum number of attempts.
     pub max: u32,
 }
 
-/// The caps of an engine.
+/// The resource limits of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Caps {
-    /// Memory, in MiB.
+    /// The memory, in MiB.
     #[schema(required)]
     pub memory_mb: Option<u64>,
-    /// Processors; may be a fraction.
+    /// The number of processors, which may be a fraction.
     #[schema(required)]
     pub cpus: Option<f64>,
-    /// Processes.
+    /// The number of processes and threads.
     #[schema(required)]
     pub pids: Option<u64>,
-    /// Whether they hold for the engine as it runs now.
+    /// Whether they are in force for the engine as it runs now.
     pub applied: bool,
 }
 
-/// The state of an engine that is no more.
+/// The state of an engine that no longer exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Destroyed {
@@ -414,9 +415,9 @@ pub enum Destroyed {
     Destroyed,
 }
 
-/// How many rows a page has: 1 to 1,000.
+/// The maximum number of rows of a page: 1 to 1,000.
 pub type PageLimit = BoundedInt<1, 1_000>;
-/// How many rows to skip.
+/// The number of rows to skip.
 pub type PageOffset = BoundedInt<0, { i64::MAX }>;
 
 /// Query of `GET /engines`.
@@ -428,32 +429,32 @@ pub struct ListEngines {
     /// Page size; 100 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<PageLimit>,
-    /// Rows to skip; 0 by default.
+    /// The number of engines to skip; 0 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offset: Option<PageOffset>,
 }
 
-/// Answer of `GET /engines`.
+/// Response of `GET /engines`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct EngineList {
     /// The page, oldest engine first.
     pub engines: Vec<EngineSummary>,
-    /// How many engines match in all.
+    /// The number of engines that match.
     pub total: u64,
 }
 
-/// How many of a log's last lines to show: 1 to 10,000.
+/// The number of a log's last lines to return: 1 to 10,000.
 pub type TailLines = BoundedInt<1, 10_000>;
 
 /// Query of `GET /engines/{user_id}/logs`.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct ReadLogs {
-    /// How many lines; 200 by default.
+    /// The number of lines; 200 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tail: Option<TailLines>,
 }
 
-/// Answer of `GET /engines/{user_id}/logs`.
+/// Response of `GET /engines/{user_id}/logs`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EngineLogs {
     /// The last lines of the engine's log, oldest first.

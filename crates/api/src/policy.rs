@@ -1,4 +1,4 @@
-//! What a product may do, and what holds for its engines.
+//! A product's policy: its permissions and quotas, and the settings of its engines.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,47 +16,50 @@ use utoipa::openapi::{ArrayBuilder, ObjectBuilder, RefOr, Schema, SchemaFormat, 
 use crate::EngineImage;
 use crate::serde_helpers::{BoundedInt, count};
 
-/// What a product may do. An absent field sets no limit; an unknown one is refused, so that a typo cannot
-/// drop a limit.
+/// The permissions and quotas of a product, and the settings of its engines.
+///
+/// An absent field sets no limit; an unknown one is refused, so that a typo cannot drop a limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(remote = "Self", deny_unknown_fields, default)]
 pub struct Policy {
-    /// The most engines the product may have, whatever their state. 0 refuses all.
+    /// The maximum number of engines of the product, in any state. 0 refuses all.
     #[serde(deserialize_with = "count", skip_serializing_if = "Option::is_none")]
     pub max_engines: Option<u64>,
-    /// The most admits of the product in any 60 seconds. 0 refuses all.
+    /// The maximum number of admits of the product in any 60 seconds. 0 refuses all.
     #[serde(deserialize_with = "count", skip_serializing_if = "Option::is_none")]
     pub rate_limit_rpm: Option<u64>,
     /// If true, every call of the product other than a GET is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suspended: Option<bool>,
-    /// The engine images that may be provisioned and followed; all if absent, none if empty.
+    /// The engine images that may be provisioned and followed; if absent, every version of the deployment's image;
+    /// if empty, none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allowed_engine_versions: Option<AllowedVersions>,
-    /// After how many seconds an idle engine is put to sleep, in place of the deployment's; 0 = never.
+    /// The number of idle seconds after which an engine is put to sleep, instead of the deployment's; 0 means
+    /// never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_sleep_threshold_s: Option<Seconds>,
-    /// Where authorization servers send people back to, in place of the passed-through one; from each engine's
-    /// next launch on.
+    /// The URL to which authorization servers send users back, instead of the deployment's; in force from each
+    /// engine's next launch on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oauth_redirect_base_url: Option<BaseUrl>,
-    /// Memory of each engine in MiB, from its next launch on.
+    /// The memory of each engine in MiB, from its next launch on.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u64>, minimum = 64)]
     pub engine_memory_mb: Option<BoundedInt<64, { i64::MAX }>>,
-    /// Processors of each engine, from its next launch on.
+    /// The number of processors of each engine, from its next launch on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine_cpus: Option<Cpus>,
-    /// Processes and threads of each engine, from its next launch on.
+    /// The number of processes and threads of each engine, from its next launch on.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u64>, minimum = 16)]
     pub engine_pids: Option<BoundedInt<16, { i64::MAX }>>,
 }
 
 impl Policy {
-    /// Whether an engine of the product may be provisioned as `image`, moved to it, or follow the deployment to it. Where
-    /// the policy names no versions it is any version of the deployment's image, `default`: another image would be run
-    /// with what the operator hands to engines.
+    /// Whether an engine of the product may be provisioned with `image`, moved to it, or follow the deployment to
+    /// it. Without a list in the policy, every version of the deployment's image `default` is allowed, but no
+    /// other image, because it would receive the secrets and settings that the operator passes to engines.
     pub fn allows(&self, image: &EngineImage, default: &EngineImage) -> bool {
         match &self.allowed_engine_versions {
             Some(allowed) => allowed.allows(image),
@@ -64,7 +67,7 @@ impl Policy {
         }
     }
 
-    /// Whether the product may do nothing but look.
+    /// Whether the product is restricted to reading.
     pub fn is_suspended(&self) -> bool {
         self.suspended == Some(true)
     }
@@ -72,14 +75,14 @@ impl Policy {
 
 impl Serialize for Policy {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // The derived one: `remote` keeps it beside the trait.
+        // The derived method: because of `remote`, it is an inherent one beside the trait's.
         Self::serialize(self, serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Policy {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // serde reads a struct from an array too: `[]` would be a policy without limits.
+        // serde also accepts an array for a struct: `[]` would be a policy without limits.
         struct Object;
 
         impl<'de> Visitor<'de> for Object {
@@ -103,7 +106,7 @@ impl<'de> Deserialize<'de> for Policy {
 pub struct AllowedVersions(Vec<VersionRule>);
 
 impl AllowedVersions {
-    /// The most rules taken: every policy stands in the ledger each time that it is replaced.
+    /// The maximum number of rules: each replaced policy is stored in the audit log.
     pub const MAX: usize = 100;
 
     /// Whether one of the rules allows `image`.
@@ -112,7 +115,7 @@ impl AllowedVersions {
     }
 }
 
-/// More rules than are taken.
+/// The error for a list with too many rules.
 #[derive(Debug, thiserror::Error)]
 #[error("must be a list of at most {} entries", AllowedVersions::MAX)]
 pub struct TooManyRules;
@@ -131,7 +134,7 @@ impl From<AllowedVersions> for Vec<VersionRule> {
     }
 }
 
-/// An image that is allowed, or a range of versions of any image. Written back as it was given.
+/// An allowed image, or a range of versions of any image. Serialized exactly as it was given.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct VersionRule {
@@ -146,7 +149,7 @@ enum VersionMatcher {
 }
 
 impl VersionRule {
-    /// The longest requirement taken, in bytes.
+    /// The longest accepted requirement, in bytes.
     const MAX_BYTES: usize = 256;
 
     fn allows(&self, image: &EngineImage) -> bool {
@@ -159,7 +162,7 @@ impl VersionRule {
     }
 }
 
-/// A text that is neither an image nor a requirement.
+/// The error for a text that is neither an image nor a version requirement.
 #[derive(Debug, thiserror::Error)]
 #[error("must be an image such as svc-engine:1.2.3 or a semver requirement such as ^1.2")]
 pub struct InvalidRule;
@@ -168,15 +171,15 @@ impl TryFrom<String> for VersionRule {
     type Error = InvalidRule;
 
     fn try_from(text: String) -> Result<Self, InvalidRule> {
-        // No requirement has a colon, and no reference is without one.
-        let rule = if text.contains(':') {
+        // No requirement contains a colon, and every image reference does.
+        let matcher = if text.contains(':') {
             VersionMatcher::Image(text.parse().map_err(|_| InvalidRule)?)
         } else if text.len() > Self::MAX_BYTES {
             return Err(InvalidRule);
         } else {
             VersionMatcher::Range(text.parse().map_err(|_| InvalidRule)?)
         };
-        Ok(Self { text: text.into(), matcher: rule })
+        Ok(Self { text: text.into(), matcher })
     }
 }
 
@@ -186,20 +189,20 @@ impl From<VersionRule> for String {
     }
 }
 
-/// A span of time in seconds, decimals allowed. Written back as it was given.
+/// A duration in seconds, which may have decimals. Serialized exactly as it was given.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Number", into = "Number")]
 pub struct Seconds(Number);
 
 impl Seconds {
-    /// The span; one that is too long to be told is the longest there is.
+    /// Returns the duration; [`Duration::MAX`] if it is too long for the type.
     pub fn duration(&self) -> Duration {
         let seconds = self.0.as_f64().unwrap_or(f64::MAX);
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
     }
 }
 
-/// A number below zero.
+/// The error for a negative duration.
 #[derive(Debug, thiserror::Error)]
 #[error("must be seconds, 0 or more, decimals allowed")]
 pub struct InvalidSeconds;
@@ -208,8 +211,8 @@ impl TryFrom<Number> for Seconds {
     type Error = InvalidSeconds;
 
     fn try_from(number: Number) -> Result<Self, InvalidSeconds> {
-        let good = number.as_f64().is_some_and(|seconds| seconds.is_finite() && seconds >= 0.0);
-        if good { Ok(Self(number)) } else { Err(InvalidSeconds) }
+        let is_valid = number.as_f64().is_some_and(|seconds| seconds.is_finite() && seconds >= 0.0);
+        if is_valid { Ok(Self(number)) } else { Err(InvalidSeconds) }
     }
 }
 
@@ -219,19 +222,19 @@ impl From<Seconds> for Number {
     }
 }
 
-/// So many processors, decimals allowed. Written back as it was given.
+/// A number of processors, which may have decimals. Serialized exactly as it was given.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Number", into = "Number")]
 pub struct Cpus(Number);
 
 impl Cpus {
-    /// How many: above zero, and finite.
+    /// Returns the number of processors: above zero, and finite.
     pub fn get(&self) -> f64 {
         self.0.as_f64().unwrap_or(f64::MAX)
     }
 }
 
-/// Not above zero.
+/// The error for a number of processors that is not above zero.
 #[derive(Debug, thiserror::Error)]
 #[error("must be a number above 0")]
 pub struct InvalidCpus;
@@ -240,8 +243,8 @@ impl TryFrom<Number> for Cpus {
     type Error = InvalidCpus;
 
     fn try_from(number: Number) -> Result<Self, InvalidCpus> {
-        let good = number.as_f64().is_some_and(|cpus| cpus.is_finite() && cpus > 0.0);
-        if good { Ok(Self(number)) } else { Err(InvalidCpus) }
+        let is_valid = number.as_f64().is_some_and(|cpus| cpus.is_finite() && cpus > 0.0);
+        if is_valid { Ok(Self(number)) } else { Err(InvalidCpus) }
     }
 }
 
@@ -251,24 +254,24 @@ impl From<Cpus> for Number {
     }
 }
 
-/// An `http` or `https` address that others are built on. Written back as it was given.
+/// An `http` or `https` URL to which paths are appended. Serialized exactly as it was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BaseUrl(Box<str>);
 
 impl BaseUrl {
-    /// The longest address taken, in bytes.
+    /// The longest accepted URL, in bytes.
     const MAX_BYTES: usize = 2_048;
 
-    /// The address.
+    /// Returns the URL.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// A text that is no such address.
+/// The error for a text that is not such a URL.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "must be an http or https URL of at most {} bytes, with neither credentials nor query nor fragment",
+    "must be an http or https URL of at most {} bytes, without credentials, query and fragment",
     BaseUrl::MAX_BYTES
 )]
 pub struct InvalidBaseUrl;
@@ -277,12 +280,13 @@ impl TryFrom<&str> for BaseUrl {
     type Error = InvalidBaseUrl;
 
     fn try_from(text: &str) -> Result<Self, InvalidBaseUrl> {
-        // The parser mends much that others, who get this text as it is, may not.
-        let plain = text.bytes().all(|byte| byte.is_ascii_graphic() && !b"\\?#@\"<>`{}|^".contains(&byte));
-        let begins = ["http://", "https://"].iter().any(|scheme| {
+        // The parser accepts and repairs many texts that other programs, which get this text unchanged, may
+        // reject.
+        let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic() && !b"\\?#@\"<>`{}|^".contains(&byte));
+        let has_scheme = ["http://", "https://"].iter().any(|scheme| {
             text.strip_prefix(scheme).is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/'))
         });
-        if text.len() > Self::MAX_BYTES || !plain || !begins || Url::parse(text).is_err() {
+        if text.len() > Self::MAX_BYTES || !is_plain || !has_scheme || Url::parse(text).is_err() {
             return Err(InvalidBaseUrl);
         }
         Ok(Self(text.into()))
@@ -344,7 +348,7 @@ schema!(
     ObjectBuilder::new()
         .schema_type(Type::String)
         .format(Some(SchemaFormat::Custom("uri".into())))
-        .description(Some("http or https, with neither credentials nor query nor fragment"))
+        .description(Some("http or https, without credentials, query and fragment"))
         .max_length(Some(BaseUrl::MAX_BYTES))
 );
 

@@ -1,4 +1,4 @@
-//! What a policy takes, and what it means.
+//! Tests of policies: what they accept, and what they mean.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -121,7 +121,7 @@ fn values_out_of_range_are_refused() {
         ),
     ] {
         for value in wrong.as_array().unwrap() {
-            assert!(read(&json!({field: value})).is_err(), "{field}: {value} was taken");
+            assert!(read(&json!({field: value})).is_err(), "{field}: {value} was accepted");
         }
     }
     assert!(serde_json::from_str::<Policy>(r#"{"engine_cpus": 1e400}"#).is_err());

@@ -1,8 +1,9 @@
-//! How an engine proves that it has its key, without being sent the key.
+//! Proof that an engine has its key, without sending the key.
 //!
-//! Whoever asks `GET /health` with a challenge in [`CHALLENGE_HEADER`] is answered with a proof in [`PROOF_HEADER`]: the
-//! HMAC-SHA256 under the key's hash, which only the engine and its orchestrator know. A program that has taken the
-//! engine's port can neither make it nor learn anything of the key. Engines of earlier versions answer without a proof.
+//! The response of `GET /health` to a request with a challenge in [`CHALLENGE_HEADER`] has a proof in
+//! [`PROOF_HEADER`]: the challenge's HMAC-SHA256 under the key's hash, which only the engine and its orchestrator
+//! know. Another program on the engine's port can neither compute it nor learn anything about the key. Engines of
+//! earlier versions answer without a proof.
 
 use std::fmt;
 
@@ -14,18 +15,18 @@ use subtle::ConstantTimeEq as _;
 
 use crate::keys::{KeyHash, NoRandomness};
 
-/// The header of a challenge: text of the asker's, new for each question.
+/// The header of a challenge: a text chosen by the client, new for each request.
 pub const CHALLENGE_HEADER: &str = "x-engine-challenge";
 /// The header of the proof.
 pub const PROOF_HEADER: &str = "x-engine-proof";
 
-/// What is proven, ahead of the challenge: so that no other use of the hash makes the same text.
+/// The text before the challenge in the HMAC's input, which separates this use of the hash from any other.
 const PROOF_CONTEXT: &str = "roundhouse engine proof 1\n";
 
-/// As many as the hash function takes at once.
+/// The block size of SHA-256, which is the key size of its HMAC.
 const HMAC_BLOCK_BYTES: usize = 64;
 
-/// The longest challenge that is answered.
+/// The longest challenge that is answered, in bytes.
 const MAX_CHALLENGE_BYTES: usize = 128;
 
 /// A challenge: 1 to 128 letters, digits, `_` and `-`.
@@ -33,23 +34,23 @@ const MAX_CHALLENGE_BYTES: usize = 128;
 pub struct Challenge(String);
 
 impl Challenge {
-    /// A new one.
+    /// Generates a new challenge.
     pub fn generate() -> Result<Self, NoRandomness> {
         let mut random = [0; 32];
         getrandom::fill(&mut random).map_err(NoRandomness)?;
         Ok(Self(URL_SAFE_NO_PAD.encode(random)))
     }
 
-    /// Reads the header's text; none if that is no challenge, which is then left unanswered.
+    /// Parses the header's text; returns `None` if it is not a valid challenge, which is then ignored.
     pub fn parse(text: &str) -> Option<Self> {
-        let fits = (1..=MAX_CHALLENGE_BYTES).contains(&text.len());
-        let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
-        (fits && plain).then(|| Self(text.to_owned()))
+        let has_length = (1..=MAX_CHALLENGE_BYTES).contains(&text.len());
+        let is_plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
+        (has_length && is_plain).then(|| Self(text.to_owned()))
     }
 
-    /// The proof of whoever has the key of `hash`: 64 lower-case hexadecimal digits.
+    /// Computes the proof under the key with this hash: 64 lower-case hexadecimal digits.
     pub fn proof(&self, hash: KeyHash) -> String {
-        // A shorter key is filled up with zeros, as HMAC has it.
+        // HMAC pads a shorter key with zeros.
         let mut key = [0; HMAC_BLOCK_BYTES];
         for (to, from) in key.iter_mut().zip(hash.0) {
             *to = from;
@@ -60,7 +61,7 @@ impl Challenge {
         KeyHash(mac.finalize().into_bytes().into()).to_hex()
     }
 
-    /// Whether `proof` is that of the key of `hash`, in time that does not depend on where it differs.
+    /// Whether `proof` was computed under the key with this hash, compared in constant time.
     pub fn verify(&self, proof: &str, hash: KeyHash) -> bool {
         self.proof(hash).as_bytes().ct_eq(proof.as_bytes()).into()
     }
@@ -86,7 +87,7 @@ mod tests {
         assert!(!challenge.verify("", key) && !challenge.verify(&proof[1..], key));
     }
 
-    /// Engines and orchestrators of different versions meet: it never changes.
+    /// Engines and orchestrators of different versions work together, so the proof must never change.
     #[test]
     fn the_proof_is_as_it_was() {
         let challenge = Challenge::parse("a-challenge").unwrap();

@@ -1,4 +1,4 @@
-//! `POST /rpc`: calls of an engine's parts, without the agent's loop.
+//! `POST /rpc`: direct calls of an engine's subsystems and tools, without the agent's loop.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +10,17 @@ use crate::engine::Deleted;
 use crate::memory::{Knowledge, KnowledgeList, MemoryResults};
 use crate::{ErrorCode, Timestamp};
 
-/// The level of confinement of an engine that runs no programs for its agent.
+/// The confinement reported by an engine whose tools are not confined.
 pub const UNCONFINED: &str = "none";
 
-// It holds whatever a caller sends, key hashes too, so it cannot be printed.
-/// Body of `POST /rpc`: `method` with `params`, or `subsystem` with `op` and, beside it, what the operation takes.
+// It may contain secrets of a caller, such as key hashes, so it does not implement `Debug`.
+/// Body of `POST /rpc`: `method` with `params`, or `subsystem` with `op` and the operation's parameters.
 #[derive(Clone, Serialize, Deserialize, ToSchema)]
 pub struct RpcCall {
     /// The method, such as `rpc.methods`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
-    /// What the method takes. Required with `method`.
+    /// The method's parameters. Required with `method`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub params: Option<Map<String, Value>>,
     /// `control` or `telemetry`.
@@ -29,162 +29,162 @@ pub struct RpcCall {
     /// The operation of the subsystem. Required with `subsystem`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op: Option<String>,
-    /// What the operation takes: `config` for `set_config`, `key_hash` for `set_key_hash`, `lift` for `quiesce`.
+    /// The operation's parameters: `config` for `set_config`, `key_hash` for `set_key_hash`, `lift` for `quiesce`.
     #[serde(flatten)]
     pub parameters: Map<String, Value>,
 }
 
-/// Answer of a call that went well.
+/// Response of a successful call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RpcResult<T> {
-    /// What came of it.
+    /// The result.
     pub result: T,
 }
 
-/// What the methods and operations give.
+/// The results of the methods and operations.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum RpcOutcome {
-    /// Of `rpc.methods`.
+    /// The result of `rpc.methods`.
     Methods(RpcMethods),
-    /// Of `quiesce`.
+    /// The result of `quiesce`.
     Quiesced(Quiesced),
-    /// Of `activity`.
+    /// The result of `activity`.
     Activity(Activity),
-    /// Of `get_config`.
+    /// The result of `get_config`.
     Config(GatewayConfig),
-    /// Of `quota_state`.
+    /// The result of `quota_state`.
     Quota(QuotaState),
-    /// Of `cache_state`.
+    /// The result of `cache_state`.
     Cache(CacheState),
-    /// Of `tool.<name>` and `skill.<name>`.
+    /// The result of `tool.<name>` and `skill.<name>`.
     Tool(ToolOutput),
-    /// Of `memory.search`.
+    /// The result of `memory.search`.
     Memories(MemoryResults),
-    /// Of `memory.list`.
+    /// The result of `memory.list`.
     Knowledge(KnowledgeList),
-    /// Of `memory.save`.
+    /// The result of `memory.save`.
     Known(Knowledge),
-    /// Of `memory.delete`.
+    /// The result of `memory.delete`.
     Deleted(Deleted),
-    /// Of `memory.export`: the document of `GET /memory/export`.
+    /// The result of `memory.export`: the document of `GET /memory/export`.
     Exported(Value),
-    /// Of `assets.client_metadata`: the document that the product is to serve.
+    /// The result of `assets.client_metadata`: the document that the product must serve.
     ClientMetadata(Value),
-    /// Of `set_config`, `reload` and `set_key_hash`, which have nothing to tell.
+    /// The empty result of `set_config`, `reload` and `set_key_hash`.
     Done {},
 }
 
-/// Answer of a call that was refused or failed. It is flat, unlike every other one.
+/// Response of a call that was refused or failed. It is flat, unlike every other error response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RpcError {
     /// The stable code.
     pub error: ErrorCode,
-    /// What is wrong, where, and what to do. Not to be matched.
+    /// What is wrong, where, and what to do. Not meant for matching.
     pub message: String,
 }
 
 /// Result of `tool.<name>` and `skill.<name>`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ToolOutput {
-    /// What the tool or the script gave, as a model would be told it; of a skill without a script, what the model
-    /// answered.
+    /// The output of the tool or the script, as a model would see it; for a skill without a script, the model's
+    /// answer.
     pub output: String,
 }
 
 /// Result of `rpc.methods`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RpcMethods {
-    /// The methods there are.
+    /// The available methods.
     pub methods: Vec<RpcMethod>,
 }
 
 /// A method that can be called.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RpcMethod {
-    /// Its name.
+    /// The method's name.
     pub method: String,
-    /// The JSON schema of its `params`.
+    /// The JSON schema of the method's `params`.
     pub params: Value,
 }
 
 /// Result of the control operation `quiesce`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Quiesced {
-    /// Whether no turn and no learning batch runs, and none can begin.
+    /// Whether no turn and no learning batch is running, and none can start.
     pub quiesced: bool,
 }
 
 /// Result of the telemetry operation `activity`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Activity {
-    /// How many turns are at work. Those that wait for a person are not.
+    /// The number of active turns, without those that wait for a person.
     pub running_turns: u64,
-    /// How many requests wait for a person.
+    /// The number of requests that wait for a person.
     pub pending_hitl: u64,
-    /// When a turn last did something; null where none ever did.
+    /// When a turn was last active; null if never.
     pub last_activity_at: Option<Timestamp>,
-    /// How tools are confined; `none` where they are not.
+    /// How tools are confined; `none` if they are not.
     pub confinement: String,
 }
 
 /// Result of the control operation `get_config`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct GatewayConfig {
-    /// The configuration in force, as `gateway.json` would say it and as `set_config` takes it; null where no model can
-    /// be used. Holds no key.
+    /// The configuration in force, in the format of `gateway.json` and `set_config`; null if no model can be used.
+    /// It contains no keys.
     pub config: Value,
 }
 
 /// Result of the telemetry operation `quota_state`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct QuotaState {
-    /// The budgets and what is left of them.
+    /// The budgets and their remaining tokens.
     pub budgets: BudgetStates,
-    /// The models in force and how they are doing.
+    /// The models in force and their health.
     pub models: Vec<ModelState>,
-    /// What was spent within the last 24 hours, by model, also on models that are in force no more.
+    /// The usage of the last 24 hours, by model, including models no longer in force.
     pub spent: Vec<ModelSpending>,
 }
 
-/// The budgets.
+/// The token budgets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BudgetStates {
-    /// The most tokens of one turn; null where there is no bound.
+    /// The maximum number of tokens of one turn; null if there is no limit.
     pub tokens_per_turn: Option<u64>,
-    /// The last hour's.
+    /// The budget of the last hour.
     pub tokens_per_hour: BudgetState,
-    /// The last 24 hours'.
+    /// The budget of the last 24 hours.
     pub tokens_per_day: BudgetState,
 }
 
-/// A budget that looks back.
+/// The state of a budget over a sliding window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BudgetState {
-    /// The most tokens; null where there is no bound.
+    /// The maximum number of tokens; null if there is no limit.
     pub limit: Option<u64>,
-    /// Those that were spent, input and output.
+    /// The number of tokens used, input and output.
     pub used: u64,
-    /// Those that are left; null where there is no bound.
+    /// The number of tokens left; null if there is no limit.
     pub remaining: Option<u64>,
-    /// When the oldest call that counts will count no more; null where none counts.
+    /// When the oldest call leaves the window; null if there is none in it.
     pub frees_at: Option<Timestamp>,
 }
 
-/// How a model is doing. Kept in memory, from the start of the engine or a change of the configuration on.
+/// The health of a model. Kept in memory since the engine's start or the last change of the configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ModelState {
-    /// What the configuration calls it.
+    /// The model's name in the configuration.
     pub name: String,
-    /// The vendor's name of it.
+    /// The vendor's name for the model.
     pub model: String,
-    /// For how many seconds new turns ask the other models first; 0 where they do not.
+    /// For how many seconds new turns try the other models first; 0 if they do not.
     pub cool_down_seconds: f64,
-    /// In how many seconds the provider wants to be asked again; null where it did not say, or that is over.
+    /// In how many seconds the provider wants to be asked again; null if it did not say, or the time is over.
     pub retry_after_seconds: Option<f64>,
-    /// How many calls in a row have failed.
+    /// The number of consecutive failed calls.
     pub failures_in_a_row: u32,
-    /// The last failure; null where there was none.
+    /// The last failure; null if there was none.
     pub last_failure: Option<ModelFailure>,
 }
 
@@ -195,46 +195,47 @@ pub struct ModelFailure {
     pub kind: String,
     /// What went wrong.
     pub message: String,
-    /// How many seconds ago.
+    /// The number of seconds since then.
     pub seconds_ago: f64,
 }
 
-/// What a model's calls have spent.
+/// The usage of a model's calls.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ModelSpending {
-    /// The vendor's name of the model.
+    /// The vendor's name for the model.
     pub model: String,
-    /// How many calls there were.
+    /// The number of calls.
     pub calls: u64,
-    /// Tokens of the prompts, those of the cache included.
+    /// The number of prompt tokens, including cached ones.
     pub input_tokens: u64,
-    /// Tokens of the answers.
+    /// The number of output tokens.
     pub output_tokens: u64,
-    /// In US dollars, at the prices in force; null where the model has none.
+    /// The cost in US dollars at the prices in force; null if the model has none.
     pub cost_usd: Option<f64>,
 }
 
-/// Result of the telemetry operation `cache_state`: how much of the prompts the providers' caches served since the
-/// engine started.
+/// Result of the telemetry operation `cache_state`: the share of prompts served from the providers' caches.
+///
+/// Counted since the engine started.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CacheState {
-    /// All models together.
+    /// The total over all models.
     pub total: CacheUse,
-    /// Each model that answered, by the vendor's name of it.
+    /// Each model that answered, by the vendor's name for it.
     pub models: BTreeMap<String, CacheUse>,
 }
 
-/// How much of the prompts a cache served.
+/// The part of prompts that a cache served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CacheUse {
-    /// How many calls were answered.
+    /// The number of answered calls.
     pub calls: u64,
-    /// Tokens of the prompts, those of the cache included.
+    /// The number of prompt tokens, including cached ones.
     pub input_tokens: u64,
-    /// Those of them that were read from the cache.
+    /// The number of prompt tokens read from the cache.
     pub cache_read_tokens: u64,
-    /// Those of them that were written to the cache.
+    /// The number of prompt tokens written to the cache.
     pub cache_write_tokens: u64,
-    /// The share that was read from the cache, from 0 to 1; null where there was no prompt.
+    /// The share of prompt tokens read from the cache, from 0 to 1; null if there were none.
     pub share: Option<f64>,
 }

@@ -1,4 +1,4 @@
-//! Small helpers for parsing fields.
+//! Helpers for parsing fields: bounded integers, and `null` for absent fields.
 
 use std::fmt;
 
@@ -6,33 +6,33 @@ use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 
-/// An integer from `MIN` to `MAX`. As in JSON Schema, `85.0` is one too.
+/// An integer from `MIN` to `MAX`. As in JSON Schema, `85.0` counts as an integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(into = "i64")]
 pub struct BoundedInt<const MIN: i64, const MAX: i64>(i64);
 
 impl<const MIN: i64, const MAX: i64> BoundedInt<MIN, MAX> {
-    /// The number.
+    /// Returns the number.
     pub const fn get(self) -> i64 {
         self.0
     }
 }
 
-/// A number out of bounds.
+/// The error for a number out of bounds.
 #[derive(Debug, thiserror::Error)]
 pub enum OutOfBounds {
-    /// Both bounds matter.
+    /// The type has both bounds.
     #[error("must be an integer from {min} to {max}")]
     Range {
-        /// The least number taken.
+        /// The least number accepted.
         min: i64,
-        /// The greatest number taken.
+        /// The greatest number accepted.
         max: i64,
     },
-    /// Only the lower bound matters.
+    /// The type has only a lower bound.
     #[error("must be an integer of at least {min}")]
     AtLeast {
-        /// The least number taken.
+        /// The least number accepted.
         min: i64,
     },
 }
@@ -59,14 +59,14 @@ impl<const MIN: i64, const MAX: i64> From<BoundedInt<MIN, MAX>> for i64 {
 
 impl<'de, const MIN: i64, const MAX: i64> Deserialize<'de> for BoundedInt<MIN, MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // Whatever is there in its place, what it must be is the same.
+        // The same message for every invalid value: what the field must be.
         let refused = || de::Error::custom(OutOfBounds::of(MIN, MAX));
         let number = deserializer.deserialize_i64(Integer).map_err(|_: D::Error| refused())?;
         i64::try_from(number).ok().and_then(|number| Self::try_from(number).ok()).ok_or_else(refused)
     }
 }
 
-/// Reads a whole number in any notation.
+/// A visitor that reads an integer in any notation.
 struct Integer;
 
 impl Visitor<'_> for Integer {
@@ -85,12 +85,12 @@ impl Visitor<'_> for Integer {
     }
 
     fn visit_f64<E: de::Error>(self, number: f64) -> Result<i128, E> {
-        // Its shortest notation in full is the number's own, so a whole number has no point in it.
+        // `Display` writes the shortest exact decimal notation, which has no decimal point for a whole number.
         format!("{number}").parse().map_err(E::custom)
     }
 }
 
-/// Reads an integer of at least 0 that may be absent.
+/// Deserializes an optional integer of at least 0.
 pub(crate) fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     struct Count(u64);
 
@@ -121,7 +121,7 @@ impl<const MIN: i64, const MAX: i64> utoipa::ToSchema for BoundedInt<MIN, MAX> {
     }
 }
 
-/// Reads `null` as the field's default, so that it means the same as leaving the field out.
+/// Deserializes `null` as the field's default, as if the field were left out.
 pub(crate) fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,

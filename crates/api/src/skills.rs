@@ -1,5 +1,5 @@
-//! Skills: what an agent can learn to do when it needs it. Those of the platform come with the catalog; the others are
-//! the user's own and live in the brain.
+//! Skills: instructions and scripts that an agent loads when it needs them. Platform skills come with the catalog;
+//! the user's own skills are stored in the brain.
 
 use std::collections::BTreeMap;
 
@@ -9,71 +9,71 @@ use utoipa::ToSchema;
 use crate::serde_helpers::null_as_default;
 use crate::{SkillName, Timestamp};
 
-/// The longest description, in characters: the bound of the Agent Skills format.
+/// The maximum length of a description, in characters: the limit of the Agent Skills format.
 pub const MAX_DESCRIPTION: usize = 1_024;
-/// The longest category, and the longest capability, in bytes.
+/// The maximum length of a category and of a capability, in bytes.
 pub const MAX_WORD: usize = 128;
-/// The most capabilities.
+/// The maximum number of capabilities.
 pub const MAX_CAPABILITIES: usize = 32;
-/// The longest prompt, in bytes.
+/// The maximum length of a prompt, in bytes.
 pub const MAX_PROMPT: usize = 256 * 1024;
-/// The most scripts.
+/// The maximum number of scripts.
 pub const MAX_SCRIPTS: usize = 64;
-/// The longest name of a script, in bytes.
+/// The maximum length of a script's name, in bytes.
 pub const MAX_SCRIPT_NAME: usize = 128;
-/// The most that all scripts of a skill hold, in bytes.
+/// The maximum total size of a skill's scripts, in bytes.
 pub const MAX_SCRIPTS_BYTES: usize = 1024 * 1024;
 
-/// Whose a skill is.
+/// The owner of a skill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SkillSource {
-    /// It comes with the catalog, and cannot be changed here.
+    /// It comes with the catalog, and cannot be changed through the API.
     Platform,
-    /// The user's own.
+    /// It belongs to the user.
     Custom,
 }
 
-/// Answer of `GET /skills`.
+/// Response of `GET /skills`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SkillList {
-    /// The skills, by their names in order.
+    /// The skills, sorted by name.
     pub skills: Vec<SkillSummary>,
 }
 
 /// A skill in a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SkillSummary {
-    /// Its name.
+    /// The skill's name.
     pub name: SkillName,
-    /// What it is for; null where nobody said.
+    /// What the skill is for; null if not given.
     pub description: Option<String>,
-    /// What it is filed under; null where nobody said.
+    /// The skill's category; null if not given.
     pub category: Option<String>,
-    /// Its tags.
+    /// The skill's tags.
     pub capabilities: Vec<String>,
-    /// Whose it is.
+    /// The skill's owner.
     pub source: SkillSource,
 }
 
-/// A whole skill: answer of `GET /skills/{name}`, `POST /skills/create` and `PUT /skills/{name}`.
+/// A complete skill: response of `GET /skills/{name}`, `POST /skills/create` and `PUT /skills/{name}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Skill {
-    /// Its name.
+    /// The skill's name.
     pub name: SkillName,
-    /// What it is for; null where nobody said.
+    /// What the skill is for; null if not given.
     pub description: Option<String>,
-    /// What it is filed under; null where nobody said.
+    /// The skill's category; null if not given.
     pub category: Option<String>,
-    /// What it tells a model to do; null where it is its scripts alone.
+    /// The instructions for a model; null if it consists only of scripts.
     pub prompt: Option<String>,
-    /// Its tags.
+    /// The skill's tags.
     pub capabilities: Vec<String>,
-    /// Its scripts: what each file holds.
+    /// The skill's scripts: file names with the files' contents.
     pub scripts: BTreeMap<String, String>,
-    /// Whose it is.
+    /// The skill's owner.
     pub source: SkillSource,
-    /// When it was created; of a platform skill, when its `SKILL.md` was last written.
+    /// When it was created; for a platform skill, when its `SKILL.md` was last written.
     pub created_at: Timestamp,
     /// When it was last changed.
     pub updated_at: Timestamp,
@@ -82,106 +82,107 @@ pub struct Skill {
 /// Body of `POST /skills/create`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct CreateSkill {
-    /// Its name. It cannot be changed later.
+    /// The skill's name. It cannot be changed later.
     pub name: SkillName,
-    /// What it is for and when to use it: at most 1,024 characters.
+    /// What the skill is for and when to use it: at most 1,024 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// What it is filed under: at most 128 bytes.
+    /// The skill's category: at most 128 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub category: Option<String>,
-    /// What it tells a model to do: at most 256 KiB. Required where there are no scripts.
+    /// The instructions for a model: at most 256 KiB. Required if there are no scripts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
-    /// Its tags: at most 32, each 1 to 128 bytes.
+    /// The skill's tags: at most 32, each 1 to 128 bytes.
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
     pub capabilities: Vec<String>,
-    /// Its scripts, each a file name and what the file holds: at most 64, of 1 MiB in all.
+    /// The skill's scripts, file names with the files' contents: at most 64, of 1 MiB in total.
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "BTreeMap::is_empty")]
     pub scripts: BTreeMap<String, String>,
 }
 
-/// Body of `PUT /skills/{name}`. What is left out stays as it is; what is given takes the place of the whole field, and
-/// an empty text, list or map empties it.
+/// Body of `PUT /skills/{name}`. Fields that are left out stay unchanged.
+///
+/// A given field is replaced entirely; an empty text, list or map clears it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct UpdateSkill {
-    /// The name that the path has: a skill cannot be renamed.
+    /// The name in the path: a skill cannot be renamed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// What it is for and when to use it.
+    /// What the skill is for and when to use it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// What it is filed under.
+    /// The skill's category.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub category: Option<String>,
-    /// What it tells a model to do.
+    /// The instructions for a model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
-    /// Its tags.
+    /// The skill's tags.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capabilities: Option<Vec<String>>,
-    /// Its scripts.
+    /// The skill's scripts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scripts: Option<BTreeMap<String, String>>,
 }
 
-/// What a skill of the user's own is, beside its name and times: the form in which it is kept.
+/// A skill of the user's own without its name and times, in the form in which it is stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkillDefinition {
-    /// What it is for.
+    /// What the skill is for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// What it is filed under.
+    /// The skill's category.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub category: Option<String>,
-    /// What it tells a model to do.
+    /// The instructions for a model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
-    /// Its tags.
+    /// The skill's tags.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub capabilities: Vec<String>,
-    /// Its scripts.
+    /// The skill's scripts.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub scripts: BTreeMap<String, String>,
 }
 
-/// Why something is no skill.
+/// Why a skill is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSkill {
-    /// Nobody could follow it.
-    #[error("`prompt`: is required where there are no scripts, and must not be blank")]
+    /// It has neither a prompt nor scripts.
+    #[error("`prompt`: is required if there are no scripts, and must not be blank")]
     Empty,
-    /// Its description is too long or cannot be shown.
+    /// The description is too long or contains control characters.
     #[error("`description`: must be at most {MAX_DESCRIPTION} characters, none of them a control character")]
     Description,
-    /// Its category is too long or cannot be shown.
+    /// The category is too long or contains control characters.
     #[error("`category`: must be at most {MAX_WORD} bytes, without control characters")]
     Category,
-    /// Its prompt is too long.
+    /// The prompt is too long or contains NUL.
     #[error("`prompt`: must be at most {MAX_PROMPT} bytes, none of them NUL")]
     Prompt,
-    /// It has too many tags, or one that is none.
+    /// It has too many tags, or an invalid one.
     #[error(
-        "`capabilities`: at most {MAX_CAPABILITIES} are taken, each 1 to {MAX_WORD} bytes, not blank, without control \
-         characters"
+        "`capabilities`: at most {MAX_CAPABILITIES} are accepted, each 1 to {MAX_WORD} bytes, not blank, without \
+         control characters"
     )]
     Capabilities,
-    /// It has too many scripts, or they hold too much.
-    #[error("`scripts`: at most {MAX_SCRIPTS} are taken, of {MAX_SCRIPTS_BYTES} bytes in all")]
+    /// It has too many scripts, or they are too large.
+    #[error("`scripts`: at most {MAX_SCRIPTS} are accepted, of {MAX_SCRIPTS_BYTES} bytes in total")]
     Scripts,
-    /// A script's name is none.
+    /// The name of a script is invalid.
     #[error(
-        "`scripts`: {0:?} is no name for one: it must be a file name of 1 to {MAX_SCRIPT_NAME} bytes, without slashes, \
-         backslashes, `..` and control characters"
+        "`scripts`: {0:?} is not a valid script name: it must be a file name of 1 to {MAX_SCRIPT_NAME} bytes, without \
+         slashes, backslashes, `..` and control characters"
     )]
     ScriptName(String),
 }
 
 impl SkillDefinition {
-    /// The definition with blank texts left out, if it is one.
+    /// Validates the definition, and returns it without blank texts.
     ///
     /// # Errors
-    /// What of it is not as it must be.
+    /// Returns the first rule that it violates.
     pub fn validate(mut self) -> Result<Self, InvalidSkill> {
         for text in [&mut self.description, &mut self.category, &mut self.prompt] {
             *text = text.take().filter(|text| !text.trim().is_empty());
@@ -190,7 +191,7 @@ impl SkillDefinition {
         if prompt.is_none() && scripts.is_empty() {
             return Err(InvalidSkill::Empty);
         }
-        // Line breaks are taken: descriptions are often written over some lines.
+        // Line breaks are allowed: descriptions often have several lines.
         let is_hidden = |character: char| character.is_control() && !matches!(character, '\n' | '\r' | '\t');
         if description
             .as_ref()
@@ -219,7 +220,7 @@ impl SkillDefinition {
         }
     }
 
-    /// The definition with what `update` gives in its place.
+    /// Returns the definition with the fields of `update` replaced.
     #[must_use]
     pub fn apply_update(self, update: UpdateSkill) -> Self {
         let UpdateSkill { name: _, description, category, prompt, capabilities, scripts } = update;
@@ -233,7 +234,7 @@ impl SkillDefinition {
     }
 }
 
-/// Whether this is the name of a file, and of nothing elsewhere.
+/// Whether `name` is a plain file name, which cannot refer to another folder.
 fn is_file_name(name: &str) -> bool {
     (1..=MAX_SCRIPT_NAME).contains(&name.len())
         && name != "."
@@ -257,8 +258,8 @@ mod tests {
     fn a_skill_says_something_to_do() {
         assert_eq!(SkillDefinition::default().validate(), Err(InvalidSkill::Empty));
         assert_eq!(with_prompt(" \n").validate(), Err(InvalidSkill::Empty));
-        for whole in [with_prompt("Do."), with_script("a.sh", "")] {
-            assert_eq!(whole.clone().validate(), Ok(whole));
+        for valid in [with_prompt("Do."), with_script("a.sh", "")] {
+            assert_eq!(valid.clone().validate(), Ok(valid));
         }
     }
 

@@ -1,4 +1,4 @@
-//! Texts that callers choose, each with its rule: user, task and request ids, slugs, display names.
+//! Validated texts chosen by callers: user, task and request ids, slugs, display names, skill names.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,15 +8,15 @@ use std::marker::PhantomData;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 
-/// What a [`ValidatedText`] text must be.
+/// The rule that a [`ValidatedText`] obeys.
 pub trait TextRule {
     /// The name of the type in the OpenAPI document.
     const NAME: &'static str;
-    /// The rule in words, as it completes "the field must be …".
+    /// The rule as the end of the sentence "the field must be …".
     const EXPECTED: &'static str;
-    /// The longest text that can hold, in bytes.
+    /// The maximum length, in bytes.
     const MAX_BYTES: usize;
-    /// Whether `text`, which is at most [`TextRule::MAX_BYTES`] long and not empty, obeys the rule.
+    /// Whether `text` obeys the rule. It is not empty and at most [`TextRule::MAX_BYTES`] long.
     fn is_valid(text: &str) -> bool;
 }
 
@@ -81,7 +81,7 @@ pub mod rule {
         const EXPECTED: &'static str = "1 to 200 characters, not all of them blank, none of them NUL";
         const MAX_BYTES: usize = 800;
         fn is_valid(text: &str) -> bool {
-            // PostgreSQL keeps no NUL.
+            // PostgreSQL cannot store NUL.
             text.chars().count() <= 200 && !text.trim().is_empty() && !text.contains('\0')
         }
     }
@@ -111,7 +111,7 @@ pub type ClientRequestId = ValidatedText<rule::ClientRequest>;
 pub type Slug = ValidatedText<rule::Slug>;
 /// A product's name for people: 1 to 200 characters, not blank.
 pub type DisplayName = ValidatedText<rule::DisplayName>;
-/// A skill's name: `^[a-z0-9]+(-[a-z0-9]+)*$`, at most 64.
+/// A skill's name: `^[a-z0-9]+(-[a-z0-9]+)*$`, at most 64 characters.
 pub type SkillName = ValidatedText<rule::Skill>;
 
 /// A text that obeys its [`TextRule`].
@@ -120,26 +120,26 @@ pub struct ValidatedText<R> {
     rule: PhantomData<fn() -> R>,
 }
 
-/// A text that breaks its rule.
+/// The error for a text that violates its rule.
 #[derive(Debug, thiserror::Error)]
-#[error("must be {must_be}")]
+#[error("must be {expected}")]
 pub struct InvalidText {
-    must_be: &'static str,
+    expected: &'static str,
 }
 
 impl<R: TextRule> ValidatedText<R> {
-    /// Checks `text` against the rule.
+    /// Validates `text` against the rule.
     pub fn new(text: impl Into<Box<str>>) -> Result<Self, InvalidText> {
         let text = text.into();
         if text.is_empty() || text.len() > R::MAX_BYTES || !R::is_valid(&text) {
-            return Err(InvalidText { must_be: R::EXPECTED });
+            return Err(InvalidText { expected: R::EXPECTED });
         }
         Ok(Self { text, rule: PhantomData })
     }
 }
 
 impl<R> ValidatedText<R> {
-    /// The text itself.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.text
     }

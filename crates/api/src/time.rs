@@ -1,4 +1,4 @@
-//! Points in time, as the contract writes them: ISO 8601, UTC, milliseconds.
+//! Points in time in the format of the API: ISO 8601, UTC, milliseconds.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,12 +12,12 @@ use utoipa::openapi::{KnownFormat, ObjectBuilder, RefOr, Schema, SchemaFormat, T
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// The time `unix_ms` milliseconds after the Unix epoch.
+    /// Creates the time `unix_ms` milliseconds after the Unix epoch.
     pub const fn from_unix_ms(unix_ms: i64) -> Self {
         Self(unix_ms)
     }
 
-    /// Milliseconds since the Unix epoch.
+    /// Returns the milliseconds since the Unix epoch.
     pub const fn unix_ms(self) -> i64 {
         self.0
     }
@@ -25,8 +25,8 @@ impl Timestamp {
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Out of jiff's range (years −9999 to 9999) there is no ISO form; the epoch's own number says more
-        // than a made-up date.
+        // Outside jiff's range (years −9999 to 9999) there is no ISO format; the plain number says more than a
+        // made-up date.
         match jiff::Timestamp::from_millisecond(self.0) {
             Ok(time) => write!(f, "{time:.3}"),
             Err(_) => write!(f, "{}ms", self.0),

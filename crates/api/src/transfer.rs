@@ -1,69 +1,69 @@
-//! An engine's memory on its way out of one engine and into another.
+//! Export and import of an engine's memory.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::serde_helpers::null_as_default;
 
-/// What an import does with what is remembered already.
+/// What an import does with existing memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ImportMode {
-    /// It stays as it is, and what the document has beyond it is added.
+    /// Existing memory stays unchanged, and records of the document that it lacks are added.
     #[default]
     Merge,
-    /// It is deleted: the engine then remembers what the document has, and nothing else.
+    /// Existing memory is deleted: afterwards the engine remembers only what the document contains.
     Replace,
 }
 
 /// Query of `POST /memory/import`.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct ImportMemory {
-    /// What to do with what is remembered already; `merge` by default.
+    /// What to do with existing memory; `merge` by default.
     #[serde(default, deserialize_with = "null_as_default")]
     pub mode: ImportMode,
 }
 
-/// Answer of `POST /memory/import`.
+/// Response of `POST /memory/import`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Imported {
     /// Always `imported`.
     pub status: ImportedStatus,
-    /// What was done with what had been remembered.
+    /// What was done with existing memory.
     pub mode: ImportMode,
-    /// How much was taken in. What was there already is not counted.
+    /// The number of imported records. Records that existed already are not counted.
     pub counts: ImportCounts,
 }
 
-/// The status of an import that went well.
+/// The only status of [`Imported`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ImportedStatus {
-    /// All of it is in force.
+    /// All imported records are in force.
     Imported,
 }
 
-/// How many records of each kind an import took in.
+/// The number of imported records of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ImportCounts {
-    /// Tasks, each with its whole conversation.
+    /// Tasks, each with its entire conversation.
     pub tasks: u64,
     /// Turns of those tasks.
     pub turns: u64,
     /// Records of knowledge.
     pub knowledge: u64,
-    /// What became of turns.
+    /// Summaries of turns.
     pub episodes: u64,
-    /// What turns did.
+    /// Records of what turns did.
     pub trajectories: u64,
-    /// Things that people had attached.
+    /// Media attached by people.
     pub media: u64,
-    /// Skills of the user's own.
+    /// The user's own skills.
     pub skills: u64,
-    /// What people said of turns.
+    /// Feedback on turns.
     pub feedback: u64,
     /// Runs of the learning component.
     pub batches: u64,
-    /// What was learned, beside the record of knowledge that it is.
+    /// Lessons, beside the records of knowledge that they also are.
     pub lessons: u64,
 }

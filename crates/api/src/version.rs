@@ -1,4 +1,4 @@
-//! Engines that are moved to another version.
+//! Moving engines to another version.
 
 use std::borrow::Cow;
 
@@ -11,20 +11,20 @@ use crate::serde_helpers::BoundedInt;
 use crate::text::{Slug, UserId};
 use crate::{EngineId, ErrorDetail, ProductId};
 
-/// The word for the deployment's own image.
+/// The value that stands for the deployment's image.
 const DEFAULT: &str = "default";
 
-/// Which version an engine is to run.
+/// The version that an engine is to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VersionChoice {
-    /// The deployment's, which it follows from then on.
+    /// The deployment's version, which the engine follows from then on.
     Default,
-    /// This one, with which it stays.
+    /// Exactly this image, to which the engine is pinned.
     Exactly(EngineImage),
 }
 
 impl VersionChoice {
-    /// The image asked for; none for the deployment's.
+    /// Returns the requested image; `None` for the deployment's.
     pub fn into_image(self) -> Option<EngineImage> {
         match self {
             Self::Default => None,
@@ -56,102 +56,103 @@ impl<'de> Deserialize<'de> for VersionChoice {
 /// Body of `PUT /engines/{user_id}/version`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ChangeVersion {
-    /// An image pinned to an exact version, with which the engine stays; or `default`: the deployment's, which it follows.
+    /// An image with an exact version, to which the engine is pinned; or `default` for the deployment's, which it
+    /// follows.
     #[schema(value_type = String)]
     pub engine_version: VersionChoice,
 }
 
-/// Answer of `PUT /engines/{user_id}/version`.
+/// Response of `PUT /engines/{user_id}/version`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ChangedVersion {
     /// The engine's id.
     pub engine_id: EngineId,
-    /// Its state.
+    /// The engine's state.
     pub status: EngineStatus,
-    /// Its address; null where unknown.
+    /// The engine's address; null if unknown.
     #[schema(required)]
     pub url: Option<String>,
-    /// The image that it is on now.
+    /// The engine's new image.
     pub engine_version: EngineImage,
-    /// Whether it stays with that.
+    /// Whether the engine is pinned to it.
     pub pinned: bool,
-    /// The image that it was on before.
+    /// The engine's previous image.
     pub previous_version: EngineImage,
-    /// Whether the major version is another one: then the brain's format may be, too.
+    /// Whether the major version has changed, and with it possibly the brain's format.
     pub crosses_major: bool,
-    /// The format of the copy that was made of its brain; null if none was made or it is not known.
+    /// The format of the copy made of the brain; null if there is no copy or its format is unknown.
     #[schema(required)]
     pub copied_brain_format: Option<u32>,
 }
 
-/// Answer of `GET /admin/versions`.
+/// Response of `GET /admin/versions`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VersionList {
     /// The deployment's image.
     pub default: EngineImage,
-    /// How many engines of each product are on each image.
+    /// The number of engines of each product on each image.
     pub versions: Vec<VersionCount>,
 }
 
-/// The engines of a product that are on one image.
+/// The engines of a product on one image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VersionCount {
     /// The product's id.
     pub product_id: ProductId,
-    /// Its short name.
+    /// The product's short name.
     pub slug: Slug,
     /// The image.
     pub engine_version: EngineImage,
-    /// Whether they stay with it.
+    /// Whether they are pinned to it.
     pub pinned: bool,
-    /// How many there are.
+    /// The number of engines.
     pub engines: u64,
-    /// Whether their next launch is from the deployment's image.
+    /// Whether their next launch uses the deployment's image.
     pub follows: bool,
 }
 
-/// How many engines are moved in one call: 1 to 100.
+/// The maximum number of engines moved in one call: 1 to 100.
 pub type MoveLimit = BoundedInt<1, 100>;
 
 /// Body of `POST /admin/versions/move`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct MoveEngines {
-    /// The image that the engines are on.
+    /// The current image of the engines to move.
     pub from: EngineImage,
-    /// What `PUT /engines/{user_id}/version` takes.
+    /// The version to move to, as in `PUT /engines/{user_id}/version`.
     #[schema(value_type = String)]
     pub engine_version: VersionChoice,
     /// Only engines of this product.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub product_id: Option<ProductId>,
-    /// Only engines behind this one: `next` of the answer before.
+    /// Only engines after this id: `next` of the previous response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<EngineId>,
-    /// How many at most; 10 by default.
+    /// The maximum number of engines; 10 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<MoveLimit>,
 }
 
-/// Answer of `POST /admin/versions/move`.
+/// Response of `POST /admin/versions/move`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MovedEngines {
-    /// The engines, in the order of their ids.
+    /// The engines, sorted by id.
     pub engines: Vec<MovedEngine>,
-    /// Where to go on; null if there are no more.
+    /// Where to continue; null if there are no more.
     #[schema(required)]
     pub next: Option<EngineId>,
 }
 
-/// What came of one engine's move.
+/// The result of one engine's move.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MovedEngine {
     /// The engine's id.
     pub engine_id: EngineId,
-    /// Whose product it is.
+    /// The engine's product.
     pub product_id: ProductId,
-    /// The product's user.
+    /// The engine's user.
     pub user_id: UserId,
-    /// Why it was not moved; null if it was.
+    /// Why the engine was not moved; null if it was.
     #[schema(required)]
     pub error: Option<ErrorDetail>,
 }
@@ -162,13 +163,13 @@ mod tests {
 
     #[test]
     fn a_choice_is_an_exact_image_or_the_default() {
-        let read = |text: &str| serde_json::from_str::<ChangeVersion>(text).map(|ask| ask.engine_version);
+        let read = |text: &str| serde_json::from_str::<ChangeVersion>(text).map(|body| body.engine_version);
         assert_eq!(read(r#"{"engine_version": "default"}"#).unwrap(), VersionChoice::Default);
         let exactly = read(r#"{"engine_version": "svc-engine:1.2.3"}"#).unwrap();
         assert_eq!(serde_json::to_value(&exactly).unwrap(), "svc-engine:1.2.3");
         for bad in ["latest", "svc-engine:latest", "Default", ""] {
-            let why = read(&format!(r#"{{"engine_version": "{bad}"}}"#)).unwrap_err().to_string();
-            assert!(why.contains("\"default\""), "{bad}: {why}");
+            let error = read(&format!(r#"{{"engine_version": "{bad}"}}"#)).unwrap_err().to_string();
+            assert!(error.contains("\"default\""), "{bad}: {error}");
         }
     }
 }

@@ -58,26 +58,26 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
-use crate::event_log::{EventLogs, EventReader, Follow, Recorder};
-use crate::fault_injection::{self, Mutation};
-use crate::llm::Gateway;
-use crate::mcp::Mcp;
-use crate::memory_budget::MemoryBudget;
-use crate::skills::SkillDirs;
-use crate::store::steps::TurnBase;
-use crate::store::{Brain, IdempotencyKey};
-use crate::tools::SpillDir;
 use branch::Branch;
 pub use direct_calls::DirectError;
 use erasure::Eraser;
 pub use error::AgentError;
+use fault_injection::{self, Mutation};
 use hitl::HitlResponse;
 use learning::Learner;
+use llm::Gateway;
+use mcp::Mcp;
 pub(crate) use reload::CatalogReloader;
 pub use reload::ReloadError;
+use resources::memory_budget::MemoryBudget;
 pub(crate) use snapshot::{AgentSnapshot, SnapshotSource};
+use store::event_log::{EventLogs, EventReader, Follow, Recorder};
+use store::steps::TurnBase;
+use store::{Brain, IdempotencyKey};
 use stream::Blocks;
 pub use tasks::MessagePage;
+use tools::SpillDir;
+use tools::skills::SkillDirs;
 pub use transfer::Export;
 use transfer::Transfers;
 use turn_lifecycle::{TurnContext, run_blocking};
@@ -167,17 +167,18 @@ enum Claim {
 }
 
 impl Agent {
-    pub(crate) fn new(brain: Brain, means: Services) -> Self {
-        let (means, running, stopping) = (Arc::new(means), TurnRegistry::default(), CancellationToken::new());
-        let learner = Learner::new(brain.clone(), Arc::clone(&means), running.clone(), stopping.clone());
-        let eraser = Eraser::new(brain.clone(), Arc::clone(&means), stopping.clone());
+    pub(crate) fn new(brain: Brain, services: Services) -> Self {
+        let (services, registry, stopping) =
+            (Arc::new(services), TurnRegistry::default(), CancellationToken::new());
+        let learner = Learner::new(brain.clone(), Arc::clone(&services), registry.clone(), stopping.clone());
+        let eraser = Eraser::new(brain.clone(), Arc::clone(&services), stopping.clone());
         Self {
-            event_logs: EventLogs::new(brain.clone(), Arc::clone(&means.clock)),
+            event_logs: EventLogs::new(brain.clone(), Arc::clone(&services.clock)),
             brain,
-            services: means,
+            services,
             turn_permits: Arc::new(Semaphore::new(MAX_TURNS_AT_ONCE)),
             transfers: Transfers::default(),
-            registry: running,
+            registry,
             eraser,
             learner,
             tracker: TaskTracker::new(),
@@ -199,10 +200,10 @@ impl Agent {
     /// Begins a turn, or joins the turn that an earlier request with the same idempotency key began. Returns a
     /// reader of its events from the first one on.
     pub async fn execute(&self, request: Execute) -> Result<EventReader, AgentError> {
-        let order = self.parse_request(request).await?;
-        let tasks_kept = self.transfers.lock_tasks().await?;
+        let turn_request = self.parse_request(request).await?;
+        let tasks_lock = self.transfers.lock_tasks().await?;
         let ClaimedTurn { recorder, registration, inbox, reader } = loop {
-            match self.claim(&order)? {
+            match self.claim(&turn_request)? {
                 Claim::New(claimed) => break claimed,
                 // A turn that is never opened cannot be joined; the request begins its own then.
                 Claim::Existing(reader, mut opened) => {
@@ -212,41 +213,44 @@ impl Agent {
                 }
             }
         };
-        let place =
+        let permit =
             Arc::clone(&self.turn_permits).try_acquire_owned().map_err(|_| AgentError::TooManyTurns)?;
-        let request = order.idempotency_key.clone();
+        let idempotency_key = turn_request.idempotency_key.clone();
         // An edit or a retry fails at once if its message does not exist.
-        let before =
-            if order.rewinds() { Some(self.load_branch(&recorder, order.base()).await?) } else { None };
-        let (opened, cut) = order.resolve(before.as_ref(), self.services.clock.now())?;
-        let before = before.map_or(PriorThread::NotLoaded, |branch| PriorThread::Loaded(Box::new(branch)));
-        let life = TurnContext {
-            permit: Some(place),
+        let prior = if turn_request.rewinds() {
+            Some(self.load_branch(&recorder, turn_request.base()).await?)
+        } else {
+            None
+        };
+        let (opened, rewind) = turn_request.resolve(prior.as_ref(), self.services.clock.now())?;
+        let prior = prior.map_or(PriorThread::NotLoaded, |branch| PriorThread::Loaded(Box::new(branch)));
+        let context = TurnContext {
+            permit: Some(permit),
             ..self.turn_context(recorder, opened.message_id, registration, inbox)
         };
-        let opening = TurnOpening { idempotency_key: request, opened, rewind: cut, prior: before };
+        let opening = TurnOpening { idempotency_key, opened, rewind, prior };
 
         // From here on the turn runs on its own, even if the caller is gone before the reply.
-        let (told, begun) = tokio::sync::oneshot::channel();
+        let (reply_sender, reply) = tokio::sync::oneshot::channel();
         let stopped = self.stopped.clone();
         let turn = async move {
-            // A stop does not interrupt the opening: a caller who is told that the turn did not begin may
+            // A stop does not interrupt the opening: a caller who learns that the turn did not begin may
             // resend.
-            let begun = opening.open(life).await;
-            drop(tasks_kept);
-            let (outcome, life) = match begun {
-                Ok(life) => (Ok(()), Some(life)),
+            let begun = opening.open(context).await;
+            drop(tasks_lock);
+            let (outcome, context) = match begun {
+                Ok(context) => (Ok(()), Some(context)),
                 Err(error) => (Err(error), None),
             };
             // The caller may have hung up.
-            let _ = told.send(outcome);
-            if let Some((life, thread)) = life {
-                run_until_cancelled(stopped, Box::pin(life.begin(thread))).await;
+            let _ = reply_sender.send(outcome);
+            if let Some((context, thread)) = context {
+                run_until_cancelled(stopped, Box::pin(context.begin(thread))).await;
             }
         };
         // The turn's log lines carry the span of the request that began it.
         self.tracker.spawn(turn.in_current_span());
-        match begun.await {
+        match reply.await {
             Ok(outcome) => outcome?,
             // The runtime is shutting down.
             Err(_) => return Err(AgentError::Stopping),
@@ -255,12 +259,12 @@ impl Agent {
     }
 
     /// Claims the task's event log for a new turn, or finds the turn that the request has already begun.
-    fn claim(&self, order: &TurnRequest) -> Result<Claim, AgentError> {
+    fn claim(&self, turn_request: &TurnRequest) -> Result<Claim, AgentError> {
         let mut turns = self.registry.lock();
-        if let Some(request) = &order.idempotency_key
-            && let Some(joins) = self.join(&turns, &order.task_id, request)?
+        if let Some(key) = &turn_request.idempotency_key
+            && let Some(claim) = self.join(&turns, &turn_request.task_id, key)?
         {
-            return Ok(joins);
+            return Ok(claim);
         }
         if self.stopping.is_cancelled() {
             return Err(AgentError::Stopping);
@@ -269,17 +273,17 @@ impl Agent {
         if self.event_logs.waiting_bytes() > MAX_UNSTORED_BYTES {
             return Err(AgentError::StoreBacklogFull);
         }
-        let channel = if order.rewinds() {
-            self.event_logs.open_existing(&order.task_id)?.ok_or(AgentError::UnknownTask)?
+        let event_log = if turn_request.rewinds() {
+            self.event_logs.open_existing(&turn_request.task_id)?.ok_or(AgentError::UnknownTask)?
         } else {
-            self.event_logs.open(&order.task_id)?
+            self.event_logs.open(&turn_request.task_id)?
         };
         let turn_id = TurnId::new();
-        let recorder = channel.begin_turn(turn_id).map_err(|_| AgentError::Busy)?;
+        let recorder = event_log.begin_turn(turn_id).map_err(|_| AgentError::Busy)?;
         let after = recorder.last_ts();
-        let reader = channel.read(after, Follow::Turn(turn_id));
+        let reader = event_log.read(after, Follow::Turn(turn_id));
         let (registration, inbox) =
-            self.registry.register(&mut turns, &recorder, order.idempotency_key.clone(), after);
+            self.registry.register(&mut turns, &recorder, turn_request.idempotency_key.clone(), after);
         Ok(Claim::New(ClaimedTurn { recorder, registration, inbox, reader }))
     }
 
@@ -288,31 +292,31 @@ impl Agent {
         &self,
         turns: &RegistryGuard<'_>,
         task_id: &TaskId,
-        request: &IdempotencyKey,
+        key: &IdempotencyKey,
     ) -> Result<Option<Claim>, AgentError> {
-        let at_work = turns.get(task_id).and_then(|handle| {
-            let named = handle.idempotency_key.as_ref().filter(|named| named.id == request.id)?;
-            Some((named.hash.clone(), handle.turn_id, handle.events_after, handle.opened.clone()))
+        let active = turns.get(task_id).and_then(|handle| {
+            let existing = handle.idempotency_key.as_ref().filter(|existing| existing.id == key.id)?;
+            Some((existing.hash.clone(), handle.turn_id, handle.events_after, handle.opened.clone()))
         });
-        let (hash, turn_id, after, opened) = match at_work {
+        let (hash, turn_id, after, opened) = match active {
             Some(found) => found,
-            None => match self.brain.turn_by_request(task_id, &request.id)? {
+            None => match self.brain.turn_by_request(task_id, &key.id)? {
                 Some(turn) if turn.opened_event_exists => {
                     (turn.hash, turn.turn_id, turn.opened_ts - 1, watch::channel(true).1)
                 }
                 Some(_) => {
-                    let message = "`client_request_id`: the turn that it began was taken out by an edit";
+                    let message = "`client_request_id`: the turn that it began was removed by an edit";
                     return Err(AgentError::UnknownMessage(message.into()));
                 }
                 None => return Ok(None),
             },
         };
-        if hash != request.hash {
-            let message = "`client_request_id`: was used for another request; take a new one for this";
+        if hash != key.hash {
+            let message = "`client_request_id`: was already used for a different request; use a new one";
             return Err(AgentError::Invalid(message.into()));
         }
-        let channel = self.event_logs.open(task_id)?;
-        Ok(Some(Claim::Existing(channel.read(after, Follow::Turn(turn_id)), opened)))
+        let event_log = self.event_logs.open(task_id)?;
+        Ok(Some(Claim::Existing(event_log.read(after, Follow::Turn(turn_id)), opened)))
     }
 
     /// Validates a request. Attachments may be large, so they are checked on a blocking thread.
@@ -418,18 +422,21 @@ impl Agent {
             Some(task_id) => task_id,
             None => self.brain.last_task()?.ok_or(AgentError::UnknownTask)?,
         };
-        let channel = self.event_logs.open_existing(&task_id)?.ok_or(AgentError::UnknownTask)?;
-        Ok(channel.read(after, Follow::Task))
+        let event_log = self.event_logs.open_existing(&task_id)?.ok_or(AgentError::UnknownTask)?;
+        Ok(event_log.read(after, Follow::Task))
     }
 
     /// Resumes the turns and the learning batch that an earlier run of the engine left open, and starts
     /// maintenance.
-    pub fn resume(&self) -> Result<(), rusqlite::Error> {
+    pub fn resume(&self) -> Result<(), store::StoreError> {
         for turn in self.brain.open_turns()? {
-            let channel = self.event_logs.open(&turn.task_id)?;
-            let Ok(recorder) = channel.begin_turn(turn.turn_id) else {
+            let event_log = self.event_logs.open(&turn.task_id)?;
+            let Ok(recorder) = event_log.begin_turn(turn.turn_id) else {
                 // Opening a turn ends one that was left open, so two open turns of a task should not occur.
-                tracing::error!(turn.id = %turn.turn_id, "Two turns of one task are open.");
+                tracing::error!(
+                    turn_id = %turn.turn_id,
+                    "A task has two open turns; the second one is not resumed."
+                );
                 continue;
             };
             let (registration, inbox) = self.registry.register(
@@ -438,15 +445,15 @@ impl Agent {
                 turn.request.clone(),
                 turn.opened_ts - 1,
             );
-            let life = self.turn_context(recorder, turn.message_id, registration, inbox);
-            self.tracker.spawn(run_until_cancelled(self.stopped.clone(), life.resume(turn)));
+            let context = self.turn_context(recorder, turn.message_id, registration, inbox);
+            self.tracker.spawn(run_until_cancelled(self.stopped.clone(), context.resume(turn)));
         }
         for warning in self.available_skills().shadowed_warnings() {
-            tracing::warn!(warning, "A skill of the catalog is not used.");
+            tracing::warn!(warning, "A skill of the catalog is ignored.");
         }
-        let keeper =
+        let maintenance_loop =
             maintenance::run(self.brain.clone(), self.services.clock.clone(), self.services.replay_ttl);
-        self.tracker.spawn(run_until_cancelled(self.stopping.clone(), keeper));
+        self.tracker.spawn(run_until_cancelled(self.stopping.clone(), maintenance_loop));
         self.tracker.spawn(self.eraser.clone().run());
         self.learner.mark_unfinished_batch()?;
         self.tracker.spawn(run_until_cancelled(self.stopped.clone(), self.learner.clone().run()));
@@ -459,13 +466,16 @@ impl Agent {
         self.stopping.cancel();
         self.tracker.close();
         if tokio::time::timeout(deadline, self.tracker.wait()).await.is_err() {
-            tracing::info!(turns = self.tracker.len(), "Turns are broken off in the middle of a step.");
+            tracing::info!(
+                turns = self.tracker.len(),
+                "Turns did not finish their step in time and are interrupted; the next start resumes them."
+            );
             self.stopped.cancel();
             // Commits in progress are not interrupted.
             if tokio::time::timeout(FINAL_COMMIT_TIMEOUT, self.tracker.wait()).await.is_err() {
                 tracing::warn!(
                     turns = self.tracker.len(),
-                    "The brain did not keep up with the end of turns."
+                    "The final commits of turns did not complete in time."
                 );
             }
         }
@@ -478,11 +488,11 @@ impl Agent {
     }
 }
 
-/// Runs `work` until it ends or `over` is cancelled. A turn may be dropped at any await: its state is in its
+/// Runs `work` until it ends or `token` is cancelled. A turn may be dropped at any await: its state is in its
 /// journal, and the next start resumes it from there.
-async fn run_until_cancelled(over: CancellationToken, work: impl Future<Output = ()>) {
+async fn run_until_cancelled(token: CancellationToken, work: impl Future<Output = ()>) {
     tokio::select! {
-        () = over.cancelled() => {}
+        () = token.cancelled() => {}
         () = work => {}
     }
 }
@@ -502,6 +512,10 @@ pub(crate) mod harness;
 #[cfg(test)]
 #[path = "agent/learning_tests.rs"]
 pub(crate) mod learning_tests;
+#[cfg(test)]
+mod memory_index_tests;
+#[cfg(test)]
+mod memory_transfer_tests;
 #[cfg(test)]
 #[path = "agent/programs_tests.rs"]
 mod programs_tests;

@@ -11,11 +11,11 @@ use reqwest::Url;
 use sandbox::HelperCommand;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
-use crate::catalog::{Catalog, Environment};
-use crate::llm::config::ConfigSources;
-use crate::mcp::McpSettings;
-use crate::memory_budget;
-use crate::tools::WebAllowlist;
+use catalog::{Catalog, Environment};
+use fetch::WebAllowlist;
+use llm::config::ConfigSources;
+use mcp::McpSettings;
+use resources::memory_budget;
 
 mod active_config;
 
@@ -91,8 +91,9 @@ impl Config {
         });
         let catalog =
             reader.required("CATALOG_DIR", "the catalog's folder", |text| Some(PathBuf::from(text)));
-        let level = "a level (error, warn, info, debug, trace) or a list such as `info,engine=debug`";
-        let log = reader.parse_or("ENGINE_LOG_LEVEL", level, Targets::new(), |text| {
+        let expected_level =
+            "a level (error, warn, info, debug, trace) or a list such as `info,engine=debug`";
+        let log = reader.parse_or("ENGINE_LOG_LEVEL", expected_level, Targets::new(), |text| {
             http_service::logging::parse_filter(text).ok()
         });
         let log = match reader.text("ENGINE_LOG_LEVEL") {
@@ -100,31 +101,38 @@ impl Config {
             Some(_) => log.with_target(MCP_LOG_TARGET, LevelFilter::OFF),
             None => default_log_filter(),
         };
-        let ttl = "a time above zero: seconds (`90`, `0.5`), or such as `90s`, `90m`, `3h`, `2d`";
-        let replay_ttl = reader.parse_or("CHANNEL_STATE_TTL_ACTIVE", ttl, DEFAULT_REPLAY_TTL, parse_lifetime);
-        let hitl_ttl = reader.parse_or("CHANNEL_STATE_TTL_HITL", ttl, DEFAULT_HITL_TTL, parse_lifetime);
-        let hours = "a number of hours, such as `24` or `0.5`; 0 for batches only when they are asked for";
-        let batch_interval =
-            reader.parse_or("LC_BATCH_INTERVAL_HOURS", hours, DEFAULT_BATCH_INTERVAL, parse_batch_interval);
-        let open_block = "`true` or `false`";
+        let expected_ttl =
+            "a duration above zero: seconds (`90`, `0.5`) or a value such as `90s`, `90m`, `3h`, `2d`";
+        let replay_ttl =
+            reader.parse_or("CHANNEL_STATE_TTL_ACTIVE", expected_ttl, DEFAULT_REPLAY_TTL, parse_lifetime);
+        let hitl_ttl =
+            reader.parse_or("CHANNEL_STATE_TTL_HITL", expected_ttl, DEFAULT_HITL_TTL, parse_lifetime);
+        let expected_hours = "a number of hours, such as `24` or `0.5`; 0 to run batches on request only";
+        let batch_interval = reader.parse_or(
+            "LC_BATCH_INTERVAL_HOURS",
+            expected_hours,
+            DEFAULT_BATCH_INTERVAL,
+            parse_batch_interval,
+        );
+        let expected_bool = "`true` or `false`";
         let reactive_compaction =
-            reader.parse_or("REACTIVE_COMPACT_ENABLED", open_block, true, |text| text.parse().ok());
+            reader.parse_or("REACTIVE_COMPACT_ENABLED", expected_bool, true, |text| text.parse().ok());
         let allow_unconfined =
-            reader.parse_or("ENGINE_ALLOW_UNCONFINED", open_block, false, |text| text.parse().ok());
-        let web = reader.parse_or(
+            reader.parse_or("ENGINE_ALLOW_UNCONFINED", expected_bool, false, |text| text.parse().ok());
+        let web_allowlist = reader.parse_or(
             "ENGINE_WEB_ALLOW",
             WebAllowlist::EXPECTED,
             WebAllowlist::default(),
             WebAllowlist::parse,
         );
-        let mib = "a number of MiB from 64 to 65535";
+        let expected_mib = "a number of MiB from 64 to 65535";
         let memory = reader.parse_or(
             "ENGINE_MEMORY_BUDGET_MB",
-            mib,
+            expected_mib,
             memory_budget::DEFAULT_BUDGET_BYTES,
             parse_memory_budget,
         );
-        let assets = McpSettings { web_allowlist: web.clone(), ..mcp_settings(&mut reader) };
+        let mcp = McpSettings { web_allowlist: web_allowlist.clone(), ..mcp_settings(&mut reader) };
         let sources = ConfigSources::new(env, catalog.as_deref());
         let config = key_hash.zip(brain).zip(catalog).map(|((key_hash, brain), catalog)| Self {
             listen: SocketAddr::new(host, port),
@@ -137,8 +145,8 @@ impl Config {
             allow_unconfined,
             reactive_compaction,
             gateway_sources: sources,
-            web_allowlist: web,
-            mcp: assets,
+            web_allowlist,
+            mcp,
             hitl_ttl,
             replay_ttl,
             batch_interval: (!batch_interval.is_zero()).then_some(batch_interval),
@@ -151,17 +159,18 @@ impl Config {
 
 /// Reads the settings of MCP connections, all of which are optional.
 pub(crate) fn mcp_settings(reader: &mut EnvReader<'_>) -> McpSettings {
-    let key = "32 random bytes in URL-safe base64 without padding: 43 characters";
-    let address = "an address that begins with https:// or http://, without a query";
+    let expected_key = "32 random bytes in URL-safe base64 without padding: 43 characters";
+    let expected_url = "an address that begins with https:// or http://, without a query";
     let url = |text: &str| {
         let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https"))?;
         (url.query().is_none() && url.fragment().is_none()).then_some(url)
     };
     McpSettings {
-        encryption_key: reader.optional_secret("AD_ENCRYPTION_KEY", key, MasterKey::parse),
-        redirect_base: reader.parse_or("OAUTH_REDIRECT_BASE_URL", address, None, |text| url(text).map(Some)),
+        encryption_key: reader.optional_secret("AD_ENCRYPTION_KEY", expected_key, MasterKey::parse),
+        redirect_base: reader
+            .parse_or("OAUTH_REDIRECT_BASE_URL", expected_url, None, |text| url(text).map(Some)),
         client_metadata_url: reader
-            .parse_or("OAUTH_CLIENT_METADATA_URL", address, None, |text| url(text).map(Some)),
+            .parse_or("OAUTH_CLIENT_METADATA_URL", expected_url, None, |text| url(text).map(Some)),
         web_allowlist: WebAllowlist::default(),
     }
 }
@@ -268,11 +277,11 @@ mod tests {
                 set.map(|(name, value)| (name.into(), value.into())).collect();
             let log = Config::from_env(&env).unwrap_or_else(|faults| panic!("{faults}")).log_filter;
             let levels = ["error", "warn", "info", "debug", "trace"];
-            let most = |target: &str| {
+            let max_level = |target: &str| {
                 let logged = |level: &&str| log.would_enable(target, &level.parse().unwrap());
                 levels.into_iter().rfind(logged)
             };
-            assert_eq!((most("rmcp::service::client"), most("engine::mcp")), (rmcp, Some(engine)));
+            assert_eq!((max_level("rmcp::service::client"), max_level("engine::mcp")), (rmcp, Some(engine)));
         }
     }
 

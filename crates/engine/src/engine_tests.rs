@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::testing::{parse_sse, rendered_text, with_deadline};
+use testkit::{parse_sse, rendered_text, with_deadline};
 
 const KEY: &str = "sk-svc-1";
 
@@ -93,11 +93,11 @@ async fn stopped_in_the_middle_of_a_turn_it_goes_on_with_it_at_its_next_start() 
 async fn a_taken_address_is_named_and_the_brain_is_free_again() {
     let folder = tempfile::tempdir().unwrap();
     let provider = MockProvider::start().await.unwrap();
-    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = taken.local_addr().unwrap().port().to_string();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
     let error = Engine::start(config(&folder, &provider, &port)).await.err().unwrap();
     assert!(error.to_string().contains(&format!("127.0.0.1:{port} (ENGINE_HOST, ENGINE_PORT)")), "{error}");
-    drop(taken);
+    drop(listener);
     with_deadline(async {
         // The brain's writer releases the lock when it has ended, which nobody waited for.
         while let Err(error) = Engine::start(config(&folder, &provider, &port)).await {
@@ -113,7 +113,7 @@ async fn a_turn_that_an_earlier_version_left_open_is_finished_and_its_threads_go
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("data")).unwrap();
     let brain = rusqlite::Connection::open(folder.path().join("data/brain.sqlite")).unwrap();
-    brain.execute_batch(include_str!("store/released/0.1.0.sql")).unwrap();
+    brain.execute_batch(testkit::BRAIN_0_1_0).unwrap();
     drop(brain);
     let provider = MockProvider::start().await.unwrap();
     provider.set_default_reply(Reply::from_text("well then"));
@@ -124,9 +124,12 @@ async fn a_turn_that_an_earlier_version_left_open_is_finished_and_its_threads_go
     assert_eq!(all.last().unwrap().data["text"], "well then");
     let task: Value = with_deadline(engine.get("/tasks/kept").send()).await.unwrap().json().await.unwrap();
     let messages = task["messages"].as_array().unwrap();
-    let said: Vec<&Value> =
-        messages.iter().filter(|message| message["role"] == "user").map(|each| &each["content"]).collect();
-    assert_eq!(said, ["note blue", "hello", "fail"]);
+    let contents: Vec<&Value> = messages
+        .iter()
+        .filter(|message| message["role"] == "user")
+        .map(|message| &message["content"])
+        .collect();
+    assert_eq!(contents, ["note blue", "hello", "fail"]);
 
     // Its messages can be edited: later ones are gone, for the model too.
     let edit = json!({"task_id": "kept", "message": "hi", "edit_message_id": messages[3]["message_id"]});

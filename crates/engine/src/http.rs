@@ -36,10 +36,10 @@ use utoipa_axum::PathItemExt as _;
 
 use crate::agent::{Agent, CatalogReloader};
 use crate::config::ActiveConfig;
-use crate::mcp::Mcp;
-use crate::store::Brain;
 use auth::KeyGuard;
 use document::KeyScheme;
+use mcp::Mcp;
+use store::Brain;
 
 /// The maximum size of a body, in bytes.
 const MAX_BODY_BYTES: usize = 32 * 1024 * 1024;

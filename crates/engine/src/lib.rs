@@ -1,29 +1,16 @@
 //! The engine: an HTTP service that runs one user's agent and recovers from any crash.
 //!
-//! A turn is a state machine over a journal ([`agent`]); its events go through an [`event_log`] that stores before
-//! it publishes; both live in one SQLite file, the [`store`]. Models ([`llm`]) are behind a gateway, [`tools`]
-//! behind one interface, and [`http`] only translates.
+//! A turn is a state machine over a journal ([`agent`]); its events go through an event log ([`store::event_log`])
+//! that stores before it publishes; both live in one SQLite file, the [`store`]. Models ([`llm`]) are behind a
+//! gateway, [`tools`] behind one interface, and [`http`] only translates.
 
 pub mod agent;
-pub mod catalog;
 pub mod config;
-mod dns;
-pub mod event_log;
-mod fault_injection;
-mod fingerprint;
 pub mod http;
-pub mod llm;
-pub mod mcp;
-pub mod memory_budget;
-mod memory_format;
 #[cfg(test)]
 mod regressions;
-mod skills;
-pub mod store;
 #[cfg(test)]
 mod testing;
-pub mod threads;
-pub mod tools;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -38,11 +25,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agent::{Agent, AgentSnapshot, CatalogReloader, Services, SnapshotSource};
 use crate::config::{ActiveConfig, Config};
-use crate::mcp::Mcp;
-use crate::memory_budget::MemoryBudget;
-use crate::skills::SkillDirs;
-use crate::store::{Brain, BrainError};
-use crate::tools::{SpillDir, ToolDeps};
+use mcp::Mcp;
+use resources::memory_budget::MemoryBudget;
+use store::{Brain, BrainError};
+use tools::skills::SkillDirs;
+use tools::{SpillDir, ToolDeps};
 
 /// The limits of the accept loop. Streams end by themselves at shutdown, so the drain is short.
 const HTTP_BOUNDS: ServeLimits = ServeLimits {
@@ -59,7 +46,9 @@ const TURN_STOP_TIMEOUT: Duration = Duration::from_secs(3);
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The engine cannot listen on its address.
-    #[error("{address} (ENGINE_HOST, ENGINE_PORT) cannot be listened on: another process may have it")]
+    #[error(
+        "the engine cannot listen on {address} (ENGINE_HOST, ENGINE_PORT): another process may be using it"
+    )]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -87,40 +76,40 @@ impl Engine {
         let brain = Brain::open(&config.brain_path)?;
         let listener =
             TcpListener::bind(address).await.map_err(|source| StartError::Listen { address, source })?;
-        let shelf = Arc::new(SkillDirs::for_brain(&config.brain_path));
-        let sandbox = build_sandbox(&config, &shelf);
-        let in_force =
+        let skill_dirs = Arc::new(SkillDirs::for_brain(&config.brain_path));
+        let sandbox = build_sandbox(&config, &skill_dirs);
+        let active_config =
             Arc::new(ActiveConfig::open(config.gateway_sources, &brain).map_err(BrainError::from)?);
-        let gateway = Arc::clone(in_force.gateway());
+        let gateway = Arc::clone(active_config.gateway());
         if gateway.model().is_err() {
-            tracing::warn!(reason = gateway.status(), "No model can be used; turns will end in an error.");
+            tracing::warn!(reason = gateway.status(), "No model is usable; turns will fail.");
         }
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         for warning in &config.catalog.warnings {
-            tracing::warn!(warning, "The catalog has a fault.");
+            tracing::warn!(warning, "The catalog contains an error.");
         }
-        let assets = Mcp::open(&brain, config.mcp, Some(Arc::clone(&sandbox)), Arc::clone(&clock))
+        let mcp = Mcp::open(&brain, config.mcp, Some(Arc::clone(&sandbox)), Arc::clone(&clock))
             .map_err(BrainError::from)?;
-        assets.set_server_specs(&config.catalog.mcp_servers);
-        let setup = ToolDeps {
+        mcp.set_server_specs(&config.catalog.mcp_servers);
+        let tool_deps = ToolDeps {
             workspace: config.workspace,
             brain: brain.clone(),
             catalog: config.catalog,
             sandbox: Some(sandbox),
-            skill_dirs: shelf,
-            process_permits: crate::tools::ProcessPermits::default(),
+            skill_dirs,
+            process_permits: tools::ProcessPermits::default(),
             web_allowlist: config.web_allowlist,
             memory_budget: MemoryBudget::new(config.memory_budget_bytes),
         };
-        let means = Services {
+        let services = Services {
             gateway,
-            snapshots: SnapshotSource::new(AgentSnapshot::from_setup(&setup), assets.clone()),
-            mcp: assets,
+            snapshots: SnapshotSource::new(AgentSnapshot::from_setup(&tool_deps), mcp.clone()),
+            mcp,
             clock: Arc::clone(&clock),
-            sandbox: setup.sandbox.clone(),
-            skill_dirs: Arc::clone(&setup.skill_dirs),
-            outputs: SpillDir::new(&setup.workspace),
-            memory_budget: setup.memory_budget.clone(),
+            sandbox: tool_deps.sandbox.clone(),
+            skill_dirs: Arc::clone(&tool_deps.skill_dirs),
+            outputs: SpillDir::new(&tool_deps.workspace),
+            memory_budget: tool_deps.memory_budget.clone(),
             tool_permits: Services::new_tool_permits(),
             reservations: Arc::default(),
             reactive_compaction: config.reactive_compaction,
@@ -128,12 +117,12 @@ impl Engine {
             replay_ttl: config.replay_ttl,
             batch_interval: config.batch_interval,
         };
-        let agent = Arc::new(Agent::new(brain.clone(), means));
+        let agent = Arc::new(Agent::new(brain.clone(), services));
         agent.resume().map_err(BrainError::from)?;
-        let reloader = CatalogReloader::new(Arc::clone(&agent), config.catalog_folder, setup);
+        let reloader = CatalogReloader::new(Arc::clone(&agent), config.catalog_folder, tool_deps);
         let key_hash = config.key_hash;
         let state =
-            http::AppState::new(Arc::clone(&agent), brain.clone(), in_force, reloader, key_hash, clock);
+            http::AppState::new(Arc::clone(&agent), brain.clone(), active_config, reloader, key_hash, clock);
         Ok(Self { listener, brain, agent, state })
     }
 
@@ -160,18 +149,18 @@ impl Engine {
 /// Returns the files of a catalog that may hold the product's keys. Other files in `tools` are the tools'
 /// programs.
 fn hidden_files(catalog: &Path) -> Vec<HiddenFiles> {
-    let of = |folder: PathBuf, ending: &str| HiddenFiles { folder, ending: ending.into() };
-    vec![of(catalog.to_owned(), "mcp.json"), of(catalog.join("tools"), ".json")]
+    let files = |folder: PathBuf, ending: &str| HiddenFiles { folder, ending: ending.into() };
+    vec![files(catalog.to_owned(), "mcp.json"), files(catalog.join("tools"), ".json")]
 }
 
 /// Creates the sandbox for the agent's programs. Its degree of confinement is logged.
-fn build_sandbox(config: &Config, shelf: &SkillDirs) -> Arc<Sandbox> {
+fn build_sandbox(config: &Config, skill_dirs: &SkillDirs) -> Arc<Sandbox> {
     // Programs start in the workspace, where a relative path would lead elsewhere.
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let sandbox = Sandbox::new(Settings {
         helper: config.sandbox_helper.clone(),
         workspace: absolute(&config.workspace),
-        readable: vec![absolute(&config.catalog_folder), shelf.root().to_owned()],
+        readable: vec![absolute(&config.catalog_folder), skill_dirs.root().to_owned()],
         hidden: hidden_files(&absolute(&config.catalog_folder)),
         allow_unconfined: config.allow_unconfined,
     });
@@ -180,14 +169,14 @@ fn build_sandbox(config: &Config, shelf: &SkillDirs) -> Arc<Sandbox> {
         (true, _) => tracing::info!(level, "Programs are confined."),
         (false, true) => tracing::warn!(
             level,
-            "Programs run without being confined, as ENGINE_ALLOW_UNCONFINED says: they can reach all that the \
+            "Programs run unconfined because ENGINE_ALLOW_UNCONFINED is set: they can access everything that the \
              engine can."
         ),
         (false, false) => tracing::warn!(
             level,
-            "This machine cannot confine programs, so the agent is given no tools that run some. Linux 6.12 \
-             or later with Landlock (`landlock` among `lsm=`) gives them; ENGINE_ALLOW_UNCONFINED=true lets them \
-             run unconfined."
+            "This machine cannot confine programs, so the agent gets no tools that run programs. They need Linux \
+             6.12 or later with Landlock (`landlock` in `lsm=`); ENGINE_ALLOW_UNCONFINED=true runs them \
+             unconfined."
         ),
     }
     Arc::new(sandbox)

@@ -1,5 +1,5 @@
 //! Failures that users of comparable systems suffered from, each as a test that keeps it from occurring here.
-//! `docs/lessons.md` pairs each with the mutation that makes it fail.
+//! `docs/regressions.md` pairs each with the mutation that makes it fail.
 
 mod approvals;
 mod broken_streams;

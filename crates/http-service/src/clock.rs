@@ -1,8 +1,8 @@
-//! Time as the services see it: a trait, the system's clock, and one that a test moves.
+//! The services' source of time: a trait, the system's clock, and a manual clock for tests.
 //!
-//! Two times are kept apart. [`Clock::now`] is the wall clock: it names a moment to people and stores, and it
-//! may jump. [`Clock::monotonic`] only measures: delays, deadlines and windows are reckoned by it alone, so a
-//! wall clock that is set makes nothing fire at once or stall.
+//! Two times are kept apart. [`Clock::now`] is the wall clock: it stamps what people read and what is stored, and
+//! may jump. [`Clock::monotonic`] only measures: all delays, deadlines and windows use it, so that setting the
+//! wall clock neither fires nor stalls any of them.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,15 +12,15 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use api::Timestamp;
 use tokio::sync::Notify;
 
-/// A boxed future, as an object-safe trait needs it.
+/// A boxed future, which keeps [`Clock`] object-safe.
 pub type Sleep<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 /// A source of time.
 pub trait Clock: Send + Sync + 'static {
-    /// The wall clock. It may jump either way.
+    /// Returns the time of the wall clock, which may jump either way.
     fn now(&self) -> Timestamp;
 
-    /// Time since some fixed moment. It never goes back.
+    /// Returns the time since a fixed instant. It never goes back.
     fn monotonic(&self) -> Duration;
 
     /// Waits until `duration` of monotonic time has passed.
@@ -34,7 +34,7 @@ pub struct SystemClock {
 }
 
 impl SystemClock {
-    /// A clock whose monotonic time begins now.
+    /// Creates a clock whose monotonic time starts now.
     #[expect(clippy::new_without_default, reason = "it reads the time, which a default should not")]
     pub fn new() -> Self {
         Self { started: Instant::now() }
@@ -43,7 +43,7 @@ impl SystemClock {
 
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
-        // A clock before 1970 or after the year 292 million is not worth an error path.
+        // Times before 1970 or after the year 292 million do not deserve an error path.
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Timestamp::from_unix_ms(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
     }
@@ -57,7 +57,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still until a test moves it.
+/// A clock for tests, which stands still until it is advanced.
 #[derive(Debug)]
 pub struct ManualClock {
     times: Mutex<Times>,
@@ -71,13 +71,13 @@ struct Times {
 }
 
 impl ManualClock {
-    /// A clock that shows `now`.
+    /// Creates a clock whose wall time is `now`.
     pub fn at(now: Timestamp) -> Self {
         let times = Times { wall_ms: now.unix_ms(), monotonic: Duration::ZERO };
         Self { times: Mutex::new(times), moved: Notify::new() }
     }
 
-    /// Lets `duration` pass: both times move, and sleepers whose time has come wake.
+    /// Advances both times by `duration`, and wakes the sleepers that are due.
     pub fn advance(&self, duration: Duration) {
         {
             let mut times = self.times();
@@ -87,7 +87,7 @@ impl ManualClock {
         self.moved.notify_waiters();
     }
 
-    /// Sets the wall clock alone, as a person or a time server may.
+    /// Sets only the wall clock, as a person or a time server may.
     pub fn set_wall(&self, now: Timestamp) {
         self.times().wall_ms = now.unix_ms();
     }
@@ -112,7 +112,7 @@ impl Clock for ManualClock {
             loop {
                 let moved = self.moved.notified();
                 tokio::pin!(moved);
-                // Registered before the look at the time: a move in between is not missed.
+                // Registered before the time is read, so that no advance in between is missed.
                 moved.as_mut().enable();
                 if self.monotonic() >= until {
                     return;

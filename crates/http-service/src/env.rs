@@ -1,15 +1,15 @@
-//! Configuration from environment variables: typed, and all faults reported at once.
+//! Configuration from environment variables: values are typed, and all errors are reported at once.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-/// A source of variables.
+/// A source of environment variables.
 pub trait Env {
-    /// The value of `name`, if it is set.
+    /// Returns the value of `name`, if it is set.
     fn get(&self, name: &str) -> Option<String>;
 
-    /// The names of all variables that are set.
+    /// Returns the names of all variables that are set.
     fn names(&self) -> Vec<String>;
 }
 
@@ -38,23 +38,23 @@ impl Env for BTreeMap<String, String> {
     }
 }
 
-/// A variable that does not hold what it must.
+/// A variable with a missing or invalid value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     /// The variable.
     pub name: String,
-    /// What it holds, masked if it is a secret; none if it is not set.
+    /// The variable's value, masked if it is a secret; `None` if it is not set.
     pub value: Option<String>,
-    /// What it must be.
+    /// The expected value, as the end of the sentence "it must be ...".
     pub expected: String,
 }
 
-/// All that is wrong with a configuration. Its text is for the person who wrote it.
+/// All errors of a configuration. The text is for the person who wrote it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct ConfigErrors(Vec<ConfigError>);
 
 impl ConfigErrors {
-    /// Each fault.
+    /// Returns the errors in the order in which they were found.
     pub fn iter(&self) -> impl Iterator<Item = &ConfigError> {
         self.0.iter()
     }
@@ -62,43 +62,44 @@ impl ConfigErrors {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, value: holds, expected: must_be } = self;
-        match holds {
-            Some(value) => write!(f, "{name} is `{value}`: it must be {must_be}"),
-            None => write!(f, "{name} is not set: it must be {must_be}"),
+        let Self { name, value, expected } = self;
+        match value {
+            Some(value) => write!(f, "{name} is `{value}`: it must be {expected}"),
+            None => write!(f, "{name} is not set: it must be {expected}"),
         }
     }
 }
 
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the configuration has {} fault(s):", self.0.len())?;
-        self.0.iter().try_for_each(|fault| write!(f, "\n  {fault}"))
+        write!(f, "the configuration has {} error(s):", self.0.len())?;
+        self.0.iter().try_for_each(|error| write!(f, "\n  {error}"))
     }
 }
 
-/// Reads variables, and gathers what is wrong with them. An empty variable counts as not set.
+/// Reads variables and collects their errors. An empty variable counts as not set.
 pub struct EnvReader<'a> {
     env: &'a dyn Env,
     errors: Vec<ConfigError>,
 }
 
 impl<'a> EnvReader<'a> {
-    /// A reader of `env` that has met no fault yet.
+    /// Creates a reader of `env` without errors.
     pub fn new(env: &'a dyn Env) -> Self {
         Self { env, errors: Vec::new() }
     }
 
-    /// The variable, if it is set and not empty.
+    /// Returns the variable, if it is set and not empty.
     pub fn text(&self, name: &str) -> Option<String> {
         self.env.get(name).filter(|value| !value.is_empty())
     }
 
-    /// The variable as `parse` reads it, or `default` if it is not set. A fault if `parse` gives none.
+    /// Returns the parsed variable, or `default` if it is not set. If `parse` returns `None`, an error is recorded
+    /// and `default` is returned.
     pub fn parse_or<T>(
         &mut self,
         name: &str,
-        must_be: &str,
+        expected: &str,
         default: T,
         parse: impl FnOnce(&str) -> Option<T>,
     ) -> T {
@@ -106,64 +107,64 @@ impl<'a> EnvReader<'a> {
         if let Some(parsed) = parse(&value) {
             return parsed;
         }
-        self.add_error(name, Some(value), must_be);
+        self.add_error(name, Some(value), expected);
         default
     }
 
-    /// The variable as `parse` reads it. None, and a fault, if it is not set or `parse` gives none.
+    /// Returns the parsed variable. If it is not set or `parse` returns `None`, an error is recorded.
     pub fn required<T>(
         &mut self,
         name: &str,
-        must_be: &str,
+        expected: &str,
         parse: impl FnOnce(&str) -> Option<T>,
     ) -> Option<T> {
         let value = self.text(name);
         let parsed = value.as_deref().and_then(parse);
         if parsed.is_none() {
-            self.add_error(name, value, must_be);
+            self.add_error(name, value, expected);
         }
         parsed
     }
 
-    /// The secret as `parse` reads it, if it is set. None, and a fault that shows no more of it than its length, if
-    /// `parse` gives none.
+    /// Returns the parsed secret, if it is set. If `parse` returns `None`, an error is recorded that shows only
+    /// the secret's length.
     pub fn optional_secret<T>(
         &mut self,
         name: &str,
-        must_be: &str,
+        expected: &str,
         parse: impl FnOnce(&str) -> Option<T>,
     ) -> Option<T> {
         self.text(name)?;
-        self.required_secret(name, must_be, parse)
+        self.required_secret(name, expected, parse)
     }
 
-    /// Like [`EnvReader::required`], for a secret: a fault shows no more of it than its length.
+    /// Like [`EnvReader::required`], for a secret: an error shows only its length.
     pub fn required_secret<T>(
         &mut self,
         name: &str,
-        must_be: &str,
+        expected: &str,
         parse: impl FnOnce(&str) -> Option<T>,
     ) -> Option<T> {
         let value = self.text(name);
         let parsed = value.as_deref().and_then(parse);
         if parsed.is_none() {
             let masked = value.map(|value| format!("*** ({} characters)", value.chars().count()));
-            self.add_error(name, masked, must_be);
+            self.add_error(name, masked, expected);
         }
         parsed
     }
 
-    /// Notes a fault that no single parser sees.
-    pub fn add_error(&mut self, name: &str, holds: Option<String>, must_be: &str) {
-        self.errors.push(ConfigError { name: name.to_owned(), value: holds, expected: must_be.to_owned() });
+    /// Records an error that no single parser detects.
+    pub fn add_error(&mut self, name: &str, value: Option<String>, expected: &str) {
+        self.errors.push(ConfigError { name: name.to_owned(), value, expected: expected.to_owned() });
     }
 
-    /// Adds faults that were met elsewhere.
-    pub fn extend(&mut self, faults: &ConfigErrors) {
-        self.errors.extend(faults.iter().cloned());
+    /// Adds errors that were found elsewhere.
+    pub fn extend(&mut self, errors: &ConfigErrors) {
+        self.errors.extend(errors.iter().cloned());
     }
 
-    /// `value`, unless a fault was met or there is none (then a fault was met).
+    /// Returns `value`, or all errors if there are any. A `value` of `None` implies an error.
     pub fn finish<T>(self, value: Option<T>) -> Result<T, ConfigErrors> {
         match value {
             Some(value) if self.errors.is_empty() => Ok(value),
@@ -172,7 +173,7 @@ impl<'a> EnvReader<'a> {
     }
 }
 
-/// Parses seconds, decimals allowed (`0.2`): 0 to about 31,000 years.
+/// Parses a number of seconds, with decimals (`0.2`): 0 to about 31,000 years.
 pub fn parse_seconds(text: &str) -> Option<Duration> {
     let seconds: f64 = text.trim().parse().ok()?;
     if seconds > 1e12 { None } else { Duration::try_from_secs_f64(seconds).ok() }
@@ -225,10 +226,10 @@ mod tests {
         let key = reader.required_secret("KEY", "43 characters", |_| None::<String>);
         let empty = reader.required("EMPTY", "a folder", |text| Some(text.to_owned()));
         assert_eq!(port, 8_000);
-        let faults = reader.finish(key.zip(empty)).unwrap_err().to_string();
+        let errors = reader.finish(key.zip(empty)).unwrap_err().to_string();
         assert_eq!(
-            faults,
-            "the configuration has 3 fault(s):\n  PORT is `many`: it must be a port\n  \
+            errors,
+            "the configuration has 3 error(s):\n  PORT is `many`: it must be a port\n  \
              KEY is `*** (7 characters)`: it must be 43 characters\n  \
              EMPTY is not set: it must be a folder"
         );

@@ -1,4 +1,4 @@
-//! HTTP as both services speak it: every refusal in the one envelope, every request with an id.
+//! HTTP conventions of both services: every error has the same envelope, and every request has an id.
 
 mod error;
 mod extract;

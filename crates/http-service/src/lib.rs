@@ -1,8 +1,8 @@
-//! What both HTTP services of Roundhouse share, so that they behave alike: the accept loop and its drain,
-//! the error envelope, extraction, request ids, configuration from the environment, the clock, logs, sealed
+//! The code shared by both HTTP services of Roundhouse, so that they behave alike: the accept loop and its drain,
+//! the error envelope, extractors, request ids, configuration from the environment, the clock, logging, and sealed
 //! secrets.
 //!
-//! Nothing here knows what a product, an engine or a turn is.
+//! Nothing here knows about products, engines or turns.
 
 pub mod clock;
 pub mod env;

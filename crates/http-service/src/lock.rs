@@ -1,5 +1,5 @@
-//! A lock that one process holds: an advisory lock on a file, which the system drops with its holder, however
-//! that ends. The file stays, and says who held it last.
+//! A lock between processes: an advisory lock on a file, which the system releases when its holder ends, however
+//! that happens. The file remains, and names the last holder.
 
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use api::Timestamp;
 
-/// How long a lock that is taken is waited for. A process that was killed while it started another one leaves
-/// its lock to that one until it has begun its program and, with that, closed the file: a matter of moments.
+/// How long to wait for a held lock. If a process is killed while it is spawning another one, the child holds the
+/// lock until its `exec` closes the file, which takes only moments.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Between two tries.
+/// The time between two attempts.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
-/// How much of the holder's note is read.
+/// The number of bytes read of the holder's note.
 const MAX_NOTE_BYTES: u64 = 200;
 
 /// The lock, held until it is dropped.
@@ -26,12 +26,12 @@ pub struct FileLock {
     _file: File,
 }
 
-/// Who holds a lock, in its own words.
+/// A description of the process that holds a lock, written by that process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockHolder(String);
 
 impl LockHolder {
-    /// A holder that is known by this description.
+    /// Creates a holder with this description.
     pub const fn new(description: String) -> Self {
         Self(description)
     }
@@ -43,25 +43,26 @@ impl fmt::Display for LockHolder {
     }
 }
 
-/// Why there is no lock.
+/// Why a lock could not be acquired.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Another process has it.
+    /// Another process holds the lock.
     #[error("{0} holds the lock")]
     Held(LockHolder),
     /// The lock's file cannot be used.
-    #[error("the lock {file} cannot be taken: its folder must be writable")]
+    #[error("the lock {file} cannot be acquired: its folder must be writable")]
     Io {
-        /// The file.
+        /// The lock's file.
         file: PathBuf,
-        /// Why.
+        /// The error that the system returned.
         #[source]
         source: io::Error,
     },
 }
 
 impl FileLock {
-    /// Takes the lock in `file`, or says who has it. Blocks for a second at most: it is for starting up.
+    /// Acquires the lock on `file`; if another process holds it, the error names that process. Blocks for at most
+    /// one second, and is meant for startup.
     pub fn acquire(file: &Path, now: Timestamp) -> Result<Self, LockError> {
         let failed = |source| LockError::Io { file: file.to_owned(), source };
         let mut options = OpenOptions::new();
@@ -82,11 +83,11 @@ impl FileLock {
     }
 }
 
-/// Waits for the lock on `file`; none if it is still taken when patience ends. It asks again and again: a thread
-/// that slept in the system's own wait could not be called back.
+/// Waits for the lock on `file`; returns `None` if it is still held after [`ACQUIRE_TIMEOUT`]. This polls, because
+/// a thread blocked in the system's own wait could not be interrupted.
 fn wait_for_lock(file: File) -> io::Result<Option<File>> {
-    let begun = Instant::now();
-    while begun.elapsed() < ACQUIRE_TIMEOUT {
+    let started = Instant::now();
+    while started.elapsed() < ACQUIRE_TIMEOUT {
         std::thread::park_timeout(RETRY_INTERVAL);
         match file.try_lock() {
             Ok(()) => return Ok(Some(file)),
@@ -97,7 +98,7 @@ fn wait_for_lock(file: File) -> io::Result<Option<File>> {
     Ok(None)
 }
 
-/// What the holder wrote. It may be just about to write it, or the disk was full: then it is nameless.
+/// Reads the holder's note. It is missing if the holder has not written it yet or the disk was full.
 fn read_holder(file: &File) -> LockHolder {
     let mut note = String::new();
     let read = file.take(MAX_NOTE_BYTES).read_to_string(&mut note);
@@ -128,7 +129,7 @@ mod tests {
         let (_folder, file) = file();
         let held = FileLock::acquire(&file, NOW).unwrap();
         let LockError::Held(holder) = FileLock::acquire(&file, NOW).unwrap_err() else {
-            panic!("the lock failed otherwise")
+            panic!("the lock failed for another reason")
         };
         let expected = format!("process {} (since 2026-11-20T11:30:31.042Z)", std::process::id());
         assert_eq!(holder.to_string(), expected);
@@ -140,12 +141,12 @@ mod tests {
     fn a_lock_about_to_be_freed_is_waited_for() {
         let (_folder, file) = file();
         let held = FileLock::acquire(&file, NOW).unwrap();
-        let (taken, waiting) = mpsc::channel();
+        let (done, result) = mpsc::channel();
         let path = file.clone();
-        std::thread::spawn(move || taken.send(FileLock::acquire(&path, NOW).is_ok()).unwrap());
-        assert!(waiting.recv_timeout(Duration::from_millis(50)).is_err(), "it was not waited for");
+        std::thread::spawn(move || done.send(FileLock::acquire(&path, NOW).is_ok()).unwrap());
+        assert!(result.recv_timeout(Duration::from_millis(50)).is_err(), "it was not waited for");
         drop(held);
-        assert!(waiting.recv().unwrap());
+        assert!(result.recv().unwrap());
     }
 
     #[test]

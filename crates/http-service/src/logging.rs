@@ -1,4 +1,4 @@
-//! Logs: one line per event on standard error.
+//! Logging: one line per event on standard error, as text or JSON.
 
 mod fields;
 
@@ -9,31 +9,31 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// A filter that cannot be read.
+/// The error for a log filter that cannot be parsed.
 #[derive(Debug, thiserror::Error)]
 #[error("must be a level (error, warn, info, debug, trace) or a list such as `info,sqlx=warn`")]
 pub struct InvalidFilter;
 
 /// Parses a log filter: a level, or a list of `target=level`.
 pub fn parse_filter(text: &str) -> Result<Targets, InvalidFilter> {
-    // A bare unknown word would be read as a target, which a person who mistyped a level did not mean.
+    // A bare unknown word would be parsed as a target, although it is more likely a mistyped level.
     let known = |part: &str| part.contains('=') || part.parse::<tracing::Level>().is_ok() || part == "off";
     if text.split(',').all(known) { text.parse().map_err(|_| InvalidFilter) } else { Err(InvalidFilter) }
 }
 
-/// How a log line is written.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// For people.
     #[default]
     Text,
-    /// One JSON object per line, for programs that gather logs: `timestamp`, `level`, `target`, `message`, the event's
+    /// One JSON object per line, for log collectors: `timestamp`, `level`, `target`, `message`, the event's
     /// fields, and `spans`, the outermost first.
     Json,
 }
 
 impl LogFormat {
-    /// The format of this name.
+    /// Returns the format of this name: `text` or `json`.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "text" => Some(Self::Text),
@@ -42,7 +42,7 @@ impl LogFormat {
         }
     }
 
-    /// Its name.
+    /// Returns the format's name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Text => "text",
@@ -51,12 +51,13 @@ impl LogFormat {
     }
 }
 
-/// Sends this process's logs to standard error, as text. Called once, by `main`; a second call changes nothing.
+/// Sends this process's logs to standard error, as text. To be called once, by `main`; a second call has no
+/// effect.
 pub fn init(filter: Targets) {
     init_with_format(LogFormat::Text, filter);
 }
 
-/// Like [`init`], in this format.
+/// Like [`init`], in the given format.
 pub fn init_with_format(format: LogFormat, filter: Targets) {
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let registry = tracing_subscriber::registry().with(filter);
@@ -71,7 +72,8 @@ pub fn init_with_format(format: LogFormat, filter: Targets) {
     };
 }
 
-/// Whether a terminal may be sent colours: its kind knows them, and `NO_COLOR` is not set to anything.
+/// Whether colours may be sent to a terminal: `TERM` is not `dumb`, and `NO_COLOR` is unset or empty
+/// (<https://no-color.org>).
 pub fn color_enabled() -> bool {
     color_enabled_for(std::env::var_os("NO_COLOR").as_deref(), std::env::var_os("TERM").as_deref())
 }

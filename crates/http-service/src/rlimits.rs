@@ -1,9 +1,9 @@
-//! Limits of the process.
+//! Resource limits of the process.
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// Raises the limit on open files to what the system allows, and returns it (none = no limit). The soft limit
-/// that shells hand out (often 1,024) is far below what a service with streams open needs.
+/// Raises the limit on open files to the maximum that the system allows, and returns it (`None`: no limit). The
+/// soft limit of a shell (often 1,024) is far below the need of a service with open streams.
 pub fn raise_file_limit() -> Option<u64> {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

@@ -1,9 +1,11 @@
-//! The accept loop: what `axum::serve` leaves open, closed.
+//! The accept loop, with the limits that `axum::serve` lacks.
 //!
-//! A connection must send its request's head and body in time, a head has a bound, there is a cap on connections in
-//! which no address has all places, small writes are not held back (`TCP_NODELAY`), who is refused while sending can
-//! read why, in the envelope even if it was no HTTP, and the drain at shutdown ends by a deadline however many streams
-//! are open.
+//! - The head and the body of a request must arrive in time, and the head's size is limited.
+//! - The number of connections is limited, and no address can occupy all of them.
+//! - Small writes are not delayed (`TCP_NODELAY`).
+//! - A client that is refused while sending can still read the error; even for input that is no HTTP it is in the
+//!   envelope.
+//! - The drain at shutdown has a deadline, however many streams are open.
 
 mod body_timeout;
 mod connection_limiter;
@@ -37,65 +39,68 @@ use self::header_timer::HeaderTimer;
 use self::lingering_close::{LingeringStream, UnreadBody};
 use crate::http::{ApiError, ClientAddress, with_request_id};
 
-/// The bounds of an accept loop.
+/// The limits of an accept loop.
 #[derive(Clone, Copy, Debug)]
 pub struct ServeLimits {
-    /// How many connections may be at work at once. Of further ones some hundreds are answered, each once and within
-    /// [`OVERFLOW_TIMEOUT`]: `GET /health` as ever, anything else with 503 `CAPACITY_EXHAUSTED`.
+    /// The maximum number of regular connections. A few hundred further ones get one response each, within
+    /// [`OVERFLOW_TIMEOUT`]: `GET /health` as usual, anything else 503 `CAPACITY_EXHAUSTED`.
     pub max_connections: usize,
     /// How long a client may take to send a request's head. An idle kept-alive connection is closed after
     /// the same time.
     pub header_read_timeout: Duration,
-    /// How long requests in flight may take to finish once shutdown has begun.
+    /// How long requests in flight may take to finish after shutdown has begun.
     pub drain_timeout: Duration,
 }
 
-/// How long to wait after a failed accept: out of file descriptors, the next try would fail as well.
+/// How long to wait after a failed accept: without free file descriptors, an immediate retry would fail as well.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// A request's head is refused that has not ended after so many bytes and what one look at the socket brings beside
-/// them, which is as much at most. As much is kept of a body that comes faster than it is read.
+/// The size of the read buffer. A head that has not ended when the buffer is full is refused; one read may exceed
+/// the size by as much again. It is also the limit on buffered data of a body that arrives faster than it is read.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 
-/// How long a connection without a place may take for its one request.
+/// How long a connection beyond [`ServeLimits::max_connections`] may take for its single request.
 const OVERFLOW_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The one path that is answered however full it is.
+/// The path that is answered even when the connection limit is reached.
 const HEALTH_PATH: &str = "/health";
 
-/// Serves `service`, such as a router, on `listener` until `shutdown`, then drains: no new connection, requests
-/// in flight finish, and what is still open after [`ServeLimits::drain_timeout`] is cut.
-pub async fn serve<S>(listener: TcpListener, service: S, bounds: ServeLimits, shutdown: CancellationToken)
+/// Serves `service`, such as a router, on `listener` until `shutdown`, then drains: new connections are refused,
+/// requests in flight finish, and connections still open after [`ServeLimits::drain_timeout`] are closed.
+pub async fn serve<S>(listener: TcpListener, service: S, limits: ServeLimits, shutdown: CancellationToken)
 where
     S: Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + 'static,
 {
-    let room = ConnectionLimiter::new(bounds.max_connections);
+    let limiter = ConnectionLimiter::new(limits.max_connections);
     let connections = TaskTracker::new();
-    let cut = CancellationToken::new();
-    while let Some((stream, place)) = accept(&listener, &room, &shutdown).await {
-        let is_overflow = place.is_overflow;
-        let connection = Connection { permit: place, shutdown: shutdown.clone(), abort: cut.clone() };
+    let abort = CancellationToken::new();
+    while let Some((stream, permit)) = accept(&listener, &limiter, &shutdown).await {
+        let is_overflow = permit.is_overflow;
+        let connection = Connection { permit, shutdown: shutdown.clone(), abort: abort.clone() };
         if is_overflow {
             let service = health_only(service.clone());
-            let standing = connection.run(stream, service, OVERFLOW_TIMEOUT);
-            connections.spawn(async { drop(tokio::time::timeout(OVERFLOW_TIMEOUT, standing).await) });
+            let overflow = connection.run(stream, service, OVERFLOW_TIMEOUT);
+            connections.spawn(async { drop(tokio::time::timeout(OVERFLOW_TIMEOUT, overflow).await) });
         } else {
-            connections.spawn(connection.run(stream, service.clone(), bounds.header_read_timeout));
+            connections.spawn(connection.run(stream, service.clone(), limits.header_read_timeout));
         }
     }
     drop(listener);
     connections.close();
-    if tokio::time::timeout(bounds.drain_timeout, connections.wait()).await.is_err() {
-        tracing::warn!(open = connections.len(), "Connections still open after the drain are cut.");
-        cut.cancel();
+    if tokio::time::timeout(limits.drain_timeout, connections.wait()).await.is_err() {
+        tracing::warn!(
+            open = connections.len(),
+            "Connections are still open after the drain; they are closed."
+        );
+        abort.cancel();
         connections.wait().await;
     }
 }
 
-/// The next connection with its place; none once shutdown has begun.
+/// Accepts the next connection and acquires its permit; returns `None` once shutdown has begun.
 async fn accept(
     listener: &TcpListener,
-    room: &Arc<ConnectionLimiter>,
+    limiter: &Arc<ConnectionLimiter>,
     shutdown: &CancellationToken,
 ) -> Option<(TcpStream, ConnectionPermit)> {
     loop {
@@ -104,22 +109,22 @@ async fn accept(
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            // Who cannot even stand is closed at once: one that waited would keep all behind it waiting.
+            // A connection without a permit is closed at once: waiting for one would block all later connections.
             Ok((stream, address)) => {
-                if let Some(place) = room.try_acquire(address.ip()) {
-                    return Some((stream, place));
+                if let Some(permit) = limiter.try_acquire(address.ip()) {
+                    return Some((stream, permit));
                 }
             }
             Err(error) => {
                 tracing::warn!(%error, "A connection could not be accepted.");
-                room.evict_idle();
+                limiter.evict_idle();
                 tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             }
         }
     }
 }
 
-/// The service for a connection that has no place: it answers one request.
+/// Returns the service for a connection beyond the limit, which answers one request.
 fn health_only<S>(
     service: S,
 ) -> impl Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + 'static
@@ -135,8 +140,8 @@ where
             } else {
                 let message =
                     "too many connections are open at the moment; try again later, and keep fewer open";
-                let full = ApiError::new(ErrorCode::CapacityExhausted, message).retry_after(1);
-                with_request_id(request.headers(), full.into_response())
+                let error = ApiError::new(ErrorCode::CapacityExhausted, message).retry_after(1);
+                with_request_id(request.headers(), error.into_response())
             };
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             Ok(response)
@@ -156,20 +161,20 @@ impl Connection {
     where
         S: Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + 'static,
     {
-        let Self { permit: place, shutdown, abort: cut } = self;
+        let Self { permit, shutdown, abort } = self;
         let unread = UnreadBody::default();
-        let (watched, exchange) = (unread.clone(), Arc::clone(&place.connection_state));
-        let answers = Arc::clone(&exchange);
+        let (unread_body, request_state) = (unread.clone(), Arc::clone(&permit.connection_state));
+        let response_state = Arc::clone(&request_state);
         let client = stream.peer_addr().ok().map(|address| ClientAddress(address.ip().to_canonical()));
         let service = service
             .map_request(move |mut request: hyper::Request<Incoming>| {
-                exchange.request_started();
+                request_state.request_started();
                 if let Some(client) = client {
                     request.extensions_mut().insert(client);
                 }
-                request.map(|body| Body::new(watched.track(TimedBody::new(body))))
+                request.map(|body| Body::new(unread_body.track(TimedBody::new(body))))
             })
-            .map_response(move |answer| Arc::clone(&answers).track_response(answer));
+            .map_response(move |response| Arc::clone(&response_state).track_response(response));
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "TCP_NODELAY could not be set.");
         }
@@ -179,29 +184,29 @@ impl Connection {
             .header_read_timeout(header_read_timeout)
             .max_buf_size(MAX_HEAD_BYTES)
             .serve_connection(
-                TokioIo::new(ErrorEnvelopeStream::new(stream, Arc::clone(&place.connection_state), unread)),
+                TokioIo::new(ErrorEnvelopeStream::new(stream, Arc::clone(&permit.connection_state), unread)),
                 TowerToHyperService::new(service),
             );
         tokio::pin!(connection);
         let ended = tokio::select! {
             ended = connection.as_mut() => Some(ended),
-            () = place.evicted.cancelled() => None,
+            () = permit.evicted.cancelled() => None,
             () = shutdown.cancelled() => None,
         };
         let ended = match ended {
             Some(ended) => ended,
-            // One that waits for a request, or has sent half a head, has nothing to lose.
-            None if place.evicted.is_cancelled() && place.connection_state.idle_since().is_some() => Ok(()),
+            // A connection that waits for a request, or has sent half a head, can be closed without loss.
+            None if permit.evicted.is_cancelled() && permit.connection_state.idle_since().is_some() => Ok(()),
             None => {
                 connection.as_mut().graceful_shutdown();
                 tokio::select! {
                     ended = connection => ended,
-                    () = cut.cancelled() => Ok(()),
+                    () = abort.cancelled() => Ok(()),
                 }
             }
         };
         if let Err(error) = ended {
-            // A client that leaves in mid-stream is everyday life, not a fault of ours.
+            // Clients that disconnect in mid-stream are normal, and not an error of the service.
             tracing::debug!(%error, "A connection ended early.");
         }
     }

@@ -1,4 +1,4 @@
-//! The accept loop over real sockets.
+//! Tests of the accept loop over real sockets.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ async fn start(bounds: ServeLimits) -> (SocketAddr, CancellationToken, JoinHandl
     let router = Router::new().route("/", get(|| async { "hello" })).route("/endless", get(endless));
     let echo = |Json(fields): Json<serde_json::Value>| async move { fields.to_string() };
     let router = router.route("/refuse", post(refuse)).route("/echo", post(echo));
-    let router = crate::http::apply_layers(router.route("/health", get(|| async { "well" })), 1 << 20);
+    let router = crate::http::apply_layers(router.route("/health", get(|| async { "healthy" })), 1 << 20);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
@@ -45,7 +45,7 @@ async fn send(address: SocketAddr, request: &str) -> TcpStream {
 async fn read_to_end(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
     let read = stream.read_to_end(&mut bytes);
-    // A connection that is cut may end with a reset; what came before it still counts.
+    // An aborted connection may end with a reset; data received before it still counts.
     let _ = tokio::time::timeout(TEST_TIMEOUT, read).await.expect("the server never closed the connection");
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -58,7 +58,7 @@ async fn a_head_that_never_comes_is_not_waited_for() {
     assert!(!answer.contains("200 OK"), "{answer}");
 }
 
-/// The code in an answer of the envelope's form, which has an id and ends its connection.
+/// Checks that an answer is in the envelope, has a request id and closes its connection; returns its error code.
 #[track_caller]
 fn refused(answer: &str, status: u16) -> String {
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer:?}"));
@@ -84,30 +84,30 @@ async fn whoever_finds_no_place_is_told_so_and_health_is_answered_all_the_same()
         assert!(answer.contains("retry-after: 1"), "{answer}");
         let mut third = send(address, "GET /health HTTP/1.1\r\nHost: a\r\n\r\n").await;
         let answer = read_to_end(&mut third).await;
-        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("well"), "{answer}");
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("healthy"), "{answer}");
     }
     drop(first);
     let deadline = std::time::Instant::now() + TEST_TIMEOUT;
     let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     while !read_to_end(&mut send(address, request).await).await.ends_with("hello") {
-        assert!(std::time::Instant::now() < deadline, "the place was never given back");
+        assert!(std::time::Instant::now() < deadline, "the permit was never released");
     }
 }
 
 #[tokio::test]
 async fn an_idle_connection_makes_room_for_one_that_asks() {
-    for begun in ["GET / HTTP/1.1\r\nHost: a\r\n\r\n", "GET / HTTP/1.1\r\nHos", ""] {
+    for received in ["GET / HTTP/1.1\r\nHost: a\r\n\r\n", "GET / HTTP/1.1\r\nHos", ""] {
         let bounds = ServeLimits { max_connections: 1, header_read_timeout: TEST_TIMEOUT, ..limits() };
         let (address, _shutdown, _server) = start(bounds).await;
-        let mut idle = send(address, begun).await;
-        if begun.ends_with("\r\n\r\n") {
+        let mut idle = send(address, received).await;
+        if received.ends_with("\r\n\r\n") {
             let mut answer = vec![0; 4096];
             let length = idle.read(&mut answer).await.unwrap();
             assert!(answer[..length].ends_with(b"hello"));
         }
-        let mut asking = send(address, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
-        assert!(read_to_end(&mut asking).await.ends_with("hello"), "{begun:?}");
-        assert_eq!(read_to_end(&mut idle).await, "", "{begun:?}");
+        let mut newcomer = send(address, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
+        assert!(read_to_end(&mut newcomer).await.ends_with("hello"), "{received:?}");
+        assert_eq!(read_to_end(&mut idle).await, "", "{received:?}");
     }
 }
 
@@ -141,14 +141,14 @@ async fn what_is_no_http_is_answered_in_the_envelope_too() {
         (&unended, "64 KiB"),
     ] {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        // It may be refused while it is still sent, and is read all the same.
+        // It may be refused while it is still being sent, and is read all the same.
         stream.write_all(request.as_bytes()).await.unwrap();
         let answer = read_to_end(&mut stream).await;
         assert_eq!(refused(&answer, 400), "INVALID_REQUEST", "{request:.60}");
         assert!(answer.contains(name), "{request:.60}: {answer}");
         answers.push(answer);
     }
-    // Behind a good request on the same connection.
+    // After a valid request on the same connection.
     let mut stream = send(address, "GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
     let mut answer = vec![0; 4096];
     let length = stream.read(&mut answer).await.unwrap();
@@ -162,16 +162,16 @@ async fn what_is_no_http_is_answered_in_the_envelope_too() {
     assert_eq!(refused(second, 400), "INVALID_REQUEST");
 }
 
-/// An answer that only looks like a refusal of the library's.
+/// A service's response that only looks like an error of the HTTP library.
 #[tokio::test]
 async fn what_a_service_says_is_left_as_it_is() {
-    const FALSE: &str = "HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n";
+    const LOOKALIKE: &str = "HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n";
     let pieces = || async {
         let pieces = futures::stream::unfold(0, |count| async move {
             tokio::task::yield_now().await;
-            (count < 3).then_some((Ok::<_, Infallible>(FALSE), count + 1))
+            (count < 3).then_some((Ok::<_, Infallible>(LOOKALIKE), count + 1))
         });
-        let length = (FALSE.len() * 3).to_string();
+        let length = (LOOKALIKE.len() * 3).to_string();
         ([("content-length", length)], Body::from_stream(pieces))
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -180,7 +180,7 @@ async fn what_a_service_says_is_left_as_it_is() {
     tokio::spawn(serve(listener, router, limits(), CancellationToken::new()));
     let mut stream = send(address, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
     let answer = read_to_end(&mut stream).await;
-    assert_eq!(answer.split_once("\r\n\r\n").unwrap().1, FALSE.repeat(3));
+    assert_eq!(answer.split_once("\r\n\r\n").unwrap().1, LOOKALIKE.repeat(3));
 }
 
 #[tokio::test]
@@ -210,17 +210,18 @@ async fn whoever_is_refused_while_sending_can_send_on_and_read_why() {
     for sent_before in [0, 100_000, LENGTH] {
         let (before, after) = body.split_at(sent_before);
         let mut stream = send(address, &head).await;
-        stream.write_all(before).await.expect("what came before the answer was read");
+        stream.write_all(before).await.expect("the server stopped reading before the answer");
         let mut answer = vec![0; 4096];
         let length = tokio::time::timeout(TEST_TIMEOUT, stream.read(&mut answer)).await.unwrap().unwrap();
         let answer =
             String::from_utf8_lossy(&answer[..length]).into_owned() + &read_to_end(&mut stream).await;
         assert!(answer.contains("413") && answer.ends_with("too large"), "{sent_before}: {answer}");
-        stream.write_all(after).await.expect("what came after the answer was read");
+        stream.write_all(after).await.expect("the server stopped reading after the answer");
     }
 }
 
-/// A client that keeps its connection and does not look at it, whose last request was refused before its body was read.
+/// A client whose last request was refused before its body was read, and that keeps its connection open without
+/// using it.
 #[tokio::test]
 async fn who_was_refused_and_is_idle_does_not_hold_up_the_end() {
     let bounds = ServeLimits { header_read_timeout: TEST_TIMEOUT, drain_timeout: TEST_TIMEOUT, ..limits() };
@@ -233,10 +234,10 @@ async fn who_was_refused_and_is_idle_does_not_hold_up_the_end() {
         if refused_while_sending {
             read_to_end(&mut idle).await;
         }
-        let began = std::time::Instant::now();
+        let started = std::time::Instant::now();
         shutdown.cancel();
         tokio::time::timeout(TEST_TIMEOUT, server).await.expect("the server never ended").unwrap();
-        assert!(began.elapsed() < Duration::from_secs(3), "{length}: {:?}", began.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(3), "{length}: {:?}", started.elapsed());
         drop(idle);
     }
 }

@@ -1,20 +1,20 @@
-//! The signals that ask a process to end.
+//! The signals that request the shutdown of a process.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// Which signal asked.
+/// The signal that requested the shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShutdownSignal {
     /// SIGINT: Ctrl-C at a terminal.
     Interrupt,
-    /// SIGTERM: a supervisor.
+    /// SIGTERM: a process supervisor.
     Terminate,
     /// SIGHUP: the terminal went away.
     Hangup,
 }
 
-/// Listens for SIGINT, SIGTERM and SIGHUP from the moment it is made, so that none is missed before
+/// A listener for SIGINT, SIGTERM and SIGHUP. It listens from its creation on, so that no signal is missed before
 /// [`ShutdownSignals::recv`] is awaited.
 pub struct ShutdownSignals {
     interrupt: tokio::signal::unix::Signal,
@@ -23,7 +23,7 @@ pub struct ShutdownSignals {
 }
 
 impl ShutdownSignals {
-    /// Begins to listen.
+    /// Starts listening.
     pub fn listen() -> std::io::Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
@@ -32,7 +32,7 @@ impl ShutdownSignals {
         })
     }
 
-    /// Waits until this process is asked to end.
+    /// Waits for a shutdown signal.
     pub async fn recv(&mut self) -> ShutdownSignal {
         tokio::select! {
             _ = self.interrupt.recv() => ShutdownSignal::Interrupt,
@@ -41,19 +41,18 @@ impl ShutdownSignals {
         }
     }
 
-    /// Runs `serving` until this process is asked to end; then cancels `shutdown` and waits for `serving` to
-    /// finish.
+    /// Runs `serving` until a shutdown signal arrives; then cancels `shutdown` and waits for `serving` to finish.
     pub async fn run_until_shutdown<T>(
         &mut self,
         serving: impl Future<Output = T>,
         shutdown: &CancellationToken,
     ) -> T {
         tokio::pin!(serving);
-        let asked = tokio::select! {
-            served = &mut serving => return served,
-            asked = self.recv() => asked,
+        let received = tokio::select! {
+            result = &mut serving => return result,
+            received = self.recv() => received,
         };
-        tracing::info!(?asked, "Asked to end.");
+        tracing::info!(signal = ?received, "A shutdown signal was received.");
         shutdown.cancel();
         serving.await
     }

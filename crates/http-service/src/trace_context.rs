@@ -5,12 +5,12 @@ use axum::http::header::InvalidHeaderValue;
 
 use crate::ids;
 
-/// Which trace a request belongs to, and the id of our own part of it: the text of a `traceparent` header.
+/// The trace of a request and the id of this service's span in it: the text of a `traceparent` header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceContext(String);
 
 impl TraceContext {
-    /// Goes on with the caller's trace, or begins one where the caller sent none that is valid.
+    /// Continues the caller's trace, or starts a new one if the header is missing or invalid.
     pub fn from_header(header: Option<&HeaderValue>) -> Self {
         let mut text = String::with_capacity(55);
         text.push_str("00-");
@@ -25,18 +25,19 @@ impl TraceContext {
         Self(text)
     }
 
-    /// The id of the trace, in hexadecimal digits.
+    /// Returns the id of the trace, as 32 hexadecimal digits.
     pub fn trace_id(&self) -> &str {
         self.0.get(3..35).unwrap_or_default()
     }
 
-    /// The context as a `traceparent` header.
+    /// Converts the context into a `traceparent` header.
     pub fn into_header(self) -> Result<HeaderValue, InvalidHeaderValue> {
         HeaderValue::try_from(self.0)
     }
 }
 
-/// Every request writes some, for which the formatter takes several times as long.
+/// Appends `bytes` in hexadecimal. Every request needs this, and the standard formatter takes several times as
+/// long.
 fn push_hex(text: &mut String, bytes: &[u8]) {
     let digit = |number| char::from_digit(number, 16).unwrap_or_default();
     for byte in bytes {
@@ -45,7 +46,7 @@ fn push_hex(text: &mut String, bytes: &[u8]) {
     }
 }
 
-/// The id of the trace, and whether it is sampled.
+/// Returns the id of the trace, and whether it is sampled; `None` if `header` is invalid.
 fn parse(header: &str) -> Option<(&str, bool)> {
     let mut parts = header.split('-');
     let (version, trace_id, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);

@@ -1,10 +1,11 @@
-//! Secrets at rest, sealed under a master key: the orchestrator's for engine keys and their like, an engine's own for
-//! its user's credentials.
+//! Encryption of stored secrets under a master key: the orchestrator's for engine keys and the like, an engine's
+//! own for its user's credentials.
 //!
-//! A sealed secret is bound to its owner and its purpose: moved to another row or column it does not open.
-//! The form is base64url over `version ‖ nonce ‖ ciphertext`; the version byte lets the form change while old
-//! rows still open. The cipher is AES-256-GCM-SIV (RFC 8452): even a nonce that repeated would show no more than
-//! that two secrets are alike. Every admit opens one, so it is the TLS library's, in hardware.
+//! A sealed secret is bound to its owner and its purpose: moved to another row or column, it cannot be opened. Its
+//! format is base64url over `version ‖ nonce ‖ ciphertext`; the version byte allows the format to change while old
+//! rows can still be opened. The cipher is AES-256-GCM-SIV (RFC 8452): even a repeated nonce reveals only that two
+//! secrets are equal. Every admit opens a secret, so the implementation is that of the TLS library, which uses the
+//! hardware.
 
 use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use base64::Engine as _;
@@ -12,15 +13,15 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use std::fmt;
 use zeroize::Zeroizing;
 
-/// The form that is written.
+/// The format version that is written.
 const FORMAT_VERSION: u8 = 2;
 
-/// The key that seals all others: 32 bytes.
+/// The key under which all secrets are sealed: 32 bytes.
 #[derive(Clone)]
 pub struct MasterKey(Zeroizing<[u8; 32]>);
 
 impl MasterKey {
-    /// Reads 43 characters of URL-safe base64; none if `text` is anything else.
+    /// Parses 43 characters of URL-safe base64 without padding; returns `None` for anything else.
     pub fn parse(text: &str) -> Option<Self> {
         let bytes = Zeroizing::new(URL_SAFE_NO_PAD.decode(text).ok()?);
         let mut key = Zeroizing::new([0_u8; 32]);
@@ -31,14 +32,14 @@ impl MasterKey {
         Some(Self(key))
     }
 
-    /// A fresh key from the operating system's random source.
+    /// Generates a key from the operating system's random source.
     pub fn generate() -> Result<Self, KeyError> {
         let mut key = Zeroizing::new([0_u8; 32]);
         getrandom::fill(key.as_mut_slice()).map_err(|_| KeyError::NoRandomness)?;
         Ok(Self(key))
     }
 
-    /// The text that [`MasterKey::parse`] reads. Only for the file or variable that keeps the key.
+    /// Returns the text that [`MasterKey::parse`] accepts. Only for the file or variable that stores the key.
     pub fn expose(&self) -> Zeroizing<String> {
         Zeroizing::new(URL_SAFE_NO_PAD.encode(self.0.as_slice()))
     }
@@ -50,14 +51,14 @@ impl fmt::Debug for MasterKey {
     }
 }
 
-/// A secret that could not be sealed or opened. It says nothing about the secret.
+/// Why a secret could not be sealed or opened. The error reveals nothing about the secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// The operating system gave no randomness.
+    /// The operating system's random source failed.
     #[error("the operating system's random source failed")]
     NoRandomness,
-    /// Another master key, another owner, another purpose, or damage.
-    #[error("a stored secret does not open under this key")]
+    /// It was sealed under another master key, for another owner or another purpose, or it is damaged.
+    #[error("a stored secret cannot be opened with this key")]
     CannotOpen,
 }
 
@@ -67,18 +68,18 @@ pub struct Vault {
 }
 
 impl Vault {
-    /// The vault of `master`.
+    /// Creates the vault of the key `master`.
     pub fn new(master: &MasterKey) -> Result<Self, KeyError> {
         let key = UnboundKey::new(&AES_256_GCM_SIV, master.0.as_slice()).map_err(|_| KeyError::CannotOpen)?;
         Ok(Self { cipher: LessSafeKey::new(key) })
     }
 
-    /// Seals `secret` for `owner` and `purpose`, a name of what it is for.
+    /// Seals `secret` for `owner` and `purpose`, a name for its use.
     pub fn seal(&self, owner: &str, purpose: impl AsRef<str>, secret: &str) -> Result<String, KeyError> {
         let mut nonce = [0_u8; NONCE_LEN];
         getrandom::fill(&mut nonce).map_err(|_| KeyError::NoRandomness)?;
         let bound = associated_data(owner, purpose.as_ref());
-        // The tag takes the place of what is reserved: the text is not copied elsewhere as it grows.
+        // The tag fits into the reserved space, so that the plain text is not copied by a reallocation.
         let mut text = Zeroizing::new(Vec::with_capacity(secret.len() + AES_256_GCM_SIV.tag_len()));
         text.extend_from_slice(secret.as_bytes());
         self.cipher
@@ -92,7 +93,7 @@ impl Vault {
         Ok(URL_SAFE_NO_PAD.encode(blob))
     }
 
-    /// Opens what was sealed for the same `owner` and `purpose`.
+    /// Opens a secret that was sealed for the same `owner` and `purpose`.
     pub fn open(
         &self,
         owner: &str,
@@ -109,13 +110,13 @@ impl Vault {
             .cipher
             .open_in_place(Nonce::assume_unique_for_key(*nonce), Aad::from(bound.as_bytes()), sealed)
             .map_err(|_| KeyError::CannotOpen)?;
-        // Only texts are sealed.
+        // Only text is ever sealed.
         let text = std::str::from_utf8(plain).map_err(|_| KeyError::CannotOpen)?;
         Ok(Zeroizing::new(text.to_owned()))
     }
 }
 
-/// The associated data. NUL is in no id, so no two pairs read alike.
+/// Returns the associated data. No id contains NUL, so no two pairs have the same data.
 fn associated_data(owner: &str, purpose: &str) -> String {
     format!("{owner}\0{purpose}")
 }
@@ -163,8 +164,8 @@ mod tests {
             prop_assert_eq!(&*vault.open(&owner, PURPOSE, &sealed).unwrap(), &secret);
             prop_assert!(vault.open(&owner, "another", &sealed).is_err());
             prop_assert!(other == owner || vault.open(&other, PURPOSE, &sealed).is_err());
-            let stranger = Vault::new(&MasterKey(Zeroizing::new([8; 32]))).unwrap();
-            prop_assert!(stranger.open(&owner, PURPOSE, &sealed).is_err());
+            let other_vault = Vault::new(&MasterKey(Zeroizing::new([8; 32]))).unwrap();
+            prop_assert!(other_vault.open(&owner, PURPOSE, &sealed).is_err());
         }
 
         #[test]

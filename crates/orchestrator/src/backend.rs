@@ -127,7 +127,7 @@ pub(crate) struct BrainCopy {
 pub(crate) struct InstanceExit {
     pub(crate) engine_id: EngineId,
     pub(crate) instance: Instance,
-    /// How it ended, for people; `None` if the backend cannot know.
+    /// The exit status as text for people; `None` if the backend cannot know it.
     pub(crate) reason: Option<String>,
 }
 
@@ -139,16 +139,16 @@ pub(crate) enum BackendError {
     Unreachable(String),
     /// The engines' data is unavailable for this reason, for example a disk that is not mounted. This says
     /// nothing about any engine.
-    #[error("the engines' data is not there: {0}")]
+    #[error("the engines' data is unavailable: {0}")]
     DataUnavailable(DataUnavailable),
     /// The backend has no such image.
     #[error("the backend has no image {0}")]
     NoImage(EngineImage),
     /// The host has no capacity for another engine.
-    #[error("the host is full: {0}; stop some engines, or give it more room")]
+    #[error("the host has no capacity for another engine: {0}; stop some engines, or extend the host")]
     NoCapacity(String),
-    /// Something else on the host has the port.
-    #[error("port {0} is taken by something else on the host")]
+    /// Another program on the host uses the port.
+    #[error("port {0} is in use by another program on the host")]
     PortTaken(u16),
     /// The backend has launched the engine for a later generation than the caller's, and left that instance
     /// untouched.

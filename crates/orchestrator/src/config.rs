@@ -105,7 +105,7 @@ impl fmt::Display for Config {
             DatabaseUrl::Sqlite(path) => format!("sqlite:{}", path.display()),
             DatabaseUrl::Postgres(url) => url.to_string(),
         };
-        let passed: Vec<_> = engine_env.iter().map(|(name, _)| name.as_str()).collect();
+        let passthrough: Vec<_> = engine_env.iter().map(|(name, _)| name.as_str()).collect();
         let seconds = |time: Duration| time.as_secs_f64().to_string();
         let socket = match &self.backend {
             BackendKind::Process => None,
@@ -117,7 +117,7 @@ impl fmt::Display for Config {
             ("ORCH_ADMIN_KEY", "***".to_owned()),
             ("ORCH_BACKEND", self.backend.name().to_owned()),
             ("ORCH_ENGINE_IMAGE", self.engine_image.to_string()),
-            ("ORCH_ENGINE_ENV_PASSTHROUGH", passed.join(",")),
+            ("ORCH_ENGINE_ENV_PASSTHROUGH", passthrough.join(",")),
             ("ORCH_HOST", self.address.ip().to_string()),
             ("ORCH_PORT", self.address.port().to_string()),
             ("ORCH_BOOT_TIMEOUT_S", seconds(self.boot_timeout)),
@@ -159,13 +159,13 @@ impl Config {
         let database = DatabaseUrl::read(&mut reader);
         let master_key = reader.required_secret(
             "ORCH_MASTER_KEY",
-            "32 random bytes in URL-safe base64 without padding (43 characters), as `openssl rand -base64 32 | tr '+/' '-_' \
-             | tr -d =` makes them",
+            "32 random bytes in URL-safe base64 without padding (43 characters), such as the output of \
+             `openssl rand -base64 32 | tr '+/' '-_' | tr -d =`",
             |text| Some((MasterKey::parse(text)?, is_random_master_key(text))),
         );
         let admin_key = reader.required_secret(
             "ORCH_ADMIN_KEY",
-            "a secret of your choice that a header can carry: printable ASCII, no blank at either end",
+            "a secret of your choice that a header can carry: printable ASCII, without leading or trailing spaces",
             |text| {
                 is_valid_header_value(text)
                     .then(|| (AdminKey::from_text(text.to_owned()), is_strong_admin_key(text)))
@@ -202,11 +202,11 @@ impl Config {
         );
         let rules = read_rules(&mut reader);
         let data_root = read_data_root(&mut reader);
-        let beside = data_root.parent().unwrap_or(&data_root).join("catalog");
+        let default_catalog = data_root.parent().unwrap_or(&data_root).join("catalog");
         let catalog = reader.parse_or(
             "ORCH_CATALOG_MOUNT_PATH",
-            "the absolute path of a folder that is there",
-            beside,
+            "the absolute path of an existing folder",
+            default_catalog,
             // Engines that are processes read it in place; containers get it mounted from the host.
             |text| parse_absolute_path(text).filter(|path| path.is_dir()),
         );
@@ -234,11 +234,11 @@ impl Config {
     }
 }
 
-/// Reads the folder of the engines' folders.
+/// Reads the folder that holds one folder per engine.
 pub(crate) fn read_data_root(reader: &mut EnvReader<'_>) -> PathBuf {
     reader.parse_or(
         "ORCH_DATA_ROOT_PATH",
-        "the absolute path of a folder; one that is missing is made",
+        "the absolute path of a folder, which is created if it is missing",
         PathBuf::from("/var/lib/roundhouse/engines"),
         |text| parse_absolute_path(text).filter(|path| path.is_dir() || !path.exists()),
     )
@@ -261,8 +261,8 @@ fn is_random_master_key(text: &str) -> bool {
 
 /// Warns of weak keys, which still work: a deployment that has one must start after an upgrade too.
 fn weak_key_warnings(is_random_master: bool, is_strong_admin: bool) -> Vec<&'static str> {
-    let master = "ORCH_MASTER_KEY is a pattern and not random bytes: whoever guesses it opens every engine's key. \
-                  `roundhouse rekey` changes it.";
+    let master = "ORCH_MASTER_KEY is a pattern instead of random bytes: anyone who guesses it can decrypt every \
+                  engine's key. Change it with `roundhouse rekey`.";
     let admin = "ORCH_ADMIN_KEY can be guessed: make it at least 16 characters, chosen at random.";
     let weak = [(is_random_master, master), (is_strong_admin, admin)];
     weak.into_iter().filter(|(is_strong, _)| !is_strong).map(|(_, warning)| warning).collect()
@@ -277,27 +277,28 @@ fn distinct_bytes(text: &str) -> usize {
 fn read_rules(reader: &mut EnvReader<'_>) -> SupervisionRules {
     const SECONDS: &str = "seconds above 0, decimals allowed";
     const COUNT: &str = "a whole number above 0";
-    let usual = SupervisionRules::default();
+    let defaults = SupervisionRules::default();
     let above_zero = |text: &str| parse_seconds(text).filter(|time| !time.is_zero());
     let count = |text: &str| text.parse().ok().filter(|count: &u32| *count > 0);
     let check_interval =
-        reader.parse_or("ORCH_HEALTH_CHECK_INTERVAL_S", SECONDS, usual.check_interval, above_zero);
+        reader.parse_or("ORCH_HEALTH_CHECK_INTERVAL_S", SECONDS, defaults.check_interval, above_zero);
     let check_timeout =
-        reader.parse_or("ORCH_HEALTH_CHECK_TIMEOUT_S", SECONDS, usual.check_timeout, above_zero);
-    let max_failures = reader.parse_or("ORCH_HEALTH_MAX_FAILURES", COUNT, usual.max_failures, count);
+        reader.parse_or("ORCH_HEALTH_CHECK_TIMEOUT_S", SECONDS, defaults.check_timeout, above_zero);
+    let max_failures = reader.parse_or("ORCH_HEALTH_MAX_FAILURES", COUNT, defaults.max_failures, count);
     let backoff_base =
-        reader.parse_or("ORCH_RESTART_BACKOFF_BASE_S", SECONDS, usual.backoff_base, above_zero);
-    let backoff_max = reader.parse_or("ORCH_RESTART_BACKOFF_MAX_S", SECONDS, usual.backoff_max, above_zero);
+        reader.parse_or("ORCH_RESTART_BACKOFF_BASE_S", SECONDS, defaults.backoff_base, above_zero);
+    let backoff_max =
+        reader.parse_or("ORCH_RESTART_BACKOFF_MAX_S", SECONDS, defaults.backoff_max, above_zero);
     let max_restarts = reader.parse_or(
         "ORCH_RESTART_MAX_ATTEMPTS",
         "a whole number; 0: failed engines are not restarted",
-        usual.max_restarts,
+        defaults.max_restarts,
         |text| text.parse().ok(),
     );
     let idle_threshold = reader.parse_or(
         "ORCH_IDLE_SLEEP_THRESHOLD_S",
         "seconds, decimals allowed; 0: engines never sleep",
-        usual.idle_threshold,
+        defaults.idle_threshold,
         parse_seconds,
     );
     if backoff_max < backoff_base {
@@ -320,9 +321,9 @@ fn read_rules(reader: &mut EnvReader<'_>) -> SupervisionRules {
 
 /// Parses a network's name as container engines accept it.
 fn parse_network(text: &str) -> Option<String> {
-    let good = text.starts_with(|first: char| first.is_ascii_alphanumeric())
+    let is_valid = text.starts_with(|first: char| first.is_ascii_alphanumeric())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
-    good.then(|| text.to_owned())
+    is_valid.then(|| text.to_owned())
 }
 
 /// Parses a host as it appears in a URL, with an IPv6 address in brackets.
@@ -352,8 +353,8 @@ fn read_ports(reader: &mut EnvReader<'_>) -> PortRange {
         let texts = [reader.text("ORCH_PORT_MIN"), reader.text("ORCH_PORT_MAX")];
         // An invalid port has been reported already.
         if texts.iter().flatten().all(|text| port(text).is_some()) {
-            let [_, holds] = texts;
-            reader.add_error("ORCH_PORT_MAX", holds, &format!("at least ORCH_PORT_MIN, which is {min}"));
+            let [_, max_text] = texts;
+            reader.add_error("ORCH_PORT_MAX", max_text, &format!("at least ORCH_PORT_MIN, which is {min}"));
         }
         PortRange { min, max: min }
     })
@@ -407,8 +408,8 @@ mod tests {
     }
 
     fn faults(changes: &[(&str, &str)]) -> Vec<String> {
-        let faults = Config::from_env(&env(changes)).unwrap_err();
-        faults.iter().map(|fault| fault.name.clone()).collect()
+        let errors = Config::from_env(&env(changes)).unwrap_err();
+        errors.iter().map(|error| error.name.clone()).collect()
     }
 
     #[test]
@@ -423,11 +424,11 @@ mod tests {
         assert_eq!(config.rules, SupervisionRules::default());
         assert_eq!((config.url_host.as_str(), config.engine_network.as_str()), ("127.0.0.1", "engine_net"));
         // The output contains every variable and no secret.
-        let shown = config.to_string();
-        assert!(shown.contains("ORCH_HEALTH_CHECK_INTERVAL_S=30\n"), "{shown}");
+        let text = config.to_string();
+        assert!(text.contains("ORCH_HEALTH_CHECK_INTERVAL_S=30\n"), "{text}");
         assert!(
-            !shown.contains("open sesame") && !shown.contains("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopo"),
-            "{shown}"
+            !text.contains("open sesame") && !text.contains("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopo"),
+            "{text}"
         );
     }
 
@@ -456,9 +457,9 @@ mod tests {
             ("ORCH_RESTART_MAX_ATTEMPTS", "-1"),
             ("ORCH_IDLE_SLEEP_THRESHOLD_S", "soon"),
         ]);
-        let faults = Config::from_env(&bad).unwrap_err();
-        assert_eq!(faults.iter().count(), 21, "{faults}");
-        let text = faults.to_string();
+        let errors = Config::from_env(&bad).unwrap_err();
+        assert_eq!(errors.iter().count(), 21, "{errors}");
+        let text = errors.to_string();
         for secret in ["hunter2", "too short", "open sesame, please"] {
             assert!(!text.contains(secret), "{text}");
         }
@@ -496,9 +497,9 @@ mod tests {
             ("OTHER", "kept"),
         ]);
         let config = Config::from_env(&env).unwrap();
-        let passed: Vec<_> =
+        let variables: Vec<_> =
             config.engine_env.iter().map(|(name, value)| (name.as_str(), value.expose_secret())).collect();
-        assert_eq!(passed, [("LLM_API_KEY", "secret")]);
+        assert_eq!(variables, [("LLM_API_KEY", "secret")]);
         assert!(!format!("{config:?}").contains("secret"));
     }
 

@@ -1,5 +1,5 @@
-//! `roundhouse doctor`: reports what no orchestrator repairs by itself, because it may be somebody's data or
-//! needs somebody's decision. It may run beside a running orchestrator, and changes nothing.
+//! `roundhouse doctor`: reports problems that no orchestrator repairs by itself, because user data is at stake or
+//! an operator must decide. It changes nothing, and may run while an orchestrator runs.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -53,36 +53,36 @@ impl fmt::Display for Finding {
         match self {
             Self::ForeignDataRoot { folder, deployment: None } => write!(
                 f,
-                "{} (ORCH_DATA_ROOT_PATH) does not hold the data of the registry's engines: is its disk mounted? Until it \
-                 is there, no engine is launched",
+                "{} (ORCH_DATA_ROOT_PATH) does not hold the data of the registry's engines: is its disk mounted? \
+                 No engine is launched until the data is back",
                 folder.display()
             ),
             Self::ForeignDataRoot { folder, deployment: Some(id) } => write!(
                 f,
-                "{} (ORCH_DATA_ROOT_PATH) belongs to another deployment, {id}: until the right folder is there, no \
-                 engine is launched",
+                "{} (ORCH_DATA_ROOT_PATH) belongs to another deployment, {id}: no engine is launched until the \
+                 right folder is there",
                 folder.display()
             ),
             Self::EnginesWithoutFolder(engines) => write!(
                 f,
-                "{} engine(s) of the registry have no folder in ORCH_DATA_ROOT_PATH, and cannot be launched: put their \
-                 folders back, or delete the engines if their data is to be given up: {}",
+                "{} engine(s) of the registry have no folder in ORCH_DATA_ROOT_PATH and cannot be launched: \
+                 restore their folders, or delete the engines if their data may be lost: {}",
                 engines.len(),
                 engines.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
             ),
             Self::FolderWithoutEngine(folder) => write!(
                 f,
-                "{} belongs to no engine of the registry. It may hold a user's data, so it is never removed by itself: \
-                 look at it, then move it away or delete it",
+                "{} belongs to no engine of the registry. It may hold a user's data and is never removed \
+                 automatically: inspect it, then move it away or delete it",
                 folder.display()
             ),
             Self::OpenToContainers(ports) => {
                 let ports = ports.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
                 write!(
                     f,
-                    "services of this host listen on all of its addresses, so engines in containers reach them (ports \
-                     {ports}): have them listen on 127.0.0.1, or shut them off by the firewall rule of \
-                     deploy/README.md. A rule that is there already is not seen from here"
+                    "services of this host listen on all of its addresses, so engines in containers can reach \
+                     them (ports {ports}): let them listen on 127.0.0.1, or block them with the firewall rule of \
+                     deploy/README.md. This check does not see existing firewall rules"
                 )
             }
         }
@@ -102,7 +102,7 @@ pub enum DoctorError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The database is not a registry, or one of a later version.
-    #[error("{database} is not a registry that this version of roundhouse knows")]
+    #[error("{database} is not a registry, or was created by a later version of roundhouse")]
     NotARegistry {
         /// The database in question.
         database: DatabaseUrl,
@@ -123,28 +123,30 @@ impl Doctor {
     pub fn from_env(env: &dyn Env) -> Result<Self, ConfigErrors> {
         let mut reader = EnvReader::new(env);
         let database = DatabaseUrl::read(&mut reader);
-        let containers = matches!(BackendKind::read(&mut reader), BackendKind::Docker { .. });
+        let uses_containers = matches!(BackendKind::read(&mut reader), BackendKind::Docker { .. });
         let data_root = read_data_root(&mut reader);
-        let doctor = database.map(|database| Self { database, data_root, uses_containers: containers });
+        let doctor = database.map(|database| Self { database, data_root, uses_containers });
         reader.finish(doctor)
     }
 
     /// Examines the deployment. The registry is read after the folders: an engine created meanwhile gets its row
     /// first.
     ///
-    /// # Errors Returns a [`DoctorError`] if the registry or the engines' folders cannot be read.
+    /// # Errors
+    ///
+    /// Returns a [`DoctorError`] if the registry or the engines' folders cannot be read.
     pub async fn run(&self) -> Result<Vec<Finding>, DoctorError> {
         let folders = self.engine_folders()?;
         let known = self.inventory().await?;
         let mut findings: Vec<_> = self.check_data_root(&known)?.into_iter().collect();
         if findings.is_empty() {
             let with_folder: BTreeSet<_> = folders.iter().map(|(engine_id, _)| engine_id.as_str()).collect();
-            let without = known.settled.iter().filter(|engine_id| !with_folder.contains(engine_id.as_str()));
-            let without: BTreeSet<_> = without.cloned().collect();
-            findings.extend((!without.is_empty()).then_some(Finding::EnginesWithoutFolder(without)));
+            let missing = known.settled.iter().filter(|engine_id| !with_folder.contains(engine_id.as_str()));
+            let missing: BTreeSet<_> = missing.cloned().collect();
+            findings.extend((!missing.is_empty()).then_some(Finding::EnginesWithoutFolder(missing)));
         }
-        let without = folders.into_iter().filter(|(engine_id, _)| !known.engines.contains(engine_id));
-        findings.extend(without.map(|(_, folder)| Finding::FolderWithoutEngine(folder)));
+        let unknown = folders.into_iter().filter(|(engine_id, _)| !known.engines.contains(engine_id));
+        findings.extend(unknown.map(|(_, folder)| Finding::FolderWithoutEngine(folder)));
         let open = if self.uses_containers { open_ports() } else { BTreeSet::new() };
         findings.extend((!open.is_empty()).then_some(Finding::OpenToContainers(open)));
         Ok(findings)
@@ -154,11 +156,11 @@ impl Doctor {
     fn check_data_root(&self, known: &Inventory) -> Result<Option<Finding>, DoctorError> {
         let folder = || self.data_root.clone();
         let Some(id) = &known.deployment_id else { return Ok(None) };
-        let marked = read_marker(&self.data_root, id);
-        let deployment = match marked.map_err(|source| DoctorError::Folder { folder: folder(), source })? {
+        let marker = read_marker(&self.data_root, id);
+        let deployment = match marker.map_err(|source| DoctorError::Folder { folder: folder(), source })? {
             RootMarker::Ours => return Ok(None),
             RootMarker::OtherDeployment(id) => Some(id),
-            // The folder is marked before the first launch, or by the next launch of a version that marks.
+            // The folder is marked before the first launch, or at the next launch by a version that marks it.
             RootMarker::Unmarked | RootMarker::Missing if known.settled.is_empty() => return Ok(None),
             RootMarker::Unmarked if known.settled.iter().any(|id| self.data_root.join(id).is_dir()) => {
                 return Ok(None);
@@ -241,10 +243,10 @@ mod tests {
 
     #[test]
     fn the_kernel_lists_a_socket_of_ours() {
-        let ours = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+        let public = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
         let local = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let open = open_ports();
-        assert!(open.contains(&ours.local_addr().unwrap().port()));
+        assert!(open.contains(&public.local_addr().unwrap().port()));
         assert!(!open.contains(&local.local_addr().unwrap().port()));
     }
 }

@@ -1,125 +1,125 @@
-//! Saboteurs: each breaks one guarantee on purpose, to show that whoever checks that guarantee sees it.
+//! Switchable faults: each mutation breaks one guarantee on purpose, to prove that the guarantee's test can fail.
 //!
-//! They exist only in a build with the feature `sabotage`, which no release has, and act only where
-//! `ROUNDHOUSE_SABOTEUR` names one. The kill harness (`testing/chaos`) catches the first five; the lessons' tests
-//! catch all that `docs/lessons.md` pairs them with.
+//! They exist only in a build with the feature `sabotage`, which no release has, and one is active only if
+//! `ROUNDHOUSE_SABOTEUR` names it. The kill harness (`testing/chaos`) catches the first five; the regression tests
+//! catch those that `docs/regressions.md` pairs with them.
 
-/// Who breaks what.
+/// A guarantee that can be switched off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mutation {
-    /// Leaves a provision as it is that failed or was cut off.
+    /// Leaves a failed or interrupted provision as it is, without a rollback.
     ForgetRollBack,
-    /// Commits that an engine is gone before anything of it is.
+    /// Commits the deletion of an engine before the backend has removed anything.
     CommitBeforeAct,
-    /// Leases ports that running engines have.
+    /// Leases ports that running engines use.
     SharePorts,
-    /// Keeps the old key when an engine has taken a new one.
+    /// Keeps the old key in the registry after an engine has accepted a new one.
     ReturnOldKey,
-    /// Changes the registry without a row in the ledger, every few times.
+    /// Settles every fifth change without an audit row.
     SkipAudit,
-    /// Waits for the backend for ever.
+    /// Waits for the backend without a deadline.
     ForgetDeadline,
-    /// Refuses whoever comes second, where they should share what the first one began.
+    /// Refuses the second caller, who should share the operation that the first one started.
     RefuseToShare,
     /// Counts one engine too few against a product's quota.
     QuotaOffByOne,
-    /// Takes over running engines, and nothing that was known of them.
+    /// Adopts running engines without their recorded activity and health.
     ForgetStamps,
-    /// Takes running engines of an earlier orchestrator for dead.
+    /// Treats running engines of an earlier orchestrator as dead.
     RestartAdopted,
-    /// Takes a backend that says nothing for one that runs nothing.
+    /// Treats a backend that does not answer as one that runs no engines.
     TakeSilenceForDeath,
-    /// Takes a look at an engine for activity.
+    /// Counts reads of an engine as activity.
     LooksAreActivity,
-    /// Puts idle engines to sleep whatever they say.
+    /// Puts idle engines to sleep even if they report that they are busy.
     SleepThoughBusy,
-    /// Leaves an engine alone that does not obey.
+    /// Does not kill an engine that ignores SIGTERM.
     ForgiveTerm,
-    /// Brings up the engine that somebody merely looks at.
+    /// Lets a read of an engine provision or wake it.
     WakeOnLook,
-    /// Begins each launch with an empty folder.
+    /// Starts each launch with an empty folder.
     EmptyFolder,
-    /// Does what is due one after the other.
+    /// Performs due actions one after another.
     OneByOne,
-    /// Restarts as many engines at once as there are.
+    /// Removes the limit on concurrent boots.
     NoGate,
-    /// Lets all that failed together come back together.
+    /// Restarts engines that failed together at the same instant.
     NoJitter,
-    /// Takes a permanent fault for one that passes.
+    /// Retries a permanent failure as if it were transient.
     RetryForEver,
-    /// Asks the registry twice where once is enough.
+    /// Queries the registry twice where one query is enough.
     AskTwice,
     /// Drops an index.
     ForgetIndex,
-    /// Says that the backend failed where the host is full.
+    /// Reports a host without capacity as a backend failure.
     HideFullness,
-    /// Leaves the folder of an engine that is destroyed.
+    /// Leaves the folder of a destroyed engine behind.
     KeepFolder,
-    /// Follows a link in the place of an engine's folder.
+    /// Follows a symbolic link in place of an engine's folder.
     FollowLink,
-    /// Takes two users for one whose ids differ in case alone.
+    /// Treats user ids that differ only in case as one user.
     FoldCase,
-    /// Refuses without saying when to come back.
+    /// Refuses requests without `Retry-After`.
     NoRetryAfter,
-    /// Refuses without counting it.
+    /// Does not count refusals.
     ForgetRefusals,
-    /// Restarts engines in the order in which they are due, whoever waits.
+    /// Restarts engines strictly in the order in which they are due, even if a caller waits for a later one.
     NoHurry,
-    /// Reckons by the wall clock.
+    /// Measures intervals by the wall clock.
     ReckonByWall,
-    /// Acknowledges what the registry did not take.
+    /// Acknowledges a change that the registry did not store.
     AckUnwritten,
-    /// Launches before the registry knows of it.
+    /// Launches an engine before the registry has a claim for it.
     LaunchBeforeClaim,
-    /// Labels engines otherwise than earlier versions did.
+    /// Labels engines differently from earlier versions.
     ForgetLabel,
-    /// Takes another deployment's engines for its own.
+    /// Treats another deployment's engines as its own.
     TakeStrangers,
-    /// Lets engines follow the deployment's image that are pinned to theirs.
+    /// Lets pinned engines follow the deployment's image.
     FollowPinned,
-    /// Takes whatever folder is there for the engines' data.
+    /// Accepts any folder as the engines' data root.
     TrustAnyRoot,
-    /// Waits until the fleet is ready before it hears that it is to end.
+    /// Ignores a shutdown until the fleet is ready.
     AwaitReadiness,
-    /// Lets one product have all permits to boot.
+    /// Lets one product take all boot and stream permits.
     NoShares,
-    /// Reads what is stored as strictly as what comes over the wire.
+    /// Reads stored values as strictly as values from the wire.
     ReadStrictly,
-    /// Forgets a stop that the backend did not carry out in time.
+    /// Forgets a stop that the backend did not complete in time.
     ForgetStop,
-    /// Acts on what was launched for a later change too.
+    /// Acts on instances that were launched for a later change, too.
     IgnoreGenerations,
-    /// Takes it for granted that engines take the registry's keys.
+    /// Assumes, without checking, that engines accept the registry's keys.
     TrustKeys,
-    /// Sends keys to engines that have proven that they have them.
+    /// Sends the key even to engines that have proven that they hold it.
     SendKeys,
-    /// Shares the root of the engines' data with another registry's orchestrator.
+    /// Shares the engines' data root with another registry's orchestrator.
     ShareRoot,
-    /// Takes a move to another version back without the copy of the brain.
+    /// Reverts a move to another version without restoring the copy of the brain.
     ForgetCopy,
 }
 
-/// Whether `saboteur` is at work.
+/// Whether `mutation` is active.
 #[cfg(feature = "sabotage")]
-pub(crate) fn active(saboteur: Mutation) -> bool {
-    static AT_WORK: std::sync::LazyLock<Option<String>> =
+pub(crate) fn active(mutation: Mutation) -> bool {
+    static ACTIVE_NAME: std::sync::LazyLock<Option<String>> =
         std::sync::LazyLock::new(|| std::env::var("ROUNDHOUSE_SABOTEUR").ok());
-    AT_WORK.as_deref().is_some_and(|name| name == saboteur.name())
+    ACTIVE_NAME.as_deref().is_some_and(|name| name == mutation.name())
 }
 
-/// No saboteur is ever at work in this build.
+/// Always `false`: this build has no mutations.
 #[cfg(not(feature = "sabotage"))]
 pub(crate) const fn active(_: Mutation) -> bool {
     false
 }
 
-/// Whether `saboteur` is at work this time: every fifth.
-pub(crate) fn active_every_fifth_time(saboteur: Mutation) -> bool {
-    static TIMES: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(1);
-    active(saboteur) && TIMES.fetch_add(1, std::sync::atomic::Ordering::Relaxed).is_multiple_of(5)
+/// Whether `mutation` is active for this call; an active one applies to every fifth call.
+pub(crate) fn active_every_fifth_time(mutation: Mutation) -> bool {
+    static CALLS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(1);
+    active(mutation) && CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed).is_multiple_of(5)
 }
 
-/// A user's id, as [`Mutation::FoldCase`] sees it if it is at work.
+/// Returns `user_id`, in lower case if [`Mutation::FoldCase`] is active.
 pub(crate) fn fold_case(user_id: api::UserId) -> api::UserId {
     if active(Mutation::FoldCase) {
         return api::UserId::new(user_id.as_str().to_lowercase()).unwrap_or(user_id);
@@ -127,16 +127,16 @@ pub(crate) fn fold_case(user_id: api::UserId) -> api::UserId {
     user_id
 }
 
-/// Gives what `saboteur` does a moment in which a kill can show it.
-pub(crate) fn pause_for_kill(saboteur: Mutation) {
-    if active(saboteur) {
+/// Blocks for 20 ms if `mutation` is active, so that a kill is likely to hit the faulty state.
+pub(crate) fn pause_for_kill(mutation: Mutation) {
+    if active(mutation) {
         std::thread::park_timeout(std::time::Duration::from_millis(20));
     }
 }
 
 #[cfg(feature = "sabotage")]
 impl Mutation {
-    /// The name by which `ROUNDHOUSE_SABOTEUR` calls it: the variant's, in snake case.
+    /// The value of `ROUNDHOUSE_SABOTEUR` that activates it: the variant's name in snake case.
     fn name(self) -> String {
         let mut name = String::new();
         for letter in format!("{self:?}").chars() {

@@ -135,10 +135,10 @@ pub(crate) struct FleetDeps {
 }
 
 impl Fleet {
-    pub(crate) fn new(settings: Settings, parts: FleetDeps) -> Arc<Self> {
-        let FleetDeps { registry, vault, backend, data, probe, clock } = parts;
-        let probing = Arc::clone(&backend);
-        let leases = PortAllocator::new(settings.ports, move |port| probing.port_is_free(port));
+    pub(crate) fn new(settings: Settings, deps: FleetDeps) -> Arc<Self> {
+        let FleetDeps { registry, vault, backend, data, probe, clock } = deps;
+        let port_backend = Arc::clone(&backend);
+        let ports = PortAllocator::new(settings.ports, move |port| port_backend.port_is_free(port));
         let (exits, _) = broadcast::channel(EXIT_CHANNEL_CAPACITY);
         Arc::new(Self {
             supervision: Supervision::new(settings.rules),
@@ -157,7 +157,7 @@ impl Fleet {
             vault,
             backend: DeadlineBackend::new(backend, Arc::clone(&clock), data),
             probe,
-            ports: leases,
+            ports,
             clock,
             products: ProductCache::default(),
             policy_update_lock: Arc::default(),
@@ -203,21 +203,21 @@ impl Fleet {
     ) -> Result<Option<EngineRow>, RegistryError> {
         // Read before the commit, so that a change of the wall clock does not move what is due.
         let (now, wall) = (self.now_mono_millis(), self.now());
-        let wanted = matches!(next, NextState::Running { on_demand: true, .. });
-        let moves = !matches!(next, NextState::Unchanged | NextState::KeyRotated(_));
-        let rotates = matches!(next, NextState::KeyRotated(_));
+        let on_demand = matches!(next, NextState::Running { on_demand: true, .. });
+        let changes_state = !matches!(next, NextState::Unchanged | NextState::KeyRotated(_));
+        let rotates_key = matches!(next, NextState::KeyRotated(_));
         let settled = match self.settle_with_retry(row, next, entry).await {
             Err(RegistryError::Database(_)) if fault_injection::active(Mutation::AckUnwritten) => {
                 Some(row.clone())
             }
             settled => settled?,
         };
-        if let (Some(settled), true) = (&settled, rotates) {
+        if let (Some(settled), true) = (&settled, rotates_key) {
             self.supervision.set_key_hash(settled.engine_id, settled.key_hash);
         }
         match &settled {
             None => self.supervision.forget(row.engine_id),
-            Some(settled) if moves => self.supervision.track(settled, wanted, now, wall),
+            Some(settled) if changes_state => self.supervision.track(settled, on_demand, now, wall),
             Some(_) => {}
         }
         Ok(settled)

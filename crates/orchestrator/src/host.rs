@@ -31,14 +31,14 @@ impl Host {
 
     fn from_machine_id(machine_id: &str, name: String) -> Option<Self> {
         let machine_id = machine_id.trim();
-        let is_one = machine_id.len() == 32 && machine_id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_valid = machine_id.len() == 32 && machine_id.bytes().all(|byte| byte.is_ascii_hexdigit());
         let digest = Sha256::digest(format!("roundhouse host {machine_id}"));
         let id = digest.iter().take(16).fold(String::new(), |mut id, byte| {
             // Writing to a string cannot fail.
             let _ = write!(id, "{byte:02x}");
             id
         });
-        is_one.then_some(Self { id, name })
+        is_valid.then_some(Self { id, name })
     }
 
     /// Parses the output of `Display`.
@@ -66,16 +66,16 @@ mod tests {
     #[test]
     fn a_host_is_known_by_its_machine_id_alone_and_does_not_show_it() {
         let machine_id = "3d1219c7c4c5404aaa1f6d2a48adfda4\n";
-        let here = Host::from_machine_id(machine_id, "a".to_owned()).unwrap();
-        let read = Host::parse(&here.to_string()).unwrap();
-        assert_eq!(read, here);
-        assert!(read.is_same(&Host::from_machine_id(machine_id, "renamed".to_owned()).unwrap()));
+        let host = Host::from_machine_id(machine_id, "a".to_owned()).unwrap();
+        let parsed = Host::parse(&host.to_string()).unwrap();
+        assert_eq!(parsed, host);
+        assert!(parsed.is_same(&Host::from_machine_id(machine_id, "renamed".to_owned()).unwrap()));
         assert!(
-            !read.is_same(&Host::from_machine_id(&machine_id.replace('3', "4"), "a".to_owned()).unwrap())
+            !parsed.is_same(&Host::from_machine_id(&machine_id.replace('3', "4"), "a".to_owned()).unwrap())
         );
-        assert!(!here.to_string().contains(machine_id.trim()));
-        for nobody in ["", "\n", "uninitialized\n"] {
-            assert_eq!(Host::from_machine_id(nobody, "a".to_owned()), None);
+        assert!(!host.to_string().contains(machine_id.trim()));
+        for invalid in ["", "\n", "uninitialized\n"] {
+            assert_eq!(Host::from_machine_id(invalid, "a".to_owned()), None);
         }
     }
 }

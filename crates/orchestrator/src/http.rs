@@ -1,4 +1,5 @@
-//! The orchestrator's HTTP interface: extract, call one function of `fleet`, answer. No rules here.
+//! The orchestrator's HTTP interface. Each handler extracts its arguments, calls one function of `fleet` and
+//! converts the result; the rules are in `fleet`.
 
 mod audit;
 mod auth;
@@ -33,10 +34,10 @@ use crate::fleet::Fleet;
 pub(crate) use self::docs::document;
 pub(crate) use self::startup_gate::StartupGate;
 
-/// The largest body taken.
+/// The largest request body that is accepted.
 const MAX_BODY_BYTES: usize = 1024 * 1024;
 
-/// What handlers share.
+/// The state that all handlers share.
 #[derive(Clone, FromRef)]
 struct AppState {
     fleet: Arc<Fleet>,
@@ -44,16 +45,16 @@ struct AppState {
     proxy_client: proxy::ProxyClient,
 }
 
-/// Every route, with all that stands around them.
+/// All routes with their middleware.
 pub(crate) type Routes = MapResponse<MapRequest<Router, fn(Request) -> Request>, fn(Response) -> Response>;
 
-/// Makes the routes.
+/// Builds the routes with their middleware, which also counts the errors that callers receive.
 pub(crate) fn routes(fleet: Arc<Fleet>, admin_key: AdminKey) -> Routes {
-    let counting = Arc::clone(&fleet);
+    let error_counter = Arc::clone(&fleet);
     let router =
         router_without_middleware(AppState { fleet, admin_key, proxy_client: proxy::ProxyClient::new() });
     let router = apply_layers_counting_errors(router, MAX_BODY_BYTES, move |code| {
-        counting.telemetry().record_error(code);
+        error_counter.telemetry().record_error(code);
     });
     MapResponse::new(
         MapRequest::new(router, path_rewrite::rewrite_provision_path),
@@ -61,12 +62,12 @@ pub(crate) fn routes(fleet: Arc<Fleet>, admin_key: AdminKey) -> Routes {
     )
 }
 
-/// The routes with nothing around them.
+/// The routes without middleware.
 fn router_without_middleware(app: AppState) -> Router {
     let routes = docs::startup_routes().merge(docs::ready_routes().route(docs::OPENAPI_PATH, docs::serve()));
     Router::from(routes).with_state(app)
 }
 
 fn starting_up() -> ApiError {
-    ApiError::new(ErrorCode::StartingUp, "the orchestrator is starting; come back in a second").retry_after(1)
+    ApiError::new(ErrorCode::StartingUp, "the orchestrator is starting; retry in a second").retry_after(1)
 }

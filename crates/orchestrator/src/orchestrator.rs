@@ -1,4 +1,6 @@
-//! The orchestrator as a whole: opened on its registry, served, closed.
+//! The lifecycle of an orchestrator: opening its registry, serving, closing.
+//!
+//! [`Orchestrator::run`] also implements the standby, which waits until no other orchestrator holds the registry.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -36,8 +38,8 @@ const STANDBY_POLL_INTERVAL: Duration = Duration::from_secs(1);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How much longer than [`DRAIN_TIMEOUT`] the background tasks and the registry's connections may take to end.
-/// Whatever hangs then, as a database server may, is abandoned: claims are settled at the next start, and the
-/// locks end with the process.
+/// Anything that still hangs, for example on a database server, is abandoned: claims are settled at the next
+/// start, and the locks end with the process.
 const CLOSE_GRACE: Duration = Duration::from_millis(500);
 
 const SERVE_LIMITS: ServeLimits = ServeLimits {
@@ -66,7 +68,7 @@ impl BackgroundTasks {
         if tokio::time::timeout_at(deadline, self.tasks.wait()).await.is_err() {
             tracing::warn!(
                 tasks = self.tasks.len(),
-                "Not all background tasks have ended; they are abandoned."
+                "Background tasks did not end in time; they are abandoned."
             );
         }
     }
@@ -77,8 +79,8 @@ impl BackgroundTasks {
 pub enum OpenError {
     /// Another orchestrator holds the registry.
     #[error(
-        "the registry {database} is in use: {holder} holds it. One orchestrator runs per database: stop that one, or \
-         give this one a database of its own"
+        "the registry {database} is in use: {holder} holds it. Only one orchestrator can run per database: stop \
+         that one, or give this one its own database"
     )]
     InUse {
         /// The registry.
@@ -88,8 +90,8 @@ pub enum OpenError {
     },
     /// A later version of the program wrote the registry.
     #[error(
-        "the registry {database} was written by a later version of roundhouse (its schema has version {found}, this \
-         binary knows up to {known}): run that version, or restore a backup from before the upgrade"
+        "the registry {database} was written by a later version of roundhouse (its schema version is {found}, \
+         this binary supports up to {known}): run that version, or restore a backup from before the upgrade"
     )]
     SchemaTooNew {
         /// The registry.
@@ -101,7 +103,7 @@ pub enum OpenError {
     },
     /// The registry's file is not a SQLite database.
     #[error(
-        "the registry {database} is not a SQLite database, or a damaged one: check the path, or restore a backup"
+        "the registry {database} is not a SQLite database, or it is damaged: check the path, or restore a backup"
     )]
     Corrupt {
         /// The registry.
@@ -112,8 +114,8 @@ pub enum OpenError {
     },
     /// The database contains something other than a registry.
     #[error(
-        "{database} holds a table `{table}` that is not roundhouse's: give the registry a file or a database of \
-         its own"
+        "{database} contains a table `{table}` that does not belong to roundhouse: give the registry its own file \
+         or database"
     )]
     ForeignTables {
         /// The database that was to hold the registry.
@@ -123,8 +125,8 @@ pub enum OpenError {
     },
     /// The registry's database server denies access.
     #[error(
-        "the server of the registry {database} refuses: {reason}. Check ORCH_DATABASE_URL: the database must be \
-         there, and its user must be let in and may create tables"
+        "the server of the registry {database} denies access: {reason}. Check ORCH_DATABASE_URL: the database \
+         must exist, and the user must be allowed to connect and to create tables"
     )]
     Refused {
         /// The registry.
@@ -142,15 +144,15 @@ pub enum OpenError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// Another orchestrator has taken over the registry.
-    #[error("another orchestrator has taken over the registry {database}; this one ends")]
+    #[error("another orchestrator has taken over the registry {database}; this one exits")]
     LostLeadership {
         /// The registry.
         database: DatabaseUrl,
     },
     /// The engines run on another host.
     #[error(
-        "{engines} engine(s) of the registry {database} run on the host {host}, and this is another one: what runs there \
-         cannot be seen from here, and would be launched a second time. If that host is off for good, and \
+        "{engines} engine(s) of the registry {database} run on the host {host}, which is not this host: this \
+         orchestrator cannot see them and would launch them a second time. If that host is permanently off, and \
          ORCH_DATA_ROOT_PATH holds the same data here, set ORCH_TAKE_OVER_FROM={host}"
     )]
     EnginesOnOtherHost {
@@ -162,7 +164,7 @@ pub enum OpenError {
         engines: u64,
     },
     /// The registry cannot be used.
-    #[error("the registry {database} cannot be opened: check its place, its permissions and the disk")]
+    #[error("the registry {database} cannot be opened: check its path, its permissions and the disk")]
     Registry {
         /// The registry.
         database: DatabaseUrl,
@@ -172,8 +174,8 @@ pub enum OpenError {
     },
     /// The master key is not the one that sealed the registry's keys.
     #[error(
-        "ORCH_MASTER_KEY is not the key under which {database} was sealed. Set the one it was sealed under, or seal it \
-         under this one: run `roundhouse rekey` with this key in ORCH_MASTER_KEY and the other in \
+        "ORCH_MASTER_KEY is not the key that encrypted the secrets of {database}. Set the right key, or encrypt \
+         the secrets under this one: run `roundhouse rekey` with this key in ORCH_MASTER_KEY and the other in \
          ORCH_MASTER_KEY_OLD"
     )]
     WrongMasterKey {
@@ -184,7 +186,7 @@ pub enum OpenError {
     #[error(transparent)]
     Network(NetworkError),
     /// The operating system returned no random bytes.
-    #[error("no key could be made")]
+    #[error("no key could be generated")]
     KeyGeneration(#[source] KeyError),
 }
 
@@ -215,9 +217,9 @@ impl Orchestrator {
         let vault = Vault::new(&config.master_key).map_err(OpenError::KeyGeneration)?;
         let (registry, deployment_id) = open_registry(&config, &vault, clock.as_ref()).await?;
         let known = registry.known_data().await.map_err(|error| registry_error(&config.database, error))?;
-        let name = registry.identity(&config.database).await;
-        let name = name.map_err(|error| registry_error(&config.database, error))?;
-        let data = DataRoot::new(config.data_root.clone(), deployment_id.clone(), known).with_lock(name);
+        let identity = registry.identity(&config.database).await;
+        let identity = identity.map_err(|error| registry_error(&config.database, error))?;
+        let data = DataRoot::new(config.data_root.clone(), deployment_id.clone(), known).with_lock(identity);
         let probe: Arc<dyn Probe> = Arc::new(HttpProbe { host: "127.0.0.1" });
         let backend: Arc<dyn EngineBackend> = match &config.backend {
             BackendKind::Process => {
@@ -268,68 +270,72 @@ impl Orchestrator {
         &self.fleet
     }
 
-    /// Opens an orchestrator and serves it on `listener` until `shutdown`. It answers from the first moment on:
-    /// with 503 until the registry is open, which includes the time in which another orchestrator holds it. Until
-    /// that one ends, this one is its standby; then it takes over.
+    /// Opens an orchestrator and serves it on `listener` until `shutdown`. Requests are answered immediately: with
+    /// 503 until the registry is open. While another orchestrator holds the registry, this one is its standby; it
+    /// takes over as soon as the other one ends.
     pub async fn run(
         config: Config,
         clock: Arc<dyn Clock>,
         listener: TcpListener,
         shutdown: CancellationToken,
     ) -> Result<(), OpenError> {
-        let front = http::StartupGate::new();
-        let served = shutdown.child_token();
+        let gate = http::StartupGate::new();
+        let serve_shutdown = shutdown.child_token();
         let database = config.database.clone();
-        let serving = serve(listener, front.clone(), SERVE_LIMITS, served.clone());
-        let working = async {
+        let server = serve(listener, gate.clone(), SERVE_LIMITS, serve_shutdown.clone());
+        let lifecycle = async {
             // Without an orchestrator there is nothing to serve.
-            let unserved = served.clone().drop_guard();
+            let stop_serving = serve_shutdown.clone().drop_guard();
             let opened = shutdown.run_until_cancelled(Box::pin(Self::open_or_stand_by(config, clock))).await;
             let Some(orchestrator) = opened.transpose()? else { return Ok(None) };
-            unserved.disarm();
-            front.open(orchestrator.routes());
-            let work = orchestrator.spawn_background_tasks();
-            let deposed = tokio::select! {
+            stop_serving.disarm();
+            gate.open(orchestrator.routes());
+            let background = orchestrator.spawn_background_tasks();
+            let lost_leadership = tokio::select! {
                 () = shutdown.cancelled() => false,
                 () = orchestrator.fleet.lost_leadership() => true,
             };
             let deadline = Instant::now() + DRAIN_TIMEOUT + CLOSE_GRACE;
             orchestrator.fleet.end_streams();
-            if deposed {
-                // Its work is useless now: the registry refuses its writes.
-                work.shutdown.cancel();
-                served.cancel();
+            if lost_leadership {
+                // Further work is useless: the registry refuses its writes.
+                background.shutdown.cancel();
+                serve_shutdown.cancel();
                 orchestrator.fleet.abort_operations();
             }
             orchestrator.fleet.drained(DRAIN_TIMEOUT).await;
-            Ok(Some((orchestrator, work, deposed, deadline)))
+            Ok(Some((orchestrator, background, lost_leadership, deadline)))
         };
-        let ((), advance) = tokio::join!(serving, working);
-        let Some((orchestrator, work, deposed, deadline)) = advance? else { return Ok(()) };
-        work.stop(deadline).await;
+        let ((), opened) = tokio::join!(server, lifecycle);
+        let Some((orchestrator, background, lost_leadership, deadline)) = opened? else { return Ok(()) };
+        background.stop(deadline).await;
         orchestrator.close_by(deadline).await;
-        if deposed { Err(OpenError::LostLeadership { database }) } else { Ok(()) }
+        if lost_leadership { Err(OpenError::LostLeadership { database }) } else { Ok(()) }
     }
 
     /// Opens the registry as soon as no other orchestrator holds it.
     async fn open_or_stand_by(config: Config, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
-        let mut held_by = None;
+        let mut last_holder = None;
         loop {
             match Self::open(config.clone(), Arc::clone(&clock)).await {
                 Err(OpenError::InUse { database, holder }) => {
-                    if held_by.as_ref() != Some(&holder) {
+                    if last_holder.as_ref() != Some(&holder) {
                         let holder = holder.to_string();
-                        tracing::warn!(%database, holder, "The registry is in use; this orchestrator stands by.");
+                        tracing::warn!(
+                            %database,
+                            holder,
+                            "The registry is in use; this orchestrator waits as a standby."
+                        );
                     }
-                    held_by = Some(holder);
+                    last_holder = Some(holder);
                     clock.sleep(STANDBY_POLL_INTERVAL).await;
                 }
                 // A standby survives every outage that the active orchestrator survives.
-                Err(error @ OpenError::Unreachable { .. }) if held_by.is_some() => {
+                Err(error @ OpenError::Unreachable { .. }) if last_holder.is_some() => {
                     let error: &dyn std::error::Error = &error;
                     tracing::warn!(
                         error,
-                        "The registry cannot be looked at; this orchestrator still stands by."
+                        "The registry is unreachable; this orchestrator remains a standby."
                     );
                     clock.sleep(STANDBY_POLL_INTERVAL).await;
                 }
@@ -338,12 +344,12 @@ impl Orchestrator {
         }
     }
 
-    /// Serves on `listener` until `shutdown`: at first with 503, fully once the registry has been reconciled with
-    /// the running engines. Then finishes the requests in flight within 30 seconds. Engines keep running.
+    /// Serves on `listener` until `shutdown`. Answers 503 until the registry has been reconciled with the running
+    /// engines. After `shutdown`, requests in flight may finish for 30 seconds. Engines keep running.
     pub async fn serve(&self, listener: TcpListener, shutdown: CancellationToken) {
         let address = listener.local_addr().ok();
         tracing::info!(address = address.as_ref().map(SocketAddr::to_string), "The orchestrator listens.");
-        let work = self.spawn_background_tasks();
+        let background = self.spawn_background_tasks();
         let drained = async {
             shutdown.cancelled().await;
             let deadline = Instant::now() + DRAIN_TIMEOUT + CLOSE_GRACE;
@@ -353,21 +359,21 @@ impl Orchestrator {
         };
         let ((), deadline) =
             tokio::join!(serve(listener, self.routes(), SERVE_LIMITS, shutdown.clone()), drained);
-        work.stop(deadline).await;
+        background.stop(deadline).await;
     }
 
     /// Starts all tasks that an orchestrator runs in addition to serving requests.
     fn spawn_background_tasks(&self) -> BackgroundTasks {
-        let keeping = CancellationToken::new();
+        let shutdown = CancellationToken::new();
         let tasks = TaskTracker::new();
-        tasks.spawn(Arc::clone(&self.fleet).watch_exits(keeping.clone()));
-        tasks.spawn(Arc::clone(&self.fleet).reconcile_periodically(keeping.clone()));
-        tasks.spawn(Arc::clone(&self.fleet).supervise(keeping.clone()));
-        tasks.spawn(Arc::clone(&self.fleet).save_activity_periodically(keeping.clone()));
-        BackgroundTasks { shutdown: keeping, tasks }
+        tasks.spawn(Arc::clone(&self.fleet).watch_exits(shutdown.clone()));
+        tasks.spawn(Arc::clone(&self.fleet).reconcile_periodically(shutdown.clone()));
+        tasks.spawn(Arc::clone(&self.fleet).supervise(shutdown.clone()));
+        tasks.spawn(Arc::clone(&self.fleet).save_activity_periodically(shutdown.clone()));
+        BackgroundTasks { shutdown, tasks }
     }
 
-    /// Closes the registry. An unfinished operation is left as it is and settled at the next start.
+    /// Closes the registry. Unfinished operations are settled at the next start.
     pub async fn close(self) {
         self.close_by(Instant::now() + DRAIN_TIMEOUT).await;
     }
@@ -378,13 +384,13 @@ impl Orchestrator {
         }
     }
 
-    /// The whole HTTP interface.
+    /// The complete HTTP interface.
     pub(crate) fn routes(&self) -> http::Routes {
         http::routes(Arc::clone(&self.fleet), self.admin_key.clone())
     }
 }
 
-/// Opens the registry, and checks that the master key is the one under which its keys are sealed.
+/// Opens the registry, and checks that the master key is the one that encrypted its secrets.
 async fn open_registry(
     config: &Config,
     vault: &Vault,
@@ -398,8 +404,8 @@ async fn open_registry(
     let key_check =
         vault.seal(DEPLOYMENT_ID, Purpose::KeyCheck, KEY_CHECK_TEXT).map_err(OpenError::KeyGeneration)?;
     let key_check = registry.get_or_insert_meta(KEY_CHECK, &key_check).await.map_err(failed)?;
-    let verifies = vault.open(DEPLOYMENT_ID, Purpose::KeyCheck, &key_check);
-    if verifies.ok().as_deref().map(String::as_str) != Some(KEY_CHECK_TEXT) {
+    let opened = vault.open(DEPLOYMENT_ID, Purpose::KeyCheck, &key_check);
+    if opened.ok().as_deref().map(String::as_str) != Some(KEY_CHECK_TEXT) {
         return Err(OpenError::WrongMasterKey { database: database.clone() });
     }
     let new_id = Uuid::now_v7().simple().to_string();
@@ -408,20 +414,26 @@ async fn open_registry(
     Ok((registry, deployment_id))
 }
 
-/// Checks that no engine runs on a host other than `here`, if it is known, and records `here` for the next
-/// orchestrator.
+/// Checks that no engine runs on a host other than `here`, and records `here` for the next orchestrator. `None`
+/// skips the check.
 async fn check_host(config: &Config, registry: &Registry, here: Option<Host>) -> Result<(), OpenError> {
     let database = &config.database;
-    // A SQLite file and its lock are on the host that uses it: whoever moves the file has stopped its user.
+    // A SQLite file and its lock are local to the host: moving the file requires stopping its orchestrator.
     let Some(here) = here.filter(|_| matches!(database, DatabaseUrl::Postgres(_))) else { return Ok(()) };
     let failed = |error| registry_error(database, error);
-    let last = registry.get_or_insert_meta(HOST, &here.to_string()).await.map_err(failed)?;
-    let Some(last) = Host::parse(&last).filter(|last| !last.is_same(&here)) else { return Ok(()) };
+    let previous = registry.get_or_insert_meta(HOST, &here.to_string()).await.map_err(failed)?;
+    let Some(previous) = Host::parse(&previous).filter(|previous| !previous.is_same(&here)) else {
+        return Ok(());
+    };
     let engines = registry.count_running().await.map_err(failed)?;
-    if engines > 0 && config.take_over_from.as_ref() != Some(&last.name) {
-        return Err(OpenError::EnginesOnOtherHost { database: database.clone(), host: last.name, engines });
+    if engines > 0 && config.take_over_from.as_ref() != Some(&previous.name) {
+        return Err(OpenError::EnginesOnOtherHost {
+            database: database.clone(),
+            host: previous.name,
+            engines,
+        });
     }
-    tracing::warn!(from = last.name, to = here.name, engines, "The deployment moves to this host.");
+    tracing::warn!(from = previous.name, to = here.name, engines, "The deployment moves to this host.");
     registry.set_meta(HOST, &here.to_string()).await.map_err(failed)
 }
 

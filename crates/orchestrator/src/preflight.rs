@@ -1,5 +1,5 @@
 //! `roundhouse orchestrator --check`: checks that everything the configuration names exists and is usable. It
-//! only reads, may run beside a running orchestrator, and creates nothing.
+//! creates and changes nothing, and may run while an orchestrator runs.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub enum PreflightError {
     },
     /// A folder can be neither used nor created.
     #[error(
-        "{folder} ({variable}) cannot be used: it must be a folder that this user can write to, or one that can be made"
+        "{folder} ({variable}) cannot be used: it must be a folder that this user can write to or create"
     )]
     Folder {
         /// The variable that names it.
@@ -59,11 +59,11 @@ pub enum PreflightError {
 
 /// Returns all unmet requirements; the list is empty if an orchestrator could start.
 pub async fn preflight(config: &Config) -> Vec<PreflightError> {
-    let mut lacks = Vec::new();
-    lacks.extend(check_registry(&config.database).await.err());
-    lacks.extend(check_folder("ORCH_DATA_ROOT_PATH", &config.data_root).err());
-    lacks.extend(check_backend(config).await.err());
-    lacks
+    let mut errors = Vec::new();
+    errors.extend(check_registry(&config.database).await.err());
+    errors.extend(check_folder("ORCH_DATA_ROOT_PATH", &config.data_root).err());
+    errors.extend(check_backend(config).await.err());
+    errors
 }
 
 async fn check_registry(database: &DatabaseUrl) -> Result<(), PreflightError> {
@@ -72,18 +72,18 @@ async fn check_registry(database: &DatabaseUrl) -> Result<(), PreflightError> {
     {
         return Ok(());
     }
-    let looked = tokio::time::timeout(CHECK_TIMEOUT, check_usable(database)).await;
-    let looked =
-        looked.unwrap_or_else(|_| Err(sqlx::Error::Io(io::Error::from(io::ErrorKind::TimedOut)).into()));
-    looked.map_err(|error| PreflightError::Registry(OpenError::from_registry_error(database.clone(), error)))
+    let checked = tokio::time::timeout(CHECK_TIMEOUT, check_usable(database)).await;
+    let checked =
+        checked.unwrap_or_else(|_| Err(sqlx::Error::Io(io::Error::from(io::ErrorKind::TimedOut)).into()));
+    checked.map_err(|error| PreflightError::Registry(OpenError::from_registry_error(database.clone(), error)))
 }
 
-/// Returns whether the registry's file exists. It and the files beside it while it is in use must be writable
-/// where they exist, and their folder too.
+/// Returns whether the registry's file exists. The file, the files that SQLite and the lock keep beside it, and
+/// their folder must be readable and writable; files that do not exist yet are ignored.
 fn check_registry_file(path: &Path) -> Result<bool, PreflightError> {
     const DATABASE_VARIABLE: &str = "ORCH_DATABASE_URL";
-    let lack = |file: PathBuf, source: io::Error| PreflightError::RegistryFile { file, source };
-    let file = std::path::absolute(path).map_err(|error| lack(path.to_owned(), error))?;
+    let unusable = |file: PathBuf, source: io::Error| PreflightError::RegistryFile { file, source };
+    let file = std::path::absolute(path).map_err(|error| unusable(path.to_owned(), error))?;
     check_folder(DATABASE_VARIABLE, file.parent().unwrap_or(Path::new("/")))?;
     // If it is a symbolic link, SQLite creates its files beside the link's target.
     let file = match file.canonicalize() {
@@ -98,7 +98,7 @@ fn check_registry_file(path: &Path) -> Result<bool, PreflightError> {
         name.push(suffix);
         match access(&name, Access::READ_OK | Access::WRITE_OK) {
             Ok(()) | Err(Errno::NOENT) => {}
-            Err(errno) => return Err(lack(name.into(), errno.into())),
+            Err(errno) => return Err(unusable(name.into(), errno.into())),
         }
     }
     Ok(file.exists())
@@ -106,17 +106,17 @@ fn check_registry_file(path: &Path) -> Result<bool, PreflightError> {
 
 /// Checks that `folder` can be written to or, if it does not exist, created.
 fn check_folder(variable: &'static str, folder: &Path) -> Result<(), PreflightError> {
-    let lack = |source| PreflightError::Folder { variable, folder: folder.to_owned(), source };
-    let absolute = std::path::absolute(folder).map_err(lack)?;
+    let unusable = |source| PreflightError::Folder { variable, folder: folder.to_owned(), source };
+    let absolute = std::path::absolute(folder).map_err(unusable)?;
     for existing in absolute.ancestors() {
         match existing.metadata() {
             Ok(found) if found.is_dir() => {
                 let needed = Access::WRITE_OK | Access::EXEC_OK;
-                return access(existing, needed).map_err(|errno| lack(errno.into()));
+                return access(existing, needed).map_err(|errno| unusable(errno.into()));
             }
-            Ok(_) => return Err(lack(io::Error::from(io::ErrorKind::NotADirectory))),
+            Ok(_) => return Err(unusable(io::Error::from(io::ErrorKind::NotADirectory))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(lack(error)),
+            Err(error) => return Err(unusable(error)),
         }
     }
     Ok(())
@@ -127,22 +127,22 @@ async fn check_backend(config: &Config) -> Result<(), PreflightError> {
     let options = docker::Options {
         socket: socket.clone(),
         network: config.engine_network.clone(),
-        // Belongs to no deployment: it is not used for any lookup.
+        // Empty, because the checks look up nothing by deployment.
         deployment_id: String::new(),
         data_root: config.data_root.clone(),
         catalog: config.catalog.clone(),
         user: docker::User::for_engines(),
     };
     let backend = DockerBackend::new(options, Arc::new(SystemClock::new()));
-    let look = async {
+    let check = async {
         backend.ping().await?;
         backend.check_image(&config.engine_image).await
     };
-    let looked: Result<(), BackendError> = match tokio::time::timeout(CHECK_TIMEOUT, look).await {
-        Ok(looked) => looked,
+    let checked: Result<(), BackendError> = match tokio::time::timeout(CHECK_TIMEOUT, check).await {
+        Ok(checked) => checked,
         Err(_) => Err(BackendError::Unreachable(format!("no answer within {} s", CHECK_TIMEOUT.as_secs()))),
     };
-    looked.map_err(|error| {
+    checked.map_err(|error| {
         let variable = if matches!(error, BackendError::NoImage(_)) {
             "ORCH_ENGINE_IMAGE"
         } else {

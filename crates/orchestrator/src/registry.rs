@@ -77,8 +77,8 @@ pub(crate) struct Registry {
     reads: AnyPool,
     hot_read_pool: HotReadPool,
     notifier: Arc<Notifier>,
-    /// Acquired by whoever changes a product before a connection is taken: at most one caller per product waits
-    /// for its row in the database, which leaves the connections to the other products.
+    /// The lock of a product, acquired before a connection for any change of it: at most one caller per product
+    /// waits for its row in the database, which leaves the connections to the other products.
     product_locks: KeyedLocks<ProductId>,
     /// The rows that this version cannot read.
     unreadable_rows: UnreadableRows,
@@ -104,8 +104,8 @@ impl Registry {
         self.hot_read_pool.close();
         self.reads.close().await;
         self.writes.close().await;
-        if let RegistryLock::Session(hold) = &self.lock {
-            hold.release().await;
+        if let RegistryLock::Session(lock) = &self.lock {
+            lock.release().await;
         }
     }
 
@@ -127,11 +127,11 @@ impl Registry {
 
     /// Checks that this process holds the registry, and ensures that it does until the transaction ends.
     async fn check_epoch(&self, connection: &mut AnyConnection) -> Result<(), RegistryError> {
-        let RegistryLock::Session(hold) = &self.lock else { return Ok(()) };
+        let RegistryLock::Session(lock) = &self.lock else { return Ok(()) };
         let fence = sqlx::query("SELECT value FROM meta WHERE name = 'epoch' AND value = $1 FOR SHARE");
-        let fence = fence.bind(hold.epoch().to_owned()).fetch_optional(connection);
+        let fence = fence.bind(lock.epoch().to_owned()).fetch_optional(connection);
         if with_deadline(fence).await?.is_none() {
-            hold.lost_leadership().cancel();
+            lock.lost_leadership().cancel();
             return Err(RegistryError::LostLeadership);
         }
         Ok(())
@@ -150,7 +150,7 @@ impl Registry {
     pub(crate) async fn lost_leadership(&self) {
         match &self.lock {
             RegistryLock::File { .. } => std::future::pending().await,
-            RegistryLock::Session(hold) => hold.lost_leadership().cancelled().await,
+            RegistryLock::Session(lock) => lock.lost_leadership().cancelled().await,
         }
     }
 

@@ -1,5 +1,7 @@
-//! What users of comparable systems suffered from, each as a test that would fail if they suffered from it here.
-//! `docs/lessons.md` pairs each with the saboteur that turns it red; some stand beside what they are about.
+//! Regression tests for failures of comparable systems.
+//!
+//! `docs/regressions.md` lists them, and pairs each with the mutation that makes it fail. Some are next to the code
+//! that they test.
 
 mod activity;
 mod capacity;
@@ -25,14 +27,14 @@ use crate::testing::{ADMIN_KEY, ProductClient, TestApp, summarize};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// How far the clock moves on at a time.
+/// How far the clock advances at a time.
 const STEP: Duration = Duration::from_millis(250);
 
 fn engine_id(answer: &(u16, Value)) -> EngineId {
     answer.1["engine_id"].as_str().unwrap().parse().unwrap()
 }
 
-/// The operator's figure of this name; none if it is not told.
+/// The operator's metric `name`; `None` if it is not reported.
 async fn metric(app: &TestApp, name: &str) -> Option<u64> {
     let answer = app.send_unread("GET", "/metrics/prometheus", &[("X-Admin-Key", ADMIN_KEY)], "").await;
     let text = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
@@ -40,13 +42,13 @@ async fn metric(app: &TestApp, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
 }
 
-/// Lets so much time pass, in steps shorter than anything that is waited for meanwhile.
+/// Advances the clock by `time`, in steps shorter than any timeout that may expire meanwhile.
 async fn advance(app: &TestApp, time: Duration) {
     app.while_time_passes((time / 200).clamp(STEP, SECOND * 4), app.sleep(time)).await;
 }
 
-/// Lets time pass until the engine of `user` is in this state.
+/// Advances the clock until the engine of `user` has this status.
 async fn wait_for_status(product: &ProductClient<'_>, user: &str, status: &str) {
-    let is = async || summarize(product.get(user).await) == format!("200 {status}");
-    product.app.advance_until(STEP, is).await;
+    let has_status = async || summarize(product.get(user).await) == format!("200 {status}");
+    product.app.advance_until(STEP, has_status).await;
 }

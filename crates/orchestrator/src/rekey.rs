@@ -1,4 +1,4 @@
-//! `roundhouse rekey`: seals every stored secret under another master key, all of them or none.
+//! `roundhouse rekey`: re-encrypts every stored secret under another master key, in one transaction.
 
 use http_service::clock::Clock;
 use http_service::env::{ConfigErrors, Env, EnvReader};
@@ -11,28 +11,28 @@ use crate::registry::{
     DEPLOYMENT_ID, OpenRegistryError, Registry, RegistryError, ResealError, SealedSecret, registry_exists,
 };
 
-/// The registry to seal again, with the old and the new key.
+/// The registry whose secrets are re-encrypted, with the old and the new key.
 #[derive(Clone, Debug)]
 pub struct Rekey {
     /// The registry's database.
     pub database: DatabaseUrl,
-    /// The key to seal with from now on.
+    /// The new master key.
     pub new: MasterKey,
-    /// The key used so far.
+    /// The master key so far.
     pub old: MasterKey,
 }
 
 /// The result of a successful run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RekeyOutcome {
-    /// The engines' secrets were sealed under the new key.
+    /// The engines' secrets were encrypted under the new key.
     Done {
         /// The number of engines.
         engines: u64,
         /// Whether the database file contains no more copies that the old key opens.
         wiped: bool,
     },
-    /// They were sealed under the new key already.
+    /// The secrets were encrypted under the new key already.
     AlreadyDone,
 }
 
@@ -42,7 +42,7 @@ pub enum RekeyError {
     /// There is no registry.
     #[error("there is no registry {database}: check ORCH_DATABASE_URL")]
     Missing {
-        /// The database that was to hold it.
+        /// The database that should contain it.
         database: DatabaseUrl,
     },
     /// An orchestrator holds it.
@@ -54,15 +54,15 @@ pub enum RekeyError {
         holder: LockHolder,
     },
     /// No orchestrator has used it yet.
-    #[error("nothing is sealed in {database} yet: an orchestrator takes any master key")]
+    #[error("{database} contains no encrypted secrets yet: the first orchestrator accepts any master key")]
     Unused {
         /// The registry.
         database: DatabaseUrl,
     },
-    /// Neither key is the one under which the registry was sealed.
+    /// Neither key is the one that encrypted the registry's secrets.
     #[error(
-        "neither ORCH_MASTER_KEY_OLD nor ORCH_MASTER_KEY is the key under which {database} was sealed; nothing was \
-         changed"
+        "neither ORCH_MASTER_KEY_OLD nor ORCH_MASTER_KEY is the key that encrypted the secrets of {database}; \
+         nothing was changed"
     )]
     WrongKey {
         /// The registry.
@@ -77,7 +77,7 @@ pub enum RekeyError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The work failed half-way and was rolled back.
+    /// The transaction failed and was rolled back.
     #[error("nothing was changed")]
     Failed(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
@@ -120,21 +120,22 @@ impl Rekey {
         reader.finish(rekey)
     }
 
-    /// Seals everything under the new key in one transaction. A second run reports that it is already done.
+    /// Encrypts everything under the new key in one transaction. A second run returns
+    /// [`RekeyOutcome::AlreadyDone`].
     pub async fn run(&self, clock: &dyn Clock) -> Result<RekeyOutcome, RekeyError> {
         let database = &self.database;
-        let refused = |error| match error {
+        let open_error = |error| match error {
             OpenRegistryError::Held(holder) => RekeyError::InUse { database: database.clone(), holder },
             error => RekeyError::Registry { database: database.clone(), source: error.into() },
         };
-        // Opening the registry would create one.
-        if !registry_exists(database).await.map_err(refused)? {
+        // Opening a missing registry would create it.
+        if !registry_exists(database).await.map_err(open_error)? {
             return Err(RekeyError::Missing { database: database.clone() });
         }
-        let registry = Registry::open(database, clock.now()).await.map_err(refused)?;
-        let done = self.reseal(&registry).await;
+        let registry = Registry::open(database, clock.now()).await.map_err(open_error)?;
+        let outcome = self.reseal(&registry).await;
         registry.close().await;
-        done
+        outcome
     }
 
     async fn reseal(&self, registry: &Registry) -> Result<RekeyOutcome, RekeyError> {
@@ -149,19 +150,19 @@ impl Rekey {
         if !verifies(&old, &key_check) {
             return Err(RekeyError::WrongKey { database: database() });
         }
-        let anew = |sealed: SealedSecret<'_>| {
+        let reseal = |sealed: SealedSecret<'_>| {
             let secret = old.open(sealed.owner, sealed.purpose, sealed.text)?;
             new.seal(sealed.owner, sealed.purpose, &secret)
         };
-        let (engines, wiped) = registry.reseal(&key_check, anew).await?;
+        let (engines, wiped) = registry.reseal(&key_check, reseal).await?;
         Ok(RekeyOutcome::Done { engines, wiped })
     }
 }
 
-/// Whether `key_check` was sealed under the key of `vault`.
+/// Whether the key of `vault` encrypted `key_check`.
 fn verifies(vault: &Vault, key_check: &str) -> bool {
-    let song: Result<_, KeyError> = vault.open(DEPLOYMENT_ID, Purpose::KeyCheck, key_check);
-    song.is_ok_and(|song| *song == KEY_CHECK_TEXT)
+    let text: Result<_, KeyError> = vault.open(DEPLOYMENT_ID, Purpose::KeyCheck, key_check);
+    text.is_ok_and(|text| *text == KEY_CHECK_TEXT)
 }
 
 #[cfg(test)]

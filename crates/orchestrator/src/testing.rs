@@ -1,4 +1,4 @@
-//! Doubles for tests: a backend whose faults a test scripts, and a whole orchestrator in this process.
+//! Test doubles: a backend with scripted faults, and a complete orchestrator in the test's process.
 
 mod api_operations;
 mod app;

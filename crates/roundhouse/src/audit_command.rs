@@ -18,8 +18,8 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Check that the ledger is as it was written: whole, in order, unchanged, its end included. Reads the
-    /// registry that `ORCH_DATABASE_URL` names, also beside a running orchestrator.
+    /// Check that the audit log is complete, in order and unchanged, including its end. Reads the registry that
+    /// `ORCH_DATABASE_URL` names; the orchestrator may be running.
     Verify,
 }
 
@@ -34,8 +34,8 @@ fn verify() -> Result<(), Failure> {
     let database = DatabaseUrl::read(&mut reader);
     let database = reader.finish(database).map_err(Failure::usage)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut seen = VerificationSummary::default();
-    runtime.block_on(orchestrator::verify(&database, |checked| seen.add(checked))).map_err(|error| {
+    let mut summary = VerificationSummary::default();
+    runtime.block_on(orchestrator::verify(&database, |checked| summary.add(checked))).map_err(|error| {
         match error {
             VerifyError::Unreadable { .. } | VerifyError::NotARegistry { .. } => {
                 Failure::usage(format!("{:#}", anyhow::Error::new(error)))
@@ -43,13 +43,10 @@ fn verify() -> Result<(), Failure> {
             VerifyError::Database { .. } => error.into(),
         }
     })?;
-    seen.output_result?;
-    match seen.broken {
-        0 => Ok(print_line(&format!(
-            "the ledger is as it was written: {}",
-            pluralize(seen.products, "product")
-        ))?),
-        broken => Err(anyhow!("the ledger is broken: {}", pluralize(broken, "product")).into()),
+    summary.output_result?;
+    match summary.broken {
+        0 => Ok(print_line(&format!("the audit log is intact: {}", pluralize(summary.products, "product")))?),
+        broken => Err(anyhow!("the audit log is broken: {}", pluralize(broken, "product")).into()),
     }
 }
 
@@ -85,6 +82,6 @@ impl VerificationSummary {
     }
 }
 
-fn pluralize(number: usize, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+fn pluralize(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }

@@ -20,7 +20,7 @@ const CUSTOM_CATALOG_ENTRIES: [&str; 3] = ["soul.md", "agents", "skills"];
 /// folder that has only settings, such as an `mcp.json` written before the first start, gets the default catalog
 /// beside them.
 pub(crate) fn unpack(to: &Path) -> Result<(), String> {
-    let drafted = |work: &dyn Fn(&Path) -> io::Result<()>| {
+    let with_draft = |work: &dyn Fn(&Path) -> io::Result<()>| {
         // Written beside the target and renamed into place, so that an interrupted start leaves no partial
         // catalog.
         let draft = to.with_extension(format!("new-{}", std::process::id()));
@@ -30,22 +30,23 @@ pub(crate) fn unpack(to: &Path) -> Result<(), String> {
         std::fs::create_dir_all(&draft)?;
         SHIPPED_CATALOG.extract(&draft)?;
         std::fs::write(draft.join(SHIPPED_LIST_FILE), entry_lines(&shipped_entries()))?;
-        let advance = work(&draft);
+        let result = work(&draft);
         if draft.exists() {
             std::fs::remove_dir_all(&draft)?;
         }
-        advance
+        result
     };
     if !to.exists() {
-        let moved = drafted(&|draft| match std::fs::rename(draft, to) {
+        let renamed = with_draft(&|draft| match std::fs::rename(draft, to) {
             // Of two concurrent starts, the first one's catalog is kept.
             Err(_) if to.exists() => Ok(()),
-            moved => moved,
+            renamed => renamed,
         });
-        return moved.map_err(|error| format!("the catalog cannot be unpacked to {}: {error}", to.display()));
+        return renamed
+            .map_err(|error| format!("the catalog cannot be unpacked to {}: {error}", to.display()));
     }
     let known: BTreeSet<_> = match std::fs::read_to_string(to.join(SHIPPED_LIST_FILE)) {
-        Ok(shipped_catalog) => shipped_catalog.lines().map(str::to_owned).collect(),
+        Ok(entries) => entries.lines().map(str::to_owned).collect(),
         Err(_)
             if CUSTOM_CATALOG_ENTRIES.iter().any(|name| std::fs::symlink_metadata(to.join(name)).is_ok()) =>
         {
@@ -55,10 +56,12 @@ pub(crate) fn unpack(to: &Path) -> Result<(), String> {
     };
     let new: BTreeSet<_> = shipped_entries().difference(&known).cloned().collect();
     if !new.is_empty()
-        && let Err(error) = drafted(&|draft| add_entries(&new, draft, to, &known))
+        && let Err(error) = with_draft(&|draft| add_entries(&new, draft, to, &known))
     {
         // The existing catalog still works as before.
-        tracing::warn!(%error, folder = %to.display(), "What is new in the shipped catalog cannot be added to it.");
+        tracing::warn!(
+            %error, folder = %to.display(), "New entries of the shipped catalog could not be added to this one."
+        );
     }
     Ok(())
 }
@@ -66,14 +69,14 @@ pub(crate) fn unpack(to: &Path) -> Result<(), String> {
 /// Adds the entries `new` of the complete catalog in `draft`, unless an entry of the same name exists.
 fn add_entries(new: &BTreeSet<String>, draft: &Path, to: &Path, known: &BTreeSet<String>) -> io::Result<()> {
     for entry in new {
-        let place = to.join(entry);
-        if std::fs::symlink_metadata(&place).is_ok() {
+        let target = to.join(entry);
+        if std::fs::symlink_metadata(&target).is_ok() {
             continue;
         }
-        if let Some(folder) = place.parent() {
+        if let Some(folder) = target.parent() {
             std::fs::create_dir_all(folder)?;
         }
-        std::fs::rename(draft.join(entry), place)?;
+        std::fs::rename(draft.join(entry), target)?;
     }
     std::fs::write(draft.join(SHIPPED_LIST_FILE), entry_lines(&known.union(new).cloned().collect()))?;
     std::fs::rename(draft.join(SHIPPED_LIST_FILE), to.join(SHIPPED_LIST_FILE))
@@ -100,12 +103,12 @@ mod tests {
     /// Returns the files of a folder with their contents.
     fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
         let mut found = Vec::new();
-        let mut ahead = vec![folder.to_owned()];
-        while let Some(inner) = ahead.pop() {
+        let mut queue = vec![folder.to_owned()];
+        while let Some(inner) = queue.pop() {
             for entry in fs::read_dir(inner).unwrap() {
                 let path = entry.unwrap().path();
                 if path.is_dir() {
-                    ahead.push(path);
+                    queue.push(path);
                 } else {
                     let name = path.strip_prefix(folder).unwrap().to_str().unwrap().to_owned();
                     found.push((name, fs::read(&path).unwrap()));

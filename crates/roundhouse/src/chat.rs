@@ -34,7 +34,7 @@ const MAX_RESENDS: u32 = 3;
 pub(crate) struct Args {
     #[command(flatten)]
     engine: EngineOptions,
-    /// The conversation to begin or go on with.
+    /// The conversation to start or continue.
     #[arg(long, default_value = "chat")]
     task: String,
 }
@@ -100,7 +100,7 @@ enum NextInput {
 
 impl Chat {
     async fn start(orchestrator: Orchestrator, user: UserId, task: TaskId) -> Result<(), Failure> {
-        let mut endings = ShutdownSignals::listen().context("signals cannot be listened for")?;
+        let mut signals = ShutdownSignals::listen().context("cannot listen for signals")?;
         let opened = async {
             let engine = orchestrator.admit(&user).await?;
             let pending = engine.pending().await?;
@@ -108,7 +108,7 @@ impl Chat {
         };
         let (engine, pending) = tokio::select! {
             opened = opened => opened?,
-            _ = endings.recv() => return Ok(()),
+            _ = signals.recv() => return Ok(()),
         };
         let waiting = pending.iter().find(|waiting| waiting.task_id == task);
         let screen = Screen::new();
@@ -129,7 +129,7 @@ impl Chat {
             last_answered: None,
             failed: false,
         };
-        chat.run_conversation(&mut endings).await;
+        chat.run_conversation(&mut signals).await;
         chat.into_result()
     }
 
@@ -138,22 +138,22 @@ impl Chat {
         match self.screen.take_write_error() {
             Some(error) => Err(anyhow::Error::new(error).context("the output cannot be written").into()),
             None if self.failed && !self.input.is_interactive() => {
-                Err(anyhow::anyhow!("not all went well; what went wrong is said above").into())
+                Err(anyhow::anyhow!("not everything succeeded; the errors are printed above").into())
             }
             None => Ok(()),
         }
     }
 
-    async fn run_conversation(&mut self, endings: &mut ShutdownSignals) {
+    async fn run_conversation(&mut self, signals: &mut ShutdownSignals) {
         // An unanswered request comes before anything new.
-        if self.has_unseen_turn && self.run_message(None, endings).await.is_break() {
+        if self.has_unseen_turn && self.run_message(None, signals).await.is_break() {
             return;
         }
         loop {
             self.screen.prompt();
             let message = tokio::select! {
                 message = self.input.next_message() => message,
-                asked = endings.recv() => match asked {
+                signal = signals.recv() => match signal {
                     ShutdownSignal::Interrupt => {
                         self.screen.print_note("\nCtrl-D ends.");
                         continue;
@@ -172,24 +172,24 @@ impl Chat {
             if message.trim().is_empty() {
                 continue;
             }
-            if self.run_message(Some(&message), endings).await.is_break() {
+            if self.run_message(Some(&message), signals).await.is_break() {
                 return;
             }
         }
     }
 
     /// Sends a message, if there is one, and shows the turn. Breaks if the conversation is over.
-    async fn run_message(&mut self, message: Option<&str>, endings: &mut ShutdownSignals) -> ControlFlow<()> {
-        let said = tokio::select! {
-            said = self.send_and_show(message) => Ok(said),
-            asked = endings.recv() => Err(asked),
+    async fn run_message(&mut self, message: Option<&str>, signals: &mut ShutdownSignals) -> ControlFlow<()> {
+        let outcome = tokio::select! {
+            outcome = self.send_and_show(message) => Ok(outcome),
+            signal = signals.recv() => Err(signal),
         };
-        match said {
+        match outcome {
             Ok(Ok(ShowEnd::TurnEnded)) => {}
             Ok(Ok(ShowEnd::InputEnded)) => {
                 self.screen.print_note(
-                    "The agent waits for an answer: `roundhouse chat` in this conversation asks again, and \
-                     POST /hitl/respond takes it.",
+                    "The agent is waiting for an answer: `roundhouse chat` in this conversation asks again, and \
+                     POST /hitl/respond accepts it.",
                 );
                 return ControlFlow::Break(());
             }
@@ -261,7 +261,7 @@ impl Chat {
 
     /// Shows the task's events since the newest one seen, until no turn is running. `message` waits for that.
     async fn catch_up(&mut self, message: Option<&str>) -> anyhow::Result<ShowEnd> {
-        self.screen.print_note("The rest of the turn before:");
+        self.screen.print_note("The rest of the previous turn:");
         let mut resends = 0;
         let rest = loop {
             match self.unseen_events().await {
@@ -333,7 +333,7 @@ impl Chat {
         loop {
             anyhow::ensure!(
                 *reconnects < MAX_RECONNECTS,
-                "the turn's events cannot be had; its end is not known"
+                "the turn's events cannot be read; its outcome is unknown"
             );
             *reconnects += 1;
             tokio::time::sleep(RECONNECT_PAUSE).await;
@@ -405,7 +405,7 @@ impl Chat {
                     self.question = None;
                 }
                 Err(ClientError::Refused { code: ErrorCode::HitlNotPending, .. }) => {
-                    self.screen.print_note("This does not wait for an answer any more.");
+                    self.screen.print_note("This no longer needs an answer.");
                     self.question = None;
                 }
                 Err(ClientError::Refused { code, message }) if !is_transient(code) => {

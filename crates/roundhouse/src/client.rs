@@ -59,7 +59,8 @@ impl Orchestrator {
         let body = Admit { auto_provision: true, auto_wake: true };
         let request = self.http.post(url).header(PLATFORM_KEY_HEADER, secret_header(self.key.expose())?);
         let response = send(request.json(&body)).await?;
-        let admission: Admission = response.json().await.context("the admission has no known form")?;
+        let admission: Admission =
+            response.json().await.context("the response to the admit could not be parsed")?;
         match admission {
             Admission { engine: Some(EngineRecord { summary, api_key }), .. } => {
                 let url = summary.url.context("the engine has no address")?;
@@ -74,14 +75,14 @@ impl Orchestrator {
         let url = self.url(&["engines", user.as_str()])?;
         let request = self.http.get(url).header(PLATFORM_KEY_HEADER, secret_header(self.key.expose())?);
         let record: EngineRecord =
-            send(request).await?.json().await.context("the engine's record has no known form")?;
+            send(request).await?.json().await.context("the engine's record could not be parsed")?;
         Ok(record.summary.engine_id)
     }
 
     fn url(&self, path: &[&str]) -> anyhow::Result<Url> {
         let mut url = self.base.clone();
         url.path_segments_mut()
-            .map_err(|()| anyhow::anyhow!("{} cannot be the address of an orchestrator", self.base))?
+            .map_err(|()| anyhow::anyhow!("{} cannot be an orchestrator's address", self.base))?
             .pop_if_empty()
             .extend(path);
         Ok(url)
@@ -92,10 +93,10 @@ impl Orchestrator {
 fn denial_message(reason: Option<DenialReason>) -> &'static str {
     match reason {
         Some(DenialReason::EngineStopped) => {
-            "the engine was stopped: POST /engines/{user_id}/start starts it"
+            "the engine is stopped: start it with POST /engines/{user_id}/start"
         }
         Some(DenialReason::EngineUnhealthy) => {
-            "the engine has failed: its engine.log says why, and POST /engines/{user_id}/start starts it again"
+            "the engine has failed: see its engine.log, and start it again with POST /engines/{user_id}/start"
         }
         Some(DenialReason::EngineNotFound | DenialReason::EngineSleeping) | None => {
             "the user was not admitted"
@@ -139,8 +140,9 @@ impl Engine {
     /// Streams the events of a task after `after`.
     pub(crate) async fn replay(&self, task_id: &TaskId, after: i64) -> Result<Events, ClientError> {
         let query = Replay { after: after.try_into().ok(), task_id: Some(task_id.clone()) };
-        let query = serde_json::to_value(query).context("the query cannot be written")?;
-        let mut url = Url::parse(&format!("{}/execute/replay", self.base)).context("the engine's address")?;
+        let query = serde_json::to_value(query).context("the query could not be serialized")?;
+        let mut url = Url::parse(&format!("{}/execute/replay", self.base))
+            .context("the engine's address is not a URL")?;
         for (name, value) in query.as_object().into_iter().flatten() {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             url.query_pairs_mut().append_pair(name, &value);
@@ -151,8 +153,9 @@ impl Engine {
     /// Returns the requests that await an answer of the user, over all tasks.
     pub(crate) async fn pending(&self) -> Result<Vec<PendingRequest>, ClientError> {
         let request = self.http.get(format!("{}/hitl/pending", self.base));
-        let answer = send(self.with_key(request)).await?;
-        let HitlPending { pending } = answer.json().await.context("what waits has no known form")?;
+        let response = send(self.with_key(request)).await?;
+        let HitlPending { pending } =
+            response.json().await.context("the list of pending requests could not be parsed")?;
         Ok(pending)
     }
 
@@ -203,11 +206,11 @@ impl Engine {
 
     /// Sends a request and parses the JSON response.
     async fn send_json<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, ClientError> {
-        let answer = send(self.with_key(request)).await?;
-        let body = tokio::time::timeout(ANSWER_TIMEOUT, answer.json()).await;
+        let response = send(self.with_key(request)).await?;
+        let body = tokio::time::timeout(ANSWER_TIMEOUT, response.json()).await;
         Ok(body
-            .context("the answer did not come to its end in time")?
-            .context("the answer has no known form")?)
+            .context("the response was not complete in time")?
+            .context("the response could not be parsed")?)
     }
 
     fn with_key(&self, request: RequestBuilder) -> RequestBuilder {
@@ -216,7 +219,7 @@ impl Engine {
 }
 
 fn secret_header(key: &str) -> anyhow::Result<HeaderValue> {
-    let mut value = HeaderValue::from_str(key).context("the key has characters that no key can have")?;
+    let mut value = HeaderValue::from_str(key).context("the key contains invalid characters")?;
     value.set_sensitive(true);
     Ok(value)
 }
@@ -225,8 +228,8 @@ fn secret_header(key: &str) -> anyhow::Result<HeaderValue> {
 async fn send(request: RequestBuilder) -> Result<Response, ClientError> {
     let response = tokio::time::timeout(ANSWER_TIMEOUT, request.send())
         .await
-        .context("no answer came in time")?
-        .context("no answer came: is `roundhouse up` running?")?;
+        .context("there was no response in time")?
+        .context("there was no response: is `roundhouse up` running?")?;
     if response.status().is_success() {
         return Ok(response);
     }
@@ -234,7 +237,7 @@ async fn send(request: RequestBuilder) -> Result<Response, ClientError> {
     let body: ErrorBody = response
         .json()
         .await
-        .with_context(|| format!("the answer {status} is not from a Roundhouse service"))?;
+        .with_context(|| format!("the response {status} is not from a Roundhouse service"))?;
     Err(ClientError::Refused { code: body.error.code, message: body.error.message })
 }
 
@@ -242,7 +245,7 @@ fn event_stream(response: Response) -> Events {
     let events = SseStream::from_bytes_stream(response.bytes_stream()).filter_map(|event| async {
         let event = match event {
             Ok(event) => event,
-            Err(error) => return Some(Err(anyhow::Error::new(error).context("the stream broke off"))),
+            Err(error) => return Some(Err(anyhow::Error::new(error).context("the stream was interrupted"))),
         };
         let (kind, data) = (event.event?, event.data?);
         // A later engine may send event types that this client does not know; they are skipped.

@@ -29,19 +29,19 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// List the tool servers that the catalog names, and how the connections to them are.
+    /// List the tool servers that the catalog names, and the state of the connections to them.
     List(EngineOptions),
-    /// Connect a tool server: its tools are the agent's from then on. Connecting again renews the connection.
+    /// Connect a tool server, so that the agent can use its tools. Connecting again renews the connection.
     ///
-    /// A server that needs a key is given the one that is asked for at the terminal, or read from standard input where
-    /// that is no terminal. For a server that needs your leave, an address is printed to give it at.
+    /// For a server that needs a key, the command prompts for it at the terminal, or reads standard input if that
+    /// is no terminal. For a server that needs your authorization, it prints the address at which to give it.
     Connect {
         /// The server's name.
         server: String,
         #[command(flatten)]
         engine: EngineOptions,
     },
-    /// Remove a connection: the leave is revoked where that can be done, and what is kept of the user forgotten.
+    /// Remove a connection: revoke its authorization if the server supports that, and delete its credentials.
     Remove {
         /// The server's name, or the connection's id.
         connection: String,
@@ -53,10 +53,10 @@ enum Command {
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
-        let mut endings = ShutdownSignals::listen().context("signals cannot be listened for")?;
+        let mut signals = ShutdownSignals::listen().context("cannot listen for signals")?;
         tokio::select! {
-            done = execute(args.command) => done,
-            _ = endings.recv() => Err(anyhow!("ended before it was done").into()),
+            result = execute(args.command) => result,
+            _ = signals.recv() => Err(anyhow!("interrupted before it was done").into()),
         }
     });
     // The thread that reads the terminal cannot be woken, and must not delay the exit.
@@ -119,7 +119,7 @@ impl Session {
             }
             Err(ClientError::Refused { code: ErrorCode::InvalidRequest, .. }) if request_without_key => {
                 return Err(Failure::usage(format!(
-                    "the server `{name}` needs a key, and none was given: enter it when it is asked for, or give it on \
+                    "the server `{name}` needs a key, and none was given: enter it at the prompt, or pass it on \
                      standard input"
                 )));
             }
@@ -143,11 +143,11 @@ impl Session {
         };
         self.engine.disconnect(found.connection).await.map_err(usage_failure)?;
         let server = single_line(&found.server, usize::MAX);
-        Ok(print_line(&format!("The connection to `{server}` is removed."))?)
+        Ok(print_line(&format!("The connection to `{server}` was removed."))?)
     }
 }
 
-const NO_SERVERS: &str = "The catalog names no tool servers; those in its mcp.json would be listed here.";
+const NO_SERVERS: &str = "The catalog names no tool servers; add them to its mcp.json.";
 
 /// The message about a server that was just connected.
 fn connected_message(server: &str, tools: &[String]) -> String {
@@ -163,7 +163,7 @@ fn no_such_server(name: &str, servers: &[Server]) -> Failure {
     let name = single_line(name, MAX_TOOL_NAMES_CHARS);
     let known: Vec<_> = servers.iter().map(|server| server.name.as_str()).collect();
     Failure::usage(if known.is_empty() {
-        format!("there is no server `{name}`: the catalog names none, and its mcp.json would")
+        format!("there is no server `{name}`: the catalog names none; add them to its mcp.json")
     } else {
         format!(
             "there is no server `{name}`; the catalog names {}",
@@ -176,10 +176,10 @@ fn no_such_connection(named: &str, connections: &[Connection]) -> Failure {
     let named = single_line(named, MAX_TOOL_NAMES_CHARS);
     let known: Vec<_> = connections.iter().map(|connection| connection.server.as_str()).collect();
     Failure::usage(if known.is_empty() {
-        format!("there is no connection `{named}`, nor any other")
+        format!("there is no connection `{named}`; there are none at all")
     } else {
         format!(
-            "there is no connection `{named}`; there are those to {}",
+            "there is no connection `{named}`; there are connections to {}",
             single_line(&known.join(", "), usize::MAX)
         )
     })

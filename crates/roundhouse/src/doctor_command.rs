@@ -21,7 +21,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     }
     match findings.len() {
         0 => Ok(print_line("all is well")?),
-        1 => Err(anyhow!("there is something to look at").into()),
-        several => Err(anyhow!("there are {several} things to look at").into()),
+        1 => Err(anyhow!("1 problem was found").into()),
+        count => Err(anyhow!("{count} problems were found").into()),
     }
 }

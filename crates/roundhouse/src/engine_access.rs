@@ -14,13 +14,13 @@ use crate::up::folder::{ADDRESS_FILE, PLATFORM_KEY_FILE, UpFolder};
 /// Which engine a command for people talks to.
 #[derive(clap::Args)]
 pub(crate) struct EngineOptions {
-    /// The user whose engine it is; your login name by default.
+    /// The user whose engine to use; your login name by default.
     #[arg(long, env = "USER", default_value = "me")]
     user: String,
-    /// The folder of the `roundhouse up` to talk to.
+    /// The folder of the `roundhouse up` to connect to.
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// The orchestrator's address; by default that of the `roundhouse up` of the folder.
+    /// The orchestrator's address; by default the address in the folder of the `roundhouse up`.
     #[arg(long)]
     url: Option<Url>,
 }
@@ -39,7 +39,7 @@ pub(crate) fn parse_user(user: String) -> Result<UserId, Failure> {
     let user = UserId::new(user).map_err(|error| Failure::usage(format!("--user: {error}")))?;
     // Dot segments are removed when a URL is parsed.
     if matches!(user.as_str(), "." | "..") {
-        return Err(Failure::usage("--user: `.` and `..` cannot be talked to from here"));
+        return Err(Failure::usage("--user: `.` and `..` cannot be used in a URL"));
     }
     Ok(user)
 }
@@ -52,7 +52,8 @@ pub(crate) fn open_orchestrator(folder: &UpFolder, url: Option<Url>) -> Result<O
     };
     let url = match url {
         Some(url) => url,
-        None => Url::parse(&read_file(folder.path(), ADDRESS_FILE)?).context("the address in the folder")?,
+        None => Url::parse(&read_file(folder.path(), ADDRESS_FILE)?)
+            .context("the address file in the folder does not contain a URL")?,
     };
     Ok(Orchestrator::new(url, PlatformKey::from_text(key))?)
 }

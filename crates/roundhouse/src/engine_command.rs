@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 use crate::error::Failure;
 use crate::journal;
 
-/// Labels by which an orchestrator knows its engines among all processes; the engine itself ignores them. Or a
-/// command that reads an engine's brain.
+/// Labels by which an orchestrator recognizes its engines among all processes (the engine itself ignores them), or
+/// a command that reads an engine's brain.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -24,17 +24,17 @@ pub(crate) struct Args {
     /// The engine's id.
     #[arg(long, hide = true)]
     engine_id: Option<String>,
-    /// The change of its row that the engine was launched for.
+    /// The generation of the engine's row at its launch.
     #[arg(long, hide = true)]
     generation: Option<i64>,
     #[command(subcommand)]
     command: Option<Command>,
 }
 
-/// What can be done instead of running the engine.
+/// A command that replaces running the engine.
 #[derive(Subcommand)]
 enum Command {
-    /// Print what the turns of a task did, also while the engine runs.
+    /// Print the steps of a task's turns. The engine may be running.
     Journal(journal::Args),
 }
 
@@ -62,21 +62,21 @@ fn serve(args: &Args) -> Result<(), Failure> {
     let config = Config::from_env(&ProcessEnv).map_err(Failure::usage)?;
     http_service::logging::init(config.log_filter.clone());
     http_service::rlimits::raise_file_limit();
-    let runtime = engine::threads::runtime().context("the runtime could not be started")?;
+    let runtime = resources::threads::runtime().context("the runtime could not be started")?;
     let result = runtime.block_on(async {
-        let mut endings = ShutdownSignals::listen().context("signals cannot be listened for")?;
+        let mut signals = ShutdownSignals::listen().context("cannot listen for signals")?;
         let engine = Engine::start(config).await?;
         let address = engine.address().context("the engine's address is unknown")?;
         tracing::info!(
             %address,
-            engine.id = args.engine_id.as_deref().unwrap_or("-"),
-            engine.generation = args.generation,
+            engine_id = args.engine_id.as_deref().unwrap_or("-"),
+            generation = args.generation,
             deployment = args.deployment.as_deref().unwrap_or("-"),
             version = env!("CARGO_PKG_VERSION"),
             "The engine is ready."
         );
         let shutdown = CancellationToken::new();
-        endings.run_until_shutdown(engine.serve(shutdown.clone()), &shutdown).await;
+        signals.run_until_shutdown(engine.serve(shutdown.clone()), &shutdown).await;
         tracing::info!("The engine has stopped.");
         Ok(())
     });

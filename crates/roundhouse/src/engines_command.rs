@@ -35,8 +35,9 @@ pub(crate) struct Args {
 enum Command {
     /// Print how many engines of each product are on which version, and which of them follow the deployment's.
     Versions(AccessArgs),
-    /// Move all engines that are on one version to another one, also across a major version. Each is stopped, its brain
-    /// copied, and launched on the other version; one that does not become healthy is taken back.
+    /// Move all engines that are on one version to another one, also across major versions. Each engine is
+    /// stopped, its brain copied, and launched on the other version; one that does not become healthy is moved
+    /// back.
     Move(MoveArgs),
 }
 
@@ -58,13 +59,13 @@ struct MoveArgs {
     /// The image that the engines are on, such as `svc-engine:1.4.2`.
     #[arg(long)]
     from: EngineImage,
-    /// The image to move them to and to pin them to; or `default`: the deployment's, which they follow from then on.
+    /// The image to move them to and pin them to; or `default`: the deployment's image, which they then follow.
     #[arg(long, value_parser = parse_version_choice)]
     to: VersionChoice,
     /// Only engines of this product, by its id.
     #[arg(long)]
     product: Option<ProductId>,
-    /// Stop after so many engines.
+    /// Stop after this number of engines.
     #[arg(long)]
     at_most: Option<usize>,
 }
@@ -78,7 +79,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     runtime.block_on(async {
         match args.command {
             Command::Versions(access) => print_versions(&access).await,
-            Command::Move(ask) => move_engines(ask).await,
+            Command::Move(args) => move_engines(args).await,
         }
     })
 }
@@ -87,46 +88,49 @@ impl AccessArgs {
     fn request(&self, method: reqwest::Method, path: &str) -> anyhow::Result<RequestBuilder> {
         // The orchestrator is the operator's own, and a proxy must not see the key.
         let http = reqwest::Client::builder().connect_timeout(Duration::from_secs(5)).no_proxy().build()?;
-        let mut key = HeaderValue::from_str(&self.admin_key).context("--admin-key is no key")?;
+        let mut key = HeaderValue::from_str(&self.admin_key).context("--admin-key is not a valid key")?;
         key.set_sensitive(true);
-        let url = self.url.join(path).context("--url cannot be extended")?;
+        let url = self.url.join(path).context("--url cannot be a base URL")?;
         Ok(http.request(method, url).header(ADMIN_KEY_HEADER, key).timeout(ANSWER_TIMEOUT))
     }
 }
 
 /// Returns the response, or the orchestrator's error as a failure.
 async fn send<T: DeserializeOwned>(request: RequestBuilder) -> Result<T, Failure> {
-    let response = request.send().await.context("the orchestrator does not answer")?;
+    let response = request.send().await.context("the orchestrator did not respond")?;
     if response.status().is_success() {
-        return Ok(response.json().await.context("the orchestrator's answer is not understood")?);
+        return Ok(response.json().await.context("the orchestrator's response could not be parsed")?);
     }
     let status = response.status();
-    let refusal: ErrorBody = response.json().await.with_context(|| format!("it answered {status}"))?;
-    Err(anyhow::anyhow!("{}", single_line(&refusal.error.message, MAX_SHOWN_CHARS)).into())
+    let body: ErrorBody =
+        response.json().await.with_context(|| format!("the orchestrator responded with {status}"))?;
+    Err(anyhow::anyhow!("{}", single_line(&body.error.message, MAX_SHOWN_CHARS)).into())
 }
 
 async fn print_versions(access: &AccessArgs) -> Result<(), Failure> {
     let list: VersionList = send(access.request(reqwest::Method::GET, "admin/versions")?).await?;
     print_line(&format!("The deployment's version is {}.", list.default))?;
     for count in list.versions {
-        let how = match (count.follows, count.pinned) {
-            (true, _) if count.engine_version == list.default => "follow the deployment's",
-            (true, _) => "follow the deployment's at their next launch",
+        let relation = match (count.follows, count.pinned) {
+            (true, _) if count.engine_version == list.default => "follow the deployment's version",
+            (true, _) => "follow the deployment's version from their next launch",
             (false, true) => "pinned",
-            (false, false) => "stay: another major version, or not allowed by the product's policy",
+            (false, false) => {
+                "keep theirs: another major version, or the product's policy does not allow the deployment's"
+            }
         };
         let (slug, engines, version) = (count.slug, count.engines, count.engine_version);
-        print_line(&format!("{slug} ({}): {engines} on {version}, {how}", count.product_id))?;
+        print_line(&format!("{slug} ({}): {engines} on {version}, {relation}", count.product_id))?;
     }
     Ok(())
 }
 
-async fn move_engines(ask: MoveArgs) -> Result<(), Failure> {
-    let MoveArgs { access, from, to, product, at_most } = ask;
-    let (mut left, mut moved, mut failed) = (at_most.unwrap_or(usize::MAX), 0_usize, 0_usize);
+async fn move_engines(args: MoveArgs) -> Result<(), Failure> {
+    let MoveArgs { access, from, to, product, at_most } = args;
+    let (mut remaining, mut moved, mut failed) = (at_most.unwrap_or(usize::MAX), 0_usize, 0_usize);
     let mut after = None;
-    while left > 0 {
-        let limit = i64::try_from(left).unwrap_or(i64::MAX).min(MOVES_PER_CALL);
+    while remaining > 0 {
+        let limit = i64::try_from(remaining).unwrap_or(i64::MAX).min(MOVES_PER_CALL);
         let body = MoveEngines {
             from: from.clone(),
             engine_version: to.clone(),
@@ -136,7 +140,7 @@ async fn move_engines(ask: MoveArgs) -> Result<(), Failure> {
         };
         let request = access.request(reqwest::Method::POST, "admin/versions/move")?.json(&body);
         let MovedEngines { engines, next } = send(request).await?;
-        left = left.saturating_sub(engines.len());
+        remaining = remaining.saturating_sub(engines.len());
         for engine in engines {
             let user = single_line(engine.user_id.as_str(), MAX_SHOWN_CHARS);
             match engine.error {
@@ -146,8 +150,8 @@ async fn move_engines(ask: MoveArgs) -> Result<(), Failure> {
                 }
                 Some(error) => {
                     failed += 1;
-                    let why = single_line(&error.message, MAX_SHOWN_CHARS);
-                    print_line(&format!("{} of {user}: not moved: {why}", engine.engine_id))?;
+                    let reason = single_line(&error.message, MAX_SHOWN_CHARS);
+                    print_line(&format!("{} of {user}: not moved: {reason}", engine.engine_id))?;
                 }
             }
         }
@@ -156,6 +160,6 @@ async fn move_engines(ask: MoveArgs) -> Result<(), Failure> {
             break;
         }
     }
-    print_line(&format!("{moved} moved, {failed} not."))?;
+    print_line(&format!("{moved} moved, {failed} not moved."))?;
     if failed > 0 { Err(anyhow::anyhow!("{failed} engines were not moved").into()) } else { Ok(()) }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use api::TaskId;
-use engine::store::{Journal, JournalError};
+use store::{Journal, JournalError};
 
 use crate::engine_access;
 use crate::error::Failure;
@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// The user of a `roundhouse up` whose engine's brain to read.
     #[arg(long, conflicts_with = "brain")]
     user: Option<String>,
-    /// The folder of that `roundhouse up`.
+    /// The folder of the `roundhouse up`.
     #[arg(long, requires = "user")]
     dir: Option<PathBuf>,
 }
@@ -57,7 +57,9 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
 fn brain_from_env() -> Result<PathBuf, Failure> {
     let file = std::env::var_os("SQLITE_DB_PATH").filter(|file| !file.is_empty());
     file.map(PathBuf::from).ok_or_else(|| {
-        Failure::usage("which brain? Name its file with --brain, or a user of a `roundhouse up` with --user")
+        Failure::usage(
+            "no brain is named: name its file with --brain, or a user of a `roundhouse up` with --user",
+        )
     })
 }
 
@@ -68,10 +70,10 @@ fn brain_of_user(user: String, dir: Option<&Path>) -> Result<PathBuf, Failure> {
     let orchestrator = engine_access::open_orchestrator(&folder, None)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let engines = folder.path().join(ENGINES_FOLDER);
-    let found = runtime.block_on(orchestrator.engine_id(&user)).with_context(|| {
+    let engine_id = runtime.block_on(orchestrator.engine_id(&user)).with_context(|| {
         format!("{user}'s engine cannot be found (--brain names a file below {})", engines.display())
     })?;
-    Ok(engines.join(found.to_string()).join(BRAIN_FILE))
+    Ok(engines.join(engine_id.to_string()).join(BRAIN_FILE))
 }
 
 /// Reports that there is no such task, and names tasks that exist.

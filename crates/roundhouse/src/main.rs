@@ -43,17 +43,18 @@ enum Command {
     Connection(connection::Args),
     /// Run the orchestrator, configured by `ORCH_…` variables.
     Orchestrator(orchestrator_command::Args),
-    /// Check the ledger.
+    /// Verify the audit log.
     Audit(audit_command::Args),
-    /// See which versions a fleet's engines are on, and move them to another one.
+    /// Show which versions a fleet's engines are on, and move them to another one.
     Engines(engines_command::Args),
-    /// Look for what no orchestrator puts in order by itself: folders that belong to no engine, services of this host that
-    /// containers reach. Reads `ORCH_DATABASE_URL`, `ORCH_DATA_ROOT_PATH` and `ORCH_BACKEND`; changes nothing.
+    /// Look for problems that no orchestrator repairs by itself: folders that belong to no engine, services of
+    /// this host that containers can reach. Reads `ORCH_DATABASE_URL`, `ORCH_DATA_ROOT_PATH` and `ORCH_BACKEND`;
+    /// changes nothing.
     Doctor,
-    /// Seal the registry's secrets under another master key: the new one in `ORCH_MASTER_KEY`, the old one in
+    /// Seal the registry's secrets with another master key: the new one in `ORCH_MASTER_KEY`, the old one in
     /// `ORCH_MASTER_KEY_OLD`. The orchestrator must be stopped.
     Rekey,
-    /// Run one engine, configured by its container contract's variables, or read its journal.
+    /// Run one engine, configured by the variables of the container contract, or read its journal.
     Engine(engine_command::Args),
 }
 

@@ -19,11 +19,12 @@ use crate::terminal;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Check the variables, and that the database, the folders and what runs the engines can be used; print what they
-    /// come to, and end: 0 if all is well, 2 with every fault of the variables, 1 with all that cannot be used.
+    /// Check the variables, and whether the database, the folders and the backend can be used; print the resulting
+    /// configuration and exit: 0 if everything is fine, 2 with all errors in the variables, 1 with everything that
+    /// cannot be used.
     #[arg(long)]
     check: bool,
-    /// With --check: only the variables.
+    /// With --check: check only the variables.
     #[arg(long, requires = "check")]
     offline: bool,
 }
@@ -48,17 +49,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let mut endings = ShutdownSignals::listen().context("signals cannot be listened for")?;
+        let mut signals = ShutdownSignals::listen().context("cannot listen for signals")?;
         let address = config.address;
         let listener = TcpListener::bind(address).await.map_err(|error| {
-            Failure::usage(format!("{address} (ORCH_HOST, ORCH_PORT) cannot be listened on: {error}"))
+            Failure::usage(format!("cannot listen on {address} (ORCH_HOST, ORCH_PORT): {error}"))
         })?;
-        tracing::info!(%address, "The orchestrator listens.");
+        tracing::info!(%address, "The orchestrator is listening.");
         let shutdown = CancellationToken::new();
         let clock = Arc::new(SystemClock::new());
         let running = Orchestrator::run(config, clock, listener, shutdown.clone());
-        let commit_run = endings.run_until_shutdown(running, &shutdown).await;
-        commit_run.map_err(open_failure)?;
+        let result = signals.run_until_shutdown(running, &shutdown).await;
+        result.map_err(open_failure)?;
         tracing::info!("The orchestrator has stopped; its engines keep running.");
         Ok(())
     })
@@ -67,12 +68,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 /// Checks whether an orchestrator with this configuration could start.
 fn check_resources(config: &Config) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let assert_lacks = runtime.block_on(orchestrator::preflight(config));
-    if assert_lacks.is_empty() {
+    let problems = runtime.block_on(orchestrator::preflight(config));
+    if problems.is_empty() {
         return Ok(());
     }
-    let lines = assert_lacks.into_iter().map(|lack| format!("\n  {:#}", anyhow::Error::from(lack)));
-    Err(anyhow::anyhow!("this cannot be used:{}", lines.collect::<String>()).into())
+    let lines = problems.into_iter().map(|problem| format!("\n  {:#}", anyhow::Error::from(problem)));
+    Err(anyhow::anyhow!("the orchestrator could not start:{}", lines.collect::<String>()).into())
 }
 
 /// The failure of an orchestrator that could not start: exit code 2 if its configuration names something unusable,
@@ -88,7 +89,7 @@ fn open_failure(error: OpenError) -> Failure {
 
 /// Whether the registry could not be opened because of its configured location.
 fn is_bad_location(error: &(dyn std::error::Error + 'static)) -> bool {
-    let wrong_place = |kind| {
+    let is_location_error = |kind| {
         use io::ErrorKind::{
             AlreadyExists, IsADirectory, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem,
         };
@@ -99,7 +100,7 @@ fn is_bad_location(error: &(dyn std::error::Error + 'static)) -> bool {
     };
     std::iter::successors(Some(error), |error| error.source())
         .filter_map(|error| error.downcast_ref::<io::Error>())
-        .any(|error| wrong_place(error.kind()))
+        .any(|error| is_location_error(error.kind()))
 }
 
 /// The log's filter and format.
@@ -119,8 +120,8 @@ impl fmt::Display for LogConfig {
 fn load_config(env: &dyn Env) -> Result<(Config, LogConfig), ConfigErrors> {
     let config = Config::from_env(env);
     let mut reader = EnvReader::new(env);
-    if let Err(faults) = &config {
-        reader.extend(faults);
+    if let Err(errors) = &config {
+        reader.extend(errors);
     }
     let filter = reader.parse_or(
         "ORCH_LOG_LEVEL",

@@ -10,7 +10,7 @@ use crate::terminal::print_line;
 pub(crate) fn run() -> Result<(), Failure> {
     let rekey = Rekey::from_env(&ProcessEnv).map_err(Failure::usage)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let done = runtime.block_on(rekey.run(&SystemClock::new())).map_err(|error| match error {
+    let outcome = runtime.block_on(rekey.run(&SystemClock::new())).map_err(|error| match error {
         RekeyError::Failed(_) => error.into(),
         RekeyError::Missing { .. }
         | RekeyError::InUse { .. }
@@ -18,14 +18,14 @@ pub(crate) fn run() -> Result<(), Failure> {
         | RekeyError::WrongKey { .. }
         | RekeyError::Registry { .. } => Failure::usage(format!("{:#}", anyhow::Error::new(error))),
     })?;
-    print_line(&match done {
+    print_line(&match outcome {
         RekeyOutcome::Done { engines, wiped } => {
-            let done = format!("the secrets of {engines} engine(s) are sealed under the new key");
-            let left = "; the database may still hold copies under the old one: run VACUUM (on PostgreSQL: VACUUM \
-                        FULL) on it once the disk has room";
-            if wiped { done } else { done + left }
+            let done = format!("the secrets of {engines} engine(s) are sealed with the new key");
+            let hint = "; the database may still hold copies sealed with the old one: run VACUUM (on PostgreSQL: \
+                        VACUUM FULL) on it once the disk has room";
+            if wiped { done } else { done + hint }
         }
-        RekeyOutcome::AlreadyDone => "everything was sealed under this key already".to_owned(),
+        RekeyOutcome::AlreadyDone => "all secrets were already sealed with this key".to_owned(),
     })?;
     Ok(())
 }

@@ -27,11 +27,11 @@ pub(crate) fn truncate_columns(text: &str, columns: usize) -> String {
         return text.to_owned();
     }
     // The ellipsis takes a column too.
-    let Some(room) = columns.checked_sub(1) else { return String::new() };
+    let Some(available) = columns.checked_sub(1) else { return String::new() };
     let mut used = 0;
     let fits = |character: &char| {
         used += character.width().unwrap_or(0);
-        used <= room
+        used <= available
     };
     text.chars().take_while(fits).chain(['…']).collect()
 }
@@ -55,24 +55,24 @@ pub(crate) fn single_line(text: &str, max: usize) -> String {
     }
 }
 
-fn escape(text: &str, misbehaving_server: impl Fn(char) -> bool) -> String {
-    let mut shown = String::with_capacity(text.len());
+fn escape(text: &str, must_escape: impl Fn(char) -> bool) -> String {
+    let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
-        if misbehaving_server(character) {
-            shown.extend(character.escape_default());
+        if must_escape(character) {
+            escaped.extend(character.escape_default());
         } else {
-            shown.push(character);
+            escaped.push(character);
         }
     }
-    shown
+    escaped
 }
 
 fn is_harmful(character: char) -> bool {
-    let turns = matches!(
+    let changes_direction = matches!(
         character,
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
     );
-    turns || character.is_control()
+    changes_direction || character.is_control()
 }
 
 #[cfg(test)]

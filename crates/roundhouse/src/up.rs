@@ -14,10 +14,10 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use api::orchestrator::Policy;
 use api::{AdminKey, DisplayName, PlatformKey, Slug};
-use engine::llm::config::{ConfigSources, NotConfigured};
 use http_service::clock::{Clock as _, SystemClock};
 use http_service::env::{ConfigErrors, Env, EnvReader, ProcessEnv};
 use http_service::signals::ShutdownSignals;
+use llm::config::{ConfigSources, NotConfigured};
 use orchestrator::config::{BackendKind, DEFAULT_NETWORK, DatabaseUrl, PortRange, SupervisionRules, VERSION};
 use orchestrator::{Config, MasterKey, Orchestrator};
 use tokio::net::TcpListener;
@@ -38,7 +38,7 @@ const SLEEP_REASON: &str = "up_ended";
 /// Arguments of `roundhouse up`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where keys, registry, engines and catalog live; `$XDG_DATA_HOME/roundhouse` by default.
+    /// The folder of keys, registry, engines and catalog; `$XDG_DATA_HOME/roundhouse` by default.
     #[arg(long)]
     dir: Option<PathBuf>,
 }
@@ -56,27 +56,27 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let models = models.map_err(Failure::usage)?;
     http_service::logging::init(settings.log.clone());
     http_service::rlimits::raise_file_limit();
-    let taken = folder.lock(SystemClock::new().now()).map_err(Failure::usage)?;
-    let keys = FolderKeys::load(&taken)?;
-    crate::catalog::unpack(&taken.join(CATALOG_FOLDER)).map_err(Failure::usage)?;
+    let locked = folder.lock(SystemClock::new().now()).map_err(Failure::usage)?;
+    let keys = FolderKeys::load(&locked)?;
+    crate::catalog::unpack(&locked.join(CATALOG_FOLDER)).map_err(Failure::usage)?;
 
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let mut endings = ShutdownSignals::listen().context("signals cannot be listened for")?;
+        let mut signals = ShutdownSignals::listen().context("cannot listen for signals")?;
         let listener = bind(settings.port).await?;
-        let address = listener.local_addr().context("the address is unknown")?;
+        let address = listener.local_addr().context("the listener's address is unknown")?;
         let platform_key = keys.platform.clone();
-        let config = build_config(&taken, &settings, keys, engine_env, address)?;
+        let config = build_config(&locked, &settings, keys, engine_env, address)?;
         let orchestrator = Orchestrator::open(config, Arc::new(SystemClock::new()))
             .await
             .map_err(Failure::usage_with_causes)?;
-        let slug = Slug::new(PRODUCT).context("the product's slug")?;
-        let name = DisplayName::new("Demo").context("the product's name")?;
+        let slug = Slug::new(PRODUCT).context("the product's slug is invalid")?;
+        let name = DisplayName::new("Demo").context("the product's name is invalid")?;
         orchestrator.fleet().register_with_key(slug, name, Policy::default(), &platform_key).await?;
-        taken.write_secret(ADDRESS_FILE, &format!("http://{address}")).map_err(Failure::usage)?;
+        locked.write_secret(ADDRESS_FILE, &format!("http://{address}")).map_err(Failure::usage)?;
         let model = models.model_name();
         let guide = Guide { address, folder: folder.path(), is_default_folder: args.dir.is_none(), model };
-        serve(orchestrator, listener, &guide, &mut endings).await
+        serve(orchestrator, listener, &guide, &mut signals).await
     })
 }
 
@@ -85,40 +85,42 @@ async fn serve(
     orchestrator: Orchestrator,
     listener: TcpListener,
     guide: &Guide<'_>,
-    endings: &mut ShutdownSignals,
+    signals: &mut ShutdownSignals,
 ) -> Result<(), Failure> {
     let shutdown = CancellationToken::new();
-    let skipped_sleeps = {
-        let whole = async {
+    let asleep = {
+        let serving = async {
             orchestrator.serve(listener, shutdown.clone()).await;
-            let skipped_sleeps = orchestrator.fleet().sleep_all(SLEEP_REASON).await;
-            skipped_sleeps.context("not all engines could be put to sleep")
+            let asleep = orchestrator.fleet().sleep_all(SLEEP_REASON).await;
+            asleep.context("not all engines could be put to sleep")
         };
-        tokio::pin!(whole);
-        let asked = async {
+        tokio::pin!(serving);
+        let until_signal = async {
             orchestrator.fleet().ready().await;
             print_line(&guide.to_string())?;
-            endings.recv().await;
+            signals.recv().await;
             print_line("Putting the engines to sleep …")
         };
         tokio::select! {
-            ended = &mut whole => return Ok(ended.map(drop)?),
-            told = asked => told?,
+            ended = &mut serving => return Ok(ended.map(drop)?),
+            waited = until_signal => waited?,
         }
         shutdown.cancel();
         tokio::select! {
-            skipped_sleeps = whole => Some(skipped_sleeps?),
+            asleep = serving => Some(asleep?),
             // A second signal skips the wait.
-            _ = endings.recv() => None,
+            _ = signals.recv() => None,
         }
     };
-    let Some(skipped_sleeps) = skipped_sleeps else {
-        print_line("Left as they are; the next `roundhouse up` adopts what still runs.")?;
+    let Some(asleep) = asleep else {
+        print_line(
+            "The engines were not put to sleep; the next `roundhouse up` adopts those that still run.",
+        )?;
         return Ok(());
     };
     orchestrator.close().await;
     print_line(&format!(
-        "{skipped_sleeps} engine(s) sleep. The next `roundhouse up` and an admit with auto_wake wake them."
+        "{asleep} engine(s) are asleep. An admit with auto_wake under the next `roundhouse up` wakes them."
     ))?;
     Ok(())
 }
@@ -166,24 +168,25 @@ struct FolderKeys {
 }
 
 impl FolderKeys {
-    fn load(taken: &LockedFolder<'_>) -> Result<Self, Failure> {
+    fn load(locked: &LockedFolder<'_>) -> Result<Self, Failure> {
         let random = || PlatformKey::generate().map(|key| key.expose().to_owned());
         let make_master = || MasterKey::generate().map(|key| key.expose().as_str().to_owned());
         let is_platform_key = |text: &str| text.starts_with("pk-svc-");
-        let master = taken
+        let master = locked
             .load_or_create_key("master.key", make_master, |text| MasterKey::parse(text).is_some())
             .map_err(Failure::usage)?;
-        let admin =
-            taken.load_or_create_key("admin.key", random, |text| !text.is_empty()).map_err(Failure::usage)?;
+        let admin = locked
+            .load_or_create_key("admin.key", random, |text| !text.is_empty())
+            .map_err(Failure::usage)?;
         let platform =
-            taken.load_or_create_key(PLATFORM_KEY_FILE, random, is_platform_key).map_err(Failure::usage)?;
-        let master = MasterKey::parse(&master).context("the master key has just been checked")?;
+            locked.load_or_create_key(PLATFORM_KEY_FILE, random, is_platform_key).map_err(Failure::usage)?;
+        let master = MasterKey::parse(&master).context("the master key is invalid")?;
         Ok(Self { master, admin: AdminKey::from_text(admin), platform: PlatformKey::from_text(platform) })
     }
 }
 
 fn build_config(
-    taken: &LockedFolder<'_>,
+    locked: &LockedFolder<'_>,
     settings: &UpSettings,
     keys: FolderKeys,
     engine_env: BTreeMap<String, String>,
@@ -191,10 +194,12 @@ fn build_config(
 ) -> Result<Config, Failure> {
     Ok(Config {
         warnings: Vec::new(),
-        database: DatabaseUrl::Sqlite(taken.join(REGISTRY_FILE)),
+        database: DatabaseUrl::Sqlite(locked.join(REGISTRY_FILE)),
         master_key: keys.master,
         admin_key: keys.admin,
-        engine_image: format!("svc-engine:{VERSION}").parse().context("this binary's version")?,
+        engine_image: format!("svc-engine:{VERSION}")
+            .parse()
+            .context("this binary's version is no image tag")?,
         engine_env: engine_env.into_iter().map(|(name, value)| (name, value.into())).collect(),
         address,
         boot_timeout: std::time::Duration::from_mins(1),
@@ -202,8 +207,8 @@ fn build_config(
         url_host: "127.0.0.1".into(),
         engine_network: DEFAULT_NETWORK.into(),
         rules: SupervisionRules::default(),
-        data_root: taken.join(ENGINES_FOLDER),
-        catalog: taken.join(CATALOG_FOLDER),
+        data_root: locked.join(ENGINES_FOLDER),
+        catalog: locked.join(CATALOG_FOLDER),
         backend: BackendKind::Process,
         take_over_from: None,
     })
@@ -213,12 +218,12 @@ async fn bind(port: u16) -> Result<TcpListener, Failure> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     TcpListener::bind(address).await.map_err(|error| match (error.kind(), port::holder(port)) {
         (io::ErrorKind::AddrInUse, Some(holder)) => Failure::usage(format!(
-            "port {port} is taken by {holder}: end that, or set ORCH_PORT to another port (0 for any free one)"
+            "port {port} is used by {holder}: end it, or set ORCH_PORT to another port (0 for any free one)"
         )),
         (io::ErrorKind::AddrInUse, None) => Failure::usage(format!(
-            "port {port} is taken by a process that this user cannot see: set ORCH_PORT to another port (0 for \
+            "port {port} is used by a process that this user cannot see: set ORCH_PORT to another port (0 for \
              any free one)"
         )),
-        _ => Failure::usage(format!("port {port} cannot be listened on ({error}): set ORCH_PORT to another port")),
+        _ => Failure::usage(format!("cannot listen on port {port} ({error}): set ORCH_PORT to another port")),
     })
 }

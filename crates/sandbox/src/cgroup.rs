@@ -1,16 +1,17 @@
-//! A pids cgroup for one program, where this process may make one.
+//! The pids cgroup of one program, with which the kernel itself limits the number of processes. It is used only if
+//! the helper may create a cgroup below its own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A cgroup that bounds how many processes there are. Dropped, it is removed, which works once it is empty.
+/// A cgroup that limits the number of processes. Dropping it removes the cgroup, which must be empty by then.
 #[derive(Debug)]
 pub(crate) struct Cgroup {
     folder: PathBuf,
 }
 
 impl Cgroup {
-    /// Makes one below this process's own, none where that may not be.
+    /// Creates a cgroup below this process's own. `None` if that is not possible.
     pub(crate) fn new(processes: u32) -> Option<Self> {
         let own = fs::read_to_string("/proc/self/cgroup").ok()?;
         let parent = pids_hierarchy(&own, Path::new("/sys/fs/cgroup"))?;
@@ -21,43 +22,43 @@ impl Cgroup {
         Some(cgroup)
     }
 
-    /// Moves a process into it. Its descendants will be in it too.
+    /// Moves a process into the cgroup. Processes that it forks from now on are in the cgroup too.
     pub(crate) fn add_process(&self, pid: u32) -> std::io::Result<()> {
         fs::write(self.folder.join("cgroup.procs"), pid.to_string())
     }
 
-    /// Lets none of it fork any more.
+    /// Forbids all processes in the cgroup to fork.
     pub(crate) fn forbid_forks(&self) {
-        // Without this, ending them all takes a few more sweeps.
+        // If this fails, ending all processes takes a few more sweeps.
         let _ = fs::write(self.folder.join("pids.max"), "0");
     }
 }
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // One that cannot be removed is empty and hurts nobody.
+        // A cgroup that could not be removed is removed by a later helper; see `remove_abandoned`.
         let _ = fs::remove_dir(&self.folder);
     }
 }
 
-/// Removes those whose helper was killed before it could. One with processes in it stays.
+/// Removes the cgroups of helpers that were killed. A cgroup that still has processes stays.
 fn remove_abandoned(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();
         // Up to 0.1.0 the prefix was `leash-`.
-        let helper = name
+        let helper_pid = name
             .to_str()
             .and_then(|name| name.strip_prefix("sandbox-").or_else(|| name.strip_prefix("leash-")));
-        if helper.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
-            // Another helper may have been faster.
+        if helper_pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            // Another helper may have removed it already.
             let _ = fs::remove_dir(entry.path());
         }
     }
 }
 
-/// The folder of the cgroup that `own` (`/proc/self/cgroup`) names, in the hierarchy below `root` that counts
-/// processes. In the second version only one that hands that controller down already: to change it is for the
-/// one who administers the hierarchy.
+/// The folder of this process's cgroup in the hierarchy below `root` that has the `pids` controller. `own` is the
+/// content of `/proc/self/cgroup`. A cgroup of version 2 must delegate the controller to its children already:
+/// changing that is up to the administrator of the hierarchy.
 fn pids_hierarchy(own: &str, root: &Path) -> Option<PathBuf> {
     own.lines().find_map(|line| {
         let (_, rest) = line.split_once(':')?;
@@ -67,8 +68,8 @@ fn pids_hierarchy(own: &str, root: &Path) -> Option<PathBuf> {
             return Some(root.join(controllers).join(path)).filter(|folder| folder.is_dir());
         }
         let folder = root.join(path);
-        let handed_down = fs::read_to_string(folder.join("cgroup.subtree_control")).ok()?;
-        (controllers.is_empty() && handed_down.split_whitespace().any(|controller| controller == "pids"))
+        let delegated = fs::read_to_string(folder.join("cgroup.subtree_control")).ok()?;
+        (controllers.is_empty() && delegated.split_whitespace().any(|controller| controller == "pids"))
             .then_some(folder)
     })
 }

@@ -1,6 +1,6 @@
 use super::*;
 
-/// A hierarchy on disk.
+/// Creates folders and files that imitate a cgroup hierarchy.
 fn hierarchy(folders: &[&str], files: &[(&str, &str)]) -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     for folder in folders {

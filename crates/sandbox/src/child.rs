@@ -1,4 +1,5 @@
-//! The engine's end: a helper started, told what to run, heard, and let go of.
+//! The caller's side of a sandboxed program: starts a helper, sends it the program, receives its responses, and
+//! waits in the background for its exit.
 
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,90 +18,93 @@ use crate::protocol::{
 };
 use crate::{ExitStatus, HelperCommand, SandboxError};
 
-/// How long a helper may take until the program runs.
+/// How long a helper may take to start the program.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long a helper that was let go of may take to end everything, before it is ended itself.
+/// How long a released helper may take to end all processes before it is killed.
 const TEARDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A program that runs. Dropped, it ends with all its descendants.
+/// A running program. Dropping it ends the program with all its descendants; see
+/// [`crate::Sandbox::wait_for_teardown`].
 #[derive(Debug)]
 pub struct Child {
-    /// Its standard input. Dropped, it has ended.
+    /// The write end of its standard input. Dropping it ends the input.
     pub stdin: Option<ChildStdin>,
-    /// Its standard output, which must be read or it stalls.
+    /// The read end of its standard output. The program blocks unless it is read.
     pub stdout: Option<ChildStdout>,
-    /// Its standard error, likewise.
+    /// The read end of its standard error. The program blocks unless it is read.
     pub stderr: Option<ChildStderr>,
     helper: HelperProcess,
     exit_status: Option<ExitStatus>,
 }
 
 impl Child {
-    /// Starts a helper, and has it start the program.
+    /// Starts a helper, and returns once the helper has started the program.
     pub(crate) async fn start(
         helper: &HelperCommand,
-        job: &ProgramSpec,
-        going: &Arc<PendingTeardowns>,
+        spec: &ProgramSpec,
+        pending_teardowns: &Arc<PendingTeardowns>,
     ) -> Result<(Self, AppliedIsolation), SandboxError> {
-        let broken = |error: io::Error| SandboxError::Helper(error.to_string());
-        let (theirs, [stdin, stdout, stderr]) = pipes().map_err(broken)?;
-        let mut helper = HelperProcess::spawn(helper, going).map_err(broken)?;
-        let order = protocol::encode(&HelperRequest::Hold(job.clone())).map_err(broken)?;
-        let answer = async {
-            helper.send_request(&order, &theirs).await?;
-            drop(theirs);
+        let failed = |error: io::Error| SandboxError::Helper(error.to_string());
+        let (program_ends, [stdin, stdout, stderr]) = pipes().map_err(failed)?;
+        let mut helper = HelperProcess::spawn(helper, pending_teardowns).map_err(failed)?;
+        let request = protocol::encode(&HelperRequest::Hold(spec.clone())).map_err(failed)?;
+        let response = async {
+            helper.send_request(&request, &program_ends).await?;
+            drop(program_ends);
             helper.next_response().await
         };
-        let answer = tokio::time::timeout(START_TIMEOUT, answer)
+        let response = tokio::time::timeout(START_TIMEOUT, response)
             .await
-            .map_err(|_| SandboxError::Helper("the helper does not answer".into()))?
-            .map_err(|error| SandboxError::Helper(format!("the helper has gone: {error}")))?;
-        let reached = match answer {
-            HelperResponse::Running(reached) => reached,
+            .map_err(|_| SandboxError::Helper("the helper did not respond in time".into()))?
+            .map_err(|error| SandboxError::Helper(format!("the helper exited: {error}")))?;
+        let isolation = match response {
+            HelperResponse::Running(isolation) => isolation,
             HelperResponse::NoProgram(reason) => {
                 let program =
-                    job.argv.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+                    spec.argv.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
                 return Err(SandboxError::Program { program, reason });
             }
             HelperResponse::Failed(reason) => return Err(SandboxError::Helper(reason)),
             HelperResponse::Confined(_) | HelperResponse::Ended(_) => {
-                return Err(SandboxError::Helper("the helper answers out of turn".into()));
+                return Err(SandboxError::Helper("the helper sent an unexpected response".into()));
             }
         };
         let child = Self {
-            stdin: Some(ChildStdin::from_std(std::process::ChildStdin::from(stdin)).map_err(broken)?),
-            stdout: Some(ChildStdout::from_std(std::process::ChildStdout::from(stdout)).map_err(broken)?),
-            stderr: Some(ChildStderr::from_std(std::process::ChildStderr::from(stderr)).map_err(broken)?),
+            stdin: Some(ChildStdin::from_std(std::process::ChildStdin::from(stdin)).map_err(failed)?),
+            stdout: Some(ChildStdout::from_std(std::process::ChildStdout::from(stdout)).map_err(failed)?),
+            stderr: Some(ChildStderr::from_std(std::process::ChildStderr::from(stderr)).map_err(failed)?),
             helper,
             exit_status: None,
         };
-        Ok((child, reached))
+        Ok((child, isolation))
     }
 
-    /// Waits until it has ended, with all its descendants. It may be dropped and called again.
+    /// Waits until the program has ended with all its descendants. Cancel safe; further calls return the same
+    /// status.
     ///
     /// # Errors
-    /// The helper failed.
+    /// [`SandboxError::Helper`] if the helper failed or was killed.
     pub async fn wait(&mut self) -> Result<ExitStatus, SandboxError> {
-        if let Some(ended) = self.exit_status {
-            return Ok(ended);
+        if let Some(status) = self.exit_status {
+            return Ok(status);
         }
         match self.helper.next_response().await {
-            Ok(HelperResponse::Ended(ended)) => {
-                self.exit_status = Some(ended);
-                Ok(ended)
+            Ok(HelperResponse::Ended(status)) => {
+                self.exit_status = Some(status);
+                Ok(status)
             }
             Ok(HelperResponse::Failed(reason) | HelperResponse::NoProgram(reason)) => {
                 Err(SandboxError::Helper(reason))
             }
-            Ok(_) => Err(SandboxError::Helper("the helper answers out of turn".into())),
-            Err(error) => Err(SandboxError::Helper(format!("the helper has gone: {error}"))),
+            Ok(_) => Err(SandboxError::Helper("the helper sent an unexpected response".into())),
+            Err(error) => Err(SandboxError::Helper(format!("the helper exited: {error}"))),
         }
     }
 }
 
-/// The three pipes of a program: its ends, and ours.
+/// Creates the three pipes of a program. Returns the program's ends, then ours, each in the order of standard
+/// input, output and error.
 fn pipes() -> io::Result<([OwnedFd; 3], [OwnedFd; 3])> {
     let (stdin, our_stdin): (PipeReader, PipeWriter) = io::pipe()?;
     let (our_stdout, stdout) = io::pipe()?;
@@ -111,19 +115,19 @@ fn pipes() -> io::Result<([OwnedFd; 3], [OwnedFd; 3])> {
     ))
 }
 
-/// A helper that holds a program as long as this is held.
+/// A running helper. Dropping it makes the helper end its program and exit.
 #[derive(Debug)]
 struct HelperProcess {
-    /// The life line. Closed, the helper ends what it holds.
+    /// The connection to the helper, which ends its program when this end closes.
     socket: UnixStream,
-    /// What came over it and is no whole message yet.
+    /// Received bytes that do not form a complete message yet.
     read_buffer: Vec<u8>,
     state: Arc<HelperState>,
 }
 
 impl HelperProcess {
-    /// Starts a helper. A task of its own waits for its end, so that nothing is left of it either.
-    fn spawn(helper: &HelperCommand, going: &Arc<PendingTeardowns>) -> io::Result<Self> {
+    /// Starts a helper, and a task that reaps it.
+    fn spawn(helper: &HelperCommand, pending_teardowns: &Arc<PendingTeardowns>) -> io::Result<Self> {
         let (ours, theirs) = StdStream::pair()?;
         ours.set_nonblocking(true)?;
         let mut process = tokio::process::Command::new(&helper.program)
@@ -133,46 +137,50 @@ impl HelperProcess {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        let life = Arc::new(HelperState {
+        let state = Arc::new(HelperState {
             phase: watch::Sender::new(Phase::Running),
-            pending_teardowns: Arc::clone(going),
+            pending_teardowns: Arc::clone(pending_teardowns),
         });
-        let held =
-            Self { socket: UnixStream::from_std(ours)?, read_buffer: Vec::new(), state: Arc::clone(&life) };
+        let helper_process =
+            Self { socket: UnixStream::from_std(ours)?, read_buffer: Vec::new(), state: Arc::clone(&state) };
         tokio::spawn(async move {
-            let mut phases = life.phase.subscribe();
-            let let_go = async move {
-                // Its sender lives as long as this task.
+            let mut phases = state.phase.subscribe();
+            let teardown_timeout = async move {
+                // The sender is in `state`, so this cannot fail.
                 let _ = phases.wait_for(|phase| *phase == Phase::Released).await;
                 tokio::time::sleep(TEARDOWN_TIMEOUT).await;
             };
             tokio::select! {
                 _ = process.wait() => {}
-                () = let_go => {
-                    tracing::warn!("a program's helper does not end and is killed");
-                    // It may have ended this very moment.
+                () = teardown_timeout => {
+                    tracing::warn!("A sandbox helper did not exit in time and is killed.");
+                    // It may have exited in the meantime.
                     let _ = process.kill().await;
                 }
             }
-            life.mark_exited();
+            state.mark_exited();
         });
-        Ok(held)
+        Ok(helper_process)
     }
 
-    /// Tells the helper what to run.
-    async fn send_request(&mut self, order: &[u8], [stdin, stdout, stderr]: &[OwnedFd; 3]) -> io::Result<()> {
-        let (length, rest) = order.split_at(LENGTH_PREFIX_BYTES.min(order.len()));
+    /// Sends an encoded request together with the program's ends of the pipes.
+    async fn send_request(
+        &mut self,
+        request: &[u8],
+        [stdin, stdout, stderr]: &[OwnedFd; 3],
+    ) -> io::Result<()> {
+        let (length, rest) = request.split_at(LENGTH_PREFIX_BYTES.min(request.len()));
         self.socket.writable().await?;
         protocol::send_pipes(self.socket.as_fd(), length, [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()])?;
         self.socket.write_all(rest).await
     }
 
-    /// The helper's next answer. It may be dropped and called again.
+    /// Receives the helper's next response. Cancel safe.
     async fn next_response(&mut self) -> io::Result<HelperResponse> {
         loop {
-            if let Some((answer, length)) = protocol::decode(&self.read_buffer)? {
+            if let Some((response, length)) = protocol::decode(&self.read_buffer)? {
                 self.read_buffer.drain(..length);
-                return Ok(answer);
+                return Ok(response);
             }
             if self.socket.read_buf(&mut self.read_buffer).await? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
@@ -187,7 +195,7 @@ impl Drop for HelperProcess {
     }
 }
 
-/// Where a helper is in its life.
+/// The phase of a helper's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Running,
@@ -195,7 +203,7 @@ enum Phase {
     Exited,
 }
 
-/// A helper's life, known to who holds it and to who waits for its end.
+/// The state of a helper, shared between its [`HelperProcess`] and the task that reaps it.
 #[derive(Debug)]
 struct HelperState {
     phase: watch::Sender<Phase>,
@@ -225,7 +233,7 @@ impl HelperState {
     }
 }
 
-/// How many helpers were let go of and are not gone yet.
+/// The number of helpers that were released and have not exited yet.
 #[derive(Debug, Default)]
 pub(crate) struct PendingTeardowns {
     count: watch::Sender<isize>,
@@ -236,9 +244,9 @@ impl PendingTeardowns {
         self.count.send_modify(|count| *count += change);
     }
 
-    /// Waits until there are none.
+    /// Waits until the number is zero.
     pub(crate) async fn drained(&self) {
-        // Its sender lives as long as this.
+        // The sender is in `self`, so this cannot fail.
         let _ = self.count.subscribe().wait_for(|count| *count <= 0).await;
     }
 }

@@ -1,4 +1,4 @@
-//! The descendants of this process: who they are, what they take, and their end.
+//! The descendants of the helper process: listing them, measuring their memory, and killing all of them.
 
 use std::collections::HashSet;
 use std::fs;
@@ -11,31 +11,32 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_se
 /// A process as `/proc/PID/stat` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
-    /// Its id.
+    /// The process id.
     pub pid: i32,
-    /// Its parent's.
+    /// The process id of its parent.
     pub parent: i32,
-    /// How many threads it has.
+    /// The number of its threads.
     pub threads: u32,
-    /// The time it has computed, in clock ticks.
+    /// The processor time it has used in user and kernel mode, in clock ticks.
     pub cpu_ticks: u64,
-    /// When it began, in clock ticks since the machine did: with its id, this tells it from a later one.
+    /// Its start time, in clock ticks since boot. Together with `pid` it identifies the process even if the id
+    /// is reused.
     pub start_ticks: u64,
-    /// The pages it has in memory.
+    /// The number of its pages in memory.
     pub resident_pages: u64,
 }
 
 impl Process {
-    /// Reads one, none where it is gone.
+    /// Reads the entry of a process. `None` if the process is gone.
     fn read(pid: i32) -> Option<Self> {
         Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// The fields are those of `proc_pid_stat(5)`. The name, in parentheses, may contain anything.
+    /// Parses a line in the format of `proc_pid_stat(5)`. The name, in parentheses, may contain any characters.
     fn parse(stat: &str) -> Option<Self> {
         let pid = stat.split_once(' ')?.0.parse().ok()?;
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
-        // The state, the third field, is the first behind the name.
+        // `fields` begins after the name, with the state, which is field 3 of the manual page.
         let number = |field: usize| fields.get(field.checked_sub(3)?)?.parse::<u64>().ok();
         Some(Self {
             pid,
@@ -48,47 +49,48 @@ impl Process {
     }
 }
 
-/// All descendants of this process, those that ended and were not waited for among them.
+/// Lists all descendants of this process, including zombies.
 pub(crate) fn list_all() -> Vec<Process> {
     list_up_to(usize::MAX)
 }
 
-/// So many of them, or all if there are no more: who multiply faster than they are counted need not be.
-pub(crate) fn list_up_to(most: usize) -> Vec<Process> {
+/// Lists the descendants of this process, and may stop once it has found `max`. Without that bound, listing a
+/// fork bomb that grows faster than it is read would not end.
+pub(crate) fn list_up_to(max: usize) -> Vec<Process> {
     let own = std::process::id();
     if Path::new("/proc/thread-self/children").exists() {
-        list_by_children(own, most)
+        list_by_children(own, max)
     } else {
         list_by_parents(own)
     }
 }
 
-/// By the kernel's lists of children, which cost the more the more descendants there are.
-fn list_by_children(own: u32, most: usize) -> Vec<Process> {
+/// Finds descendants by the kernel's lists of children. The cost grows with the number of descendants.
+fn list_by_children(own: u32, max: usize) -> Vec<Process> {
     let Ok(own) = i32::try_from(own) else { return Vec::new() };
     let mut seen = HashSet::from([own]);
-    let mut open = vec![own];
+    let mut pending = vec![own];
     let mut found = Vec::new();
-    while let Some(pid) = open.pop() {
+    while let Some(pid) = pending.pop() {
         for child in child_pids(pid) {
-            if found.len() >= most {
+            if found.len() >= max {
                 return found;
             }
             if seen.insert(child) {
                 found.extend(Process::read(child));
-                open.push(child);
+                pending.push(child);
             }
         }
     }
     found
 }
 
-/// The ids of this process's own children. Those that lost their parent are among them.
+/// The ids of this process's children, including the orphans that it has adopted as their subreaper.
 pub(crate) fn own_child_pids() -> Vec<i32> {
     i32::try_from(std::process::id()).map(child_pids).unwrap_or_default()
 }
 
-/// The children of each thread of a process.
+/// The ids of the children of all threads of a process.
 fn child_pids(pid: i32) -> Vec<i32> {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     threads
@@ -98,28 +100,28 @@ fn child_pids(pid: i32) -> Vec<i32> {
         .collect()
 }
 
-/// By every process's parent, which costs the more the more processes the machine has.
+/// Finds descendants by the parent of every process. The cost grows with the number of processes on the machine.
 fn list_by_parents(own: u32) -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    let every: Vec<Process> = entries
+    let all: Vec<Process> = entries
         .flatten()
         .filter_map(|entry| Process::read(entry.file_name().to_str()?.parse().ok()?))
         .collect();
-    descendants_of(own, &every)
+    descendants_of(own, &all)
 }
 
-/// Those of `every` that descend from `own`.
-fn descendants_of(own: u32, every: &[Process]) -> Vec<Process> {
+/// The processes of `all` that descend from `own`.
+fn descendants_of(own: u32, all: &[Process]) -> Vec<Process> {
     let Ok(own) = i32::try_from(own) else { return Vec::new() };
     let mut known = HashSet::from([own]);
     loop {
-        let more: Vec<i32> = every
+        let more: Vec<i32> = all
             .iter()
             .filter(|process| known.contains(&process.parent) && !known.contains(&process.pid))
             .map(|process| process.pid)
             .collect();
         if more.is_empty() {
-            return every
+            return all
                 .iter()
                 .filter(|process| process.pid != own && known.contains(&process.pid))
                 .copied()
@@ -129,8 +131,8 @@ fn descendants_of(own: u32, every: &[Process]) -> Vec<Process> {
     }
 }
 
-/// What a process has in memory of its own and its share of what it shares, in bytes; none where that is not
-/// told.
+/// The proportional set size of a process in bytes: its private memory and its share of shared memory. `None` if
+/// the kernel does not report it.
 pub(crate) fn proportional_memory(pid: i32) -> Option<u64> {
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     let kib: u64 =
@@ -138,12 +140,11 @@ pub(crate) fn proportional_memory(pid: i32) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// Ends all descendants. They are stopped first, each sweep finding those that the ones before had yet to
-/// start, so that nothing is left that could start another; then they are killed. This process must be their
-/// subreaper.
+/// Kills all descendants and returns when none is left. It first stops them, and repeats the sweep until it finds
+/// no new ones, so that none can fork any more; then it kills them. This process must be their subreaper.
 pub(crate) fn kill_all() {
     let mut stopped = HashSet::new();
-    // A sweep that finds nobody new ends it; a bomb cannot win, as its stopped parts no longer fork.
+    // A fork bomb cannot keep this up for long, because its stopped processes no longer fork.
     for _ in 0..1000 {
         let new: Vec<Process> = list_all()
             .into_iter()
@@ -168,22 +169,22 @@ pub(crate) fn kill_all() {
     }
 }
 
-/// Gives the killed a moment to go.
+/// Gives killed processes a moment to exit.
 #[expect(clippy::disallowed_methods, reason = "the helper has one thread, no runtime and nothing else to do")]
 fn pause() {
     std::thread::sleep(Duration::from_micros(300));
 }
 
-/// Whether this process has children.
+/// Whether this process still has children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReapOutcome {
-    /// It has.
+    /// Some children have not exited.
     ChildrenRemain,
-    /// It has not, and so has no descendants either.
+    /// There are no children, and so no descendants either.
     NoChildren,
 }
 
-/// Waits for the children that have ended.
+/// Reaps the children that have exited, without waiting for others.
 pub(crate) fn reap_children() -> ReapOutcome {
     loop {
         match rustix::process::wait(WaitOptions::NOHANG) {
@@ -194,12 +195,12 @@ pub(crate) fn reap_children() -> ReapOutcome {
     }
 }
 
-/// Sends a signal to this very process, and not to a later one with its id.
+/// Sends a signal to a process, unless its id now belongs to another one.
 fn send_signal(process: Process, signal: Signal) {
     let Some(pid) = Pid::from_raw(process.pid) else { return };
     let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return };
     if Process::read(process.pid).is_some_and(|now| now.start_ticks == process.start_ticks) {
-        // One that has just ended needs no signal.
+        // This fails if the process has just exited, which is as good.
         let _ = pidfd_send_signal(handle, signal);
     }
 }

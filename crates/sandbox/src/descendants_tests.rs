@@ -37,31 +37,30 @@ fn a_child_is_found_both_ways() {
     let pid = i32::try_from(child.id()).unwrap();
     let own = std::process::id();
     let has = |found: Vec<Process>| found.iter().any(|process| process.pid == pid);
-    let (list_by_children, list_by_parents) =
-        (has(list_by_children(own, usize::MAX)), has(list_by_parents(own)));
+    let (by_children, by_parents) = (has(list_by_children(own, usize::MAX)), has(list_by_parents(own)));
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(list_by_children && list_by_parents);
+    assert!(by_children && by_parents);
 }
 
 proptest! {
     #[test]
     fn descendants_are_those_whose_line_leads_here(parents in prop::collection::vec(0_i32..30, 30)) {
-        // Process n has a parent below n, so there are no circles; 0 has none.
-        let every: Vec<Process> =
+        // The parent of process n has a lower id, so there are no cycles; process 0 has no parent.
+        let all: Vec<Process> =
             parents.iter().enumerate().skip(1).map(|(pid, parent)| {
                 let pid = i32::try_from(pid).unwrap();
                 process(pid, parent % pid)
             }).collect();
-        let found: HashSet<i32> = descendants_of(5, &every).iter().map(|process| process.pid).collect();
-        for start in &every {
-            let mut line = Some(start.parent);
-            let mut leads = false;
-            while let Some(pid) = line {
-                leads |= pid == 5;
-                line = every.iter().find(|process| process.pid == pid).map(|process| process.parent);
+        let found: HashSet<i32> = descendants_of(5, &all).iter().map(|process| process.pid).collect();
+        for start in &all {
+            let mut ancestor = Some(start.parent);
+            let mut descends = false;
+            while let Some(pid) = ancestor {
+                descends |= pid == 5;
+                ancestor = all.iter().find(|process| process.pid == pid).map(|process| process.parent);
             }
-            prop_assert_eq!(found.contains(&start.pid), leads && start.pid != 5);
+            prop_assert_eq!(found.contains(&start.pid), descends && start.pid != 5);
         }
     }
 

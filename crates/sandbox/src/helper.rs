@@ -1,5 +1,5 @@
-//! The helper: it stands outside of what it starts, watches it, and ends it with all its descendants once the
-//! program has ended, has taken too much, or the engine has let go, be it by dying.
+//! The helper process. It stays outside of the sandbox, starts the program, watches it, and ends all its
+//! descendants when the program ends or exceeds a limit, or when the engine closes the socket or dies.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,29 +18,29 @@ use crate::protocol::{self, AppliedIsolation, HelperRequest, HelperResponse, Pro
 use crate::usage::UsageMonitor;
 use crate::{ExitStatus, descendants, program};
 
-/// How long the program-to-be may take to become it.
+/// How long the forked helper may take to confine itself and execute the program.
 const START_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Where a program is started as a helper, this is all it does: it obeys the one who holds the other end of
-/// its standard input, which is a socket. Started otherwise, it fails.
+/// The main function of a process that was started as a helper. It takes its request from its standard input,
+/// which must be a socket, and returns an error code otherwise.
 ///
-/// It closes all other files first, so it must come before whatever opens any.
+/// It first closes all file descriptors but the standard ones, so it must be called before any are opened.
 pub fn helper_main() -> ExitCode {
     close_inherited_fds();
     let Ok(socket) = std::io::stdin().as_fd().try_clone_to_owned() else { return ExitCode::FAILURE };
     let mut socket = UnixStream::from(socket);
     match protocol::receive_with_pipes::<HelperRequest>(&mut socket) {
-        Ok((HelperRequest::Hold(job), pipes)) => supervise(&mut socket, job, pipes),
-        Ok((HelperRequest::Become(job), pipes)) => {
-            program::exec_program(&mut socket, &job, pipes);
+        Ok((HelperRequest::Hold(spec), pipes)) => supervise(&mut socket, spec, pipes),
+        Ok((HelperRequest::Become(spec), pipes)) => {
+            program::exec_program(&mut socket, &spec, pipes);
             ExitCode::FAILURE
         }
         Err(_) => ExitCode::FAILURE,
     }
 }
 
-/// Closes all files but the standard ones: an engine's may have been inherited by accident, and must not go
-/// on to the program.
+/// Closes all file descriptors but the standard ones: the engine's may have been inherited by accident, and
+/// must not reach the program.
 fn close_inherited_fds() {
     let listed = std::fs::read_dir("/proc/self/fd").map(|entries| {
         entries
@@ -50,64 +50,66 @@ fn close_inherited_fds() {
     });
     for file in listed.unwrap_or_else(|_| (3..1024).collect()) {
         if file > 2 {
-            // The list's own file is closed already.
+            // The descriptor that listed the folder is closed already.
             let _ = nix::unistd::close(file);
         }
     }
 }
 
-/// Holds one program from its start to its end.
-fn supervise(socket: &mut UnixStream, job: ProgramSpec, pipes: [OwnedFd; 3]) -> ExitCode {
-    // An engine's terminal and group are not the program's. The first in a session of its own has it already.
+/// Runs one program from its start to its end, and reports the end.
+fn supervise(socket: &mut UnixStream, spec: ProgramSpec, pipes: [OwnedFd; 3]) -> ExitCode {
+    // The program must not share the engine's terminal and process group. This fails only for a process group
+    // leader, which has its own.
     let _ = rustix::process::setsid();
-    let answer = match run_program(socket, job, pipes) {
-        Ok(ended) => HelperResponse::Ended(ended),
-        Err(answer) => answer,
+    let response = match run_program(socket, spec, pipes) {
+        Ok(status) => HelperResponse::Ended(status),
+        Err(response) => response,
     };
-    match protocol::send(socket, &answer) {
+    match protocol::send(socket, &response) {
         Ok(()) => ExitCode::SUCCESS,
-        // Nobody wants to know any more.
+        // The engine has closed the socket.
         Err(_) => ExitCode::FAILURE,
     }
 }
 
-/// Runs it. Whatever comes of it, none of it is left.
+/// Runs the program, and ends all its descendants whatever the outcome.
 fn run_program(
     socket: &mut UnixStream,
-    mut job: ProgramSpec,
+    mut spec: ProgramSpec,
     pipes: [OwnedFd; 3],
 ) -> Result<ExitStatus, HelperResponse> {
     let failed = |error: io::Error| HelperResponse::Failed(error.to_string());
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|error| failed(error.into()))?;
-    let cgroup = Cgroup::new(job.limits.processes);
-    job.counted = cgroup.is_some();
+    let cgroup = Cgroup::new(spec.limits.processes);
+    spec.counted = cgroup.is_some();
     let mut guard = None;
-    let outcome = spawn_self().map_err(failed).and_then(|(child, theirs)| {
+    let outcome = spawn_self().map_err(failed).and_then(|(child, child_socket)| {
         if let Some(cgroup) = &cgroup {
             cgroup.add_process(child.id()).map_err(failed)?;
         }
-        let attributes = MetadataGuard::snapshot(&job.workspace);
-        let reached = launch_program(theirs, &job, pipes)?;
-        guard = (job.confined && !reached.mounts).then_some(attributes);
-        protocol::send(socket, &HelperResponse::Running(reached)).map_err(failed)?;
-        monitor(socket, &child, &job, guard.as_mut()).map_err(failed)
+        let snapshot = MetadataGuard::snapshot(&spec.workspace);
+        let isolation = launch_program(child_socket, &spec, pipes)?;
+        guard = (spec.confined && !isolation.mounts).then_some(snapshot);
+        protocol::send(socket, &HelperResponse::Running(isolation)).map_err(failed)?;
+        monitor(socket, &child, &spec, guard.as_mut()).map_err(failed)
     });
     #[cfg(feature = "sabotage")]
-    if job.let_go {
+    if spec.let_go {
         return outcome;
     }
     if let Some(cgroup) = &cgroup {
         cgroup.forbid_forks();
     }
     descendants::kill_all();
-    if let Some(attributes) = &mut guard {
-        attributes.restore();
+    if let Some(guard) = &mut guard {
+        guard.restore();
     }
     outcome
 }
 
-/// Starts this very program again, to become the one that is wanted.
+/// Starts this executable once more, as the process that confines itself and executes the program. Returns it
+/// with the helper's end of a socket to it.
 fn spawn_self() -> io::Result<(Child, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
     ours.set_read_timeout(Some(START_TIMEOUT))?;
@@ -118,52 +120,53 @@ fn spawn_self() -> io::Result<(Child, UnixStream)> {
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        // A signal to the program's group is not for the helper.
+        // A signal to the program's process group must not reach the helper.
         .process_group(0)
         .spawn()?;
     Ok((child, ours))
 }
 
-/// Has it become the program, and waits until that runs: the socket closes then. The pipes are its alone from
-/// here on.
+/// Sends the program's specification to the forked helper and waits until it executes the program, which closes
+/// the socket. The helper's copies of the pipes are closed.
 fn launch_program(
     mut socket: UnixStream,
-    job: &ProgramSpec,
+    spec: &ProgramSpec,
     pipes: [OwnedFd; 3],
 ) -> Result<AppliedIsolation, HelperResponse> {
     let failed = |error: io::Error| HelperResponse::Failed(error.to_string());
     let [stdin, stdout, stderr] = &pipes;
-    let order = HelperRequest::Become(job.clone());
-    protocol::send_with_pipes(&mut socket, &order, [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()])
+    let request = HelperRequest::Become(spec.clone());
+    protocol::send_with_pipes(&mut socket, &request, [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()])
         .map_err(failed)?;
     drop(pipes);
-    let mut reached = None;
+    let mut isolation = None;
     loop {
         match protocol::receive(&mut socket) {
-            Ok(Some(HelperResponse::Confined(how_far))) => reached = Some(how_far),
-            Ok(Some(refusal)) => return Err(refusal),
+            Ok(Some(HelperResponse::Confined(applied))) => isolation = Some(applied),
+            Ok(Some(failure)) => return Err(failure),
             Ok(None) => {
-                return reached.ok_or_else(|| HelperResponse::Failed("what confines a program died".into()));
+                return isolation
+                    .ok_or_else(|| HelperResponse::Failed("the process died while confining itself".into()));
             }
             Err(error) => return Err(failed(error)),
         }
     }
 }
 
-/// Watches the program until it ends, takes too much, or is let go of.
+/// Watches the program until it ends or exceeds a limit, or the engine closes the socket.
 fn monitor(
     socket: &UnixStream,
     child: &Child,
-    job: &ProgramSpec,
+    spec: &ProgramSpec,
     mut guard: Option<&mut MetadataGuard>,
 ) -> io::Result<ExitStatus> {
     let pid = Pid::from_child(child);
     let handle = pidfd_open(pid, PidfdFlags::empty())?;
-    let mut watch = UsageMonitor::new(&job.limits, &job.workspace);
+    let mut usage = UsageMonitor::new(&spec.limits, &spec.workspace);
     loop {
-        let pause = match watch.check() {
+        let pause = match usage.check() {
             Ok(pause) => pause,
-            Err(excess) => return Ok(ExitStatus::OverLimit(excess)),
+            Err(exceeded) => return Ok(ExitStatus::OverLimit(exceeded)),
         };
         let mut events =
             [PollFd::new(&handle, PollFlags::IN), PollFd::new(socket, PollFlags::IN | PollFlags::RDHUP)];
@@ -171,21 +174,21 @@ fn monitor(
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let [ended, let_go] = events.map(|event| !event.revents().is_empty());
-        if ended && let Some(ended) = try_wait(pid)? {
-            return Ok(ended);
+        let [exited, released] = events.map(|event| !event.revents().is_empty());
+        if exited && let Some(status) = try_wait(pid)? {
+            return Ok(status);
         }
-        if let_go {
+        if released {
             return Ok(ExitStatus::Signalled(libc::SIGKILL));
         }
         reap_orphans(pid);
-        if let Some(attributes) = &mut guard {
-            attributes.restore();
+        if let Some(guard) = &mut guard {
+            guard.restore();
         }
     }
 }
 
-/// How the program ended, if it has.
+/// Returns how the program ended, or `None` while it runs.
 fn try_wait(pid: Pid) -> io::Result<Option<ExitStatus>> {
     let Some((_, status)) = rustix::process::waitpid(Some(pid), WaitOptions::NOHANG)? else {
         return Ok(None);
@@ -196,21 +199,21 @@ fn try_wait(pid: Pid) -> io::Result<Option<ExitStatus>> {
         .or_else(|| status.terminating_signal().map(ExitStatus::Signalled)))
 }
 
-/// Waits for what the program's children left behind, but not for the program itself.
+/// Reaps ended orphans of the program's descendants, but not the program itself.
 fn reap_orphans(program: Pid) {
     let program = program.as_raw_nonzero().get();
     for process in descendants::own_child_pids() {
         if process != program
             && let Some(pid) = Pid::from_raw(process)
         {
-            // It may still run.
+            // A child that still runs is reaped later.
             let _ = rustix::process::waitpid(Some(pid), WaitOptions::NOHANG);
         }
     }
 }
 
 fn timespec(pause: Duration) -> Timespec {
-    // A pause is a fraction of a second.
+    // Pauses are shorter than a second, so the conversion never saturates.
     Timespec {
         tv_sec: i64::try_from(pause.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(pause.subsec_nanos()),

@@ -1,4 +1,5 @@
-//! Which files a program may reach, by Landlock: whatever is not named here is out of reach.
+//! The Landlock rules of a program: the files that it may read, write and execute. All other files, TCP unless the
+//! network is on, abstract sockets outside of the sandbox and signals to processes outside are denied.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,14 +12,15 @@ use landlock::{
 
 use crate::HiddenFiles;
 
-/// The oldest Landlock with all that is needed: it bounds signals and abstract sockets too (Linux 6.12).
+/// The oldest Landlock version with all required features: it also restricts signals and abstract sockets
+/// (Linux 6.12).
 const REQUIRED_ABI: ABI = ABI::V6;
 
 /// The system's programs and libraries.
 pub(crate) const PROGRAM_PATHS: [&str; 8] =
     ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"];
 
-/// What the loader, the resolver, the lists of users and TLS need, and the time zone.
+/// The files of `/etc` that the loader, the resolver, the user database, TLS and the time zone need.
 const ETC_PATHS: [&str; 28] = [
     "/etc/ld.so.cache",
     "/etc/ld.so.conf",
@@ -50,31 +52,31 @@ const ETC_PATHS: [&str; 28] = [
     "/etc/timezone",
 ];
 
-/// Devices that hold nothing and reach nobody.
+/// Devices that programs may read and write, because they neither store nor transmit data.
 const DEVICE_PATHS: [&str; 3] = ["/dev/null", "/dev/zero", "/dev/full"];
 
-/// Devices that are read alone.
+/// Devices that programs may only read.
 const RANDOM_DEVICE_PATHS: [&str; 2] = ["/dev/random", "/dev/urandom"];
 
-/// What may be done where.
+/// The paths that a program may access, by kind of access.
 #[derive(Debug)]
 pub(crate) struct AccessProfile {
-    /// Read, written and executed.
+    /// Read, write and execute.
     workspace: PathBuf,
-    /// Read and executed.
+    /// Read and execute.
     programs: Vec<PathBuf>,
-    /// Listed, and no more: what is in them has rules of its own.
+    /// List only. The entries of these folders have rules of their own.
     list_only: Vec<PathBuf>,
     /// Read.
     read_only: Vec<PathBuf>,
-    /// Read and written, and nothing made in it.
+    /// Read and write existing files.
     devices: Vec<PathBuf>,
-    /// Whether TCP is refused here too.
+    /// Whether TCP is allowed.
     network: bool,
 }
 
 impl AccessProfile {
-    /// What a program with this workspace may reach.
+    /// The profile of a program with this workspace, these readable folders and the hidden files in them.
     pub(crate) fn new(
         workspace: &Path,
         (readable, hidden): (&[PathBuf], &[HiddenFiles]),
@@ -89,18 +91,19 @@ impl AccessProfile {
         programs.extend(exposed.readable);
         let mut data = paths(&ETC_PATHS);
         data.extend(paths(&RANDOM_DEVICE_PATHS));
-        let listed = exposed.list_only;
+        let list_only = exposed.list_only;
         Self {
             workspace: workspace.into(),
             programs,
-            list_only: listed,
+            list_only,
             read_only: data,
             devices: paths(&DEVICE_PATHS),
             network,
         }
     }
 
-    /// Confines this thread, and what it becomes or starts, to it.
+    /// Applies the profile to this thread, the program that it executes, and its descendants. This cannot be
+    /// undone.
     pub(crate) fn enforce(&self) -> Result<(), String> {
         let workspace = PathFd::new(&self.workspace).map_err(|error| error.to_string())?;
         let status = self
@@ -110,35 +113,35 @@ impl AccessProfile {
         if status.ruleset == RulesetStatus::FullyEnforced && status.no_new_privs {
             return Ok(());
         }
-        Err(format!("Landlock enforces it in part alone ({:?})", status.ruleset))
+        Err(format!("Landlock enforces only a part of the rules ({:?})", status.ruleset))
     }
 
     fn ruleset(&self, workspace: PathFd) -> Result<RulesetCreated, RulesetError> {
-        let run = AccessFs::Execute | AccessFs::ReadFile | AccessFs::ReadDir;
+        let execute = AccessFs::Execute | AccessFs::ReadFile | AccessFs::ReadDir;
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
         let write = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate;
         base_ruleset(self.network)?
             .create()?
             .add_rule(PathBeneath::new(workspace, workspace_access()))?
-            .add_rules(path_beneath_rules(&self.programs, run))?
+            .add_rules(path_beneath_rules(&self.programs, execute))?
             .add_rules(path_beneath_rules(&self.list_only, AccessFs::ReadDir))?
             .add_rules(path_beneath_rules(&self.read_only, read))?
             .add_rules(path_beneath_rules(&self.devices, write))
     }
 }
 
-/// The hidden files that there are, by their real paths.
+/// The real paths of the hidden files that exist now.
 fn hidden_files(hidden: &[HiddenFiles]) -> BTreeSet<PathBuf> {
-    let of = |HiddenFiles { folder, ending }: &HiddenFiles| {
+    let matching = |HiddenFiles { folder, ending }: &HiddenFiles| {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
         let found = entries.filter(|entry| entry.file_name().as_encoded_bytes().ends_with(ending.as_bytes()));
         found.filter_map(|entry| fs::canonicalize(entry.path()).ok()).collect::<Vec<_>>()
     };
-    hidden.iter().flat_map(of).collect()
+    hidden.iter().flat_map(matching).collect()
 }
 
-/// What of readable folders is exposed. A rule covers all below it, so a folder with a hidden file somewhere in it is
-/// exposed entry by entry; an entry that comes later is not.
+/// The paths within readable folders that get rules. A rule covers everything below its path, so a folder that
+/// contains a hidden file at any depth gets one rule per entry; entries that are created later have no rule.
 #[derive(Default)]
 struct ExposedPaths {
     hidden: BTreeSet<PathBuf>,
@@ -149,7 +152,7 @@ struct ExposedPaths {
 
 impl ExposedPaths {
     fn add(&mut self, path: &Path) {
-        // Also by another name, or through a link, it is the same file.
+        // The real path, so that a hidden file stays hidden under another name or through a link.
         let Ok(real) = fs::canonicalize(path) else { return };
         if self.hidden.contains(&real) || !self.visited.insert(real.clone()) {
             return;
@@ -164,18 +167,19 @@ impl ExposedPaths {
     }
 }
 
-/// Whether this kernel can enforce a profile.
+/// Checks whether this kernel can enforce a profile. The error is the innermost cause.
 pub(crate) fn check_supported() -> Result<(), String> {
     base_ruleset(false).and_then(Ruleset::create).map(drop).map_err(|error| {
         let mut reason: &dyn std::error::Error = &error;
-        while let Some(deeper) = reason.source() {
-            reason = deeper;
+        while let Some(source) = reason.source() {
+            reason = source;
         }
         reason.to_string()
     })
 }
 
-/// A ruleset that handles all that the needed Landlock knows, and so allows nothing of it yet.
+/// A ruleset that handles all access rights of the required version, and so denies all of them until rules are
+/// added.
 fn base_ruleset(network: bool) -> Result<Ruleset, RulesetError> {
     let ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
@@ -184,7 +188,8 @@ fn base_ruleset(network: bool) -> Result<Ruleset, RulesetError> {
     if network { Ok(ruleset) } else { ruleset.handle_access(AccessNet::from_all(REQUIRED_ABI)) }
 }
 
-/// Everything but to make devices and sockets, which are doors to others.
+/// All access rights except for making device nodes and sockets and for device ioctls: these lead out of the
+/// sandbox.
 fn workspace_access() -> BitFlags<AccessFs> {
     AccessFs::from_all(REQUIRED_ABI)
         & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::MakeSock | AccessFs::IoctlDev)

@@ -1,5 +1,9 @@
-//! The sandbox: runs a program so that it can reach only what it was given, takes only its share of the
-//! machine, and ends with all its descendants when its caller lets go of it, however that comes about.
+//! Runs programs in a sandbox. A program reaches only the files, sockets and processes that it was given, stays
+//! within its resource limits, and ends with all its descendants when its [`Child`] is dropped or the caller's
+//! process dies.
+//!
+//! The caller starts a helper process, which stays outside of the sandbox, watches the program and ends it.
+//! `docs/sandbox.md` describes the mechanisms and the known gaps.
 
 mod cgroup;
 mod child;
@@ -29,87 +33,89 @@ use crate::protocol::{AppliedIsolation, ProcessCounter, ProgramSpec};
 pub use crate::child::Child;
 pub use crate::helper::helper_main;
 
-/// The argument with which `roundhouse` is a helper.
+/// The hidden subcommand that makes `roundhouse` run as a sandbox helper.
 pub const HELPER_ARG: &str = "__sandbox";
 
-/// How to start the helper that stands between an engine and what it runs: a program that calls
+/// How to start the helper process between an engine and a sandboxed program: a program that calls
 /// [`helper_main`] when it is started with these arguments.
 #[derive(Clone, Debug)]
 pub struct HelperCommand {
-    /// The program, such as `/proc/self/exe`.
+    /// The executable, such as `/proc/self/exe`.
     pub program: PathBuf,
-    /// Its arguments.
+    /// The arguments that follow the program's name.
     pub args: Vec<OsString>,
 }
 
 impl HelperCommand {
-    /// This very program, which is `roundhouse`.
+    /// The running executable, called with [`HELPER_ARG`]. Only for executables that handle that argument.
     pub fn current_exe() -> Self {
         Self { program: "/proc/self/exe".into(), args: vec![HELPER_ARG.into()] }
     }
 }
 
-/// What holds for all that is run in one sandbox.
+/// The settings shared by all programs of one [`Sandbox`].
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// How to start the helper.
     pub helper: HelperCommand,
-    /// The folder that may be read and written, made where it is missing. Temporary files go into it too.
+    /// The folder that programs may read, write and execute. It is created if missing, and also holds
+    /// temporary files.
     pub workspace: PathBuf,
-    /// Folders that may be read and executed beside the system's programs.
+    /// Further folders that programs may read and execute, besides those of the system.
     pub readable: Vec<PathBuf>,
-    /// Files in those folders that may not be read all the same.
+    /// Files in `readable` that programs may not read.
     pub hidden: Vec<HiddenFiles>,
-    /// Whether programs run although this kernel cannot confine them.
+    /// Whether programs run even if this kernel cannot confine them.
     pub allow_unconfined: bool,
 }
 
-/// The files of a folder whose names end in the same way.
+/// The files of one folder whose names have a given ending.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HiddenFiles {
-    /// The folder.
+    /// The folder. Files in its subfolders are not included.
     pub folder: PathBuf,
-    /// What the names end with.
+    /// The last characters of the names, such as `.json`.
     pub ending: String,
 }
 
-/// How far this machine lets programs be confined.
+/// The isolation that this machine supports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Confinement {
-    /// For the log and for telemetry, such as `landlock, seccomp, processes by cgroup, mounts read-only`.
-    /// What comes after the second is known once a program has run.
+    /// The level for logs and telemetry, such as `landlock, seccomp, processes by cgroup, mounts read-only`.
+    /// The items after the second are known once a program has run.
     pub level: String,
-    /// Whether what the sandbox promises about files, sockets and signals holds.
+    /// Whether the guarantees about files, sockets and signals hold.
     pub enforced: bool,
 }
 
 /// A program to run.
 #[derive(Clone, Debug)]
 pub struct Command {
-    /// The program and its arguments. A bare name is looked for in the sandbox's `PATH`.
+    /// The program and its arguments. A bare name is looked up in the sandbox's `PATH`.
     pub argv: Vec<OsString>,
-    /// The folder it begins in, relative to the workspace or absolute.
+    /// The working directory, absolute or relative to the workspace.
     pub folder: PathBuf,
-    /// What its environment has beside what every program gets (`PATH`, `HOME`, `TMPDIR`, `LANG`).
+    /// Environment variables in addition to those that every program gets (`PATH`, `HOME`, `TMPDIR`, `LANG`,
+    /// `GIT_CONFIG_NOSYSTEM`).
     pub env: Vec<(OsString, OsString)>,
-    /// Whether it may open network connections.
+    /// Whether the program may open network connections.
     pub network: bool,
-    /// What it may take.
+    /// The limits of the program and its descendants.
     pub limits: Limits,
 }
 
-/// What a program and all its descendants may take.
+/// The resource limits of a program and all its descendants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// How long it may run; none for a server, which runs until it is let go of.
+    /// The maximum run time. `None` for a server, which runs until its [`Child`] is dropped.
     pub time: Option<Duration>,
-    /// How much memory, in bytes, all together.
+    /// The memory of all processes together, in bytes.
     pub memory: u64,
-    /// How large a file may become, in bytes.
+    /// The size of each file written, in bytes.
     pub file_size: u64,
-    /// How many processes and threads there may be at once.
+    /// The number of processes and threads at one time.
     pub processes: u32,
-    /// How much room it must leave on the workspace's file system, in bytes.
+    /// The free space that must remain on the workspace's file system, in bytes.
     pub disk_left: u64,
 }
 
@@ -128,39 +134,39 @@ impl Default for Limits {
 /// How a program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExitStatus {
-    /// By itself, with this code.
+    /// It exited with this code.
     Exited(i32),
-    /// By this signal.
+    /// It was terminated by this signal.
     Signalled(i32),
-    /// It took more than it may.
+    /// It exceeded a limit and was ended by the helper.
     OverLimit(ExceededLimit),
 }
 
-/// What a program took too much of.
+/// The limit that a program exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExceededLimit {
-    /// Time.
+    /// [`Limits::time`].
     Time,
-    /// Memory.
+    /// [`Limits::memory`].
     Memory,
-    /// Processes.
+    /// [`Limits::processes`].
     Processes,
-    /// Room on the disk.
+    /// [`Limits::disk_left`].
     Disk,
 }
 
 /// Why a program could not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
-    /// This machine cannot confine it, and nobody has allowed that it runs all the same.
+    /// This machine cannot confine programs, and [`Settings::allow_unconfined`] is off.
     #[error("programs cannot be confined on this machine ({0}), so none are run")]
     Unconfined(String),
-    /// There is no such program, or it may not be executed.
+    /// The program does not exist, or may not be executed.
     #[error("`{program}` cannot be run: {reason}")]
     Program {
-        /// The program.
+        /// The name or path from the command.
         program: String,
-        /// Why.
+        /// The system's error, with advice where there is any.
         reason: String,
     },
     /// The sandbox itself failed.
@@ -168,28 +174,28 @@ pub enum SandboxError {
     Helper(String),
 }
 
-/// See the module.
+/// Starts programs that are confined to one workspace.
 #[derive(Debug)]
 pub struct Sandbox {
     settings: Settings,
-    /// Further folders that may be read and executed.
+    /// The folders of [`Self::set_executable`].
     executable: Mutex<Vec<PathBuf>>,
-    /// Why this machine cannot confine programs, where it cannot.
+    /// Why this machine cannot confine programs. `None` if it can.
     unsupported_reason: Option<String>,
     applied_isolation: OnceLock<AppliedIsolation>,
     pending_teardowns: Arc<PendingTeardowns>,
 }
 
-/// Where programs are looked for.
+/// The `PATH` of programs.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The folder for temporary files, in the workspace.
 const TEMP_DIR: &str = ".tmp";
-/// What the workspace's owner must be able to do with it.
+/// The permissions on the workspace that its owner always keeps.
 const OWNER_RWX: u32 = 0o700;
 
 impl Sandbox {
-    /// A sandbox, once it is known what this machine can confine. It asks the kernel, and starts nothing.
+    /// Checks whether this kernel can confine programs. It starts no process.
     pub fn new(settings: Settings) -> Self {
         let missing = landlock::check_supported().err();
         Self {
@@ -201,42 +207,42 @@ impl Sandbox {
         }
     }
 
-    /// Folders that programs may read and execute from now on, beside those of the settings.
+    /// Sets the folders that programs started from now on may read and execute, besides those of the settings.
     pub fn set_executable(&self, folders: Vec<PathBuf>) {
         *self.executable.lock().unwrap_or_else(PoisonError::into_inner) = folders;
     }
 
-    /// All folders that may be read and executed beside the system's.
+    /// All folders besides the system's that programs may read and execute.
     fn readable(&self) -> Vec<PathBuf> {
         let executable = self.executable.lock().unwrap_or_else(PoisonError::into_inner);
         self.settings.readable.iter().chain(executable.iter()).cloned().collect()
     }
 
-    /// How far programs are confined.
+    /// Returns the isolation level of programs.
     pub fn confinement(&self) -> Confinement {
         let mut level = match &self.unsupported_reason {
             None => "landlock, seccomp".to_owned(),
             Some(missing) => format!("unconfined (Landlock: {missing})"),
         };
-        if let Some(reached) = self.applied_isolation.get() {
-            level.push_str(match reached.counting {
+        if let Some(isolation) = self.applied_isolation.get() {
+            level.push_str(match isolation.counting {
                 ProcessCounter::Cgroup => ", processes by cgroup",
                 ProcessCounter::UserNamespace => ", processes by user namespace",
                 ProcessCounter::Helper => ", processes by helper",
             });
-            if reached.mounts {
+            if isolation.mounts {
                 level.push_str(", mounts read-only");
             }
         }
         Confinement { level, enforced: self.unsupported_reason.is_none() }
     }
 
-    /// Whether programs are run at all.
+    /// Whether [`Self::start`] runs programs on this machine at all.
     pub fn is_usable(&self) -> bool {
         self.unsupported_reason.is_none() || self.settings.allow_unconfined
     }
 
-    /// Starts a program. Dropped halfway, nothing is left of it.
+    /// Starts a program. If the future is dropped, whatever it has started ends.
     ///
     /// # Errors
     /// See [`SandboxError`].
@@ -246,32 +252,33 @@ impl Sandbox {
         }
         let workspace =
             self.prepare_workspace().await.map_err(|error| SandboxError::Helper(error.to_string()))?;
-        let job = self.program_spec(command, workspace);
-        let (child, reached) = Child::start(&self.settings.helper, &job, &self.pending_teardowns).await?;
-        if self.applied_isolation.set(reached).is_ok() {
-            tracing::info!(confinement = self.confinement().level, "a first program was confined");
+        let spec = self.program_spec(command, workspace);
+        let (child, isolation) = Child::start(&self.settings.helper, &spec, &self.pending_teardowns).await?;
+        if self.applied_isolation.set(isolation).is_ok() {
+            tracing::info!(confinement = self.confinement().level, "The first program runs in the sandbox.");
         }
         Ok(child)
     }
 
-    /// Waits until programs that were let go of are gone with all their descendants, `patience` at most.
-    pub async fn wait_for_teardown(&self, patience: Duration) {
-        // What is not gone by then has been told to go all the same.
-        let _ = tokio::time::timeout(patience, self.pending_teardowns.drained()).await;
+    /// Waits until all programs whose [`Child`] was dropped have ended with their descendants, at most for
+    /// `timeout`.
+    pub async fn wait_for_teardown(&self, timeout: Duration) {
+        // The helpers continue the teardown after the timeout.
+        let _ = tokio::time::timeout(timeout, self.pending_teardowns.drained()).await;
     }
 
-    /// The workspace, by its real path, with its folder for temporary files.
+    /// Creates the workspace and its folder for temporary files, and returns the workspace's real path.
     async fn prepare_workspace(&self) -> std::io::Result<PathBuf> {
         let workspace = &self.settings.workspace;
         tokio::fs::create_dir_all(workspace).await?;
         let workspace = tokio::fs::canonicalize(workspace).await?;
-        // A program may have shut itself out, and no other could undo that.
+        // A program may have removed its own permissions on the workspace, and no later one could restore them.
         let permissions = tokio::fs::metadata(&workspace).await?.permissions();
         if permissions.mode() & OWNER_RWX != OWNER_RWX {
             let usable = Permissions::from_mode(permissions.mode() | OWNER_RWX);
             tokio::fs::set_permissions(&workspace, usable).await?;
         }
-        // What a program has put in the folder's place is its own loss.
+        // If a program has put a file in its place, its successors do without temporary files.
         let _ = tokio::fs::create_dir_all(workspace.join(TEMP_DIR)).await;
         Ok(workspace)
     }
@@ -282,8 +289,8 @@ impl Sandbox {
             ("HOME".into(), workspace.clone().into()),
             ("TMPDIR".into(), workspace.join(TEMP_DIR).into()),
             ("LANG".into(), "C.UTF-8".into()),
-            // The host's own settings of git may hold credentials, so they cannot be read here; unless it is told that
-            // there are none, git takes that for an error and does nothing at all.
+            // The host's git configuration may hold credentials, so it cannot be read here. Without this variable
+            // git treats the unreadable file as an error and refuses to work.
             ("GIT_CONFIG_NOSYSTEM".into(), "1".into()),
         ];
         env.extend(command.env);

@@ -1,6 +1,6 @@
-//! Permissions and times beside the workspace, put right. Where a program could not be given mounts of its own, it
-//! can change those of files that it can neither read nor write: shut its engine out of its own brain, or make the
-//! brain look as if it had not been written to, so that a copy that goes by times leaves it out.
+//! Restores the permissions and times of files next to the workspace. A program without mounts of its own can
+//! change those of files that it can neither read nor write. It could lock its engine out of the brain, or make
+//! the brain look unchanged, so that a time-based backup skips it.
 
 use std::collections::HashMap;
 use std::fs::{self, Metadata, Permissions};
@@ -10,14 +10,15 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
 
-/// What a file's owner must be able to do with it, and with a folder.
+/// The permissions that the owner of a file or folder always keeps.
 const FILE_OWNER_MODE: u32 = 0o600;
 const FOLDER_OWNER_MODE: u32 = 0o700;
 
-/// How far another machine's clock, which a file system of the network goes by, may be ahead.
+/// How far a modification time may lie in the future: a network file system uses the clock of its server.
 const MAX_CLOCK_SKEW: Duration = Duration::from_mins(1);
 
-/// The permissions and times of the folder that the workspace is in, and of all that lies in it.
+/// The known permissions and times of the workspace's parent folder and of the entries in it, except for the
+/// workspace.
 #[derive(Debug)]
 pub(crate) struct MetadataGuard {
     folder: PathBuf,
@@ -25,73 +26,76 @@ pub(crate) struct MetadataGuard {
     known: HashMap<PathBuf, KnownMetadata>,
 }
 
-/// What is known of a file.
+/// The known metadata of a file.
 #[derive(Clone, Copy, Debug)]
 struct KnownMetadata {
-    /// Its permissions, when it was first seen.
+    /// Its permissions when it was first seen.
     mode: u32,
-    /// When it was written to, as last seen, but no later than that.
+    /// Its modification time at the last check, but not later than that check.
     modified: SystemTime,
 }
 
 impl KnownMetadata {
-    /// None where the file system keeps no such time.
-    fn from_metadata(about: &Metadata) -> Option<Self> {
-        let written = about.modified().ok()?.min(SystemTime::now());
-        Some(Self { mode: about.mode() & 0o7777, modified: written })
+    /// `None` if the file system has no modification times.
+    fn from_metadata(metadata: &Metadata) -> Option<Self> {
+        let modified = metadata.modified().ok()?.min(SystemTime::now());
+        Some(Self { mode: metadata.mode() & 0o7777, modified })
     }
 }
 
 impl MetadataGuard {
-    /// As they are now.
+    /// Records the metadata as it is now.
     pub(crate) fn snapshot(workspace: &Path) -> Self {
         let folder = workspace.parent().unwrap_or(Path::new("/")).to_owned();
-        let known = list_entries(folder.clone(), workspace.to_owned());
-        let known =
-            known.filter_map(|(path, about)| Some((path, KnownMetadata::from_metadata(&about)?))).collect();
+        let entries = list_entries(folder.clone(), workspace.to_owned());
+        let known = entries
+            .filter_map(|(path, metadata)| Some((path, KnownMetadata::from_metadata(&metadata)?)))
+            .collect();
         Self { folder, workspace: workspace.to_owned(), known }
     }
 
-    /// Puts right what has changed. Permissions become again what they were; what has come since must be its
-    /// owner's to use. A time of writing that went back or lies ahead is none: it becomes the present, which is no
-    /// earlier than any write, whoever writes meanwhile.
+    /// Restores what has changed. Permissions are set back to their known values, and owners always keep access.
+    /// A modification time that went backwards or lies in the future cannot be that of a write. It is set to the
+    /// present, which is not earlier than any real write, even a concurrent one.
     pub(crate) fn restore(&mut self) {
-        for (path, about) in list_entries(self.folder.clone(), self.workspace.clone()) {
-            let (Some(found), Ok(written)) = (KnownMetadata::from_metadata(&about), about.modified()) else {
+        for (path, metadata) in list_entries(self.folder.clone(), self.workspace.clone()) {
+            let (Some(current), Ok(modified)) =
+                (KnownMetadata::from_metadata(&metadata), metadata.modified())
+            else {
                 continue;
             };
-            let known = self.known.entry(path.clone()).or_insert(found);
-            // What another program had done to it when this one began is no reason to keep its owner out.
-            let mode = known.mode | if about.is_dir() { FOLDER_OWNER_MODE } else { FILE_OWNER_MODE };
-            // It may have gone, or belong to another: then the program could not change it either.
-            if mode != found.mode {
+            let known = self.known.entry(path.clone()).or_insert(current);
+            // Another program may have taken the owner's permissions before the snapshot.
+            let mode = known.mode | if metadata.is_dir() { FOLDER_OWNER_MODE } else { FILE_OWNER_MODE };
+            // This fails if the file is gone or belongs to another user, whose files no program could change.
+            if mode != current.mode {
                 let _ = fs::set_permissions(&path, Permissions::from_mode(mode));
             }
-            if written < known.modified || written > SystemTime::now() + MAX_CLOCK_SKEW {
+            if modified < known.modified || modified > SystemTime::now() + MAX_CLOCK_SKEW {
                 let _ = touch(&path);
             } else {
-                known.modified = found.modified;
+                known.modified = current.modified;
             }
         }
     }
 }
 
-/// A folder, and what lies in it but the workspace. The folder comes first: without its own permissions nothing in
-/// it can be reached.
+/// A folder and its entries except for the workspace and symbolic links. The folder comes first: its entries
+/// cannot be reached unless its own permissions are restored.
 fn list_entries(folder: PathBuf, workspace: PathBuf) -> impl Iterator<Item = (PathBuf, Metadata)> {
-    let inside = {
+    let entries = {
         let folder = folder.clone();
         std::iter::once(()).flat_map(move |()| fs::read_dir(&folder).into_iter().flatten().flatten())
     };
     std::iter::once(folder)
-        .chain(inside.map(|entry| entry.path()).filter(move |path| *path != workspace))
+        .chain(entries.map(|entry| entry.path()).filter(move |path| *path != workspace))
         .filter_map(|path| {
-            let about = fs::symlink_metadata(&path).ok().filter(|about| !about.is_symlink())?;
-            Some((path, about))
+            let metadata = fs::symlink_metadata(&path).ok().filter(|metadata| !metadata.is_symlink())?;
+            Some((path, metadata))
         })
 }
 
-/// Gives a file the present as its times, without opening it.
+/// Sets the access and modification times of a file to the present, without opening it.
 fn touch(path: &Path) -> rustix::io::Result<()> {
     let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
     let times = Timestamps { last_access: now, last_modification: now };

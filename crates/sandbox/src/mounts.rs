@@ -1,6 +1,5 @@
-//! File systems that are read-only but for the workspace. Landlock watches who opens, makes, moves and
-//! removes files; it does not watch who changes modes, owners and times, which needs no more than a file's
-//! name.
+//! Makes all file systems read-only except for the workspace. Landlock restricts opening, creating, moving and
+//! removing files, but not changing their modes, owners and times, for which a file's name is enough.
 
 use std::fs;
 use std::io;
@@ -10,26 +9,26 @@ use nix::sched::CloneFlags;
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::process::{getegid, geteuid};
 
-/// What came of it.
+/// The result of [`isolate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Isolation {
-    /// Whether all but the workspace is read-only.
+    /// Whether everything but the workspace is read-only.
     pub mounts: bool,
-    /// Whether this process has a user namespace of its own.
+    /// Whether this process is in a new user namespace.
     pub user_namespace: bool,
 }
 
-/// Gives this process mounts of its own, where it may: as root, or in a user namespace of its own.
+/// Gives this process its own mounts if that is possible: as root, or in a new user namespace.
 pub(crate) fn isolate(workspace: &Path) -> Isolation {
     if geteuid().is_root() {
-        let own = nix::sched::unshare(CloneFlags::CLONE_NEWNS).is_ok();
-        return Isolation { mounts: own && remount_read_only(workspace).is_ok(), user_namespace: false };
+        let unshared = nix::sched::unshare(CloneFlags::CLONE_NEWNS).is_ok();
+        return Isolation { mounts: unshared && remount_read_only(workspace).is_ok(), user_namespace: false };
     }
     let user_namespace = unshare_user_namespace().is_ok();
     Isolation { mounts: user_namespace && remount_read_only(workspace).is_ok(), user_namespace }
 }
 
-/// A user namespace, and mounts, in which this process is who it was.
+/// Moves this process into a new user and mount namespace in which it keeps its user and group ids.
 fn unshare_user_namespace() -> io::Result<()> {
     let (user, group) = (geteuid().as_raw(), getegid().as_raw());
     nix::sched::unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)?;
@@ -38,7 +37,7 @@ fn unshare_user_namespace() -> io::Result<()> {
     fs::write("/proc/self/gid_map", format!("{group} {group} 1"))
 }
 
-/// Makes all but the workspace read-only.
+/// Remounts all mounts read-only, except for the workspace and those in it.
 fn remount_read_only(workspace: &Path) -> io::Result<()> {
     rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     rustix::mount::mount_bind_recursive(workspace, workspace)?;
@@ -51,7 +50,7 @@ fn remount_read_only(workspace: &Path) -> io::Result<()> {
             mount.flags | MountFlags::BIND | MountFlags::RDONLY,
             c"",
         ) {
-            // Another mount hides it, so that no name leads there, or it is not for us to see.
+            // The mount is covered by another one, so that no path leads to it, or it is not accessible.
             Err(rustix::io::Errno::NOENT | rustix::io::Errno::ACCESS | rustix::io::Errno::INVAL) => {}
             outcome => outcome?,
         }
@@ -59,15 +58,15 @@ fn remount_read_only(workspace: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A mount that may be written to.
+/// A writable mount.
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
     point: PathBuf,
-    /// What holds for it already, and must go on to.
+    /// Its current flags, which a remount must repeat.
     flags: MountFlags,
 }
 
-/// The mounts of `proc_pid_mountinfo(5)` that may be written to.
+/// The writable mounts of a text in the format of `proc_pid_mountinfo(5)`.
 fn writable_mounts(mountinfo: &str) -> Vec<Mount> {
     mountinfo
         .lines()
@@ -92,7 +91,7 @@ fn writable_mounts(mountinfo: &str) -> Vec<Mount> {
         .collect()
 }
 
-/// A path in which blanks are written as octal numbers.
+/// Decodes the octal escapes of whitespace and backslashes in a path.
 fn unescape(path: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .iter()

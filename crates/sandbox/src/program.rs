@@ -1,4 +1,5 @@
-//! The program-to-be: it narrows itself until it holds nothing that the program may not have, and becomes it.
+//! The process that becomes the program: it gives up everything that the program may not have, and then executes
+//! the program. The helper starts it as a copy of itself.
 
 use std::fs;
 use std::io;
@@ -15,86 +16,86 @@ use crate::landlock::{self, AccessProfile};
 use crate::protocol::{self, AppliedIsolation, HelperResponse, ProcessCounter, ProgramSpec};
 use crate::{mounts, seccomp, signals};
 
-/// How many files a program may have open at once: what is usual, and what it may raise that to.
+/// The soft and hard limit of a program's open files.
 const OPEN_FILES_LIMIT: (u64, u64) = (1024, 4096);
 
-/// How far a program stands behind engines and helpers for the processor, by setpriority(2).
+/// The nice value of programs, by setpriority(2). Engines and helpers get the processor first.
 const NICE_VALUE: i32 = 10;
 
-/// How much a program may lock in memory, in bytes.
+/// The memory that a program may lock, in bytes.
 const LOCKED_MEMORY_BYTES: u64 = 8 << 20;
 
-/// Becomes the program. It returns only where that fails, and has said so.
-pub(crate) fn exec_program(socket: &mut UnixStream, job: &ProgramSpec, pipes: [OwnedFd; 3]) {
+/// Confines this process and executes the program. Returns only if that fails, after reporting why.
+pub(crate) fn exec_program(socket: &mut UnixStream, spec: &ProgramSpec, pipes: [OwnedFd; 3]) {
     signals::reset_ignored();
-    let answer = match confine(job).and_then(|reached| redirect_stdio(pipes).map(|()| reached)) {
-        Ok(reached) => match protocol::send(socket, &HelperResponse::Confined(reached)) {
-            Ok(()) => HelperResponse::NoProgram(exec_error_message(job, &exec(job))),
+    let response = match confine(spec).and_then(|isolation| redirect_stdio(pipes).map(|()| isolation)) {
+        Ok(isolation) => match protocol::send(socket, &HelperResponse::Confined(isolation)) {
+            Ok(()) => HelperResponse::NoProgram(exec_error_message(spec, &exec(spec))),
             Err(error) => HelperResponse::Failed(error.to_string()),
         },
         Err(reason) => HelperResponse::Failed(reason),
     };
-    // Without a helper there is nobody to tell.
-    let _ = protocol::send(socket, &answer);
+    // This fails only if the helper is gone.
+    let _ = protocol::send(socket, &response);
 }
 
-/// Gives up everything. The order matters: what comes later would forbid what comes before.
-fn confine(job: &ProgramSpec) -> Result<AppliedIsolation, String> {
-    let isolation = if job.confined {
-        mounts::isolate(&job.workspace)
+/// Applies all restrictions. The order matters: later steps forbid earlier ones.
+fn confine(spec: &ProgramSpec) -> Result<AppliedIsolation, String> {
+    let isolation = if spec.confined {
+        mounts::isolate(&spec.workspace)
     } else {
         mounts::Isolation { mounts: false, user_namespace: false }
     };
-    let counting = match (job.counted, isolation.user_namespace) {
+    let counting = match (spec.counted, isolation.user_namespace) {
         (true, _) => ProcessCounter::Cgroup,
         (false, true) => ProcessCounter::UserNamespace,
         (false, false) => ProcessCounter::Helper,
     };
-    // Should memory run out, it is not the engine that goes first.
+    // If memory runs out, the kernel kills the program before the engine.
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
-    // Nor does it compute first: who must end it needs the processor more.
+    // The helper, which may have to end the program, needs the processor more.
     let _ = rustix::process::setpriority_process(None, NICE_VALUE);
-    set_rlimits(job, counting)?;
-    if job.confined {
+    set_rlimits(spec, counting)?;
+    if spec.confined {
         drop_capabilities()?;
-        AccessProfile::new(&job.workspace, (&job.readable, &job.hidden), job.network).enforce()?;
-        seccomp::enforce(job.network)?;
+        AccessProfile::new(&spec.workspace, (&spec.readable, &spec.hidden), spec.network).enforce()?;
+        seccomp::enforce(spec.network)?;
     }
-    // Should the helper be killed from outside, the program goes with it.
+    // If the helper is killed from outside, the kernel kills the program too.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| error.to_string())?;
     Ok(AppliedIsolation { counting, mounts: isolation.mounts })
 }
 
-/// Sets the limits that the kernel watches by process.
-fn set_rlimits(job: &ProgramSpec, counting: ProcessCounter) -> Result<(), String> {
+/// Sets the limits that the kernel enforces for each process.
+fn set_rlimits(spec: &ProgramSpec, counting: ProcessCounter) -> Result<(), String> {
     let set = |resource: Resource, soft: u64, hard: u64| {
-        // Who may have less than this already keeps that.
-        let most = rustix::process::getrlimit(resource).maximum.unwrap_or(u64::MAX);
-        let limits = Rlimit { current: Some(soft.min(most)), maximum: Some(hard.min(most)) };
+        // A lower limit that is in force already stays.
+        let ceiling = rustix::process::getrlimit(resource).maximum.unwrap_or(u64::MAX);
+        let limits = Rlimit { current: Some(soft.min(ceiling)), maximum: Some(hard.min(ceiling)) };
         rustix::process::setrlimit(resource, limits)
             .map_err(|error| format!("{resource:?} cannot be set: {error}"))
     };
     set(Resource::Core, 0, 0)?;
-    set(Resource::Fsize, job.limits.file_size, job.limits.file_size)?;
+    set(Resource::Fsize, spec.limits.file_size, spec.limits.file_size)?;
     set(Resource::Nofile, OPEN_FILES_LIMIT.0, OPEN_FILES_LIMIT.1)?;
     set(Resource::Memlock, LOCKED_MEMORY_BYTES, LOCKED_MEMORY_BYTES)?;
     set(Resource::Msgqueue, 0, 0)?;
     if counting == ProcessCounter::UserNamespace {
-        let processes = u64::from(job.limits.processes);
+        let processes = u64::from(spec.limits.processes);
         set(Resource::Nproc, processes, processes)?;
     }
-    set(Resource::Data, job.limits.memory, job.limits.memory)
+    set(Resource::Data, spec.limits.memory, spec.limits.memory)
 }
 
-/// Drops what makes root more than another user, for good.
+/// Drops all capabilities, and with them root's privileges, for good.
 fn drop_capabilities() -> Result<(), String> {
     let failed = |error: rustix::io::Errno| format!("capabilities cannot be dropped: {error}");
     rustix::thread::set_no_new_privs(true).map_err(failed)?;
     let own = rustix::thread::capabilities(None).map_err(failed)?;
     if own.effective.contains(CapabilitySet::SETPCAP) {
         for capability in CapabilitySet::all().iter() {
-            // A kernel may know fewer.
+            // An older kernel does not know all of them.
             let _ = rustix::thread::remove_capability_from_bounding_set(capability);
         }
     }
@@ -107,36 +108,37 @@ fn drop_capabilities() -> Result<(), String> {
     rustix::thread::clear_ambient_capability_set().map_err(failed)
 }
 
-/// Makes the pipes its standard input, output and error. The socket stays, and closes once the program
-/// begins.
+/// Makes the pipes this process's standard input, output and error. The socket stays open until the program is
+/// executed.
 fn redirect_stdio([stdin, stdout, stderr]: [OwnedFd; 3]) -> Result<(), String> {
     rustix::stdio::dup2_stdin(stdin)
         .and_then(|()| rustix::stdio::dup2_stdout(stdout))
         .and_then(|()| rustix::stdio::dup2_stderr(stderr))
-        .map_err(|error| format!("the pipes cannot be taken: {error}"))
+        .map_err(|error| format!("standard input and output cannot be redirected: {error}"))
 }
 
-/// Why a program was not run. Of one that may not be, where those must lie that may.
-fn exec_error_message(job: &ProgramSpec, error: &io::Error) -> String {
-    if !job.confined || error.kind() != io::ErrorKind::PermissionDenied {
+/// Describes why a program could not be executed. If permission was denied, the text names the folders from which
+/// programs can be run.
+fn exec_error_message(spec: &ProgramSpec, error: &io::Error) -> String {
+    if !spec.confined || error.kind() != io::ErrorKind::PermissionDenied {
         return error.to_string();
     }
     let folders =
-        landlock::PROGRAM_PATHS.iter().map(Path::new).chain(job.readable.iter().map(PathBuf::as_path));
+        landlock::PROGRAM_PATHS.iter().map(Path::new).chain(spec.readable.iter().map(PathBuf::as_path));
     let folders = folders.filter(|folder| folder.is_dir()).map(|folder| folder.display().to_string());
-    let folders: Vec<String> = folders.chain([job.workspace.display().to_string()]).collect();
+    let folders: Vec<String> = folders.chain([spec.workspace.display().to_string()]).collect();
     format!("{error}; programs can be run that lie, with what they load, in {}", folders.join(", "))
 }
 
-/// Becomes the program, or says why not.
-fn exec(job: &ProgramSpec) -> io::Error {
-    let mut argv = job.argv.iter();
-    let Some(program) = argv.next() else { return io::Error::other("no program is named") };
-    if let Err(error) = std::env::set_current_dir(&job.folder) {
+/// Executes the program. Returns only if that fails.
+fn exec(spec: &ProgramSpec) -> io::Error {
+    let mut argv = spec.argv.iter();
+    let Some(program) = argv.next() else { return io::Error::other("the command is empty") };
+    if let Err(error) = std::env::set_current_dir(&spec.folder) {
         return io::Error::new(
             error.kind(),
-            format!("its folder {} cannot be entered: {error}", job.folder.display()),
+            format!("its working directory {} cannot be entered: {error}", spec.folder.display()),
         );
     }
-    Command::new(program).args(argv).env_clear().envs(job.env.iter().cloned()).exec()
+    Command::new(program).args(argv).env_clear().envs(spec.env.iter().cloned()).exec()
 }

@@ -1,5 +1,6 @@
-//! What an engine, its helper and the program-to-be say to each other: JSON behind its length, over a pair of
-//! sockets. The first message of each pair carries the program's three pipes.
+//! The protocol between an engine and its helper, and between the helper and the process that becomes the program:
+//! JSON after its length (four bytes, big-endian), over a socket pair. The first message of each pair carries the
+//! program's three pipes.
 
 use std::ffi::OsString;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -17,54 +18,54 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ExitStatus, HiddenFiles, Limits};
 
-/// How long a message may be, in bytes: the kernel takes no longer argument list than 2 MiB, which JSON's
-/// lists of numbers lengthen to four times that.
+/// The maximum length of a message, in bytes. The kernel accepts argument lists of up to 2 MiB, which JSON's lists
+/// of numbers expand by a factor of up to four.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
-/// The bytes of a message's length.
+/// The number of bytes before a message that hold its length.
 pub(crate) const LENGTH_PREFIX_BYTES: usize = 4;
 
-/// What a helper is told to be.
+/// The first message to a process that was started as a helper: the role that it takes.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum HelperRequest {
-    /// The helper: it starts the program, watches it and ends it.
+    /// Be the helper: start the program, watch it and end it.
     Hold(ProgramSpec),
-    /// The program: it confines itself and becomes it.
+    /// Become the program: confine the process and execute it.
     Become(ProgramSpec),
 }
 
-/// What is run, and within what.
+/// The program to run and its restrictions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ProgramSpec {
     /// The program and its arguments.
     pub argv: Vec<OsString>,
-    /// The folder it begins in.
+    /// The absolute path of the working directory.
     pub folder: PathBuf,
-    /// Its whole environment.
+    /// The complete environment.
     pub env: Vec<(OsString, OsString)>,
-    /// Whether it may open network connections.
+    /// Whether the program may open network connections.
     pub network: bool,
-    /// What it may take.
+    /// The limits of the program and its descendants.
     pub limits: Limits,
-    /// The folder it may write to.
+    /// The folder that the program may write to.
     pub workspace: PathBuf,
-    /// The folders it may read.
+    /// Further folders that the program may read and execute.
     pub readable: Vec<PathBuf>,
-    /// The files in those that it may not read.
+    /// The files in `readable` that the program may not read.
     pub hidden: Vec<HiddenFiles>,
-    /// Whether it is confined.
+    /// Whether Landlock, seccomp and the other means of confinement are applied.
     pub confined: bool,
-    /// Whether a cgroup counts its processes already.
+    /// Whether a cgroup limits the number of processes already.
     pub counted: bool,
-    /// Whether a saboteur lets go of what it leaves behind.
+    /// Fault injection: whether the helper leaves descendants running when the program ends.
     #[cfg(feature = "sabotage")]
     pub let_go: bool,
 }
 
-/// What the helper, or the program-to-be, answers.
+/// A message from the helper, or from the process that becomes the program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum HelperResponse {
-    /// It is confined, thus far.
+    /// The process has confined itself, and executes the program next.
     Confined(AppliedIsolation),
     /// The program runs.
     Running(AppliedIsolation),
@@ -72,32 +73,35 @@ pub(crate) enum HelperResponse {
     NoProgram(String),
     /// The sandbox failed, for this reason.
     Failed(String),
-    /// It has ended, with all its descendants.
+    /// The program has ended with all its descendants.
     Ended(ExitStatus),
 }
 
-/// How far a program's surroundings could be narrowed beside what always holds.
+/// The isolation that depends on the machine, as it was applied to a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AppliedIsolation {
-    /// Who counts its processes.
+    /// What limits the number of its processes.
     pub counting: ProcessCounter,
-    /// Whether every file system but its workspace is read-only to it, so that modes and times outside cannot
-    /// be changed either.
+    /// Whether everything but the workspace is mounted read-only, so that the program cannot change modes and
+    /// times of other files either.
     pub mounts: bool,
 }
 
-/// Who counts the processes of a program.
+/// What counts the processes of a program, and so enforces [`Limits::processes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ProcessCounter {
-    /// A cgroup.
+    /// A pids cgroup.
     Cgroup,
-    /// The kernel, for the user of its own user namespace.
+    /// The kernel, by `RLIMIT_NPROC` in the program's own user namespace.
     UserNamespace,
-    /// The helper, which looks every few milliseconds.
+    /// The helper, which counts them every few milliseconds.
     Helper,
 }
 
-/// The message as it goes over the wire.
+/// Encodes a message with its length.
+///
+/// # Errors
+/// The message is longer than [`MAX_MESSAGE_BYTES`].
 pub(crate) fn encode<M: Serialize>(message: &M) -> io::Result<Vec<u8>> {
     let body = serde_json::to_vec(message)?;
     if body.len() > MAX_MESSAGE_BYTES {
@@ -107,7 +111,7 @@ pub(crate) fn encode<M: Serialize>(message: &M) -> io::Result<Vec<u8>> {
     Ok([length.to_be_bytes().as_slice(), &body].concat())
 }
 
-/// The first message in `buffer` and how many bytes it took, once it is there as a whole.
+/// Decodes the first message in `buffer`, and returns it with its number of bytes. `None` if it is incomplete.
 pub(crate) fn decode<M: DeserializeOwned>(buffer: &[u8]) -> io::Result<Option<(M, usize)>> {
     let Some((length, rest)) = buffer.split_first_chunk::<LENGTH_PREFIX_BYTES>() else { return Ok(None) };
     let length = usize::try_from(u32::from_be_bytes(*length)).map_err(io::Error::other)?;
@@ -123,8 +127,7 @@ pub(crate) fn send<M: Serialize>(socket: &mut UnixStream, message: &M) -> io::Re
     socket.write_all(&encode(message)?)
 }
 
-/// Sends a message of which the first bytes carry the pipes. It blocks until the other side has read most of
-/// it.
+/// Sends a message together with the pipes. Blocks until the other side has read most of it.
 pub(crate) fn send_with_pipes<M: Serialize>(
     socket: &mut UnixStream,
     message: &M,
@@ -136,7 +139,7 @@ pub(crate) fn send_with_pipes<M: Serialize>(
     socket.write_all(rest)
 }
 
-/// Sends the bytes of a message's length, and the pipes with them.
+/// Sends the length of a message, with the pipes attached to it.
 pub(crate) fn send_pipes(
     socket: BorrowedFd<'_>,
     length: &[u8],
@@ -151,7 +154,7 @@ pub(crate) fn send_pipes(
     if sent == length.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
-/// Receives a message, none where the other side has gone.
+/// Receives a message. `None` if the other side has closed the socket.
 pub(crate) fn receive<M: DeserializeOwned>(socket: &mut UnixStream) -> io::Result<Option<M>> {
     let mut length = [0; LENGTH_PREFIX_BYTES];
     match socket.read_exact(&mut length) {
@@ -181,11 +184,11 @@ pub(crate) fn receive_with_pipes<M: DeserializeOwned>(
         })
         .flatten()
         .collect();
-    let pipes = pipes.try_into().map_err(|_| io::Error::other("there must be three pipes"))?;
+    let pipes = pipes.try_into().map_err(|_| io::Error::other("the message does not carry three pipes"))?;
     Ok((receive_body(socket, length)?, pipes))
 }
 
-/// The rest of a message.
+/// Receives the rest of a message after its length.
 fn receive_body<M: DeserializeOwned>(
     socket: &mut UnixStream,
     length: [u8; LENGTH_PREFIX_BYTES],

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn job(argv: Vec<OsString>) -> ProgramSpec {
+fn program_spec(argv: Vec<OsString>) -> ProgramSpec {
     ProgramSpec {
         argv,
         folder: "/workspace".into(),
@@ -27,15 +27,15 @@ fn a_message_and_its_pipes_arrive() {
     let pipes = [null.as_fd(), writer.as_fd(), null.as_fd()];
     send_with_pipes(
         &mut here,
-        &HelperRequest::Become(job(vec!["a".into(), OsString::from_vec(vec![0xfe])])),
+        &HelperRequest::Become(program_spec(vec!["a".into(), OsString::from_vec(vec![0xfe])])),
         pipes,
     )
     .unwrap();
-    let (order, [_, theirs, _]) = receive_with_pipes::<HelperRequest>(&mut there).unwrap();
-    let HelperRequest::Become(job) = order else { panic!("another order") };
-    assert_eq!(job.argv, [OsString::from("a"), OsString::from_vec(vec![0xfe])]);
+    let (request, [_, received_writer, _]) = receive_with_pipes::<HelperRequest>(&mut there).unwrap();
+    let HelperRequest::Become(spec) = request else { panic!("unexpected request") };
+    assert_eq!(spec.argv, [OsString::from("a"), OsString::from_vec(vec![0xfe])]);
     drop(writer);
-    std::fs::File::from(theirs).write_all(b"hello").unwrap();
+    std::fs::File::from(received_writer).write_all(b"hello").unwrap();
     assert_eq!(std::io::read_to_string(reader).unwrap(), "hello");
 }
 
@@ -50,7 +50,7 @@ fn the_end_of_the_other_side_is_no_message() {
 #[test]
 fn a_message_without_pipes_is_none_to_run() {
     let (mut here, mut there) = UnixStream::pair().unwrap();
-    send(&mut here, &HelperRequest::Hold(job(vec![]))).unwrap();
+    send(&mut here, &HelperRequest::Hold(program_spec(vec![]))).unwrap();
     assert!(receive_with_pipes::<HelperRequest>(&mut there).is_err());
 }
 
@@ -62,12 +62,12 @@ fn no_message_makes_room_for_what_never_comes() {
 proptest! {
     #[test]
     fn messages_are_read_however_they_are_cut(code: i32, cut in 0_usize..100) {
-        let answer = HelperResponse::Ended(ExitStatus::Exited(code));
-        let bytes = [encode(&answer).unwrap(), encode(&answer).unwrap()].concat();
+        let response = HelperResponse::Ended(ExitStatus::Exited(code));
+        let bytes = [encode(&response).unwrap(), encode(&response).unwrap()].concat();
         let (first, _) = bytes.split_at(cut.min(bytes.len()));
-        let one = bytes.len() / 2;
+        let message_length = bytes.len() / 2;
         let decoded = decode::<HelperResponse>(first).unwrap();
-        prop_assert_eq!(decoded, (first.len() >= one).then_some((answer, one)));
+        prop_assert_eq!(decoded, (first.len() >= message_length).then_some((response, message_length)));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Which system calls a program may make, by seccomp: doors that Landlock does not watch are shut here. What
-//! is refused is listed; what the lists do not know yet is unknown to the program too.
+//! The seccomp filters of a program. They close the ways out of the sandbox that Landlock does not cover. Denied
+//! calls are listed here; calls that are newer than the lists fail as if the kernel lacked them.
 
 use std::collections::BTreeMap;
 
@@ -8,23 +8,23 @@ use seccompiler::{
     SeccompRule, TargetArch, sock_filter,
 };
 
-/// Refusals of one kind: call by call, always or in these cases.
+/// The calls that one filter denies, by number: in the listed cases, or always if there are none.
 type DeniedSyscalls = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// Calls with this number or a higher one are newer than these lists. Those of the x32 mode have higher ones
+/// Calls with this number or a higher one are newer than these lists. The calls of the x32 ABI have higher numbers
 /// too.
 const FIRST_UNKNOWN_SYSCALL: u32 = 470;
 
-/// Calls newer than the headers: setxattrat(2), removexattrat(2), `open_tree_attr(2)`, `file_setattr(2)`,
-/// fchmodat2(2).
+/// Calls that are newer than the headers: setxattrat(2), removexattrat(2), `open_tree_attr(2)`,
+/// `file_setattr(2)`, fchmodat2(2).
 const SETXATTRAT: i64 = 463;
 const REMOVEXATTRAT: i64 = 466;
 const OPEN_TREE_ATTR: i64 = 467;
 const FILE_SETATTR: i64 = 469;
 const FCHMODAT2: i64 = 452;
 
-/// Calls that a program has no need of and that reach other processes, the kernel's configuration or memory
-/// that nobody accounts for.
+/// Calls that programs do not need, and that affect other processes, the kernel's configuration or memory that is
+/// not accounted for.
 const EPERM_SYSCALLS: &[i64] = &[
     // Other processes.
     libc::SYS_ptrace,
@@ -36,7 +36,7 @@ const EPERM_SYSCALLS: &[i64] = &[
     libc::SYS_pidfd_getfd,
     libc::SYS_move_pages,
     libc::SYS_migrate_pages,
-    // What is mounted, and other namespaces.
+    // Mounts and namespaces.
     libc::SYS_mount,
     libc::SYS_umount2,
     libc::SYS_move_mount,
@@ -51,7 +51,7 @@ const EPERM_SYSCALLS: &[i64] = &[
     libc::SYS_chroot,
     libc::SYS_unshare,
     libc::SYS_setns,
-    // Files by handle, around their folders, and by other ways that Landlock does not watch.
+    // Access to files by handle, which bypasses their folders, and in other ways that Landlock does not restrict.
     libc::SYS_open_by_handle_at,
     libc::SYS_name_to_handle_at,
     FILE_SETATTR,
@@ -61,7 +61,7 @@ const EPERM_SYSCALLS: &[i64] = &[
     libc::SYS_acct,
     libc::SYS_swapon,
     libc::SYS_swapoff,
-    // Keyrings, and what runs in the kernel.
+    // Keyrings, code in the kernel, and settings of the whole machine.
     libc::SYS_add_key,
     libc::SYS_request_key,
     libc::SYS_keyctl,
@@ -81,7 +81,7 @@ const EPERM_SYSCALLS: &[i64] = &[
     libc::SYS_sethostname,
     libc::SYS_setdomainname,
     libc::SYS_vhangup,
-    // Memory and queues that outlive their maker and that others with the same user reach.
+    // Memory and queues that outlive their creator and are accessible to other processes of the same user.
     libc::SYS_shmget,
     libc::SYS_shmat,
     libc::SYS_shmctl,
@@ -97,7 +97,7 @@ const EPERM_SYSCALLS: &[i64] = &[
     libc::SYS_mq_unlink,
 ];
 
-/// Those that this architecture alone has.
+/// More calls of the same kind that exist only on this architecture.
 #[cfg(target_arch = "x86_64")]
 const EPERM_SYSCALLS_ARCH: &[i64] = &[
     libc::SYS_kexec_file_load,
@@ -110,12 +110,12 @@ const EPERM_SYSCALLS_ARCH: &[i64] = &[
     libc::SYS__sysctl,
 ];
 #[cfg(not(target_arch = "x86_64"))]
-const NEVER_HERE: &[i64] = &[];
+const EPERM_SYSCALLS_ARCH: &[i64] = &[];
 
-/// Calls that a program does without where the kernel does not have them. clone3(2) and openat2(2) take their
-/// arguments in memory, where they cannot be checked; memory of `memfd_create(2)` is nobody's until it is
-/// mapped; inotify(7) tells names and changes in any folder that may be entered, which Landlock does not watch. Most
-/// that would watch look from time to time where it is not there.
+/// Calls that programs replace by others if the kernel lacks them. clone3(2) and openat2(2) take their arguments
+/// in memory, where a filter cannot check them. Memory of `memfd_create(2)` counts for no process until it is
+/// mapped. inotify(7) reveals names and changes in any folder that may be entered, which Landlock does not
+/// restrict; without it, most programs poll.
 const ENOSYS_SYSCALLS: &[i64] = &[
     libc::SYS_clone3,
     libc::SYS_openat2,
@@ -128,14 +128,14 @@ const ENOSYS_SYSCALLS: &[i64] = &[
     libc::SYS_inotify_add_watch,
 ];
 
-/// Those that this architecture alone has.
+/// More calls of the same kind that exist only on this architecture.
 #[cfg(target_arch = "x86_64")]
 const ENOSYS_SYSCALLS_ARCH: &[i64] = &[libc::SYS_inotify_init];
 #[cfg(not(target_arch = "x86_64"))]
-const MISSING_HERE: &[i64] = &[];
+const ENOSYS_SYSCALLS_ARCH: &[i64] = &[];
 
-/// Calls that change extended attributes, which Landlock does not watch. A program that copies files does
-/// without them where the file system has none.
+/// Calls that change extended attributes, which Landlock does not restrict. Programs that copy files do without
+/// them if the file system does not support them.
 const EOPNOTSUPP_SYSCALLS: &[i64] = &[
     libc::SYS_setxattr,
     libc::SYS_lsetxattr,
@@ -147,7 +147,7 @@ const EOPNOTSUPP_SYSCALLS: &[i64] = &[
     REMOVEXATTRAT,
 ];
 
-/// Refuses this thread, and what it becomes or starts, what a program may not do. It sets "no new
+/// Applies the filters to this thread, the program that it executes, and its descendants. It also sets "no new
 /// privileges".
 pub(crate) fn enforce(network: bool) -> Result<(), String> {
     filter_programs(network).and_then(|programs| {
@@ -157,33 +157,33 @@ pub(crate) fn enforce(network: bool) -> Result<(), String> {
     })
 }
 
-/// The filters. Each has one answer for what it refuses, and refuses programs of other architectures
-/// altogether.
+/// Builds the filters. Each returns one error number for the calls that it denies, and allows no call of another
+/// architecture.
 fn filter_programs(network: bool) -> Result<Vec<BpfProgram>, String> {
-    let refuse = |refusals: Result<DeniedSyscalls, BackendError>, error: i32| -> Result<BpfProgram, String> {
+    let deny = |denied: Result<DeniedSyscalls, BackendError>, errno: i32| -> Result<BpfProgram, String> {
         let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| error.to_string())?;
-        let error = SeccompAction::Errno(error.unsigned_abs());
-        refusals
-            .and_then(|refusals| SeccompFilter::new(refusals, SeccompAction::Allow, error, arch))
+        let action = SeccompAction::Errno(errno.unsigned_abs());
+        denied
+            .and_then(|denied| SeccompFilter::new(denied, SeccompAction::Allow, action, arch))
             .and_then(BpfProgram::try_from)
             .map_err(|error| error.to_string())
     };
     Ok(vec![
-        refuse(denied_syscalls(), libc::EPERM)?,
-        refuse(socket_rules(network), libc::EACCES)?,
-        refuse(Ok(deny_always(EOPNOTSUPP_SYSCALLS)), libc::EOPNOTSUPP)?,
-        refuse(Ok(deny_always(&[ENOSYS_SYSCALLS, ENOSYS_SYSCALLS_ARCH].concat())), libc::ENOSYS)?,
+        deny(denied_syscalls(), libc::EPERM)?,
+        deny(socket_rules(network), libc::EACCES)?,
+        deny(Ok(deny_always(EOPNOTSUPP_SYSCALLS)), libc::EOPNOTSUPP)?,
+        deny(Ok(deny_always(&[ENOSYS_SYSCALLS, ENOSYS_SYSCALLS_ARCH].concat())), libc::ENOSYS)?,
         deny_unknown(),
     ])
 }
 
-/// Refuses these calls in every case.
+/// Denies these calls whatever their arguments are.
 fn deny_always(calls: &[i64]) -> DeniedSyscalls {
     calls.iter().map(|call| (*call, Vec::new())).collect()
 }
 
-/// A filter under which calls that these lists do not know yet do not exist. Its opcodes are those of
-/// `linux/filter.h`: load the number, return the error if it is high, else allow.
+/// Builds a filter that fails calls newer than these lists with `ENOSYS`. Its opcodes are those of
+/// `linux/filter.h`: load the number, return the error if it is too high, otherwise allow.
 fn deny_unknown() -> BpfProgram {
     let step =
         |code: u32, jt: u8, jf: u8, k: u32| sock_filter { code: u16::try_from(code).unwrap_or(0), jt, jf, k };
@@ -195,22 +195,22 @@ fn deny_unknown() -> BpfProgram {
     ]
 }
 
-/// A condition on an argument.
+/// A condition on an argument. The first field is the argument's index.
 #[derive(Clone, Copy)]
 enum ArgCondition {
-    /// It is this, of its lower 32 bits, which are all the kernel reads of an `int`.
+    /// Its lower 32 bits, which are all that the kernel reads of an `int`, have this value.
     Equal(u8, i32),
-    /// It is not.
+    /// Its lower 32 bits have another value.
     NotEqual(u8, i32),
     /// It has all of these bits.
     HasBits(u8, u64),
-    /// Its bits under this mask are these.
+    /// Under the mask (the second field), its bits are those of the third field.
     MaskedEqual(u8, u64, u64),
-    /// It is some pointer.
+    /// It is a pointer other than null.
     NonZero(u8),
 }
 
-/// A case in which a call is refused: all of these hold.
+/// Builds a rule that denies a call if all of these conditions hold.
 fn rule_for(conditions: &[ArgCondition]) -> Result<SeccompRule, BackendError> {
     use SeccompCmpArgLen::{Dword, Qword};
     let unsigned = |value: i32| u64::from(value.cast_unsigned());
@@ -232,13 +232,13 @@ fn rule_for(conditions: &[ArgCondition]) -> Result<SeccompRule, BackendError> {
     SeccompRule::new(conditions.collect::<Result<_, _>>()?)
 }
 
-/// All that is forbidden but sockets.
+/// The calls denied with `EPERM`.
 fn denied_syscalls() -> Result<DeniedSyscalls, BackendError> {
-    let mut refusals = deny_always(EPERM_SYSCALLS);
-    refusals.append(&mut deny_always(EPERM_SYSCALLS_ARCH));
-    let mut refuse = |call: i64, cases: &[&[ArgCondition]]| -> Result<(), BackendError> {
-        let cases = cases.iter().map(|conditions| rule_for(conditions)).collect::<Result<Vec<_>, _>>()?;
-        refusals.entry(call).or_default().extend(cases);
+    let mut denied = deny_always(EPERM_SYSCALLS);
+    denied.append(&mut deny_always(EPERM_SYSCALLS_ARCH));
+    let mut deny = |call: i64, cases: &[&[ArgCondition]]| -> Result<(), BackendError> {
+        let rules = cases.iter().map(|conditions| rule_for(conditions)).collect::<Result<Vec<_>, _>>()?;
+        denied.entry(call).or_default().extend(rules);
         Ok(())
     };
     for namespace in [
@@ -250,23 +250,23 @@ fn denied_syscalls() -> Result<DeniedSyscalls, BackendError> {
         libc::CLONE_NEWUTS,
         libc::CLONE_NEWCGROUP,
     ] {
-        refuse(libc::SYS_clone, &[&[ArgCondition::HasBits(0, u64::from(namespace.unsigned_abs()))]])?;
+        deny(libc::SYS_clone, &[&[ArgCondition::HasBits(0, u64::from(namespace.unsigned_abs()))]])?;
     }
-    // Typing into a terminal, and what a console can do besides.
+    // Input into a terminal, control of a console, and taking a controlling terminal.
     for request in [libc::TIOCSTI, libc::TIOCLINUX, libc::TIOCSCTTY] {
         let request = i32::try_from(request).unwrap_or_default();
-        refuse(libc::SYS_ioctl, &[&[ArgCondition::Equal(1, request)]])?;
+        deny(libc::SYS_ioctl, &[&[ArgCondition::Equal(1, request)]])?;
     }
-    // To ask which personality one has is no change.
-    refuse(libc::SYS_personality, &[&[ArgCondition::NotEqual(0, 0), ArgCondition::NotEqual(0, -1)]])?;
-    deny_other_process_limits(&mut refuse)?;
-    deny_setuid_files(&mut refuse)?;
-    Ok(refusals)
+    // 0 is the default personality, and -1 only queries the current one.
+    deny(libc::SYS_personality, &[&[ArgCondition::NotEqual(0, 0), ArgCondition::NotEqual(0, -1)]])?;
+    deny_other_process_limits(&mut deny)?;
+    deny_setuid_files(&mut deny)?;
+    Ok(denied)
 }
 
-/// The limits and priorities of others: of all with the same user, the engine among them.
+/// Denies changing the limits and priorities of other processes of the same user, such as the engine.
 fn deny_other_process_limits(
-    refuse: &mut impl FnMut(i64, &[&[ArgCondition]]) -> Result<(), BackendError>,
+    deny: &mut impl FnMut(i64, &[&[ArgCondition]]) -> Result<(), BackendError>,
 ) -> Result<(), BackendError> {
     for call in [
         libc::SYS_prlimit64,
@@ -275,51 +275,52 @@ fn deny_other_process_limits(
         libc::SYS_sched_setparam,
         libc::SYS_sched_setscheduler,
     ] {
-        refuse(call, &[&[ArgCondition::NotEqual(0, 0)]])?;
+        deny(call, &[&[ArgCondition::NotEqual(0, 0)]])?;
     }
-    // Of the third kind, "a user", 0 is all that one has; the other kinds' 0 is oneself.
+    // The id 0 means the caller's own process or group, but for the kind "user" all processes of its user.
     let user = i32::try_from(libc::PRIO_USER).unwrap_or(2);
-    refuse(libc::SYS_setpriority, &[&[ArgCondition::NotEqual(1, 0)], &[ArgCondition::Equal(0, user)]])?;
-    refuse(libc::SYS_ioprio_set, &[&[ArgCondition::NotEqual(1, 0)], &[ArgCondition::Equal(0, 3)]])
+    deny(libc::SYS_setpriority, &[&[ArgCondition::NotEqual(1, 0)], &[ArgCondition::Equal(0, user)]])?;
+    deny(libc::SYS_ioprio_set, &[&[ArgCondition::NotEqual(1, 0)], &[ArgCondition::Equal(0, 3)]])
 }
 
-/// To make a file that runs as its owner: a door for others, where an engine runs as root.
+/// Denies making set-user-id and set-group-id files: if the engine runs as root, other users could run them as
+/// root.
 fn deny_setuid_files(
-    refuse: &mut impl FnMut(i64, &[&[ArgCondition]]) -> Result<(), BackendError>,
+    deny: &mut impl FnMut(i64, &[&[ArgCondition]]) -> Result<(), BackendError>,
 ) -> Result<(), BackendError> {
     for bit in [u64::from(libc::S_ISUID), u64::from(libc::S_ISGID)] {
-        refuse(libc::SYS_fchmod, &[&[ArgCondition::HasBits(1, bit)]])?;
-        refuse(libc::SYS_fchmodat, &[&[ArgCondition::HasBits(2, bit)]])?;
-        refuse(FCHMODAT2, &[&[ArgCondition::HasBits(2, bit)]])?;
-        refuse(libc::SYS_mknodat, &[&[ArgCondition::HasBits(2, bit)]])?;
-        // The mode is read where a file may be made, and may hold anything where not.
+        deny(libc::SYS_fchmod, &[&[ArgCondition::HasBits(1, bit)]])?;
+        deny(libc::SYS_fchmodat, &[&[ArgCondition::HasBits(2, bit)]])?;
+        deny(FCHMODAT2, &[&[ArgCondition::HasBits(2, bit)]])?;
+        deny(libc::SYS_mknodat, &[&[ArgCondition::HasBits(2, bit)]])?;
+        // The kernel reads the mode only if the call may create a file; otherwise the argument may be anything.
         let creates = |flags: u8| {
             [libc::O_CREAT, libc::O_TMPFILE & !libc::O_DIRECTORY]
                 .map(|flag| ArgCondition::HasBits(flags, u64::from(flag.unsigned_abs())))
         };
-        for made in creates(2) {
-            refuse(libc::SYS_openat, &[&[made, ArgCondition::HasBits(3, bit)]])?;
+        for creating in creates(2) {
+            deny(libc::SYS_openat, &[&[creating, ArgCondition::HasBits(3, bit)]])?;
         }
         #[cfg(target_arch = "x86_64")]
         {
-            refuse(libc::SYS_chmod, &[&[ArgCondition::HasBits(1, bit)]])?;
-            refuse(libc::SYS_creat, &[&[ArgCondition::HasBits(1, bit)]])?;
-            refuse(libc::SYS_mknod, &[&[ArgCondition::HasBits(1, bit)]])?;
-            for made in creates(1) {
-                refuse(libc::SYS_open, &[&[made, ArgCondition::HasBits(2, bit)]])?;
+            deny(libc::SYS_chmod, &[&[ArgCondition::HasBits(1, bit)]])?;
+            deny(libc::SYS_creat, &[&[ArgCondition::HasBits(1, bit)]])?;
+            deny(libc::SYS_mknod, &[&[ArgCondition::HasBits(1, bit)]])?;
+            for creating in creates(1) {
+                deny(libc::SYS_open, &[&[creating, ArgCondition::HasBits(2, bit)]])?;
             }
         }
     }
     Ok(())
 }
 
-/// Sockets: none without the network; with it those of the internet, and the one by which the C library
-/// learns of the machine's addresses. Pairs of them are pipes, unless they are of datagrams: those reach
-/// others' sockets.
+/// The calls on sockets that are denied with `EACCES`. Without the network all sockets are denied. With it, IPv4
+/// and IPv6 are allowed, and the routing socket through which the C library lists the machine's addresses. Socket
+/// pairs serve as pipes and are always allowed, except for datagram pairs, which can send to other sockets.
 fn socket_rules(network: bool) -> Result<DeniedSyscalls, BackendError> {
-    let mut refusals = DeniedSyscalls::new();
+    let mut denied = DeniedSyscalls::new();
     let kind = |kind: i32| rule_for(&[ArgCondition::MaskedEqual(1, 0xf, u64::from(kind.unsigned_abs()))]);
-    refusals.insert(
+    denied.insert(
         libc::SYS_socketpair,
         vec![
             rule_for(&[ArgCondition::NotEqual(0, libc::AF_UNIX)])?,
@@ -328,21 +329,21 @@ fn socket_rules(network: bool) -> Result<DeniedSyscalls, BackendError> {
         ],
     );
     if network {
-        let elsewhere = [
+        let other_family = [
             ArgCondition::NotEqual(0, libc::AF_INET),
             ArgCondition::NotEqual(0, libc::AF_INET6),
             ArgCondition::NotEqual(0, libc::AF_NETLINK),
         ];
         let other_netlink =
             [ArgCondition::Equal(0, libc::AF_NETLINK), ArgCondition::NotEqual(2, libc::NETLINK_ROUTE)];
-        refusals.insert(libc::SYS_socket, vec![rule_for(&elsewhere)?, rule_for(&other_netlink)?]);
+        denied.insert(libc::SYS_socket, vec![rule_for(&other_family)?, rule_for(&other_netlink)?]);
     } else {
         for call in [libc::SYS_socket, libc::SYS_connect, libc::SYS_bind, libc::SYS_listen] {
-            refusals.insert(call, Vec::new());
+            denied.insert(call, Vec::new());
         }
-        refusals.insert(libc::SYS_sendto, vec![rule_for(&[ArgCondition::NonZero(4)])?]);
+        denied.insert(libc::SYS_sendto, vec![rule_for(&[ArgCondition::NonZero(4)])?]);
     }
-    Ok(refusals)
+    Ok(denied)
 }
 
 #[cfg(test)]

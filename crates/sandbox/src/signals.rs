@@ -1,30 +1,30 @@
-//! Signals that whoever started the engine ignores. A program inherits what is ignored, over exec(2) too, and would
-//! neither end when its terminal goes nor be stopped for a file that is too large.
+//! Resets signals that the engine's parent process ignores. Ignored signals are inherited, even across exec(2):
+//! a program would neither end when its terminal goes away nor be stopped when it writes a file that is too large.
 
 use std::fs;
 
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Has this process hear the signals that it ignores. What is heard when a program begins is back at its default
-/// there, by execve(2).
+/// Installs handlers for the signals that this process ignores: execve(2) resets handled signals, but not ignored
+/// ones, to their defaults.
 pub(crate) fn reset_ignored() {
-    // Where a process is told nothing of itself, it is as it was.
+    // Without `/proc`, the signals stay as they are.
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = parse_ignored(&status);
     if ignored.is_empty() {
         return;
     }
     let Ok(runtime) = Builder::new_current_thread().enable_io().build() else { return };
-    let _inside = runtime.enter();
+    let _guard = runtime.enter();
     for number in ignored {
-        // Some cannot be heard, nor is it usual to ignore them: those of faults in the program itself.
+        // This fails for the signals of faults in the program itself, which are hardly ever ignored.
         let _ = signal(SignalKind::from_raw(number));
     }
 }
 
-/// The numbers of the signals that are ignored, by `proc_pid_status(5)`. The standard library gives SIGPIPE back to its
-/// default when it starts a program, and ignores it itself until then.
+/// The numbers of the ignored signals, from a text in the format of `proc_pid_status(5)`. SIGPIPE is left out: the
+/// standard library ignores it in every process, and resets it when it executes a program.
 fn parse_ignored(status: &str) -> Vec<i32> {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
@@ -38,7 +38,7 @@ mod tests {
     #[test]
     fn the_mask_is_read() {
         let ignored = |mask: &str| parse_ignored(&format!("SigBlk:\tffffffffffffffff\nSigIgn:\t{mask}\n"));
-        assert_eq!(ignored("0000000000001000"), [0; 0], "SIGPIPE is looked after");
+        assert_eq!(ignored("0000000000001000"), [0; 0], "SIGPIPE is handled by the standard library");
         assert_eq!(ignored("0000000001001001"), [libc::SIGHUP, libc::SIGXFSZ]);
         assert_eq!(ignored("8000000000000000"), [64]);
         assert_eq!(ignored("none"), [0; 0]);

@@ -1,4 +1,4 @@
-//! What the sandbox promises about ends, limits and faults, with real programs. Breaking out of it is tried in
+//! Tests of the sandbox with real programs: process termination, limits and failures. Attempts to escape are in
 //! the crate `sandbox-escapes`.
 
 #![expect(clippy::expect_used, clippy::unwrap_used, reason = "tests fail as tests do")]
@@ -12,7 +12,7 @@ use sandbox::{
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// How this very test program is a helper: by running the test below alone.
+/// The test that turns this test executable into a helper, when it is run alone with [`sandbox::HELPER_ARG`].
 const HELPER_TEST: &str = "is_a_helper_where_it_is_started_as_one";
 
 #[test]
@@ -27,27 +27,27 @@ fn helper() -> HelperCommand {
     HelperCommand { program: std::env::current_exe().unwrap(), args: args.map(Into::into).to_vec() }
 }
 
-/// Whether `python3` is there, which some programs of these tests are written in. They are skipped where it is not.
+/// Whether `python3`, which some of the tests' programs need, is installed. If not, those tests are skipped.
 fn has_python() -> bool {
-    let has = ["/usr/local/bin", "/usr/bin", "/bin"]
+    let has_python = ["/usr/local/bin", "/usr/bin", "/bin"]
         .iter()
         .any(|folder| Path::new(folder).join("python3").exists());
     let required = std::env::var("ROUNDHOUSE_REQUIRE_ALL").as_deref() == Ok("1");
-    assert!(has || !required, "required: python3");
-    if !has {
-        eprintln!("skipped: there is no python3");
+    assert!(has_python || !required, "required: python3");
+    if !has_python {
+        eprintln!("skipped: python3 is not installed");
     }
-    has
+    has_python
 }
 
-/// A sandbox over a workspace of its own. It need not confine: that is tried elsewhere.
+/// A sandbox with a workspace of its own. It may be unconfined, because these tests do not depend on confinement.
 fn sandbox() -> (TempDir, Sandbox) {
     let home = tempfile::tempdir().unwrap();
-    let sandbox = with(helper(), home.path());
+    let sandbox = sandbox_with(helper(), home.path());
     (home, sandbox)
 }
 
-fn with(helper: HelperCommand, home: &Path) -> Sandbox {
+fn sandbox_with(helper: HelperCommand, home: &Path) -> Sandbox {
     Sandbox::new(Settings {
         helper,
         workspace: home.join("workspace"),
@@ -66,7 +66,7 @@ fn limited(script: &str, limits: Limits) -> Command {
     Command { argv, folder: ".".into(), env: vec![], network: false, limits }
 }
 
-/// Runs to the end, its input empty.
+/// Runs a program to its end, with empty input. Returns its status, standard output and standard error.
 async fn run(sandbox: &Sandbox, command: Command) -> (ExitStatus, String, String) {
     finish(sandbox.start(command).await.unwrap()).await
 }
@@ -76,19 +76,21 @@ async fn finish(mut child: Child) -> (ExitStatus, String, String) {
     let (mut stdout, mut stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
     let (mut out, mut err) = (String::new(), String::new());
     let read = async { tokio::try_join!(stdout.read_to_string(&mut out), stderr.read_to_string(&mut err)) };
-    tokio::time::timeout(Duration::from_mins(1), read).await.expect("its output ends").unwrap();
-    let ended = tokio::time::timeout(Duration::from_mins(1), child.wait()).await.expect("it ends").unwrap();
-    (ended, out, err)
+    tokio::time::timeout(Duration::from_mins(1), read).await.expect("its output ends in time").unwrap();
+    let status =
+        tokio::time::timeout(Duration::from_mins(1), child.wait()).await.expect("it ends in time").unwrap();
+    (status, out, err)
 }
 
-/// Whether a process runs whose command line has this in it.
-fn runs(mark: &str) -> bool {
+/// Whether a process is running whose command line contains `mark`.
+fn is_running(mark: &str) -> bool {
     std::fs::read_dir("/proc").unwrap().flatten().any(|entry| {
         std::fs::read(entry.path().join("cmdline"))
             .is_ok_and(|line| String::from_utf8_lossy(&line).replace('\0', " ").contains(mark))
     })
 }
 
+/// Polls until the condition holds. Returns `false` if it does not within `limit`.
 async fn within(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + limit;
     while !condition() {
@@ -107,9 +109,9 @@ async fn input_output_environment_and_code_are_the_programs() {
     command.env = vec![("GREETING".into(), "hello".into())];
     let mut child = sandbox.start(command).await.unwrap();
     child.stdin.as_mut().unwrap().write_all(b"in\n").await.unwrap();
-    let (ended, out, err) = finish(child).await;
+    let (status, out, err) = finish(child).await;
     let workspace = home.path().join("workspace").canonicalize().unwrap().display().to_string();
-    assert_eq!((ended, err.as_str()), (ExitStatus::Exited(7), "oops\n"));
+    assert_eq!((status, err.as_str()), (ExitStatus::Exited(7), "oops\n"));
     assert_eq!(out, format!("in\nhello {workspace}\n{workspace}\n"));
 }
 
@@ -131,12 +133,12 @@ async fn the_network_is_there_where_it_is_granted() {
     let script = format!(
         "python3 -c 'import socket; socket.create_connection((\"localhost\", {port}), 5).sendall(b\"hello\")'"
     );
-    let (ended, _, err) = run(&sandbox, Command { network: true, ..shell(&script) }).await;
-    assert_eq!((ended, err.as_str()), (ExitStatus::Exited(0), ""));
-    let (mut guest, _) = server.accept().unwrap();
-    let mut said = String::new();
-    std::io::Read::read_to_string(&mut guest, &mut said).unwrap();
-    assert_eq!(said, "hello");
+    let (status, _, err) = run(&sandbox, Command { network: true, ..shell(&script) }).await;
+    assert_eq!((status, err.as_str()), (ExitStatus::Exited(0), ""));
+    let (mut connection, _) = server.accept().unwrap();
+    let mut received = String::new();
+    std::io::Read::read_to_string(&mut connection, &mut received).unwrap();
+    assert_eq!(received, "hello");
 }
 
 #[tokio::test]
@@ -155,9 +157,9 @@ t = threading.Thread(target=print, args=(\"thread\",))
 t.start()
 t.join()
 print(subprocess.check_output([\"echo\", \"sub\"]).decode().strip() == \"sub\")'";
-    let (ended, out, err) = run(&sandbox, shell(script)).await;
+    let (status, out, err) = run(&sandbox, shell(script)).await;
     assert_eq!(
-        (ended, out.as_str()),
+        (status, out.as_str()),
         (ExitStatus::Exited(0), "one\nran it\ncopied\nsub\nthread\nTrue\n"),
         "{err}"
     );
@@ -181,9 +183,9 @@ async fn what_is_no_program_is_refused_with_its_name() {
         }
         other => panic!("{other:?}"),
     }
-    let mut nowhere = shell("true");
-    nowhere.folder = "no-such-folder".into();
-    assert!(matches!(sandbox.start(nowhere).await, Err(SandboxError::Program { .. })));
+    let mut command = shell("true");
+    command.folder = "no-such-folder".into();
+    assert!(matches!(sandbox.start(command).await, Err(SandboxError::Program { .. })));
     sandbox.wait_for_teardown(Duration::from_secs(10)).await;
 }
 
@@ -192,9 +194,9 @@ async fn descendants_end_with_the_program() {
     let (_home, sandbox) = sandbox();
     let script = "setsid nohup sleep 7654.1 >/dev/null 2>&1 </dev/null &
         (trap '' TERM HUP; (sleep 7654.2 >/dev/null 2>&1 &)); echo done";
-    let (ended, out, _) = run(&sandbox, shell(script)).await;
-    assert_eq!((ended, out.as_str()), (ExitStatus::Exited(0), "done\n"));
-    assert!(!runs("sleep 7654."), "a descendant outlived it");
+    let (status, out, _) = run(&sandbox, shell(script)).await;
+    assert_eq!((status, out.as_str()), (ExitStatus::Exited(0), "done\n"));
+    assert!(!is_running("sleep 7654."), "a descendant outlived the program");
 }
 
 #[tokio::test]
@@ -204,32 +206,34 @@ async fn all_ends_with_who_lets_go() {
         .start(shell("(setsid sleep 7655.1 &) ; trap '' TERM; sleep 7655.2; sleep 7655.3"))
         .await
         .unwrap();
-    assert!(within(Duration::from_secs(10), || runs("sleep 7655.1") && runs("sleep 7655.2")).await);
+    assert!(
+        within(Duration::from_secs(10), || is_running("sleep 7655.1") && is_running("sleep 7655.2")).await
+    );
     drop(child);
     sandbox.wait_for_teardown(Duration::from_secs(10)).await;
-    assert!(!runs("sleep 7655."), "a descendant outlived it");
+    assert!(!is_running("sleep 7655."), "a descendant outlived its `Child`");
 }
 
 #[tokio::test]
 async fn a_start_that_is_dropped_halfway_leaves_nothing() {
     let (_home, sandbox) = sandbox();
-    for patience in (0..30).map(Duration::from_millis) {
-        let _ = tokio::time::timeout(patience, sandbox.start(shell("sleep 7656.1"))).await;
+    for timeout in (0..30).map(Duration::from_millis) {
+        let _ = tokio::time::timeout(timeout, sandbox.start(shell("sleep 7656.1"))).await;
     }
     sandbox.wait_for_teardown(Duration::from_secs(20)).await;
-    assert!(!runs("sleep 7656."), "a program outlived it");
+    assert!(!is_running("sleep 7656."), "a program outlived its start");
 }
 
 #[tokio::test]
 async fn time_is_limited() {
     let (_home, sandbox) = sandbox();
     let limits = Limits { time: Some(Duration::from_millis(300)), disk_left: 0, ..Limits::default() };
-    let began = Instant::now();
+    let started_at = Instant::now();
     assert_eq!(
         run(&sandbox, limited("sleep 7657", limits)).await.0,
         ExitStatus::OverLimit(ExceededLimit::Time)
     );
-    assert!(began.elapsed() >= Duration::from_millis(300));
+    assert!(started_at.elapsed() >= Duration::from_millis(300));
 }
 
 #[tokio::test]
@@ -250,8 +254,8 @@ async fn the_disk_keeps_room() {
     let disk = rustix::fs::statvfs(home.path()).unwrap();
     let disk_left = (disk.f_bavail * disk.f_frsize).saturating_sub(16 << 20);
     let limits = Limits { disk_left, ..Limits::default() };
-    let fill = "head -c 200000000 /dev/zero > big; sleep 7658";
-    assert_eq!(run(&sandbox, limited(fill, limits)).await.0, ExitStatus::OverLimit(ExceededLimit::Disk));
+    let script = "head -c 200000000 /dev/zero > big; sleep 7658";
+    assert_eq!(run(&sandbox, limited(script, limits)).await.0, ExitStatus::OverLimit(ExceededLimit::Disk));
 }
 
 #[tokio::test]
@@ -265,8 +269,8 @@ async fn on_a_nearly_full_disk_a_program_may_still_make_room() {
 async fn a_file_is_limited() {
     let (home, sandbox) = sandbox();
     let limits = Limits { file_size: 1 << 20, disk_left: 0, ..Limits::default() };
-    let (ended, ..) = run(&sandbox, limited("exec head -c 100000000 /dev/zero > big", limits)).await;
-    assert_eq!(ended, ExitStatus::Signalled(libc::SIGXFSZ));
+    let (status, ..) = run(&sandbox, limited("exec head -c 100000000 /dev/zero > big", limits)).await;
+    assert_eq!(status, ExitStatus::Signalled(libc::SIGXFSZ));
     assert_eq!(std::fs::metadata(home.path().join("workspace/big")).unwrap().len(), 1 << 20);
 }
 
@@ -275,15 +279,15 @@ async fn a_fork_bomb_ends() {
     let (_home, sandbox) = sandbox();
     let limits =
         Limits { time: Some(Duration::from_secs(3)), processes: 64, disk_left: 0, ..Limits::default() };
-    let (ended, ..) = run(&sandbox, limited("bomb() { bomb | bomb & }; bomb; sleep 7659.1", limits)).await;
+    let (status, ..) = run(&sandbox, limited("bomb() { bomb | bomb & }; bomb; sleep 7659.1", limits)).await;
     assert!(
         matches!(
-            ended,
+            status,
             ExitStatus::OverLimit(ExceededLimit::Processes | ExceededLimit::Time) | ExitStatus::Exited(_)
         ),
-        "{ended:?}"
+        "{status:?}"
     );
-    assert!(!runs("sleep 7659.1") && !runs("bomb | bomb"), "a part of it outlived it");
+    assert!(!is_running("sleep 7659.1") && !is_running("bomb | bomb"), "a process of the bomb outlived it");
 }
 
 #[tokio::test]
@@ -294,7 +298,7 @@ async fn a_helper_that_is_missing_or_wrong_is_told() {
         ("/bin/false", vec![]),
         ("/bin/sh", vec!["-c".into(), "kill -SEGV $$".into()]),
     ] {
-        let sandbox = with(HelperCommand { program: program.into(), args }, home.path());
+        let sandbox = sandbox_with(HelperCommand { program: program.into(), args }, home.path());
         let outcome = sandbox.start(shell("true")).await;
         assert!(matches!(outcome, Err(SandboxError::Helper(_))), "{program}: {outcome:?}");
         sandbox.wait_for_teardown(Duration::from_secs(10)).await;
@@ -304,21 +308,21 @@ async fn a_helper_that_is_missing_or_wrong_is_told() {
 #[tokio::test]
 async fn what_fails_on_its_way_to_the_program_is_told_and_leaves_nothing() {
     let (_home, sandbox) = sandbox();
-    // Too little memory to confine itself with, let alone to run.
+    // Too little memory even for the process to confine itself.
     let limits = Limits { memory: 4096, disk_left: 0, ..Limits::default() };
     match sandbox.start(limited("sleep 7661.1", limits)).await {
         Err(SandboxError::Helper(reason)) => assert!(!reason.is_empty()),
         Err(other) => panic!("{other}"),
         Ok(child) => {
-            let ended = finish(child).await.0;
+            let status = finish(child).await.0;
             assert!(
-                matches!(ended, ExitStatus::Signalled(_) | ExitStatus::OverLimit(ExceededLimit::Memory)),
-                "{ended:?}"
+                matches!(status, ExitStatus::Signalled(_) | ExitStatus::OverLimit(ExceededLimit::Memory)),
+                "{status:?}"
             );
         }
     }
     sandbox.wait_for_teardown(Duration::from_secs(10)).await;
-    assert!(!runs("sleep 7661.1"));
+    assert!(!is_running("sleep 7661.1"));
 }
 
 #[tokio::test]
@@ -334,5 +338,5 @@ async fn a_helper_that_is_killed_is_told_and_takes_the_program_along() {
     )
     .unwrap();
     assert!(matches!(child.wait().await, Err(SandboxError::Helper(_))));
-    assert!(within(Duration::from_secs(10), || !runs("sleep 7660.1")).await);
+    assert!(within(Duration::from_secs(10), || !is_running("sleep 7660.1")).await);
 }

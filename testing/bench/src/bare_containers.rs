@@ -1,4 +1,5 @@
-//! Engines as containers without an orchestrator: created, started and removed over the daemon's API alone.
+//! Engines as containers without an orchestrator, created, started and removed through the Docker daemon's API:
+//! the baseline of the container backend.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,34 +18,34 @@ use crate::probe;
 use crate::process::free_port;
 use crate::service::OrchestratorService;
 
-/// How long an engine may take to be well.
+/// The time within which an engine must be healthy.
 const HEALTH_TIMEOUT: Duration = Duration::from_mins(1);
-/// Between two looks at whether it is; as an orchestrator looks in the beginning.
+/// The time between two health checks, the same as an orchestrator's during startup.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
-/// The time that a stopped container has to end.
+/// The time in seconds that a stopped container has to exit before it is killed.
 const STOP_GRACE_S: u64 = 30;
 
-/// How to run such a container.
+/// Creates and removes such containers. Dropped, it removes those that are left.
 pub(crate) struct BareContainers {
     daemon: DockerClient,
-    /// What it is created from, but for its port and its folder.
+    /// The body of the create request, except for the port and the folder.
     description: Value,
-    /// Where the folders are.
+    /// The parent of the containers' data folders.
     folder: PathBuf,
-    /// Whose they are.
+    /// The user and group ids that own the data folders.
     owner: (u32, u32),
     name: String,
     container_count: AtomicUsize,
 }
 
-/// A container, and where its engine listens.
+/// A running container.
 struct Container {
     id: String,
     data: PathBuf,
 }
 
 impl BareContainers {
-    /// As the container of `engine_id` is, which runs.
+    /// Takes the configuration of the running container of `engine_id`.
     pub(crate) fn like_engine(
         resources: &DockerResources,
         service: &OrchestratorService,
@@ -55,15 +56,15 @@ impl BareContainers {
         let listed = daemon.get(&format!("/containers/json?filters={filter}"))?;
         let id = listed.pointer("/0/Id").and_then(Value::as_str).context("the engine has no container")?;
         let inspected = daemon.get(&format!("/containers/{id}/json"))?;
-        let mut description = inspected.get("Config").context("a container without a configuration")?.clone();
-        let host = inspected.get("HostConfig").context("a container without a host's configuration")?;
-        let fields = description.as_object_mut().context("a configuration that is none")?;
+        let mut description = inspected.get("Config").context("the container has no configuration")?.clone();
+        let host = inspected.get("HostConfig").context("the container has no host configuration")?;
+        let fields = description.as_object_mut().context("the container's configuration is not an object")?;
         fields.insert("HostConfig".to_owned(), host.clone());
-        // No orchestrator is to take it for its own; and its name is of its own id.
+        // Without the labels no orchestrator adopts it. The host name is derived from the container's own id.
         fields.insert("Labels".to_owned(), json!({}));
         fields.remove("Hostname");
-        let of_engine = service.folder().join("engines").join(engine_id.to_string());
-        let owner = fs::metadata(of_engine)?;
+        let engine_folder = service.folder().join("engines").join(engine_id.to_string());
+        let owner = fs::metadata(engine_folder)?;
         let folder = service.folder().join("plain");
         fs::create_dir(&folder)?;
         let (name, number) = (format!("{}-plain", resources.network()), AtomicUsize::new(0));
@@ -77,7 +78,7 @@ impl BareContainers {
         })
     }
 
-    /// Provision, stop, start, wake, delete: how long each took.
+    /// Measures one lifecycle and returns the durations of provision, stop, start, wake and delete.
     pub(crate) fn measure_lifecycle(&self) -> anyhow::Result<[Duration; 5]> {
         let number = self.container_count.fetch_add(1, Ordering::Relaxed);
         let begin = Instant::now();
@@ -94,27 +95,28 @@ impl BareContainers {
         Ok([provision, stop, start, start, begin.elapsed()])
     }
 
-    /// So many provisions, some at once: how many there are in a second.
-    pub(crate) fn provision_rate(&self, at_once: usize, provisions: usize) -> anyhow::Result<f64> {
+    /// Runs `provisions` provisions, `concurrency` of them at a time, and returns their rate per second.
+    pub(crate) fn provision_rate(&self, concurrency: usize, provisions: usize) -> anyhow::Result<f64> {
         let next = AtomicUsize::new(0);
         let begin = Instant::now();
-        let made: anyhow::Result<Vec<_>> = thread::scope(|scope| {
+        let created_containers: anyhow::Result<Vec<_>> = thread::scope(|scope| {
             let work = || {
-                let mut made = Vec::new();
+                let mut created_containers = Vec::new();
                 while next.fetch_add(1, Ordering::Relaxed) < provisions {
-                    made.push(self.provision(self.container_count.fetch_add(1, Ordering::Relaxed)));
+                    created_containers
+                        .push(self.provision(self.container_count.fetch_add(1, Ordering::Relaxed)));
                 }
-                made
+                created_containers
             };
-            let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
+            let workers: Vec<_> = (0..concurrency).map(|_| scope.spawn(work)).collect();
             workers
                 .into_iter()
                 .map(|worker| worker.join().map_err(|_| anyhow!("a worker panicked")))
                 .collect()
         });
         let took = begin.elapsed();
-        let made: Vec<Vec<anyhow::Result<Container>>> = made?;
-        for container in made.into_iter().flatten() {
+        let created_containers: Vec<Vec<anyhow::Result<Container>>> = created_containers?;
+        for container in created_containers.into_iter().flatten() {
             self.delete(&container?)?;
         }
         Ok(crate::measure::per_second(took))
@@ -131,7 +133,7 @@ impl BareContainers {
         self.run(number)
     }
 
-    /// Creates and starts a container over the folder of this number, and waits until its engine is well.
+    /// Creates and starts a container on the data folder `number`, and waits until its engine is healthy.
     fn run(&self, number: usize) -> anyhow::Result<Container> {
         let (port, data) = (free_port()?, self.data_folder(number));
         let mut description = self.description.clone();
@@ -145,20 +147,24 @@ impl BareContainers {
         let path = format!("/containers/create?name={}-{number}", self.name);
         let created: Value =
             serde_json::from_slice(&self.daemon.request_ok("POST", &path, Some(&description))?)?;
-        let id = created.get("Id").and_then(Value::as_str).context("a container without an id")?.to_owned();
+        let id =
+            created.get("Id").and_then(Value::as_str).context("the created container has no id")?.to_owned();
         self.daemon.request_ok("POST", &format!("/containers/{id}/start"), None)?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let begin = Instant::now();
         while !probe::is_healthy(address) {
             if begin.elapsed() > HEALTH_TIMEOUT {
-                bail!("a plain container was not well within {} s", HEALTH_TIMEOUT.as_secs());
+                bail!(
+                    "the engine of a plain container was not healthy within {} s",
+                    HEALTH_TIMEOUT.as_secs()
+                );
             }
             thread::park_timeout(POLL_INTERVAL);
         }
         Ok(Container { id, data })
     }
 
-    /// As an orchestrator stops: the container is asked to end, and removed.
+    /// Stops as an orchestrator does: stops the container gracefully and removes it.
     fn stop(&self, Container { id, .. }: &Container) -> anyhow::Result<()> {
         self.daemon.request_ok("POST", &format!("/containers/{id}/stop?t={STOP_GRACE_S}"), None)?;
         self.daemon.request_ok("DELETE", &format!("/containers/{id}?v=true"), None).map(drop)
@@ -166,13 +172,13 @@ impl BareContainers {
 
     fn delete(&self, Container { id, data }: &Container) -> anyhow::Result<()> {
         self.daemon.request_ok("DELETE", &format!("/containers/{id}?force=true&v=true"), None)?;
-        fs::remove_dir_all(data).context("a plain container's folder cannot be removed")
+        fs::remove_dir_all(data).context("the folder of a plain container cannot be removed")
     }
 }
 
 impl Drop for BareContainers {
     fn drop(&mut self) {
-        // What a failure left; one that is gone is the usual case.
+        // Only a failed run leaves containers behind, so usually there is nothing to remove.
         for number in 0..self.container_count.load(Ordering::Relaxed) {
             let path = format!("/containers/{}-{number}?force=true&v=true", self.name);
             let _ = self.daemon.request("DELETE", &path, None);

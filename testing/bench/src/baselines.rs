@@ -1,7 +1,7 @@
-//! The floors' servers: the least that does what ours does, with the same axum and allocator.
+//! The baseline servers: minimal programs that do the same work as Roundhouse, with the same axum and allocator.
 //!
-//! They are commands of this program, so that a floor is a process like ours. Each lives for a bounded time,
-//! should nobody be left to end it.
+//! They run as a hidden command of this program, so a baseline is a process like the one it is compared with. Each
+//! exits after a bounded time, in case nothing is left to stop it.
 
 mod admit;
 mod admit_postgres;
@@ -27,10 +27,10 @@ pub(crate) use admit::{
 pub(crate) use admit_postgres::{insert_engines as fill_admit_postgres, write_url as tell_postgres};
 pub(crate) use replay::{PATH as REPLAY, store_events as store_replay};
 
-/// Longer than any measurement.
+/// Lifetime of a baseline process, longer than any measurement.
 const MAX_LIFETIME: Duration = Duration::from_mins(15);
 
-/// Which floor to be.
+/// The kind of baseline server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BaselineKind {
     /// Axum and nothing else.
@@ -41,48 +41,49 @@ pub(crate) enum BaselineKind {
     Admit,
     /// Axum and one indexed read of PostgreSQL for each admit.
     AdmitPostgres,
-    /// Axum and the queries of a registry's other reads, on a copy of one.
+    /// Axum and the queries of the registry's other reads, on a copy of a registry.
     Registry,
-    /// Axum and the bytes of a replay, selected page by page.
+    /// Axum and the stored bytes of a replay, selected page by page.
     Replay,
 }
 
-/// Arguments of a floor.
+/// Arguments of the command that runs a baseline server.
 #[derive(Args, Debug)]
 pub(crate) struct BaselineArgs {
-    /// Which one.
+    /// The kind of server.
     #[arg(value_enum)]
     kind: BaselineKind,
-    /// Its port.
+    /// The port to listen on.
     #[arg(long)]
     port: u16,
-    /// The folder for its database.
+    /// The folder of its database.
     #[arg(long)]
     folder: PathBuf,
 }
 
-/// The command that starts a floor from `program`, a copy of this one.
+/// Returns the command that starts a baseline from `program`, a copy of this program.
 pub(crate) fn command(
     program: &Path,
     kind: BaselineKind,
     port: u16,
     folder: &Path,
 ) -> anyhow::Result<Command> {
-    let name = kind.to_possible_value().context("every floor has a name")?;
+    let name = kind.to_possible_value().context("every baseline has a name")?;
     let mut command = Command::new(program);
     command.env_clear().args(["floor", name.get_name(), "--port", &port.to_string(), "--folder"]).arg(folder);
     Ok(command)
 }
 
-/// Serves until it is ended.
-pub(crate) fn run(floor: &BaselineArgs) -> anyhow::Result<()> {
+/// Serves until the process is stopped or its lifetime ends.
+pub(crate) fn run(baseline: &BaselineArgs) -> anyhow::Result<()> {
     // As many workers as an engine has.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
-        let router = router(floor.kind, &floor.folder).await?;
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, floor.port));
-        let listener = TcpListener::bind(address).await.with_context(|| format!("{address} is taken"))?;
-        // Its life is over, or the server failed; both end the process.
+        let router = router(baseline.kind, &baseline.folder).await?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, baseline.port));
+        let listener =
+            TcpListener::bind(address).await.with_context(|| format!("{address} cannot be bound"))?;
+        // The lifetime ended or the server failed; both end the process.
         match tokio::time::timeout(MAX_LIFETIME, serve(listener, router)).await {
             Ok(served) => Ok(served?),
             Err(_) => Ok(()),
@@ -101,14 +102,14 @@ async fn router(kind: BaselineKind, folder: &Path) -> anyhow::Result<Router> {
     }
 }
 
-/// The file of a floor's database.
+/// Returns the database file of a baseline in `folder`.
 pub(crate) fn database_file(folder: &Path) -> PathBuf {
-    folder.join("floor.sqlite")
+    folder.join("baseline.sqlite")
 }
 
 pub(crate) async fn serve(listener: TcpListener, router: Router) -> std::io::Result<()> {
     let listener = listener.tap_io(|stream| {
-        // Without it the kernel holds small answers back; a failure would show in the figures.
+        // Without it the kernel delays small responses; a failure would show in the results.
         let _ = stream.set_nodelay(true);
     });
     axum::serve(listener, router).await
@@ -137,10 +138,10 @@ mod tests {
 
     #[tokio::test]
     async fn every_floor_is_well() {
-        // One needs a server of its own beside it.
-        let alone =
+        // This one also needs a PostgreSQL server.
+        let standalone =
             BaselineKind::value_variants().iter().filter(|kind| **kind != BaselineKind::AdmitPostgres);
-        for kind in alone {
+        for kind in standalone {
             let (mut client, _folder) = start(*kind).await;
             let request = client.request(Method::GET, "/health").body(Full::default()).unwrap();
             let health: EngineHealth = client.fetch_json(request).await.unwrap();
@@ -160,7 +161,7 @@ mod tests {
     async fn the_floor_on_postgresql_admits_whom_it_knows() {
         if let Err(missing) = PostgresServer::programs() {
             assert!(std::env::var_os("ROUNDHOUSE_REQUIRE_ALL").is_none(), "{missing:#}");
-            // Written past the test's capture, so that a skip is seen.
+            // Written directly to standard error, so that the test harness does not capture it.
             writeln!(std::io::stderr(), "skipped: {missing:#}").unwrap();
             return;
         }

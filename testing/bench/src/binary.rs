@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 
-/// The binary to measure: the one that was named, or `roundhouse` beside this program.
+/// Returns the binary to measure: `named`, or `roundhouse` in the folder of this program.
 pub(crate) fn resolve(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     let path = match named {
         Some(path) => path.to_owned(),
@@ -20,12 +20,12 @@ pub(crate) fn resolve(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     )
 }
 
-/// This program, which is also the floors' server.
+/// Returns the path of this program, which also runs the baselines.
 pub(crate) fn current_program() -> anyhow::Result<PathBuf> {
     std::env::current_exe().context("this program's path is unknown")
 }
 
-/// A copy of `binary` as `to`, which no other process maps: memory that processes share is divided among them.
+/// Copies `binary` to `to`, so that no other process maps it: shared memory is divided among the processes.
 pub(crate) fn copy_private(binary: &Path, to: PathBuf) -> anyhow::Result<PathBuf> {
     fs::copy(binary, &to)
         .with_context(|| format!("{} cannot be copied to {}", binary.display(), to.display()))?;

@@ -1,4 +1,4 @@
-//! What every measurement is given: the binary, a folder that goes away afterwards, how many rounds.
+//! The input of every measurement: the binaries, a temporary folder, and the number and size of the rounds.
 
 use std::cell::Cell;
 use std::fs;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::binary;
 
-/// How much is measured where the full size takes minutes.
+/// The size of measurements whose full size takes minutes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Size {
     Bounded,
@@ -19,7 +19,7 @@ pub(crate) enum Size {
 }
 
 impl Size {
-    /// Which of the two.
+    /// Returns the value for this size.
     pub(crate) fn choose<T>(self, bounded: T, full: T) -> T {
         match self {
             Self::Bounded => bounded,
@@ -28,16 +28,16 @@ impl Size {
     }
 }
 
-/// The state that all measurements share.
+/// The settings that all measurements share.
 pub(crate) struct BenchContext {
     /// The binary under test.
     pub(crate) binary: PathBuf,
-    /// Another build of it, to measure in turn with it.
+    /// Another build of the binary, measured alternately with it.
     pub(crate) comparison_binary: Option<PathBuf>,
-    /// This program, which serves the floors.
+    /// A copy of this program, which runs the baselines.
     pub(crate) baseline_program: PathBuf,
     pub(crate) rounds: usize,
-    /// How long an idle process is left alone before its memory is read.
+    /// How long a process idles before its memory is read.
     pub(crate) idle_wait: Duration,
     pub(crate) size: Size,
     scratch: TempDir,
@@ -45,20 +45,20 @@ pub(crate) struct BenchContext {
 }
 
 impl BenchContext {
-    /// Copies the binaries, so that a build meanwhile changes nothing.
+    /// Copies the binaries, so that a build in the meantime has no effect.
     pub(crate) fn new(
         binary: &Path,
-        beside: Option<&Path>,
+        comparison: Option<&Path>,
         rounds: usize,
         wait: Duration,
         size: Size,
     ) -> anyhow::Result<Self> {
-        let scratch = tempfile::tempdir().context("no temporary folder can be made")?;
+        let scratch = tempfile::tempdir().context("no temporary folder can be created")?;
         let copy = |binary: &Path, name| binary::copy_private(binary, scratch.path().join(name));
         Ok(Self {
             baseline_program: copy(&binary::current_program()?, "floors")?,
             binary: copy(binary, "roundhouse")?,
-            comparison_binary: beside.map(|beside| copy(beside, "beside")).transpose()?,
+            comparison_binary: comparison.map(|comparison| copy(comparison, "beside")).transpose()?,
             rounds,
             idle_wait: wait,
             size,
@@ -67,22 +67,22 @@ impl BenchContext {
         })
     }
 
-    /// A new empty folder.
+    /// Creates a new empty folder.
     pub(crate) fn new_folder(&self) -> anyhow::Result<PathBuf> {
         let number = self.folder_count.replace(self.folder_count.get() + 1);
         let folder = self.scratch.path().join(number.to_string());
-        fs::create_dir(&folder).context("no temporary folder can be made")?;
+        fs::create_dir(&folder).context("no temporary folder can be created")?;
         Ok(folder)
     }
 
-    /// Tells the person who waits how far a measurement is.
+    /// Prints the progress of a measurement.
     pub(crate) fn report_round(&self, what: &str, round: usize) {
         log_progress(&format!("{what}: round {} of {}", round + 1, self.rounds));
     }
 }
 
-/// Tells the person who waits what is being done.
+/// Prints a progress message to standard error.
 pub(crate) fn log_progress(what: &str) {
-    // Nobody there to read it is no reason to stop.
+    // A closed standard error is no reason to stop.
     let _ = writeln!(std::io::stderr(), "{what}");
 }

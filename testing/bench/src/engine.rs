@@ -1,4 +1,4 @@
-//! An engine alone, without an orchestrator: configured by its container contract's variables.
+//! A standalone engine without an orchestrator, configured by the environment variables of the container contract.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,27 +16,27 @@ use crate::probe;
 use crate::process::{Process, free_port, log_file};
 use crate::provider::MODEL_NAME;
 
-/// The model that an engine is configured with.
+/// The model configuration of an engine.
 #[derive(Clone, Debug)]
 pub(crate) struct ModelConfig {
     pub(crate) provider: &'static str,
     pub(crate) base_url: String,
-    /// The protocol, where it is not the provider's usual one.
+    /// The protocol, if it is not the provider's default.
     pub(crate) api: Option<&'static str>,
 }
 
 impl ModelConfig {
-    /// One that is configured and never called.
+    /// A model that is configured but never called.
     pub(crate) fn unused() -> Self {
         Self::new("anthropic", "http://127.0.0.1:9".into())
     }
 
-    /// One that a provider serves at this address, by its usual protocol.
+    /// A model that `provider` serves at `base_url` with its default protocol.
     pub(crate) fn new(provider: &'static str, base_url: String) -> Self {
         Self { provider, base_url, api: None }
     }
 
-    /// The gateway's configuration, which alone can ask for another protocol than the usual one.
+    /// The gateway configuration, needed only to select another protocol than the default.
     fn gateway_config(&self) -> Option<Value> {
         let model = json!({
             "provider": self.provider, "model": MODEL_NAME, "api": self.api?, "base_url": self.base_url,
@@ -46,7 +46,7 @@ impl ModelConfig {
     }
 }
 
-/// Where an engine lives, and how it is started there again and again.
+/// The folder and configuration of an engine, which can be started there repeatedly.
 pub(crate) struct EngineSetup<'a> {
     binary: &'a Path,
     folder: PathBuf,
@@ -55,24 +55,25 @@ pub(crate) struct EngineSetup<'a> {
 }
 
 impl<'a> EngineSetup<'a> {
-    /// In an empty folder: its brain is fresh at the first start.
+    /// Sets up an engine in an empty folder; the first start creates a fresh brain.
     pub(crate) fn new(binary: &'a Path, folder: PathBuf, model: ModelConfig) -> anyhow::Result<Self> {
         Ok(Self { binary, folder, model, key: EngineKey::generate()? })
     }
 
-    /// The file of its brain.
+    /// Returns the path of the engine's brain.
     pub(crate) fn brain(&self) -> PathBuf {
         self.folder.join("data/brain.sqlite")
     }
 
-    /// Puts a file into its catalog.
+    /// Writes a file into the engine's catalog.
     pub(crate) fn write_catalog_file(&self, name: &str, text: &str) -> anyhow::Result<()> {
         let catalog = self.folder.join("catalog");
         std::fs::create_dir_all(&catalog)?;
         Ok(std::fs::write(catalog.join(name), text)?)
     }
 
-    /// Starts the engine, and gives the time from before the fork to its first `/health` that says ok.
+    /// Starts the engine and returns the time from before the fork to the first `/health` response with status
+    /// `ok`.
     pub(crate) fn start(&self) -> anyhow::Result<(Engine, Duration)> {
         let port = free_port()?;
         let catalog = self.folder.join("catalog");
@@ -101,7 +102,7 @@ impl<'a> EngineSetup<'a> {
     }
 }
 
-/// What an engine is told where that does not matter.
+/// The user's message in turns whose content does not matter.
 pub(crate) const DEFAULT_MESSAGE: &str = "Count, please.";
 
 /// A running engine.
@@ -112,17 +113,17 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// A connection to it.
+    /// Opens a connection to the engine.
     pub(crate) async fn connect(&self) -> anyhow::Result<Client> {
         Client::connect(([127, 0, 0, 1], self.port).into()).await
     }
 
-    /// The request for a turn on a task, straight to the model.
+    /// Builds the request for a `direct` turn of `task`, with the default message.
     pub(crate) fn execute(&self, client: &Client, task: &str) -> anyhow::Result<HttpRequest> {
         self.execute_with(client, task, DEFAULT_MESSAGE, None)
     }
 
-    /// The same with this message, and so many model calls at most.
+    /// Builds the request for a `direct` turn with this message and at most `max_turns` model calls.
     pub(crate) fn execute_with(
         &self,
         client: &Client,
@@ -145,7 +146,7 @@ impl Engine {
         Ok(request.body(Full::from(serde_json::to_vec(&body)?))?)
     }
 
-    /// The request for all events of a task.
+    /// Builds the request for all events of a task.
     pub(crate) fn replay(&self, client: &Client, task: &str) -> anyhow::Result<HttpRequest> {
         let path = format!("{REPLAY}?after=0&task_id={task}");
         let request = client.request(Method::GET, &path).header(ENGINE_KEY_HEADER, self.key.expose());

@@ -1,4 +1,4 @@
-//! Asks many engines in turn, again and again, whether they are well, and counts the answers that were none.
+//! Checks the health of many engines repeatedly, one after another, and counts the failures.
 
 use std::time::{Duration, Instant};
 
@@ -13,45 +13,44 @@ use tokio_util::sync::CancellationToken;
 use crate::client::{Client, parse_address};
 use crate::stats::percentile;
 
-/// From one question to the next.
+/// The time from one request to the next.
 const PROBE_INTERVAL: Duration = Duration::from_millis(2);
-/// How long an answer may take.
+/// The timeout of one request.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A watch that is under way.
+/// A running monitor.
 pub(crate) struct HealthMonitor {
     task: JoinHandle<HealthReport>,
     stop: CancellationToken,
 }
 
-/// What came of it.
+/// The result of a monitor.
 #[derive(Debug, Default)]
 pub(crate) struct HealthReport {
     pub(crate) requests: u32,
     pub(crate) failures: u32,
     pub(crate) first_failure: Option<String>,
-    /// Of those that were answered.
+    /// The 99th percentile of the latency of successful requests, in milliseconds.
     pub(crate) p99_ms: Option<f64>,
 }
 
 impl HealthMonitor {
-    /// Begins to ask the engines at these addresses, of which there is at least one, each over a connection of
-    /// its own that is kept.
+    /// Starts to monitor the engines at these addresses (at least one), each over a kept connection of its own.
     pub(crate) fn start(urls: Vec<String>) -> Self {
-        let end = CancellationToken::new();
-        let task = tokio::spawn(run_probes(urls, end.clone()));
-        Self { task, stop: end }
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(run_probes(urls, stop.clone()));
+        Self { task, stop }
     }
 
-    /// Ends it, after one question at least.
+    /// Stops the monitor after at least one request.
     pub(crate) async fn stop(self) -> anyhow::Result<HealthReport> {
         self.stop.cancel();
-        self.task.await.context("the watch failed")
+        self.task.await.context("the health monitor panicked")
     }
 }
 
-async fn run_probes(urls: Vec<String>, end: CancellationToken) -> HealthReport {
-    let mut seen = HealthReport::default();
+async fn run_probes(urls: Vec<String>, stop: CancellationToken) -> HealthReport {
+    let mut report = HealthReport::default();
     let mut times = Vec::new();
     let mut clients: Vec<(String, Option<Client>)> = urls.into_iter().map(|url| (url, None)).collect();
     let mut pace = interval(PROBE_INTERVAL);
@@ -59,23 +58,23 @@ async fn run_probes(urls: Vec<String>, end: CancellationToken) -> HealthReport {
     'watching: loop {
         for (url, client) in &mut clients {
             pace.tick().await;
-            seen.requests += 1;
+            report.requests += 1;
             let began = Instant::now();
-            match timeout(PROBE_TIMEOUT, probe(url, client)).await.context("no answer in time").flatten() {
+            match timeout(PROBE_TIMEOUT, probe(url, client)).await.context("no response in time").flatten() {
                 Ok(()) => times.push(began.elapsed().as_secs_f64() * 1_000.0),
                 Err(error) => {
                     *client = None;
-                    seen.failures += 1;
-                    seen.first_failure.get_or_insert_with(|| format!("{url}: {error:#}"));
+                    report.failures += 1;
+                    report.first_failure.get_or_insert_with(|| format!("{url}: {error:#}"));
                 }
             }
-            if end.is_cancelled() {
+            if stop.is_cancelled() {
                 break 'watching;
             }
         }
     }
-    seen.p99_ms = percentile(&times, 99);
-    seen
+    report.p99_ms = percentile(&times, 99);
+    report
 }
 
 async fn probe(url: &str, client: &mut Option<Client>) -> anyhow::Result<()> {
@@ -85,7 +84,7 @@ async fn probe(url: &str, client: &mut Option<Client>) -> anyhow::Result<()> {
     };
     let request = client.request(Method::GET, "/health").body(Full::default())?;
     let health: EngineHealth = client.fetch_json(request).await?;
-    ensure!(health.status == HEALTHY, "it is {}", health.status);
+    ensure!(health.status == HEALTHY, "its status is {}", health.status);
     Ok(())
 }
 
@@ -113,14 +112,19 @@ mod tests {
     #[tokio::test]
     async fn what_is_not_well_or_not_there_counts_as_failed() {
         let gone = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let nobody = format!("http://{}", gone.local_addr().unwrap());
+        let unused = format!("http://{}", gone.local_addr().unwrap());
         drop(gone);
-        for (url, well) in [(server(HEALTHY).await, true), (server("degraded").await, false), (nobody, false)]
+        for (url, healthy) in
+            [(server(HEALTHY).await, true), (server("degraded").await, false), (unused, false)]
         {
-            let watch = HealthMonitor::start(vec![url]);
-            let seen = watch.stop().await.unwrap();
-            assert_eq!((seen.requests, seen.failures), (1, u32::from(!well)), "{seen:?}");
-            assert_eq!((seen.p99_ms.is_some(), seen.first_failure.is_none()), (well, well), "{seen:?}");
+            let monitor = HealthMonitor::start(vec![url]);
+            let report = monitor.stop().await.unwrap();
+            assert_eq!((report.requests, report.failures), (1, u32::from(!healthy)), "{report:?}");
+            assert_eq!(
+                (report.p99_ms.is_some(), report.first_failure.is_none()),
+                (healthy, healthy),
+                "{report:?}"
+            );
         }
     }
 }

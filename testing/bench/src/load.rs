@@ -1,7 +1,7 @@
-//! The load generator: so many kept-alive connections, each of which sends its next request when the last one
-//! was answered. It is bounded in time and count, and stops by itself.
+//! A closed-loop load generator: a number of kept-alive connections, each of which sends its next request when the
+//! previous one was answered. It is bounded in time and count.
 //!
-//! All connections are driven by one thread, whatever the cores: the server keeps the others.
+//! One thread connections all connections, whatever the number of cores, and leaves the others to the server.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -17,19 +17,19 @@ use hyper::StatusCode;
 use crate::client::{Client, HttpRequest};
 use crate::stats::percentile;
 
-/// What to send, and how much of it.
+/// The requests to send, and how many.
 pub(crate) struct LoadPlan<'a> {
     pub(crate) address: SocketAddr,
     pub(crate) connections: usize,
     pub(crate) duration: Duration,
     pub(crate) max_requests: u64,
-    /// Makes the request with this number.
+    /// Builds the request with this number.
     pub(crate) request: &'a dyn Fn(&Client, u64) -> anyhow::Result<HttpRequest>,
-    /// Says whether the request with this number was answered as it must be: a wrong answer ends the run.
+    /// Checks the response to the request with this number. An error ends the run.
     pub(crate) check: &'a dyn Fn(u64, StatusCode, &Bytes) -> anyhow::Result<()>,
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct LoadResult {
     pub(crate) completed: u64,
@@ -38,30 +38,30 @@ pub(crate) struct LoadResult {
 }
 
 impl LoadResult {
-    /// Requests per second.
+    /// Returns the completed requests per second.
     #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
     pub(crate) fn throughput(&self) -> f64 {
         self.completed as f64 / self.elapsed.as_secs_f64()
     }
 
-    /// The time from a request to the end of its answer that `percent` of them kept to.
+    /// Returns the percentile `percent` of the latency, from sending a request to the end of its response.
     pub(crate) fn latency_ms(&self, percent: usize) -> anyhow::Result<f64> {
         percentile(&self.latencies_ms, percent).context("nothing was answered")
     }
 }
 
-/// Runs a plan. Called on a runtime of one thread.
+/// Runs a plan. Call it on a single-threaded runtime.
 ///
 /// # Errors
-/// A connection that breaks, or an answer that is wrong.
+/// A connection broke or a response was wrong.
 pub(crate) async fn run(plan: &LoadPlan<'_>) -> anyhow::Result<LoadResult> {
-    // Connecting is no part of the figures.
+    // Connecting is not measured.
     let clients = try_join_all((0..plan.connections).map(|_| Client::connect(plan.address))).await?;
     let next = Cell::new(0);
     let began = Instant::now();
-    let drives: FuturesUnordered<_> =
+    let connections: FuturesUnordered<_> =
         clients.into_iter().map(|client| drive_connection(plan, client, &next, began)).collect();
-    let latencies_ms: Vec<f64> = drives.try_concat().await?;
+    let latencies_ms: Vec<f64> = connections.try_concat().await?;
     let elapsed = began.elapsed();
     ensure!(!latencies_ms.is_empty(), "nothing was answered");
     Ok(LoadResult { completed: latencies_ms.len() as u64, elapsed, latencies_ms })

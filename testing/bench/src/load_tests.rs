@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 
 use super::*;
 
-/// Counts requests and repeats their number, but for the one that it gets wrong.
+/// Counts requests and answers each with its number, except for one wrong response.
 #[derive(Clone, Default)]
 struct Server {
     request_count: Arc<AtomicU64>,
@@ -27,7 +27,7 @@ async fn answer(State(server): State<Server>, Path(number): Path<u64>) -> (Statu
     }
 }
 
-async fn run_load(server: Server, at_most: u64) -> anyhow::Result<LoadResult> {
+async fn run_load(server: Server, max_requests: u64) -> anyhow::Result<LoadResult> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let router = Router::new().route("/{number}", get(answer)).with_state(server);
@@ -42,15 +42,7 @@ async fn run_load(server: Server, at_most: u64) -> anyhow::Result<LoadResult> {
         bail!("{status} {body:?}")
     };
     let duration = Duration::from_secs(10);
-    run(&LoadPlan {
-        address,
-        connections: 8,
-        duration,
-        max_requests: at_most,
-        request: &request,
-        check: &check,
-    })
-    .await
+    run(&LoadPlan { address, connections: 8, duration, max_requests, request: &request, check: &check }).await
 }
 
 #[tokio::test]
@@ -76,7 +68,7 @@ async fn a_wrong_answer_is_an_error_and_no_fast_success() {
 async fn time_ends_a_load_as_well() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let router = Router::new().route("/", get(|| async { "well" }));
+    let router = Router::new().route("/", get(|| async { "ok" }));
     tokio::spawn(async { axum::serve(listener, router).await.unwrap() });
     let plan = LoadPlan {
         address,

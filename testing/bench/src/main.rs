@@ -1,5 +1,5 @@
-//! Measures Roundhouse beside its floors: `bench start`, `bench idle`, … Each command alternates ours with the
-//! least that does the same, checks that both were right, and prints what came of it beside the budget.
+//! Measures Roundhouse against baselines: `bench start`, `bench idle`, … Each command alternates Roundhouse with a
+//! minimal program that does the same work, checks the answers of both, and prints the results with the budget.
 
 mod bare_containers;
 mod baselines;
@@ -38,11 +38,11 @@ use crate::context::{BenchContext, Size};
 use crate::measure::Measurement;
 use crate::report::Quantity;
 
-/// The floors must have the allocator that the binary has.
+/// The baselines must use the same allocator as the binary under test.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Measures Roundhouse beside its floors.
+/// Measures Roundhouse against baselines.
 #[derive(Parser)]
 #[command(version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct Cli {
@@ -60,17 +60,18 @@ struct Measure {
     /// The binary to measure; `roundhouse` beside this program by default.
     #[arg(long)]
     binary: Option<PathBuf>,
-    /// Another build of the binary, whose turns are measured in turn with those of the first (`turn` and `deltas`
-    /// alone). It is left out, with the reason, where it does no turn, such as of a protocol that it does not speak.
+    /// Another build of the binary, whose turns are measured alternately with those of the first (`turn` and
+    /// `deltas` only). It is left out, with the reason, if its first turn fails, such as for a protocol that it
+    /// does not speak.
     #[arg(long)]
     beside: Option<PathBuf>,
-    /// How many rounds of ours and of the floor.
+    /// The number of rounds of Roundhouse and of the baseline.
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: u16,
-    /// How many seconds an idle process is left alone before its memory is read.
+    /// How many seconds a process idles before its memory is read.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(0..=600))]
     wait_s: u16,
-    /// Measure in the full size what is otherwise measured in a smaller one.
+    /// Use the full sizes instead of smaller ones.
     #[arg(long)]
     full: bool,
     /// Print JSON with every sample instead of the table.
@@ -80,9 +81,9 @@ struct Measure {
 
 #[derive(Subcommand)]
 enum Command {
-    /// How well and how fast memory finds what it was told, beside plain full-text indexes. Needs no binary.
+    /// Quality and latency of memory search, compared with plain full-text indexes. Needs no binary.
     Retrieval(retrieval::Retrieval),
-    /// Be a floor's server.
+    /// Run a baseline server.
     #[command(hide = true)]
     Floor(baselines::BaselineArgs),
 }
@@ -90,15 +91,15 @@ enum Command {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match (cli.command, cli.measure) {
-        (Some(Command::Floor(floor)), _) => baselines::run(&floor),
+        (Some(Command::Floor(baseline)), _) => baselines::run(&baseline),
         (Some(Command::Retrieval(retrieval)), _) => retrieval.run(),
         (None, Some(measure)) => run(&measure),
-        (None, None) => Err(anyhow::anyhow!("say what to measure: see --help")),
+        (None, None) => Err(anyhow::anyhow!("name a measurement: see --help")),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nobody there to read it changes nothing.
+            // A closed standard error changes nothing.
             let _ = writeln!(std::io::stderr(), "bench: {error:#}");
             ExitCode::FAILURE
         }
@@ -113,17 +114,17 @@ fn run(measure: &Measure) -> anyhow::Result<()> {
     if cfg!(debug_assertions) {
         writeln!(
             std::io::stderr(),
-            "bench: this is a debug build; its floors are no floors (use --release)"
+            "bench: this is a debug build; its baselines are not valid (use --release)"
         )?;
     }
-    // One thread: the others are for what is measured.
+    // One thread; the other cores are for the measured programs.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (quantities, failures) = runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate()).context("signals cannot be listened for")?;
+        let mut terminate = signal(SignalKind::terminate()).context("signal handlers cannot be installed")?;
         tokio::select! {
             measured = measure_each(measure.what, &bench) => Ok(measured),
-            _ = terminate.recv() => bail!("ended from outside"),
-            _ = tokio::signal::ctrl_c() => bail!("ended from outside"),
+            _ = terminate.recv() => bail!("terminated by a signal"),
+            _ = tokio::signal::ctrl_c() => bail!("terminated by a signal"),
         }
     })?;
     if measure.json {
@@ -136,7 +137,7 @@ fn run(measure: &Measure) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Measures each, and goes on after one that fails.
+/// Runs each measurement, and continues after one that fails.
 async fn measure_each(what: Measurement, bench: &BenchContext) -> (Vec<Quantity>, Vec<String>) {
     let (mut quantities, mut failures) = (Vec::new(), Vec::new());
     for what in what.expand() {

@@ -1,5 +1,5 @@
-//! The measurements, one module each. Every one gives quantities with one sample per round, and alternates with
-//! its floors round by round: what else the machine does meets both.
+//! The measurements, one module each. Each returns quantities with one sample per round, and alternates with its
+//! baselines round by round, so that other load on the machine affects both.
 
 mod admit;
 mod admit_postgres;
@@ -31,18 +31,18 @@ pub(crate) use self::containers::per_second;
 use crate::context::BenchContext;
 use crate::report::Quantity;
 
-/// What can be measured.
+/// A measurement, named by its command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Measurement {
-    /// An engine's start to its first /health that says ok, on a fresh brain.
+    /// An engine's start to its first successful /health, on a fresh brain.
     Start,
     /// An idle engine's memory.
     Idle,
-    /// A warm turn: request to first delta at the client, above a client that talks to the provider directly.
+    /// A warm turn: request to first delta at the client, compared with a client that calls the provider directly.
     Turn,
     /// 2,000 deltas as fast as the provider sends them.
     Deltas,
-    /// 10 and 100 turns at once, 200 deltas/s each: how late a delta comes, and how far the clock leads.
+    /// 10 and 100 concurrent turns, 200 deltas/s each: the lag of a delta and the lead of event timestamps.
     Parallel,
     /// A turn of 100 tool calls, in the engine and in the sandbox.
     ToolCalls,
@@ -50,9 +50,9 @@ pub(crate) enum Measurement {
     Replay,
     /// An engine's start on a brain of 100,000 messages (10,000 without --full).
     BigStart,
-    /// Memory after 10,000 turns (1,000 without --full), and the processor time of the idle engine then.
+    /// Memory after 10,000 turns (1,000 without --full), and the idle engine's processor time afterwards.
     ManyTurns,
-    /// What a turn writes to the disk early and late in a thread of 1,000 turns (200 without --full).
+    /// Bytes that a turn writes, early and late in a thread of 1,000 turns (200 without --full).
     BytesPerTurn,
     /// Admit of running engines over 32 connections, among 10, 1,000 and 100,000 engines.
     Admit,
@@ -60,24 +60,24 @@ pub(crate) enum Measurement {
     AdmitPostgres,
     /// Pages of 100 out of 100,000 engines.
     List,
-    /// /status, /metrics and /audit over a ledger of 1,000,000 rows (100,000 without --full).
+    /// /status, /metrics and /audit over an audit log of 1,000,000 rows (100,000 without --full).
     Ledger,
-    /// Provision, stop, start, wake and delete of engines that are processes.
+    /// Provision, stop, start, wake and delete of engines as processes.
     Provision,
-    /// Provision, stop, start, wake and delete of engines that are containers, and provisions at once.
+    /// Provision, stop, start, wake and delete of engines as containers, and concurrent provisions.
     Containers,
-    /// 1,000 running engines (100 without --full): supervision, memory, a killed orchestrator's restart.
+    /// 1,000 running engines (100 without --full): supervision, memory, restart of a killed orchestrator.
     Fleet,
-    /// Admits of one product while another does its worst.
+    /// Admits of one product while another causes maximum load.
     Fairness,
-    /// `true` in the sandbox, beside a bare fork and exec of it.
+    /// `true` in the sandbox, compared with a bare fork and exec.
     Sandbox,
-    /// All of these.
+    /// All of the above.
     All,
 }
 
 impl Measurement {
-    /// The measurements that it stands for.
+    /// Returns the measurements that this value stands for.
     pub(crate) fn expand(self) -> Vec<Self> {
         match self {
             Self::All => Self::value_variants().iter().copied().filter(|what| *what != Self::All).collect(),
@@ -85,7 +85,7 @@ impl Measurement {
         }
     }
 
-    /// Measures it.
+    /// Runs the measurement.
     pub(crate) async fn measure(self, bench: &BenchContext) -> anyhow::Result<Vec<Quantity>> {
         match self {
             Self::Start => start::measure(bench),

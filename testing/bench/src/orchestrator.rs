@@ -1,4 +1,4 @@
-//! An orchestrator: `roundhouse up` in a folder of its own, with its engines as processes.
+//! An orchestrator started as `roundhouse up` in a folder of its own, with its engines as processes.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -21,17 +21,17 @@ use crate::client::{Client, HttpRequest, parse_address};
 use crate::context::BenchContext;
 use crate::process::{Process, STOP_TIMEOUT, free_port, log_file};
 
-/// How long it may take to be ready.
+/// The time within which an orchestrator must be ready.
 pub(crate) const READY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Between two looks at whether it is.
+/// The time between two readiness checks.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Engines' ports: out of the way of the default range and of those that the system hands out.
+/// Ports for engines, outside the default range and the system's ephemeral ports.
 const ENGINE_PORT_RANGE: std::ops::Range<u32> = 12_000..32_000;
-/// Ports where a measurement has a few engines.
+/// The number of ports for a measurement with a few engines.
 pub(crate) const FEW_PORTS: u32 = 100;
 
-/// Where an orchestrator lives, and how it is started there again and again. Dropped, it kills the engines that
-/// are left: an orchestrator that was killed leaves them all.
+/// The folder and ports of an orchestrator, which can be started there repeatedly. Dropped, it kills the engines
+/// that are left, because a killed orchestrator leaves all of them running.
 pub(crate) struct OrchestratorSetup {
     binary: PathBuf,
     folder: PathBuf,
@@ -40,18 +40,18 @@ pub(crate) struct OrchestratorSetup {
 }
 
 impl OrchestratorSetup {
-    /// For a few engines.
+    /// Sets up an orchestrator for a few engines.
     pub(crate) fn with_few_ports(bench: &BenchContext) -> anyhow::Result<Self> {
         Self::new(bench, FEW_PORTS)
     }
 
-    /// In a new folder, for as many engines as it has `ports`.
+    /// Sets up an orchestrator in a new folder, for at most `ports` engines.
     pub(crate) fn new(bench: &BenchContext, ports: u32) -> anyhow::Result<Self> {
         let binary = bench.binary.clone();
         Ok(Self { binary, folder: bench.new_folder()?, port: free_port()?, ports: port_range(ports)? })
     }
 
-    /// Starts it, with all that it has from the last time.
+    /// Starts the orchestrator with the data of its previous run, and waits until it is ready.
     pub(crate) async fn start(&self) -> anyhow::Result<Orchestrator> {
         let home = self.up_folder();
         let mut command = Command::new(&self.binary);
@@ -85,12 +85,12 @@ impl OrchestratorSetup {
         }
     }
 
-    /// Its registry, once it has been started.
+    /// Returns the registry's file, which exists after the first start.
     pub(crate) fn registry_file(&self) -> PathBuf {
         self.up_folder().join("registry.sqlite")
     }
 
-    /// The folder of its `up`.
+    /// Returns the data folder of `roundhouse up`.
     pub(crate) fn up_folder(&self) -> PathBuf {
         self.folder.join("up")
     }
@@ -102,7 +102,7 @@ impl Drop for OrchestratorSetup {
     }
 }
 
-/// So many ports for engines. Runs at the same time are kept apart by their process ids.
+/// Returns a range of `ports` ports for engines, chosen by process id so that concurrent runs rarely collide.
 pub(crate) fn port_range(ports: u32) -> anyhow::Result<std::ops::Range<u32>> {
     let ranges = ENGINE_PORT_RANGE.len() / usize::try_from(ports)?;
     let range = std::process::id() % u32::try_from(ranges)?;
@@ -110,24 +110,24 @@ pub(crate) fn port_range(ports: u32) -> anyhow::Result<std::ops::Range<u32>> {
     Ok(first..first + ports)
 }
 
-/// Kills the engines that run below `home`, known by where their brain is.
+/// Kills the engines whose brain is below `home`, found through their environment variables.
 pub(crate) fn kill_engines(home: &Path) {
     let brain = format!("SQLITE_DB_PATH={}/", home.display());
-    let is_managed_dir_name = |environment: &Vec<u8>| {
+    let is_below_home = |environment: &Vec<u8>| {
         environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(brain.as_bytes()))
     };
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let ours = processes.filter(|entry| {
-        // What belongs to someone else cannot be read, and is not ours.
-        std::fs::read(entry.path().join("environ")).as_ref().is_ok_and(is_managed_dir_name)
+        // The environment of another user's process cannot be read; such a process is not ours.
+        std::fs::read(entry.path().join("environ")).as_ref().is_ok_and(is_below_home)
     });
     for engine in ours.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)) {
-        // It may just have ended by itself.
+        // It may have exited in the meantime.
         let _ = kill_process(engine, Signal::KILL);
     }
 }
 
-/// A running orchestrator. Dropped, it ends and its engines with it.
+/// A running orchestrator. Dropped, it is stopped together with its engines.
 pub(crate) struct Orchestrator {
     pub(crate) process: Process,
     pub(crate) address: SocketAddr,
@@ -135,32 +135,32 @@ pub(crate) struct Orchestrator {
 }
 
 impl Orchestrator {
-    /// One that runs, with the key by which it knows its product.
+    /// Wraps a running orchestrator; `key` is its product's platform key.
     pub(crate) const fn new(process: Process, address: SocketAddr, key: String) -> Self {
         Self { process, address, key }
     }
 
-    /// Ends it, which puts its engines to sleep.
+    /// Stops the orchestrator, which puts its engines to sleep.
     pub(crate) fn shut_down(self) -> anyhow::Result<()> {
         self.shut_down_within(STOP_TIMEOUT)
     }
 
-    /// The same with many engines, which takes its time.
+    /// Stops the orchestrator within `at_most`, for fleets that take long to go to sleep.
     pub(crate) fn shut_down_within(mut self, at_most: Duration) -> anyhow::Result<()> {
         self.process.stop_within(at_most).map(drop)
     }
 
-    /// Kills it, which leaves its engines running.
+    /// Kills the orchestrator, which leaves its engines running.
     pub(crate) fn kill(mut self) -> anyhow::Result<()> {
         self.process.kill()
     }
 
-    /// A connection to it.
+    /// Opens a connection to the orchestrator.
     pub(crate) async fn connect(&self) -> anyhow::Result<Client> {
         Client::connect(self.address).await
     }
 
-    /// The request that provisions.
+    /// Provisions an engine for `user`.
     pub(crate) async fn provision(
         &self,
         client: &mut Client,
@@ -171,14 +171,14 @@ impl Orchestrator {
         client.fetch_json(request).await
     }
 
-    /// The request that stops.
+    /// Stops the user's engine.
     pub(crate) async fn stop(&self, client: &mut Client, user: &str) -> anyhow::Result<StoppedEngine> {
         let request =
             self.build_request::<()>(client, Method::POST, &format!("/engines/{user}/stop"), None)?;
         client.fetch_json(request).await
     }
 
-    /// The request that starts.
+    /// Starts the user's stopped engine.
     pub(crate) async fn start_engine(
         &self,
         client: &mut Client,
@@ -189,25 +189,25 @@ impl Orchestrator {
         client.fetch_json(request).await
     }
 
-    /// The request that admits, and wakes who sleeps.
+    /// Admits the user and wakes a sleeping engine.
     pub(crate) async fn wake(&self, client: &mut Client, user: &str) -> anyhow::Result<Admission> {
         let body = Admit { auto_wake: true, ..Admit::default() };
         let path = format!("/engines/{user}/admit");
         client.fetch_json(self.build_request(client, Method::POST, &path, Some(&body))?).await
     }
 
-    /// How many engines run.
+    /// Returns the number of running engines.
     pub(crate) async fn running_count(&self, client: &mut Client) -> anyhow::Result<u64> {
         self.engine_count(client, "running").await
     }
 
-    /// How many engines are in this state.
+    /// Returns the number of engines in the state `status`.
     pub(crate) async fn engine_count(&self, client: &mut Client, status: &str) -> anyhow::Result<u64> {
         let list: EngineList = self.get(client, &format!("/engines?status={status}&limit=1")).await?;
         Ok(list.total)
     }
 
-    /// A request that looks at something.
+    /// Sends a GET request and parses the response.
     pub(crate) async fn get<T: DeserializeOwned>(
         &self,
         client: &mut Client,
@@ -216,13 +216,13 @@ impl Orchestrator {
         client.fetch_json(self.build_request::<()>(client, Method::GET, path, None)?).await
     }
 
-    /// The request that deletes.
+    /// Deletes the user's engine.
     pub(crate) async fn delete(&self, client: &mut Client, user: &str) -> anyhow::Result<DestroyedEngine> {
         let request = self.build_request::<()>(client, Method::DELETE, &format!("/engines/{user}"), None)?;
         client.fetch_json(request).await
     }
 
-    /// The key by which it knows its product.
+    /// Returns the platform key of the orchestrator's product.
     pub(crate) fn platform_key(&self) -> &str {
         &self.key
     }
@@ -240,14 +240,14 @@ impl Orchestrator {
     }
 }
 
-/// An admit of a running engine, to an orchestrator or to the floor.
+/// Builds an admit request for a running engine, for an orchestrator or the baseline.
 pub(crate) fn admit_request(client: &Client, user: &str, key: &str) -> anyhow::Result<HttpRequest> {
     let body = serde_json::to_vec(&Admit::default())?;
     let request = client.request(Method::POST, &format!("/engines/{user}/admit"));
     Ok(request.header(PLATFORM_KEY_HEADER, key).body(Full::from(body))?)
 }
 
-/// The address and the key that `up` leaves in its folder; none while they are not there.
+/// Reads the address and key that `up` writes into its folder; `None` until both exist.
 fn read_access(home: &Path) -> anyhow::Result<Option<(SocketAddr, String)>> {
     let read = |name: &str| std::fs::read_to_string(home.join(name)).ok();
     let (Some(address), Some(key)) = (read("address"), read("platform.key")) else { return Ok(None) };
@@ -255,10 +255,10 @@ fn read_access(home: &Path) -> anyhow::Result<Option<(SocketAddr, String)>> {
 }
 
 pub(crate) async fn is_healthy(address: SocketAddr) -> bool {
-    let well = async {
+    let health = async {
         let mut client = Client::connect(address).await?;
         let request = client.request(Method::GET, "/health").body(Full::default())?;
         client.fetch_json::<api::orchestrator::Health>(request).await
     };
-    well.await.is_ok_and(|health| health.status == api::orchestrator::HealthStatus::Ok)
+    health.await.is_ok_and(|health| health.status == api::orchestrator::HealthStatus::Ok)
 }

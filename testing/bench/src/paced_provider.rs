@@ -1,7 +1,7 @@
-//! A provider that sends at a pace, and puts into each delta the time at which it was sent.
+//! A provider that sends deltas at a fixed pace, and writes into each delta the time at which it was sent.
 //!
-//! It answers any request on the Anthropic wire and checks none: the strict provider does that where turns are
-//! few, and here it would take the time of what is measured.
+//! It answers every request of the Anthropic protocol and checks none: the checks of the mock provider would take
+//! processor time from the measured programs.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,7 +22,7 @@ use crate::baselines::serve;
 use crate::engine::ModelConfig;
 use crate::provider::Wire;
 
-/// The characters of a time: microseconds since the provider's start, with leading zeros.
+/// The digits of a sending time, which is in microseconds since the provider's start, with leading zeros.
 const TIME_DIGITS: usize = 12;
 
 const STREAM_HEAD: &str = concat!(
@@ -39,15 +39,15 @@ const STREAM_TAIL: &str = concat!(
     "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
 );
 
-/// How an answer is sent.
+/// The number of deltas of an answer, and the pauses between them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     pub(crate) deltas: u32,
-    /// Between two deltas; none sends the whole answer in one piece.
+    /// The pause between two deltas; with `None` the answer is sent in one piece.
     pub(crate) pause: Option<Duration>,
 }
 
-/// A running provider of this kind.
+/// A running paced provider.
 pub(crate) struct PacedProvider {
     started_at: Instant,
     address: SocketAddr,
@@ -55,7 +55,7 @@ pub(crate) struct PacedProvider {
 }
 
 impl PacedProvider {
-    /// Starts it, on one thread that nothing else uses.
+    /// Starts the provider on a thread that nothing else uses.
     pub(crate) async fn start(pace: Pace) -> anyhow::Result<Self> {
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no port is free")?;
         listener.set_nonblocking(true)?;
@@ -63,22 +63,22 @@ impl PacedProvider {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let began = Instant::now();
         let bound = runtime.spawn(async move { TcpListener::from_std(listener) }).await;
-        let listener = bound.context("the provider's thread failed")??;
+        let listener = bound.context("the provider's thread panicked")??;
         runtime.spawn(serve(listener, router(pace, began)));
         Ok(Self { started_at: began, address, runtime: Some(runtime) })
     }
 
-    /// Its address.
+    /// Returns the provider's address.
     pub(crate) const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The moment from which its times count.
+    /// Returns the instant to which the sending times are relative.
     pub(crate) const fn started_at(&self) -> Instant {
         self.started_at
     }
 
-    /// It as the model of an engine.
+    /// Returns the configuration of an engine that uses this provider.
     pub(crate) fn model_config(&self) -> ModelConfig {
         ModelConfig::new(Wire::Anthropic.provider_name(), format!("http://{}", self.address))
     }
@@ -86,7 +86,7 @@ impl PacedProvider {
 
 impl Drop for PacedProvider {
     fn drop(&mut self) {
-        // A runtime that waits for its tasks may not be dropped where other tasks run.
+        // Dropping a runtime blocks on its tasks, which panics inside another runtime.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
@@ -104,7 +104,7 @@ fn body(pace: Pace, began: Instant) -> Body {
         let deltas: String = (0..pace.deltas).map(|_| delta(began)).collect();
         return Body::from([STREAM_HEAD, &deltas, STREAM_TAIL].concat());
     };
-    // What is late is made up for: the pace is kept, and each delta says when it was really sent.
+    // Late ticks are caught up, so the pace is kept on average; each delta has its actual sending time.
     let ticks = tokio::time::interval(pause);
     let deltas = stream::unfold((ticks, pace.deltas), move |(mut ticks, left)| async move {
         let left = left.checked_sub(1)?;
@@ -115,7 +115,7 @@ fn body(pace: Pace, began: Instant) -> Body {
     Body::from_stream(end(STREAM_HEAD).chain(deltas).chain(end(STREAM_TAIL)).map(Ok::<_, Infallible>))
 }
 
-/// One delta, sent now.
+/// Returns a delta with the current time.
 fn delta(began: Instant) -> String {
     let sent = began.elapsed().as_micros();
     format!(
@@ -124,15 +124,15 @@ fn delta(began: Instant) -> String {
     )
 }
 
-/// The times in a text, however its deltas were merged on their way.
+/// Parses the sending times in a text, whose deltas may have been merged on their way.
 ///
 /// # Errors
-/// The text was cut within a time, or holds something else.
+/// The text ends within a time or contains something else.
 pub(crate) fn parse_send_times(text: &str) -> anyhow::Result<Vec<Duration>> {
-    ensure!(text.len().is_multiple_of(TIME_DIGITS), "`{text}` is not made of whole times");
+    ensure!(text.len().is_multiple_of(TIME_DIGITS), "`{text}` does not consist of complete times");
     let time = |digits: &[u8]| {
         let digits = std::str::from_utf8(digits)?;
-        Ok(Duration::from_micros(digits.parse().with_context(|| format!("`{digits}` is no time"))?))
+        Ok(Duration::from_micros(digits.parse().with_context(|| format!("`{digits}` is not a time"))?))
     };
     text.as_bytes().chunks(TIME_DIGITS).map(time).collect()
 }
@@ -161,8 +161,8 @@ mod tests {
             let provider = PacedProvider::start(Pace { deltas: 5, pause }).await.unwrap();
             let mut client = Client::connect(provider.address()).await.unwrap();
             let request = client.request(Method::POST, Wire::Anthropic.path()).body(Full::default()).unwrap();
-            let told = streamed::send_sse(&mut client, request).await.unwrap();
-            let times = parse_send_times(&told.provider_text(Wire::Anthropic).unwrap().text).unwrap();
+            let response = streamed::send_sse(&mut client, request).await.unwrap();
+            let times = parse_send_times(&response.provider_text(Wire::Anthropic).unwrap().text).unwrap();
             assert_eq!(times.len(), 5);
             assert!(times.is_sorted() && provider.started_at().elapsed() > times[4]);
             assert!(

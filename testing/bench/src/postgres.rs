@@ -1,4 +1,4 @@
-//! Databases on a PostgreSQL server, and very many rows in one of them.
+//! Creates databases on a PostgreSQL server, and fills one of them with very many rows.
 
 use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,16 +11,16 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection};
 use crate::context::log_progress;
 use crate::registry;
 
-/// New databases, of this run alone.
+/// New databases for this run. Dropped, they are deleted.
 pub(crate) struct Databases<const N: usize> {
     server: String,
     names: [String; N],
-    /// How each is reached.
+    /// The URL of each database.
     pub(crate) urls: [String; N],
 }
 
 impl<const N: usize> Databases<N> {
-    /// Makes one for each of `purposes`.
+    /// Creates a database for each of `purposes`.
     pub(crate) async fn create(server: &str, purposes: [&str; N]) -> anyhow::Result<Self> {
         let names = purposes.map(|purpose| format!("roundhouse_bench_{}_{purpose}", std::process::id()));
         let mut connection = connect(server).await?;
@@ -36,7 +36,7 @@ impl<const N: usize> Databases<N> {
 }
 
 impl<const N: usize> Drop for Databases<N> {
-    /// On a thread of its own: whoever drops may be a runtime that is interrupted.
+    /// Runs on a thread of its own, because it may be called within a runtime.
     fn drop(&mut self) {
         let drop = || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -56,7 +56,7 @@ impl<const N: usize> Drop for Databases<N> {
     }
 }
 
-/// A URL with another database.
+/// Replaces the database in a URL.
 fn with_database(url: &str, name: &str) -> String {
     let (head, query) = url.split_once('?').unwrap_or((url, ""));
     let begin = head.find("://").map_or(0, |at| at + 3);
@@ -65,13 +65,13 @@ fn with_database(url: &str, name: &str) -> String {
     format!("{}/{name}{mark}{query}", head.get(..end).unwrap_or(head))
 }
 
-/// A connection. What the server says against it does not name the password.
+/// Connects to the database. Errors do not contain the password.
 pub(crate) async fn connect(url: &str) -> anyhow::Result<PgConnection> {
-    let options: PgConnectOptions = url.parse().context("the URL of the PostgreSQL server")?;
+    let options: PgConnectOptions = url.parse().context("the URL of the PostgreSQL server is invalid")?;
     options.connect().await.context("the PostgreSQL server cannot be reached")
 }
 
-/// Adds the engines with these numbers to the only product, at rest: what is said to run would be looked for.
+/// Adds the engines with these numbers to the only product, as stopped: the orchestrator would check running ones.
 pub(crate) async fn add_engines(url: &str, numbers: Range<u32>) -> anyhow::Result<()> {
     let mut connection = connect(url).await?;
     let now = i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis())?;
@@ -81,7 +81,7 @@ pub(crate) async fn add_engines(url: &str, numbers: Range<u32>) -> anyhow::Resul
         ids.push(EngineId::new().to_string());
         users.push(registry::user_name(number));
         hashes.push(KeyHash::of(key.expose()).to_hex());
-        // As long as a sealed one.
+        // As long as a sealed key.
         sealed.push(format!("{0}{0}", key.expose()));
         times.push(now + i64::from(number));
     }
@@ -103,7 +103,7 @@ pub(crate) async fn add_engines(url: &str, numbers: Range<u32>) -> anyhow::Resul
     Ok(connection.close().await?)
 }
 
-/// What the server does by itself some time after many rows were written.
+/// Vacuums and analyzes the table, as the server itself does some time after many rows were written.
 pub(crate) async fn analyze(connection: &mut PgConnection) -> anyhow::Result<()> {
     sqlx::query("VACUUM ANALYZE engines").execute(connection).await?;
     Ok(())

@@ -1,7 +1,7 @@
-//! Waits until a server that has just been started says that it is well.
+//! Waits until a newly started server is healthy.
 //!
-//! By plain blocking sockets: the time to a first answer is a few milliseconds, and nothing of a client must be
-//! in it that is not the same for all.
+//! It uses plain blocking sockets: the time to the first response is a few milliseconds, and must not include the
+//! varying overhead of an HTTP client.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -13,15 +13,15 @@ use api::engine::HEALTHY;
 
 use crate::process::{POLL_INTERVAL, Process};
 
-/// How long a server may take.
+/// The time within which a server must be healthy.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long one answer may take.
+/// The timeout of one response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Blocks until `GET /health` on `port` answers 200 with the status `ok`.
 ///
 /// # Errors
-/// The process ended, or was not well in time; with its last answer.
+/// The process exited or was not healthy in time; the error contains its last response.
 pub(crate) fn wait_until_healthy(process: &mut Process, port: u16) -> anyhow::Result<()> {
     let deadline = Instant::now() + STARTUP_TIMEOUT;
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -34,7 +34,7 @@ pub(crate) fn wait_until_healthy(process: &mut Process, port: u16) -> anyhow::Re
         if Instant::now() > deadline {
             let last = answer.unwrap_or_else(|error| error.to_string());
             bail!(
-                "{} was not well within {} s. Its last answer: {last}\nIt said:\n{}",
+                "{} was not healthy within {} s. Its last response: {last}\nIts log:\n{}",
                 process.name(),
                 STARTUP_TIMEOUT.as_secs(),
                 process.log_tail()
@@ -44,12 +44,12 @@ pub(crate) fn wait_until_healthy(process: &mut Process, port: u16) -> anyhow::Re
     }
 }
 
-/// Whether a server answers now that it is well.
+/// Returns whether the server is healthy now.
 pub(crate) fn is_healthy(address: SocketAddr) -> bool {
     fetch_health(address).as_deref().is_ok_and(is_healthy_response)
 }
 
-/// One answer, head and body.
+/// Fetches one `/health` response, head and body.
 fn fetch_health(address: SocketAddr) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;

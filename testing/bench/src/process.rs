@@ -1,7 +1,7 @@
-//! A child process that is measured: its start, its memory and time, its end.
+//! A measured child process: its start, memory, processor time and exit.
 //!
-//! Waiting is by short pauses and blocks the thread: what is measured here takes milliseconds, and a timer of
-//! the runtime is no finer than one.
+//! Waiting blocks the thread and polls in short pauses, because the measured times are a few milliseconds and the
+//! runtime's timers have a resolution of one.
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, TcpListener};
@@ -13,16 +13,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Between two looks at something that is awaited.
+/// The time between two polls.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_micros(50);
-/// How long a process may take to end when it is asked to.
+/// The time within which a process must exit after SIGTERM.
 pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(20);
-/// How much of a failed process's log is shown.
+/// How much of a failed process's log is shown, in bytes.
 const LOG_TAIL_BYTES: usize = 2_000;
-/// `USER_HZ`, in which the kernel counts processor time: 100 on every architecture that we build for.
+/// `USER_HZ`, the unit of the kernel's processor times: 100 on every supported architecture.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// A running child. Dropped, it is asked to end, and killed if it does not.
+/// A running child. Dropped, it gets SIGTERM, and is killed if it does not exit.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
@@ -30,100 +30,102 @@ pub(crate) struct Process {
     log: PathBuf,
 }
 
-/// What a process maps, where pages that several map are divided among them.
+/// Mapped memory of a process. A page that several processes map is divided among them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Memory {
-    /// All of it. Most is code, which the kernel takes from the file in larger pieces than were asked for.
+    /// The total. Most of it is code, which the kernel maps in larger pieces than requested.
     pub(crate) pss_mib: f64,
-    /// What no file is behind: heap, stacks, data that was written.
+    /// Memory without a file behind it: heap, stacks, modified data.
     pub(crate) anonymous_mib: f64,
 }
 
-/// A port of the loopback interface that was free a moment ago.
+/// Returns a port of the loopback interface that was free at the time of the call.
 pub(crate) fn free_port() -> anyhow::Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no port is free")?;
     Ok(listener.local_addr()?.port())
 }
 
 impl Process {
-    /// Starts `command`. What it says goes to the file `log`, which is shown if it fails.
+    /// Starts `command`. Its output goes to the file `log`, whose end is shown if the process fails.
     pub(crate) fn spawn(mut command: Command, name: &str, log: PathBuf) -> anyhow::Result<Self> {
         let file = File::create(&log).with_context(|| format!("{} cannot be written", log.display()))?;
-        let errors = file.try_clone().context("a file cannot be shared")?;
+        let errors = file.try_clone().context("the log file's descriptor cannot be duplicated")?;
         command.stdin(Stdio::null()).stdout(file).stderr(errors);
         let child = command.spawn().with_context(|| format!("{name} could not be started"))?;
         Ok(Self { child, name: name.to_owned(), log })
     }
 
-    /// Its process id.
+    /// Returns the process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its name, for messages.
+    /// Returns the process's name in messages.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// The end of what it said.
+    /// Returns the end of the process's output.
     pub(crate) fn log_tail(&self) -> String {
         let log = fs::read(&self.log).unwrap_or_default();
         let tail = log.get(log.len().saturating_sub(LOG_TAIL_BYTES)..).unwrap_or_default();
         String::from_utf8_lossy(tail).trim().to_owned()
     }
 
-    /// An error if it has ended by itself.
+    /// Fails if the process has exited.
     pub(crate) fn ensure_running(&mut self) -> anyhow::Result<()> {
         match self.child.try_wait().context("a child cannot be waited for")? {
             None => Ok(()),
-            Some(status) => bail!("{} ended by itself ({status}). It said:\n{}", self.name, self.log_tail()),
+            Some(status) => {
+                bail!("{} ended by itself ({status}). Its output:\n{}", self.name, self.log_tail())
+            }
         }
     }
 
-    /// Asks it to end, and gives the time until it was gone.
+    /// Sends SIGTERM and returns the time until the process had exited.
     ///
     /// # Errors
-    /// It did not end in time, or not as a clean end is.
+    /// The process did not exit within [`STOP_TIMEOUT`], or its exit status is not 0.
     pub(crate) fn stop(&mut self) -> anyhow::Result<Duration> {
         self.stop_within(STOP_TIMEOUT)
     }
 
-    /// The same where it may take longer, or must not take as long.
+    /// As [`Process::stop`], with another timeout.
     pub(crate) fn stop_within(&mut self, at_most: Duration) -> anyhow::Result<Duration> {
         let began = Instant::now();
         self.terminate()?;
         match self.wait(at_most)? {
             Some(status) if status.success() => Ok(began.elapsed()),
-            Some(status) => bail!("{} ended with {status}. It said:\n{}", self.name, self.log_tail()),
+            Some(status) => bail!("{} ended with {status}. Its output:\n{}", self.name, self.log_tail()),
             None => bail!("{} did not end within {} s of SIGTERM", self.name, at_most.as_secs()),
         }
     }
 
-    /// Kills it, as a crash would.
+    /// Kills the process, as in a crash.
     pub(crate) fn kill(&mut self) -> anyhow::Result<()> {
         self.ensure_running()?;
         self.child.kill().with_context(|| format!("{} cannot be killed", self.name))?;
         self.child.wait().context("a child cannot be waited for").map(drop)
     }
 
-    /// Its share of the memory that it maps.
+    /// Returns the process's share of the memory that it maps.
     pub(crate) fn memory(&self) -> anyhow::Result<Memory> {
         let path = format!("/proc/{}/smaps_rollup", self.pid());
         let text = fs::read_to_string(&path).with_context(|| format!("{path} cannot be read"))?;
-        Memory::parse(&text).with_context(|| format!("{path} has no known form"))
+        Memory::parse(&text).with_context(|| format!("{path} has an unknown format"))
     }
 
-    /// The processor time that it and its threads have used.
+    /// Returns the processor time of all the process's threads.
     pub(crate) fn cpu_time(&self) -> anyhow::Result<Duration> {
         let path = format!("/proc/{}/stat", self.pid());
         let text = fs::read_to_string(&path).with_context(|| format!("{path} cannot be read"))?;
-        let ticks = cpu_ticks(&text).with_context(|| format!("{path} has no known form"))?;
+        let ticks = cpu_ticks(&text).with_context(|| format!("{path} has an unknown format"))?;
         Ok(Duration::from_secs_f64(f64::from(ticks) / TICKS_PER_SECOND))
     }
 
     fn terminate(&self) -> anyhow::Result<()> {
         let pid =
-            i32::try_from(self.pid()).ok().and_then(Pid::from_raw).context("a process id is no number")?;
+            i32::try_from(self.pid()).ok().and_then(Pid::from_raw).context("a process id is out of range")?;
         kill_process(pid, Signal::TERM).with_context(|| format!("{} cannot be signalled", self.name))
     }
 
@@ -143,10 +145,10 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Nothing that fails here can be helped any more; a child that is already gone is the usual case.
+        // Errors are ignored: nothing can be done about them here. Usually the child has already exited.
         if matches!(self.child.try_wait(), Ok(None)) {
-            let asked = self.terminate().and_then(|()| self.wait(STOP_TIMEOUT));
-            if !matches!(asked, Ok(Some(_))) {
+            let stopped = self.terminate().and_then(|()| self.wait(STOP_TIMEOUT));
+            if !matches!(stopped, Ok(Some(_))) {
                 let _ = self.child.kill();
                 let _ = self.child.wait();
             }
@@ -155,7 +157,7 @@ impl Drop for Process {
 }
 
 impl Memory {
-    /// Reads `smaps_rollup` in the form of `proc_pid_smaps(5)`.
+    /// Parses `smaps_rollup` as described in `proc_pid_smaps(5)`.
     fn parse(smaps_rollup: &str) -> Option<Self> {
         let mib = |name: &str| {
             let line = smaps_rollup.lines().find_map(|line| line.strip_prefix(name))?;
@@ -166,7 +168,8 @@ impl Memory {
     }
 }
 
-/// `utime` and `stime` in the form of `proc_pid_stat(5)`. The name before them may hold any character.
+/// Returns `utime` plus `stime` as described in `proc_pid_stat(5)`. The name before them may contain any
+/// character.
 fn cpu_ticks(stat: &str) -> Option<u32> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_whitespace().skip(11);
@@ -175,7 +178,7 @@ fn cpu_ticks(stat: &str) -> Option<u32> {
     Some(utime + stime)
 }
 
-/// The file for what `name` says, in `folder`.
+/// Returns the log file of the process `name` in `folder`.
 pub(crate) fn log_file(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{name}.log"))
 }

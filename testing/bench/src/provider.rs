@@ -1,10 +1,10 @@
-//! The model's double, on a runtime of its own, and the wires to it.
+//! The mock model provider, on a runtime of its own, and the protocols that it speaks.
 
 use anyhow::{Context as _, bail};
 use mock_llm::{CapturedRequest, MockProvider, Reply};
 use tokio::runtime::{Builder, Runtime};
 
-/// The vendors' protocols that an engine speaks.
+/// A vendor protocol that the engine speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wire {
     Anthropic,
@@ -14,14 +14,14 @@ pub(crate) enum Wire {
     Ollama,
 }
 
-/// What every engine calls its model.
+/// The model name in the configuration of every engine.
 pub(crate) const MODEL_NAME: &str = "gemini-3-bench";
 
 impl Wire {
     pub(crate) const ALL: [Self; 5] =
         [Self::Anthropic, Self::OpenAi, Self::Responses, Self::Gemini, Self::Ollama];
 
-    /// What it is called in reports.
+    /// Returns the protocol's name in reports.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Anthropic => "anthropic",
@@ -32,7 +32,7 @@ impl Wire {
         }
     }
 
-    /// As `LLM_PROVIDER` names who speaks it.
+    /// Returns the value of `LLM_PROVIDER` that selects this protocol.
     pub(crate) const fn provider_name(self) -> &'static str {
         match self {
             Self::Anthropic => "anthropic",
@@ -42,7 +42,7 @@ impl Wire {
         }
     }
 
-    /// Where requests go.
+    /// Returns the path and query of a request.
     pub(crate) const fn path(self) -> &'static str {
         match self {
             Self::Anthropic => "/v1/messages",
@@ -54,28 +54,29 @@ impl Wire {
     }
 }
 
-/// A running provider that gives one reply to every request.
+/// A running mock provider that gives one reply to every request.
 pub(crate) struct FixedReplyProvider {
     provider: MockProvider,
     runtime: Option<Runtime>,
 }
 
 impl FixedReplyProvider {
-    /// Starts it, on one thread that nothing else uses.
+    /// Starts the provider on a thread that nothing else uses.
     pub(crate) async fn start(reply: Reply) -> anyhow::Result<Self> {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let started = runtime.spawn(MockProvider::builder().panic_on_refusals(false).start()).await;
-        let provider = started.context("the provider's thread failed")?.context("no provider could start")?;
+        let provider =
+            started.context("the provider's thread panicked")?.context("the provider cannot be started")?;
         provider.set_default_reply(reply);
         Ok(Self { provider, runtime: Some(runtime) })
     }
 
-    /// Its address, `http://HOST:PORT`.
+    /// Returns the provider's address, `http://HOST:PORT`.
     pub(crate) fn base_url(&self) -> String {
         self.provider.base_url()
     }
 
-    /// Its address as `LLM_BASE_URL` must name it for a wire.
+    /// Returns the value of `LLM_BASE_URL` for `wire`.
     pub(crate) fn llm_base_url(&self, wire: Wire) -> String {
         match wire {
             Wire::Anthropic => self.provider.base_url(),
@@ -85,20 +86,20 @@ impl FixedReplyProvider {
         }
     }
 
-    /// The replies to the next requests, before the usual one.
+    /// Queues replies for the next requests; after them, requests get the default reply again.
     pub(crate) fn enqueue_all(&self, replies: Vec<Reply>) {
         self.provider.enqueue_all(replies);
     }
 
-    /// The newest request that it has kept.
+    /// Returns the newest recorded request.
     pub(crate) fn last_request(&self) -> anyhow::Result<CapturedRequest> {
         self.provider.requests().pop().context("no request has reached the provider")
     }
 
-    /// Forgets the requests so far.
+    /// Clears the recorded requests.
     ///
     /// # Errors
-    /// One of them broke the protocol.
+    /// The provider refused one of them because it violated the protocol.
     pub(crate) fn check_and_clear(&self) -> anyhow::Result<()> {
         self.provider.clear_requests();
         match self.provider.take_refusals().first() {
@@ -110,7 +111,7 @@ impl FixedReplyProvider {
 
 impl Drop for FixedReplyProvider {
     fn drop(&mut self) {
-        // A runtime that waits for its tasks may not be dropped where other tasks run.
+        // Dropping a runtime blocks on its tasks, which panics inside another runtime.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }

@@ -1,5 +1,5 @@
-//! A registry with very many rows, written straight into its file: through the API each row would cost a
-//! process.
+//! Fills a registry with very many rows, written directly into its file, because through the API each row would
+//! cost a process.
 
 use std::ops::Range;
 use std::path::Path;
@@ -11,7 +11,7 @@ use rusqlite::{Connection, params};
 
 use crate::baselines::{ADMIT_USERS, admit_user};
 
-/// How long to wait for an orchestrator that writes at the same time.
+/// How long to wait while an orchestrator holds the write lock.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The period over which the audit log's rows are spread.
 const AUDIT_LOG_AGE_MS: i64 = 30 * 24 * 3_600 * 1_000;
@@ -21,13 +21,13 @@ const AUDIT_EVENTS: [&str; 8] =
 /// The number of users that the audit log's rows are about.
 const AUDIT_LOG_USERS: u32 = 1_000;
 
-/// The user of the row with this number. In the order of the index these stand between those whose engines run.
+/// Returns the user of row `number`. In index order, these users are spread among those with running engines.
 pub(crate) fn user_name(number: u32) -> String {
     let neighbour = admit_user(u16::try_from(number % u32::from(ADMIT_USERS)).unwrap_or_default());
     format!("{neighbour}-{number:06}")
 }
 
-/// Adds the engines with these numbers to the only product, at rest: what is said to run would be looked for.
+/// Adds the engines with these numbers to the only product, as stopped: the orchestrator would check running ones.
 pub(crate) fn add_engines(registry: &Path, numbers: Range<u32>) -> anyhow::Result<()> {
     let mut connection = open(registry)?;
     let product = product_id(&connection)?;
@@ -41,7 +41,7 @@ pub(crate) fn add_engines(registry: &Path, numbers: Range<u32>) -> anyhow::Resul
         )?;
         for number in numbers {
             let key = EngineKey::generate()?;
-            // As long as a sealed one.
+            // As long as a sealed key.
             let sealed = format!("{0}{0}", key.expose());
             let created_at = now + i64::from(number);
             let hash = KeyHash::of(key.expose()).to_hex();
@@ -59,7 +59,7 @@ pub(crate) fn add_engines(registry: &Path, numbers: Range<u32>) -> anyhow::Resul
 }
 
 /// Gives the only product an audit log of `rows` rows over the last thirty days, with the matching counters. No
-/// orchestrator may run. The hashes form no chain: nothing measured here checks it.
+/// orchestrator may be running. The hashes form no valid chain, which no measurement checks.
 pub(crate) fn write_audit_log(registry: &Path, rows: u32) -> anyhow::Result<()> {
     let mut connection = open(registry)?;
     let product = product_id(&connection)?;
@@ -98,7 +98,7 @@ pub(crate) fn write_audit_log(registry: &Path, rows: u32) -> anyhow::Result<()> 
     Ok(transaction.commit()?)
 }
 
-/// Copies the registry for a floor. No orchestrator may run: only then is all of it in the one file.
+/// Copies the registry for a baseline. No orchestrator may be running, so that all data is in the one file.
 pub(crate) fn copy(registry: &Path, to: &Path) -> anyhow::Result<()> {
     std::fs::copy(registry, to).with_context(|| format!("{} cannot be copied", registry.display()))?;
     Ok(())
@@ -123,14 +123,14 @@ fn now_ms() -> anyhow::Result<i64> {
 pub(crate) mod tests {
     use super::*;
 
-    /// The registry's schema as the orchestrator makes it.
+    /// The registry's schema, from the orchestrator's migrations.
     const SCHEMA: [&str; 3] = [
         include_str!("../../../crates/orchestrator/migrations/0001_registry.sql"),
         include_str!("../../../crates/orchestrator/migrations/0001_registry.sqlite.sql"),
         include_str!("../../../crates/orchestrator/migrations/0002_supervision.sql"),
     ];
 
-    /// A registry with one product, and nothing else.
+    /// Creates a registry with one product and nothing else.
     pub(crate) fn create_empty(path: &Path) {
         let connection = Connection::open(path).unwrap();
         for step in SCHEMA {

@@ -1,53 +1,53 @@
-//! What was measured, beside its floors and its budget: as a table for people and as JSON.
+//! Renders the results, with their baselines and budgets, as a table and as JSON.
 
 use serde::Serialize;
 
 use crate::stats::{Spread, spread};
 
-/// One quantity: ours and its floors, one sample per round each.
+/// A measured quantity: the samples of Roundhouse and of its baselines, one per round.
 #[derive(Clone, Debug)]
 pub(crate) struct Quantity {
-    /// What was measured, such as `start`.
+    /// The quantity's name, such as `start`.
     pub(crate) name: String,
     pub(crate) unit: Unit,
     pub(crate) subject: Subject,
-    /// The floors, or what ours stands beside. The budget is judged against the first of them.
+    /// The baselines or comparisons. A relative budget refers to the first of them that has samples.
     pub(crate) baselines: Vec<Subject>,
     pub(crate) budget: Option<Budget>,
 }
 
-/// Something that was measured, and its samples.
+/// A measured program and its samples.
 #[derive(Clone, Debug)]
 pub(crate) struct Subject {
     pub(crate) name: String,
     pub(crate) samples: Vec<f64>,
-    /// What ours is compared with and may be better than, unlike a floor.
+    /// Whether this is a comparison. Unlike a baseline, it may be slower than Roundhouse.
     is_comparison: bool,
 }
 
 impl Subject {
-    /// A subject without samples yet.
+    /// Creates a subject without samples.
     pub(crate) fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), samples: Vec::new(), is_comparison: false }
     }
 
-    /// One of ours under other conditions, to compare with: it stands where a floor does and is none.
+    /// Creates a comparison, such as Roundhouse under other conditions.
     pub(crate) fn comparison(name: impl Into<String>) -> Self {
         Self { is_comparison: true, ..Self::new(name) }
     }
 
-    /// As a budget names it.
+    /// Returns the subject's name in a budget.
     fn budget_label(&self) -> &str {
-        if self.is_comparison { &self.name } else { "floor" }
+        if self.is_comparison { &self.name } else { "baseline" }
     }
 
-    /// As its line names it.
+    /// Returns the subject's label in the table.
     fn line_label(&self) -> String {
-        format!("{}: {}", if self.is_comparison { "beside" } else { "floor" }, self.name)
+        format!("{}: {}", if self.is_comparison { "beside" } else { "baseline" }, self.name)
     }
 }
 
-/// What a number counts, which also says whether more of it is better.
+/// The unit of a quantity, which also determines whether higher values are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum Unit {
     #[serde(rename = "ms")]
@@ -62,10 +62,10 @@ pub(crate) enum Unit {
     PerSecond,
     #[serde(rename = "MB/s")]
     MegabytesPerSecond,
-    /// Of one core.
+    /// Percent of one core.
     #[serde(rename = "%")]
     Percent,
-    /// How often something went wrong.
+    /// A number of failures.
     #[serde(rename = "failures")]
     Failures,
 }
@@ -84,7 +84,7 @@ impl Unit {
         }
     }
 
-    /// Whether `one` is better than `other`.
+    /// Returns whether `one` is better than `other`.
     fn is_better(self, one: f64, other: f64) -> bool {
         match self {
             Self::PerSecond | Self::MegabytesPerSecond => one > other,
@@ -98,7 +98,7 @@ impl Unit {
     }
 }
 
-/// What the median must keep to.
+/// The limit for the median.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Budget {
     AtMost(f64),
@@ -109,7 +109,7 @@ pub(crate) enum Budget {
 }
 
 impl Budget {
-    /// `other` is what it compares with.
+    /// Formats the budget; `other` names the baseline or comparison.
     fn text(self, unit: Unit, other: &str) -> String {
         let symbol = unit.symbol();
         match self {
@@ -121,25 +121,25 @@ impl Budget {
         }
     }
 
-    /// None where there is no floor to compare with.
-    fn is_met(self, ours: f64, floor: Option<f64>) -> Option<bool> {
+    /// Returns whether the budget is met; `None` if it is relative and there is no baseline.
+    fn is_met(self, ours: f64, baseline: Option<f64>) -> Option<bool> {
         Some(match self {
             Self::AtMost(bound) => ours <= bound,
             Self::AtLeast(bound) => ours >= bound,
-            Self::AboveBaseline(bound) => ours <= floor? + bound,
-            Self::AtMostTimesBaseline(factor) => ours <= floor? * factor,
-            Self::AtLeastTimesBaseline(factor) => ours >= floor? * factor,
+            Self::AboveBaseline(bound) => ours <= baseline? + bound,
+            Self::AtMostTimesBaseline(factor) => ours <= baseline? * factor,
+            Self::AtLeastTimesBaseline(factor) => ours >= baseline? * factor,
         })
     }
 }
 
-/// What the median says of the budget and the floor.
+/// The median compared with the budget and the baselines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verdict {
     Met,
     Missed,
-    /// Ours is better than its floor, so the floor is not as good as it can be written.
+    /// Roundhouse is better than a baseline, so the baseline could be written better.
     FloorIsWrong,
 }
 
@@ -148,25 +148,25 @@ impl Verdict {
         match self {
             Self::Met => "met",
             Self::Missed => "MISSED",
-            Self::FloorIsWrong => "FLOOR IS WRONG",
+            Self::FloorIsWrong => "BASELINE IS WRONG",
         }
     }
 }
 
 impl Quantity {
-    /// Adds a round's samples: ours, and that of the first floor or of what ours stands beside.
+    /// Adds the samples of a round: that of Roundhouse, and that of the first baseline or comparison.
     pub(crate) fn add(&mut self, ours: impl Into<Option<f64>>, other: impl Into<Option<f64>>) {
         self.subject.samples.extend(ours.into());
-        if let Some(floor) = self.baselines.first_mut() {
-            floor.samples.extend(other.into());
+        if let Some(baseline) = self.baselines.first_mut() {
+            baseline.samples.extend(other.into());
         }
     }
 
     fn verdict(&self) -> Option<Verdict> {
         let ours = spread(&self.subject.samples)?.median;
-        let median = |floor: &Subject| spread(&floor.samples).map(|spread| spread.median);
-        let real = self.baselines.iter().filter(|floor| !floor.is_comparison);
-        if real.filter_map(median).any(|floor| self.unit.is_better(ours, floor)) {
+        let median = |baseline: &Subject| spread(&baseline.samples).map(|spread| spread.median);
+        let real = self.baselines.iter().filter(|baseline| !baseline.is_comparison);
+        if real.filter_map(median).any(|baseline| self.unit.is_better(ours, baseline)) {
             return Some(Verdict::FloorIsWrong);
         }
         let met = self.budget?.is_met(ours, self.baselines.iter().find_map(median))?;
@@ -174,16 +174,17 @@ impl Quantity {
     }
 
     fn budget_text(&self) -> Option<String> {
-        let other = self.baselines.first().map_or("floor", Subject::budget_label);
+        let other = self.baselines.first().map_or("baseline", Subject::budget_label);
         self.budget.map(|budget| budget.text(self.unit, other))
     }
 }
 
 const COLUMN_HEADERS: [&str; 8] = ["what", "measured", "median", "min", "max", "ratio", "budget", ""];
-/// Texts stand to the left, numbers to the right.
+/// Texts are aligned left, numbers right.
 const LEFT_ALIGNED: [bool; 8] = [true, true, false, false, false, false, true, true];
 
-/// The table: for each quantity a line for ours and one for each floor, with ours as a multiple of it.
+/// Renders the table: for each quantity a line for Roundhouse and one for each baseline, with the ratio of the
+/// medians.
 pub(crate) fn render_table(quantities: &[Quantity]) -> String {
     let mut rows = vec![COLUMN_HEADERS.map(str::to_owned)];
     for quantity in quantities {
@@ -192,7 +193,7 @@ pub(crate) fn render_table(quantities: &[Quantity]) -> String {
     align_columns(&rows, LEFT_ALIGNED)
 }
 
-/// Rows with their columns below each other, to the left or to the right.
+/// Renders rows as a table, with each column aligned left or right.
 pub(crate) fn align_columns<const COLUMNS: usize>(
     rows: &[[String; COLUMNS]],
     left: [bool; COLUMNS],
@@ -229,17 +230,17 @@ fn render_rows(quantity: &Quantity) -> Vec<[String; 8]> {
     let budget = quantity.budget_text().unwrap_or_default();
     let verdict = quantity.verdict().map_or("", Verdict::text);
     let mut lines = vec![line(&quantity.name, &quantity.subject.name, ours, String::new(), budget, verdict)];
-    for floor in &quantity.baselines {
-        let floor_spread = spread(&floor.samples);
+    for baseline in &quantity.baselines {
+        let baseline_spread = spread(&baseline.samples);
         let ratio = ours
-            .zip(floor_spread)
-            .map_or_else(String::new, |(ours, floor)| format!("{:.2}", ours.median / floor.median));
-        lines.push(line("", &floor.line_label(), floor_spread, ratio, String::new(), ""));
+            .zip(baseline_spread)
+            .map_or_else(String::new, |(ours, baseline)| format!("{:.2}", ours.median / baseline.median));
+        lines.push(line("", &baseline.line_label(), baseline_spread, ratio, String::new(), ""));
     }
     lines
 }
 
-/// A number with about three digits that matter, and thousands apart.
+/// Formats a number with about three significant digits and thousands separators.
 fn format_number(value: f64) -> String {
     if value.abs() < 10.0 {
         return format!("{value:.2}");
@@ -247,11 +248,11 @@ fn format_number(value: f64) -> String {
     if value.abs() < 1_000.0 {
         return format!("{value:.1}");
     }
-    let whole = format!("{value:.0}");
+    let digits = format!("{value:.0}");
     let mut grouped = String::new();
-    for (index, digit) in whole.chars().enumerate() {
-        let behind = whole.len() - index;
-        if index > 0 && behind.is_multiple_of(3) && !grouped.ends_with('-') {
+    for (index, digit) in digits.chars().enumerate() {
+        let remaining = digits.len() - index;
+        if index > 0 && remaining.is_multiple_of(3) && !grouped.ends_with('-') {
             grouped.push(',');
         }
         grouped.push(digit);
@@ -259,7 +260,7 @@ fn format_number(value: f64) -> String {
     grouped
 }
 
-/// The same as JSON, with every sample.
+/// Renders the results as JSON, with every sample.
 pub(crate) fn render_json(quantities: &[Quantity], rounds: usize) -> serde_json::Result<String> {
     let quantities = quantities.iter().map(|quantity| {
         let median = |subject: &Subject| spread(&subject.samples).map(|spread| spread.median);
@@ -270,15 +271,15 @@ pub(crate) fn render_json(quantities: &[Quantity], rounds: usize) -> serde_json:
                 "ratio": ratio, "beside": subject.is_comparison,
             })
         };
-        let floors = quantity.baselines.iter().map(|floor| {
-            let ratio = ours.zip(median(floor)).map(|(ours, floor)| ours / floor);
-            subject(floor, ratio)
+        let baselines = quantity.baselines.iter().map(|baseline| {
+            let ratio = ours.zip(median(baseline)).map(|(ours, baseline)| ours / baseline);
+            subject(baseline, ratio)
         });
         serde_json::json!({
             "what": quantity.name,
             "unit": quantity.unit,
             "ours": subject(&quantity.subject, None),
-            "floors": floors.collect::<Vec<_>>(),
+            "floors": baselines.collect::<Vec<_>>(),
             "budget": quantity.budget_text(),
             "verdict": quantity.verdict(),
         })

@@ -4,15 +4,9 @@ fn subject(name: &str, samples: &[f64]) -> Subject {
     Subject { samples: samples.to_vec(), ..Subject::new(name) }
 }
 
-fn quantity(unit: Unit, ours: &[f64], floor: &[f64], budget: Budget) -> Quantity {
-    let floors = vec![subject("bare axum", floor)];
-    Quantity {
-        name: "start".into(),
-        unit,
-        subject: subject("engine", ours),
-        baselines: floors,
-        budget: Some(budget),
-    }
+fn quantity(unit: Unit, ours: &[f64], baseline: &[f64], budget: Budget) -> Quantity {
+    let baselines = vec![subject("bare axum", baseline)];
+    Quantity { name: "start".into(), unit, subject: subject("engine", ours), baselines, budget: Some(budget) }
 }
 
 #[test]
@@ -23,9 +17,9 @@ fn the_table_is_aligned_and_compares() {
     let expected = "\
 what   measured            median      min     max  ratio  budget
 start  engine             12.0 ms     11.0    15.5         ≤ 20.0 ms      met
-       floor: bare axum   2.50 ms     2.00    3.00   4.80
-admit  engine           40,000 /s   40,000  40,000         ≥ 0.8 × floor  MISSED
-       floor: bare axum  57,000 /s  57,000  57,000   0.70
+       baseline: bare axum   2.50 ms     2.00    3.00   4.80
+admit  engine           40,000 /s   40,000  40,000         ≥ 0.8 × baseline  MISSED
+       baseline: bare axum  57,000 /s  57,000  57,000   0.70
 ";
     let squeeze = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let table = render_table(&[start, admit]);
@@ -33,7 +27,7 @@ admit  engine           40,000 /s   40,000  40,000         ≥ 0.8 × floor  MIS
         assert_eq!(squeeze(line), squeeze(expected));
     }
     assert_eq!(table.lines().count(), expected.lines().count());
-    // The end of the column of medians is the same in every line.
+    // The column of medians ends at the same position in every line.
     let ends: Vec<usize> = table
         .lines()
         .zip(["median", "12.0 ms", "2.50 ms", "40,000 /s", "57,000 /s"])
@@ -58,7 +52,7 @@ fn what_ours_stands_beside_is_no_floor() {
 fn budgets_are_judged_by_the_median() {
     use Unit::{Milliseconds, PerSecond};
     use Verdict::{FloorIsWrong, Met, Missed};
-    for (unit, ours, floor, budget, verdict) in [
+    for (unit, ours, baseline, budget, verdict) in [
         (Milliseconds, 20.0, 2.0, Budget::AtMost(20.0), Met),
         (Milliseconds, 20.1, 2.0, Budget::AtMost(20.0), Missed),
         (Milliseconds, 3.0, 2.0, Budget::AboveBaseline(1.0), Met),
@@ -71,7 +65,7 @@ fn budgets_are_judged_by_the_median() {
         (Milliseconds, 1.9, 2.0, Budget::AtMost(20.0), FloorIsWrong),
         (PerSecond, 101.0, 100.0, Budget::AtLeastTimesBaseline(0.8), FloorIsWrong),
     ] {
-        let quantity = quantity(unit, &[ours], &[floor], budget);
+        let quantity = quantity(unit, &[ours], &[baseline], budget);
         assert_eq!(quantity.verdict(), Some(verdict), "{quantity:?}");
     }
 }

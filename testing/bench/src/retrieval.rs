@@ -1,5 +1,5 @@
-//! How well and how fast memory finds what it was told, on conversations that are generated: a life is told to a brain
-//! and to plain indexes beside it, and all are asked the same questions.
+//! Measures the quality and latency of memory search on generated conversations. A corpus is stored in a brain and
+//! in plain full-text indexes, and all of them are searched with the same questions.
 
 mod attributes;
 mod corpus;
@@ -29,34 +29,34 @@ use self::score::{RESULT_LIMIT, Score};
 use self::table::{MEMORY_INDEX_NAME, QuestionResult};
 use crate::context::log_progress;
 
-/// The sizes, and the seeds that are reported.
+/// The corpus sizes in records, and the reported seeds.
 const SIZES: [usize; 3] = [1_000, 10_000, 100_000];
 const SEEDS: [u64; 3] = [11, 12, 13];
-/// What is measured without `--full`: on the seed on which the ranking was tuned, so that whoever tunes it looks at no
-/// other by accident.
+/// The size and seed without `--full`. It is the seed on which the ranking was tuned, so that tuning does not use
+/// the others by accident.
 const DEFAULT_SIZE_AND_SEED: (usize, u64) = (1_000, 1);
-/// How often each question is asked: once for what is found, and then for the time.
+/// The number of timed searches per question, after a first one for its results.
 const TIMED_SEARCHES: usize = 5;
 
-/// `bench retrieval`.
+/// The arguments of `bench retrieval`.
 #[derive(Args)]
 pub(crate) struct Retrieval {
-    /// All sizes and all seeds that are reported.
+    /// Measure all sizes and all reported seeds.
     #[arg(long)]
     full: bool,
-    /// Other sizes, in records.
+    /// Measure this size, in records; can be repeated.
     #[arg(long, value_parser = clap::value_parser!(u32).range(800..=1_000_000))]
     records: Vec<u32>,
-    /// Other seeds.
+    /// Use this seed; can be repeated.
     #[arg(long)]
     seed: Vec<u64>,
-    /// Print JSON, with the figures of each seed, instead of the table.
+    /// Print JSON, also with the values of each seed, instead of the table.
     #[arg(long)]
     json: bool,
 }
 
 impl Retrieval {
-    /// Measures, and prints what came of it.
+    /// Runs the measurement and prints the results.
     pub(crate) fn run(&self) -> anyhow::Result<()> {
         let (sizes, seeds) = if self.full {
             (&SIZES[..], &SEEDS[..])
@@ -70,34 +70,34 @@ impl Retrieval {
         };
         let seeds = if self.seed.is_empty() { seeds } else { &self.seed };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let mut answered = Vec::new();
+        let mut results = Vec::new();
         for records in sizes {
             for seed in seeds {
-                answered.extend(runtime.block_on(measure(*seed, records))?);
+                results.extend(runtime.block_on(measure(*seed, records))?);
             }
         }
         let text =
-            if self.json { table::render_json(&answered)? + "\n" } else { table::render_table(&answered) };
+            if self.json { table::render_json(&results)? + "\n" } else { table::render_table(&results) };
         Ok(std::io::stdout().lock().write_all(text.as_bytes())?)
     }
 }
 
-/// Asks all questions of one life.
+/// Searches for all questions of one corpus.
 async fn measure(seed: u64, records: usize) -> anyhow::Result<Vec<QuestionResult>> {
     let corpus = Corpus::generate(seed, records)?;
     log_progress(&format!(
-        "retrieval: seed {seed}, {} records in {} conversations are told",
+        "retrieval: seed {seed}, storing {} records in {} conversations",
         corpus.record_count(),
         corpus.sessions.len()
     ));
-    let folder = tempfile::tempdir().context("no temporary folder can be made")?;
+    let folder = tempfile::tempdir().context("no temporary folder can be created")?;
     let filled = FilledBrain::new(&folder.path().join("brain.sqlite"), &corpus).await?;
-    let mut answered = Vec::new();
+    let mut results = Vec::new();
     for question in &corpus.questions {
         let (found, _) = filled.search(&question.text, RESULT_LIMIT)?;
         let hits: Vec<_> = found.iter().map(|found| filled.to_hit(found)).collect();
         let times = time_searches(|| Ok(filled.search(&question.text, RESULT_LIMIT)?.1))?;
-        answered.push(question_result(
+        results.push(question_result(
             seed,
             records,
             MEMORY_INDEX_NAME,
@@ -111,7 +111,7 @@ async fn measure(seed: u64, records: usize) -> anyhow::Result<Vec<QuestionResult
         for question in &corpus.questions {
             let (hits, _) = index.search(&question.text, RESULT_LIMIT)?;
             let times = time_searches(|| Ok(index.search(&question.text, RESULT_LIMIT)?.1))?;
-            answered.push(question_result(
+            results.push(question_result(
                 seed,
                 records,
                 unit.name(),
@@ -121,10 +121,10 @@ async fn measure(seed: u64, records: usize) -> anyhow::Result<Vec<QuestionResult
             ));
         }
     }
-    Ok(answered)
+    Ok(results)
 }
 
-/// The times of a search, in milliseconds.
+/// Repeats a search and returns the times in milliseconds.
 fn time_searches(mut search: impl FnMut() -> anyhow::Result<Duration>) -> anyhow::Result<Vec<f64>> {
     (0..TIMED_SEARCHES).map(|_| Ok(search()?.as_secs_f64() * 1_000.0)).collect()
 }
@@ -147,21 +147,22 @@ mod tests {
 
     #[tokio::test]
     async fn a_life_is_told_and_every_index_is_asked_every_question() {
-        let answered = measure(1, 1_000).await.unwrap();
+        let results = measure(1, 1_000).await.unwrap();
         let indexes: Vec<&str> =
             std::iter::once(MEMORY_INDEX_NAME).chain(IndexUnit::ALL.map(IndexUnit::name)).collect();
         for index in indexes {
-            let of = || answered.iter().filter(|one| one.index == index);
-            assert_eq!(of().count(), 72);
-            assert!(of().all(|one| one.times_ms.len() == TIMED_SEARCHES));
-            // Whatever the ranking is, the most of what is asked for in its own words is found.
-            let are_inflections =
-                || of().filter(|one| !one.is_paraphrase && one.kind != plan::QuestionKind::Unanswerable);
-            let found = are_inflections().filter(|one| one.score.recall_at_10 > 0.0).count();
+            let of_index = || results.iter().filter(|one| one.index == index);
+            assert_eq!(of_index().count(), 72);
+            assert!(of_index().all(|one| one.times_ms.len() == TIMED_SEARCHES));
+            // Whatever the ranking is, most of the evidence that shares words with its question is found.
+            let literal_results = || {
+                of_index().filter(|one| !one.is_paraphrase && one.kind != plan::QuestionKind::Unanswerable)
+            };
+            let found = literal_results().filter(|one| one.score.recall_at_10 > 0.0).count();
             assert!(
-                found * 3 > are_inflections().count() * 2,
+                found * 3 > literal_results().count() * 2,
                 "{index}: {found} of {}",
-                are_inflections().count()
+                literal_results().count()
             );
         }
     }
@@ -173,10 +174,10 @@ mod tests {
         let filled = FilledBrain::new(&folder.path().join("brain.sqlite"), &corpus).await.unwrap();
         let mut kinds = std::collections::BTreeSet::new();
         for question in &corpus.questions {
-            for place in question.evidence.iter().flatten() {
-                let text = corpus.text(*place).unwrap();
+            for source in question.evidence.iter().flatten() {
+                let text = corpus.text(*source).unwrap();
                 let (found, _) = filled.search(text, 20).unwrap();
-                let shows = |found: &&engine::store::SearchHit| filled.to_hit(found).sources.contains(place);
+                let shows = |found: &&store::SearchHit| filled.to_hit(found).sources.contains(source);
                 for found in found.iter().filter(shows) {
                     assert!(found.content.contains(text), "{}", found.content);
                     kinds.insert(found.kind);

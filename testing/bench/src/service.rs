@@ -1,4 +1,5 @@
-//! An orchestrator as a service: `roundhouse orchestrator`, with whatever backend and database its variables say.
+//! An orchestrator started as `roundhouse orchestrator`, with the backend and database of its environment
+//! variables.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use crate::orchestrator::{
 };
 use crate::process::{Process, free_port, log_file};
 
-/// A folder, and how an orchestrator is set up in it. Dropped, it kills the engines that are left as processes.
+/// The folder and settings of an orchestrator. Dropped, it kills the engine processes that are left.
 pub(crate) struct OrchestratorService {
     binary: PathBuf,
     folder: PathBuf,
@@ -28,7 +29,8 @@ pub(crate) struct OrchestratorService {
 }
 
 impl OrchestratorService {
-    /// In a new folder, with `variables` beside those that every orchestrator needs.
+    /// Sets up an orchestrator in a new folder, with `variables` in addition to those that every orchestrator
+    /// needs.
     pub(crate) fn new(bench: &BenchContext, variables: Vec<(&'static str, String)>) -> anyhow::Result<Self> {
         let folder = bench.new_folder()?;
         std::fs::create_dir(folder.join("catalog"))?;
@@ -53,12 +55,12 @@ impl OrchestratorService {
         Ok(Self { binary, folder, port: free_port()?, env: all, admin_key })
     }
 
-    /// Its folder.
+    /// Returns the orchestrator's folder.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Starts it, and registers a product with this policy.
+    /// Starts the orchestrator and registers a product with this policy.
     pub(crate) async fn start(&self, policy: Value) -> anyhow::Result<Orchestrator> {
         let mut command = Command::new(&self.binary);
         command
@@ -87,7 +89,10 @@ impl OrchestratorService {
         let request =
             client.request(Method::POST, "/products/register").header("x-admin-key", &self.admin_key);
         let registered: Value = client.fetch_json(request.body(Full::from(body.to_string()))?).await?;
-        let key = registered.get("platform_api_key").and_then(Value::as_str).context("no platform key")?;
+        let key = registered
+            .get("platform_api_key")
+            .and_then(Value::as_str)
+            .context("the registration has no platform key")?;
         Ok(Orchestrator::new(process, address, key.to_owned()))
     }
 }

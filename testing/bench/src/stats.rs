@@ -1,8 +1,8 @@
-//! Statistics over samples: median, percentiles, spread. Nothing here assumes a distribution.
+//! Statistics over samples: median, percentiles, spread. None of them assumes a distribution.
 
 use serde::Serialize;
 
-/// What is printed of a set of samples.
+/// The summary of a set of samples that is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -10,19 +10,20 @@ pub(crate) struct Spread {
     pub(crate) max: f64,
 }
 
-/// The spread; none without samples.
+/// Returns the spread of `samples`, or `None` if there are none.
 pub(crate) fn spread(samples: &[f64]) -> Option<Spread> {
     let sorted = sorted(samples);
     Some(Spread { median: median_of_sorted(&sorted)?, min: *sorted.first()?, max: *sorted.last()? })
 }
 
-/// The median; between two middle samples their mean. None without samples.
+/// Returns the median, which is the mean of the two middle samples if their number is even; `None` without
+/// samples.
 pub(crate) fn median(samples: &[f64]) -> Option<f64> {
     median_of_sorted(&sorted(samples))
 }
 
-/// The smallest sample that at least `percent` of all samples do not exceed (the nearest rank): always one
-/// that was measured. None without samples.
+/// Returns the percentile by nearest rank: the smallest sample that at least `percent` percent of all samples do
+/// not exceed. It is always a measured value; `None` without samples.
 pub(crate) fn percentile(samples: &[f64], percent: usize) -> Option<f64> {
     let rank = (samples.len() * percent.min(100)).div_ceil(100);
     sorted(samples).get(rank.saturating_sub(1)).copied()

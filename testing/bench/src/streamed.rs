@@ -1,7 +1,7 @@
-//! A streamed answer: what was told, when each part of it arrived, and whether it was right.
+//! Receives a streamed response with the arrival time of each event, and checks that it is correct.
 //!
-//! While time runs the events are only parsed as Server-Sent Events, by the same parser for all; their data is
-//! read afterwards.
+//! During the measurement, events are only split by one Server-Sent Events parser, the same for all servers; their
+//! data is parsed afterwards.
 
 use std::time::{Duration, Instant};
 
@@ -17,23 +17,23 @@ use sse_stream::{Sse, SseStream};
 use crate::client::{Client, HttpRequest, REQUEST_TIMEOUT};
 use crate::provider::Wire;
 
-/// A streamed answer as it came.
+/// The events of a streamed response in order of arrival.
 pub(crate) struct StreamedResponse {
     sent: Instant,
     events: Vec<(Instant, Sse)>,
 }
 
-/// When the text of an answer came, from the request on, and the text.
+/// The text of an answer, and the times from the request to its first and last delta.
 #[derive(Debug)]
 pub(crate) struct TimedText {
     pub(crate) first: Duration,
     pub(crate) last: Duration,
     pub(crate) text: String,
-    /// The `ts` of the last event; 0 where events have none.
+    /// The `ts` of the last event; 0 if the stream's events have none.
     pub(crate) last_ts: i64,
 }
 
-/// Sends a request and reads the stream to its end.
+/// Sends a request and reads the event stream to its end.
 pub(crate) async fn send_sse(client: &mut Client, request: HttpRequest) -> anyhow::Result<StreamedResponse> {
     let sent = Instant::now();
     let mut stream = SseStream::new(send(client, request).await?);
@@ -48,7 +48,7 @@ pub(crate) async fn send_sse(client: &mut Client, request: HttpRequest) -> anyho
     Ok(StreamedResponse { sent, events })
 }
 
-/// Sends a request and reads a stream of lines, each the data of an event, to its end.
+/// Sends a request and reads a stream of newline-delimited JSON to its end; each line is the data of one event.
 pub(crate) async fn send_ndjson(
     client: &mut Client,
     request: HttpRequest,
@@ -60,8 +60,8 @@ pub(crate) async fn send_ndjson(
         while let Some(frame) = body.frame().await {
             let Ok(data) = frame.context("the stream broke off")?.into_data() else { continue };
             open.extend_from_slice(&data);
-            let whole = open.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-            let lines: Vec<u8> = open.drain(..whole).collect();
+            let complete = open.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+            let lines: Vec<u8> = open.drain(..complete).collect();
             for line in std::str::from_utf8(&lines)?.lines() {
                 let data = Some(line.to_owned());
                 events.push((Instant::now(), Sse { data, ..Sse::default() }));
@@ -79,27 +79,27 @@ async fn send(client: &mut Client, request: HttpRequest) -> anyhow::Result<Incom
     let status = response.status();
     if status != StatusCode::OK {
         let body = response.into_body().collect().await?.to_bytes();
-        bail!("a stream was answered {status}: {}", String::from_utf8_lossy(&body));
+        bail!("the streaming request was answered with {status}: {}", String::from_utf8_lossy(&body));
     }
     Ok(response.into_body())
 }
 
 impl StreamedResponse {
-    /// The events, and when each of them came.
+    /// Returns the events with their arrival times.
     pub(crate) fn events(&self) -> &[(Instant, Sse)] {
         &self.events
     }
 
-    /// Reads it as a turn of an engine.
+    /// Parses the response as a turn of an engine.
     ///
     /// # Errors
-    /// Events out of order, a turn that did not complete, or text that is not the turn's final text.
+    /// Events out of order, an incomplete turn, or deltas that differ from the turn's final text.
     pub(crate) fn turn_text(&self) -> anyhow::Result<TimedText> {
         let mut text = TextCollector::new(self.sent);
         let mut last_ts = 0;
         let mut completed = None;
         for (index, (at, sse)) in self.events.iter().enumerate() {
-            let (Some(kind), Some(data)) = (&sse.event, &sse.data) else { bail!("{sse:?} is no event") };
+            let (Some(kind), Some(data)) = (&sse.event, &sse.data) else { bail!("{sse:?} is not an event") };
             let SentEvent { ts, event, .. } = SentEvent::from_sse(kind, data).context("an unknown event")?;
             ensure!(completed.is_none(), "`{kind}` came after the turn's end");
             if matches!(event, Event::Heartbeat(_)) {
@@ -123,10 +123,10 @@ impl StreamedResponse {
         Ok(TimedText { last_ts, ..text })
     }
 
-    /// Reads it as a provider's answer.
+    /// Parses the response as a provider's answer.
     ///
     /// # Errors
-    /// A stream without its end mark, or without text.
+    /// The stream has no end mark or no text.
     pub(crate) fn provider_text(&self, wire: Wire) -> anyhow::Result<TimedText> {
         let mut text = TextCollector::new(self.sent);
         for (at, delta) in self.deltas(wire)? {
@@ -135,10 +135,10 @@ impl StreamedResponse {
         text.finish()
     }
 
-    /// The deltas of a provider's answer, and when each of them came.
+    /// Returns the deltas of a provider's answer with their arrival times.
     ///
     /// # Errors
-    /// A stream without its end mark.
+    /// The stream has no end mark.
     pub(crate) fn deltas(&self, wire: Wire) -> anyhow::Result<Vec<(Instant, String)>> {
         let mut deltas = Vec::new();
         let mut ended = false;
@@ -149,7 +149,7 @@ impl StreamedResponse {
                 ended = wire == Wire::OpenAi;
                 continue;
             }
-            let value: Value = serde_json::from_str(data).context("a chunk that is no JSON")?;
+            let value: Value = serde_json::from_str(data).context("a chunk is not JSON")?;
             let kind = value.get("type").and_then(Value::as_str);
             ended = match wire {
                 Wire::Anthropic => kind == Some("message_stop"),
@@ -194,7 +194,7 @@ impl TextCollector {
     }
 
     fn finish(self) -> anyhow::Result<TimedText> {
-        let (first, last) = self.first.zip(self.last).context("no text came")?;
+        let (first, last) = self.first.zip(self.last).context("the stream contained no text")?;
         let since = |at: Instant| at.saturating_duration_since(self.sent);
         Ok(TimedText { first: since(first), last: since(last), text: self.text, last_ts: 0 })
     }

@@ -22,7 +22,7 @@ fn completed(text: &str) -> Event {
     Event::ThreadLifecycle(Lifecycle::Completed { message_id, answer_message_id, text, stop_reason })
 }
 
-/// The events with these times, 1 ms apart at the client.
+/// A response with these events (`ts` and event), which arrive at the client 1 ms apart.
 fn response(events: Vec<(i64, Event)>) -> StreamedResponse {
     let sent = Instant::now();
     let (task_id, turn_id) = (TaskId::new("t").unwrap(), TurnId::new());
@@ -68,7 +68,7 @@ fn a_wrong_turn_is_an_error() {
     }
 }
 
-/// A request that the provider takes, by hand.
+/// A handwritten request that the provider accepts.
 fn request(client: &Client, wire: Wire) -> HttpRequest {
     let message = serde_json::json!({"role": "user", "content": "count"});
     let (name, value, body) = match wire {
@@ -103,11 +103,11 @@ async fn a_providers_answer_is_read_on_every_wire() {
         let provider = FixedReplyProvider::start(Reply::from_text("some text in deltas")).await.unwrap();
         let mut client = Client::connect(parse_address(&provider.base_url()).unwrap()).await.unwrap();
         let request = request(&client, wire);
-        let told = match wire {
+        let response = match wire {
             Wire::Ollama => send_ndjson(&mut client, request).await,
             _ => send_sse(&mut client, request).await,
         };
-        let text = told.unwrap().provider_text(wire).unwrap();
+        let text = response.unwrap().provider_text(wire).unwrap();
         assert_eq!(text.text, "some text in deltas");
         assert!(text.first <= text.last);
         assert!(provider.last_request().is_ok());
@@ -122,8 +122,8 @@ async fn a_providers_answer_that_is_cut_off_or_refused_is_an_error() {
             FixedReplyProvider::start(Reply::from_text("some text in deltas").fault(fault)).await.unwrap();
         let mut client = Client::connect(parse_address(&provider.base_url()).unwrap()).await.unwrap();
         let request = request(&client, Wire::OpenAi);
-        let told = send_sse(&mut client, request).await;
-        assert!(told.and_then(|told| told.provider_text(Wire::OpenAi)).is_err());
+        let response = send_sse(&mut client, request).await;
+        assert!(response.and_then(|response| response.provider_text(Wire::OpenAi)).is_err());
     }
 }
 

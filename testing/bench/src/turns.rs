@@ -7,10 +7,10 @@ use crate::client::Client;
 use crate::engine::Engine;
 use crate::streamed;
 
-/// How many tasks have a turn at the same time.
+/// The number of tasks that run turns concurrently.
 const CONCURRENT_TASKS: usize = 8;
 
-/// Runs `turns` turns on each of `tasks` new tasks. Every one of them is checked.
+/// Runs `turns` turns on each of `tasks` new tasks, and checks each of them.
 pub(crate) async fn run_turns(engine: &Engine, tasks: u32, turns: u32) -> anyhow::Result<()> {
     stream::iter(0..tasks)
         .map(async |task| {
@@ -27,7 +27,7 @@ pub(crate) async fn run_turns(engine: &Engine, tasks: u32, turns: u32) -> anyhow
         .await
 }
 
-/// One turn, which is checked, and the time of its last event.
+/// Runs and checks one turn, and returns the `ts` of its last event.
 pub(crate) async fn run_turn(engine: &Engine, client: &mut Client, task: &str) -> anyhow::Result<i64> {
     let execute = engine.execute(client, task)?;
     Ok(streamed::send_sse(client, execute).await?.turn_text()?.last_ts)

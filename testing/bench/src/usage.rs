@@ -1,4 +1,4 @@
-//! What a process has used, finer than the kernel's clock ticks: processor time, and what it has written.
+//! Resource usage of a process: processor time, finer than the kernel's clock ticks, and bytes written to disk.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -14,24 +14,25 @@ use crate::process::Process;
 pub(crate) struct CpuUsage(BTreeMap<OsString, u64>);
 
 impl CpuUsage {
-    /// Of `process`, now.
+    /// Reads the current usage of `process`.
     pub(crate) fn measure(process: &Process) -> anyhow::Result<Self> {
         let threads = format!("/proc/{}/task", process.pid());
         let mut used = BTreeMap::new();
         for thread in fs::read_dir(&threads).with_context(|| format!("{threads} cannot be read"))? {
             let thread = thread?;
             let path = thread.path().join("schedstat");
-            // A thread may end meanwhile.
+            // A thread may exit in the meantime.
             if let Ok(text) = fs::read_to_string(&path) {
                 let time = first_number(&text);
-                let time = time.with_context(|| format!("{} has no known form", path.display()))?;
+                let time = time.with_context(|| format!("{} has an unknown format", path.display()))?;
                 used.insert(thread.file_name(), time);
             }
         }
         Ok(Self(used))
     }
 
-    /// What was used since `earlier`, in microseconds. What a thread used that has ended in between is not seen.
+    /// Returns the processor time used since `earlier`, in microseconds, without that of threads that exited in
+    /// between.
     pub(crate) fn micros_since(&self, earlier: &Self) -> f64 {
         let spent = |(thread, now): (&OsString, &u64)| {
             now.saturating_sub(earlier.0.get(thread).copied().unwrap_or_default())
@@ -40,46 +41,46 @@ impl CpuUsage {
     }
 }
 
-/// The bytes that `process` has made the kernel write to a disk, whole pages of the cache each.
+/// Returns the bytes that `process` has caused to be written to disk, in whole pages of the page cache.
 ///
-/// Unlike the bytes that it has passed to `write`, these hold no sockets.
+/// Unlike the bytes that it has passed to `write`, they do not include sockets.
 pub(crate) fn bytes_written(process: &Process) -> anyhow::Result<u64> {
     let path = format!("/proc/{}/io", process.pid());
     let text = fs::read_to_string(&path).with_context(|| format!("{path} cannot be read"))?;
     let written = text.lines().find_map(|line| line.strip_prefix("write_bytes:"));
-    written.and_then(first_number).with_context(|| format!("{path} has no known form"))
+    written.and_then(first_number).with_context(|| format!("{path} has an unknown format"))
 }
 
 fn first_number(text: &str) -> Option<u64> {
     text.split_whitespace().next()?.parse().ok()
 }
 
-/// Where a SQLite file's write-ahead log stands, by the index beside it
+/// The position of a SQLite database's write-ahead log, read from its index file
 /// (<https://www.sqlite.org/walformat.html>).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WalState {
-    /// The bytes of a page.
+    /// The size of a page in bytes.
     page_size: u64,
-    /// How many frames the log has since it was last begun anew.
+    /// The number of frames since the log was last restarted.
     frames: u64,
-    /// The pages that the database has.
+    /// The size of the database in pages.
     page_count: u64,
 }
 
-/// What each frame has beside its page.
+/// The size of the header of each frame, in bytes.
 const FRAME_HEADER: u64 = 24;
 
 impl WalState {
-    /// Of the database `file`, which must be in use.
+    /// Reads the state of the database `file`, which must be open in some process.
     pub(crate) fn of_database(file: &Path) -> anyhow::Result<Self> {
         let mut index = file.as_os_str().to_owned();
         index.push("-shm");
         let bytes =
             fs::read(&index).with_context(|| format!("{} cannot be read", Path::new(&index).display()))?;
-        let log = Self::parse(&bytes).context("the index of the log has no known form")?;
+        let log = Self::parse(&bytes).context("the index of the write-ahead log has an unknown format")?;
         ensure!(
             log.page_size.is_power_of_two() && log.page_size >= 512,
-            "a page of {} bytes cannot be",
+            "a page size of {} bytes is invalid",
             log.page_size
         );
         Ok(log)
@@ -88,7 +89,7 @@ impl WalState {
     fn parse(index: &[u8]) -> Option<Self> {
         let short = |at: usize| Some(u16::from_ne_bytes(index.get(at..at + 2)?.try_into().ok()?));
         let long = |at: usize| Some(u32::from_ne_bytes(index.get(at..at + 4)?.try_into().ok()?));
-        // 65,536 does not fit and is written as 1.
+        // 65,536 does not fit into 16 bits and is written as 1.
         let page = match short(14)? {
             1 => 65_536,
             page => page.into(),
@@ -96,8 +97,8 @@ impl WalState {
         Some(Self { page_size: page, frames: long(16)?.into(), page_count: long(20)?.into() })
     }
 
-    /// The bytes that were written to the log since `earlier`, where it was begun anew at most once. What was
-    /// written between `earlier` and that new beginning is not seen.
+    /// Returns the bytes written to the log since `earlier`, if it was restarted at most once in between. Bytes
+    /// written between `earlier` and the restart are not included.
     pub(crate) const fn written_since(self, earlier: Self) -> u64 {
         let frames = match self.frames.checked_sub(earlier.frames) {
             Some(frames) => frames,
@@ -106,7 +107,7 @@ impl WalState {
         frames * (self.page_size + FRAME_HEADER)
     }
 
-    /// The bytes by which the database has grown since `earlier`.
+    /// Returns the bytes by which the database has grown since `earlier`.
     pub(crate) const fn grown_since(self, earlier: Self) -> u64 {
         self.page_count.saturating_sub(earlier.page_count) * self.page_size
     }
@@ -127,16 +128,16 @@ mod tests {
         let before = WalState::of_database(&file).unwrap();
         connection.execute_batch("INSERT INTO t VALUES (zeroblob(10000))").unwrap();
         let after = WalState::of_database(&file).unwrap();
-        // The table's page and two or three pages for what does not fit.
+        // The table's page, and two or three overflow pages.
         let frames = after.written_since(before) / (4_096 + 24);
         assert!((3..=5).contains(&frames), "{before:?} {after:?}");
         assert_eq!(after.written_since(before) % (4_096 + 24), 0);
         assert!((8_192..=12_288).contains(&after.grown_since(before)), "{before:?} {after:?}");
         connection.execute_batch("PRAGMA wal_checkpoint(RESTART); INSERT INTO t VALUES (1)").unwrap();
-        let force_new = WalState::of_database(&file).unwrap();
+        let restarted = WalState::of_database(&file).unwrap();
         assert!(
-            force_new.frames < after.frames && force_new.written_since(after) > 0,
-            "{after:?} {force_new:?}"
+            restarted.frames < after.frames && restarted.written_since(after) > 0,
+            "{after:?} {restarted:?}"
         );
         assert!(WalState::of_database(&folder.path().join("missing")).is_err());
     }
@@ -147,7 +148,7 @@ mod tests {
         let cpu = |times: &[(&str, u64)]| {
             CpuUsage(times.iter().map(|(thread, time)| (OsString::from(thread), *time)).collect())
         };
-        // One went on, one is new, one has ended.
+        // One thread continued, one is new, one has exited.
         let (earlier, later) = (cpu(&[("1", 5_000), ("2", 9_000)]), cpu(&[("1", 7_000), ("3", 1_000)]));
         assert_eq!(later.micros_since(&earlier), 3.0);
         assert_eq!(later.micros_since(&later), 0.0);

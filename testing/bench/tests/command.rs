@@ -1,4 +1,4 @@
-//! The command as a person meets it, without a binary to measure.
+//! Tests of the command line that need no binary to measure.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -46,12 +46,12 @@ fn a_binary_that_is_no_engine_is_an_error_and_no_figure() {
     }
 }
 
-/// Ends with the test, however that ends.
+/// A child process that is killed at the end of the test, even if the test fails.
 struct BaselineProcess(Child);
 
 impl Drop for BaselineProcess {
     fn drop(&mut self) {
-        // It may have ended by itself, which the test has noticed.
+        // If it has exited by itself, the test has already failed.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

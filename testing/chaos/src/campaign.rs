@@ -60,84 +60,85 @@ impl Campaign {
     pub async fn run(&self) -> anyhow::Result<Arc<Counters>> {
         let folder = tempfile::Builder::new().prefix("roundhouse-chaos-").tempdir()?;
         let api = EngineApi::new()?;
-        let (tally, trap) = (Arc::new(Counters::default()), Arc::new(KillTrigger::default()));
+        let (counters, trigger) = (Arc::new(Counters::default()), Arc::new(KillTrigger::default()));
         let script =
-            Arc::new(ModelScript::new(self.seed, self.workload, Arc::clone(&tally), Arc::clone(&trap)));
+            Arc::new(ModelScript::new(self.seed, self.workload, Arc::clone(&counters), Arc::clone(&trigger)));
         // Refused requests are counted as violations; a panic would hide them.
         let provider = MockProvider::builder().bind_thinking(true).panic_on_refusals(false).start().await?;
         let respond = Arc::clone(&script);
         provider.set_responder(move |request| respond.reply(request));
-        let setup = self.service_config(folder.path().to_owned(), &api, &provider)?;
-        let watcher = FileWatcher::start(&setup.workspace(), Arc::clone(&trap))?;
-        let (place, places) = watch::channel(None);
+        let config = self.service_config(folder.path().to_owned(), &api, &provider)?;
+        let watcher = FileWatcher::start(&config.workspace(), Arc::clone(&trigger))?;
+        let (endpoint_sender, endpoint) = watch::channel(None);
         let (settle, settling) = watch::channel(false);
-        let world = Arc::new(RunContext {
+        let context = Arc::new(RunContext {
             seed: self.seed,
             workload: self.workload,
             api,
-            counters: Arc::clone(&tally),
-            trigger: trap,
+            counters: Arc::clone(&counters),
+            trigger,
             stalls: StallTracker::default(),
             script,
-            workspace: setup.workspace(),
-            endpoint: places,
+            workspace: config.workspace(),
+            endpoint,
             settling,
             deadline: Instant::now() + self.time_limit + SETTLE_TIMEOUT,
         });
         // An event that never happens shows as 0 in the table.
         for step in self.workload.expected_steps() {
-            tally.add(format!("{KILLED_AFTER_STEP_PREFIX}{step}"), 0);
+            counters.add(format!("{KILLED_AFTER_STEP_PREFIX}{step}"), 0);
         }
-        tally.add(self.wire.kills_in_open_turns(), 0);
+        counters.add(self.wire.kills_in_open_turns(), 0);
         let tasks = Arc::new(Mutex::new(Vec::new()));
-        let mut killer = Supervisor {
-            context: Arc::clone(&world),
-            service_config: setup.clone(),
+        let mut supervisor = Supervisor {
+            context: Arc::clone(&context),
+            service_config: config.clone(),
             ports: Ports::claim()?,
-            endpoint: place,
+            endpoint: endpoint_sender,
             tasks: Arc::clone(&tasks),
             port: 0,
             engine_count: 0,
             wire: self.wire,
             rng: SeededRng::new(self.seed, "killer"),
         };
-        let forgetting = async {
+        let clearing = async {
             loop {
                 tokio::time::sleep(CLEAR_REQUESTS_INTERVAL).await;
                 provider.clear_requests();
             }
         };
         let running = async {
-            let engine = killer.start().await?;
+            let engine = supervisor.start().await?;
             let mut drivers = JoinSet::new();
             for number in 0..self.tasks {
                 drivers.spawn(drive_tasks(
-                    Arc::clone(&world),
+                    Arc::clone(&context),
                     Arc::clone(&tasks),
                     format!("t{number}"),
                     self.turns_per_task,
                 ));
             }
             let end = Instant::now() + self.time_limit;
-            let until =
-                || Instant::now() > end || (self.mutation.is_some() && tally.kills_until_first().is_some());
-            let engine = killer.run(engine, self.kills, until).await?;
+            let until = || {
+                Instant::now() > end || (self.mutation.is_some() && counters.kills_until_first().is_some())
+            };
+            let engine = supervisor.run(engine, self.kills, until).await?;
             settle.send_replace(true);
-            let retired = self.settle(&world, drivers).await?;
-            finish(&world, &setup, engine, &retired).await
+            let retired = self.settle(&context, drivers).await?;
+            finish(&context, &config, engine, &retired).await
         };
         tokio::select! {
             outcome = running => outcome?,
-            () = forgetting => {}
+            () = clearing => {}
         }
         drop(watcher);
         for refusal in provider.take_refusals() {
-            tally.record_violation(format!(
+            counters.record_violation(format!(
                 "the provider refused a request: {} {}",
                 refusal.status, refusal.reason
             ));
         }
-        Ok(tally)
+        Ok(counters)
     }
 
     fn service_config(
@@ -152,7 +153,7 @@ impl Campaign {
             std::fs::write(catalog.join("gateway.json"), gateway.to_string())?;
         }
         let text = |path: &std::path::Path| {
-            path.to_str().map(str::to_owned).context("a temporary folder that is no text")
+            path.to_str().map(str::to_owned).context("the path of a temporary folder is not UTF-8")
         };
         let mut variables: BTreeMap<String, String> = [
             ("ENGINE_KEY_HASH", api.key_hash()),
@@ -168,17 +169,17 @@ impl Campaign {
         if let Some(mutation) = &self.mutation {
             variables.insert("ROUNDHOUSE_SABOTEUR".to_owned(), mutation.clone());
         }
-        let setup =
+        let config =
             ServiceConfig { binary: self.binary.clone(), service: Service::Engine, folder, env: variables };
-        std::fs::create_dir(setup.workspace())?;
-        std::fs::write(setup.workspace().join("note.txt"), "A note.\n")?;
-        Ok(setup)
+        std::fs::create_dir(config.workspace())?;
+        std::fs::write(config.workspace().join("note.txt"), "A note.\n")?;
+        Ok(config)
     }
 
     /// Waits until every driver has seen its last turn end.
     async fn settle(
         &self,
-        world: &RunContext,
+        context: &RunContext,
         mut drivers: JoinSet<anyhow::Result<Vec<CheckedTask>>>,
     ) -> anyhow::Result<Vec<CheckedTask>> {
         let mut retired = Vec::new();
@@ -189,13 +190,13 @@ impl Campaign {
             anyhow::Ok(())
         };
         // A mutation may leave a turn that never ends, and has been caught by then.
-        let patience = if self.mutation.is_some() { Duration::from_secs(3) } else { SETTLE_TIMEOUT };
-        match tokio::time::timeout(patience, all).await {
+        let timeout = if self.mutation.is_some() { Duration::from_secs(3) } else { SETTLE_TIMEOUT };
+        match tokio::time::timeout(timeout, all).await {
             Ok(outcome) => outcome?,
             Err(_) => {
-                world
+                context
                     .counters
-                    .record_violation(format!("turns did not end within {patience:?} after the last kill"));
+                    .record_violation(format!("turns did not end within {timeout:?} after the last kill"));
             }
         }
         Ok(retired)
@@ -204,35 +205,37 @@ impl Campaign {
 
 /// Checks everything once more, and stops the engine gracefully.
 async fn finish(
-    world: &RunContext,
-    setup: &ServiceConfig,
+    context: &RunContext,
+    config: &ServiceConfig,
     mut engine: ServiceProcess,
     retired: &[CheckedTask],
 ) -> anyhow::Result<()> {
     for CheckedTask { task, digest: before } in retired {
-        match replay_uninterrupted(world, task).await {
+        match replay_uninterrupted(context, task).await {
             Some(events) if digest(&events) == *before => {}
             Some(_) => {
-                world.counters.record_violation(format!("{}: its events changed after its end", task.name));
+                context
+                    .counters
+                    .record_violation(format!("{}: its events changed after it was checked", task.name));
             }
-            None if world.is_over() => break,
-            None => world.counters.record_violation(format!("{}: its events are gone", task.name)),
+            None if context.is_over() => break,
+            None => context.counters.record_violation(format!("{}: its events are gone", task.name)),
         }
     }
-    world.trigger.fire(Signal::TERM);
+    context.trigger.fire(Signal::TERM);
     let status = engine.wait_exit().await?;
     if !status.success() {
-        world.counters.record_violation(format!("after SIGTERM the engine ended with {status}"));
+        context.counters.record_violation(format!("after SIGTERM the engine exited with {status}"));
     }
-    if !is_intact(&setup.brain())? {
-        world.counters.record_violation("the brain is damaged");
+    if !is_intact(&config.brain())? {
+        context.counters.record_violation("the brain is damaged");
     }
-    let log = std::fs::read_to_string(setup.log()).unwrap_or_default();
+    let log = std::fs::read_to_string(config.log()).unwrap_or_default();
     for line in log.lines().filter(|line| line.contains("panicked")) {
-        world.counters.record_violation(format!("the engine's log says: {line}"));
+        context.counters.record_violation(format!("the engine's log contains: {line}"));
     }
     for line in log.lines().filter(|line| line.contains("ERROR")) {
-        world.counters.count(format!(
+        context.counters.count(format!(
             "engine's errors: {}",
             line.split_whitespace().skip(2).take(10).collect::<Vec<_>>().join(" ")
         ));

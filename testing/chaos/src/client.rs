@@ -23,7 +23,7 @@ pub(crate) struct EngineApi {
 /// that was sent.
 pub(crate) fn http_client() -> anyhow::Result<Client> {
     let http = Client::builder().no_proxy().pool_max_idle_per_host(0).connect_timeout(Duration::from_secs(5));
-    http.build().context("no HTTP client")
+    http.build().context("the HTTP client cannot be built")
 }
 
 /// The outcome of a call.
@@ -53,7 +53,7 @@ pub(crate) enum StreamOutcome {
 impl EngineApi {
     /// Creates a client with a key of its own.
     pub(crate) fn new() -> anyhow::Result<Self> {
-        Ok(Self { http: http_client()?, key: EngineKey::generate().context("no key")? })
+        Ok(Self { http: http_client()?, key: EngineKey::generate().context("a key cannot be generated")? })
     }
 
     /// The key's hash, as the engine is configured with it.
@@ -76,13 +76,19 @@ impl EngineApi {
     }
 
     /// `POST /execute`.
-    pub(crate) async fn execute(&self, base: &str, body: &impl Serialize) -> StreamOutcome {
-        open_stream(self.with_key(self.http.post(format!("{base}/execute"))).json(body)).await
+    pub(crate) async fn execute(&self, base_url: &str, body: &impl Serialize) -> StreamOutcome {
+        open_stream(self.with_key(self.http.post(format!("{base_url}/execute"))).json(body)).await
     }
 
     /// `GET /execute/replay`, with the position as a parameter or as `Last-Event-ID`.
-    pub(crate) async fn replay(&self, base: &str, task: &str, after: i64, by_header: bool) -> StreamOutcome {
-        let url = format!("{base}/execute/replay?task_id={task}");
+    pub(crate) async fn replay(
+        &self,
+        base_url: &str,
+        task: &str,
+        after: i64,
+        by_header: bool,
+    ) -> StreamOutcome {
+        let url = format!("{base_url}/execute/replay?task_id={task}");
         open_stream(self.with_key(if by_header {
             // The header takes precedence over the parameter, which is wrong on purpose.
             self.http.get(format!("{url}&after=0")).header("last-event-id", after.to_string())

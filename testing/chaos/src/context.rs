@@ -52,15 +52,15 @@ pub(crate) struct EngineEndpoint {
 impl RunContext {
     /// Waits for a running engine; `None` when the run is over.
     pub(crate) async fn wait_endpoint(&self) -> Option<EngineEndpoint> {
-        let mut place = self.endpoint.clone();
-        let up = place.wait_for(Option::is_some);
-        let found = tokio::time::timeout(self.remaining(), up).await.ok()?.ok()?;
+        let mut endpoint = self.endpoint.clone();
+        let available = endpoint.wait_for(Option::is_some);
+        let found = tokio::time::timeout(self.remaining(), available).await.ok()?.ok()?;
         found.clone()
     }
 
     /// The number of the running engine, if there is one.
     pub(crate) fn engine_number(&self) -> Option<u64> {
-        self.endpoint.borrow().as_ref().map(|place| place.engine_number)
+        self.endpoint.borrow().as_ref().map(|endpoint| endpoint.engine_number)
     }
 
     /// Whether open turns only have to end.

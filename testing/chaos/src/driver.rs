@@ -53,14 +53,14 @@ pub(crate) async fn drive_tasks(
     while !context.is_settling() && !context.is_over() {
         number += 1;
         let task = Arc::new(TrackedTask::new(format!("{label}-{number}")));
-        tasks.lock().map_err(|_| anyhow::anyhow!("a part of the run panicked"))?.push(Arc::downgrade(&task));
-        let mut drive = TaskDriver::start(&context, &task)?;
-        for _ in 0..drive.rng.between(1..=turns_per_task) {
-            if context.is_settling() || !drive.run_turn().await {
+        tasks.lock().map_err(|_| anyhow::anyhow!("a task of the run panicked"))?.push(Arc::downgrade(&task));
+        let mut driver = TaskDriver::start(&context, &task)?;
+        for _ in 0..driver.rng.between(1..=turns_per_task) {
+            if context.is_settling() || !driver.run_turn().await {
                 break;
             }
         }
-        retired.extend(drive.check().await?);
+        retired.extend(driver.check().await?);
     }
     Ok(retired)
 }
@@ -77,24 +77,24 @@ struct TaskDriver {
 }
 
 impl TaskDriver {
-    fn start(world: &Arc<RunContext>, task: &Arc<TrackedTask>) -> anyhow::Result<Self> {
+    fn start(context: &Arc<RunContext>, task: &Arc<TrackedTask>) -> anyhow::Result<Self> {
         for which in LOG_NAMES {
-            let file = world.workspace.join(log_file_name(&task.name, which));
-            std::fs::write(&file, format!("{LOG_END_MARK}\n")).context("a log cannot be written")?;
+            let file = context.workspace.join(log_file_name(&task.name, which));
+            std::fs::write(&file, format!("{LOG_END_MARK}\n")).context("a log file cannot be written")?;
         }
         let mut clients = JoinSet::new();
         for observer in 0..OBSERVER_COUNT {
             let name = format!("{} observer {observer}", task.name);
-            clients.spawn(follow(Arc::clone(world), Arc::clone(task), name, 0));
+            clients.spawn(follow(Arc::clone(context), Arc::clone(task), name, 0));
         }
-        let person = SimulatedUser::new(Arc::clone(world), Arc::clone(task));
-        let dice = SeededRng::new(world.seed, &task.name);
+        let user = SimulatedUser::new(Arc::clone(context), Arc::clone(task));
+        let rng = SeededRng::new(context.seed, &task.name);
         Ok(Self {
-            context: Arc::clone(world),
+            context: Arc::clone(context),
             task: Arc::clone(task),
-            rng: dice,
+            rng,
             clients,
-            user: person,
+            user,
             request_count: 0,
             unconfirmed_request: None,
         })
@@ -106,11 +106,11 @@ impl TaskDriver {
         let begin = Instant::now();
         while self.task.view().open_turn.is_none() && self.task.view().ended_turns == ended {
             if begin.elapsed() > TURN_TIMEOUT {
-                self.context.counters.record_violation(format!("{}: no turn can be begun", self.task.name));
+                self.context.counters.record_violation(format!("{}: no turn can be started", self.task.name));
                 return false;
             }
-            let Some(place) = self.context.wait_endpoint().await else { return false };
-            if !self.submit(&place).await {
+            let Some(endpoint) = self.context.wait_endpoint().await else { return false };
+            if !self.submit(&endpoint).await {
                 return false;
             }
             self.await_turn_start(ended).await;
@@ -120,17 +120,17 @@ impl TaskDriver {
     }
 
     /// Sends a request that starts a turn. False when the run is over.
-    async fn submit(&mut self, place: &EngineEndpoint) -> bool {
+    async fn submit(&mut self, endpoint: &EngineEndpoint) -> bool {
         let body = match self.unconfirmed_request.take() {
             Some(body) if body.get("client_request_id").is_some() => body,
             _ => self.build_request(),
         };
-        match self.context.api.execute(&place.base_url, &body).await {
+        match self.context.api.execute(&endpoint.base_url, &body).await {
             StreamOutcome::Stream(response) => {
                 self.context.trigger.notify("execute accepted");
                 let name = format!("{} turn {}", self.task.name, self.request_count);
-                let (world, task) = (Arc::clone(&self.context), Arc::clone(&self.task));
-                self.clients.spawn(read_turn(world, task, name, response));
+                let (context, task) = (Arc::clone(&self.context), Arc::clone(&self.task));
+                self.clients.spawn(read_turn(context, task, name, response));
                 self.unconfirmed_request = Some(body);
             }
             StreamOutcome::NotSent => self.keep_for_resend(&body),
@@ -184,7 +184,7 @@ impl TaskDriver {
         {
             set("edit_message_id", message.to_string().into());
             // A retry of the message has named it again.
-            let after = view.messages.iter().skip_while(|(of, _)| of != message);
+            let after = view.messages.iter().skip_while(|(id, _)| id != message);
             let after: Vec<TurnId> = after.map(|(_, turn)| *turn).collect();
             view.acknowledged.rewound_turns.extend(after);
             self.context.counters.count("edits");
@@ -192,8 +192,8 @@ impl TaskDriver {
             && let Some((message, _)) = self.rng.pick(&live)
         {
             set("retry_message_id", message.to_string().into());
-            let after = view.messages.iter().skip_while(|(of, _)| of != message);
-            let after: Vec<MessageId> = after.map(|(of, _)| *of).filter(|of| of != message).collect();
+            let after = view.messages.iter().skip_while(|(id, _)| id != message);
+            let after: Vec<MessageId> = after.map(|(id, _)| *id).filter(|id| id != message).collect();
             view.superseded.extend(after);
             self.context.counters.count("retries");
         }
@@ -256,7 +256,7 @@ impl TaskDriver {
     async fn check(mut self) -> anyhow::Result<Option<CheckedTask>> {
         while let Some(turn) = self.open_turn().await {
             if !self.run_until_turn_end().await {
-                self.context.counters.record_violation(format!("{}: {turn} was left open", self.task.name));
+                self.context.counters.record_violation(format!("{}: {turn} is still open", self.task.name));
                 return Ok(None);
             }
         }
@@ -266,9 +266,10 @@ impl TaskDriver {
         }
         let Some(events) = replay_uninterrupted(&self.context, &self.task).await else {
             if !self.context.is_over() {
-                self.context
-                    .counters
-                    .record_violation(format!("{}: its events cannot be replayed whole", self.task.name));
+                self.context.counters.record_violation(format!(
+                    "{}: its events cannot be replayed completely",
+                    self.task.name
+                ));
             }
             return Ok(None);
         };

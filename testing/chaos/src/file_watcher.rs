@@ -22,15 +22,16 @@ pub(crate) struct FileWatcher {
 
 impl FileWatcher {
     /// Watches `folder`.
-    pub(crate) fn start(folder: &Path, trap: Arc<KillTrigger>) -> anyhow::Result<Self> {
-        let notices = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).context("no inotify")?;
+    pub(crate) fn start(folder: &Path, trigger: Arc<KillTrigger>) -> anyhow::Result<Self> {
+        let notices =
+            init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).context("inotify cannot be initialized")?;
         let flags = WatchFlags::MODIFY | WatchFlags::CLOSE_WRITE | WatchFlags::MOVED_TO;
         add_watch(&notices, folder, flags)
             .with_context(|| format!("{} cannot be watched", folder.display()))?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread =
-            thread::Builder::new().name("files".into()).spawn(move || watch(&notices, &trap, &stopped))?;
+            thread::Builder::new().name("files".into()).spawn(move || watch(&notices, &trigger, &stopped))?;
         Ok(Self { stop, thread: Some(thread) })
     }
 }
@@ -45,7 +46,7 @@ impl Drop for FileWatcher {
     }
 }
 
-fn watch(notices: &OwnedFd, trap: &KillTrigger, stopped: &AtomicBool) {
+fn watch(notices: &OwnedFd, trigger: &KillTrigger, stopped: &AtomicBool) {
     let mut buffer = [MaybeUninit::uninit(); 4_096];
     let mut reader = Reader::new(notices, &mut buffer);
     let timeout = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
@@ -53,13 +54,13 @@ fn watch(notices: &OwnedFd, trap: &KillTrigger, stopped: &AtomicBool) {
         let _ = poll(&mut [PollFd::new(notices, PollFlags::IN)], Some(&timeout));
         while let Ok(notice) = reader.next() {
             let what = notice.events();
-            for (flag, moment) in [
+            for (flag, trigger_event) in [
                 (ReadFlags::MODIFY, "file modified"),
                 (ReadFlags::CLOSE_WRITE, "file closed"),
                 (ReadFlags::MOVED_TO, "file moved"),
             ] {
                 if what.contains(flag) {
-                    trap.notify(moment);
+                    trigger.notify(trigger_event);
                 }
             }
         }

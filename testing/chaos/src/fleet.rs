@@ -100,29 +100,29 @@ impl FleetCampaign {
     pub async fn run(&self) -> anyhow::Result<Arc<Counters>> {
         let mut folder = tempfile::Builder::new().prefix("roundhouse-chaos-fleet-").tempdir()?;
         folder.disable_cleanup(self.keep_folder);
-        let tally = Arc::new(Counters::default());
+        let counters = Arc::new(Counters::default());
         // Dropped before the folder: it ends the engines that live there.
         let deployment = Arc::new(Deployment::new(self, folder.path()).await?);
         let http = http_client()?;
         let program = deployment.start_ready(false, &http).await?;
         deployment.set_id(deployment.registry().deployment_id().await?);
-        let (products, capabilities) = register_products(&deployment, &http, &tally).await?;
+        let (products, capabilities) = register_products(&deployment, &http, &counters).await?;
         for phase in schedule::phases(capabilities) {
-            tally.add(schedule::hit_counter_name(phase), 0);
+            counters.add(schedule::hit_counter_name(phase), 0);
         }
-        let seats = context::tenant_users(self.client_count());
-        let base = deployment.base_url();
-        let world = Arc::new(FleetContext::new(
+        let users = context::tenant_users(self.client_count());
+        let base_url = deployment.base_url();
+        let context = Arc::new(FleetContext::new(
             self.seed,
-            Arc::clone(&tally),
+            Arc::clone(&counters),
             http,
-            base,
+            base_url,
             capabilities,
-            (products, seats),
+            (products, users),
         ));
-        let mut rounds = RoundRunner::new(self, Arc::clone(&world), Arc::clone(&deployment));
+        let mut rounds = RoundRunner::new(self, Arc::clone(&context), Arc::clone(&deployment));
         rounds.run(program).await?;
-        Ok(tally)
+        Ok(counters)
     }
 }
 
@@ -130,13 +130,13 @@ impl FleetCampaign {
 async fn register_products(
     deployment: &Deployment,
     http: &Client,
-    tally: &Counters,
+    counters: &Counters,
 ) -> anyhow::Result<(Vec<RegisteredProduct>, Capabilities)> {
     let sleepy = register_product(deployment, http, "probe", &policies(true)[2]).await.is_ok();
     let mut products = Vec::new();
     for (number, policy) in policies(sleepy).iter().enumerate() {
         let registered = register_product(deployment, http, &format!("product-{number}"), policy).await?;
-        let field = |name: &str| text_field(&registered, name).context("a registration without its fields");
+        let field = |name: &str| text_field(&registered, name).context("the registration lacks a field");
         products.push(RegisteredProduct {
             product_id: field("/product_id")?,
             key: field("/platform_api_key")?,
@@ -144,14 +144,14 @@ async fn register_products(
             sleeps: number == SLEEPY_PRODUCT,
         });
     }
-    let key = products.first().map(|product_of| product_of.key.clone()).unwrap_or_default();
+    let key = products.first().map(|product| product.key.clone()).unwrap_or_default();
     let request = http.post(format!("{}/engines/nobody/rotate-key", deployment.base_url()));
     let rotate = match send(request.header("x-platform-key", key)).await {
         CallOutcome::Response(404, body) => error_code(&body) == "ENGINE_NOT_FOUND",
-        other => bail!("a rotation for nobody says {other:?}"),
+        other => bail!("a rotation for an unknown user returned {other:?}"),
     };
     if !rotate {
-        tally.count(format!(
+        counters.count(format!(
             "{NOT_EXERCISED}: rotate, restart, sleep and wake: this orchestrator has none of them"
         ));
     }

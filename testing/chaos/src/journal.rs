@@ -25,8 +25,8 @@ pub(crate) struct OpenTurn {
 /// Returns the open turns in `brain`; none if the brain does not exist yet.
 pub(crate) fn open_turns(brain: &Path) -> anyhow::Result<Vec<OpenTurn>> {
     let Ok(reader) = open_read_only(brain) else { return Ok(Vec::new()) };
-    let made = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'steps')";
-    if !reader.query_row(made, [], |row| row.get::<_, bool>(0)).context("the brain cannot be read")? {
+    let table_exists = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'steps')";
+    if !reader.query_row(table_exists, [], |row| row.get::<_, bool>(0)).context("the brain cannot be read")? {
         return Ok(Vec::new());
     }
     let mut turns = reader.prepare("SELECT task, turn, turn_id FROM turns WHERE ended_at IS NULL")?;
@@ -78,20 +78,20 @@ fn open_read_only(brain: &Path) -> anyhow::Result<Connection> {
 fn summarize_turn(turn_id: String, bodies: &[String]) -> anyhow::Result<OpenTurn> {
     let mut last_step = "none".to_owned();
     let mut intents = BTreeSet::new();
-    let mut moved_on = 0;
+    let mut progress_steps = 0;
     for body in bodies {
         let body: Value = serde_json::from_str(body).context("a step is not JSON")?;
         let text = |name: &str| body.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
         last_step = text("step");
         // These are written while a step is under way, and are no progress of the turn.
-        moved_on += usize::from(!matches!(last_step.as_str(), "steered" | "spent"));
+        progress_steps += usize::from(!matches!(last_step.as_str(), "steered" | "spent"));
         match last_step.as_str() {
             "intended" => _ = intents.insert(text("call_id")),
             "resulted" => _ = intents.remove(&text("call_id")),
             _ => {}
         }
     }
-    Ok(OpenTurn { turn_id, steps: moved_on, last_step, intents_without_result: intents.len() })
+    Ok(OpenTurn { turn_id, steps: progress_steps, last_step, intents_without_result: intents.len() })
 }
 
 #[cfg(test)]
@@ -107,9 +107,9 @@ mod tests {
             r#"{"step":"intended","call_id":"b"}"#,
             r#"{"step":"resulted","call_id":"a"}"#,
         ];
-        let stand = summarize_turn("t".into(), &steps.map(str::to_owned)).unwrap();
+        let open_turn = summarize_turn("t".into(), &steps.map(str::to_owned)).unwrap();
         assert_eq!(
-            stand,
+            open_turn,
             OpenTurn {
                 turn_id: "t".into(),
                 steps: 5,

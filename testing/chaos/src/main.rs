@@ -1,4 +1,5 @@
-//! The command: a run of the chaos harness against engine or orchestrator, or of its saboteurs. See `README.md`.
+//! The command line: runs the chaos harness against the engine or the orchestrator, or against each mutation. See
+//! `README.md`.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -15,13 +16,13 @@ use tokio::signal::unix::{SignalKind, signal};
 
 #[derive(Parser)]
 #[command(
-    about = "Kills engine or orchestrator at random instants under load and checks that no promise is broken",
+    about = "Kills the engine or the orchestrator at random instants under load and checks the guarantees",
     args_conflicts_with_subcommands = true
 )]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Without a command: kills the engine.
+    /// Options of a run without a command, which kills the engine.
     #[command(flatten)]
     engine: EngineOptions,
     #[command(flatten)]
@@ -30,16 +31,16 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Runs against an engine with each saboteur, and demands that each is caught.
+    /// Runs against an engine with each mutation, and requires that each is detected.
     Saboteurs {
         #[command(flatten)]
         engine: EngineOptions,
         #[command(flatten)]
         which: MutationFilter,
     },
-    /// Kills the orchestrator.
+    /// Kills the orchestrator under load.
     Fleet(FleetOptions),
-    /// Runs against an orchestrator with each saboteur, and demands that each is caught.
+    /// Runs against an orchestrator with each mutation, and requires that each is detected.
     FleetSaboteurs {
         #[command(flatten)]
         fleet: FleetOptions,
@@ -48,61 +49,61 @@ enum Command {
     },
 }
 
-/// What all runs have.
+/// The options of all runs.
 #[derive(Args)]
 struct Options {
-    /// Where all choices come from.
+    /// The seed of all random choices.
     #[arg(long, global = true, default_value_t = 1)]
     seed: u64,
-    /// When to stop killing, in seconds.
+    /// The time limit for kills, in seconds.
     #[arg(long, global = true, default_value_t = 600)]
     seconds: u64,
 }
 
 #[derive(Args)]
 struct MutationFilter {
-    /// One saboteur; by default all.
+    /// Run only this mutation; can be repeated.
     #[arg(long)]
     only: Vec<String>,
 }
 
 #[derive(Args)]
 struct EngineOptions {
-    /// The `roundhouse` binary; for saboteurs built with `--features sabotage`.
+    /// The `roundhouse` binary; for mutations, built with `--features sabotage`.
     #[arg(long, default_value = "target/release/roundhouse")]
     engine: PathBuf,
-    /// How many times the engine is killed: by default 100 times, or with each saboteur at most 1,000 times.
+    /// The number of kills; by default 100, or at most 1,000 with each mutation.
     #[arg(long)]
     kills: Option<u64>,
-    /// The wire to the provider.
+    /// The provider's wire protocol.
     #[arg(long, value_enum, default_value_t = WireChoice::All)]
     wire: WireChoice,
-    /// How many tasks run side by side.
+    /// The number of concurrent tasks.
     #[arg(long, default_value_t = 4)]
     tasks: u64,
-    /// The most turns of a task.
+    /// The maximum number of turns of a task.
     #[arg(long, default_value_t = 6)]
     turns_per_task: u64,
-    /// Leaves out parts of the contract.
+    /// Leave out parts of the contract.
     #[arg(long, value_enum, value_delimiter = ',')]
     without: Vec<Feature>,
 }
 
 #[derive(Args)]
 struct FleetOptions {
-    /// The `roundhouse` binary; for saboteurs built with `--features sabotage`.
+    /// The `roundhouse` binary; for mutations, built with `--features sabotage`.
     #[arg(long, default_value = "target/release/roundhouse")]
     orchestrator: PathBuf,
-    /// What runs the engines.
+    /// The orchestrator's backend.
     #[arg(long, value_enum, default_value_t = Backend::Process)]
     backend: Backend,
-    /// Where the registry is.
+    /// The database of the registry.
     #[arg(long, value_enum, default_value_t = Database::Sqlite)]
     database: Database,
-    /// How many rounds, each with a kill: by default 100, or with each saboteur at most 300.
+    /// The number of rounds, each with a kill; by default 100, or at most 300 with each mutation.
     #[arg(long)]
     rounds: Option<u64>,
-    /// Leaves the deployment's folder where it is.
+    /// Keep the deployment's folder.
     #[arg(long)]
     keep: bool,
 }
@@ -114,7 +115,7 @@ enum WireChoice {
     Responses,
     Gemini,
     Ollama,
-    /// One after the other, the same number of kills each.
+    /// All protocols in turn, with the same number of kills each.
     All,
 }
 
@@ -133,26 +134,26 @@ impl WireChoice {
 
 #[tokio::main(worker_threads = 4)]
 async fn main() -> ExitCode {
-    // Whoever ends the harness ends its engine and its folder with it.
-    let outcome = tokio::select! {
-        outcome = run(Cli::parse()) => outcome,
+    // On a signal, the run's future is dropped, which also stops its engine and removes its folder.
+    let result = tokio::select! {
+        result = run(Cli::parse()) => result,
         signal = shutdown_signal() => Err(signal),
     };
-    let outcome = match outcome {
-        Ok(is_well) => is_well,
+    let is_success = match result {
+        Ok(is_success) => is_success,
         Err(error) => {
             // Standard error may be closed; the exit code says the same.
             let _ = writeln!(io::stderr(), "{error:#}");
             false
         }
     };
-    if outcome { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if is_success { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Waits until somebody wants the harness to end, and says so.
+/// Waits for a signal to terminate, and returns it as an error.
 async fn shutdown_signal() -> anyhow::Error {
     let Ok(mut terminate) = signal(SignalKind::terminate()) else {
-        return anyhow!("signals cannot be heard");
+        return anyhow!("signal handlers cannot be installed");
     };
     tokio::select! {
         _ = tokio::signal::ctrl_c() => anyhow!("interrupted"),
@@ -251,21 +252,21 @@ async fn run_fleet_campaign(fleet: &FleetOptions, options: &Options) -> anyhow::
     let rounds = fleet.rounds.unwrap_or(100);
     let begin = Instant::now();
     let campaign = fleet.campaign(options, rounds);
-    let tally = campaign.run().await?;
-    print_report(options, &tally, begin.elapsed(), &fleet::unmet_coverage(&tally, &campaign))
+    let counters = campaign.run().await?;
+    print_report(options, &counters, begin.elapsed(), &fleet::unmet_coverage(&counters, &campaign))
 }
 
-/// Prints the table of a run. Returns whether it is as it should be.
+/// Prints the table of a run. Returns whether its coverage is met and there are no violations.
 fn print_report(
     options: &Options,
-    tally: &Counters,
-    took: Duration,
+    counters: &Counters,
+    elapsed: Duration,
     unmet_coverage: &[String],
 ) -> anyhow::Result<bool> {
     let mut out = io::stdout().lock();
-    write!(out, "seed {}\n{}", options.seed, Report { counters: tally, elapsed: took })?;
-    unmet_coverage.iter().try_for_each(|unmet_coverage| writeln!(out, "UNMET {unmet_coverage}"))?;
-    Ok(unmet_coverage.is_empty() && tally.violations().is_empty())
+    write!(out, "seed {}\n{}", options.seed, Report { counters, elapsed })?;
+    unmet_coverage.iter().try_for_each(|line| writeln!(out, "UNMET {line}"))?;
+    Ok(unmet_coverage.is_empty() && counters.violations().is_empty())
 }
 
 async fn run_mutations(
@@ -274,22 +275,22 @@ async fn run_mutations(
     run: impl AsyncFn(String) -> anyhow::Result<Arc<Counters>>,
 ) -> anyhow::Result<bool> {
     ensure_exists(binary)?;
-    let caught = mutations::run_all(binary, names, run).await?;
+    let results = mutations::run_all(binary, names, run).await?;
     let mut out = io::stdout().lock();
-    for one in &caught {
-        let after = one
+    for result in &results {
+        let after = result
             .kills_until_caught
             .map_or_else(|| "NOT CAUGHT".to_owned(), |kills| format!("caught after {kills}"));
         writeln!(
             out,
             "{:24} {after} of {} kills, {:.1} s",
-            one.mutation,
-            one.total_kills,
-            one.elapsed.as_secs_f64()
+            result.mutation,
+            result.total_kills,
+            result.elapsed.as_secs_f64()
         )?;
-        if let Some(found) = &one.first_violation {
+        if let Some(found) = &result.first_violation {
             writeln!(out, "    {}", found.chars().take(300).collect::<String>())?;
         }
     }
-    Ok(caught.iter().all(|one| one.kills_until_caught.is_some()))
+    Ok(results.iter().all(|result| result.kills_until_caught.is_some()))
 }

@@ -64,8 +64,13 @@ const MESSAGE_MARKER_PREFIX: &str = "chaos-mark:";
 
 impl ModelScript {
     /// The script of a run.
-    pub(crate) fn new(seed: u64, mix: Workload, tally: Arc<Counters>, trap: Arc<KillTrigger>) -> Self {
-        Self { seed, workload: mix, counters: tally, trigger: trap, state: Mutex::default() }
+    pub(crate) fn new(
+        seed: u64,
+        workload: Workload,
+        counters: Arc<Counters>,
+        trigger: Arc<KillTrigger>,
+    ) -> Self {
+        Self { seed, workload, counters, trigger, state: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, ScriptState> {
@@ -73,8 +78,8 @@ impl ModelScript {
     }
 
     /// Whether the model ever received the message with this marker.
-    pub(crate) fn was_sent(&self, mark: u64) -> bool {
-        self.lock().sent_markers.contains(&mark)
+    pub(crate) fn was_sent(&self, marker: u64) -> bool {
+        self.lock().sent_markers.contains(&marker)
     }
 
     /// Whether the model ever produced this text.
@@ -86,61 +91,61 @@ impl ModelScript {
     pub(crate) fn reply(&self, request: &CapturedRequest) -> Reply {
         self.trigger.notify("model asked");
         let conversation = stable_hash(prompt::conversation(request).to_string());
-        let (number, asked) = self.record_request(&String::from_utf8_lossy(&request.raw), conversation);
-        if asked.count == 1
+        let (number, history) = self.record_request(&String::from_utf8_lossy(&request.raw), conversation);
+        if history.count == 1
             && let Some(fault) = self.fault(conversation)
         {
             return fault;
         }
-        let mut dice = SeededRng::new(self.seed, (conversation, asked.variant));
-        let stand = ConversationState::from_messages(prompt::messages(request));
+        let mut rng = SeededRng::new(self.seed, (conversation, history.variant));
+        let state = ConversationState::from_messages(prompt::messages(request));
         let mut reply = Reply::new();
         // A reply with thinking begins with it.
         let thinks = prompt::wants_visible_thinking(request);
         if thinks {
-            reply = reply.thinking(random_words(&mut dice, 2..=8));
+            reply = reply.thinking(random_words(&mut rng, 2..=8));
         }
-        let slot = CallContext { task: stand.task.clone(), request_number: number };
-        let wants_tools = stand.answers + 1 < 1 + stable_hash((self.seed, &stand.last_user_text)) % MAX_STEPS;
+        let context = CallContext { task: state.task.clone(), request_number: number };
+        let wants_tools = state.answers + 1 < 1 + stable_hash((self.seed, &state.last_user_text)) % MAX_STEPS;
         let calls = OfferedTools::from_request(request);
         let text =
-            if wants_tools && dice.chance(0.4) { String::new() } else { random_words(&mut dice, 1..=25) };
-        let text = if asked.is_truncated { first_half(&text) } else { text };
+            if wants_tools && rng.chance(0.4) { String::new() } else { random_words(&mut rng, 1..=25) };
+        let text = if history.is_truncated { first_half(&text) } else { text };
         if !text.is_empty() {
             self.lock().produced_texts.insert(stable_hash(&text));
             reply = reply.text(text);
         }
         if wants_tools {
-            reply = calls.add_calls(reply, &mut dice, &self.workload, &slot);
+            reply = calls.add_calls(reply, &mut rng, &self.workload, &context);
         }
         if reply.blocks.is_empty() || (thinks && reply.blocks.len() == 1) {
             self.lock().produced_texts.insert(stable_hash("Done."));
             reply = reply.text("Done.");
         }
-        let pause = dice.between(0..=2);
-        let chars = usize::try_from(dice.between(4..=16)).unwrap_or(8);
+        let pause = rng.between(0..=2);
+        let chars = usize::try_from(rng.between(4..=16)).unwrap_or(8);
         reply.chars_per_delta(chars).delay(Duration::from_millis(pause))
     }
 
     /// Records a request: its number, and how often its step was requested.
     fn record_request(&self, body: &str, conversation: u64) -> (u64, StepHistory) {
-        let marks = body
+        let markers = body
             .split(MESSAGE_MARKER_PREFIX)
             .skip(1)
             .filter_map(|rest| rest.split(';').next()?.parse::<u64>().ok());
         let mut state = self.lock();
-        state.sent_markers.extend(marks);
+        state.sent_markers.extend(markers);
         state.requests += 1;
         let number = state.requests;
-        let asked = state.steps.entry(conversation).or_default();
-        asked.count += 1;
-        if asked.count > 1 {
-            let mut dice = SeededRng::new(self.seed, (conversation, "repeated", asked.count));
-            let diverges = dice.chance(self.workload.diverges);
-            if diverges && dice.chance(0.3) {
-                asked.is_truncated = !asked.is_truncated;
+        let history = state.steps.entry(conversation).or_default();
+        history.count += 1;
+        if history.count > 1 {
+            let mut rng = SeededRng::new(self.seed, (conversation, "repeated", history.count));
+            let diverges = rng.chance(self.workload.diverges);
+            if diverges && rng.chance(0.3) {
+                history.is_truncated = !history.is_truncated;
             } else if diverges {
-                asked.variant = asked.count;
+                history.variant = history.count;
             }
             self.counters.count(if diverges {
                 "model steps repeated otherwise"
@@ -148,27 +153,27 @@ impl ModelScript {
                 "model steps repeated alike"
             });
         }
-        (number, *asked)
+        (number, *history)
     }
 
     fn fault(&self, conversation: u64) -> Option<Reply> {
-        let mut dice = SeededRng::new(self.seed, (conversation, "fault"));
-        if dice.chance(self.workload.failure) {
+        let mut rng = SeededRng::new(self.seed, (conversation, "fault"));
+        if rng.chance(self.workload.failure) {
             self.counters.count("provider failures");
             return Some(Reply::from_fault(Fault::refuse(Refusal::Unauthorized)));
         }
-        if !dice.chance(self.workload.fault) {
+        if !rng.chance(self.workload.fault) {
             return None;
         }
         self.counters.count("provider faults");
-        let deltas = usize::try_from(dice.between(0..=6)).unwrap_or(0);
-        let fault = match dice.between(0..=3) {
+        let deltas = usize::try_from(rng.between(0..=6)).unwrap_or(0);
+        let fault = match rng.between(0..=3) {
             0 => Fault::cut_after(deltas),
             1 => Fault::error_event_after(deltas),
             2 => Fault::NoEndMark,
             _ => Fault::refuse(Refusal::Overloaded),
         };
-        Some(Reply::from_text(random_words(&mut dice, 4..=10)).fault(fault))
+        Some(Reply::from_text(random_words(&mut rng, 4..=10)).fault(fault))
     }
 }
 
@@ -183,30 +188,30 @@ struct ConversationState {
 
 impl ConversationState {
     fn from_messages(turns: Vec<Message>) -> Self {
-        let mut stand = Self { task: String::new(), last_user_text: String::new(), answers: 0 };
+        let mut state = Self { task: String::new(), last_user_text: String::new(), answers: 0 };
         for turn in turns {
             match turn {
-                Message::Model => stand.answers += 1,
-                Message::User(said) => {
+                Message::Model => state.answers += 1,
+                Message::User(text) => {
                     // Memories of other tasks are quoted beside it.
-                    let own = said.lines().filter(|line| !line.starts_with('>'));
+                    let own = text.lines().filter(|line| !line.starts_with('>'));
                     let named = own.filter_map(|line| line.split(TASK_MARKER_PREFIX).nth(1)).next_back();
                     if let Some(task) = named.and_then(|rest| rest.split(';').next()) {
-                        task.clone_into(&mut stand.task);
+                        task.clone_into(&mut state.task);
                     }
-                    if !said.is_empty() {
-                        (stand.last_user_text, stand.answers) = (said, 0);
+                    if !text.is_empty() {
+                        (state.last_user_text, state.answers) = (text, 0);
                     }
                 }
             }
         }
-        stand
+        state
     }
 }
 
 /// Returns random words.
-fn random_words(dice: &mut SeededRng, number: std::ops::RangeInclusive<u64>) -> String {
-    let words: Vec<&str> = (0..dice.between(number)).filter_map(|_| dice.pick(&WORDS).copied()).collect();
+fn random_words(rng: &mut SeededRng, number: std::ops::RangeInclusive<u64>) -> String {
+    let words: Vec<&str> = (0..rng.between(number)).filter_map(|_| rng.pick(&WORDS).copied()).collect();
     words.join(" ")
 }
 

@@ -40,25 +40,27 @@ pub async fn run_all(
     run: impl AsyncFn(String) -> anyhow::Result<Arc<Counters>>,
 ) -> anyhow::Result<Vec<MutationResult>> {
     if !tokio::fs::read(binary).await?.windows(MUTATION_VAR.len()).any(|bytes| bytes == MUTATION_VAR) {
-        bail!("{} has no saboteurs: build it with `--features sabotage`", binary.display());
+        bail!("{} was built without mutations: build it with `--features sabotage`", binary.display());
     }
-    let mut caught = Vec::new();
+    let mut results = Vec::new();
     for name in names {
         let begin = Instant::now();
-        let (kills, of, found) = match run(name.clone()).await {
-            Ok(tally) => (tally.kills_until_first(), tally.get(KILLS), tally.violations().first().cloned()),
+        let (kills, total_kills, found) = match run(name.clone()).await {
+            Ok(counters) => {
+                (counters.kills_until_first(), counters.get(KILLS), counters.violations().first().cloned())
+            }
             // A mutation that keeps the service from starting is caught as well.
             Err(error) => (Some(0), 0, Some(format!("{error:#}"))),
         };
-        caught.push(MutationResult {
+        results.push(MutationResult {
             mutation: name.clone(),
             kills_until_caught: kills,
-            total_kills: of,
+            total_kills,
             first_violation: found,
             elapsed: begin.elapsed(),
         });
     }
-    Ok(caught)
+    Ok(results)
 }
 
 const MUTATION_VAR: &[u8] = b"ROUNDHOUSE_SABOTEUR";

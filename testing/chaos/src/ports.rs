@@ -4,8 +4,7 @@ use std::net::{Ipv4Addr, TcpListener};
 
 use anyhow::bail;
 
-/// Below the range from which the system takes the ports of outgoing connections, and beside that of the
-/// stories.
+/// Below the system's ephemeral ports, and outside the range of the end-to-end tests.
 const FIRST_PORT: u16 = 10_000;
 const SLOT_COUNT: u16 = 200;
 const PORTS_PER_SLOT: u16 = 40;
@@ -19,7 +18,7 @@ pub(crate) struct Ports {
 }
 
 impl Ports {
-    /// A range that is nobody's.
+    /// Claims a free range.
     pub(crate) fn claim() -> anyhow::Result<Self> {
         let start = u16::try_from(std::process::id() % u32::from(SLOT_COUNT))?;
         for offset in 0..SLOT_COUNT {
@@ -28,15 +27,15 @@ impl Ports {
                 return Ok(Self { _claim: claim, first: port + 1, next: 0 });
             }
         }
-        bail!("all ranges of ports are in use")
+        bail!("all port ranges are in use")
     }
 
-    /// The first and the last port of the range.
+    /// Returns the first and the last port of the range.
     pub(crate) const fn bounds(&self) -> (u16, u16) {
         (self.first, self.first + PORTS_PER_SLOT - 2)
     }
 
-    /// The next port of the range that nothing holds.
+    /// Returns the next free port of the range.
     pub(crate) fn next(&mut self) -> anyhow::Result<u16> {
         for _ in 1..PORTS_PER_SLOT {
             self.next = (self.next + 1) % (PORTS_PER_SLOT - 1);
@@ -45,6 +44,6 @@ impl Ports {
                 return Ok(port);
             }
         }
-        bail!("no port of the range from {} is free", self.first)
+        bail!("no port of the range that starts at {} is free", self.first)
     }
 }

@@ -1,4 +1,4 @@
-//! A PostgreSQL server of a run's own.
+//! A PostgreSQL server for one run, in a folder of its own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,15 +8,16 @@ use anyhow::{Context as _, bail};
 use rustix::process::geteuid;
 use tempfile::TempDir;
 
-/// Where Debian keeps the programs of each version.
+/// The folder in which Debian installs the programs of each version.
 const DEBIAN_PROGRAMS_DIR: &str = "/usr/lib/postgresql";
-/// Its only user; and whose the server is where the harness is root's, which PostgreSQL refuses to be.
+/// The server's only database user, and the system user that runs it if the harness runs as root, which PostgreSQL
+/// refuses.
 const SUPERUSER: &str = "postgres";
-/// It need not outlive a power loss, and many may run at once. It listens on no port, only in its folder.
+/// The server need not survive a power loss, and many may run at once. It listens only on a socket in its folder.
 const SERVER_SETTINGS: &str = "fsync = off\nfull_page_writes = off\nlisten_addresses = ''\nmax_connections = 60\n\
                         shared_buffers = 64MB\nlog_min_messages = warning\n";
 
-/// See the module. Dropped, it is stopped and its folder removed.
+/// A running server. Dropped, it is stopped and its folder removed.
 #[derive(Debug)]
 pub struct PostgresServer {
     programs: PathBuf,
@@ -25,7 +26,7 @@ pub struct PostgresServer {
 }
 
 impl PostgresServer {
-    /// Makes one and starts it. `password` is that of its only user.
+    /// Creates and starts a server. `password` is the password of its only user.
     pub fn start(password: String) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("roundhouse-pg-").tempdir()?;
         let server = Self { programs: Self::programs()?, folder, password };
@@ -34,7 +35,7 @@ impl PostgresServer {
         Ok(server)
     }
 
-    /// The folder of the newest version's programs.
+    /// Returns the folder of the newest version's programs.
     pub fn programs() -> anyhow::Result<PathBuf> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let mut folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
@@ -48,29 +49,29 @@ impl PostgresServer {
         })
     }
 
-    /// How it is reached at `address`, where something passes on to its socket.
+    /// Returns the server's URL through a proxy at `address`.
     pub fn url_at(&self, address: &str) -> String {
         format!("postgres://{SUPERUSER}:{}@{address}/postgres", self.password)
     }
 
-    /// How it is reached in its folder.
+    /// Returns the server's URL through its socket.
     pub fn url(&self) -> String {
         format!("{}?host={}", self.url_at("localhost"), self.folder().display())
     }
 
-    /// The file of its socket.
+    /// Returns the path of the server's socket.
     pub fn socket(&self) -> PathBuf {
         self.folder().join(".s.PGSQL.5432")
     }
 
-    /// Its folder.
+    /// Returns the server's folder.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Starts it anew, `gently` or as after a crash. Blocks as long as that takes.
-    pub fn restart(&self, gently: bool) -> anyhow::Result<()> {
-        self.pg_ctl(&["restart", "-m", if gently { "fast" } else { "immediate" }])
+    /// Restarts the server, gracefully or as after a crash. Blocks until it is running again.
+    pub fn restart(&self, graceful: bool) -> anyhow::Result<()> {
+        self.pg_ctl(&["restart", "-m", if graceful { "fast" } else { "immediate" }])
     }
 
     fn data(&self) -> PathBuf {
@@ -84,10 +85,10 @@ impl PostgresServer {
             run(Command::new("chown").arg("-R").arg(SUPERUSER).arg(self.folder()))?;
         }
         let mut initdb = self.command("initdb");
-        // The password is sent as it is: what else there is costs much of a client that is built for debugging.
+        // Plain-text authentication, because hashing the password is slow in a debug build of the client.
         initdb.args(["--no-sync", "--auth=password", "--encoding=UTF8", "--username", SUPERUSER, "--pwfile"]);
         run(initdb.arg(&secret).arg("--pgdata").arg(self.data()))?;
-        // From here on the password is in no file.
+        // From here on, no file contains the password.
         fs::remove_file(secret)?;
         let sockets = format!("unix_socket_directories = '{}'\n", self.folder().display());
         let file = self.data().join("postgresql.auto.conf");
@@ -101,7 +102,7 @@ impl PostgresServer {
         run(control.args(["--wait", "--silent"]).args(arguments))
     }
 
-    /// One of PostgreSQL's programs, as the user that it may be.
+    /// Returns the command for one of PostgreSQL's programs, run as an unprivileged user.
     fn command(&self, name: &str) -> Command {
         let program = self.programs.join(name);
         let mut command = if geteuid().is_root() {
@@ -119,7 +120,7 @@ impl PostgresServer {
 
 impl Drop for PostgresServer {
     fn drop(&mut self) {
-        // One that does not run any more is what is wanted.
+        // An error is fine: the server may not be running.
         let _ = self.pg_ctl(&["stop", "-m", "immediate"]);
     }
 }

@@ -189,10 +189,10 @@ mod tests {
 
     #[test]
     fn the_same_is_heard_over_each_wire() {
-        let person = |text: &str| Message::User(text.to_owned());
+        let user = |text: &str| Message::User(text.to_owned());
         for request in requests() {
             let wire = request.wire;
-            assert_eq!(messages(&request), [person("Where?"), Message::Model, person("")], "{wire:?}");
+            assert_eq!(messages(&request), [user("Where?"), Message::Model, user("")], "{wire:?}");
             assert_eq!(wants_visible_thinking(&request), wire != Wire::OpenAiChat, "{wire:?}");
             let [(name, properties)] = &declared_tools(&request)[..] else {
                 panic!("{wire:?}: {:?}", declared_tools(&request))

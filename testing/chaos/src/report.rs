@@ -1,4 +1,4 @@
-//! What a run found, as a table.
+//! The report of a run as a table, and the coverage that a run must reach.
 
 use std::fmt::{self, Write as _};
 use std::time::Duration;
@@ -8,17 +8,17 @@ use crate::supervisor::{KILLED_AFTER_STEP_PREFIX, KILLED_WITHOUT_RESULT};
 use crate::wire::Wire;
 use crate::workload::Workload;
 
-/// From how many kills on each kind of step must have been met.
+/// The number of kills from which each kind of step is required.
 pub const FULL_RUN_KILLS: u64 = 2_000;
-/// How often, then.
+/// The required number of occurrences in such a run.
 const MIN_OCCURRENCES: u64 = 10;
 
 /// The table of a run.
 #[derive(Debug)]
 pub struct Report<'a> {
-    /// What happened.
+    /// The counts and violations.
     pub counters: &'a Counters,
-    /// How long it took.
+    /// The duration of the run.
     pub elapsed: Duration,
 }
 
@@ -36,50 +36,47 @@ impl fmt::Display for Report<'_> {
         let mut last = String::new();
         write!(last, "{seconds:.1} s, {rate:.1} kills per second")?;
         writeln!(f, "{last}")?;
-        self.counters
-            .violations()
-            .iter()
-            .try_for_each(|record_violation| writeln!(f, "VIOLATION {record_violation}"))
+        self.counters.violations().iter().try_for_each(|violation| writeln!(f, "VIOLATION {violation}"))
     }
 }
 
-/// What a run of this size should have met and did not.
-pub fn unmet_coverage(tally: &Counters, mix: &Workload, wires: &[Wire], kills: u64) -> Vec<String> {
+/// Returns the coverage that a run of this size requires and did not reach, one line per cause.
+pub fn unmet_coverage(counters: &Counters, workload: &Workload, wires: &[Wire], kills: u64) -> Vec<String> {
     let mut unmet_coverage = Vec::new();
-    let mut want = |what: String, at_least: u64| {
-        let found = tally.get(&what);
+    let mut require = |what: String, at_least: u64| {
+        let found = counters.get(&what);
         if found < at_least {
-            unmet_coverage.push(format!("{what}: {found}, and at least {at_least} are wanted"));
+            unmet_coverage.push(format!("{what}: {found}, but at least {at_least} are required"));
         }
     };
-    want(KILLS.into(), kills);
-    want("turns completed".into(), 1);
-    want("turns resumed".into(), 1);
+    require(KILLS.into(), kills);
+    require("turns completed".into(), 1);
+    require("turns resumed".into(), 1);
     for wire in wires {
-        want(wire.kills_in_open_turns(), 1);
+        require(wire.kills_in_open_turns(), 1);
     }
     if kills < FULL_RUN_KILLS {
         return unmet_coverage;
     }
-    for step in mix.expected_steps() {
-        want(format!("{KILLED_AFTER_STEP_PREFIX}{step}"), MIN_OCCURRENCES);
+    for step in workload.expected_steps() {
+        require(format!("{KILLED_AFTER_STEP_PREFIX}{step}"), MIN_OCCURRENCES);
     }
-    want(KILLED_WITHOUT_RESULT.into(), MIN_OCCURRENCES);
-    let done = [
-        ("steers", mix.steer),
-        ("cancels", mix.cancel),
-        ("edits", mix.edit),
-        ("retries", mix.retry),
-        ("answers of a person", mix.edit_file + mix.ask_user),
-        ("provider faults", mix.fault),
-        ("connections cut by clients", mix.disconnect),
-        ("ends by SIGTERM", mix.sigterm),
-        ("retrying seen", mix.diverges),
-        ("model steps repeated alike", 1.0 - mix.diverges),
+    require(KILLED_WITHOUT_RESULT.into(), MIN_OCCURRENCES);
+    let actions = [
+        ("steers", workload.steer),
+        ("cancels", workload.cancel),
+        ("edits", workload.edit),
+        ("retries", workload.retry),
+        ("answers of a person", workload.edit_file + workload.ask_user),
+        ("provider faults", workload.fault),
+        ("connections cut by clients", workload.disconnect),
+        ("ends by SIGTERM", workload.sigterm),
+        ("retrying seen", workload.diverges),
+        ("model steps repeated alike", 1.0 - workload.diverges),
     ];
-    for (what, probability) in done {
+    for (what, probability) in actions {
         if probability > 0.0 {
-            want(what.into(), MIN_OCCURRENCES);
+            require(what.into(), MIN_OCCURRENCES);
         }
     }
     unmet_coverage

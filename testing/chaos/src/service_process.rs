@@ -82,8 +82,11 @@ impl ServiceConfig {
     /// Starts the service on `port`.
     pub(crate) fn start(&self, port: u16) -> anyhow::Result<ServiceProcess> {
         let log = self.log();
-        let file =
-            OpenOptions::new().create(true).append(true).open(&log).context("the log cannot be written")?;
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .context("the log file cannot be written")?;
         let child = Command::new(&self.binary)
             .arg(self.service.command())
             .env_clear()
@@ -110,7 +113,7 @@ impl ServiceProcess {
     /// Returns a handle that stays valid when the process id is reused.
     pub(crate) fn pidfd(&self) -> anyhow::Result<OwnedFd> {
         let pid = self.child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-        Ok(pidfd_open(pid.context("the service has ended")?, PidfdFlags::empty())?)
+        Ok(pidfd_open(pid.context("the service has exited")?, PidfdFlags::empty())?)
     }
 
     /// Waits until it accepts connections.
@@ -130,7 +133,7 @@ impl ServiceProcess {
     pub(crate) fn ensure_running(&mut self) -> anyhow::Result<()> {
         match self.child.try_wait()? {
             None => Ok(()),
-            Some(status) => bail!("the service ended while it started ({status}):\n{}", log_tail(&self.log)),
+            Some(status) => bail!("the service exited during startup ({status}):\n{}", log_tail(&self.log)),
         }
     }
 
@@ -138,7 +141,7 @@ impl ServiceProcess {
     pub(crate) async fn wait_exit(&mut self) -> anyhow::Result<ExitStatus> {
         match tokio::time::timeout(STOP_TIMEOUT, self.child.wait()).await {
             Ok(status) => Ok(status?),
-            Err(_) => bail!("the service did not end within {STOP_TIMEOUT:?}:\n{}", log_tail(&self.log)),
+            Err(_) => bail!("the service did not exit within {STOP_TIMEOUT:?}:\n{}", log_tail(&self.log)),
         }
     }
 }

@@ -25,16 +25,16 @@ impl EventParser {
 
 /// Parses one event; `None` for a heartbeat.
 fn parse_event(frame: &[u8]) -> Result<Option<SentEvent>, String> {
-    let text = std::str::from_utf8(frame).map_err(|error| format!("an event that is not UTF-8: {error}"))?;
+    let text = std::str::from_utf8(frame).map_err(|error| format!("an event is not UTF-8: {error}"))?;
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
     let (Some(kind), Some(data)) = (field("event"), field("data")) else {
-        return Err(format!("an event without its type or data: {text:?}"));
+        return Err(format!("an event has no type or no data: {text:?}"));
     };
     let event = SentEvent::from_sse(kind, data).map_err(|error| format!("{error}: {text:?}"))?;
     match (field("id"), &event.event) {
         (None, Event::Heartbeat(_)) => Ok(None),
         (Some(id), _) if id == event.ts.to_string() => Ok(Some(event)),
-        (id, _) => Err(format!("the id is {id:?}: {text:?}")),
+        (id, _) => Err(format!("the event has the wrong id {id:?}: {text:?}")),
     }
 }
 
@@ -54,9 +54,9 @@ mod tests {
     fn an_event_counts_once_it_is_whole() {
         let both = [delta(1), delta(2)].concat();
         for disconnect in 0..both.len() {
-            let mut splitter = EventParser::default();
-            let before = splitter.push(&both.as_bytes()[..disconnect]).unwrap();
-            let after = splitter.push(&both.as_bytes()[disconnect..]).unwrap();
+            let mut parser = EventParser::default();
+            let before = parser.push(&both.as_bytes()[..disconnect]).unwrap();
+            let after = parser.push(&both.as_bytes()[disconnect..]).unwrap();
             let times: Vec<i64> = before.iter().chain(&after).map(|event| event.ts).collect();
             assert_eq!(times, [1, 2], "cut at {disconnect}");
             assert_eq!(before.len(), usize::from(disconnect >= delta(1).len()), "cut at {disconnect}");

@@ -52,12 +52,12 @@ struct StreamReader {
 
 /// Follows a task from `from` until it closes.
 pub(crate) async fn follow(
-    world: Arc<RunContext>,
+    context: Arc<RunContext>,
     task: Arc<TrackedTask>,
     name: String,
     from: i64,
 ) -> ReceivedEvents {
-    let mut client = StreamReader::new(world, task, name, from);
+    let mut client = StreamReader::new(context, task, name, from);
     client.replay_until_closed().await;
     client.received
 }
@@ -65,12 +65,12 @@ pub(crate) async fn follow(
 /// Reads the stream that answers an execute, and after a break the rest of its turn by replay. A client
 /// disconnected before the first event has received nothing.
 pub(crate) async fn read_turn(
-    world: Arc<RunContext>,
+    context: Arc<RunContext>,
     task: Arc<TrackedTask>,
     name: String,
     response: Response,
 ) -> ReceivedEvents {
-    let mut client = StreamReader::new(world, task, name, 0);
+    let mut client = StreamReader::new(context, task, name, 0);
     client.read_stream(response).await;
     let Some(first) = client.received.events.first() else { return client.received };
     let (turn, before) = (first.turn_id, first.ts - 1);
@@ -82,10 +82,10 @@ pub(crate) async fn read_turn(
 }
 
 impl StreamReader {
-    fn new(world: Arc<RunContext>, task: Arc<TrackedTask>, name: String, from: i64) -> Self {
-        let dice = SeededRng::new(world.seed, &name);
+    fn new(context: Arc<RunContext>, task: Arc<TrackedTask>, name: String, from: i64) -> Self {
+        let rng = SeededRng::new(context.seed, &name);
         let received = ReceivedEvents { name, after: from, turn: None, events: Vec::new() };
-        Self { context: world, task, rng: dice, received, last_ts: from }
+        Self { context, task, rng, received, last_ts: from }
     }
 
     fn is_complete(&self) -> bool {
@@ -111,7 +111,7 @@ impl StreamReader {
                 && closed_at.get_or_insert_with(Instant::now).elapsed() > CATCH_UP_TIMEOUT
             {
                 self.context.counters.record_violation(format!(
-                    "{}: after {} it did not get the last events in time, of turn {:?}",
+                    "{}: after {} it did not receive the last events of turn {:?} in time",
                     self.received.name, self.last_ts, self.received.turn
                 ));
                 return;
@@ -132,11 +132,11 @@ impl StreamReader {
     }
 
     async fn replay(&mut self) -> StreamEnd {
-        let Some(place) = self.context.wait_endpoint().await else { return StreamEnd::Broken };
+        let Some(endpoint) = self.context.wait_endpoint().await else { return StreamEnd::Broken };
         let by_header = self.rng.chance(0.5);
         let is_new = self.task.view().last_ts == 0;
         self.context.counters.count("connections of clients by replay");
-        match self.context.api.replay(&place.base_url, &self.task.name, self.last_ts, by_header).await {
+        match self.context.api.replay(&endpoint.base_url, &self.task.name, self.last_ts, by_header).await {
             StreamOutcome::Stream(response) => return self.read_stream(response).await,
             StreamOutcome::Response(404, _) if is_new => {}
             StreamOutcome::Response(503, body) if error_code(&body) == "SHUTTING_DOWN" => {}
@@ -158,7 +158,7 @@ impl StreamReader {
     async fn read_stream(&mut self, mut response: Response) -> StreamEnd {
         let mut budget =
             self.rng.chance(self.context.workload.disconnect).then(|| self.rng.between(0..=6_000));
-        let mut splitter = EventParser::default();
+        let mut parser = EventParser::default();
         loop {
             let chunk = match tokio::time::timeout(self.context.remaining(), response.chunk()).await {
                 Ok(Ok(Some(chunk))) => chunk,
@@ -171,7 +171,7 @@ impl StreamReader {
             };
             let kept = budget
                 .map_or(chunk.len(), |left| chunk.len().min(usize::try_from(left).unwrap_or(usize::MAX)));
-            match splitter.push(chunk.get(..kept).unwrap_or_default()) {
+            match parser.push(chunk.get(..kept).unwrap_or_default()) {
                 Ok(events) => events.into_iter().for_each(|event| self.record(event)),
                 Err(error) => {
                     self.context.counters.record_violation(format!("{}: {error}", self.received.name));
@@ -199,11 +199,11 @@ impl StreamReader {
             let (name, last) = (&self.received.name, self.last_ts);
             self.context
                 .counters
-                .record_violation(format!("{name}: ts does not rise: {event:?} came after {last}"));
+                .record_violation(format!("{name}: ts does not increase: {event:?} came after {last}"));
         }
         // The trigger first: any delay would let the engine proceed.
-        if let Some(moment) = self.task.observe(&event) {
-            self.context.trigger.notify(moment);
+        if let Some(trigger_event) = self.task.observe(&event) {
+            self.context.trigger.notify(trigger_event);
         }
         self.last_ts = self.last_ts.max(event.ts);
         self.received.events.push(event);
@@ -211,25 +211,25 @@ impl StreamReader {
 }
 
 /// Reads all events of a task in one uninterrupted stream, which must end with the end of a turn.
-pub(crate) async fn replay_uninterrupted(world: &RunContext, task: &TrackedTask) -> Option<Vec<SentEvent>> {
+pub(crate) async fn replay_uninterrupted(context: &RunContext, task: &TrackedTask) -> Option<Vec<SentEvent>> {
     let begin = Instant::now();
-    while begin.elapsed() < CATCH_UP_TIMEOUT && !world.is_over() {
-        let place = world.wait_endpoint().await?;
+    while begin.elapsed() < CATCH_UP_TIMEOUT && !context.is_over() {
+        let endpoint = context.wait_endpoint().await?;
         if let StreamOutcome::Stream(mut response) =
-            world.api.replay(&place.base_url, &task.name, 0, false).await
+            context.api.replay(&endpoint.base_url, &task.name, 0, false).await
         {
-            let mut splitter = EventParser::default();
+            let mut parser = EventParser::default();
             let mut events = Vec::new();
-            let whole = loop {
+            let complete = loop {
                 match tokio::time::timeout(Duration::from_secs(2), response.chunk()).await {
-                    Ok(Ok(Some(chunk))) => events.extend(splitter.push(&chunk).ok()?),
+                    Ok(Ok(Some(chunk))) => events.extend(parser.push(&chunk).ok()?),
                     Ok(Ok(None)) => break true,
                     Ok(Err(_)) | Err(_) => break false,
                 }
             };
             let ended = events.last().is_some_and(|event: &SentEvent| event.event.ends_turn());
             // A stream also ends when the engine is asked to stop.
-            if whole && ended && events.last().map(|event| event.ts) >= Some(task.view().last_ts) {
+            if complete && ended && events.last().map(|event| event.ts) >= Some(task.view().last_ts) {
                 return Some(events);
             }
         }

@@ -75,9 +75,9 @@ impl Supervisor {
         kills: u64,
         until: impl Fn() -> bool,
     ) -> anyhow::Result<ServiceProcess> {
-        let tally = Arc::clone(&self.context.counters);
+        let counters = Arc::clone(&self.context.counters);
         let in_open_turns = self.wire.kills_in_open_turns();
-        while (tally.get(KILLS) < kills || tally.get(&in_open_turns) == 0) && !until() {
+        while (counters.get(KILLS) < kills || counters.get(&in_open_turns) == 0) && !until() {
             let signal =
                 if self.rng.chance(self.context.workload.sigterm) { Signal::TERM } else { Signal::KILL };
             self.kill_at_trigger(signal).await;
@@ -93,15 +93,15 @@ impl Supervisor {
 
     /// Waits for a random time or an event, and sends the signal.
     async fn kill_at_trigger(&mut self, signal: Signal) {
-        let trap = &self.context.trigger;
+        let trigger = &self.context.trigger;
         let trigger_events = self.context.workload.trigger_events();
         match self.rng.pick(&trigger_events) {
-            Some(moment) if self.rng.chance(0.7) => {
-                let at_once = self.rng.chance(0.6);
-                trap.arm(moment, at_once.then_some(signal));
-                let hit = tokio::time::timeout(TRIGGER_TIMEOUT, trap.wait_fired()).await.is_ok();
+            Some(trigger_event) if self.rng.chance(0.7) => {
+                let immediately = self.rng.chance(0.6);
+                trigger.arm(trigger_event, immediately.then_some(signal));
+                let hit = tokio::time::timeout(TRIGGER_TIMEOUT, trigger.wait_fired()).await.is_ok();
                 self.context.counters.count(if hit { "aims that hit" } else { "aims that missed" });
-                if hit && !at_once {
+                if hit && !immediately {
                     let wait = self.rng.millis(0..=3);
                     tokio::time::sleep(wait).await;
                 }
@@ -111,7 +111,7 @@ impl Supervisor {
                 tokio::time::sleep(wait).await;
             }
         }
-        trap.fire(signal);
+        trigger.fire(signal);
     }
 
     /// Verifies that the engine exited as it must, and records where it left its turns.
@@ -122,29 +122,31 @@ impl Supervisor {
         let brain = self.service_config.brain();
         let open = tokio::task::spawn_blocking(move || open_turns(&brain))
             .await?
-            .context("the brain after an end")?;
+            .context("the brain cannot be read after the engine's exit")?;
         self.context.stalls.record(&open);
-        let tally = &self.context.counters;
+        let counters = &self.context.counters;
         if signal == Signal::TERM {
-            tally.count("ends by SIGTERM");
+            counters.count("ends by SIGTERM");
             if !status.success() || took > Duration::from_secs(10) {
-                tally.record_violation(format!("after SIGTERM the engine ended with {status}, in {took:?}"));
+                counters.record_violation(format!(
+                    "after SIGTERM the engine exited with {status} after {took:?}"
+                ));
             }
             return Ok(());
         }
         if status.code().is_some() {
-            tally.record_violation(format!("the engine ended by itself: {status}"));
+            counters.record_violation(format!("the engine exited by itself: {status}"));
         }
-        tally.count(KILLS);
-        tally.count(if open.is_empty() {
+        counters.count(KILLS);
+        counters.count(if open.is_empty() {
             "kills while no turn was open".to_owned()
         } else {
             self.wire.kills_in_open_turns()
         });
         for OpenTurn { last_step, intents_without_result, .. } in open {
-            tally.count(format!("{KILLED_AFTER_STEP_PREFIX}{last_step}"));
+            counters.count(format!("{KILLED_AFTER_STEP_PREFIX}{last_step}"));
             if intents_without_result > 0 {
-                tally.count(KILLED_WITHOUT_RESULT);
+                counters.count(KILLED_WITHOUT_RESULT);
             }
         }
         Ok(())
@@ -163,22 +165,22 @@ impl Supervisor {
     }
 
     /// Checks that every pending request is listed, and none that was answered.
-    async fn check_pending(&self, base: &str) -> anyhow::Result<()> {
-        let mix = &self.context.workload;
-        if mix.edit_file + mix.ask_user <= 0.0 {
+    async fn check_pending(&self, base_url: &str) -> anyhow::Result<()> {
+        let workload = &self.context.workload;
+        if workload.edit_file + workload.ask_user <= 0.0 {
             return Ok(());
         }
         let tasks: Vec<Arc<TrackedTask>> = {
-            let mut tasks = self.tasks.lock().map_err(|_| anyhow::anyhow!("a part of the run panicked"))?;
+            let mut tasks = self.tasks.lock().map_err(|_| anyhow::anyhow!("a task of the run panicked"))?;
             tasks.retain(|task| task.strong_count() > 0);
             tasks.iter().filter_map(std::sync::Weak::upgrade).collect()
         };
         let waiting: Vec<_> = tasks.iter().map(|task| task.view().expected_pending().cloned()).collect();
-        let tally = &self.context.counters;
-        let listed = match self.context.api.get(&format!("{base}/hitl/pending")).await {
+        let counters = &self.context.counters;
+        let listed = match self.context.api.get(&format!("{base_url}/hitl/pending")).await {
             CallOutcome::Response(200, body) => body,
             other => {
-                tally.record_violation(format!("GET /hitl/pending after a start: {other:?}"));
+                counters.record_violation(format!("GET /hitl/pending after a start: {other:?}"));
                 return Ok(());
             }
         };
@@ -188,11 +190,11 @@ impl Supervisor {
         };
         for (task, request) in tasks.iter().zip(waiting) {
             if let Some(request) = request.filter(|request| task.view().expected_pending() == Some(request)) {
-                tally.count("pending requests looked for after a start");
+                counters.count("pending requests looked for after a start");
                 let entry = find(&request.request_id.to_string());
                 if entry.and_then(|entry| entry.get("question")?.as_str()) != Some(request.question.as_str())
                 {
-                    tally.record_violation(format!(
+                    counters.record_violation(format!(
                         "{} is not listed after a start: {listed}",
                         request.request_id
                     ));
@@ -200,7 +202,8 @@ impl Supervisor {
             }
             let view = task.view();
             for id in view.acknowledged.answers.keys().filter(|id| find(&id.to_string()).is_some()) {
-                tally.record_violation(format!("{id} was answered and is listed as pending after a start"));
+                counters
+                    .record_violation(format!("{id} was answered but is listed as pending after a start"));
             }
         }
         Ok(())

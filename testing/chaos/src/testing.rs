@@ -1,4 +1,4 @@
-//! Events for the tests of the rules.
+//! Constructors of events for the checker's tests.
 
 use api::event::SentEvent;
 use api::{CallId, HitlId, MessageId, TaskId, TurnId};
@@ -24,7 +24,7 @@ fn id<T: std::str::FromStr<Err: std::fmt::Debug>>(prefix: &str, number: u8) -> T
     format!("{prefix}{number:032}").parse().unwrap()
 }
 
-/// An event of type `kind` with `data`.
+/// Returns an event of type `kind` with `data`.
 pub(crate) fn event(ts: i64, kind: &str, mut data: Value) -> SentEvent {
     let fields = data.as_object_mut().unwrap();
     fields.insert("task_id".into(), json!(TaskId::new("t").unwrap()));

@@ -52,29 +52,29 @@ impl OfferedTools {
     pub(crate) fn add_calls(
         &self,
         mut reply: Reply,
-        dice: &mut SeededRng,
-        mix: &Workload,
-        slot: &CallContext,
+        rng: &mut SeededRng,
+        workload: &Workload,
+        context: &CallContext,
     ) -> Reply {
         let idempotent = ["working_memory_set", "read_file", "list_files"];
         let mut logs = LOG_NAMES.into_iter();
-        for index in 0..dice.between(1..=3) {
-            let unique = format!("{}-{index}", slot.request_number);
-            if dice.chance(mix.edit_file)
+        for index in 0..rng.between(1..=3) {
+            let unique = format!("{}-{index}", context.request_number);
+            if rng.chance(workload.edit_file)
                 && let Some(properties) = self.properties("edit_file")
             {
                 if let Some(which) = logs.next() {
                     reply = reply.tool_use(
                         "edit_file",
-                        edit_input(properties, &log_file_name(&slot.task, which), &unique),
+                        edit_input(properties, &log_file_name(&context.task, which), &unique),
                     );
                 }
-            } else if dice.chance(mix.ask_user)
+            } else if rng.chance(workload.ask_user)
                 && let Some(properties) = self.properties("ask_user")
             {
                 reply = reply.tool_use("ask_user", question_input(properties, &unique));
-            } else if let Some(name) = dice.pick(&idempotent).filter(|name| self.properties(name).is_some()) {
-                reply = reply.tool_use(*name, harmless_input(name, dice));
+            } else if let Some(name) = rng.pick(&idempotent).filter(|name| self.properties(name).is_some()) {
+                reply = reply.tool_use(*name, harmless_input(name, rng));
             }
         }
         reply
@@ -104,15 +104,15 @@ fn question_input(properties: &Map<String, Value>, unique: &str) -> Value {
     json!({field: format!("What of ask-{unique}?")})
 }
 
-fn harmless_input(name: &str, dice: &mut SeededRng) -> Value {
-    let here = "./".repeat(usize::try_from(dice.between(1..=40)).unwrap_or(1));
+fn harmless_input(name: &str, rng: &mut SeededRng) -> Value {
+    let here = "./".repeat(usize::try_from(rng.between(1..=40)).unwrap_or(1));
     match name {
         "working_memory_set" => {
-            json!({"key": format!("k{}", dice.between(0..=4)), "value": dice.between(0..=999_999)})
+            json!({"key": format!("k{}", rng.between(0..=4)), "value": rng.between(0..=999_999)})
         }
         // Each call is written differently: identical calls would end the turn as a loop.
         "read_file" => {
-            json!({"path": format!("{here}{}", dice.pick(&["note.txt", "missing.txt"]).unwrap_or(&""))})
+            json!({"path": format!("{here}{}", rng.pick(&["note.txt", "missing.txt"]).unwrap_or(&""))})
         }
         _ => json!({"path": here}),
     }

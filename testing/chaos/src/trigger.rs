@@ -42,16 +42,16 @@ impl KillTrigger {
         (state.target, state.armed) = (Some(target), None);
     }
 
-    /// Waits for `moment`.
-    pub(crate) fn arm(&self, moment: &str, signal: Option<Signal>) {
-        self.lock().armed = Some(ArmedTrigger { event: moment.to_owned(), signal });
+    /// Waits for `event`.
+    pub(crate) fn arm(&self, event: &str, signal: Option<Signal>) {
+        self.lock().armed = Some(ArmedTrigger { event: event.to_owned(), signal });
     }
 
     /// Something happened.
-    pub(crate) fn notify(&self, moment: &str) {
+    pub(crate) fn notify(&self, event: &str) {
         let mut state = self.lock();
-        let Some(aim) = state.armed.take_if(|aim| aim.event == moment) else { return };
-        if let Some(signal) = aim.signal {
+        let Some(armed) = state.armed.take_if(|armed| armed.event == event) else { return };
+        if let Some(signal) = armed.signal {
             send_signal(&mut state, signal);
         }
         drop(state);

@@ -32,46 +32,38 @@ pub(crate) struct SimulatedUser {
 
 impl SimulatedUser {
     /// Creates a user of `task`.
-    pub(crate) fn new(world: Arc<RunContext>, task: Arc<TrackedTask>) -> Self {
-        let dice = SeededRng::new(world.seed, ("person", &task.name));
-        Self {
-            context: world,
-            task,
-            rng: dice,
-            steers: Vec::new(),
-            cancel: None,
-            answer: None,
-            message_count: 0,
-        }
+    pub(crate) fn new(context: Arc<RunContext>, task: Arc<TrackedTask>) -> Self {
+        let rng = SeededRng::new(context.seed, ("person", &task.name));
+        Self { context, task, rng, steers: Vec::new(), cancel: None, answer: None, message_count: 0 }
     }
 
     /// Plans what to do in a turn that has started.
     pub(crate) fn plan_turn(&mut self, _turn: TurnId) {
         let now = Instant::now();
-        let mix = self.context.workload;
+        let workload = self.context.workload;
         self.steers.clear();
-        while self.rng.chance(mix.steer) {
+        while self.rng.chance(workload.steer) {
             self.steers.push(now + self.rng.millis(0..=80));
         }
-        self.cancel = self.rng.chance(mix.cancel).then(|| now + self.rng.millis(0..=150));
+        self.cancel = self.rng.chance(workload.cancel).then(|| now + self.rng.millis(0..=150));
         self.answer = None;
     }
 
     /// Does what is due; returns how long nothing else will be.
     pub(crate) async fn act(&mut self, turn: TurnId) -> Duration {
-        let Some(place) = self.context.endpoint.borrow().clone() else { return POLL_INTERVAL };
+        let Some(endpoint) = self.context.endpoint.borrow().clone() else { return POLL_INTERVAL };
         let now = Instant::now();
         if self.steers.pop_if(|due| *due <= now).is_some() {
-            self.steer(&place, turn).await;
+            self.steer(&endpoint, turn).await;
         } else if self.cancel.take_if(|due| *due <= now).is_some() {
-            self.cancel(&place, turn).await;
+            self.cancel(&endpoint, turn).await;
         } else {
-            self.handle_request(&place, turn).await;
+            self.handle_request(&endpoint, turn).await;
         }
         POLL_INTERVAL
     }
 
-    async fn handle_request(&mut self, place: &EngineEndpoint, turn: TurnId) {
+    async fn handle_request(&mut self, endpoint: &EngineEndpoint, turn: TurnId) {
         let pending = {
             let view = self.task.view();
             let unanswered =
@@ -85,7 +77,7 @@ impl SimulatedUser {
         match &self.answer {
             Some((planned, due)) if planned.request_id == request.request_id => {
                 if *due <= Instant::now() {
-                    self.respond(place, turn, &request).await;
+                    self.respond(endpoint, turn, &request).await;
                 }
             }
             _ => {
@@ -96,28 +88,28 @@ impl SimulatedUser {
         }
     }
 
-    async fn respond(&mut self, place: &EngineEndpoint, turn: TurnId, request: &HitlRequest) {
+    async fn respond(&mut self, endpoint: &EngineEndpoint, turn: TurnId, request: &HitlRequest) {
         let first_try = self.task.view().acknowledged.attempted_answers.insert(request.request_id);
         let mut answers = vec![self.choose_answer(request.kind)];
         if self.rng.chance(self.context.workload.concurrent_answers) {
             answers.push(self.choose_answer(request.kind));
         }
-        let first = self.send_answer(place, request, answers.first());
-        let (first, second) = tokio::join!(first, self.send_answer(place, request, answers.get(1)));
+        let first = self.send_answer(endpoint, request, answers.first());
+        let (first, second) = tokio::join!(first, self.send_answer(endpoint, request, answers.get(1)));
         let accepted = [&first, &second]
             .into_iter()
             .flatten()
-            .filter(|asked| matches!(asked, CallOutcome::Response(200, _)));
+            .filter(|outcome| matches!(outcome, CallOutcome::Response(200, _)));
         let accepted = accepted.count();
         let refused = [&first, &second]
             .into_iter()
             .flatten()
-            .all(|asked| matches!(asked, CallOutcome::Response(404, _)));
+            .all(|outcome| matches!(outcome, CallOutcome::Response(404, _)));
         let name = &self.task.name;
         if accepted > 1 {
             self.context
                 .counters
-                .record_violation(format!("{name}: {} took two answers", request.request_id));
+                .record_violation(format!("{name}: {} accepted two answers", request.request_id));
         }
         let awaits_human = {
             let view = self.task.view();
@@ -125,9 +117,13 @@ impl SimulatedUser {
                 && view.pending.as_ref() == Some(request)
                 && !view.acknowledged.attempted_cancels.contains(&turn)
         };
-        if refused && first_try && awaits_human && self.context.engine_number() == Some(place.engine_number) {
+        if refused
+            && first_try
+            && awaits_human
+            && self.context.engine_number() == Some(endpoint.engine_number)
+        {
             self.context.counters.record_violation(format!(
-                "{name}: {} waits, and an answer to it is refused",
+                "{name}: {} is pending, but its answer was refused",
                 request.request_id
             ));
         }
@@ -148,7 +144,7 @@ impl SimulatedUser {
 
     async fn send_answer(
         &self,
-        place: &EngineEndpoint,
+        endpoint: &EngineEndpoint,
         request: &HitlRequest,
         answer: Option<&Value>,
     ) -> Option<CallOutcome> {
@@ -157,8 +153,8 @@ impl SimulatedUser {
         let fields = body.as_object_mut()?;
         fields.insert("task_id".into(), self.task.name.as_str().into());
         fields.insert("request_id".into(), request.request_id.to_string().into());
-        let asked = self.context.api.post(&format!("{}/hitl/respond", place.base_url), &body).await;
-        match &asked {
+        let outcome = self.context.api.post(&format!("{}/hitl/respond", endpoint.base_url), &body).await;
+        match &outcome {
             CallOutcome::Response(200, _) => {
                 self.context.trigger.notify("answer accepted");
                 self.task.view().acknowledged.answers.insert(request.request_id, answer);
@@ -168,54 +164,60 @@ impl SimulatedUser {
                 self.context.counters.count("answers refused as too late");
             }
             CallOutcome::Response(503, body) if error_code(body) == "SHUTTING_DOWN" => {}
-            CallOutcome::Response(status, told) => {
+            CallOutcome::Response(status, answer) => {
                 self.context
                     .counters
-                    .record_violation(format!("{}: {body} was refused: {status} {told}", self.task.name));
+                    .record_violation(format!("{}: {body} was refused: {status} {answer}", self.task.name));
             }
             CallOutcome::NotSent | CallOutcome::Unknown => {}
         }
-        Some(asked)
+        Some(outcome)
     }
 
-    async fn steer(&mut self, place: &EngineEndpoint, turn: TurnId) {
+    async fn steer(&mut self, endpoint: &EngineEndpoint, turn: TurnId) {
         self.message_count += 1;
         let number = stable_hash((&self.task.name, "steer", self.message_count)) >> 16;
         let body = json!({"task_id": self.task.name, "message": format!("{} And mind this.", message_marker(number))});
-        match self.context.api.post(&format!("{}/execute/steer", place.base_url), &body).await {
+        match self.context.api.post(&format!("{}/execute/steer", endpoint.base_url), &body).await {
             CallOutcome::Response(200, _) => {
                 self.context.trigger.notify("steer accepted");
                 self.task.view().acknowledged.steers.push((number, turn));
                 self.context.counters.count("steers");
             }
-            asked => self.check_rejection("steer", &asked, turn, place).await,
+            outcome => self.check_rejection("steer", &outcome, turn, endpoint).await,
         }
     }
 
-    async fn cancel(&mut self, place: &EngineEndpoint, turn: TurnId) {
+    async fn cancel(&mut self, endpoint: &EngineEndpoint, turn: TurnId) {
         self.task.view().acknowledged.attempted_cancels.insert(turn);
         let body = json!({"task_id": self.task.name});
-        match self.context.api.post(&format!("{}/execute/cancel", place.base_url), &body).await {
+        match self.context.api.post(&format!("{}/execute/cancel", endpoint.base_url), &body).await {
             CallOutcome::Response(200, body) => {
                 self.context.trigger.notify("cancel accepted");
                 let cancelled = body.get("turn_id").and_then(Value::as_str).and_then(|id| id.parse().ok());
                 self.task.view().acknowledged.cancelled.insert(cancelled.unwrap_or(turn));
                 self.context.counters.count("cancels");
             }
-            asked => self.check_rejection("cancel", &asked, turn, place).await,
+            outcome => self.check_rejection("cancel", &outcome, turn, endpoint).await,
         }
     }
 
     /// Checks a refusal: a turn that has just ended can be neither steered nor cancelled, a running one can.
-    async fn check_rejection(&self, what: &str, asked: &CallOutcome, turn: TurnId, place: &EngineEndpoint) {
-        match asked {
+    async fn check_rejection(
+        &self,
+        what: &str,
+        outcome: &CallOutcome,
+        turn: TurnId,
+        endpoint: &EngineEndpoint,
+    ) {
+        match outcome {
             CallOutcome::Response(404, body) if error_code(body) == "TASK_NOT_RUNNING" => {
                 let mut changes = self.task.subscribe();
                 let ended = changes.wait_for(|_| self.task.view().open_turn != Some(turn));
                 let ended = tokio::time::timeout(Duration::from_secs(2), ended).await.is_ok();
-                if !ended && self.context.engine_number() == Some(place.engine_number) {
+                if !ended && self.context.engine_number() == Some(endpoint.engine_number) {
                     self.context.counters.record_violation(format!(
-                        "{}: {turn} runs, and {what} says that it does not",
+                        "{}: {turn} is running, but {what} returned that it is not",
                         self.task.name
                     ));
                 }

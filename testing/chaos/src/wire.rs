@@ -1,10 +1,10 @@
-//! The wires between engine and provider.
+//! The wire protocols between engine and provider.
 
 use clap::ValueEnum;
 use mock_llm::MockProvider;
 use serde_json::{Value, json};
 
-/// A wire, and with it the provider that the engine is to talk to.
+/// A provider's wire protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Wire {
     /// Anthropic Messages.
@@ -15,15 +15,15 @@ pub enum Wire {
     Responses,
     /// Gemini.
     Gemini,
-    /// Ollama's own chat.
+    /// Ollama's native chat API.
     Ollama,
 }
 
 impl Wire {
-    /// All of them.
+    /// All protocols.
     pub const ALL: [Self; 5] = [Self::Anthropic, Self::Openai, Self::Responses, Self::Gemini, Self::Ollama];
 
-    /// Its name on the command line and in the table.
+    /// Returns the protocol's name on the command line and in the table.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Anthropic => "anthropic",
@@ -34,23 +34,23 @@ impl Wire {
         }
     }
 
-    /// What it counts in the table: the kills that left a turn open.
+    /// Returns the name of the counter for kills in an open turn.
     pub(crate) fn kills_in_open_turns(self) -> String {
         format!("kills in an open turn, {}", self.name())
     }
 
-    /// The model.
+    /// Returns the configured model name.
     const fn model_name(self) -> &'static str {
         match self {
             Self::Anthropic => "claude-sonnet-4-5",
             Self::Openai | Self::Responses => "gpt-5",
-            // Older ones are not refused where they come back without what they signed.
+            // The provider accepts requests with older models even if signatures are missing.
             Self::Gemini => "gemini-3-pro",
             Self::Ollama => "qwen3",
         }
     }
 
-    /// The engine's variables that lead it to `provider`.
+    /// Returns the engine's environment variables for `provider`.
     pub(crate) fn env_vars(self, provider: &MockProvider) -> [(&'static str, String); 4] {
         let (vendor, base) = match self {
             Self::Openai | Self::Responses => ("openai", provider.openai_base_url()),
@@ -66,7 +66,7 @@ impl Wire {
         ]
     }
 
-    /// What the catalog's `gateway.json` must say, where variables cannot.
+    /// Returns the content of `gateway.json`, if environment variables cannot select this protocol.
     pub(crate) fn gateway_config(self) -> Option<Value> {
         let model = json!({
             "provider": "openai", "api": "responses", "model": self.model_name(), "context_window": 400_000,

@@ -1,4 +1,4 @@
-//! The smallest runs, against the real binary.
+//! The smallest chaos runs, against the real binary.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -10,12 +10,12 @@ use chaos::fleet::{self, Backend, Database};
 use chaos::{Campaign, Counters, FleetCampaign, Report, Wire, Workload, unmet_coverage};
 use serde_json::Value;
 
-/// How often the engine is killed over each wire.
+/// The number of kills per wire protocol.
 const KILLS: u64 = 5;
 
-/// The binary of this workspace. Cargo builds no other package's binary for a test, and one that lies about
-/// may be older than the code: so cargo is asked, which has nothing to do where the binary is fresh, and says
-/// where it is. `ROUNDHOUSE_BINARY` names another one.
+/// Returns the workspace's binary. Cargo builds no other package's binary for a test, and an existing one may be
+/// older than the code, so cargo is called, which does nothing if the binary is fresh, and reports its path.
+/// `ROUNDHOUSE_BINARY` names another one.
 fn binary() -> PathBuf {
     if let Some(named) = std::env::var_os("ROUNDHOUSE_BINARY") {
         return named.into();
@@ -28,13 +28,13 @@ fn binary() -> PathBuf {
         let is_it = message.pointer("/target/name")? == "roundhouse";
         is_it.then(|| message.get("executable")?.as_str().map(PathBuf::from))?
     });
-    built.expect("cargo says where the binary is")
+    built.expect("cargo reports the path of the binary")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn lesson_e02_a_turn_outlives_every_kill() {
-    let mix = Workload::all_features();
-    let (binary, tally) = (binary(), Counters::default());
+async fn regression_e02_a_turn_outlives_every_kill() {
+    let workload = Workload::all_features();
+    let (binary, counters) = (binary(), Counters::default());
     let begin = std::time::Instant::now();
     for wire in Wire::ALL {
         let campaign = Campaign {
@@ -43,20 +43,20 @@ async fn lesson_e02_a_turn_outlives_every_kill() {
             wire,
             kills: KILLS,
             time_limit: Duration::from_mins(1),
-            workload: mix,
+            workload,
             tasks: 3,
             turns_per_task: 3,
             mutation: None,
         };
-        tally.merge(&campaign.run().await.unwrap());
+        counters.merge(&campaign.run().await.unwrap());
     }
-    let report = Report { counters: &tally, elapsed: begin.elapsed() };
-    let unmet_coverage = unmet_coverage(&tally, &mix, &Wire::ALL, KILLS * 5);
-    assert!(tally.violations().is_empty() && unmet_coverage.is_empty(), "{unmet_coverage:?}\n{report}");
+    let report = Report { counters: &counters, elapsed: begin.elapsed() };
+    let unmet_coverage = unmet_coverage(&counters, &workload, &Wire::ALL, KILLS * 5);
+    assert!(counters.violations().is_empty() && unmet_coverage.is_empty(), "{unmet_coverage:?}\n{report}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn lesson_o01_whatever_the_orchestrator_is_killed_in_is_put_in_order() {
+async fn regression_o01_whatever_the_orchestrator_is_killed_in_is_put_in_order() {
     let campaign = FleetCampaign {
         binary: binary(),
         backend: Backend::Process,
@@ -68,8 +68,8 @@ async fn lesson_o01_whatever_the_orchestrator_is_killed_in_is_put_in_order() {
         keep_folder: false,
     };
     let begin = std::time::Instant::now();
-    let tally = campaign.run().await.unwrap();
-    let report = Report { counters: &tally, elapsed: begin.elapsed() };
-    let unmet_coverage = fleet::unmet_coverage(&tally, &campaign);
-    assert!(tally.violations().is_empty() && unmet_coverage.is_empty(), "{unmet_coverage:?}\n{report}");
+    let counters = campaign.run().await.unwrap();
+    let report = Report { counters: &counters, elapsed: begin.elapsed() };
+    let unmet_coverage = fleet::unmet_coverage(&counters, &campaign);
+    assert!(counters.violations().is_empty() && unmet_coverage.is_empty(), "{unmet_coverage:?}\n{report}");
 }

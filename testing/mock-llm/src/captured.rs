@@ -1,4 +1,4 @@
-//! What the provider remembers of the requests it received.
+//! The records of received and refused requests.
 
 use std::collections::BTreeMap;
 
@@ -28,29 +28,29 @@ pub enum Wire {
 /// A request to one of the wires, refused or not.
 #[derive(Clone, Debug, Serialize)]
 pub struct CapturedRequest {
-    /// The wire it came on.
+    /// The wire on which it arrived.
     pub wire: Wire,
-    /// The path it was sent to, without its query.
+    /// The path without the query.
     pub path: String,
-    /// The model it asks for, from its body or its path; empty when there is none.
+    /// The requested model, from the body or the path. Empty if there is none.
     pub model: String,
-    /// Its headers, names in lower case; of a repeated header the last one.
+    /// The headers, with names in lower case. Of a repeated header, the last value.
     pub headers: BTreeMap<String, String>,
-    /// Its body, null when it is not JSON.
+    /// The body, or null if it is not JSON.
     pub body: Value,
-    /// Its body byte for byte, for assertions about prefixes.
+    /// The exact bytes of the body, for assertions about prefixes.
     #[serde(serialize_with = "as_text")]
     pub raw: Bytes,
 }
 
-/// A request that broke a rule of its wire.
+/// A request that violated a rule of its wire.
 #[derive(Clone, Debug, Serialize)]
 pub struct RefusedRequest {
-    /// The wire, none for a path that no wire has.
+    /// The wire. `None` for a path that belongs to no wire.
     pub wire: Option<Wire>,
-    /// The status it was answered with.
+    /// The HTTP status of the response.
     pub status: u16,
-    /// The message it was answered with.
+    /// The message of the response.
     pub reason: String,
 }
 
@@ -69,15 +69,15 @@ impl CapturedRequest {
         }
     }
 
-    /// A header's value.
+    /// Returns the value of a header. The name is case-insensitive.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(&name.to_ascii_lowercase()).map(String::as_str)
     }
 
-    /// The key it was sent with, from `x-api-key`, `x-goog-api-key` or `Authorization: Bearer`.
+    /// Returns the API key, from `x-api-key`, `x-goog-api-key` or `Authorization: Bearer`.
     pub fn api_key(&self) -> Option<&str> {
-        let own = self.header("x-api-key").or_else(|| self.header("x-goog-api-key"));
-        own.or_else(|| self.header("authorization")?.strip_prefix("Bearer "))
+        let vendor_header = self.header("x-api-key").or_else(|| self.header("x-goog-api-key"));
+        vendor_header.or_else(|| self.header("authorization")?.strip_prefix("Bearer "))
     }
 }
 

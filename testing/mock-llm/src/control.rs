@@ -1,4 +1,4 @@
-//! The control endpoint, for a provider that runs in a process of its own.
+//! The control endpoints, for a provider that runs as a process of its own.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::captured::{CapturedRequest, RefusedRequest};
 use crate::reply::Reply;
 use crate::shared::Shared;
 
-/// The records as `GET /control/requests` shows them.
+/// The response body of `GET /control/requests`.
 #[derive(Serialize)]
 pub(crate) struct Records {
     requests: Vec<CapturedRequest>,
@@ -20,7 +20,7 @@ pub(crate) struct Records {
     pending_replies: usize,
 }
 
-/// Adds a reply, or a list of them, to the script.
+/// Appends a reply or a list of replies to the script.
 pub(crate) async fn add_replies(
     State(shared): State<Arc<Shared>>,
     Json(script): Json<Value>,
@@ -29,7 +29,7 @@ pub(crate) async fn add_replies(
         Value::Array(scripts) => scripts,
         single => vec![single],
     };
-    // All or none: half a script would answer the wrong requests.
+    // All or nothing: a partial script would answer the wrong requests.
     let replies = scripts
         .into_iter()
         .map(serde_json::from_value::<Reply>)
@@ -39,7 +39,7 @@ pub(crate) async fn add_replies(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Shows what was received and what was refused.
+/// Returns the captured requests and the refusals.
 pub(crate) async fn requests(State(shared): State<Arc<Shared>>) -> Json<Records> {
     let state = shared.lock();
     Json(Records {

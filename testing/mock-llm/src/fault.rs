@@ -1,12 +1,11 @@
-//! What can go wrong with an answer on request.
+//! Scripted faults of an answer.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// A fault of one answer. `deltas` counts the fragments of text, thinking and tool arguments; a
-/// fault that lies behind the last one strikes before the end mark. An answer that is not streamed
-/// breaks in the middle of its body instead.
+/// A fault of one answer. `deltas` counts the fragments of text, thinking and tool arguments. A fault after the
+/// last one occurs before the end mark. An answer that is not streamed breaks in the middle of its body instead.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Fault {
@@ -15,41 +14,41 @@ pub enum Fault {
         /// The reason for the refusal.
         refusal: Refusal,
     },
-    /// The connection is dropped without the end of the HTTP body.
+    /// The connection is dropped before the end of the HTTP body.
     CutAfter {
-        /// Deltas that are sent before.
+        /// The number of deltas that are sent first.
         deltas: usize,
     },
-    /// The stream says that it failed and ends. Not streamed: refused with that.
+    /// The stream reports an error and ends. If the answer is not streamed, the request is refused with the error.
     ErrorEventAfter {
-        /// Deltas that are sent before.
+        /// The number of deltas that are sent first.
         deltas: usize,
-        /// Why; by default the provider is overloaded.
+        /// The error. By default [`Refusal::Overloaded`].
         #[serde(default)]
         refusal: Option<Refusal>,
     },
-    /// Nothing more comes, and the connection stays open until the client leaves.
+    /// Nothing more is sent, and the connection stays open until the client disconnects.
     HangAfter {
-        /// Deltas that are sent before.
+        /// The number of deltas that are sent first.
         deltas: usize,
     },
-    /// The HTTP body ends well but the stream lacks its last event (`message_stop`, `[DONE]`,
+    /// The HTTP body is complete, but the stream lacks its last event (`message_stop`, `[DONE]`,
     /// `response.completed`, the chunk with the `finishReason`, the line with `done`).
     NoEndMark,
-    /// The status line and headers come late.
+    /// The status line and headers are delayed.
     SlowHeaders {
-        /// How late.
+        /// The delay in milliseconds.
         delay_ms: u64,
     },
 }
 
-/// A refusal by the provider itself, in each wire's own words.
+/// A scripted refusal of a request. Each wire renders it as its vendor does.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(tag = "reason", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Refusal {
-    /// 429, with `Retry-After` when given.
+    /// 429, with `Retry-After` if a delay is given.
     RateLimited {
-        /// The header's value in seconds.
+        /// The value of the header, in seconds.
         #[serde(default)]
         retry_after_s: Option<u64>,
     },
@@ -59,27 +58,27 @@ pub enum Refusal {
     ServerError,
     /// 401; Gemini 400 `API_KEY_INVALID`.
     Unauthorized,
-    /// 403, what the key may not use.
+    /// 403, the key may not use the model.
     Forbidden,
     /// 404, the model does not exist.
     UnknownModel,
     /// 400, the context window is exceeded.
     PromptTooLong,
-    /// The account has no money left: Anthropic 400, OpenAI 429 `insufficient_quota`, Gemini 429
+    /// The account has no credit left: Anthropic 400, OpenAI 429 `insufficient_quota`, Gemini 429
     /// `RESOURCE_EXHAUSTED` without a violated quota, Ollama's cloud 429.
     QuotaExhausted,
-    /// 400, the history does not hold together: a signature or an encrypted content that does not verify, a
-    /// tool's result without its call.
+    /// 400, the history is inconsistent: a signature or encrypted content that cannot be verified, or a tool
+    /// result without its call.
     BrokenHistory,
-    /// Anything else.
+    /// Any other error.
     Other {
         /// The HTTP status.
         status: u16,
         /// The vendor's error type.
         error_type: String,
-        /// The message.
+        /// The error message.
         message: String,
-        /// More headers, for example `x-should-retry`.
+        /// Additional response headers, for example `x-should-retry`.
         #[serde(default)]
         headers: BTreeMap<String, String>,
     },
@@ -106,7 +105,7 @@ impl Fault {
         Self::ErrorEventAfter { deltas, refusal: Some(refusal) }
     }
 
-    /// Goes silent after this many deltas.
+    /// Sends nothing more after this many deltas.
     pub fn hang_after(deltas: usize) -> Self {
         Self::HangAfter { deltas }
     }

@@ -1,11 +1,12 @@
-//! A gate in the middle of an answer: the test learns that the answer is there and lets it go on.
+//! A synchronization point in the middle of an answer: the test waits until the answer reaches it, and then
+//! releases the answer.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// Holds an answer at a chosen delta, see [`Reply::hold`](crate::Reply::hold). Clones are the same
-/// gate; once released it stays open.
+/// Holds an answer at a chosen delta, see [`Reply::hold`](crate::Reply::hold). Clones refer to the same gate. Once
+/// released, it stays open.
 #[derive(Clone, Debug, Default)]
 pub struct Gate {
     state: Arc<GateState>,
@@ -18,12 +19,12 @@ struct GateState {
 }
 
 impl Gate {
-    /// A closed gate.
+    /// Creates a closed gate.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Waits until an answer stands at the gate; everything before it has been handed to the client.
+    /// Waits until an answer has reached the gate. Everything before the gate has been sent by then.
     pub async fn reached(&self) {
         wait_until_true(&self.state.reached).await;
     }
@@ -33,7 +34,7 @@ impl Gate {
         self.state.released.send_replace(true);
     }
 
-    /// Stands at the gate until it opens.
+    /// Reports that an answer has reached the gate, and waits until the gate opens.
     pub(crate) async fn wait_for_release(&self) {
         self.state.reached.send_replace(true);
         wait_until_true(&self.state.released).await;

@@ -1,4 +1,4 @@
-//! One request through one wire: read, capture, check, take the next reply, answer.
+//! Handles one request of one wire: reads, captures and checks it, takes the next reply, and answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::protocol::{
 use crate::reply::{Block, Reply};
 use crate::shared::{ReplySource, RunningGuard, Shared};
 
-/// The vendors' limit of a request body.
+/// The vendors' limit for request bodies, in bytes.
 pub(crate) const MAX_BODY_BYTES: usize = 32 * 1024 * 1024;
 
 /// Handles a request of the wire `P`.
@@ -41,10 +41,10 @@ pub(crate) async fn handle<P: Protocol>(
             shared.lock().record_refusal(P::WIRE, &error);
             return error_response::<P>(&error, 0);
         }
-        // The client has left in the middle of its request, which breaks no rule.
+        // The client disconnected in the middle of its request, which violates no rule.
         Err(rejection) => return rejection.into_response(),
     };
-    // Null stands for a body that is not JSON: no wire accepts it.
+    // A body that is not JSON becomes null, which no wire accepts.
     let body: Value = serde_json::from_slice(&raw).unwrap_or_default();
     let target = P::target(&uri, &body);
     let request = IncomingRequest { uri, target, headers, raw, body };
@@ -57,7 +57,7 @@ pub(crate) async fn handle<P: Protocol>(
     }
 }
 
-/// Captures a request, numbers it, checks it and takes the next reply for it.
+/// Captures, numbers and checks a request, and takes the next reply if it is valid.
 fn capture_and_check<P: Protocol>(
     shared: &Shared,
     request: &IncomingRequest,
@@ -79,8 +79,8 @@ fn capture_and_check<P: Protocol>(
     (number, accepted.map(ReplySource::resolve))
 }
 
-/// The reply unless its script refuses the request. An error event becomes a refusal where there is no
-/// stream to carry it.
+/// Returns the reply unless its script refuses the request. An error event becomes a refusal if the answer is not
+/// streamed.
 fn refuse_if_scripted<P: Protocol>(reply: Reply, request: &IncomingRequest) -> Result<Reply, ApiError> {
     match &reply.fault {
         Some(Fault::Refuse { refusal }) => Err(P::refusal(refusal, request.model())),
@@ -91,7 +91,7 @@ fn refuse_if_scripted<P: Protocol>(reply: Reply, request: &IncomingRequest) -> R
     }
 }
 
-/// What an error within a stream says.
+/// The refusal that an error within a stream reports.
 fn stream_error_refusal(reply: &Reply) -> &Refusal {
     match &reply.fault {
         Some(Fault::ErrorEventAfter { refusal: Some(refusal), .. }) => refusal,
@@ -99,7 +99,7 @@ fn stream_error_refusal(reply: &Reply) -> &Refusal {
     }
 }
 
-/// Renders the answer, which is done without the lock: others are answered meanwhile.
+/// Renders the answer. It does not hold the lock meanwhile, so that other requests can be answered.
 async fn render_response<P: Protocol>(
     shared: &Shared,
     request: &IncomingRequest,
@@ -144,7 +144,7 @@ fn resolve_echo<P: Protocol>(mut reply: Reply, request: &IncomingRequest) -> Rep
     reply
 }
 
-/// Accounts the request's cache, and lets the answer say what came of it unless the script says something.
+/// Records the request in the simulated cache. The answer reports the result unless the script sets token counts.
 fn record_cache_use<P: Protocol>(mut reply: Reply, shared: &Shared, request: &IncomingRequest) -> Reply {
     if !shared.settings.track_cache {
         return reply;
@@ -174,7 +174,7 @@ fn error_response<P: Protocol>(error: &ApiError, number: u64) -> Response {
     response
 }
 
-/// Headers of a script that HTTP does not allow are left out.
+/// Inserts a header. Scripted headers that are invalid in HTTP are left out.
 fn insert_header(headers: &mut HeaderMap, name: &str, value: &str) {
     if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
         headers.insert(name, value);

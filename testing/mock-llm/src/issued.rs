@@ -1,6 +1,6 @@
-//! What the provider has issued that a client must bring back unchanged: the thinking blocks of the
-//! Anthropic wire, the reasoning items of the Responses wire and the signed parts of the Gemini wire, their
-//! place in their answer, and the conversation they were made in.
+//! Records the parts of answers that a client must send back unchanged: the thinking blocks of the Anthropic wire,
+//! the reasoning items of the Responses wire and the signed parts of the Gemini wire, with their location in their
+//! answer and the conversation in which they were issued.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,10 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-/// Not a secret: it only has to be something that a client does not compute by accident.
+/// The key of the seals. It is not a secret, but keeps clients from computing a valid seal by accident.
 const SEAL_KEY: &[u8] = b"strict-provider sealing key";
 
-/// All answers with thinking, and where each sealed block, each tool call and each item is among them.
+/// All answers with sealed blocks, with indexes by seal, by tool call and by item.
 #[derive(Debug, Default)]
 pub(crate) struct IssuedAnswers {
     answers: Vec<IssuedAnswer>,
@@ -29,7 +29,7 @@ pub(crate) struct IssuedAnswer {
     pub(crate) blocks: Vec<IssuedBlock>,
 }
 
-/// A block as it was sent. The seal is a thinking block's signature or a redacted one's data.
+/// A block as it was sent. The seal is the signature of a thinking block, or the data of a redacted one.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum IssuedBlock {
     Thinking { text: String, seal: String },
@@ -45,14 +45,14 @@ pub(crate) enum IssuedBlock {
 pub(crate) struct IssuedItem {
     pub(crate) id: String,
     pub(crate) kind: ItemKind,
-    /// Whether the request let the vendor keep it.
+    /// Whether the request allowed the vendor to store it.
     pub(crate) is_stored: bool,
 }
 
 /// The kind of an output item.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum ItemKind {
-    /// With the encrypted content, when it was asked for.
+    /// The seal is the encrypted content, if the request asked for it.
     Reasoning {
         seal: Option<String>,
     },
@@ -64,7 +64,7 @@ pub(crate) enum ItemKind {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct IssuedPart {
     pub(crate) seal: String,
-    /// The call it was issued for, none for a text.
+    /// The function call that it signs. `None` for a text.
     pub(crate) call: Option<Value>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct BlockLocation {
     pub(crate) block: usize,
 }
 
-/// Fingerprints of what stood before an answer.
+/// Fingerprints of the conversation before an answer.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Prefix {
     pub(crate) system: Fingerprint,
@@ -94,7 +94,7 @@ impl Fingerprint {
 }
 
 impl IssuedBlock {
-    /// The seal, when it has one.
+    /// The seal, if it has one.
     pub(crate) fn seal(&self) -> Option<&str> {
         match self {
             Self::Thinking { seal, .. } | Self::Redacted { seal } => Some(seal),
@@ -106,7 +106,7 @@ impl IssuedBlock {
 }
 
 impl IssuedItem {
-    /// The encrypted content, when it has one.
+    /// The encrypted content, if it has one.
     pub(crate) fn seal(&self) -> Option<&str> {
         match &self.kind {
             ItemKind::Reasoning { seal } => seal.as_deref(),
@@ -120,20 +120,20 @@ impl IssuedItem {
 }
 
 impl IssuedAnswers {
-    /// Notes an answer.
+    /// Records an answer.
     pub(crate) fn record(&mut self, issued: IssuedAnswer) {
         let answer = self.answers.len();
         for (block, issued_block) in issued.blocks.iter().enumerate() {
-            let place = BlockLocation { answer, block };
+            let location = BlockLocation { answer, block };
             if let Some(seal) = issued_block.seal() {
-                self.by_seal.insert(seal.to_owned(), place);
+                self.by_seal.insert(seal.to_owned(), location);
             }
             match issued_block {
                 IssuedBlock::ToolUse { id } => {
-                    self.by_tool_use.insert(id.clone(), place);
+                    self.by_tool_use.insert(id.clone(), location);
                 }
                 IssuedBlock::Item(item) => {
-                    self.by_item.insert(item.id.clone(), place);
+                    self.by_item.insert(item.id.clone(), location);
                 }
                 _ => {}
             }
@@ -141,33 +141,33 @@ impl IssuedAnswers {
         self.answers.push(issued);
     }
 
-    /// Where a sealed block was issued.
+    /// Finds the location of a sealed block.
     pub(crate) fn find_sealed(&self, seal: &str) -> Option<BlockLocation> {
         self.by_seal.get(seal).copied()
     }
 
-    /// Where a tool call was issued.
+    /// Finds the location of a tool call.
     pub(crate) fn find_tool_use(&self, id: &str) -> Option<BlockLocation> {
         self.by_tool_use.get(id).copied()
     }
 
-    /// Where an item was issued.
+    /// Finds the location of an item.
     pub(crate) fn find_item(&self, id: &str) -> Option<BlockLocation> {
         self.by_item.get(id).copied()
     }
 
-    /// The answer at a place.
-    pub(crate) fn answer(&self, place: BlockLocation) -> Option<&IssuedAnswer> {
-        self.answers.get(place.answer)
+    /// The answer at a location.
+    pub(crate) fn answer(&self, location: BlockLocation) -> Option<&IssuedAnswer> {
+        self.answers.get(location.answer)
     }
 
-    /// The block at a place.
-    pub(crate) fn block(&self, place: BlockLocation) -> Option<&IssuedBlock> {
-        self.answer(place)?.blocks.get(place.block)
+    /// The block at a location.
+    pub(crate) fn block(&self, location: BlockLocation) -> Option<&IssuedBlock> {
+        self.answer(location)?.blocks.get(location.block)
     }
 }
 
-/// The seal of a block: the same in every run, different for every block and text.
+/// Computes the seal of a block. It is deterministic, and different for every block and text.
 pub(crate) fn seal(number: u64, block: usize, text: &str) -> String {
     let position = format!("\n{number}\n{block}\n");
     let digest = |round: &[u8]| {
@@ -178,7 +178,7 @@ pub(crate) fn seal(number: u64, block: usize, text: &str) -> String {
             .chain_update(text.as_bytes())
             .finalize()
     };
-    // Two digests, because a short signature would not show a client that truncates.
+    // Two digests, because clients that truncate signatures would pass with a short one.
     let mut bytes = digest(b"1").to_vec();
     bytes.extend_from_slice(&digest(b"2"));
     STANDARD.encode(bytes)

@@ -1,25 +1,24 @@
-//! A language model provider for tests: the vendors' documented wire protocols over
-//! loopback HTTP, streaming and not, scripted by the test and strict about requests.
+//! A mock LLM provider for tests. It serves the vendors' documented wire protocols over loopback HTTP, streaming
+//! and not. Tests script its replies, and it validates requests as strictly as the vendors do.
 //!
 //! ```no_run
 //! # async fn example() -> std::io::Result<()> {
 //! use mock_llm::{Reply, MockProvider};
 //! let provider = MockProvider::start().await?;
 //! provider.enqueue(Reply::new().thinking("Sums.").tool_use("add", serde_json::json!({"a": 1, "b": 2})));
-//! let url = provider.base_url(); // hand it to the client under test
+//! let url = provider.base_url(); // for the client under test
 //! # Ok(()) }
 //! ```
 //!
-//! A request that the vendor would refuse is refused with the vendor's status and body, is kept in
-//! [`MockProvider::refusals`], and fails the test when the provider is dropped: a client that
-//! breaks the protocol cannot pass by luck. A reply can also break on request, see [`Fault`],
-//! and be held in the middle, see [`Gate`], so that no test sleeps.
+//! A request that the vendor would refuse is refused with the vendor's status and body, is recorded in
+//! [`MockProvider::refusals`], and fails the test when the provider is dropped, so that a client that violates the
+//! protocol cannot pass by luck. A reply can also fail as scripted, see [`Fault`], or pause in the middle until
+//! the test releases it, see [`Gate`], so that tests need not sleep.
 //!
-//! Map of the crate: [`reply`](Reply), [`fault`](Fault) and [`gate`](Gate) are the script;
-//! `anthropic`, `openai`, `responses`, `gemini` and `ollama` are the wires, each with its strict rules, its errors
-//! and its rendering behind the `protocol::Protocol` trait; `exchange` runs one request through a wire; `cache`
-//! counts what the vendors' prompt caches would do; `plan` decides the bytes, pauses and breaks of an answer and
-//! `play` performs them.
+//! Structure: [`reply`](Reply), [`fault`](Fault) and [`gate`](Gate) are the script. `anthropic`, `openai`,
+//! `responses`, `gemini` and `ollama` are the wire protocols ("wires"), each with its rules, errors and rendering
+//! behind the `protocol::Protocol` trait. `handler` runs one request through a wire. `cache` simulates the
+//! vendors' prompt caches. `plan` decides the bytes, pauses and faults of an answer, and `playback` performs them.
 
 mod anthropic;
 mod cache;

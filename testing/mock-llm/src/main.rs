@@ -1,5 +1,5 @@
-//! The provider as a process of its own: prints its base URL on one line and serves until it is
-//! stopped. Scripted through `POST /control/replies`, read through `GET /control/requests`.
+//! Runs the provider as a process of its own. It prints its base URL on one line and serves until it is stopped.
+//! `POST /control/replies` adds replies to its script, `GET /control/requests` returns what it has received.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -21,7 +21,7 @@ async fn main() -> ExitCode {
 
 async fn run(arguments: impl Iterator<Item = String>) -> io::Result<()> {
     let port = port(arguments).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, USAGE))?;
-    // Refusals are for the client to see and for the control endpoint to show; nobody tests this process.
+    // The control endpoint shows refusals; there is no test here that a panic could fail.
     let provider = MockProvider::builder().port(port).panic_on_refusals(false).start().await?;
     let mut stdout = io::stdout();
     writeln!(stdout, "{}", provider.base_url())?;
@@ -29,7 +29,7 @@ async fn run(arguments: impl Iterator<Item = String>) -> io::Result<()> {
     tokio::signal::ctrl_c().await
 }
 
-/// The port to listen on, 0 for a free one; none when the arguments are wrong.
+/// The port to listen on, 0 for any free one. `None` if the arguments are invalid.
 fn port(mut arguments: impl Iterator<Item = String>) -> Option<u16> {
     match (arguments.next().as_deref(), arguments.next(), arguments.next()) {
         (None, ..) => Some(0),

@@ -1,6 +1,5 @@
-//! Decides what is done for one answer, as a list of steps; `play` performs it.
-//!
-//! Everything about delays, gates and faults is decided here without any waiting.
+//! Plans one answer as a list of steps, which `playback` performs. Delays, gates and faults are
+//! resolved here, so that this code can be tested without waiting.
 
 use std::time::Duration;
 
@@ -14,15 +13,15 @@ use crate::transcript::Transcript;
 /// One step of an answer's body.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// These bytes go out.
+    /// Sends these bytes.
     Send(Bytes),
-    /// Time passes.
+    /// Waits for this time.
     Pause(Duration),
-    /// The answer stands at a gate.
+    /// Waits at a gate.
     Hold(Gate),
-    /// The connection is dropped.
+    /// Drops the connection.
     Cut,
-    /// Nothing more happens.
+    /// Keeps the connection open without sending anything.
     Hang,
 }
 
@@ -46,7 +45,7 @@ impl StreamEnd {
         }
     }
 
-    /// The deltas that are sent, and the offset at which the answer ends.
+    /// The number of deltas that are sent, and the offset at which the answer ends.
     fn truncation_point(&self, transcript: &Transcript) -> (usize, usize) {
         match *self {
             Self::Complete => (transcript.deltas(), transcript.end()),
@@ -58,15 +57,15 @@ impl StreamEnd {
     }
 }
 
-/// The steps of a streamed answer. `error_event` makes what the wire sends as an error in the stream, from the
-/// number of events before it.
+/// Plans a streamed answer. `error_event` renders the wire's error in the stream from the number of events before
+/// it.
 pub(crate) fn plan_stream(
     transcript: &Transcript,
     reply: &Reply,
     error_event: impl FnOnce(usize) -> Bytes,
 ) -> Vec<Step> {
-    let ending = StreamEnd::from_fault(reply.fault.as_ref());
-    let (last_delta, end) = ending.truncation_point(transcript);
+    let stream_end = StreamEnd::from_fault(reply.fault.as_ref());
+    let (last_delta, end) = stream_end.truncation_point(transcript);
     let delay = Duration::from_millis(reply.delay_ms);
     let mut plan = StreamPlan { transcript, sent: 0, steps: Vec::new() };
     for delta in 0..=last_delta {
@@ -77,14 +76,14 @@ pub(crate) fn plan_stream(
             plan.send_then(transcript.offset_after(delta), Step::Pause(delay));
         }
     }
-    // A gate behind a fault is never reached: the answer is over.
-    if matches!(ending, StreamEnd::Complete | StreamEnd::WithoutEndMark) {
+    // A gate after a fault is never reached, because the answer ends first.
+    if matches!(stream_end, StreamEnd::Complete | StreamEnd::WithoutEndMark) {
         for gate in gates_at(&reply.holds, |after| after > last_delta) {
             plan.send_then(transcript.end_mark(), Step::Hold(gate));
         }
     }
     plan.send_up_to(end);
-    match ending {
+    match stream_end {
         StreamEnd::Complete | StreamEnd::WithoutEndMark => {}
         StreamEnd::Cut(_) => plan.steps.push(Step::Cut),
         StreamEnd::Hang(_) => plan.steps.push(Step::Hang),
@@ -95,7 +94,7 @@ pub(crate) fn plan_stream(
     plan.steps
 }
 
-/// A plan in the making. What lies between two other steps is sent in one piece.
+/// A plan under construction. All bytes between two other steps become a single send.
 struct StreamPlan<'a> {
     transcript: &'a Transcript,
     sent: usize,
@@ -116,7 +115,7 @@ impl StreamPlan<'_> {
     }
 }
 
-/// The steps of an answer that is not streamed.
+/// Plans an answer that is not streamed.
 pub(crate) fn plan_complete(body: &Bytes, reply: &Reply) -> Vec<Step> {
     let mut steps: Vec<Step> = reply.holds.iter().map(|hold| Step::Hold(hold.gate.clone())).collect();
     let half = body.slice(..body.len() / 2);
@@ -130,9 +129,9 @@ pub(crate) fn plan_complete(body: &Bytes, reply: &Reply) -> Vec<Step> {
     steps
 }
 
-/// The gates whose number of deltas satisfies a condition.
-fn gates_at(holds: &[Hold], is_here: impl Fn(usize) -> bool) -> impl Iterator<Item = Gate> {
-    holds.iter().filter(move |hold| is_here(hold.after_deltas)).map(|hold| hold.gate.clone())
+/// The gates whose number of preceding deltas satisfies a condition.
+fn gates_at(holds: &[Hold], condition: impl Fn(usize) -> bool) -> impl Iterator<Item = Gate> {
+    holds.iter().filter(move |hold| condition(hold.after_deltas)).map(|hold| hold.gate.clone())
 }
 
 #[cfg(test)]

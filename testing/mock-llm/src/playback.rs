@@ -15,8 +15,8 @@ use crate::shared::RunningGuard;
 #[error("the script cuts the connection here")]
 struct ScriptedCut;
 
-/// A body that performs the steps. The guard lives as long as the body, so that the provider knows
-/// when a client has left.
+/// Creates a body that performs the steps. The guard lives as long as the body, so that the provider notices when
+/// a client disconnects.
 pub(crate) fn body(steps: Vec<Step>, running: RunningGuard) -> Body {
     let start = (steps.into_iter(), running);
     Body::from_stream(stream::unfold(start, |(mut steps, running)| async move {
@@ -33,8 +33,8 @@ async fn next_item(steps: &mut vec::IntoIter<Step>) -> Option<Result<Bytes, Scri
             Step::Hold(gate) => gate.wait_for_release().await,
             Step::Hang => future::pending().await,
             Step::Cut => {
-                // The server writes what it has only when the body is pending; without this the
-                // bytes before the cut would be lost with the connection.
+                // The server flushes its buffer only while the body is pending. Without this, the bytes before
+                // the cut would be lost with the connection.
                 tokio::task::yield_now().await;
                 return Some(Err(ScriptedCut));
             }

@@ -1,4 +1,4 @@
-//! What a wire is to the rest of the provider, and the form of an error that all wires share.
+//! The interface between the provider and a wire protocol, and the error type that all wires share.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +15,14 @@ use crate::transcript::Transcript;
 
 /// A wire protocol: its rules, its errors and its rendering.
 pub(crate) trait Protocol: Send + Sync + 'static {
-    /// Its name in records.
+    /// Its name in captured requests and refusals.
     const WIRE: Wire;
     /// The response header that carries the request's id.
     const REQUEST_ID_HEADER: &'static str;
-    /// The content type of its streams.
+    /// The content type of its streamed answers.
     const STREAM_TYPE: &'static str = "text/event-stream; charset=utf-8";
 
-    /// The model that a request asks for, and whether for a stream. Most wires say both in the body.
+    /// Reads the requested model, and whether the answer is to be streamed. Most wires have both in the body.
     fn target(_uri: &Uri, body: &Value) -> RequestTarget {
         RequestTarget {
             model: body.get("model").and_then(Value::as_str).unwrap_or_default().to_owned(),
@@ -30,32 +30,32 @@ pub(crate) trait Protocol: Send + Sync + 'static {
         }
     }
 
-    /// Checks the key and the headers that every request needs.
+    /// Checks the API key and the required headers.
     fn authorize(headers: &HeaderMap, keys: &AcceptedKeys) -> Result<(), ApiError>;
 
     /// Checks the request against the wire's rules.
     fn check(request: &IncomingRequest, context: &Context<'_>) -> Result<(), ApiError>;
 
-    /// Renders the answer. The number is that of the request, from which ids are made.
+    /// Renders the answer. `number` is the request's number, from which ids are derived.
     fn answer(request: &IncomingRequest, reply: &Reply, number: u64, settings: &Settings) -> RenderedAnswer;
 
-    /// The request's prompt as the vendor's cache sees it.
+    /// Returns the request's prompt as the vendor's cache sees it.
     fn prompt(request: &IncomingRequest) -> Prompt;
 
-    /// The last text of the user, for [`Block::Echo`](crate::Block::Echo).
+    /// Returns the user's last text, for [`Block::Echo`](crate::Block::Echo).
     fn last_user_text(body: &Value) -> String;
 
-    /// A scripted refusal in the vendor's words.
+    /// Returns a scripted refusal with the vendor's status and message.
     fn refusal(refusal: &Refusal, model: &str) -> ApiError;
 
-    /// The body of an error response.
+    /// Renders the body of an error response.
     fn error_body(error: &ApiError, request_id: &str) -> Value;
 
-    /// An error as the last events of a stream.
-    fn error_event(error: &ApiError, place: &StreamPosition<'_>) -> Bytes;
+    /// Renders an error as the last events of a stream.
+    fn error_event(error: &ApiError, position: &StreamPosition<'_>) -> Bytes;
 }
 
-/// A request, read and parsed.
+/// A received and parsed request.
 #[derive(Debug)]
 pub(crate) struct IncomingRequest {
     pub(crate) uri: Uri,
@@ -66,76 +66,76 @@ pub(crate) struct IncomingRequest {
 }
 
 impl IncomingRequest {
-    /// The model it asks for, empty when there is none.
+    /// The requested model, empty if there is none.
     pub(crate) fn model(&self) -> &str {
         &self.target.model
     }
 
-    /// Whether it asks for a stream.
+    /// Whether the answer is to be streamed.
     pub(crate) fn wants_stream(&self) -> bool {
         self.target.is_streaming
     }
 }
 
-/// What a request asks for.
+/// The model and the form of answer that a request asks for.
 #[derive(Debug)]
 pub(crate) struct RequestTarget {
-    /// The model, empty when there is none.
+    /// The model, empty if there is none.
     pub(crate) model: String,
     pub(crate) is_streaming: bool,
 }
 
-/// Where an error strikes a stream.
+/// The position of an error in a stream.
 #[derive(Debug)]
 pub(crate) struct StreamPosition<'a> {
     pub(crate) request: &'a IncomingRequest,
-    /// The request's number, from which ids are made.
+    /// The request's number, from which ids are derived.
     pub(crate) number: u64,
-    /// The events before the error.
+    /// The number of events before the error.
     pub(crate) events: usize,
 }
 
-/// What a check may look at besides the request.
+/// What a check may use besides the request.
 #[derive(Debug)]
 pub(crate) struct Context<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) issued: &'a IssuedAnswers,
 }
 
-/// A rendered answer, and what of it the client has to bring back.
+/// A rendered answer, and its parts that the client must send back unchanged.
 #[derive(Debug)]
 pub(crate) struct RenderedAnswer {
     pub(crate) answer: AnswerBody,
     pub(crate) issued: Option<IssuedAnswer>,
 }
 
-/// An answer as it will be sent.
+/// The body of an answer.
 #[derive(Debug)]
 pub(crate) enum AnswerBody {
-    /// For a request that asked for a stream.
+    /// A stream.
     Stream(Transcript),
-    /// For one that did not.
+    /// A single JSON value.
     Complete(Value),
 }
 
-/// What the provider accepts beyond the vendors' defaults.
+/// The settings of a provider; see [`MockProviderBuilder`](crate::MockProviderBuilder).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settings {
     pub(crate) keys: AcceptedKeys,
     pub(crate) bind_thinking: bool,
     pub(crate) reasoning_content: bool,
     pub(crate) track_cache: bool,
-    /// The models that Ollama has, all when none are given.
+    /// The models that Ollama has. `None` means any model.
     pub(crate) ollama_models: Option<Vec<String>>,
 }
 
-/// The keys that are accepted.
+/// The accepted API keys.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum AcceptedKeys {
-    /// Any that is not empty.
+    /// Any non-empty key.
     #[default]
     Any,
-    /// This one.
+    /// Only this key.
     Only(String),
 }
 
@@ -148,7 +148,7 @@ impl AcceptedKeys {
     }
 }
 
-/// An error in a vendor's terms; each wire decides how it looks as a body.
+/// An error with the vendor's status and message. Each wire renders it as a body of its own format.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
@@ -158,13 +158,13 @@ pub(crate) struct ApiError {
     pub(crate) param: Option<Box<str>>,
     /// OpenAI only: a stable code.
     pub(crate) code: Option<&'static str>,
-    /// Gemini only: what its clients read the violation and the wait from.
+    /// Gemini only: details from which clients read the violation and the retry delay.
     pub(crate) details: Box<[Value]>,
     pub(crate) headers: BTreeMap<String, String>,
 }
 
 impl ApiError {
-    /// An error without parameter, code and headers.
+    /// Creates an error without parameter, code and headers.
     pub(crate) fn new(status: StatusCode, kind: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             status,
@@ -177,7 +177,7 @@ impl ApiError {
         }
     }
 
-    /// A 400, the answer to nearly every broken rule on every wire.
+    /// Creates a 400, the answer to nearly every violation on every wire.
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
     }

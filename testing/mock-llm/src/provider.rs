@@ -1,4 +1,4 @@
-//! The handle that a test holds.
+//! The handle through which a test scripts and observes the provider.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,8 +15,8 @@ use crate::reply::Reply;
 use crate::server;
 use crate::shared::{Responder, Shared};
 
-/// A running provider. It stops when it is dropped, and the drop panics when a request was refused
-/// that the test has not taken with [`Self::take_refusals`].
+/// A running provider. Dropping it stops the server, and panics if there are refusals that the test has not taken
+/// with [`Self::take_refusals`].
 #[derive(Debug)]
 pub struct MockProvider {
     address: SocketAddr,
@@ -39,51 +39,50 @@ impl MockProvider {
         Self::builder().start().await
     }
 
-    /// A provider with other settings.
+    /// Returns a builder with the default settings.
     pub fn builder() -> MockProviderBuilder {
         MockProviderBuilder { port: 0, settings: Settings::default(), panics_on_refusals: true }
     }
 
-    /// The address without a path, `http://127.0.0.1:PORT`: the base URL of Anthropic's and Gemini's clients and the
-    /// host of Ollama's.
+    /// The address without a path, `http://127.0.0.1:PORT`. It is the base URL for Anthropic's and Gemini's
+    /// clients and the host for Ollama's.
     pub fn base_url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// The base URL of OpenAI's clients for both of its wires, [`Self::base_url`] and `/v1`.
+    /// The base URL for OpenAI's clients, for both of its wires: [`Self::base_url`] and `/v1`.
     pub fn openai_base_url(&self) -> String {
         format!("{}/v1", self.base_url())
     }
 
-    /// The base URL of Gemini's clients; they put `/v1beta` behind it.
+    /// The base URL for Gemini's clients, which append `/v1beta`.
     pub fn gemini_base_url(&self) -> String {
         self.base_url()
     }
 
-    /// The host of Ollama's clients; they put `/api` behind it.
+    /// The host for Ollama's clients, which append `/api`.
     pub fn ollama_base_url(&self) -> String {
         self.base_url()
     }
 
-    /// Adds a reply at the end of the script.
+    /// Appends a reply to the script.
     pub fn enqueue(&self, reply: Reply) {
         self.shared.lock().queue.push_back(reply);
     }
 
-    /// Adds replies at the end of the script.
+    /// Appends replies to the script.
     pub fn enqueue_all(&self, replies: impl IntoIterator<Item = Reply>) {
         self.shared.lock().queue.extend(replies);
     }
 
-    /// Sets the reply for requests that find the script empty; by default the echo.
+    /// Sets the reply for requests that find the script empty. The default is [`Reply::echo`].
     pub fn set_default_reply(&self, reply: Reply) {
         self.shared.lock().default_reply = reply;
     }
 
-    /// Lets `respond` make the reply for each request that finds the script empty, for a test whose order of
-    /// requests nobody knows beforehand. It sees only requests that broke no rule, is called once for each,
-    /// and not under a lock: it may use this handle's shared state, and calls for other requests run beside
-    /// it.
+    /// Makes `respond` compute the reply to each request that finds the script empty, for tests in which the order
+    /// of requests is not known in advance. It is called once for each valid request, without holding a lock: it
+    /// may use this provider, and may run concurrently for several requests.
     ///
     /// ```no_run
     /// # use mock_llm::{Reply, MockProvider};
@@ -98,53 +97,53 @@ impl MockProvider {
         self.shared.lock().responder = Some(Responder(Arc::new(respond)));
     }
 
-    /// The number of scripted replies that no request has asked for yet.
+    /// The number of scripted replies that have not been used yet.
     pub fn pending_replies(&self) -> usize {
         self.shared.lock().queue.len()
     }
 
-    /// All requests in the order in which they came, refused ones too.
+    /// All requests in the order of arrival, including refused ones.
     pub fn requests(&self) -> Vec<CapturedRequest> {
         self.shared.lock().requests.clone()
     }
 
-    /// Forgets the requests so far, for a measurement that sends more than memory should hold.
+    /// Discards the recorded requests, for benchmarks whose requests would use too much memory.
     pub fn clear_requests(&self) {
         self.shared.lock().requests.clear();
     }
 
-    /// Waits until this many requests have come since the start, then gives those that are kept.
+    /// Waits until this many requests have arrived since the start, then returns the recorded ones.
     pub async fn wait_for_requests(&self, count: usize) -> Vec<CapturedRequest> {
         self.shared.wait_for(|progress| progress.received >= count).await;
         self.requests()
     }
 
-    /// Waits until no answer is under way: each was read to its end or its client has left.
+    /// Waits until no answer is in progress: each was read to its end, or its client has disconnected.
     pub async fn wait_until_idle(&self) {
         self.shared.wait_for(|progress| progress.running == 0).await;
     }
 
-    /// The requests that broke a rule. Faults of the script are not among them.
+    /// The requests that violated a rule. Scripted refusals are not among them.
     pub fn refusals(&self) -> Vec<RefusedRequest> {
         self.shared.lock().refusals.clone()
     }
 
-    /// Takes the refusals, for a test that provoked them.
+    /// Takes the refusals, for tests that expect them.
     pub fn take_refusals(&self) -> Vec<RefusedRequest> {
         std::mem::take(&mut self.shared.lock().refusals)
     }
 
-    /// What the vendors' prompt caches did for the requests that were answered, for a provider that was told to
-    /// account for them with [`MockProviderBuilder::track_cache`].
+    /// What the vendors' prompt caches would have done for the answered requests. Empty unless
+    /// [`MockProviderBuilder::track_cache`] is on.
     pub fn cache_stats(&self) -> CacheStats {
         self.shared.lock().cache.stats.clone()
     }
 
-    /// Asserts that no request broke a rule.
+    /// Asserts that no request violated a rule.
     ///
     /// # Panics
     ///
-    /// With the reasons, when one did.
+    /// If one did. The message contains the reasons.
     #[track_caller]
     #[expect(clippy::panic, reason = "an assertion for tests")]
     pub fn assert_no_refusals(&self) {
@@ -168,63 +167,62 @@ impl Drop for MockProvider {
 }
 
 impl MockProviderBuilder {
-    /// Listens on this port instead of a free one.
+    /// Listens on this port instead of any free one.
     #[must_use]
     pub fn port(mut self, port: u16) -> Self {
         self.port = port;
         self
     }
 
-    /// Accepts only this key instead of any that is not empty.
+    /// Accepts only this key instead of any non-empty one.
     #[must_use]
     pub fn api_key(mut self, key: impl Into<String>) -> Self {
         self.settings.keys = AcceptedKeys::Only(key.into());
         self
     }
 
-    /// Refuses an Anthropic thinking block when `system`, `tools` or the messages before it are not
-    /// what they were when the block was made. The newest models do so for accounts created since
-    /// the end of August 2026
+    /// Refuses an Anthropic thinking block if `system`, `tools` or the messages before it have changed since the
+    /// block was issued. The newest models do so for accounts created since the end of August 2026
     /// (<https://platform.claude.com/docs/en/build-with-claude/preserved-thinking>).
     #[must_use]
-    pub fn bind_thinking(mut self, binds: bool) -> Self {
-        self.settings.bind_thinking = binds;
+    pub fn bind_thinking(mut self, enabled: bool) -> Self {
+        self.settings.bind_thinking = enabled;
         self
     }
 
-    /// Sends and accepts `reasoning_content` on the OpenAI wire, as some compatible servers do.
-    /// OpenAI itself has no such field.
+    /// Sends and accepts `reasoning_content` on the Chat Completions wire, as some compatible servers do. OpenAI
+    /// itself has no such field.
     #[must_use]
     pub fn reasoning_content(mut self, enabled: bool) -> Self {
         self.settings.reasoning_content = enabled;
         self
     }
 
-    /// Accounts for the vendors' prompt caches: an answer whose script sets no input tokens reports what its
-    /// vendor's cache would have read and written, with four bytes of JSON for a token. Anthropic's is as its
-    /// documentation has it (<https://platform.claude.com/docs/en/build-with-claude/prompt-caching>), except that
-    /// nothing expires; the others read common prefixes in steps of 128 tokens from 1,024 on.
+    /// Simulates the vendors' prompt caches: an answer whose script does not set input tokens reports what the
+    /// vendor's cache would have read and written, at four bytes of JSON per token. Anthropic's cache follows its
+    /// documentation (<https://platform.claude.com/docs/en/build-with-claude/prompt-caching>), except that nothing
+    /// expires; the others read common prefixes of 1,024 tokens or more in steps of 128 tokens.
     #[must_use]
-    pub fn track_cache(mut self, accounts: bool) -> Self {
-        self.settings.track_cache = accounts;
+    pub fn track_cache(mut self, enabled: bool) -> Self {
+        self.settings.track_cache = enabled;
         self
     }
 
-    /// Lets Ollama have only these models: any other has not been pulled.
+    /// Restricts the Ollama wire to these models: others are reported as not pulled.
     #[must_use]
     pub fn ollama_models<M: Into<String>>(mut self, models: impl IntoIterator<Item = M>) -> Self {
         self.settings.ollama_models = Some(models.into_iter().map(Into::into).collect());
         self
     }
 
-    /// Whether dropping the provider panics on refusals that were not taken; by default it does.
+    /// Sets whether dropping the provider panics if there are refusals that were not taken. The default is `true`.
     #[must_use]
-    pub fn panic_on_refusals(mut self, guards: bool) -> Self {
-        self.panics_on_refusals = guards;
+    pub fn panic_on_refusals(mut self, enabled: bool) -> Self {
+        self.panics_on_refusals = enabled;
         self
     }
 
-    /// Starts the provider.
+    /// Binds the port and starts the provider.
     pub async fn start(self) -> io::Result<MockProvider> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, self.port)).await?;
         let address = listener.local_addr()?;

@@ -1,7 +1,7 @@
-//! What a test scripts: one answer of the model as ordered blocks, and how it is cut into deltas.
+//! A scripted reply: one answer of the model as ordered blocks, and how it is split into deltas.
 //!
-//! A reply knows nothing of a wire; each wire renders it in its vendor's form and leaves out what
-//! the vendor has no form for.
+//! A reply is independent of the wire. Each wire renders it in its vendor's format, and leaves out what the format
+//! cannot express.
 
 use std::time::Duration;
 
@@ -17,15 +17,15 @@ use crate::gate::Gate;
 pub struct Reply {
     /// The content, in the order in which the model produces it.
     pub blocks: Vec<Block>,
-    /// Why the model stopped; by default [`Stop::ToolUse`] after a tool call, else [`Stop::EndTurn`].
+    /// The stop reason. By default [`Stop::ToolUse`] if there is a tool call, otherwise [`Stop::EndTurn`].
     pub stop: Option<Stop>,
-    /// How each block is cut into deltas when the answer is streamed.
+    /// How each block is split into deltas if the answer is streamed.
     pub chunking: Chunking,
-    /// Pause between two deltas of a stream.
+    /// The pause between two deltas of a stream, in milliseconds.
     pub delay_ms: u64,
-    /// Token counts; what is not set is estimated from the request and the blocks.
+    /// The token counts. Those that are not set are estimated from the request and the blocks.
     pub usage: Usage,
-    /// What goes wrong with this answer.
+    /// The fault of this answer, if any.
     pub fault: Option<Fault>,
     #[serde(skip)]
     pub(crate) holds: Vec<Hold>,
@@ -42,23 +42,23 @@ pub(crate) struct Hold {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Block {
-    /// Reasoning that the client may read. Sent only to a client that asked for thinking.
+    /// Readable reasoning. Sent only if the request asked for thinking.
     Thinking {
         /// The reasoning.
         text: String,
     },
-    /// Reasoning that the client must carry without reading it.
+    /// Opaque reasoning, which the client must send back unchanged.
     RedactedThinking,
     /// Text for the user.
     Text {
         /// The text.
         text: String,
     },
-    /// The last text of the user, for scripts that do not care what is said.
+    /// The user's last text, for scripts in which the content does not matter.
     Echo,
     /// A tool call.
     ToolUse {
-        /// The call's id; by default one that this provider has not used before.
+        /// The call's id. By default one that this provider has not used before.
         #[serde(default)]
         id: Option<String>,
         /// The tool's name.
@@ -66,80 +66,80 @@ pub enum Block {
         /// The arguments.
         #[serde(default)]
         input: Value,
-        /// The arguments' text as streamed, for a call cut off in the middle of its JSON. Gemini and Ollama, which
-        /// send calls whole, leave such a call out.
+        /// The text of the arguments as streamed, for a call that is truncated in the middle of its JSON. Gemini
+        /// and Ollama, which send only complete calls, leave it out.
         #[serde(default)]
         raw_input: Option<String>,
     },
 }
 
-/// Why the model stopped.
+/// The reason why the model stopped, with the vendors' names for it.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stop {
-    /// It was done: `end_turn`, `stop`, `completed`, `STOP`.
+    /// The answer is complete: `end_turn`, `stop`, `completed`, `STOP`.
     EndTurn,
-    /// It waits for tool results: `tool_use`, `tool_calls`; elsewhere the same as the end of a turn.
+    /// The model waits for tool results: `tool_use`, `tool_calls`. Elsewhere the same as [`Self::EndTurn`].
     ToolUse,
-    /// It was cut off by the output limit: `max_tokens`, `length`, `max_output_tokens`, `MAX_TOKENS`.
+    /// The output limit was reached: `max_tokens`, `length`, `max_output_tokens`, `MAX_TOKENS`.
     MaxTokens,
-    /// It declined: `refusal`, `content_filter`, `SAFETY`; Ollama has no word for it.
+    /// The model declined: `refusal`, `content_filter`, `SAFETY`. Ollama has no name for it and reports `stop`.
     Refusal,
 }
 
-/// How a block's text is cut into deltas. A delta never splits a character.
+/// How a block's text is split into deltas. A delta never splits a character.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Chunking {
     /// This many characters per delta.
     Chars(usize),
-    /// This many deltas per block, as even as possible; fewer when the block is shorter.
+    /// This many deltas per block, as even as possible. Fewer if the block has fewer characters.
     Deltas(usize),
 }
 
 impl Default for Chunking {
-    /// Four characters, about one token, which is what a vendor's stream looks like.
+    /// Four characters, about one token, as in the vendors' streams.
     fn default() -> Self {
         Self::Chars(4)
     }
 }
 
-/// Token counts of an answer, in Anthropic's sense: `input` does not include what the cache served.
-/// The other wires add the three up for their count of the prompt.
+/// Token counts of an answer, as Anthropic defines them: `input` does not include tokens from the cache. The other
+/// wires report the sum of the three input counts.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Usage {
-    /// Uncached input tokens; by default a quarter of the request's bytes.
+    /// Uncached input tokens. By default a quarter of the request's bytes.
     pub input: Option<u64>,
-    /// Output tokens, reasoning included; by default a quarter of the blocks' characters.
+    /// Output tokens, including reasoning. By default a quarter of the blocks' characters.
     pub output: Option<u64>,
     /// Input tokens read from the prompt cache.
     pub cache_read: u64,
     /// Input tokens written to the prompt cache.
     pub cache_write: u64,
-    /// Reasoning tokens; by default a quarter of the thinking's characters.
+    /// Reasoning tokens. By default a quarter of the thinking's characters.
     pub reasoning: Option<u64>,
-    /// Whether none of it is told, as many servers do that speak Chat Completions.
+    /// Whether no counts are reported in streams, as by many servers that are compatible with Chat Completions.
     pub withheld: bool,
 }
 
 impl Reply {
-    /// An answer without blocks, to be filled by the methods below.
+    /// Creates an answer without blocks, for the methods below to fill.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An answer of one text.
+    /// Creates an answer of one text.
     pub fn from_text(text: impl Into<String>) -> Self {
         Self::new().text(text)
     }
 
-    /// An answer that repeats the last text of the user.
+    /// Creates an answer that repeats the user's last text.
     pub fn echo() -> Self {
         Self::new().block(Block::Echo)
     }
 
-    /// An answer that is only a fault.
+    /// Creates an echo with a fault, for tests in which only the fault matters.
     pub fn from_fault(fault: Fault) -> Self {
         Self::echo().fault(fault)
     }
@@ -169,7 +169,7 @@ impl Reply {
         self.block(Block::Text { text: text.into() })
     }
 
-    /// Adds a tool call with an id of the provider's choice.
+    /// Adds a tool call with a generated id.
     #[must_use]
     pub fn tool_use(self, name: impl Into<String>, input: Value) -> Self {
         self.block(Block::ToolUse { id: None, name: name.into(), input, raw_input: None })
@@ -181,7 +181,7 @@ impl Reply {
         self.block(Block::ToolUse { id: Some(id.into()), name: name.into(), input, raw_input: None })
     }
 
-    /// Adds a tool call whose arguments break off: the text is streamed as it is.
+    /// Adds a tool call with truncated arguments, whose text is streamed as it is.
     #[must_use]
     pub fn truncated_tool_use(self, name: impl Into<String>, raw_input: impl Into<String>) -> Self {
         self.block(Block::ToolUse {
@@ -199,14 +199,14 @@ impl Reply {
         self
     }
 
-    /// Cuts each block into deltas of this many characters.
+    /// Splits each block into deltas of this many characters.
     #[must_use]
     pub fn chars_per_delta(mut self, chars: usize) -> Self {
         self.chunking = Chunking::Chars(chars);
         self
     }
 
-    /// Cuts each block into this many deltas.
+    /// Splits each block into this many deltas.
     #[must_use]
     pub fn deltas(mut self, deltas: usize) -> Self {
         self.chunking = Chunking::Deltas(deltas);
@@ -227,42 +227,42 @@ impl Reply {
         self
     }
 
-    /// Makes the answer go wrong.
+    /// Sets the fault of the answer.
     #[must_use]
     pub fn fault(mut self, fault: Fault) -> Self {
         self.fault = Some(fault);
         self
     }
 
-    /// Holds the answer after this many deltas until the gate is released. An answer with fewer
-    /// deltas is held before its end mark, one that is not streamed before its first byte.
+    /// Holds the answer after this many deltas until the gate is released. An answer with fewer deltas is held
+    /// before its end mark; one that is not streamed is held before its first byte.
     #[must_use]
     pub fn hold(mut self, after_deltas: usize, gate: &Gate) -> Self {
         self.holds.push(Hold { after_deltas, gate: gate.clone() });
         self
     }
 
-    /// The stop reason, derived when the script does not set it.
+    /// The stop reason, derived from the blocks if the script does not set it.
     pub(crate) fn stop_reason(&self) -> Stop {
         let calls_tool = self.blocks.iter().any(|block| matches!(block, Block::ToolUse { .. }));
         self.stop.unwrap_or(if calls_tool { Stop::ToolUse } else { Stop::EndTurn })
     }
 
-    /// The token counts, estimated where the script does not set them. An answer costs at least one
-    /// output token, as the vendors' do.
+    /// The token counts, estimated if the script does not set them. As with the vendors, an answer has at least
+    /// one output token.
     pub(crate) fn token_counts(&self, request_bytes: usize) -> TokenCounts {
-        let (thinking, rest) = self.blocks.iter().fold((0, 0), |(thinking, rest), block| match block {
-            Block::Thinking { text } => (thinking + text.chars().count(), rest),
-            Block::Text { text } => (thinking, rest + text.chars().count()),
+        let (thinking, other) = self.blocks.iter().fold((0, 0), |(thinking, other), block| match block {
+            Block::Thinking { text } => (thinking + text.chars().count(), other),
+            Block::Text { text } => (thinking, other + text.chars().count()),
             Block::ToolUse { input, raw_input, .. } => {
                 let length = raw_input.as_ref().map_or_else(|| input.to_string().len(), String::len);
-                (thinking, rest + length)
+                (thinking, other + length)
             }
-            Block::RedactedThinking | Block::Echo => (thinking, rest),
+            Block::RedactedThinking | Block::Echo => (thinking, other),
         });
         TokenCounts {
             input: self.usage.input.unwrap_or_else(|| estimated_tokens(request_bytes)),
-            output: self.usage.output.unwrap_or_else(|| estimated_tokens(thinking + rest).max(1)),
+            output: self.usage.output.unwrap_or_else(|| estimated_tokens(thinking + other).max(1)),
             cache_read: self.usage.cache_read,
             cache_write: self.usage.cache_write,
             reasoning: self.usage.reasoning.unwrap_or_else(|| estimated_tokens(thinking)),
@@ -270,7 +270,7 @@ impl Reply {
     }
 }
 
-/// The arguments of a tool call as text. A tool without arguments is called with an empty object.
+/// The arguments of a tool call as text. Without arguments, an empty object.
 pub(crate) fn arguments_text(input: &Value, raw_input: Option<&str>) -> String {
     match raw_input {
         Some(raw) => raw.to_owned(),
@@ -279,7 +279,7 @@ pub(crate) fn arguments_text(input: &Value, raw_input: Option<&str>) -> String {
     }
 }
 
-/// Token counts with nothing left open.
+/// Token counts in which every count is set.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TokenCounts {
     pub(crate) input: u64,
@@ -289,7 +289,7 @@ pub(crate) struct TokenCounts {
     pub(crate) reasoning: u64,
 }
 
-/// The usual rule of thumb of four characters per token.
+/// Estimates four characters per token, the usual rule of thumb.
 fn estimated_tokens(characters: usize) -> u64 {
     u64::try_from(characters / 4).unwrap_or(u64::MAX)
 }

@@ -1,6 +1,6 @@
 //! Accepts connections and routes requests.
 //!
-//! The accept loop owns every connection, so that aborting it closes them all, silent ones too.
+//! The accept loop owns all connections, so that aborting it closes them, idle ones too.
 
 use std::sync::Arc;
 
@@ -24,23 +24,23 @@ use crate::openai::OpenAiChat;
 use crate::responses::OpenAiResponses;
 use crate::shared::Shared;
 
-/// Serves until it is aborted.
+/// Serves connections until the task is aborted.
 pub(crate) async fn run(listener: TcpListener, shared: Arc<Shared>) {
     let router = router(shared);
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            // Finished connections are collected here, or the set would grow for ever.
+            // Removes finished connections, or the set would grow forever.
             Some(_) = connections.join_next() => continue,
         };
         let Ok((stream, _)) = accepted else { continue };
-        // Deltas are small and time matters to those who measure; without this they would be
-        // collected by the kernel. A failure changes only the timing.
+        // Without this, the kernel would coalesce small deltas, which would distort latency measurements. A
+        // failure affects only the timing.
         let _ = stream.set_nodelay(true);
         let service = TowerToHyperService::new(router.clone());
         connections.spawn(async move {
-            // The errors here are broken connections, the client's or the script's doing.
+            // Errors are broken connections, caused by the client or by the script.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         });
     }
@@ -62,7 +62,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .with_state(shared)
 }
 
-/// A client that calls anything else is as wrong as one that sends a wrong body.
+/// Refuses unknown paths and methods. They are recorded like invalid bodies.
 async fn unknown_path(State(shared): State<Arc<Shared>>, method: Method, uri: Uri) -> (StatusCode, String) {
     let reason = format!("no wire has {method} {}", uri.path());
     let status = StatusCode::NOT_FOUND;

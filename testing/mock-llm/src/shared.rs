@@ -1,4 +1,4 @@
-//! The state behind a provider: the script, the records and the progress that tests wait for.
+//! The shared state of a provider: the script, the records, and the counters that tests wait for.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,16 +12,16 @@ use crate::issued::IssuedAnswers;
 use crate::protocol::{ApiError, Settings};
 use crate::reply::Reply;
 
-/// State shared by the handle, the handlers and the bodies of running answers.
+/// The state shared by the handle, the handlers and the bodies of running answers.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
-    /// A standard mutex: it is held for short sections and never across an await.
+    /// A standard mutex, because it is held only briefly and never across an await.
     state: Mutex<State>,
     progress: watch::Sender<RequestProgress>,
 }
 
-/// Makes a reply from a request.
+/// Computes a reply from a request.
 #[derive(Clone)]
 pub(crate) struct Responder(pub(crate) Arc<dyn Fn(&CapturedRequest) -> Reply + Send + Sync>);
 
@@ -31,17 +31,17 @@ impl fmt::Debug for Responder {
     }
 }
 
-/// Where the reply to a request comes from.
+/// The source of the reply to a request.
 #[derive(Debug)]
 pub(crate) enum ReplySource {
-    /// The script.
+    /// The script or the default reply.
     Script(Reply),
-    /// A closure, which is called without the lock.
+    /// A closure, which must be called without the lock.
     Responder(Responder, CapturedRequest),
 }
 
 impl ReplySource {
-    /// The reply.
+    /// Returns the reply, and calls the closure if there is one.
     pub(crate) fn resolve(self) -> Reply {
         match self {
             Self::Script(reply) => reply,
@@ -60,7 +60,7 @@ pub(crate) struct State {
     pub(crate) refusals: Vec<RefusedRequest>,
     pub(crate) issued: IssuedAnswers,
     pub(crate) cache: Cache,
-    /// The number of the newest request, from which its ids are made.
+    /// The number of the newest request, from which its ids are derived.
     newest_number: u64,
 }
 
@@ -86,14 +86,13 @@ impl Shared {
         Self { settings, state: Mutex::new(state), progress: watch::Sender::default() }
     }
 
-    /// The state. A test that panicked while it held the lock has left it whole: no section leaves
-    /// a change half done.
+    /// Locks the state. Poisoning is ignored, because no section that holds the lock leaves a change half done.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells waiting tests that a request was captured. Called after the lock is released, so that
-    /// a woken test finds it free.
+    /// Notifies waiting tests that a request was captured. Called after the lock is released, so that a woken test
+    /// does not wait for it.
     pub(crate) fn announce_request(&self) {
         self.progress.send_modify(|progress| progress.received += 1);
     }
@@ -106,26 +105,27 @@ impl Shared {
 
     /// Waits until the counters satisfy a condition.
     pub(crate) async fn wait_for(&self, condition: impl FnMut(&RequestProgress) -> bool) {
-        // The only error is a dropped sender, and it lives in `self`.
+        // The only error is a dropped sender, and the sender is in `self`.
         let _ = self.progress.subscribe().wait_for(condition).await;
     }
 }
 
 impl State {
-    /// Keeps a request and numbers it.
+    /// Records a request and returns its number.
     pub(crate) fn record_request(&mut self, request: CapturedRequest) -> u64 {
         self.requests.push(request);
         self.newest_number += 1;
         self.newest_number
     }
 
-    /// Keeps a refusal by a rule of a wire.
+    /// Records a request that violated a rule of a wire.
     pub(crate) fn record_refusal(&mut self, wire: Wire, error: &ApiError) {
         let status = error.status.as_u16();
         self.refusals.push(RefusedRequest { wire: Some(wire), status, reason: error.message.clone() });
     }
 
-    /// Takes the next reply of the script; if that is empty, what the responder makes of the newest request.
+    /// Takes the next reply of the script. If the script is empty, the responder or the default reply answers the
+    /// newest request.
     pub(crate) fn next_reply(&mut self) -> ReplySource {
         if let Some(reply) = self.queue.pop_front() {
             return ReplySource::Script(reply);
@@ -137,7 +137,7 @@ impl State {
     }
 }
 
-/// Held by an answer while it runs.
+/// RAII guard: an answer counts as running while it is held.
 #[derive(Debug)]
 pub(crate) struct RunningGuard {
     shared: Arc<Shared>,

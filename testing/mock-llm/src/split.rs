@@ -1,11 +1,11 @@
-//! Cuts a block's text into deltas.
+//! Splits a block's text into deltas.
 
 use crate::reply::Chunking;
 
-/// The deltas of a text, in order. An empty text has none.
+/// Returns the deltas of a text in order. An empty text has none.
 pub(crate) fn split(text: &str, chunking: Chunking) -> impl Iterator<Item = &str> {
     let characters = text.chars().count();
-    // Both counts are at least one, so that a script with zero still ends.
+    // Both counts are at least one, so that a script with zero terminates.
     let (deltas, fixed_size) = match chunking {
         Chunking::Chars(size) => (characters.div_ceil(size.max(1)), Some(size.max(1))),
         Chunking::Deltas(count) => (count.max(1).min(characters), None),
@@ -20,7 +20,7 @@ pub(crate) fn split(text: &str, chunking: Chunking) -> impl Iterator<Item = &str
     })
 }
 
-/// The size of one of `parts` shares of `total`; the first ones take the remainder.
+/// The size of one of `parts` shares of `total`. The first shares take the remainder.
 fn share(total: usize, parts: usize, index: usize) -> usize {
     total / parts + usize::from(index < total % parts)
 }

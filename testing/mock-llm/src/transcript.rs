@@ -1,7 +1,7 @@
-//! A stream rendered in advance: all its bytes, and where its deltas and its end mark are.
+//! A stream that is rendered in advance: all its bytes, and the boundaries of its deltas and its end mark.
 //!
-//! Rendering first keeps the provider out of the measurements of those who use it: an answer without
-//! pauses is one chunk of bytes however many deltas it has.
+//! Rendering in advance keeps the provider's cost out of benchmarks: an answer without pauses is a single chunk of
+//! bytes, however many deltas it has.
 
 use std::ops::Range;
 
@@ -13,17 +13,17 @@ use serde_json::Value;
 #[derive(Debug)]
 pub(crate) struct Transcript {
     bytes: Bytes,
-    /// Where the first delta begins, then where each delta ends.
+    /// The start of the first delta, then the end of each delta.
     delta_boundaries: Vec<Boundary>,
     end_mark: Boundary,
 }
 
-/// A place between two events.
+/// A position between two events.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Boundary {
-    /// The bytes before it.
+    /// The number of bytes before it.
     pub(crate) offset: usize,
-    /// The events before it, for the wires that number them.
+    /// The number of events before it, for wires that number them.
     pub(crate) events: usize,
 }
 
@@ -33,12 +33,12 @@ impl Transcript {
         self.delta_boundaries.len().saturating_sub(1)
     }
 
-    /// The place at which `deltas` deltas have been sent; behind the last one it is the end mark.
+    /// The position after `deltas` deltas. If there are fewer, the end mark.
     pub(crate) fn boundary_after(&self, deltas: usize) -> Boundary {
         self.delta_boundaries.get(deltas).copied().unwrap_or(self.end_mark)
     }
 
-    /// The offset of that place.
+    /// The offset of [`Self::boundary_after`].
     pub(crate) fn offset_after(&self, deltas: usize) -> usize {
         self.boundary_after(deltas).offset
     }
@@ -73,7 +73,7 @@ impl TranscriptWriter {
         self.events
     }
 
-    /// Writes an event that is no delta.
+    /// Writes an event that is not a delta.
     pub(crate) fn event(&mut self, name: Option<&str>, data: &impl Serialize) {
         if let Some(name) = name {
             self.bytes.extend_from_slice(b"event: ");
@@ -93,7 +93,7 @@ impl TranscriptWriter {
         self.delta_boundaries.push(self.boundary());
     }
 
-    /// Writes a line of JSON that is a delta, for a wire of lines.
+    /// Writes a line of JSON that is a delta, for wires whose streams are lines.
     pub(crate) fn delta_line(&mut self, data: &impl Serialize) {
         self.open_deltas();
         write_json(&mut self.bytes, data);
@@ -102,7 +102,7 @@ impl TranscriptWriter {
         self.delta_boundaries.push(self.boundary());
     }
 
-    /// Writes the end mark, given as the whole event.
+    /// Writes the end mark, given as a complete event.
     pub(crate) fn finish(mut self, end_mark: impl AsRef<[u8]>) -> Transcript {
         let boundary = self.boundary();
         self.bytes.extend_from_slice(end_mark.as_ref());
@@ -120,14 +120,14 @@ impl TranscriptWriter {
     }
 }
 
-/// One event on its own.
+/// Renders a single event.
 pub(crate) fn single_event(name: Option<&str>, data: &Value) -> Bytes {
     let mut writer = TranscriptWriter::default();
     writer.event(name, data);
     writer.bytes.into()
 }
 
-/// One line of JSON on its own.
+/// Renders a single line of JSON.
 pub(crate) fn single_line(data: &impl Serialize) -> Bytes {
     let mut bytes = Vec::new();
     write_json(&mut bytes, data);
@@ -136,6 +136,6 @@ pub(crate) fn single_line(data: &impl Serialize) -> Bytes {
 }
 
 fn write_json(bytes: &mut Vec<u8>, data: &impl Serialize) {
-    let written = serde_json::to_writer(bytes, data);
-    debug_assert!(written.is_ok(), "events are plain JSON and memory does not fail to be written");
+    let result = serde_json::to_writer(bytes, data);
+    debug_assert!(result.is_ok(), "events are plain JSON, and writing to memory cannot fail");
 }

@@ -1,5 +1,5 @@
-//! The Anthropic wire's rules that need no earlier answer: each is broken once, and the refusal is the
-//! vendor's. Next to them stand requests that look odd and are right.
+//! The rules of the Anthropic wire that do not depend on earlier answers: each rule is violated once, and the
+//! error must be the vendor's. Unusual but valid requests must be accepted.
 
 #![allow(
     clippy::expect_used,
@@ -15,7 +15,7 @@ use common::{
 };
 use serde_json::{Value, json};
 
-/// A message of a role.
+/// A message with this role.
 fn role_message(role: &str, content: impl Into<Value>) -> Value {
     json!({"role": role, "content": content.into()})
 }
@@ -52,7 +52,7 @@ fn messages(rest: &[Value]) -> Value {
     json!({"messages": messages})
 }
 
-/// Sends each request and expects a 400 whose message contains the words, and a record of it.
+/// Sends each request, and expects a 400 whose message contains the words and a recorded refusal.
 async fn assert_refused(cases: Vec<(Value, &str)>) {
     let provider = provider().await;
     for (changes, words) in cases {

@@ -1,4 +1,4 @@
-//! The Anthropic wire: what an answer looks like, streamed and whole.
+//! The answers of the Anthropic wire, streamed and complete.
 
 #![allow(
     clippy::expect_used,
@@ -82,7 +82,7 @@ async fn the_deltas_of_a_stream_add_up_to_the_whole_message() {
     provider.enqueue(rich_reply());
     let body = with_members(thinking_request(), json!({"stream": true}));
     let (text, _) = send_stream(messages_call(&provider, &body)).await;
-    let whole = send_ok(messages_call(&provider, &thinking_request())).await;
+    let answer = send_ok(messages_call(&provider, &thinking_request())).await;
 
     let mut blocks: Vec<Value> = Vec::new();
     let mut input = String::new();
@@ -102,7 +102,7 @@ async fn the_deltas_of_a_stream_add_up_to_the_whole_message() {
         }
     }
     blocks[3]["input"] = serde_json::from_str(&input).unwrap();
-    let content = whole["content"].as_array().unwrap();
+    let content = answer["content"].as_array().unwrap();
     let without_ids = |blocks: &[Value]| {
         let mut blocks = blocks.to_vec();
         for (block, member) in [(0, "signature"), (1, "data"), (3, "id")] {
@@ -112,18 +112,18 @@ async fn the_deltas_of_a_stream_add_up_to_the_whole_message() {
         blocks
     };
     assert_eq!(without_ids(&blocks), without_ids(content));
-    assert_ne!(blocks[0]["signature"], content[0]["signature"], "each answer is signed for itself");
+    assert_ne!(blocks[0]["signature"], content[0]["signature"], "each answer has its own signature");
     assert_ne!(blocks[3]["id"], content[3]["id"]);
-    assert_eq!(whole["stop_reason"], "tool_use");
-    assert_eq!(whole["usage"]["output_tokens"], 20);
+    assert_eq!(answer["stop_reason"], "tool_use");
+    assert_eq!(answer["usage"]["output_tokens"], 20);
 }
 
 #[tokio::test]
 async fn an_empty_script_answers_with_an_echo() {
     let provider = provider().await;
-    let whole = send_ok(messages_call(&provider, &messages_request())).await;
-    assert_eq!(whole["content"], json!([{"type": "text", "text": "hi"}]));
-    assert_eq!(whole["stop_reason"], "end_turn");
+    let answer = send_ok(messages_call(&provider, &messages_request())).await;
+    assert_eq!(answer["content"], json!([{"type": "text", "text": "hi"}]));
+    assert_eq!(answer["stop_reason"], "end_turn");
 }
 
 #[tokio::test]
@@ -137,9 +137,9 @@ async fn thinking_is_shown_as_the_request_asks() {
         (json!({"thinking": {"type": "adaptive", "display": "omitted"}}), Some("")),
     ];
     for (changes, expected) in cases {
-        let whole =
+        let answer =
             send_ok(messages_call(&provider, &with_members(messages_request(), changes.clone()))).await;
-        assert_eq!(whole["content"][0]["thinking"].as_str(), expected, "{changes}");
+        assert_eq!(answer["content"][0]["thinking"].as_str(), expected, "{changes}");
     }
 }
 

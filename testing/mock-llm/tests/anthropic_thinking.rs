@@ -1,4 +1,4 @@
-//! The thinking blocks that a client brings back: as they were issued, or refused.
+//! The thinking blocks that a client sends back: they must be unchanged, or they are refused.
 
 #![allow(
     clippy::expect_used,
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 const MODIFIED: &str =
     "`thinking` or `redacted_thinking` blocks in the latest assistant message cannot be modified";
 
-/// A request that thinks, with the conversation so far.
+/// A request with thinking and this conversation.
 fn thinking_request(messages: &[Value]) -> Value {
     let thinking = json!({"type": "enabled", "budget_tokens": 1024});
     with_members(messages_request(), json!({"thinking": thinking, "messages": messages}))
@@ -30,14 +30,14 @@ fn assistant(content: impl Into<Value>) -> Value {
     json!({"role": "assistant", "content": content.into()})
 }
 
-/// Lets the provider answer the user with these blocks and gives the blocks as they were issued.
+/// Makes the provider answer with this reply, and returns the issued blocks.
 async fn issue_blocks(provider: &MockProvider, reply: Reply) -> Vec<Value> {
     provider.enqueue(reply);
-    let whole = send_ok(messages_call(provider, &thinking_request(&[user("hi")]))).await;
-    whole["content"].as_array().unwrap().clone()
+    let answer = send_ok(messages_call(provider, &thinking_request(&[user("hi")]))).await;
+    answer["content"].as_array().unwrap().clone()
 }
 
-/// The conversation in which an answer's calls are answered.
+/// A conversation with this answer and results for its calls.
 fn with_tool_results(content: &[Value]) -> Vec<Value> {
     let result = |call: &Value| json!({"type": "tool_result", "tool_use_id": call["id"], "content": "done"});
     let calls = content.iter().filter(|block| block["type"] == "tool_use");
@@ -47,11 +47,11 @@ fn with_tool_results(content: &[Value]) -> Vec<Value> {
 async fn assert_refused(provider: &MockProvider, body: &Value, words: &str) {
     let (status, body) = send_json(messages_call(provider, body)).await;
     let message = body["error"]["message"].as_str().unwrap_or_default();
-    assert!(status == 400 && message.contains(words), "{body}\n does not say {words}");
+    assert!(status == 400 && message.contains(words), "{body}\n does not contain {words}");
     provider.take_refusals();
 }
 
-/// Thinking, text, a call, text and redacted thinking.
+/// Thinking, text, a call, thinking, redacted thinking and another call.
 fn interleaved_reply() -> Reply {
     Reply::new()
         .thinking("First.")
@@ -143,12 +143,12 @@ async fn a_turn_with_a_budget_begins_with_thinking() {
     let expected =
         "messages.1.content.0.type: Expected `thinking` or `redacted_thinking`, but found `tool_use`.";
     assert_refused(&provider, &thinking_request(&foreign), expected).await;
-    // Adaptive thinking has no such rule, and neither has a turn that is over.
+    // The rule does not apply to adaptive thinking, nor to completed turns.
     let adaptive = with_members(thinking_request(&foreign), json!({"thinking": {"type": "adaptive"}}));
     send_ok(messages_call(&provider, &adaptive)).await;
-    let mut over = foreign;
-    over.extend([assistant("Done."), user("Thanks.")]);
-    send_ok(messages_call(&provider, &thinking_request(&over))).await;
+    let mut completed = foreign;
+    completed.extend([assistant("Done."), user("Thanks.")]);
+    send_ok(messages_call(&provider, &thinking_request(&completed))).await;
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The account of the vendors' prompt caches: what is read, what is written, and what neither.
+//! The simulated prompt caches of the vendors: the numbers of tokens that are read, written, or neither.
 
 #![allow(
     clippy::expect_used,
@@ -37,13 +37,13 @@ fn user(blocks: &[Value]) -> Value {
     json!({"role": "user", "content": blocks})
 }
 
-/// Sends a Messages request and gives what it read, wrote and paid in full.
+/// Sends a Messages request, and returns the tokens that it read, wrote and paid in full.
 async fn send(provider: &MockProvider, changes: Value) -> (u64, u64, u64) {
     let answer = send_ok(messages_call(provider, &with_members(messages_request(), changes))).await;
-    let used = provider.cache_stats().requests.pop().unwrap();
-    let RequestCacheStats { input, read, written, .. } = used;
+    let stats = provider.cache_stats().requests.pop().unwrap();
+    let RequestCacheStats { input, read, written, .. } = stats;
     let usage = &answer["usage"];
-    assert_eq!(usage["input_tokens"], input, "the answer says what the account has");
+    assert_eq!(usage["input_tokens"], input, "the answer reports the recorded tokens");
     assert_eq!(usage["cache_read_input_tokens"], read);
     assert_eq!(usage["cache_creation_input_tokens"], written);
     (read, written, input)
@@ -53,20 +53,20 @@ async fn send(provider: &MockProvider, changes: Value) -> (u64, u64, u64) {
 async fn a_mark_writes_a_prefix_and_a_later_request_reads_it() {
     let provider = tracking_provider().await;
     let system = json!([marked(text(text_of_tokens(2000)))]);
-    let ask = |question: &str| json!({"system": system, "messages": [user(&[text(question)])]});
-    let (read, written, input) = send(&provider, ask("one?")).await;
+    let request = |question: &str| json!({"system": system, "messages": [user(&[text(question)])]});
+    let (read, written, input) = send(&provider, request("one?")).await;
     assert!(
         read == 0 && (2000..2050).contains(&written) && (1..50).contains(&input),
         "{read} {written} {input}"
     );
-    assert_eq!(send(&provider, ask("two?")).await, (written, 0, input));
-    // A change before the mark loses it all.
-    let other = with_members(ask("one?"), json!({"system": [marked(text(text_of_tokens(2001)))]}));
+    assert_eq!(send(&provider, request("two?")).await, (written, 0, input));
+    // A change before the mark invalidates the whole prefix.
+    let other = with_members(request("one?"), json!({"system": [marked(text(text_of_tokens(2001)))]}));
     assert_eq!(send(&provider, other).await.0, 0);
-    // So does another model.
-    assert_eq!(send(&provider, with_members(ask("one?"), json!({"model": "claude-other"}))).await.0, 0);
+    // Another model has a cache of its own.
+    assert_eq!(send(&provider, with_members(request("one?"), json!({"model": "claude-other"}))).await.0, 0);
     assert_eq!(
-        send(&provider, with_members(ask("one?"), json!({"system": text_of_tokens(2000)}))).await.1,
+        send(&provider, with_members(request("one?"), json!({"system": text_of_tokens(2000)}))).await.1,
         0,
         "no mark, no write"
     );
@@ -105,7 +105,8 @@ async fn short_prefixes_are_not_cached() {
 
 #[tokio::test]
 async fn a_mark_looks_back_twenty_places() {
-    // Nineteen blocks behind the written one it is the twentieth place, twenty behind it is too far.
+    // If 19 blocks follow the written one, it is at the twentieth position of the lookup. With 20 it is too far
+    // away.
     for (more, reads) in [(19, true), (20, false)] {
         let provider = tracking_provider().await;
         let first = text(text_of_tokens(1500));
@@ -154,11 +155,11 @@ async fn what_is_said_about_thinking_belongs_to_the_messages() {
         "max_tokens": 9000, "system": [marked(text(text_of_tokens(1500)))],
         "messages": [user(&[marked(text(text_of_tokens(1500)))])],
     });
-    let (_, whole, _) = send(&provider, request.clone()).await;
+    let (_, total, _) = send(&provider, request.clone()).await;
     let thinking = json!({"thinking": {"type": "enabled", "budget_tokens": 2000}});
     let (read, written, _) = send(&provider, with_members(request, thinking)).await;
     assert!((1500..1600).contains(&read), "the system prompt is read: {read}");
-    assert_eq!(read + written, whole);
+    assert_eq!(read + written, total);
 }
 
 #[tokio::test]
@@ -170,7 +171,7 @@ async fn five_marks_are_refused_and_a_mark_on_the_request_is_one_on_its_last_blo
     assert_eq!(status, 400);
     assert!(error["error"]["message"].as_str().unwrap().contains("A maximum of 4 blocks with cache_control"));
     provider.take_refusals();
-    assert_eq!(provider.cache_stats().requests, [], "what is refused is not billed");
+    assert_eq!(provider.cache_stats().requests, [], "refused requests are not counted");
     let request = marked(json!({"messages": [user(&[text(text_of_tokens(1500))])]}));
     assert!(send(&provider, request.clone()).await.1 > 0);
     assert!(send(&provider, request).await.0 > 0);
@@ -226,16 +227,16 @@ async fn the_other_vendors_read_common_prefixes_in_steps() {
     }
     for (index, call) in calls("Why?").into_iter().enumerate() {
         let answer = send_ok(call).await;
-        if let Some(place) = cached.get(index) {
-            // 1500 tokens and some braces, in whole steps of 128.
-            assert_eq!(answer.pointer(place), Some(&json!(1408)), "{answer}");
+        if let Some(pointer) = cached.get(index) {
+            // 1500 tokens and some JSON syntax, rounded down to a multiple of 128.
+            assert_eq!(answer.pointer(pointer), Some(&json!(1408)), "{answer}");
         }
     }
-    let uses = provider.cache_stats().requests;
-    let reads: Vec<u64> = uses.iter().map(|used| used.read).collect();
+    let requests = provider.cache_stats().requests;
+    let reads: Vec<u64> = requests.iter().map(|request| request.read).collect();
     assert_eq!(reads, [0, 0, 0, 0, 1408, 1408, 1408, 1408]);
-    assert!(uses.iter().all(|used| used.written == 0 && used.input + used.read > 1500));
-    // Another key is another cache.
+    assert!(requests.iter().all(|request| request.written == 0 && request.input + request.read > 1500));
+    // Another key has a cache of its own.
     let keyed = with_members(
         chat_request(),
         json!({"prompt_cache_key": "b", "messages": [{"role": "system", "content": rules}]}),
@@ -254,5 +255,5 @@ async fn a_scripted_usage_is_what_the_answer_says() {
         (&answer["usage"]["input_tokens"], &answer["usage"]["cache_read_input_tokens"]),
         (&json!(5), &json!(7))
     );
-    assert_eq!(provider.cache_stats().requests.len(), 1, "the account goes on");
+    assert_eq!(provider.cache_stats().requests.len(), 1, "the request is still recorded");
 }

@@ -1,4 +1,4 @@
-//! What goes wrong on request, on every wire, without waiting for time to pass.
+//! Scripted faults on every wire. The tests synchronize without sleeping.
 
 #![allow(
     clippy::expect_used,
@@ -33,7 +33,7 @@ fn streamed_calls(provider: &MockProvider) -> [RequestBuilder; 5] {
     ]
 }
 
-/// A call for a whole answer on each wire.
+/// A call for an answer that is not streamed on each wire.
 fn complete_calls(provider: &MockProvider) -> [RequestBuilder; 5] {
     [
         messages_call(provider, &messages_request()),
@@ -44,23 +44,23 @@ fn complete_calls(provider: &MockProvider) -> [RequestBuilder; 5] {
     ]
 }
 
-/// An answer of ten deltas, `0` to `9`.
+/// An answer with ten deltas, `0` to `9`.
 fn digits() -> Reply {
     Reply::from_text("0123456789").chars_per_delta(1)
 }
 
-/// The text that the deltas of a stream carry.
+/// The text of the deltas of a stream.
 fn text_of(stream: &str) -> String {
     let text = |data: Value| {
         let is_done = data["type"] == "response.output_text.done";
-        let places = [
+        let candidates = [
             &data["delta"]["text"],
             &data["choices"][0]["delta"]["content"],
             if is_done { &Value::Null } else { &data["delta"] },
             &data["candidates"][0]["content"]["parts"][0]["text"],
             &data["message"]["content"],
         ];
-        places.iter().find_map(|place| place.as_str()).unwrap_or_default().to_owned()
+        candidates.iter().find_map(|candidate| candidate.as_str()).unwrap_or_default().to_owned()
     };
     let data = |line: &str| serde_json::from_str(line.strip_prefix("data: ").unwrap_or(line)).ok();
     stream.lines().filter_map(data).map(text).collect()
@@ -190,11 +190,11 @@ async fn delays_are_kept() {
     let provider = provider().await;
     provider.enqueue(digits().delay(Duration::from_millis(2)));
     provider.enqueue(digits().fault(Fault::SlowHeaders { delay_ms: 20 }));
-    for (call, least) in streamed_calls(&provider).into_iter().zip([18, 20]) {
+    for (call, min_ms) in streamed_calls(&provider).into_iter().zip([18, 20]) {
         let start = Instant::now();
         let (text, _) = send_stream(call).await;
         assert_eq!(text_of(&text), "0123456789");
-        assert!(start.elapsed() >= Duration::from_millis(least));
+        assert!(start.elapsed() >= Duration::from_millis(min_ms));
     }
 }
 
@@ -224,8 +224,9 @@ async fn refusals_have_the_vendors_statuses_and_bodies() {
         let response = messages_call(&provider, &messages_request()).send().await.unwrap();
         let header =
             |name: &str| response.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
-        let expected_wait = matches!(refusal, Refusal::RateLimited { retry_after_s: Some(_) }).then_some("7");
-        assert_eq!(header("retry-after").as_deref(), expected_wait);
+        let expected_delay =
+            matches!(refusal, Refusal::RateLimited { retry_after_s: Some(_) }).then_some("7");
+        assert_eq!(header("retry-after").as_deref(), expected_delay);
         assert_eq!(header("x-should-retry").is_some(), matches!(refusal, Refusal::Other { .. }));
         assert!(header("request-id").is_some());
         assert_eq!(response.status().as_u16(), anthropic_status);
@@ -254,7 +255,7 @@ async fn an_error_within_a_stream_can_be_chosen() {
         assert!(ended && text.contains(words), "{text}\n lacks {words}");
         assert_eq!((text_of(&text).as_str(), has_end_mark(&text)), ("01", false));
     }
-    // The script's older form, without a reason, still says that the provider is overloaded.
+    // Without a refusal, the error is that the provider is overloaded.
     let fault: Fault = serde_json::from_value(json!({"kind": "error_event_after", "deltas": 1})).unwrap();
     provider.set_default_reply(digits().fault(fault));
     let (text, _) =

@@ -1,5 +1,5 @@
-//! The Gemini wire's rules: each is broken once, and the refusal is the vendor's. Next to them stand requests
-//! that look odd and are right.
+//! The rules of the Gemini wire: each rule is violated once, and the error must be the vendor's. Unusual but valid
+//! requests must be accepted.
 
 #![allow(
     clippy::expect_used,
@@ -15,7 +15,7 @@ use mock_llm::{MockProvider, Reply};
 use reqwest::Client;
 use serde_json::{Value, json};
 
-/// Sends each request and expects a 400 whose message contains the words.
+/// Sends each request, and expects a 400 whose message contains the words.
 async fn assert_refused(cases: Vec<(Value, &str)>) {
     let provider = provider().await;
     for (changes, words) in cases {
@@ -62,7 +62,7 @@ fn contents(rest: &[Value]) -> Value {
 
 #[tokio::test]
 async fn fields() {
-    let of = |role: &str, said: Value| json!({"contents": [parts(role, said)]});
+    let content = |role: &str, values: Value| json!({"contents": [parts(role, values)]});
     let blob = json!([{"inlineData": {"mimeType": "image/png", "data": "%"}}]);
     let both = json!({"thinkingLevel": "low", "thinkingBudget": 5});
     let role = "Please use a valid role: user, model.";
@@ -72,19 +72,22 @@ async fn fields() {
             "Invalid JSON payload received. Unknown name \"messages\": Cannot find field.",
         ),
         (json!({"contents": null}), "* GenerateContentRequest.contents: contents is not specified"),
-        (of("assistant", json!([{"text": "hi"}])), role),
-        (of("system", json!([{"text": "hi"}])), role),
-        (of("user", json!([])), "contents[0].parts: contents.parts must not be empty."),
-        (of("user", json!([{}])), "contents[0].parts[0].data: required oneof field 'data'"),
-        (of("user", json!([{"text": 5}])), "Invalid value at 'contents[0].parts[0].text' (TYPE_STRING), 5"),
-        (of("user", blob), "(TYPE_BYTES), Base64 decoding failed"),
+        (content("assistant", json!([{"text": "hi"}])), role),
+        (content("system", json!([{"text": "hi"}])), role),
+        (content("user", json!([])), "contents[0].parts: contents.parts must not be empty."),
+        (content("user", json!([{}])), "contents[0].parts[0].data: required oneof field 'data'"),
+        (
+            content("user", json!([{"text": 5}])),
+            "Invalid value at 'contents[0].parts[0].text' (TYPE_STRING), 5",
+        ),
+        (content("user", blob), "(TYPE_BYTES), Base64 decoding failed"),
         (thinking(json!({"budget": 5})), "Unknown name \"budget\" at 'generation_config.thinking_config'"),
         (thinking(json!({"thinkingLevel": "some"})), "ThinkingConfig.ThinkingLevel), \"some\""),
         (thinking(both), "only one of thinking budget and thinking level"),
         (json!({"toolConfig": {"functionCallingConfig": {"mode": "ANY"}}}), "without function_declarations"),
     ])
     .await;
-    // Either alphabet of base64, either name of a field, either case of a level.
+    // Both alphabets of Base64, both names of a field, and both cases of a level are accepted.
     assert_accepted(vec![
         json!({"contents": [{"parts": [{"inline_data": {"mime_type": "image/png", "data": "_-8="}}]}]}),
         thinking(json!({"thinking_level": "HIGH", "includeThoughts": false})),
@@ -203,7 +206,7 @@ async fn methods_and_keys() {
     assert_eq!(request.path, "/v1beta/models/gemini-3-test:generateContent");
 }
 
-/// A provider, and the content of an answer that calls two functions.
+/// A provider, and the content of an answer with two calls.
 async fn provider_with_calls() -> (MockProvider, Value) {
     let provider = provider().await;
     let call = |at: &str| json!({"at": at});
@@ -212,7 +215,7 @@ async fn provider_with_calls() -> (MockProvider, Value) {
     (provider, response["candidates"][0]["content"].clone())
 }
 
-/// One response per call of a content.
+/// The responses to the calls of a content.
 fn responses_to(content: &Value) -> Value {
     let response = |part: &Value| {
         let call = &part["functionCall"];
@@ -234,7 +237,7 @@ async fn calls_and_responses_are_paired_turns() {
     let (provider, calls) = provider_with_calls().await;
     let answers = responses_to(&calls);
     let half = parts("user", json!([answers["parts"][0]]));
-    let says = parts("model", json!([{"text": "I look."}]));
+    let model_text = parts("model", json!([{"text": "I look."}]));
     let mut misnamed = answers.clone();
     misnamed["parts"][0]["functionResponse"]["name"] = json!("hear");
     let number =
@@ -246,9 +249,10 @@ async fn calls_and_responses_are_paired_turns() {
     assert_history_refused(&provider, &[calls.clone(), misnamed], "the name and the id of its call").await;
     let after_model =
         "function call turn comes immediately after a user turn or after a function response turn";
-    assert_history_refused(&provider, &[says.clone(), calls.clone(), answers.clone()], after_model).await;
+    assert_history_refused(&provider, &[model_text.clone(), calls.clone(), answers.clone()], after_model)
+        .await;
     let orphans = "function response turn comes immediately after a function call turn";
-    assert_history_refused(&provider, &[says, answers.clone()], orphans).await;
+    assert_history_refused(&provider, &[model_text, answers.clone()], orphans).await;
     send_ok(gemini_call(&provider, &with_members(gemini_request(), contents(&[calls, answers])))).await;
 }
 
@@ -281,10 +285,10 @@ async fn signatures_come_back_on_the_calls_they_were_issued_for() {
         "gemini-3-other:generateContent",
         &with_members(gemini_request(), contents(&[calls.clone(), answers.clone()])),
     );
-    assert_eq!(send_json(other).await.0, 400, "a signature belongs to the model that gave it");
+    assert_eq!(send_json(other).await.0, 400, "a signature is valid only for the model that issued it");
     provider.take_refusals();
 
-    // Earlier turns may lack theirs, the documented dummies stand for none, and older models want none.
+    // Signatures are not required in earlier turns and by older models, and the documented dummies are accepted.
     let later = [
         signed(None),
         answers.clone(),

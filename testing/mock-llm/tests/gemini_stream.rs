@@ -1,4 +1,4 @@
-//! The Gemini wire: what an answer looks like, streamed and whole.
+//! The answers of the Gemini wire, streamed and complete.
 
 #![allow(
     clippy::expect_used,
@@ -33,7 +33,7 @@ fn rich_reply() -> Reply {
         })
 }
 
-/// A part without its signature and id, which no test foretells.
+/// A part without its signature and id, which tests cannot predict.
 fn without_ids(part: &Value) -> Value {
     let mut part = with_members(part.clone(), json!({"thoughtSignature": null}));
     if let Some(call) = part.get_mut("functionCall").and_then(Value::as_object_mut) {
@@ -85,23 +85,23 @@ async fn a_text_is_signed_in_its_last_chunk() {
     let last = events(&text).pop().unwrap().1;
     let part = &last["candidates"][0]["content"]["parts"][0];
     assert!(part["text"] == "" && part["thoughtSignature"].is_string(), "{part}");
-    // It may go back as it came.
+    // The part may be sent back unchanged.
     let model = json!({"role": "model", "parts": [{"text": "Blue."}, part]});
     let user = json!({"role": "user", "parts": [{"text": "hi"}]});
     let body = with_members(gemini_request(), json!({"contents": [user, model, user]}));
     send_ok(gemini_call(&provider, &body)).await;
-    // A model that does not think signs nothing.
+    // A model that does not think adds no signatures.
     let body = with_members(gemini_request(), json!({"generationConfig": null}));
-    let whole = send_ok(gemini_call_of(&provider, "gemini-2.5-test:generateContent", &body)).await;
-    assert_eq!(whole["candidates"][0]["content"]["parts"], json!([{"text": "Blue."}]));
+    let answer = send_ok(gemini_call_of(&provider, "gemini-2.5-test:generateContent", &body)).await;
+    assert_eq!(answer["candidates"][0]["content"]["parts"], json!([{"text": "Blue."}]));
 }
 
 #[tokio::test]
 async fn thoughts_are_shown_when_asked_for() {
     let provider = provider().await;
     provider.set_default_reply(Reply::new().thinking("Hmm.").text("Yes."));
-    let thoughts = |whole: Value| {
-        let parts = whole["candidates"][0]["content"]["parts"].as_array().unwrap().clone();
+    let thoughts = |answer: Value| {
+        let parts = answer["candidates"][0]["content"]["parts"].as_array().unwrap().clone();
         parts.iter().filter(|part| part["thought"] == true).count()
     };
     assert_eq!(thoughts(send_ok(gemini_call(&provider, &gemini_request())).await), 1);
@@ -118,8 +118,8 @@ async fn an_answer_says_why_it_ended() {
         (Reply::new().truncated_tool_use("look", "{\"at\": \"s"), "MALFORMED_FUNCTION_CALL"),
     ] {
         provider.enqueue(reply);
-        let whole = send_ok(gemini_call(&provider, &gemini_request())).await;
-        assert_eq!(whole["candidates"][0]["finishReason"], expected);
+        let answer = send_ok(gemini_call(&provider, &gemini_request())).await;
+        assert_eq!(answer["candidates"][0]["finishReason"], expected);
     }
     provider.enqueue(Reply::from_text("Blue.").fault(Fault::NoEndMark));
     let (text, ended) = send_stream(gemini_stream_call(&provider, &gemini_request())).await;

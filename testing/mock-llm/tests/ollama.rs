@@ -1,4 +1,4 @@
-//! The Ollama wire: its rules, and what an answer looks like, in lines and whole.
+//! The rules of the Ollama wire, and its answers, streamed and complete.
 
 #![allow(
     clippy::expect_used,
@@ -67,7 +67,7 @@ async fn rules() {
         messages(&[call(json!({"at": "sky"})), result, image]),
         json!({"model": "llama3.2", "think": false, "options": {"num_ctx": 8192, "temperature": 0.5}}),
         json!({"model": "gpt-oss", "think": "high"}),
-        // What the server does not know it ignores.
+        // The server ignores unknown members.
         json!({"colour": "red"}),
     ] {
         send_ok(ollama_call(&provider, &with_members(ollama_request(), changes))).await;
@@ -105,7 +105,7 @@ fn rich_reply() -> Reply {
 async fn a_stream_has_the_documented_lines() {
     let provider = provider().await;
     provider.enqueue_all([rich_reply(), rich_reply()]);
-    // Without `stream` it streams.
+    // Without `stream`, the answer is streamed.
     let body = with_members(ollama_request(), json!({"stream": null}));
     let response = ollama_call(&provider, &body).send().await.unwrap();
     assert_eq!(response.headers()["content-type"], "application/x-ndjson");
@@ -127,13 +127,13 @@ async fn a_stream_has_the_documented_lines() {
     assert_eq!((&last["done"], &last["done_reason"]), (&json!(true), &json!("stop")));
     assert_eq!((&last["prompt_eval_count"], &last["eval_count"]), (&json!(13), &json!(20)));
 
-    let whole = send_ok(ollama_call(&provider, &ollama_request())).await;
+    let answer = send_ok(ollama_call(&provider, &ollama_request())).await;
     assert_eq!(
-        (&whole["message"]["thinking"], &whole["message"]["content"]),
+        (&answer["message"]["thinking"], &answer["message"]["content"]),
         (&json!("Hmm."), &json!("I look."))
     );
-    assert_eq!(whole["message"]["tool_calls"].as_array().unwrap().len(), 2);
-    assert_eq!((&whole["done"], &whole["prompt_eval_count"]), (&json!(true), &json!(13)));
+    assert_eq!(answer["message"]["tool_calls"].as_array().unwrap().len(), 2);
+    assert_eq!((&answer["done"], &answer["prompt_eval_count"]), (&json!(true), &json!(13)));
 }
 
 #[tokio::test]
@@ -143,9 +143,9 @@ async fn thinking_and_limits_are_the_requests_and_the_models() {
     for (changes, shows) in
         [(json!({}), true), (json!({"think": false}), false), (json!({"model": "llama3.2"}), false)]
     {
-        let whole = send_ok(ollama_call(&provider, &with_members(ollama_request(), changes.clone()))).await;
-        assert_eq!(whole["message"].get("thinking").is_some(), shows, "{changes}");
-        assert_eq!(whole["done_reason"], "length");
+        let answer = send_ok(ollama_call(&provider, &with_members(ollama_request(), changes.clone()))).await;
+        assert_eq!(answer["message"].get("thinking").is_some(), shows, "{changes}");
+        assert_eq!(answer["done_reason"], "length");
     }
 }
 

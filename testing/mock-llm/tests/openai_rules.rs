@@ -1,5 +1,5 @@
-//! The OpenAI wire's rules: each is broken once, and the refusal is the vendor's. Next to them stand
-//! requests that look odd and are right.
+//! The rules of the Chat Completions wire: each rule is violated once, and the error must be the vendor's. Unusual
+//! but valid requests must be accepted.
 
 #![allow(
     clippy::expect_used,
@@ -40,7 +40,7 @@ fn tool(name: &str, parameters: impl Into<Value>) -> Value {
     json!({"type": "function", "function": {"name": name, "parameters": parameters.into()}})
 }
 
-/// Sends each request and expects a 400 with this parameter whose message contains the words.
+/// Sends each request, and expects a 400 with this parameter whose message contains the words.
 async fn assert_refused(cases: Vec<(Value, &str, &str)>) {
     let provider = provider().await;
     for (changes, param, words) in cases {

@@ -1,4 +1,4 @@
-//! The OpenAI wire: what an answer looks like, streamed and whole.
+//! The answers of the Chat Completions wire, streamed and complete.
 
 #![allow(
     clippy::expect_used,
@@ -43,7 +43,7 @@ async fn a_stream_has_the_documented_chunks() {
     for (name, chunk) in chunks {
         assert_eq!(name, "");
         assert_eq!(chunk["object"], "chat.completion.chunk");
-        assert_eq!(chunk.get("usage"), None, "usage is only for those who ask");
+        assert_eq!(chunk.get("usage"), None, "usage is reported only on request");
     }
     let deltas: Vec<&Value> = chunks.iter().map(|(_, chunk)| &chunk["choices"][0]["delta"]).collect();
     let call = |index: usize, id: &str, name: &str| {
@@ -82,7 +82,7 @@ async fn usage_comes_in_a_chunk_of_its_own_when_asked_for() {
     let (usage, others) = events[..events.len() - 1].split_last().unwrap();
     assert_eq!(usage.1["choices"], json!([]));
     let counts = &usage.1["usage"];
-    assert_eq!(counts["prompt_tokens"], 13, "here the cached tokens are among the prompt's");
+    assert_eq!(counts["prompt_tokens"], 13, "on this wire, the prompt includes cached tokens");
     assert_eq!(counts["total_tokens"], 33);
     assert_eq!(counts["prompt_tokens_details"]["cached_tokens"], 3);
     assert_eq!(counts["completion_tokens_details"]["reasoning_tokens"], 5);
@@ -94,14 +94,14 @@ async fn a_whole_completion_has_content_and_calls() {
     let provider = provider().await;
     provider.enqueue(rich_reply());
     provider.enqueue(Reply::from_text("cut").stop(Stop::MaxTokens));
-    let whole = send_ok(chat_call(&provider, &chat_request())).await;
-    let choice = &whole["choices"][0];
+    let answer = send_ok(chat_call(&provider, &chat_request())).await;
+    let choice = &answer["choices"][0];
     assert_eq!(choice["finish_reason"], "tool_calls");
     assert_eq!(choice["message"]["content"], "I will look.");
     assert_eq!(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"at\":\"sky\"}");
     assert_eq!(choice["message"]["tool_calls"][1]["function"]["arguments"], "{}");
     assert_eq!(choice["message"].get("reasoning_content"), None);
-    assert_eq!(whole["usage"]["prompt_tokens"], 13);
+    assert_eq!(answer["usage"]["prompt_tokens"], 13);
     let cut = send_ok(chat_call(&provider, &chat_request())).await;
     assert_eq!(cut["choices"][0]["finish_reason"], "length");
 }
@@ -110,8 +110,8 @@ async fn a_whole_completion_has_content_and_calls() {
 async fn reasoning_content_is_an_extension_to_be_switched_on() {
     let provider = MockProvider::builder().reasoning_content(true).start().await.unwrap();
     provider.set_default_reply(Reply::new().thinking("Hm.").text("Yes."));
-    let whole = send_ok(chat_call(&provider, &chat_request())).await;
-    assert_eq!(whole["choices"][0]["message"]["reasoning_content"], "Hm.");
+    let answer = send_ok(chat_call(&provider, &chat_request())).await;
+    assert_eq!(answer["choices"][0]["message"]["reasoning_content"], "Hm.");
     let (text, _) =
         send_stream(chat_call(&provider, &with_members(chat_request(), json!({"stream": true})))).await;
     assert!(text.contains("\"reasoning_content\":\"Hm.\""));

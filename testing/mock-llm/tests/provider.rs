@@ -1,4 +1,5 @@
-//! The handle and the process around the wires: keys, records, the guard, the control endpoint.
+//! The provider around the wires: keys, records, the check for refusals when it is dropped, and the process with
+//! its control endpoint.
 
 #![allow(
     clippy::expect_used,
@@ -59,9 +60,9 @@ async fn every_wire_echoes_the_user() {
         (gemini_call(&provider, &gemini_request()), "/candidates/0/content/parts/0/text"),
         (ollama_call(&provider, &ollama_request()), "/message/content"),
     ];
-    for (call, place) in calls {
-        let whole = send_ok(call).await;
-        assert_eq!(whole.pointer(place), Some(&json!("hi")), "{whole}");
+    for (call, pointer) in calls {
+        let answer = send_ok(call).await;
+        assert_eq!(answer.pointer(pointer), Some(&json!("hi")), "{answer}");
     }
     let requests = provider.requests();
     let wires: Vec<Wire> = requests.iter().map(|request| request.wire).collect();
@@ -88,7 +89,7 @@ async fn a_responder_answers_what_finds_the_script_empty() {
     let more = [json!({"role": "assistant", "content": "1"}), json!({"role": "user", "content": "more"})];
     request["messages"].as_array_mut().unwrap().extend(more);
     assert_eq!(text(send_ok(messages_call(&provider, &request)).await), "3");
-    // What breaks a rule never gets as far.
+    // Refused requests do not reach the responder.
     let (status, _) =
         send_json(messages_call(&provider, &with_members(request, json!({"model": null})))).await;
     assert_eq!((status, provider.take_refusals().len()), (400, 1));
@@ -116,8 +117,8 @@ async fn replies_are_given_in_order_and_not_to_refused_requests() {
     send_json(messages_call(&provider, &json!({}))).await;
     provider.take_refusals();
     for (expected, pending) in [("first", 1), ("second", 0), ("hi", 0)] {
-        let whole = send_ok(messages_call(&provider, &messages_request())).await;
-        assert_eq!(whole["content"][0]["text"], expected);
+        let answer = send_ok(messages_call(&provider, &messages_request())).await;
+        assert_eq!(answer["content"][0]["text"], expected);
         assert_eq!(provider.pending_replies(), pending);
     }
 }
@@ -128,8 +129,8 @@ async fn a_body_that_is_no_json_and_an_unknown_path_are_refused() {
     let (status, body) = send_json(messages_call(&provider, &json!(null)).body("{")).await;
     assert_eq!((status, &body["error"]["type"]), (400, &json!("invalid_request_error")));
     assert_eq!(send_json(chat_call(&provider, &json!(null)).body("{")).await.0, 400);
-    let elsewhere = Client::new().get(format!("{}/v1/messages", provider.base_url())).send().await.unwrap();
-    assert_eq!(elsewhere.status(), 404);
+    let unknown = Client::new().get(format!("{}/v1/messages", provider.base_url())).send().await.unwrap();
+    assert_eq!(unknown.status(), 404);
     let reasons: Vec<String> = provider.take_refusals().into_iter().map(|refusal| refusal.reason).collect();
     assert_eq!(reasons.len(), 3);
     assert_eq!(reasons[2], "no wire has GET /v1/messages");
@@ -185,7 +186,7 @@ async fn a_long_stream_is_one_piece() {
     }
 }
 
-/// The process and its control endpoint, ended with the test.
+/// A running process, which is killed when the test ends.
 struct Process(std::process::Child);
 
 impl Drop for Process {
@@ -220,9 +221,9 @@ async fn the_process_is_scripted_through_its_control_endpoint() {
         let call = Client::new().post(format!("{base}/v1/messages")).header("x-api-key", "key");
         call.header("anthropic-version", "2023-06-01").json(&messages_request())
     };
-    let whole = send_ok(call()).await;
+    let answer = send_ok(call()).await;
     assert_eq!(
-        (&whole["content"][0]["text"], &whole["usage"]["output_tokens"]),
+        (&answer["content"][0]["text"], &answer["usage"]["output_tokens"]),
         (&json!("scripted"), &json!(7))
     );
     assert_eq!(send_json(call()).await.0, 429);

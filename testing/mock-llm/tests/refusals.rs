@@ -1,4 +1,4 @@
-//! Scripted refusals: every wire says them in its own words.
+//! Scripted refusals: every wire reports them as its vendor does.
 
 #![allow(
     clippy::expect_used,
@@ -18,7 +18,7 @@ use common::{
 use mock_llm::{Fault, MockProvider, Refusal, Reply};
 use reqwest::RequestBuilder;
 
-/// All refusals with words of their own.
+/// All refusals that have a text of their own on each wire.
 const REFUSALS: [Refusal; 9] = [
     Refusal::RateLimited { retry_after_s: Some(7) },
     Refusal::Overloaded,
@@ -31,7 +31,7 @@ const REFUSALS: [Refusal; 9] = [
     Refusal::BrokenHistory,
 ];
 
-/// The status of each refusal on a wire, and words of its body.
+/// The status of each refusal on a wire, and a part of its body.
 type Expected = [(u16, &'static str); 9];
 
 const MESSAGES: Expected = [
@@ -108,11 +108,11 @@ async fn every_wire_refuses_in_its_own_words() {
         provider.set_default_reply(Reply::from_fault(Fault::refuse(refusal.clone())));
         let expected = [MESSAGES, CHAT, RESPONSES, GEMINI, OLLAMA].map(|wire| wire[index]);
         for (call, (status, words)) in calls(&provider).into_iter().zip(expected) {
-            let (got, body) = send_json(call).await;
+            let (actual, body) = send_json(call).await;
             let text = body.to_string();
             assert!(
-                got == status && text.contains(words),
-                "{refusal:?}: {got} {text}\n and not {status} {words}"
+                actual == status && text.contains(words),
+                "{refusal:?}: {actual} {text}\n and not {status} {words}"
             );
         }
     }
@@ -122,8 +122,8 @@ async fn every_wire_refuses_in_its_own_words() {
 #[tokio::test]
 async fn the_wait_is_in_a_header_except_on_geminis_wire() {
     let provider = provider().await;
-    for (wait, shown) in [(Some(7), Some("7")), (None, None)] {
-        let refusal = Refusal::RateLimited { retry_after_s: wait };
+    for (delay_s, expected) in [(Some(7), Some("7")), (None, None)] {
+        let refusal = Refusal::RateLimited { retry_after_s: delay_s };
         provider.set_default_reply(Reply::from_fault(Fault::refuse(refusal)));
         for (index, call) in calls(&provider).into_iter().enumerate() {
             let response = call.send().await.unwrap();
@@ -131,8 +131,8 @@ async fn the_wait_is_in_a_header_except_on_geminis_wire() {
                 response.headers().get("retry-after").map(|value| value.to_str().unwrap().to_owned());
             let text = response.text().await.unwrap();
             let is_gemini = index == 3;
-            assert_eq!(header.as_deref(), if is_gemini { None } else { shown });
-            assert_eq!(text.contains("retryDelay"), is_gemini && wait.is_some());
+            assert_eq!(header.as_deref(), if is_gemini { None } else { expected });
+            assert_eq!(text.contains("retryDelay"), is_gemini && delay_s.is_some());
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The Responses wire's rules: each is broken once, and the refusal is the vendor's. Next to them stand requests
-//! that look odd and are right.
+//! The rules of the Responses wire: each rule is violated once, and the error must be the vendor's. Unusual but
+//! valid requests must be accepted.
 
 #![allow(
     clippy::expect_used,
@@ -14,7 +14,7 @@ use common::{provider, responses_call, responses_request, send_json, send_ok, wi
 use mock_llm::{MockProvider, Reply};
 use serde_json::{Value, json};
 
-/// Sends each request and expects a 400 with this parameter whose message contains the words.
+/// Sends each request, and expects a 400 with this parameter whose message contains the words.
 async fn assert_refused(cases: Vec<(Value, &str, &str)>) {
     let provider = provider().await;
     for (changes, param, words) in cases {
@@ -142,7 +142,7 @@ async fn items() {
         ),
     ])
     .await;
-    // What no provider issued may come without ids, and calls before all of their outputs.
+    // Items that this provider did not issue may lack ids, and several calls may come before their outputs.
     let other = with_members(call.clone(), json!({"call_id": "d"}));
     let parts = json!([{"type": "input_text", "text": "sky"}]);
     let outputs = [output, json!({"type": "function_call_output", "call_id": "d", "output": parts})];
@@ -152,7 +152,7 @@ async fn items() {
     send_ok(responses_call(&provider, &body)).await;
 }
 
-/// A provider, and the items of an answer with reasoning, a text and a call, with the call's output.
+/// A provider, the items of an answer with reasoning, a text and a call, and the call's output.
 async fn provider_with_answer() -> (MockProvider, Vec<Value>) {
     let provider = provider().await;
     provider.enqueue(Reply::new().thinking("Hm.").text("I look.").tool_use("look", json!({"at": "sky"})));
@@ -163,7 +163,7 @@ async fn provider_with_answer() -> (MockProvider, Vec<Value>) {
     (provider, items)
 }
 
-/// Sends the items to this model and gives the status, the code and the message.
+/// Sends the items to this model, and returns the status, the error code and the message.
 async fn send(provider: &MockProvider, model: &str, items: &[Value]) -> (u16, Value, String) {
     let body = with_members(with_members(responses_request(), input(items)), json!({"model": model}));
     let (status, body) = send_json(responses_call(provider, &body)).await;
@@ -189,8 +189,8 @@ async fn reasoning_comes_back_as_it_was_issued() {
         assert_eq!((status, code), (400, json!("invalid_encrypted_content")));
         assert!(message.contains(words), "{message}");
     }
-    let bare = with_members(reasoning.clone(), json!({"encrypted_content": null}));
-    let (status, _, message) = send(&provider, "gpt-5-test", &[bare, text.clone()]).await;
+    let unencrypted = with_members(reasoning.clone(), json!({"encrypted_content": null}));
+    let (status, _, message) = send(&provider, "gpt-5-test", &[unencrypted, text.clone()]).await;
     assert_eq!(status, 404);
     assert!(message.contains("Items are not persisted when `store` is set to false."), "{message}");
     assert_eq!(provider.take_refusals().len(), 4);
@@ -221,7 +221,7 @@ async fn reasoning_and_what_was_made_of_it_stay_together() {
         assert_eq!((status, &message), (400, expected));
     }
     assert_eq!(provider.take_refusals().len(), 4);
-    // Without their ids they stand for themselves.
+    // Without ids, the items need no reasoning.
     let without_id = |item: &Value| with_members(item.clone(), json!({"id": null}));
     let history = [without_id(text), without_id(call), output.clone()];
     assert_eq!(send(&provider, "gpt-5-test", &history).await.0, 200);

@@ -1,4 +1,4 @@
-//! The Responses wire: what an answer looks like, streamed and whole.
+//! The answers of the Responses wire, streamed and complete.
 
 #![allow(
     clippy::expect_used,
@@ -49,30 +49,32 @@ async fn a_stream_has_the_documented_events() {
     for (number, (name, data)) in events.iter().enumerate() {
         assert_eq!((&data["type"], &data["sequence_number"]), (&json!(name), &json!(number)));
     }
-    let of = |wanted: &str| {
+    let events_named = |wanted: &str| {
         events.iter().filter(|(name, _)| name == wanted).map(|(_, data)| data).collect::<Vec<_>>()
     };
-    let joined =
-        |wanted: &str| of(wanted).iter().map(|data| data["delta"].as_str().unwrap()).collect::<String>();
-    assert_eq!(joined("response.reasoning_summary_text.delta"), "Hmm.");
-    assert_eq!(joined("response.output_text.delta"), "I look.");
-    assert_eq!(joined("response.function_call_arguments.delta"), "{\"at\":\"sky\"}");
+    let joined_deltas = |wanted: &str| {
+        events_named(wanted).iter().map(|data| data["delta"].as_str().unwrap()).collect::<String>()
+    };
+    assert_eq!(joined_deltas("response.reasoning_summary_text.delta"), "Hmm.");
+    assert_eq!(joined_deltas("response.output_text.delta"), "I look.");
+    assert_eq!(joined_deltas("response.function_call_arguments.delta"), "{\"at\":\"sky\"}");
 
-    // The last event has all items, as the events of the items' ends have them.
-    let ends: Vec<&Value> = of("response.output_item.done").iter().map(|data| &data["item"]).collect();
-    let response = &of("response.completed")[0]["response"];
+    // The last event has all items as in the events that end them.
+    let ends: Vec<&Value> =
+        events_named("response.output_item.done").iter().map(|data| &data["item"]).collect();
+    let response = &events_named("response.completed")[0]["response"];
     assert_eq!(response["output"].as_array().unwrap().iter().collect::<Vec<_>>(), ends);
-    // What opens a reasoning item is not yet what a client has to bring back.
-    let opening = &of("response.output_item.added")[0]["item"]["encrypted_content"];
+    // The encrypted content at the start of an item is not yet the one that the client must send back.
+    let opening = &events_named("response.output_item.added")[0]["item"]["encrypted_content"];
     assert!(opening.is_string() && opening != &ends[0]["encrypted_content"]);
 
-    let whole = send_ok(responses_call(&provider, &responses_request())).await;
-    let counts = &whole["usage"];
+    let answer = send_ok(responses_call(&provider, &responses_request())).await;
+    let counts = &answer["usage"];
     assert_eq!((&counts["input_tokens"], &counts["output_tokens"]), (&json!(13), &json!(20)));
     assert_eq!(counts["input_tokens_details"]["cached_tokens"], 3);
     assert_eq!(counts["output_tokens_details"]["reasoning_tokens"], 5);
-    assert_eq!((&whole["status"], &whole["object"]), (&json!("completed"), &json!("response")));
-    assert_eq!(whole["output"][2]["call_id"], "call_a");
+    assert_eq!((&answer["status"], &answer["object"]), (&json!("completed"), &json!("response")));
+    assert_eq!(answer["output"][2]["call_id"], "call_a");
 }
 
 #[tokio::test]
@@ -80,25 +82,25 @@ async fn reasoning_is_shown_as_far_as_it_was_asked_for() {
     let provider = provider().await;
     provider.set_default_reply(Reply::new().thinking("Hmm.").redacted_thinking().text("Yes."));
     let plain = with_members(responses_request(), json!({"include": null, "reasoning": null}));
-    let whole = send_ok(responses_call(&provider, &plain)).await;
+    let answer = send_ok(responses_call(&provider, &plain)).await;
     assert_eq!(
-        (&whole["output"][0]["summary"], whole["output"][0].get("encrypted_content")),
+        (&answer["output"][0]["summary"], answer["output"][0].get("encrypted_content")),
         (&json!([]), None)
     );
-    let asked = send_ok(responses_call(&provider, &responses_request())).await;
-    assert_eq!(asked["output"][0]["summary"], json!([{"type": "summary_text", "text": "Hmm."}]));
-    assert_eq!(asked["output"][1]["summary"], json!([]));
-    assert!(asked["output"][1]["encrypted_content"].is_string());
+    let detailed = send_ok(responses_call(&provider, &responses_request())).await;
+    assert_eq!(detailed["output"][0]["summary"], json!([{"type": "summary_text", "text": "Hmm."}]));
+    assert_eq!(detailed["output"][1]["summary"], json!([]));
+    assert!(detailed["output"][1]["encrypted_content"].is_string());
 }
 
 #[tokio::test]
 async fn a_cut_answer_is_incomplete() {
     let provider = provider().await;
     provider.set_default_reply(Reply::from_text("cut").stop(Stop::MaxTokens));
-    let whole = send_ok(responses_call(&provider, &responses_request())).await;
-    assert_eq!(whole["status"], "incomplete");
-    assert_eq!(whole["incomplete_details"], json!({"reason": "max_output_tokens"}));
-    assert_eq!(whole["output"][0]["status"], "incomplete");
+    let answer = send_ok(responses_call(&provider, &responses_request())).await;
+    assert_eq!(answer["status"], "incomplete");
+    assert_eq!(answer["incomplete_details"], json!({"reason": "max_output_tokens"}));
+    assert_eq!(answer["output"][0]["status"], "incomplete");
     let body = with_members(responses_request(), json!({"stream": true}));
     let (text, _) = send_stream(responses_call(&provider, &body)).await;
     assert_eq!(events(&text).pop().unwrap().0, "response.incomplete");

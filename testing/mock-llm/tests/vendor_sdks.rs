@@ -1,8 +1,7 @@
-//! The provider against the vendors' own Python SDKs, see `vendor_sdks/check.py`.
+//! Runs the vendors' own Python SDKs against the provider, see `vendor_sdks/check.py`.
 //!
-//! Needs an interpreter that has `vendor_sdks/requirements.txt` installed, named by
-//! `ROUNDHOUSE_TEST_PYTHON`; without the SDKs the test skips itself and says so, unless
-//! `ROUNDHOUSE_REQUIRE_ALL=1` makes that a failure.
+//! `ROUNDHOUSE_TEST_PYTHON` names an interpreter in which `vendor_sdks/requirements.txt` is installed. Without the
+//! SDKs, the test is skipped with a message, or fails if `ROUNDHOUSE_REQUIRE_ALL=1`.
 
 use std::env;
 use std::io::{self, Write as _};
@@ -10,12 +9,12 @@ use std::io::{self, Write as _};
 use mock_llm::MockProvider;
 use tokio::process::Command;
 
-/// What `check.py` exits with when an SDK cannot be imported.
+/// The exit code of `check.py` if an SDK cannot be imported.
 const SDK_MISSING: i32 = 77;
 
 #[tokio::test]
 async fn the_vendors_sdks_understand_the_provider() {
-    // The script provokes refusals, and checks them itself.
+    // The script causes refusals on purpose, and checks them itself.
     let provider = MockProvider::builder().panic_on_refusals(false).start().await.unwrap();
     let python = env::var("ROUNDHOUSE_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vendor_sdks/check.py");
@@ -34,7 +33,7 @@ async fn the_vendors_sdks_understand_the_provider() {
             Ok("1"),
             "the SDKs are required: {missing}"
         );
-        // Past the test harness, which would show it to nobody.
+        // Bypasses the test harness, which would capture the output.
         writeln!(io::stderr().lock(), "skipped: the vendors' SDKs cannot be used: {missing}").unwrap();
         return;
     }

@@ -1,4 +1,4 @@
-//! The attempts, by what they aim at.
+//! The attempts, grouped by target.
 
 mod files;
 mod kernel;
@@ -8,19 +8,25 @@ mod sockets;
 
 use crate::{Attempt, AttemptError, Control, Mechanism, Target};
 
-/// All of them.
+/// Returns the attempts of all groups.
 pub fn all_attempts() -> Vec<Attempt> {
     [files::ALL, processes::ALL, sockets::ALL, kernel::ALL, limits::ALL].concat()
 }
 
-/// What an attempt does.
+/// The code of an attempt. Returns what it obtained.
 type AttemptFn = fn(&Target) -> Result<String, AttemptError>;
 
-/// An attempt as most are.
-const fn attempt(name: &'static str, tries: &'static str, mechanism: Mechanism, run: AttemptFn) -> Attempt {
+/// An attempt with the usual settings: it succeeds without a sandbox, and runs with the network off and the
+/// default limits.
+const fn attempt(
+    name: &'static str,
+    description: &'static str,
+    mechanism: Mechanism,
+    run: AttemptFn,
+) -> Attempt {
     Attempt {
         name,
-        description: tries,
+        description,
         mechanism,
         control: Control::Succeeds,
         needs_network: false,

@@ -1,5 +1,5 @@
-//! Where attempts run: a brain beside a workspace, an engine that has it open, a daemon with its sockets, another
-//! user's folder. Detects side effects afterwards.
+//! The environment of an attempt: a brain next to a workspace, a mock engine that has the brain open, a daemon
+//! with its sockets, and another user's folder. It runs the attempt and detects side effects afterwards.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
@@ -19,10 +19,10 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::{Attempt, BROKE_OUT, Mechanism, NOT_APPLICABLE, REFUSED};
 
-/// What the brain says.
+/// The content of the brain, and of the hidden file of the catalog.
 pub const SECRET: &str = "the brain's secret";
 
-/// How much of an attempt's output is kept.
+/// The maximum size of an attempt's output that is kept.
 const MAX_OUTPUT_BYTES: usize = 4096;
 
 /// The programs that the attempts need, copied to where a sandboxed program may read them.
@@ -32,15 +32,15 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Out of the program that tries the attempts.
+    /// Copies `executable`, which runs the attempts, once as it is and once as a set-user-id program.
     ///
     /// # Errors
-    /// Files cannot be copied.
-    pub fn new(breakout: &Path) -> io::Result<Self> {
+    /// The files cannot be copied.
+    pub fn new(executable: &Path) -> io::Result<Self> {
         let programs = Self { folder: tempfile::tempdir()? };
         fs::set_permissions(programs.folder.path(), Permissions::from_mode(0o755))?;
-        fs::copy(breakout, programs.attempt_program())?;
-        fs::copy(breakout, programs.setuid_program())?;
+        fs::copy(executable, programs.attempt_program())?;
+        fs::copy(executable, programs.setuid_program())?;
         fs::set_permissions(programs.setuid_program(), Permissions::from_mode(0o4755))?;
         Ok(programs)
     }
@@ -57,11 +57,11 @@ impl Programs {
 /// The result of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It was stopped, in this way.
+    /// It was stopped. The text says how.
     Stopped(String),
-    /// It succeeded, in this.
+    /// It succeeded. The text says what it obtained or changed.
     BrokeOut(String),
-    /// It cannot be tried, for this reason.
+    /// It proves nothing. The text says why.
     NotApplicable(String),
 }
 
@@ -72,16 +72,16 @@ pub struct TestEnvironment<'a> {
     home: TempDir,
     engine: MockEngine,
     daemon: MockDaemon,
-    /// Open without being closed on exec, as by accident.
+    /// A file descriptor without close-on-exec, which the program must not inherit.
     _leaked: File,
     brain_state: (u32, i64, u64),
 }
 
 impl<'a> TestEnvironment<'a> {
-    /// Sets one up.
+    /// Sets up the files, the mock engine and the daemon.
     ///
     /// # Errors
-    /// Something cannot be made.
+    /// A file, process or socket cannot be created.
     pub fn new(programs: &'a Programs) -> io::Result<Self> {
         let home = tempfile::tempdir()?;
         let path = home.path();
@@ -96,17 +96,17 @@ impl<'a> TestEnvironment<'a> {
         fs::set_permissions(path.join("other"), Permissions::from_mode(0o700))?;
         let leaked = File::open(path.join("brain.db"))?;
         rustix::io::fcntl_setfd(&leaked, FdFlags::empty())?;
-        let victim = MockEngine::start(programs, path)?;
+        let engine = MockEngine::start(programs, path)?;
         let daemon = MockDaemon::start(path)?;
-        let brain = file_state(&path.join("brain.db"))?;
-        Ok(Self { programs, home, engine: victim, daemon, _leaked: leaked, brain_state: brain })
+        let brain_state = file_state(&path.join("brain.db"))?;
+        Ok(Self { programs, home, engine, daemon, _leaked: leaked, brain_state })
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.home.path().join(name)
     }
 
-    /// Returns a sandbox over the workspace.
+    /// Returns a sandbox for the workspace.
     pub fn sandbox(&self, helper: HelperCommand) -> Sandbox {
         Sandbox::new(Settings {
             helper,
@@ -117,7 +117,7 @@ impl<'a> TestEnvironment<'a> {
         })
     }
 
-    /// How an attempt is started.
+    /// The command line of an attempt.
     fn argv(&self, attempt: &Attempt) -> Vec<String> {
         let target = [
             ("brain", self.path("brain.db").display().to_string()),
@@ -133,14 +133,15 @@ impl<'a> TestEnvironment<'a> {
             ("port6", self.daemon.port6.to_string()),
             ("set_user_id", self.programs.setuid_program().display().to_string()),
         ];
-        let start =
+        let command =
             [self.programs.attempt_program().display().to_string(), "attempt".into(), attempt.name.into()];
-        start.into_iter().chain(target.map(|(name, value)| format!("{name}={value}"))).collect()
+        command.into_iter().chain(target.map(|(name, value)| format!("{name}={value}"))).collect()
     }
 
-    /// Runs it in the sandbox.
+    /// Runs an attempt in the sandbox.
     ///
-    /// # Errors The sandbox failed.
+    /// # Errors
+    /// The sandbox failed.
     pub async fn run_sandboxed(&self, sandbox: &Sandbox, attempt: &Attempt) -> Result<Verdict, String> {
         let command = sandbox::Command {
             argv: self.argv(attempt).into_iter().map(Into::into).collect(),
@@ -152,36 +153,41 @@ impl<'a> TestEnvironment<'a> {
         let mut child = sandbox.start(command).await.map_err(|error| error.to_string())?;
         drop(child.stdin.take());
         let (out, err) = tokio::join!(drain(child.stdout.take()), drain(child.stderr.take()));
-        let ended = child.wait().await.map_err(|error| error.to_string())?;
-        Ok(self.verdict(attempt, ended, &format!("{out}{err}")))
+        let status = child.wait().await.map_err(|error| error.to_string())?;
+        Ok(self.verdict(attempt, status, &format!("{out}{err}")))
     }
 
-    /// Runs it without a sandbox.
+    /// Runs an attempt without a sandbox.
     ///
-    /// # Errors It cannot be started.
+    /// # Errors
+    /// The attempt cannot be started.
     pub fn run_unconfined(&self, attempt: &Attempt) -> io::Result<Verdict> {
         let argv = self.argv(attempt);
         let (program, arguments) = argv.split_first().ok_or(ErrorKind::InvalidInput)?;
-        let output = Command::new(program)
+        let result = Command::new(program)
             .args(arguments)
             .current_dir(self.path("workspace"))
             .env("ENGINE_KEY", "secret key")
             .output()?;
-        let said =
-            String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        let left = self.surviving_processes();
-        for pid in &left {
-            // One of them may be gone with another.
+        let output =
+            String::from_utf8_lossy(&result.stdout).into_owned() + &String::from_utf8_lossy(&result.stderr);
+        let survivors = self.surviving_processes();
+        for pid in &survivors {
+            // It may have exited in the meantime.
             let _ = rustix::process::kill_process(*pid, rustix::process::Signal::KILL);
         }
-        let code = output.status.code().unwrap_or(-1);
+        let code = result.status.code().unwrap_or(-1);
         if attempt.mechanism == Mechanism::HelperCleanup {
-            return Ok(if left.is_empty() { Verdict::Stopped(said) } else { Verdict::BrokeOut(said) });
+            return Ok(if survivors.is_empty() {
+                Verdict::Stopped(output)
+            } else {
+                Verdict::BrokeOut(output)
+            });
         }
         Ok(match u8::try_from(code) {
-            Ok(BROKE_OUT) => Verdict::BrokeOut(said),
-            Ok(NOT_APPLICABLE) => Verdict::NotApplicable(said),
-            _ => Verdict::Stopped(said),
+            Ok(BROKE_OUT) => Verdict::BrokeOut(output),
+            Ok(NOT_APPLICABLE) => Verdict::NotApplicable(output),
+            _ => Verdict::Stopped(output),
         })
     }
 
@@ -198,26 +204,27 @@ impl<'a> TestEnvironment<'a> {
     }
 
     /// The result of an attempt in the sandbox: its own report, unless a side effect contradicts it.
-    fn verdict(&self, attempt: &Attempt, ended: ExitStatus, said: &str) -> Verdict {
+    fn verdict(&self, attempt: &Attempt, status: ExitStatus, output: &str) -> Verdict {
         if let Some(effect) = self.side_effect() {
             return Verdict::BrokeOut(effect);
         }
-        let code = match ended {
+        let code = match status {
             ExitStatus::Exited(code) => u8::try_from(code).ok(),
             ExitStatus::Signalled(signal) => return Verdict::Stopped(format!("ended by signal {signal}")),
-            ExitStatus::OverLimit(excess) => return Verdict::Stopped(format!("too much: {excess:?}")),
+            ExitStatus::OverLimit(limit) => return Verdict::Stopped(format!("exceeded a limit: {limit:?}")),
         };
         match code {
             Some(BROKE_OUT) if attempt.mechanism == Mechanism::HelperCleanup => {
-                Verdict::Stopped("nothing is left".into())
+                Verdict::Stopped("no process is left".into())
             }
-            Some(BROKE_OUT) => Verdict::BrokeOut(said.to_owned()),
-            Some(REFUSED) if is_expected(attempt.mechanism, said) => Verdict::Stopped(said.to_owned()),
-            Some(REFUSED) => {
-                Verdict::NotApplicable(format!("it failed, but not as one that is stopped does: {said}"))
-            }
-            Some(NOT_APPLICABLE) => Verdict::NotApplicable(said.to_owned()),
-            other => Verdict::NotApplicable(format!("it ended with {other:?}: {said}")),
+            Some(BROKE_OUT) => Verdict::BrokeOut(output.to_owned()),
+            Some(REFUSED) if is_expected(attempt.mechanism, output) => Verdict::Stopped(output.to_owned()),
+            Some(REFUSED) => Verdict::NotApplicable(format!(
+                "it failed, but not with an error of {:?}: {output}",
+                attempt.mechanism
+            )),
+            Some(NOT_APPLICABLE) => Verdict::NotApplicable(output.to_owned()),
+            other => Verdict::NotApplicable(format!("it exited with {other:?}: {output}")),
         }
     }
 
@@ -225,12 +232,12 @@ impl<'a> TestEnvironment<'a> {
     fn side_effect(&self) -> Option<String> {
         let brain = self.path("brain.db");
         if fs::read_to_string(&brain).ok().as_deref() != Some(SECRET) {
-            return Some("the brain is another".into());
+            return Some("the brain's content has changed".into());
         }
-        let (mode, written, links) = self.brain_state;
-        // A time that was put right is a later one.
-        if !file_state(&brain).is_ok_and(|now| now.0 == mode && now.1 >= written && now.2 == links) {
-            return Some("the brain's mode, time or links are others".into());
+        let (mode, modified, links) = self.brain_state;
+        // The helper restores a changed time to a later one.
+        if !file_state(&brain).is_ok_and(|now| now.0 == mode && now.1 >= modified && now.2 == links) {
+            return Some("the brain's mode, time or link count has changed".into());
         }
         if fs::read_dir(self.path("outside")).map_or(1, Iterator::count) > 0 {
             return Some("there are files outside".into());
@@ -238,11 +245,11 @@ impl<'a> TestEnvironment<'a> {
         if !self.engine.is_healthy() {
             return Some("the engine is dead or stopped".into());
         }
-        if let Some(received_datagram) = self.daemon.received_datagram() {
-            return Some(received_datagram);
+        if let Some(effect) = self.daemon.received_datagram() {
+            return Some(effect);
         }
-        let left = self.surviving_processes();
-        (!left.is_empty()).then(|| format!("{} processes are left behind", left.len()))
+        let survivors = self.surviving_processes();
+        (!survivors.is_empty()).then(|| format!("{} processes are left behind", survivors.len()))
     }
 
     /// Processes whose command line names this environment's workspace.
@@ -260,31 +267,31 @@ impl<'a> TestEnvironment<'a> {
     }
 }
 
-/// Whether a refusal is what the thing that stops it gives: another error would say that the attempt is
-/// wrong.
-fn is_expected(by: Mechanism, said: &str) -> bool {
-    let errors: &[i32] = match by {
+/// Whether a refusal has an error of the mechanism that should stop the attempt. Another error means that the
+/// attempt itself is wrong.
+fn is_expected(mechanism: Mechanism, output: &str) -> bool {
+    let errors: &[i32] = match mechanism {
         Mechanism::LandlockFiles | Mechanism::LandlockDomain => {
             &[libc::EACCES, libc::EXDEV, libc::EROFS, libc::EPERM]
         }
         Mechanism::LandlockScopes => &[libc::EPERM],
         Mechanism::Seccomp => &[libc::EPERM, libc::EACCES, libc::ENOSYS, libc::EOPNOTSUPP],
-        Mechanism::MetadataGuard => return said.contains("(os error 30)") || said.contains("put right"),
+        Mechanism::MetadataGuard => return output.contains("(os error 30)") || output.contains("restored"),
         Mechanism::Privileges
         | Mechanism::CleanedEnvironment
         | Mechanism::Limit(_)
         | Mechanism::HelperCleanup => return true,
     };
-    errors.iter().any(|error| said.contains(&format!("(os error {error})")))
+    errors.iter().any(|error| output.contains(&format!("(os error {error})")))
 }
 
-/// The mode, the time and the links of a file.
+/// The mode, modification time and link count of a file.
 fn file_state(path: &Path) -> io::Result<(u32, i64, u64)> {
-    let about = fs::metadata(path)?;
-    Ok((about.mode(), about.mtime(), about.nlink()))
+    let metadata = fs::metadata(path)?;
+    Ok((metadata.mode(), metadata.mtime(), metadata.nlink()))
 }
 
-/// Reads to the end, and keeps the beginning.
+/// Reads a pipe to its end, and returns its first [`MAX_OUTPUT_BYTES`].
 async fn drain(pipe: Option<impl AsyncRead + Unpin>) -> String {
     let mut kept = Vec::new();
     let mut buffer = vec![0; 64 << 10];
@@ -296,7 +303,7 @@ async fn drain(pipe: Option<impl AsyncRead + Unpin>) -> String {
     String::from_utf8_lossy(&kept).into_owned()
 }
 
-/// A process that stands for an engine: it has the brain open and a key in its environment.
+/// A process that stands in for an engine: it has the brain open and a key in its environment and memory.
 #[derive(Debug)]
 struct MockEngine {
     process: Child,
@@ -332,13 +339,13 @@ impl MockEngine {
 
 impl Drop for MockEngine {
     fn drop(&mut self) {
-        // It may be gone: that is what attempts are for.
+        // An attempt may have killed it.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// A daemon that answers whoever reaches one of its sockets.
+/// A daemon that answers on its stream sockets and records datagrams.
 #[derive(Debug)]
 struct MockDaemon {
     name: String,
@@ -363,12 +370,12 @@ impl MockDaemon {
         let datagrams = UdpSocket::bind(("127.0.0.1", port))?;
         datagrams.set_nonblocking(true)?;
         for listener in [by_path, by_name] {
-            // It lives as long as the suite, and costs a thread.
+            // The thread lives until the process exits.
             std::thread::spawn(move || {
-                for received_datagram in listener.incoming().flatten() {
-                    let mut received_datagram = received_datagram;
-                    // A guest that leaves early is a guest all the same.
-                    let _ = received_datagram.write_all(b"welcome");
+                for connection in listener.incoming().flatten() {
+                    let mut connection = connection;
+                    // The client may have closed the connection.
+                    let _ = connection.write_all(b"welcome");
                 }
             });
         }
@@ -378,7 +385,7 @@ impl MockDaemon {
         Ok(Self { name, port, port6, log, datagrams })
     }
 
-    /// Whether somebody has sent it something.
+    /// Describes a datagram that has arrived, if there is one.
     fn received_datagram(&self) -> Option<String> {
         let mut buffer = [0; 64];
         let log = self.log.recv(&mut buffer).is_ok();

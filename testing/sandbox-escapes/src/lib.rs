@@ -1,6 +1,6 @@
-//! Attempts to escape from the sandbox, each a small program of its own: what it tries, what stops it, and how it
-//! is run. `sandbox-escapes attempt NAME` runs one, wherever it is started: in the sandbox it must be refused, and
-//! outside most succeed, which shows that they can.
+//! Attempts to escape from the sandbox. Each has a description, the mechanism that must stop it, and the code that
+//! tries it. `sandbox-escapes attempt NAME` runs one wherever it is started: in the sandbox it must be refused;
+//! outside most succeed, which proves that the attempt works.
 
 mod attempts;
 pub mod environment;
@@ -14,93 +14,94 @@ use sandbox::Limits;
 pub use crate::attempts::all_attempts;
 pub use crate::target::Target;
 
-/// The exit code of an attempt that succeeded: its output says in what.
+/// The exit code of an attempt that succeeded. Its output says what it obtained.
 pub const BROKE_OUT: u8 = 0;
-/// The exit code of one that was refused: its output says how.
+/// The exit code of an attempt that was refused. Its output is the error.
 pub const REFUSED: u8 = 10;
-/// The exit code of one that cannot be tried here: its output says why.
+/// The exit code of an attempt that cannot be tried here. Its output says why.
 pub const NOT_APPLICABLE: u8 = 11;
 
 /// An attempt to escape from the sandbox.
 #[derive(Clone, Copy, Debug)]
 pub struct Attempt {
-    /// Its name, by which it is run.
+    /// The name by which it is run.
     pub name: &'static str,
-    /// What it tries.
+    /// What it tries, for the table in `docs/sandbox.md`.
     pub description: &'static str,
-    /// What stops it.
+    /// The mechanism that must stop it.
     pub mechanism: Mechanism,
-    /// Whether it succeeds without a sandbox, and is harmless enough to show that.
+    /// The expected result without a sandbox.
     pub control: Control,
     /// Whether it is tried with the network on.
     pub needs_network: bool,
-    /// What it may take, where that is what stops it.
+    /// Changes the limits of the sandbox, for attempts that a limit must stop.
     pub limits: Option<fn(&mut Limits)>,
-    /// Tries it, and says what it got.
+    /// Runs the attempt. Returns what it obtained.
     pub run: fn(&Target) -> Result<String, AttemptError>,
 }
 
-/// What stops an attempt.
+/// A mechanism that stops attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mechanism {
     /// Landlock's rules for files.
     LandlockFiles,
     /// Landlock's scopes, for signals and abstract sockets.
     LandlockScopes,
-    /// Landlock, for it lets nobody look into a process outside of its domain.
+    /// Landlock's domains: a process cannot inspect processes outside of its domain.
     LandlockDomain,
     /// seccomp.
     Seccomp,
-    /// Read-only mounts, or else the helper, which restores the metadata.
+    /// Read-only mounts, or otherwise the helper, which restores the metadata.
     MetadataGuard,
-    /// The helper closes files that were inherited, and clears the environment.
+    /// The helper, which closes inherited files and clears the environment.
     CleanedEnvironment,
-    /// No capabilities, and no way to new ones.
+    /// The lack of capabilities and of ways to gain new ones.
     Privileges,
-    /// A limit.
+    /// A resource limit.
     Limit(LimitKind),
-    /// The helper, which ends all descendants.
+    /// The helper, which ends all descendants of the program.
     HelperCleanup,
 }
 
 impl Mechanism {
-    /// For the table.
+    /// The text in the table of `docs/sandbox.md`.
     pub fn label(self) -> &'static str {
         match self {
             Self::LandlockFiles => "Landlock (files)",
             Self::LandlockScopes => "Landlock (scopes)",
             Self::LandlockDomain => "Landlock (domain)",
             Self::Seccomp => "seccomp",
-            Self::MetadataGuard => "read-only mounts, or put right at once",
+            Self::MetadataGuard => "read-only mounts, or restored at once",
             Self::CleanedEnvironment => "clean start",
             Self::Privileges => "no privileges",
-            Self::Limit(bound) => bound.label(),
+            Self::Limit(limit) => limit.label(),
             Self::HelperCleanup => "helper",
         }
     }
 }
 
-/// The limit that an attempt runs into.
+/// The limit that stops an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitKind {
-    /// Time.
+    /// The run time.
     Time,
-    /// What is read of a program, or else time: who does not read it stalls it.
+    /// The amount of output that is read. If nobody reads it, the program blocks until its time is over.
     Output,
-    /// Processes and threads.
+    /// The number of processes and threads.
     Processes,
     /// The size of a file.
     FileSize,
-    /// Room left on the disk.
+    /// The free space on the disk.
     Disk,
     /// The memory of one process.
     Memory,
-    /// The memory of all. A container's own may be less, and counts what the helper cannot see.
+    /// The memory of all processes together. A container's own limit may be lower, and includes memory that the
+    /// helper cannot see.
     TotalMemory,
 }
 
 impl LimitKind {
-    /// For the table.
+    /// The text in the table of `docs/sandbox.md`.
     fn label(self) -> &'static str {
         match self {
             Self::Time => "limit: time",
@@ -119,18 +120,18 @@ impl LimitKind {
 pub enum Control {
     /// It succeeds.
     Succeeds,
-    /// It succeeds for root.
+    /// It succeeds only for root.
     SucceedsAsRoot,
-    /// It is not tried, for this reason.
+    /// It is not tried, for example because it would do harm. The text says why.
     NotTried(&'static str),
 }
 
 /// Why an attempt did not succeed.
 #[derive(Debug)]
 pub enum AttemptError {
-    /// It was refused.
+    /// It was refused with this error.
     Refused(String),
-    /// It cannot be tried here.
+    /// It cannot be tried here, for this reason.
     NotApplicable(String),
 }
 
@@ -141,7 +142,7 @@ impl<E: Into<io::Error>> From<E> for AttemptError {
 }
 
 impl Attempt {
-    /// A line of the table in `docs/sandbox.md`.
+    /// The row of the attempt in the table of `docs/sandbox.md`.
     pub fn table_row(&self) -> String {
         format!("| `{}` | {} | {} |", self.name, self.description, self.mechanism.label())
     }

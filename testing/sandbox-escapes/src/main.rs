@@ -1,4 +1,5 @@
-//! Runs attempts, and plays the roles that they need.
+//! Runs attempts, and plays the other roles that the tests need: the sandbox helper, an engine, and a set-user-id
+//! program.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -11,8 +12,8 @@ use sandbox_escapes::{AttemptError, BROKE_OUT, NOT_APPLICABLE, REFUSED, Target};
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args();
-    let own = arguments.next().unwrap_or_default();
-    if own.ends_with("set_user_id") {
+    let program = arguments.next().unwrap_or_default();
+    if program.ends_with("set_user_id") {
         return print_capabilities();
     }
     match (arguments.next().as_deref(), arguments.next()) {
@@ -35,17 +36,17 @@ fn run_attempt(name: &str, target: &Target) -> ExitCode {
         print_line(&format!("there is no attempt `{name}`"));
         return ExitCode::from(NOT_APPLICABLE);
     };
-    let (code, words) = match (attempt.run)(target) {
-        Ok(got) => (BROKE_OUT, format!("broke out: {got}")),
-        Err(AttemptError::Refused(how)) => (REFUSED, format!("refused: {how}")),
-        Err(AttemptError::NotApplicable(why)) => (NOT_APPLICABLE, format!("cannot be tried: {why}")),
+    let (code, result) = match (attempt.run)(target) {
+        Ok(obtained) => (BROKE_OUT, format!("broke out: {obtained}")),
+        Err(AttemptError::Refused(error)) => (REFUSED, format!("refused: {error}")),
+        Err(AttemptError::NotApplicable(reason)) => (NOT_APPLICABLE, format!("cannot be tried: {reason}")),
     };
-    print_line(&words);
+    print_line(&result);
     // Remaining threads must not delay the exit.
     std::process::exit(code.into())
 }
 
-/// The names and what they try.
+/// Prints the rows of the table in `docs/sandbox.md`.
 fn list_attempts() -> ExitCode {
     for attempt in sandbox_escapes::all_attempts() {
         print_line(&attempt.table_row());
@@ -53,9 +54,9 @@ fn list_attempts() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Holds the brain open, prints where its memory is, and waits until its input ends.
+/// Keeps the brain open, prints the address of a key in its memory, and waits until its input ends.
 fn run_mock_engine(brain: &str) -> std::io::Result<()> {
-    let _open = File::open(brain)?;
+    let _brain = File::open(brain)?;
     let memory = b"a key in memory".to_vec();
     print_line(&format!("{:p}", memory.as_ptr()));
     std::io::stdin().read_to_end(&mut Vec::new())?;
@@ -92,10 +93,10 @@ fn run_program_in_sandbox(workspace: PathBuf) -> std::io::Result<()> {
     })
 }
 
-/// What a program that belongs to root may do as it stands.
+/// Prints the effective capabilities: the role of the set-user-id program.
 fn print_capabilities() -> ExitCode {
-    let Ok(print_capabilities) = rustix::thread::capabilities(None) else { return ExitCode::FAILURE };
-    print_line(&format!("{:016x}", print_capabilities.effective.bits()));
+    let Ok(capabilities) = rustix::thread::capabilities(None) else { return ExitCode::FAILURE };
+    print_line(&format!("{:016x}", capabilities.effective.bits()));
     ExitCode::SUCCESS
 }
 
@@ -109,8 +110,8 @@ fn exit_code(result: std::io::Result<()>) -> ExitCode {
     }
 }
 
-fn print_line(words: &str) {
+fn print_line(line: &str) {
     let mut output = std::io::stdout().lock();
-    // Nobody there to read it changes nothing.
-    let _ = writeln!(output, "{words}").and_then(|()| output.flush());
+    // The exit code matters even if nobody reads the output.
+    let _ = writeln!(output, "{line}").and_then(|()| output.flush());
 }

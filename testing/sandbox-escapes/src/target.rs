@@ -1,17 +1,17 @@
-//! What an attempt aims at.
+//! The parameters of an attempt, from its command line.
 
 use std::path::PathBuf;
 
 use crate::AttemptError;
 
-/// What an attempt aims at: names and values, given as arguments `name=value`.
+/// The target of an attempt: named values, from arguments of the form `name=value`.
 #[derive(Clone, Debug, Default)]
 pub struct Target {
     values: Vec<(String, String)>,
 }
 
 impl Target {
-    /// Out of arguments.
+    /// Reads the values from arguments. Arguments without `=` are ignored.
     pub fn new(arguments: impl IntoIterator<Item = String>) -> Self {
         let values = arguments
             .into_iter()
@@ -22,10 +22,10 @@ impl Target {
         Self { values }
     }
 
-    /// A value.
+    /// Returns the value with this name.
     ///
     /// # Errors
-    /// It was not given, and the attempt cannot be tried.
+    /// [`AttemptError::NotApplicable`] if the value was not given.
     pub fn text(&self, name: &str) -> Result<&str, AttemptError> {
         self.values
             .iter()
@@ -34,7 +34,7 @@ impl Target {
             .ok_or_else(|| AttemptError::NotApplicable(format!("`{name}=…` is not given")))
     }
 
-    /// A path.
+    /// Returns the path with this name.
     ///
     /// # Errors
     /// As [`Self::text`].
@@ -42,24 +42,24 @@ impl Target {
         self.text(name).map(PathBuf::from)
     }
 
-    /// A number.
+    /// Returns the number with this name.
     ///
     /// # Errors
-    /// As [`Self::text`], or it is none.
+    /// As [`Self::text`], or if the value is not a number.
     pub fn number(&self, name: &str) -> Result<i32, AttemptError> {
-        self.text(name)?.parse().map_err(|_| AttemptError::NotApplicable(format!("`{name}` is no number")))
+        self.text(name)?.parse().map_err(|_| AttemptError::NotApplicable(format!("`{name}` is not a number")))
     }
 
-    /// How much to take, in MiB, or else so much.
+    /// Returns the amount with this name, in MiB, or `default` if it was not given.
     ///
     /// # Errors
-    /// It is no number.
-    pub fn mebibytes(&self, name: &str, otherwise: usize) -> Result<usize, AttemptError> {
+    /// [`AttemptError::NotApplicable`] if the value is not a number.
+    pub fn mebibytes(&self, name: &str, default: usize) -> Result<usize, AttemptError> {
         match self.text(name) {
             Ok(value) => {
-                value.parse().map_err(|_| AttemptError::NotApplicable(format!("`{name}` is no number")))
+                value.parse().map_err(|_| AttemptError::NotApplicable(format!("`{name}` is not a number")))
             }
-            Err(_) => Ok(otherwise),
+            Err(_) => Ok(default),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Every attempt, with and without the sandbox.
+//! Runs every attempt with and without the sandbox, and checks further guarantees of the helper.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,19 +22,20 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Says what was skipped, unless nothing may be.
+/// Reports that something is skipped. Panics if `ROUNDHOUSE_REQUIRE_ALL` forbids that.
 fn skip(what: &str) {
     assert_ne!(std::env::var("ROUNDHOUSE_REQUIRE_ALL").as_deref(), Ok("1"), "required: {what}");
     eprintln!("skipped: {what}");
 }
 
-/// Whether the languages are there that attempts are made in. If not, says that a test is skipped.
+/// Whether Perl and Python, which attempts need, are installed. If not, reports that the test is skipped.
 fn has_interpreters() -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let is_here = |program: &str| std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
-    let missing = ["perl", "python3"].into_iter().find(|program| !is_here(program));
+    let is_installed =
+        |program: &str| std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
+    let missing = ["perl", "python3"].into_iter().find(|program| !is_installed(program));
     if let Some(missing) = missing {
-        skip(&format!("{missing}, which is not on this machine"));
+        skip(&format!("{missing}, which is not installed"));
     }
     missing.is_none()
 }
@@ -55,17 +56,19 @@ async fn nothing_breaks_out() {
         if only.as_ref().is_some_and(|only| !attempt.name.contains(only)) {
             continue;
         }
-        let stage = TestEnvironment::new(&programs).unwrap();
-        let sandbox = stage.sandbox(helper());
+        let environment = TestEnvironment::new(&programs).unwrap();
+        let sandbox = environment.sandbox(helper());
         if !sandbox.is_usable() {
             return skip(&sandbox.confinement().level);
         }
-        let verdict = stage.run_sandboxed(&sandbox, &attempt).await.unwrap();
+        let verdict = environment.run_sandboxed(&sandbox, &attempt).await.unwrap();
         report_verdict(&attempt, &verdict);
         match verdict {
             Verdict::Stopped(_) => {}
             Verdict::BrokeOut(effect) => failures.push(format!("{} broke out: {effect}", attempt.name)),
-            Verdict::NotApplicable(why) => failures.push(format!("{} proves nothing: {why}", attempt.name)),
+            Verdict::NotApplicable(reason) => {
+                failures.push(format!("{} proves nothing: {reason}", attempt.name));
+            }
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
@@ -91,7 +94,7 @@ fn without_a_sandbox_they_succeed() {
         if is_root() {
             failures.push(format!("{}: {verdict:?}", attempt.name));
         } else {
-            // A container has its own barriers, which take effect before those of the sandbox.
+            // A container has its own restrictions, which take effect before those of the sandbox.
             skip(&format!("{} without a sandbox: {verdict:?}", attempt.name));
         }
     }
@@ -109,7 +112,7 @@ fn nothing_outlives_an_engine_that_is_killed() {
     let mut line = String::new();
     BufReader::new(engine.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n");
-    let left = || {
+    let survives = || {
         fs::read_dir("/proc").unwrap().flatten().any(|entry| {
             fs::read(entry.path().join("cmdline")).is_ok_and(|line| {
                 let line = String::from_utf8_lossy(&line).into_owned();
@@ -117,12 +120,12 @@ fn nothing_outlives_an_engine_that_is_killed() {
             })
         })
     };
-    assert!(left());
+    assert!(survives());
     engine.kill().unwrap();
     engine.wait().unwrap();
     let deadline = Instant::now() + Duration::from_secs(10);
-    while left() {
-        assert!(Instant::now() < deadline, "something outlived the engine");
+    while survives() {
+        assert!(Instant::now() < deadline, "a process outlived the engine");
         std::thread::yield_now();
     }
 }
@@ -130,12 +133,12 @@ fn nothing_outlives_an_engine_that_is_killed() {
 #[tokio::test]
 async fn what_an_engines_starter_ignores_its_programs_do_not() {
     let home = tempfile::tempdir().unwrap();
-    // The shell becomes the helper, which inherits what it ignores.
-    let line = "trap '' HUP INT QUIT TERM XFSZ USR1; exec \"$0\" \"$@\"";
+    // The shell executes the helper, which inherits the ignored signals.
+    let helper_script = "trap '' HUP INT QUIT TERM XFSZ USR1; exec \"$0\" \"$@\"";
     let sandbox = Sandbox::new(Settings {
         helper: HelperCommand {
             program: "/bin/sh".into(),
-            args: ["-c", line, PROGRAM, sandbox::HELPER_ARG].map(Into::into).to_vec(),
+            args: ["-c", helper_script, PROGRAM, sandbox::HELPER_ARG].map(Into::into).to_vec(),
         },
         workspace: home.path().join("workspace"),
         readable: Vec::new(),
@@ -143,7 +146,7 @@ async fn what_an_engines_starter_ignores_its_programs_do_not() {
         allow_unconfined: true,
     });
     let limits = Limits { disk_left: 0, ..Limits::default() };
-    // A shell can catch no signal that was ignored when it began.
+    // A shell cannot trap signals that were ignored when it started.
     let script =
         "for name in HUP INT QUIT TERM XFSZ USR1; do trap \"echo $name\" $name; kill -s $name $$; done";
     let argv = ["sh", "-c", script].map(Into::into).to_vec();
@@ -159,11 +162,11 @@ async fn what_an_engines_starter_ignores_its_programs_do_not() {
 fn the_table_and_the_suite_agree() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/sandbox.md");
     let docs = fs::read_to_string(docs).unwrap();
-    let written: BTreeSet<&str> = docs.lines().filter(|line| line.starts_with("| `")).collect();
+    let documented: BTreeSet<&str> = docs.lines().filter(|line| line.starts_with("| `")).collect();
     let rows: Vec<String> = sandbox_escapes::all_attempts().iter().map(Attempt::table_row).collect();
-    let tried: BTreeSet<&str> = rows.iter().map(String::as_str).collect();
-    assert_eq!(tried.len(), sandbox_escapes::all_attempts().len(), "two attempts have one name");
-    let missing: Vec<_> = tried.difference(&written).collect();
-    let stale: Vec<_> = written.difference(&tried).collect();
+    let implemented: BTreeSet<&str> = rows.iter().map(String::as_str).collect();
+    assert_eq!(implemented.len(), sandbox_escapes::all_attempts().len(), "two attempts have the same name");
+    let missing: Vec<_> = implemented.difference(&documented).collect();
+    let stale: Vec<_> = documented.difference(&implemented).collect();
     assert!(missing.is_empty() && stale.is_empty(), "missing: {missing:#?}\nstale: {stale:#?}");
 }

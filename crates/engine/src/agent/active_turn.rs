@@ -17,11 +17,11 @@ use super::thread::{NextAction, Thread};
 use super::turn_lifecycle::{TurnContext, TurnState};
 use super::turn_registry::{Command, Reply};
 use super::{AgentError, turn_end};
-use crate::event_log::Commit;
-use crate::fault_injection::{self, Mutation};
-use crate::store::WriteError;
-use crate::store::steps::{MemoryWrite, Step, TurnOutcome};
-use crate::tools::ExposedTools;
+use fault_injection::{self, Mutation};
+use store::WriteError;
+use store::event_log::Commit;
+use store::steps::{MemoryWrite, Step, TurnOutcome};
+use tools::ExposedTools;
 
 /// How long a cancelled turn waits for its programs to exit. They are killed, so that takes some milliseconds.
 const CHILD_EXIT_TIMEOUT: Duration = Duration::from_millis(200);
@@ -72,18 +72,23 @@ enum Progress {
 }
 
 impl ActiveTurn {
-    /// Creates an active turn whose journal is `thread`. `telling` holds what clients have received of the
-    /// current model step, and `starts` counts the starts of the engine that have resumed it.
-    pub(super) fn new(life: TurnContext, thread: Thread, telling: StreamReconciler, starts: u32) -> Self {
-        let offer = life.snapshot.toolbox.exposed_tools(life.services.gateway.context_window());
+    /// Creates an active turn whose journal is `thread`. `reconciler` holds what clients have received of the
+    /// current model step, and `engine_starts` counts the starts of the engine that have resumed it.
+    pub(super) fn new(
+        context: TurnContext,
+        thread: Thread,
+        reconciler: StreamReconciler,
+        engine_starts: u32,
+    ) -> Self {
+        let tool_set = context.snapshot.toolbox.exposed_tools(context.services.gateway.context_window());
         Self {
-            context: life,
+            context,
             thread,
-            reconciler: telling,
-            engine_starts: starts,
+            reconciler,
+            engine_starts,
             fallback_model: None,
             active_sub_agent: None,
-            tool_set: offer,
+            tool_set,
             sent_by_sub_agent: false,
         }
     }
@@ -94,9 +99,9 @@ impl ActiveTurn {
         match ended {
             Ok(Ok(Progress::Ended)) => TurnState::Ended,
             Ok(Ok(Progress::AwaitingHuman)) => TurnState::AwaitingHuman(self.context.await_human()),
-            Ok(Err(stopped)) => self.handle_interrupt(stopped).await,
+            Ok(Err(interrupt)) => self.handle_interrupt(interrupt).await,
             Err(_) => {
-                tracing::error!(turn.id = %self.context.turn_id(), "A turn panicked.");
+                tracing::error!(turn_id = %self.context.turn_id(), "A turn panicked.");
                 self.fail(turn_end::internal_failure()).await
             }
         }
@@ -128,8 +133,8 @@ impl ActiveTurn {
     /// Waits for a permit to run; the number of turns that run at once is bounded.
     async fn acquire_permit(&mut self) -> Result<(), Interrupt> {
         if self.context.permit.is_none() {
-            let place = self.context.turn_permits.clone().acquire_owned();
-            self.context.permit = self.run_until_stop(place).await?.ok();
+            let permit = self.context.turn_permits.clone().acquire_owned();
+            self.context.permit = self.run_until_stop(permit).await?.ok();
         }
         Ok(())
     }
@@ -183,7 +188,7 @@ impl ActiveTurn {
                 let committed = self.commit_to_turn(Commit::new(), vec![step], Vec::new()).await;
                 reply_committed(reply, message_id, committed)
             }
-            Command::Respond(response, reply, _at_work) => self.respond(response, reply).await,
+            Command::Respond(response, reply, _busy_guard) => self.respond(response, reply).await,
         }
     }
 
@@ -192,17 +197,17 @@ impl ActiveTurn {
         self.commit_all(Commit::new(), vec![step], events).await
     }
 
-    /// Commits `record` with steps of the active conversation and their events, and applies the steps to the
+    /// Commits `commit` with steps of the active conversation and their events, and applies the steps to the
     /// thread.
     pub(super) async fn commit_all(
         &mut self,
-        record: Commit,
+        commit: Commit,
         steps: Vec<Step>,
         events: Vec<Event>,
     ) -> Result<(), WriteError> {
         let steps = steps.into_iter().map(|step| self.wrap_active_step(step)).collect();
         let events = events.into_iter().map(|event| self.wrap_active_event(event)).collect();
-        self.commit_to_turn(record, steps, events).await
+        self.commit_to_turn(commit, steps, events).await
     }
 
     /// Sends an event of the active conversation.
@@ -210,15 +215,15 @@ impl ActiveTurn {
         self.context.recorder.emit(self.wrap_active_event(event)).await
     }
 
-    /// Commits `record` with steps of the turn itself and their events, and applies the steps to the thread.
+    /// Commits `commit` with steps of the turn itself and their events, and applies the steps to the thread.
     pub(super) async fn commit_to_turn(
         &mut self,
-        record: Commit,
+        commit: Commit,
         steps: Vec<Step>,
         events: Vec<Event>,
     ) -> Result<(), WriteError> {
-        let record = steps.iter().cloned().fold(record, Commit::step).events(events);
-        self.context.recorder.commit(record).await?;
+        let commit = steps.iter().cloned().fold(commit, Commit::step).events(events);
+        self.context.recorder.commit(commit).await?;
         let ts = self.context.recorder.last_ts();
         for step in steps {
             if step.is_progress() {
@@ -255,19 +260,19 @@ impl ActiveTurn {
         let unsent = self.thread.turn().unsent_usage().cloned().map(Event::Usage);
         let completed = Lifecycle::Completed { message_id, answer_message_id, text, stop_reason };
         let step = Step::Ended { outcome: TurnOutcome::Completed { stop_reason } };
-        let mut record = Commit::new();
+        let mut commit = Commit::new();
         if fault_injection::active(Mutation::StoreThread) {
             let value = format!("{:?}", self.thread.messages()).into();
-            record = record.working_memory(MemoryWrite { key: self.context.turn_id().to_string(), value });
+            commit = commit.working_memory(MemoryWrite { key: self.context.turn_id().to_string(), value });
         }
         let events = unsent.into_iter().chain([Event::ThreadLifecycle(completed)]).collect();
-        self.commit_to_turn(record, vec![step], events).await?;
+        self.commit_to_turn(commit, vec![step], events).await?;
         Ok(true)
     }
 
     /// Handles the reason why the turn stopped: ends it, or leaves it open to be resumed.
-    pub(super) async fn handle_interrupt(self, stopped: Interrupt) -> TurnState {
-        match stopped {
+    pub(super) async fn handle_interrupt(self, interrupt: Interrupt) -> TurnState {
+        match interrupt {
             Interrupt::Failed(failure) => self.fail(failure).await,
             Interrupt::Cancelled(reply) => self.cancel(reply).await,
             Interrupt::EngineStopping => TurnState::Ended,
@@ -288,7 +293,7 @@ impl ActiveTurn {
     /// Ends the turn because the user did not answer in time.
     pub(super) async fn expire(self) -> TurnState {
         let message =
-            "nobody answered in time, so the turn was ended; send the message again to go on".into();
+            "nobody answered in time, so the turn was ended; send the message again to continue".into();
         self.fail(Failure { code: FailureCode::HitlExpired, message, retryable: true }).await
     }
 
@@ -299,17 +304,18 @@ impl ActiveTurn {
             sandbox.wait_for_teardown(CHILD_EXIT_TIMEOUT).await;
         }
         // The text of a sub-agent is not part of the agent's own answer.
-        let agents = self.active_sub_agent.is_some() || self.sent_by_sub_agent;
-        let said = self.reconciler.sent_text().filter(|_| !agents).map(turn_end::partial_answer);
+        let from_sub_agent = self.active_sub_agent.is_some() || self.sent_by_sub_agent;
+        let partial_answer =
+            self.reconciler.sent_text().filter(|_| !from_sub_agent).map(turn_end::partial_answer);
         let mut events = self.closing_events();
         let message_id = self.thread.turn().message_id();
         events.push(Event::ThreadLifecycle(Lifecycle::Cancelled { message_id }));
         let turn_id = self.context.turn_id();
-        let step = Step::Ended { outcome: TurnOutcome::Cancelled { said } };
+        let step = Step::Ended { outcome: TurnOutcome::Cancelled { said: partial_answer } };
         let committed = self.commit_to_turn(Commit::new(), vec![step], events).await;
         match reply_committed(reply, turn_id, committed) {
             Ok(()) => TurnState::Ended,
-            Err(stopped) => Box::pin(self.handle_interrupt(stopped)).await,
+            Err(interrupt) => Box::pin(self.handle_interrupt(interrupt)).await,
         }
     }
 
@@ -319,13 +325,13 @@ impl ActiveTurn {
         self.context
             .services
             .mcp
-            .cancel_suspended_calls(self.thread.pending_hitl().iter().map(|asked| asked.call_id));
+            .cancel_suspended_calls(self.thread.pending_hitl().iter().map(|pending| pending.call_id));
         let open = self.thread.sent_open_calls();
         let results = open.map(|call| turn_end::unknown_outcome_event(call.call_id, call.name.clone()));
         let usage = self.thread.turn().unsent_usage().cloned().map(Event::Usage);
-        let closing_events: Vec<Event> = results.chain(usage).collect();
-        let agents = self.sub_agent_closing_events();
-        self.context.blocks.stop().into_iter().chain(agents).chain(closing_events).collect()
+        let results_and_usage: Vec<Event> = results.chain(usage).collect();
+        let sub_agent_events = self.sub_agent_closing_events();
+        self.context.blocks.stop().into_iter().chain(sub_agent_events).chain(results_and_usage).collect()
     }
 }
 

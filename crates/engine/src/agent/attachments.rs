@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::llm::{Content, Media, Message};
-use crate::memory_budget::{MemoryBudget, MemoryUse, NoMemory, Reservation};
-use crate::store::Brain;
+use llm::{Content, Media, Message};
+use resources::memory_budget::{MemoryBudget, MemoryUse, NoMemory, Reservation};
+use store::Brain;
 
 /// The most bytes of media in one request. Vendors accept requests of some 20 to 50 MB, in base64, and one
 /// message can have less than this.
@@ -31,11 +31,11 @@ pub(super) struct LoadedAttachments {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AttachmentError {
     /// Other requests use up the memory budget.
-    #[error("what is attached to this conversation cannot be read now: {0}")]
+    #[error("the attachments of this conversation cannot be loaded now: {0}")]
     NoMemory(#[from] NoMemory),
     /// The brain could not be read.
-    #[error("what is attached to this conversation cannot be read from the brain")]
-    Read(#[from] rusqlite::Error),
+    #[error("the attachments of this conversation cannot be read from the brain")]
+    Read(#[from] store::StoreError),
     /// The engine is stopping.
     #[error("the engine is stopping")]
     Stopping,
@@ -79,10 +79,12 @@ impl Attachments {
             let read = |(hash, _): (String, usize)| {
                 // A file that is gone from the store stays without data, and is reported as such.
                 let Some(bytes) = brain.media(&hash)? else { return Ok(None) };
-                let held = ReservedBytes { bytes, _reserved: Arc::clone(&reserved) };
-                Ok(Some((hash, Bytes::from_owner(held))))
+                let reserved_bytes = ReservedBytes { bytes, _reserved: Arc::clone(&reserved) };
+                Ok(Some((hash, Bytes::from_owner(reserved_bytes))))
             };
-            kept.into_iter().filter_map(|one| read(one).transpose()).collect::<Result<_, rusqlite::Error>>()
+            kept.into_iter()
+                .filter_map(|media| read(media).transpose())
+                .collect::<Result<_, store::StoreError>>()
         };
         let bytes = brain.run_blocking(read).await.ok_or(AttachmentError::Stopping)??;
         Ok(LoadedAttachments { bytes, left_out })
@@ -93,10 +95,10 @@ impl Attachments {
 /// newest one.
 fn select_newest(sizes: Vec<(String, usize)>) -> (Vec<(String, usize)>, HashSet<String>) {
     let mut total = 0_usize;
-    let fits = |at: usize, size: usize| at == 0 || size <= MAX_REQUEST_MEDIA_BYTES;
-    let count = sizes.iter().enumerate().take_while(|(at, (_, size))| {
+    let fits = |index: usize, size: usize| index == 0 || size <= MAX_REQUEST_MEDIA_BYTES;
+    let count = sizes.iter().enumerate().take_while(|(index, (_, size))| {
         total = total.saturating_add(*size);
-        fits(*at, total)
+        fits(*index, total)
     });
     let count = count.count();
     let mut kept = sizes;
@@ -128,19 +130,19 @@ impl LoadedAttachments {
 fn omitted_note(media: &Media) -> String {
     let name = media.name.as_deref().unwrap_or("without a name");
     format!(
-        "[A file that was attached here ({name}, {}) is left out: newer ones leave no room for it. If it is needed, ask \
-         the user to attach it again.]",
+        "[A file that was attached here ({name}, {}) is left out: newer attachments use up the limit. If it is \
+         needed, ask the user to attach it again.]",
         media.media_type
     )
 }
 
 /// The media of a message, in order.
 fn media(message: &Message) -> Vec<&Media> {
-    let of = |content: &'_ Content| matches!(content, Content::Media(_));
+    let is_media = |content: &'_ Content| matches!(content, Content::Media(_));
     let contents: Vec<&Content> = match message {
-        Message::User { content } => content.iter().filter(|content| of(content)).collect(),
+        Message::User { content } => content.iter().filter(|content| is_media(content)).collect(),
         Message::Results(replies) => {
-            replies.iter().flat_map(|reply| &reply.remarks).filter(|one| of(one)).collect()
+            replies.iter().flat_map(|reply| &reply.remarks).filter(|content| is_media(content)).collect()
         }
         Message::Assistant { .. } => Vec::new(),
     };
@@ -196,7 +198,7 @@ mod tests {
     fn the_oldest_are_left_out_where_there_is_no_room() {
         let sizes =
             |sizes: &[(&str, usize)]| sizes.iter().map(|(hash, size)| ((*hash).into(), size << 20)).collect();
-        let kept = |of: &[(&str, usize)]| select_newest(sizes(of)).0.len();
+        let kept = |files: &[(&str, usize)]| select_newest(sizes(files)).0.len();
         assert_eq!(kept(&[("a", 12), ("b", 12), ("c", 1)]), 2);
         // Whatever is older than an omitted file is omitted too.
         assert_eq!(kept(&[("a", 12), ("b", 20), ("c", 1)]), 1);

@@ -8,19 +8,19 @@ use futures::StreamExt as _;
 use http_service::clock::Clock;
 
 use super::active_turn::{ActiveTurn, Interrupt};
-use crate::llm::{Answer, EventStream, ModelError, ModelErrorKind, Route, StreamEvent, TokenUsage, estimate};
+use llm::{Answer, EventStream, ModelError, ModelErrorKind, Route, StreamEvent, TokenUsage, estimate};
 
-/// Collects a whole answer, of which nothing is shown while it arrives, within `deadline`. `prompt` is the
+/// Collects a whole answer within `deadline`; clients see nothing of it while it arrives. `prompt` is the
 /// estimated number of prompt tokens; usage that the provider does not report is estimated too.
 pub(super) async fn collect_answer(
-    mut parts: EventStream,
+    mut events: EventStream,
     prompt: u64,
     clock: &dyn Clock,
     deadline: Duration,
 ) -> Result<Answer, ModelError> {
     let answer = async move {
-        while let Some(part) = parts.next().await {
-            match part {
+        while let Some(event) = events.next().await {
+            match event {
                 Ok(StreamEvent::Done(answer)) => return Ok(billed_answer(answer, prompt)),
                 Ok(_) => {}
                 Err(error) => return Err(billed_failure(error, prompt)),
@@ -33,8 +33,8 @@ pub(super) async fn collect_answer(
         answer = answer => answer,
         () = clock.sleep(deadline) => {
             // The provider bills the prompt all the same; its own token count is unknown.
-            let spent = TokenUsage { input: prompt, estimated: true, ..TokenUsage::default() };
-            Err(ModelError { usage: spent, ..ModelError::new(ModelErrorKind::Broken, "the provider took too long") })
+            let usage = TokenUsage { input: prompt, estimated: true, ..TokenUsage::default() };
+            Err(ModelError { usage, ..ModelError::new(ModelErrorKind::Broken, "the provider took too long") })
         }
     }
 }
@@ -52,8 +52,8 @@ pub(super) fn billed_failure(error: ModelError, prompt: u64) -> ModelError {
     if error.received_bytes == 0 {
         return error;
     }
-    let spent = error.usage.or_estimated(prompt, estimate::text_by_len(error.received_bytes));
-    ModelError { usage: spent, ..error }
+    let usage = error.usage.or_estimated(prompt, estimate::text_by_len(error.received_bytes));
+    ModelError { usage, ..error }
 }
 
 impl ActiveTurn {
@@ -62,13 +62,13 @@ impl ActiveTurn {
     pub(super) async fn call_auxiliary(
         &mut self,
         route: &Arc<Route>,
-        (parts, prompt): (EventStream, u64),
+        (events, prompt): (EventStream, u64),
         deadline: Duration,
     ) -> Result<Option<Answer>, Interrupt> {
         let clock = self.context.services.clock.clone();
         let outcome = self
             .run_while_handling_commands(
-                async move { collect_answer(parts, prompt, &*clock, deadline).await },
+                async move { collect_answer(events, prompt, &*clock, deadline).await },
             )
             .await?;
         let now = self.context.services.clock.monotonic();
@@ -85,7 +85,7 @@ impl ActiveTurn {
             Err(error) => {
                 self.commit_usage(route, error.usage).await?;
                 let turn_id = self.context.turn_id();
-                tracing::warn!(turn.id = %turn_id, kind = ?error.kind, "A question beside the turn has no answer.");
+                tracing::warn!(%turn_id, kind = ?error.kind, "An auxiliary model call failed; the turn continues.");
                 Ok(None)
             }
         }
@@ -98,7 +98,7 @@ mod tests {
     use futures::stream;
 
     use super::*;
-    use crate::testing::{SkippingClock, with_deadline};
+    use testkit::{SkippingClock, with_deadline};
 
     #[tokio::test]
     async fn an_answer_that_does_not_come_costs_its_prompt() {
@@ -109,30 +109,30 @@ mod tests {
         assert_eq!((error.kind, error.usage.input, error.usage.output), (ModelErrorKind::Broken, 700, 0));
         // A call that breaks off costs its prompt and the output received so far.
         let broken = || ModelError { received_bytes: 8, ..ModelError::ended_early() };
-        let parts = [
+        let events = [
             Ok(StreamEvent::BlockStart(BlockType::Text)),
             Ok(StreamEvent::Delta("12345678".into())),
             Err(broken()),
         ];
         let error = with_deadline(collect_answer(
-            stream::iter(parts).boxed(),
+            stream::iter(events).boxed(),
             700,
             &SkippingClock::new(),
             60 * second,
         ))
         .await;
-        let spent = error.unwrap_err().usage;
-        assert_eq!((spent.input, spent.output, spent.estimated), (700, 2, true));
+        let usage = error.unwrap_err().usage;
+        assert_eq!((usage.input, usage.output, usage.estimated), (700, 2, true));
         // If the provider reported usage, that counts.
-        let told = TokenUsage { input: 5, output: 1, ..TokenUsage::default() };
-        let broken = ModelError { usage: told, ..broken() };
-        let parts = stream::iter([Ok(StreamEvent::BlockStart(BlockType::Text)), Err(broken)]).boxed();
+        let reported = TokenUsage { input: 5, output: 1, ..TokenUsage::default() };
+        let broken = ModelError { usage: reported, ..broken() };
+        let events = stream::iter([Ok(StreamEvent::BlockStart(BlockType::Text)), Err(broken)]).boxed();
         assert_eq!(
-            with_deadline(collect_answer(parts, 700, &SkippingClock::new(), 60 * second))
+            with_deadline(collect_answer(events, 700, &SkippingClock::new(), 60 * second))
                 .await
                 .unwrap_err()
                 .usage,
-            told
+            reported
         );
         // A refused call is not billed.
         let ended = stream::empty().boxed();

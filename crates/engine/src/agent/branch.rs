@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::compaction_view::{self, MAX_WORKING_MEMORY_BYTES, Rewrite, RewriteKind, compacted_count, view};
 use super::{loaded_skills, provenance};
-use crate::llm::{Content, Message};
-use crate::store::Rewind;
-use crate::store::steps::{MemoryWrite, Replacement, TurnBase};
+use llm::{Content, Message};
+use store::Rewind;
+use store::steps::{MemoryWrite, Replacement, TurnBase};
 
 /// The messages of a conversation's current branch, with what is needed to render, rewrite and rewind them.
 #[derive(Debug, Default)]
@@ -19,8 +19,8 @@ pub(crate) struct Branch {
     messages: Vec<Message>,
     /// The origin of each message.
     origins: Vec<MessageOrigin>,
-    /// The ids of all listed messages, including those that a retry superseded, in the order in which they were
-    /// said.
+    /// The ids of all listed messages, including those that a retry superseded, in chronological
+    /// order.
     listed: Vec<MessageId>,
     /// The writes to working memory, each with the number of messages at that time.
     memory_writes: Vec<(usize, MemoryWrite)>,
@@ -126,7 +126,7 @@ impl MessageOrigin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BranchPointError {
     /// There is no such message, or it is no longer on the branch.
-    #[error("there is no such message in this task, or it is no longer in force")]
+    #[error("there is no such message in this task, or it is no longer on the current branch")]
     Unknown,
     /// The message did not begin a turn.
     #[error("only a message that began a turn can be edited")]
@@ -195,18 +195,18 @@ impl Branch {
         if count == 0 {
             return;
         }
-        let gone = self.messages.get(..count).unwrap_or_default();
-        let is_foreign = self.evicted.is_foreign || provenance::source(gone) == Source::Tool;
+        let compacted = self.messages.get(..count).unwrap_or_default();
+        let is_foreign = self.evicted.is_foreign || provenance::source(compacted) == Source::Tool;
         // A later compaction repeats the loaded skills and the user's request.
-        let mut held: HashSet<usize> = loaded_skills::newest_loads(gone)
+        let mut retained: HashSet<usize> = loaded_skills::newest_loads(compacted)
             .iter()
             .flat_map(loaded_skills::SkillLoad::message_indexes)
             .collect();
-        held.extend(gone.iter().rposition(|message| matches!(message, Message::User { .. })));
+        retained.extend(compacted.iter().rposition(|message| matches!(message, Message::User { .. })));
         let hidden = self.messages.iter_mut().zip(&mut self.origins).enumerate().take(count);
-        for (at, (message, place)) in hidden {
-            *place = MessageOrigin::Results;
-            if !held.contains(&at) {
+        for (at, (message, origin)) in hidden {
+            *origin = MessageOrigin::Results;
+            if !retained.contains(&at) {
                 *message = EVICTED;
             }
         }
@@ -220,7 +220,7 @@ impl Branch {
         };
         self.memory_writes.retain(|(at, _)| *at > floor);
         self.memory_writes.splice(..0, newest);
-        let first = self.origins.iter().skip(floor).find_map(|place| place.message_id());
+        let first = self.origins.iter().skip(floor).find_map(|origin| origin.message_id());
         let listed = first.and_then(|first| self.listed.iter().position(|listed| *listed == first));
         self.listed.drain(..listed.unwrap_or(self.listed.len()));
     }
@@ -229,7 +229,7 @@ impl Branch {
     pub(super) fn can_continue_from(&self, base: TurnBase) -> bool {
         match base {
             TurnBase::Edit { message_id } | TurnBase::Retry { message_id } if self.evicted.count > 0 => {
-                let at = self.origins.iter().position(|place| place.message_id() == Some(message_id));
+                let at = self.origins.iter().position(|origin| origin.message_id() == Some(message_id));
                 // A retried answer needs its question as well.
                 let has_question = !base.is_retry() || self.retried_message(message_id).is_ok();
                 has_question && at.is_some_and(|at| at >= self.evicted.floor)
@@ -246,10 +246,10 @@ impl Branch {
     /// Serializes the branch for a checkpoint.
     pub(super) fn to_checkpoint(&self) -> Result<String, serde_json::Error> {
         let (hidden, messages) = self.messages.split_at(self.evicted.count.min(self.messages.len()));
-        let held = hidden.iter().cloned().enumerate().filter(|(_, message)| *message != EVICTED);
+        let retained = hidden.iter().cloned().enumerate().filter(|(_, message)| *message != EVICTED);
         serde_json::to_string(&BranchCheckpoint {
             hidden: self.evicted,
-            held: held.collect(),
+            held: retained.collect(),
             messages: messages.to_vec(),
             places: self.origins.get(self.evicted.count..).unwrap_or_default().to_vec(),
             listed: self.listed.clone(),
@@ -294,9 +294,9 @@ impl Branch {
 
     /// The messages that are sent under these rewrites.
     fn view_with(&self, rewrites: &[Rewrite]) -> Vec<Message> {
-        let by_then = compaction_view::last_compaction(rewrites).map_or(0, |(made_at, _)| made_at);
-        let said = self.messages.get(..by_then.min(self.messages.len())).unwrap_or_default();
-        let from_tools = self.evicted.is_foreign || provenance::source(said) == Source::Tool;
+        let compacted_at = compaction_view::last_compaction(rewrites).map_or(0, |(made_at, _)| made_at);
+        let before = self.messages.get(..compacted_at.min(self.messages.len())).unwrap_or_default();
+        let from_tools = self.evicted.is_foreign || provenance::source(before) == Source::Tool;
         view(&self.messages, rewrites, &self.memory_writes, from_tools)
     }
 
@@ -309,23 +309,23 @@ impl Branch {
     /// All listed messages in the order in which the model received them, each with whether it is on the
     /// current branch.
     pub(crate) fn listed(&self) -> impl Iterator<Item = (MessageId, bool)> {
-        let in_force: HashSet<MessageId> =
-            self.origins.iter().filter_map(|place| place.message_id()).collect();
-        self.listed.iter().map(move |message_id| (*message_id, in_force.contains(message_id)))
+        let current: HashSet<MessageId> =
+            self.origins.iter().filter_map(|origin| origin.message_id()).collect();
+        self.listed.iter().map(move |message_id| (*message_id, current.contains(message_id)))
     }
 
     /// Appends a message.
-    pub(crate) fn push(&mut self, message: Message, place: MessageOrigin) {
+    pub(crate) fn push(&mut self, message: Message, origin: MessageOrigin) {
         let message = if self.retention == Retention::OrderOnly { emptied(&message) } else { message };
         if let Some(view) = &mut self.view {
             view.push(message.clone());
         }
-        if matches!(place, MessageOrigin::Opening { .. }) {
+        if matches!(origin, MessageOrigin::Opening { .. }) {
             self.mark_memory_note_sent();
         }
         self.messages.push(message);
-        self.origins.push(place);
-        self.listed.extend(place.message_id());
+        self.origins.push(origin);
+        self.listed.extend(origin.message_id());
     }
 
     /// Appends text to the last message, which must not be the model's and must not have been sent to a model
@@ -370,7 +370,7 @@ impl Branch {
     /// The note about such writes for the next turn.
     pub(super) fn memory_note(&self) -> Option<String> {
         let lines = self.unsent_memory_writes.iter().map(|(_, MemoryWrite { key, value })| match value {
-            serde_json::Value::Null => format!("\n- {key} was taken out"),
+            serde_json::Value::Null => format!("\n- {key} was removed"),
             value => format!("\n- {key}: {value}"),
         });
         let lines: String = lines.collect();
@@ -384,15 +384,15 @@ impl Branch {
 
     /// Rewinds to the point from which a turn continues. An unknown message changes nothing.
     pub(crate) fn rewind_to(&mut self, base: TurnBase) {
-        let Ok(keep) = self.kept_count(base) else { return };
-        self.messages.truncate(keep);
-        self.origins.truncate(keep);
-        self.memory_writes.retain(|(at, _)| *at <= keep);
-        self.unsent_memory_writes.retain(|(at, _)| *at <= keep);
-        if keep < self.measured.map_or(0, |(at, _)| at) {
+        let Ok(kept) = self.kept_count(base) else { return };
+        self.messages.truncate(kept);
+        self.origins.truncate(kept);
+        self.memory_writes.retain(|(at, _)| *at <= kept);
+        self.unsent_memory_writes.retain(|(at, _)| *at <= kept);
+        if kept < self.measured.map_or(0, |(at, _)| at) {
             self.measured = None;
         }
-        self.rewrites.retain(|rewrite| rewrite.made_at <= keep);
+        self.rewrites.retain(|rewrite| rewrite.made_at <= kept);
         self.rebuild_view();
         if let TurnBase::Edit { message_id } = base
             && let Some(at) = self.listed.iter().position(|listed| *listed == message_id)
@@ -407,8 +407,8 @@ impl Branch {
         let (events_from, messages) = match (base, self.origins.get(keep)) {
             (TurnBase::Edit { message_id }, Some(MessageOrigin::Opening { events_from, .. })) => {
                 let before = self.listed.iter().position(|listed| *listed == message_id);
-                let gone = before.map_or(0, |before| self.listed.len() - before);
-                (Some(*events_from), u64::try_from(gone).unwrap_or(0))
+                let removed = before.map_or(0, |before| self.listed.len() - before);
+                (Some(*events_from), u64::try_from(removed).unwrap_or(0))
             }
             (TurnBase::Edit { .. }, _) => return Err(BranchPointError::NotEditable),
             (TurnBase::End | TurnBase::Retry { .. }, _) => (None, 0),
@@ -426,18 +426,18 @@ impl Branch {
 
     /// Returns the user's message that a retry from `message_id` answers.
     pub(crate) fn retried_message(&self, message_id: MessageId) -> Result<MessageId, BranchPointError> {
-        let keep = self.kept_count(TurnBase::Retry { message_id })?;
-        let before = self.origins.iter().take(keep).rev();
+        let kept = self.kept_count(TurnBase::Retry { message_id })?;
+        let before = self.origins.iter().take(kept).rev();
         before
-            .filter(|place| place.is_user())
-            .find_map(|place| place.message_id())
+            .filter(|origin| origin.is_user())
+            .find_map(|origin| origin.message_id())
             .ok_or(BranchPointError::Unknown)
     }
 
     /// Returns how many messages are kept.
     fn kept_count(&self, base: TurnBase) -> Result<usize, BranchPointError> {
         let find = |message_id| {
-            let at = self.origins.iter().position(|place| place.message_id() == Some(message_id));
+            let at = self.origins.iter().position(|origin| origin.message_id() == Some(message_id));
             at.ok_or(BranchPointError::Unknown)
         };
         match base {
@@ -445,8 +445,8 @@ impl Branch {
             TurnBase::Edit { message_id } => find(message_id),
             TurnBase::Retry { message_id } => {
                 let at = find(message_id)?;
-                let users = self.origins.get(at).is_some_and(|place| place.is_user());
-                Ok(at + usize::from(users))
+                let is_user = self.origins.get(at).is_some_and(|origin| origin.is_user());
+                Ok(at + usize::from(is_user))
             }
         }
     }

@@ -11,8 +11,8 @@ use api::Timestamp;
 
 use super::active_turn::{ActiveTurn, Interrupt};
 use super::{Services, turn_end};
-use crate::llm::Budgets;
-use crate::store::Brain;
+use llm::Budgets;
+use store::Brain;
 
 /// The total that current calls may cost, in tokens.
 #[derive(Default)]
@@ -38,27 +38,31 @@ impl Reservations {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves the cost of an answer of at most `most` tokens to a prompt of `prompt` tokens out of `left`;
-    /// `None` if that leaves less than `least`. `others` is the locked total of the reservations.
+    /// Reserves the cost of an answer of at most `max_tokens` tokens to a prompt of `prompt` tokens out of `left`;
+    /// `None` if that leaves less than `min_tokens`. `others` is the locked total of the reservations.
     fn reserve(
         self: &Arc<Self>,
         others: &mut u64,
         left: Option<u64>,
         prompt: u64,
-        (most, least): (u64, u64),
+        (max_tokens, min_tokens): (u64, u64),
     ) -> Option<Allowance> {
         let Some(left) = left else {
             return Some(Allowance { max_tokens: None, is_reduced: false, _reservation: None });
         };
-        let room = left.saturating_sub(prompt);
-        if room < least {
+        let available = left.saturating_sub(prompt);
+        if available < min_tokens {
             return None;
         }
-        let bound = room.min(most);
-        let tokens = prompt + bound;
+        let granted = available.min(max_tokens);
+        let tokens = prompt + granted;
         *others += tokens;
         let reservation = Reservation { reservations: Arc::clone(self), tokens };
-        Some(Allowance { max_tokens: Some(bound), is_reduced: room < most, _reservation: Some(reservation) })
+        Some(Allowance {
+            max_tokens: Some(granted),
+            is_reduced: available < max_tokens,
+            _reservation: Some(reservation),
+        })
     }
 }
 
@@ -69,53 +73,58 @@ impl Drop for Reservation {
     }
 }
 
-/// Reserves an answer of at most `most` tokens for a model call outside any turn; `None` if the budgets leave
-/// less than `least`. The budget of a turn limits it too.
+/// Reserves an answer of at most `max_tokens` tokens for a model call outside any turn; `None` if the budgets
+/// leave less than `min_tokens`. The budget of a turn limits it too.
 pub(super) fn reserve_outside_turn(
-    means: &Services,
+    services: &Services,
     brain: &Brain,
-    (prompt, most, least): (u64, u64, u64),
-) -> Result<Option<Allowance>, rusqlite::Error> {
-    let budgets = means.gateway.routes().map(|routes| routes.budgets).unwrap_or_default();
-    let mut others = means.reservations.lock();
-    let left = shared_tokens_left(means, brain, &budgets, *others)?;
+    (prompt, max_tokens, min_tokens): (u64, u64, u64),
+) -> Result<Option<Allowance>, store::StoreError> {
+    let budgets = services.gateway.routes().map(|routes| routes.budgets).unwrap_or_default();
+    let mut others = services.reservations.lock();
+    let left = shared_tokens_left(services, brain, &budgets, *others)?;
     let left = left.into_iter().chain(budgets.tokens_per_turn).min();
-    Ok(means.reservations.reserve(&mut others, left, prompt, (most, least)))
+    Ok(services.reservations.reserve(&mut others, left, prompt, (max_tokens, min_tokens)))
 }
 
 /// The number of tokens that all turns together may still spend while current calls may cost `others`; `None`
 /// if there is no limit.
 fn shared_tokens_left(
-    means: &Services,
+    services: &Services,
     brain: &Brain,
     budgets: &Budgets,
     others: u64,
-) -> Result<Option<u64>, rusqlite::Error> {
+) -> Result<Option<u64>, store::StoreError> {
     let windows = [
         (budgets.tokens_per_hour, Duration::from_hours(1)),
         (budgets.tokens_per_day, Duration::from_hours(24)),
     ];
-    let now = means.clock.now();
+    let now = services.clock.now();
     let mut left: Option<u64> = None;
     for (limit, window) in windows {
         let Some(limit) = limit else { continue };
         let spent = brain.tokens_since(window_start(now, window))?;
-        let of_window = limit.saturating_sub(spent).saturating_sub(others);
-        left = Some(left.map_or(of_window, |left| left.min(of_window)));
+        let left_in_window = limit.saturating_sub(spent).saturating_sub(others);
+        left = Some(left.map_or(left_in_window, |left| left.min(left_in_window)));
     }
     Ok(left)
 }
 
 impl ActiveTurn {
-    /// Reserves an answer of at most `most` tokens to a prompt of `prompt` tokens; `None` if the budgets leave
-    /// less than `least`.
-    pub(super) fn reserve(&self, prompt: u64, most: u64, least: u64) -> Result<Option<Allowance>, Interrupt> {
+    /// Reserves an answer of at most `max_tokens` tokens to a prompt of `prompt` tokens; `None` if the budgets
+    /// leave less than `min_tokens`.
+    pub(super) fn reserve(
+        &self,
+        prompt: u64,
+        max_tokens: u64,
+        min_tokens: u64,
+    ) -> Result<Option<Allowance>, Interrupt> {
         let routes = self.context.services.gateway.routes();
         let budgets = routes.map(|routes| routes.budgets).unwrap_or_default();
         let reservations = &self.context.services.reservations;
         let mut others = reservations.lock();
         let left = self.tokens_left(&budgets, *others)?;
-        Ok(reservations.reserve(&mut others, left, prompt, (most, least)))
+        Ok(reservations.reserve(&mut others, left, prompt, (max_tokens, min_tokens)))
     }
 
     /// The number of tokens that may still be spent while current calls may cost `others`; `None` if there is
@@ -126,7 +135,7 @@ impl ActiveTurn {
         let turn = budgets.tokens_per_turn.map(|limit| limit.saturating_sub(spent));
         let all = shared_tokens_left(&self.context.services, &self.context.brain, budgets, others).map_err(
             |error| {
-                tracing::error!(%error, "What was spent could not be read.");
+                tracing::error!(%error, "The tokens spent so far could not be read.");
                 Interrupt::Failed(turn_end::internal_failure())
             },
         )?;

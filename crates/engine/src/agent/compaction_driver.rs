@@ -11,9 +11,9 @@ use super::attachments::Attachments;
 use super::compaction_plan::{self, CompactionPlan, SUMMARY_PROMPT};
 use super::compaction_view::RewriteKind;
 use super::retry_policy::{CompactionStage, StepAttempts};
-use crate::fault_injection::{self, Mutation};
-use crate::llm::{Message, Request, Route, estimate};
-use crate::store::steps::{Compacted, Replacement, Step};
+use fault_injection::{self, Mutation};
+use llm::{Message, Request, Route, estimate};
+use store::steps::{Compacted, Replacement, Step};
 
 /// The most tokens of a summary, including what models that always reason spend before it.
 const MAX_SUMMARY_TOKENS: u64 = 8_000;
@@ -26,9 +26,9 @@ impl ActiveTurn {
     pub(super) async fn compact_near_limit(
         &mut self,
         route: &Arc<Route>,
-        asking: &mut StepAttempts,
+        attempts: &mut StepAttempts,
     ) -> Result<bool, Interrupt> {
-        match asking.next_compaction(false) {
+        match attempts.next_compaction(false) {
             Some(stage) => self.compact(route, stage, CompactionReason::Threshold).await,
             None => Ok(false),
         }
@@ -39,9 +39,9 @@ impl ActiveTurn {
     pub(super) async fn compact_after_refusal(
         &mut self,
         route: &Arc<Route>,
-        asking: &mut StepAttempts,
+        attempts: &mut StepAttempts,
     ) -> Result<bool, Interrupt> {
-        while let Some(stage) = asking.next_compaction(true) {
+        while let Some(stage) = attempts.next_compaction(true) {
             if self.compact(route, stage, CompactionReason::Reactive).await? {
                 return Ok(true);
             }
@@ -57,26 +57,27 @@ impl ActiveTurn {
         reason: CompactionReason,
     ) -> Result<bool, Interrupt> {
         let before = self.prompt_tokens();
-        let beginning = self.prefix_tokens();
+        let prefix = self.prefix_tokens();
         let branch = self.active_thread().branch();
-        let (compacted, collapsed, most) = match stage {
+        let (compacted, collapsed, max_tokens) = match stage {
             CompactionStage::Reset => {
                 let (compacted, collapsed) = compaction_plan::reset(branch, route.context_window);
                 (compacted, collapsed, before.saturating_sub(1))
             }
-            CompactionStage::Summary { pass: time } => {
-                let bound = route.context_window.min(before).saturating_sub(beginning);
-                let Some(plan) = CompactionPlan::new(branch, bound, time) else { return Ok(false) };
-                if !plan.is_worthwhile(branch, beginning, before) {
+            CompactionStage::Summary { pass } => {
+                let available = route.context_window.min(before).saturating_sub(prefix);
+                let Some(plan) = CompactionPlan::new(branch, available, pass) else { return Ok(false) };
+                if !plan.is_worthwhile(branch, prefix, before) {
                     return Ok(false);
                 }
-                let most = compaction_plan::max_remaining_tokens(before);
-                let (step, collapsed) = self.summarise(route, plan, most.saturating_sub(beginning)).await?;
-                (step, collapsed, most)
+                let max_tokens = compaction_plan::max_remaining_tokens(before);
+                let (step, collapsed) =
+                    self.summarise(route, plan, max_tokens.saturating_sub(prefix)).await?;
+                (step, collapsed, max_tokens)
             }
         };
-        let after = beginning + self.tokens_if_compacted(&compacted);
-        if after > most && !fault_injection::active(Mutation::CompactForever) {
+        let after = prefix + self.tokens_if_compacted(&compacted);
+        if after > max_tokens && !fault_injection::active(Mutation::CompactForever) {
             return Ok(false);
         }
         let event = Event::CompactionEvent(Compaction {
@@ -85,31 +86,36 @@ impl ActiveTurn {
             tokens_before: before,
             tokens_after: after,
         });
-        tracing::info!(turn.id = %self.context.turn_id(), before, after, ?reason, "A conversation was shortened.");
+        tracing::info!(turn_id = %self.context.turn_id(), before, after, ?reason, "A conversation was compacted.");
         self.commit(Step::Compacted(compacted), vec![event]).await?;
         Ok(true)
     }
 
     /// The step that carries out `plan`, and the number of messages it removes. An excerpt replaces the model's
-    /// summary if that would leave more than `most` tokens.
+    /// summary if that would leave more than `max_tokens` tokens.
     async fn summarise(
         &mut self,
         route: &Arc<Route>,
         plan: CompactionPlan,
-        most: u64,
+        max_tokens: u64,
     ) -> Result<(Compacted, u64), Interrupt> {
         let branch = self.active_thread().branch();
-        let (collapsed, gone) = (plan.collapsed_count(branch), plan.summarised_messages(branch).to_vec());
-        if let (0, Some(instead)) = (collapsed, branch.replacement().cloned()) {
-            return Ok((plan.to_step(instead), 0));
+        let (collapsed, summarised) =
+            (plan.collapsed_count(branch), plan.summarised_messages(branch).to_vec());
+        if let (0, Some(replacement)) = (collapsed, branch.replacement().cloned()) {
+            return Ok((plan.to_step(replacement), 0));
         }
-        let notes = plan.to_step(Replacement::Summary { text: compaction_plan::excerpt_summary(&gone) });
-        if gone.is_empty() {
-            return Ok((notes, collapsed));
+        let excerpts =
+            plan.to_step(Replacement::Summary { text: compaction_plan::excerpt_summary(&summarised) });
+        if summarised.is_empty() {
+            return Ok((excerpts, collapsed));
         }
-        let summary = self.request_summary(route, &gone).await?;
+        let summary = self.request_summary(route, &summarised).await?;
         let summary = summary.map(|text| plan.to_step(Replacement::Summary { text }));
-        Ok((summary.filter(|step| self.tokens_if_compacted(step) <= most).unwrap_or(notes), collapsed))
+        Ok((
+            summary.filter(|step| self.tokens_if_compacted(step) <= max_tokens).unwrap_or(excerpts),
+            collapsed,
+        ))
     }
 
     fn tokens_if_compacted(&self, compacted: &Compacted) -> u64 {
@@ -125,30 +131,29 @@ impl ActiveTurn {
     ) -> Result<Option<String>, Interrupt> {
         // Prompt and summary share the window, and the estimate may be off.
         let margin = route.context_window / 10;
-        let bound =
+        let available =
             route.context_window.saturating_sub(self.prefix_tokens() + max_summary_tokens(route) + margin);
-        let mut asked = compaction_plan::summary_input(messages, bound);
-        asked.push(Message::user(SUMMARY_PROMPT));
-        let prompt = self.prefix_tokens() + estimate::messages(&asked);
-        let most = max_summary_tokens(route);
-        let Some(_room) = self.reserve(prompt, most, most)? else { return Ok(None) };
-        let attached = self.load_attachments(Attachments::in_messages(&asked)).await?;
-        let repaired_messages = self.repaired_messages(&asked);
-        let messages =
-            repaired_messages.as_ref().map_or(&asked, |repaired_messages| &repaired_messages.messages);
+        let mut input = compaction_plan::summary_input(messages, available);
+        input.push(Message::user(SUMMARY_PROMPT));
+        let prompt = self.prefix_tokens() + estimate::messages(&input);
+        let max_tokens = max_summary_tokens(route);
+        let Some(_allowance) = self.reserve(prompt, max_tokens, max_tokens)? else { return Ok(None) };
+        let attachments = self.load_attachments(Attachments::in_messages(&input)).await?;
+        let repaired = self.repaired_messages(&input);
+        let messages = repaired.as_ref().map_or(&input, |repaired| &repaired.messages);
         // Tools and thinking are sent as usual; otherwise the provider would not find the conversation in its
         // cache.
-        let parts = route.model.stream(&Request {
+        let events = route.model.stream(&Request {
             system: self.system_prompt(),
-            messages: &self.tool_set().messages_to_wire(&attached.insert_into(messages)),
+            messages: &self.tool_set().messages_to_wire(&attachments.insert_into(messages)),
             tools: self.tool_set().declarations(),
             thinking: self.active_thread().turn().options().super_thinking,
-            max_output: Some(most),
+            max_output: Some(max_tokens),
             allow_tool_calls: true,
             cache_key: self.context.recorder.event_log().task_id().as_str(),
         });
-        drop(attached);
-        let answer = self.call_auxiliary(route, (parts, prompt), SUMMARY_TIMEOUT).await?;
+        drop(attachments);
+        let answer = self.call_auxiliary(route, (events, prompt), SUMMARY_TIMEOUT).await?;
         Ok(answer.map(|answer| answer.text()).filter(|text| !text.trim().is_empty()))
     }
 }

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use super::branch::Branch;
 use super::compaction_view::{MAX_WORKING_MEMORY_BYTES, RewriteKind, rewrite_message, truncate_middle};
-use crate::llm::{Block, Content, Message, Route, estimate};
-use crate::store::steps::{Compacted, Replacement};
+use llm::{Block, Content, Message, Route, estimate};
+use store::steps::{Compacted, Replacement};
 
 /// The share of the context window above which a conversation is compacted, in percent.
 const THRESHOLD_PERCENT: u64 = 80;
@@ -53,20 +53,20 @@ pub(super) struct CompactionPlan {
 }
 
 impl CompactionPlan {
-    /// Plans the `time`th compaction of a conversation of at most `bound` tokens; `None` if nothing can be
+    /// Plans compaction number `pass` of a conversation of at most `bound` tokens; `None` if nothing can be
     /// omitted.
     ///
     /// The end of the conversation is kept in whole steps, and the last step always; its results are cut if it
     /// alone is too long.
-    pub(super) fn new(branch: &Branch, bound: u64, time: u32) -> Option<Self> {
-        let share = if time < 2 { KEPT_PERCENT[0] } else { KEPT_PERCENT[1] };
-        let keep = bound / 100 * share;
+    pub(super) fn new(branch: &Branch, bound: u64, pass: u32) -> Option<Self> {
+        let share = if pass < 2 { KEPT_PERCENT[0] } else { KEPT_PERCENT[1] };
+        let target = bound / 100 * share;
         let messages = branch.all_messages();
         let (mut covers, mut kept) = (messages.len(), 0);
         while let Some(at) = step_start_before(messages, covers).filter(|at| *at >= branch.compacted_count())
         {
             let size = messages.get(at..covers).map_or(0, estimate::messages);
-            if covers < messages.len() && kept + size > keep {
+            if covers < messages.len() && kept + size > target {
                 break;
             }
             (covers, kept) = (at, kept + size);
@@ -78,7 +78,8 @@ impl CompactionPlan {
             covers = branch.compacted_count();
         }
         let results = messages.get(covers..).unwrap_or_default().iter().map(result_count).sum::<u64>();
-        let results_up_to = (kept > keep && results > 0).then(|| (keep * 4 / results).max(MIN_RESULT_CHARS));
+        let results_up_to =
+            (kept > target && results > 0).then(|| (target * 4 / results).max(MIN_RESULT_CHARS));
         (covers > branch.compacted_count() || results_up_to.is_some()).then_some(Self {
             covers,
             results_up_to,
@@ -87,10 +88,10 @@ impl CompactionPlan {
     }
 
     /// The step that is recorded.
-    pub(super) fn to_step(self, instead: Replacement) -> Compacted {
+    pub(super) fn to_step(self, replacement: Replacement) -> Compacted {
         let covers = u64::try_from(self.covers).unwrap_or(u64::MAX);
         let Self { results_up_to, memory_up_to, .. } = self;
-        Compacted { covers, instead, results_up_to, memory_up_to: Some(memory_up_to) }
+        Compacted { covers, instead: replacement, results_up_to, memory_up_to: Some(memory_up_to) }
     }
 
     /// The messages to summarise, as they are sent now.
@@ -106,10 +107,10 @@ impl CompactionPlan {
     }
 
     /// Returns whether the compaction is worth its cost: how much it leaves of a conversation of `before`
-    /// tokens, of which `beginning` precede the messages.
-    pub(super) fn is_worthwhile(&self, branch: &Branch, beginning: u64, before: u64) -> bool {
+    /// tokens, of which `prefix` precede the messages.
+    pub(super) fn is_worthwhile(&self, branch: &Branch, prefix: u64, before: u64) -> bool {
         let step = self.to_step(Replacement::Summary { text: String::new() });
-        let after = beginning
+        let after = prefix
             + ESTIMATED_SUMMARY_TOKENS
             + estimate::messages(&branch.preview_rewrite(RewriteKind::Compacted(step)));
         after <= max_remaining_tokens(before)
@@ -152,24 +153,25 @@ pub(super) fn summary_input(messages: &[Message], bound: u64) -> Vec<Message> {
         return messages.to_vec();
     }
     // Reasoning is omitted: it is bound to what came before it, and that changes.
-    let mut short: Vec<Message> = messages
+    let mut shortened: Vec<Message> = messages
         .iter()
         .map(|message| rewrite_message(message, true, |_| Some(SUMMARISED_RESULT_CHARS)))
         .collect();
-    while estimate::messages(&short) > bound {
-        let Some(next) = (1..short.len()).find(|at| matches!(short.get(*at), Some(Message::User { .. })))
+    while estimate::messages(&shortened) > bound {
+        let Some(next) =
+            (1..shortened.len()).find(|at| matches!(shortened.get(*at), Some(Message::User { .. })))
         else {
             // One turn alone is too long: take its newest part.
-            let half = short.len() / 2;
+            let half = shortened.len() / 2;
             return if half == 0 {
-                short
+                shortened
             } else {
-                summary_input(short.get(half..).unwrap_or_default(), bound)
+                summary_input(shortened.get(half..).unwrap_or_default(), bound)
             };
         };
-        short.drain(..next);
+        shortened.drain(..next);
     }
-    short
+    shortened
 }
 
 /// The most bytes of a summary made without a model, and the most characters of one line of it.
@@ -191,11 +193,11 @@ pub(super) fn excerpt_summary(messages: &[Message]) -> String {
             Message::Results(_) => {}
         }
     }
-    let mut left = MAX_NOTES_BYTES;
+    let mut bytes_left = MAX_NOTES_BYTES;
     let fits = |line: &&String| {
         let length = line.len() + 1;
-        let fits = length <= left;
-        left = left.saturating_sub(length);
+        let fits = length <= bytes_left;
+        bytes_left = bytes_left.saturating_sub(length);
         fits
     };
     let newest: Vec<&String> = lines.iter().rev().take_while(fits).collect();

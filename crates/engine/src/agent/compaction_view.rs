@@ -8,9 +8,9 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 
 use super::loaded_skills::{self, SkillLoad};
-use crate::llm::{Content, Message, ToolReply};
-use crate::memory_format::{TOOL_ORIGIN_NOTE, quote_lines};
-use crate::store::steps::{Compacted, MemoryWrite, Replacement};
+use llm::{Content, Message, ToolReply};
+use store::memory_format::{TOOL_ORIGIN_NOTE, quote_lines};
+use store::steps::{Compacted, MemoryWrite, Replacement};
 
 /// The most bytes of a task's working memory, keys and values.
 pub(super) const MAX_WORKING_MEMORY_BYTES: usize = 32 * 1024;
@@ -58,23 +58,24 @@ pub(super) fn replacement(rewrites: &[Rewrite]) -> Option<&Replacement> {
 pub(super) fn view(
     messages: &[Message],
     rewrites: &[Rewrite],
-    written: &[(usize, MemoryWrite)],
+    memory_writes: &[(usize, MemoryWrite)],
     from_tools: bool,
 ) -> Vec<Message> {
     let covers = compacted_count(rewrites).min(messages.len());
-    let (gone, kept) = messages.split_at(covers);
+    let (removed, kept) = messages.split_at(covers);
     let compaction = last_compaction(rewrites);
-    let instead = compaction.filter(|_| covers > 0).map(|(made_at, compacted)| {
-        let memory = current_memory(written.iter().filter(|(at, _)| *at <= made_at).map(|(_, write)| write));
+    let replacement = compaction.filter(|_| covers > 0).map(|(made_at, compacted)| {
+        let memory =
+            current_memory(memory_writes.iter().filter(|(at, _)| *at <= made_at).map(|(_, write)| write));
         let before = messages.get(..made_at.min(messages.len())).unwrap_or(messages);
-        let most = compacted
+        let max_bytes = compacted
             .memory_up_to
-            .and_then(|most| usize::try_from(most).ok())
+            .and_then(|max_bytes| usize::try_from(max_bytes).ok())
             .unwrap_or(MAX_WORKING_MEMORY_BYTES);
         replacement_message(
-            (gone, before),
+            (removed, before),
             &compacted.instead,
-            &MemoryExcerpt::new(&memory, most),
+            &MemoryExcerpt::new(&memory, max_bytes),
             from_tools,
         )
     });
@@ -82,13 +83,13 @@ pub(super) fn view(
     let loads = loaded_skills::skill_loads(messages);
     let kept = kept.iter().enumerate().map(|(at, message)| {
         let at = covers + at;
-        let bound =
+        let limit =
             compaction.and_then(|(made_at, compacted)| compacted.results_up_to.filter(|_| at < made_at));
         // A skill is kept verbatim or not at all.
         let is_skill = |reply: &ToolReply| loads.iter().any(|load| load.is_reply(at, reply));
-        rewrite_message(message, at < rewritten_to, |reply| bound.filter(|_| !is_skill(reply)))
+        rewrite_message(message, at < rewritten_to, |reply| limit.filter(|_| !is_skill(reply)))
     });
-    instead.into_iter().chain(kept).collect()
+    replacement.into_iter().chain(kept).collect()
 }
 
 /// The last compaction, and the number of messages when it was made.
@@ -100,11 +101,11 @@ pub(super) fn last_compaction(rewrites: &[Rewrite]) -> Option<(usize, &Compacted
 }
 
 /// Returns a message without reasoning that can no longer be verified, and with each result cut to the number
-/// of characters that `bound` returns.
+/// of characters that `limit` returns.
 pub(super) fn rewrite_message(
     message: &Message,
     without_reasoning: bool,
-    bound: impl Fn(&ToolReply) -> Option<u64>,
+    limit: impl Fn(&ToolReply) -> Option<u64>,
 ) -> Message {
     match message {
         // An empty model name matches no model, so none is sent its reasoning.
@@ -112,23 +113,23 @@ pub(super) fn rewrite_message(
             Message::Assistant { model: String::new(), blocks: blocks.clone() }
         }
         Message::Results(replies) => {
-            let cut = |reply: &ToolReply| match bound(reply) {
-                Some(bound) => {
-                    let bound = usize::try_from(bound).unwrap_or(usize::MAX);
-                    ToolReply { text: truncate_middle(&reply.text, bound), ..reply.clone() }
+            let shorten = |reply: &ToolReply| match limit(reply) {
+                Some(limit) => {
+                    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+                    ToolReply { text: truncate_middle(&reply.text, limit), ..reply.clone() }
                 }
                 None => reply.clone(),
             };
-            Message::Results(replies.iter().map(cut).collect())
+            Message::Results(replies.iter().map(shorten).collect())
         }
         _ => message.clone(),
     }
 }
 
 /// The current values of working memory: the newest write of each key.
-pub(super) fn current_memory<'a>(written: impl Iterator<Item = &'a MemoryWrite>) -> Vec<&'a MemoryWrite> {
+pub(super) fn current_memory<'a>(writes: impl Iterator<Item = &'a MemoryWrite>) -> Vec<&'a MemoryWrite> {
     let mut newest: Vec<&MemoryWrite> = Vec::new();
-    for write in written {
+    for write in writes {
         newest.retain(|older| older.key != write.key);
         newest.push(write);
     }
@@ -144,14 +145,14 @@ struct MemoryExcerpt<'a> {
 }
 
 impl<'a> MemoryExcerpt<'a> {
-    /// Selects the newest values of `memory` that fit into `most` bytes.
-    fn new(memory: &[&'a MemoryWrite], most: usize) -> Self {
-        let (mut lines, mut left_out, mut left) = (Vec::new(), Vec::new(), most);
+    /// Selects the newest values of `memory` that fit into `max_bytes` bytes.
+    fn new(memory: &[&'a MemoryWrite], max_bytes: usize) -> Self {
+        let (mut lines, mut left_out, mut bytes_left) = (Vec::new(), Vec::new(), max_bytes);
         for MemoryWrite { key, value } in memory.iter().rev().filter(|write| !write.value.is_null()) {
             let line = format!("\n- {key}: {value}");
-            match left.checked_sub(line.len()) {
+            match bytes_left.checked_sub(line.len()) {
                 Some(rest) => {
-                    left = rest;
+                    bytes_left = rest;
                     lines.push(line);
                 }
                 None => left_out.push(key.as_str()),
@@ -179,17 +180,17 @@ impl<'a> MemoryExcerpt<'a> {
     }
 }
 
-/// The message that is sent in place of the messages in `gone`. `before` is the conversation at the time of the
-/// compaction.
+/// The message that is sent in place of the messages in `compacted`. `before` is the conversation at the time of
+/// the compaction.
 fn replacement_message(
-    (gone, before): (&[Message], &[Message]),
-    instead: &Replacement,
+    (compacted, before): (&[Message], &[Message]),
+    replacement: &Replacement,
     memory: &MemoryExcerpt<'_>,
     from_tools: bool,
 ) -> Message {
     let mut text = String::new();
     // Writing to a `String` cannot fail.
-    let _ = match instead {
+    let _ = match replacement {
         // The summary repeats tool output, and is sent in the user's role.
         Replacement::Summary { text: summary } if from_tools => {
             write!(
@@ -216,14 +217,14 @@ fn replacement_message(
         Message::User { content } => Some(content),
         _ => None,
     });
-    match instead {
+    match replacement {
         Replacement::Summary { .. } => {
             // The skills that the model has loaded survive a compaction verbatim.
-            for SkillLoad { text: skill, .. } in loaded_skills::newest_loads(gone) {
+            for SkillLoad { text: skill, .. } in loaded_skills::newest_loads(compacted) {
                 let _ = write!(text, "\n\nA skill that was loaded, word for word:\n\n{skill}");
             }
             // A request that is still in the conversation need not be repeated.
-            if let Some(request) = request.filter(|_| last.is_some_and(|at| at < gone.len())) {
+            if let Some(request) = request.filter(|_| last.is_some_and(|at| at < compacted.len())) {
                 let request = truncate_middle(&Content::text_of(request), MAX_REQUEST_CHARS);
                 let _ = write!(
                     text,
@@ -242,15 +243,15 @@ fn replacement_message(
     }
 }
 
-/// Shortens a text to about `bound` characters: its head and its tail, with a note in between about what is
+/// Shortens a text to about `max_chars` characters: its head and its tail, with a note in between about what is
 /// missing.
-pub(super) fn truncate_middle(text: &str, bound: usize) -> String {
+pub(super) fn truncate_middle(text: &str, max_chars: usize) -> String {
     let length = text.chars().count();
-    if length <= bound {
+    if length <= max_chars {
         return text.to_owned();
     }
-    let tail = bound / 4;
-    let head: String = text.chars().take(bound - tail).collect();
+    let tail = max_chars / 4;
+    let head: String = text.chars().take(max_chars - tail).collect();
     let rest: String = text.chars().skip(length - tail).collect();
-    format!("{head}\n[… {} characters left out …]\n{rest}", length - bound)
+    format!("{head}\n[… {} characters left out …]\n{rest}", length - max_chars)
 }

@@ -15,7 +15,7 @@ impl Agent {
         let quiesced = !self.is_importing() && turns.quiesce(self.services.clock.monotonic());
         drop(turns);
         if quiesced {
-            tracing::info!("The engine is quiesced: turns are refused for a while.");
+            tracing::info!("The engine is quiesced and refuses new turns for now.");
         }
         quiesced
     }
@@ -23,7 +23,7 @@ impl Agent {
     /// Allows turns to begin and resume again.
     pub fn lift_quiesce(&self) {
         self.registry.lock().lift_quiesce();
-        tracing::info!("The engine is not quiesced any more.");
+        tracing::info!("The engine accepts turns again.");
     }
 
     /// Returns the engine's current activity.

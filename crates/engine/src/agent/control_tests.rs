@@ -10,8 +10,9 @@ use tokio::runtime::Handle;
 
 use super::harness::{AgentHarness, GatedTool, final_text};
 use super::*;
-use crate::testing::{read_all, read_until, task_id, with_deadline};
-use crate::tools::Permission;
+use catalog::Permission;
+use store::testing::{read_all, read_until};
+use testkit::{task_id, with_deadline};
 
 fn request(message: &str) -> Execute {
     serde_json::from_value(json!({"task_id": "t", "message": message})).unwrap()
@@ -22,15 +23,15 @@ fn hitl_yes() -> HitlRespond {
 }
 
 /// The number of active turns and of pending requests.
-fn activity_counts(rig: &AgentHarness) -> (u64, u64) {
-    let activity = rig.agent.activity().unwrap();
+fn activity_counts(harness: &AgentHarness) -> (u64, u64) {
+    let activity = harness.agent.activity().unwrap();
     (activity.running_turns, activity.pending_hitl)
 }
 
 /// Waits until no turn is active.
-async fn wait_idle(rig: &AgentHarness) {
+async fn wait_idle(harness: &AgentHarness) {
     with_deadline(async {
-        while activity_counts(rig).0 > 0 {
+        while activity_counts(harness).0 > 0 {
             tokio::task::yield_now().await;
         }
     })
@@ -40,103 +41,103 @@ async fn wait_idle(rig: &AgentHarness) {
 /// A harness whose task `t` waits for approval of a tool that the test releases.
 async fn awaiting_permission() -> (AgentHarness, Arc<GatedTool>, EventReader) {
     let gated = GatedTool::with(false, Permission::Ask);
-    let rig = AgentHarness::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
-    let reader = run_until_permission_request(&rig).await;
-    (rig, gated, reader)
+    let harness = AgentHarness::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
+    let reader = run_until_permission_request(&harness).await;
+    (harness, gated, reader)
 }
 
-async fn run_until_permission_request(rig: &AgentHarness) -> EventReader {
-    rig.provider.enqueue_all([Reply::new().tool_use("gated", json!({})), Reply::from_text("done")]);
+async fn run_until_permission_request(harness: &AgentHarness) -> EventReader {
+    harness.provider.enqueue_all([Reply::new().tool_use("gated", json!({})), Reply::from_text("done")]);
     let request = json!({"task_id": "t", "message": "go", "client_request_id": TurnId::new().to_string()});
-    let mut reader = rig.begin(request).await.unwrap();
+    let mut reader = harness.begin(request).await.unwrap();
     read_until(&mut reader, |event| event.kind == "hitl_request").await;
-    wait_idle(rig).await;
+    wait_idle(harness).await;
     reader
 }
 
 /// Runs both closures at the same moment.
-fn concurrently<A: Send, B>(one: impl FnOnce() -> A + Send, two: impl FnOnce() -> B) -> (A, B) {
-    let line = Barrier::new(2);
+fn concurrently<A: Send, B>(first: impl FnOnce() -> A + Send, second: impl FnOnce() -> B) -> (A, B) {
+    let barrier = Barrier::new(2);
     tokio::task::block_in_place(|| {
         thread::scope(|scope| {
-            let one = scope.spawn(|| {
-                line.wait();
-                one()
+            let first = scope.spawn(|| {
+                barrier.wait();
+                first()
             });
-            line.wait();
-            let two = two();
-            (one.join().unwrap(), two)
+            barrier.wait();
+            let second = second();
+            (first.join().unwrap(), second)
         })
     })
 }
 
 #[tokio::test]
 async fn an_engine_at_work_is_not_quiesced_and_an_idle_one_begins_nothing_until_that_is_lifted() {
-    let rig = AgentHarness::new(Wire::AnthropicMessages).await;
+    let harness = AgentHarness::new(Wire::AnthropicMessages).await;
     let gate = Gate::new();
-    rig.provider.enqueue(Reply::from_text("slow").hold(0, &gate));
-    let reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
+    harness.provider.enqueue(Reply::from_text("slow").hold(0, &gate));
+    let reader = harness.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
     gate.reached().await;
-    assert_eq!(activity_counts(&rig), (1, 0));
-    assert!(!rig.agent.quiesce());
+    assert_eq!(activity_counts(&harness), (1, 0));
+    assert!(!harness.agent.quiesce());
     // The refused quiesce has changed nothing.
-    rig.run(json!({"task_id": "other", "message": "hi"})).await;
+    harness.run(json!({"task_id": "other", "message": "hi"})).await;
     gate.release();
     assert_eq!(final_text(&read_all(reader).await), "slow");
 
-    let asked = rig.replay(0).await[0].data["message_id"].clone();
-    assert!(rig.agent.quiesce());
+    let message_id = harness.replay(0).await[0].data["message_id"].clone();
+    assert!(harness.agent.quiesce());
     for request in [
         json!({"task_id": "t", "message": "hi"}),
         json!({"task_id": "new", "message": "hi"}),
-        json!({"task_id": "t", "message": "hi", "edit_message_id": asked}),
-        json!({"task_id": "t", "message": "", "retry_message_id": asked}),
+        json!({"task_id": "t", "message": "hi", "edit_message_id": message_id}),
+        json!({"task_id": "t", "message": "", "retry_message_id": message_id}),
     ] {
-        let refused = rig.begin(request.clone()).await;
+        let refused = harness.begin(request.clone()).await;
         assert!(matches!(refused, Err(AgentError::Quiesced)), "{request}");
     }
-    assert_eq!(activity_counts(&rig), (0, 0));
-    rig.agent.lift_quiesce();
-    rig.send("hi").await;
+    assert_eq!(activity_counts(&harness), (0, 0));
+    harness.agent.lift_quiesce();
+    harness.send("hi").await;
 }
 
 #[tokio::test]
 async fn a_tool_that_is_called_without_a_turn_keeps_the_engine_awake() {
     let gated = GatedTool::new(true);
-    let rig = AgentHarness::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
+    let harness = AgentHarness::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
     // The caller may wait to the end or hang up.
     for (times, hangs_up) in [(1, false), (2, true)] {
-        let call = rig.agent.call_tool("gated", json!({}));
-        let still_valid = async {
+        let call = harness.agent.call_tool("gated", json!({}));
+        let while_running = async {
             gated.wait_for_runs(times).await;
-            assert!(!rig.agent.quiesce());
-            assert_eq!(activity_counts(&rig), (0, 0), "it is no turn");
+            assert!(!harness.agent.quiesce());
+            assert_eq!(activity_counts(&harness), (0, 0), "a direct call is not a turn");
             if !hangs_up {
                 gated.may_end.add_permits(1);
                 std::future::pending::<()>().await;
             }
         };
         let answer = with_deadline(async {
-            tokio::select! { answer = call => Some(answer), () = still_valid => None }
+            tokio::select! { answer = call => Some(answer), () = while_running => None }
         });
         assert_eq!(answer.await.map(Result::unwrap), (!hangs_up).then(|| "let go".to_owned()));
-        assert!(rig.agent.quiesce());
-        let refused = with_deadline(rig.agent.call_tool("gated", json!({}))).await;
+        assert!(harness.agent.quiesce());
+        let refused = with_deadline(harness.agent.call_tool("gated", json!({}))).await;
         assert!(matches!(refused, Err(DirectError::Agent(AgentError::Quiesced))), "{refused:?}");
-        rig.agent.lift_quiesce();
+        harness.agent.lift_quiesce();
     }
 }
 
 #[tokio::test]
 async fn so_many_tools_are_called_without_a_turn_at_once_and_no_more() {
     let gated = GatedTool::new(true);
-    let rig = AgentHarness::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
+    let harness = AgentHarness::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
     let calls = futures::future::join_all(
-        (0..direct_calls::MAX_DIRECT_CALLS).map(|_| rig.agent.call_tool("gated", json!({}))),
+        (0..direct_calls::MAX_DIRECT_CALLS).map(|_| harness.agent.call_tool("gated", json!({}))),
     );
     let one_more = async {
         gated.wait_for_runs(direct_calls::MAX_DIRECT_CALLS).await;
-        let refused = rig.agent.call_tool("gated", json!({})).await;
+        let refused = harness.agent.call_tool("gated", json!({})).await;
         assert!(matches!(refused, Err(DirectError::Agent(AgentError::TooManyCalls))), "{refused:?}");
         gated.may_end.add_permits(direct_calls::MAX_DIRECT_CALLS);
     };
@@ -146,29 +147,29 @@ async fn so_many_tools_are_called_without_a_turn_at_once_and_no_more() {
 
 #[tokio::test]
 async fn who_has_seen_a_turns_end_finds_the_engine_idle() {
-    let rig = AgentHarness::new(Wire::AnthropicMessages).await;
+    let harness = AgentHarness::new(Wire::AnthropicMessages).await;
     for _ in 0..50 {
-        rig.send("hi").await;
-        assert!(rig.agent.quiesce());
-        rig.agent.lift_quiesce();
+        harness.send("hi").await;
+        assert!(harness.agent.quiesce());
+        harness.agent.lift_quiesce();
     }
 }
 
 #[tokio::test]
 async fn a_turn_that_waits_for_a_person_neither_hinders_nor_goes_on_until_it_lapses() {
-    let (rig, gated, reader) = awaiting_permission().await;
-    assert_eq!(activity_counts(&rig), (0, 1));
-    assert!(rig.agent.quiesce());
-    assert!(matches!(with_deadline(rig.agent.respond(hitl_yes())).await, Err(AgentError::Quiesced)));
-    rig.clock.advance(Duration::from_secs(30));
-    assert!(matches!(with_deadline(rig.agent.respond(hitl_yes())).await, Err(AgentError::Quiesced)));
-    assert_eq!(activity_counts(&rig), (0, 1));
+    let (harness, gated, reader) = awaiting_permission().await;
+    assert_eq!(activity_counts(&harness), (0, 1));
+    assert!(harness.agent.quiesce());
+    assert!(matches!(with_deadline(harness.agent.respond(hitl_yes())).await, Err(AgentError::Quiesced)));
+    harness.clock.advance(Duration::from_secs(30));
+    assert!(matches!(with_deadline(harness.agent.respond(hitl_yes())).await, Err(AgentError::Quiesced)));
+    assert_eq!(activity_counts(&harness), (0, 1));
 
-    rig.clock.advance(Duration::from_secs(30));
-    with_deadline(rig.agent.respond(hitl_yes())).await.unwrap();
+    harness.clock.advance(Duration::from_secs(30));
+    with_deadline(harness.agent.respond(hitl_yes())).await.unwrap();
     gated.wait_for_runs(1).await;
-    assert_eq!(activity_counts(&rig), (1, 0));
-    assert!(!rig.agent.quiesce());
+    assert_eq!(activity_counts(&harness), (1, 0));
+    assert!(!harness.agent.quiesce());
     gated.may_end.add_permits(1);
     assert_eq!(final_text(&read_all(reader).await), "done");
     assert_eq!(gated.runs.load(std::sync::atomic::Ordering::Acquire), 1);
@@ -176,75 +177,78 @@ async fn a_turn_that_waits_for_a_person_neither_hinders_nor_goes_on_until_it_lap
 
 #[tokio::test]
 async fn a_quiesced_engine_lets_a_waiting_turn_be_joined_steered_and_cancelled() {
-    let (rig, gated, _reader) = awaiting_permission().await;
-    let request = &rig.brain.open_turns().unwrap()[0].request.clone().unwrap().id;
-    assert!(rig.agent.quiesce());
-    let joined = rig.begin(json!({"task_id": "t", "message": "go", "client_request_id": request})).await;
-    with_deadline(rig.agent.steer(&task_id("t"), "by the way".into())).await.unwrap();
-    wait_idle(&rig).await;
-    assert_eq!(activity_counts(&rig), (0, 1));
-    with_deadline(rig.agent.cancel(&task_id("t"))).await.unwrap();
+    let (harness, gated, _reader) = awaiting_permission().await;
+    let request = &harness.brain.open_turns().unwrap()[0].request.clone().unwrap().id;
+    assert!(harness.agent.quiesce());
+    let joined = harness.begin(json!({"task_id": "t", "message": "go", "client_request_id": request})).await;
+    with_deadline(harness.agent.steer(&task_id("t"), "by the way".into())).await.unwrap();
+    wait_idle(&harness).await;
+    assert_eq!(activity_counts(&harness), (0, 1));
+    with_deadline(harness.agent.cancel(&task_id("t"))).await.unwrap();
     assert_eq!(read_all(joined.unwrap()).await.last().unwrap().phase(), Some("cancelled"));
-    assert_eq!(activity_counts(&rig), (0, 0));
+    assert_eq!(activity_counts(&harness), (0, 0));
     assert_eq!(gated.runs.load(std::sync::atomic::Ordering::Acquire), 0);
-    assert!(matches!(rig.begin(json!({"task_id": "t", "message": "hi"})).await, Err(AgentError::Quiesced)));
+    assert!(matches!(
+        harness.begin(json!({"task_id": "t", "message": "hi"})).await,
+        Err(AgentError::Quiesced)
+    ));
 }
 
 #[tokio::test]
 async fn turns_that_a_start_takes_up_are_at_work_at_once() {
-    let mut rig = AgentHarness::new(Wire::AnthropicMessages).await;
+    let mut harness = AgentHarness::new(Wire::AnthropicMessages).await;
     let (first, second) = (Gate::new(), Gate::new());
     let slow = |gate: &Gate| Reply::from_text("slow").hold(0, gate);
-    rig.provider.enqueue_all([slow(&first), slow(&second)]);
-    drop(rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap());
+    harness.provider.enqueue_all([slow(&first), slow(&second)]);
+    drop(harness.begin(json!({"task_id": "t", "message": "go"})).await.unwrap());
     first.reached().await;
-    rig.restart().await;
-    rig.agent.resume().unwrap();
-    assert_eq!(activity_counts(&rig), (1, 0));
-    assert!(!rig.agent.quiesce());
+    harness.restart().await;
+    harness.agent.resume().unwrap();
+    assert_eq!(activity_counts(&harness), (1, 0));
+    assert!(!harness.agent.quiesce());
     second.release();
-    assert_eq!(final_text(&rig.replay(0).await), "slow");
-    assert!(rig.agent.quiesce());
+    assert_eq!(final_text(&harness.replay(0).await), "slow");
+    assert!(harness.agent.quiesce());
 }
 
 #[tokio::test]
 async fn a_waiting_turn_that_a_start_takes_up_does_not_hinder() {
-    let (mut rig, gated, _reader) = awaiting_permission().await;
-    rig.restart().await;
-    rig.agent.resume().unwrap();
-    wait_idle(&rig).await;
-    assert_eq!(activity_counts(&rig), (0, 1));
-    assert!(rig.agent.quiesce());
-    rig.agent.lift_quiesce();
-    with_deadline(rig.agent.respond(hitl_yes())).await.unwrap();
+    let (mut harness, gated, _reader) = awaiting_permission().await;
+    harness.restart().await;
+    harness.agent.resume().unwrap();
+    wait_idle(&harness).await;
+    assert_eq!(activity_counts(&harness), (0, 1));
+    assert!(harness.agent.quiesce());
+    harness.agent.lift_quiesce();
+    with_deadline(harness.agent.respond(hitl_yes())).await.unwrap();
     gated.may_end.add_permits(1);
-    assert_eq!(final_text(&rig.replay(0).await), "done");
+    assert_eq!(final_text(&harness.replay(0).await), "done");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_whatever_moment_it_is_quiesced_no_turn_slips_in() {
-    let rig = AgentHarness::new(Wire::AnthropicMessages).await;
+    let harness = AgentHarness::new(Wire::AnthropicMessages).await;
     let runtime = Handle::current();
-    let at_work = || rig.agent.registry.lock().active_count();
+    let active_count = || harness.agent.registry.lock().active_count();
     for round in 0..100 {
         let gate = Gate::new();
-        rig.provider.enqueue(Reply::from_text("slow").hold(0, &gate));
+        harness.provider.enqueue(Reply::from_text("slow").hold(0, &gate));
         let begin = || loop {
-            match runtime.block_on(rig.agent.execute(request("go"))) {
+            match runtime.block_on(harness.agent.execute(request("go"))) {
                 Ok(reader) => return reader,
                 Err(error) => assert!(matches!(error, AgentError::Quiesced), "{error}"),
             }
         };
         // Repeats until the turn is active, which it stays until the gate opens.
         let quiesce = || {
-            while rig.agent.quiesce() {
+            while harness.agent.quiesce() {
                 for _ in 0..20 {
-                    assert_eq!(at_work(), 0);
+                    assert_eq!(active_count(), 0);
                 }
-                rig.agent.lift_quiesce();
+                harness.agent.lift_quiesce();
                 (0..round * 10).for_each(|_| std::hint::spin_loop());
             }
-            assert_eq!(at_work(), 1);
+            assert_eq!(active_count(), 1);
         };
         let (reader, ()) = concurrently(begin, quiesce);
         gate.release();
@@ -254,48 +258,48 @@ async fn in_whatever_moment_it_is_quiesced_no_turn_slips_in() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_an_answer_and_a_quiesce_in_the_same_moment_one_is_refused() {
-    let (rig, gated, mut reader) = awaiting_permission().await;
+    let (harness, gated, mut reader) = awaiting_permission().await;
     let runtime = Handle::current();
     for _ in 0..100 {
-        let respond = || runtime.block_on(rig.agent.respond(hitl_yes()));
-        let (answered, quiesced) = concurrently(respond, || rig.agent.quiesce());
+        let respond = || runtime.block_on(harness.agent.respond(hitl_yes()));
+        let (answered, quiesced) = concurrently(respond, || harness.agent.quiesce());
         match answered {
             Ok(_) => assert!(!quiesced),
             Err(error) => {
                 assert!(quiesced && matches!(error, AgentError::Quiesced), "{quiesced}: {error}");
-                rig.agent.lift_quiesce();
-                with_deadline(rig.agent.respond(hitl_yes())).await.unwrap();
+                harness.agent.lift_quiesce();
+                with_deadline(harness.agent.respond(hitl_yes())).await.unwrap();
             }
         }
         gated.may_end.add_permits(1);
         assert_eq!(final_text(&read_all(reader).await), "done");
-        reader = run_until_permission_request(&rig).await;
+        reader = run_until_permission_request(&harness).await;
     }
 }
 
 #[tokio::test]
 async fn the_last_activity_is_what_a_turn_did_last_and_outlives_the_engine() {
-    let activity = |rig: &AgentHarness| rig.agent.activity().unwrap().last_activity_at;
+    let activity = |harness: &AgentHarness| harness.agent.activity().unwrap().last_activity_at;
     let gated = GatedTool::with(false, Permission::Ask);
-    let mut rig = AgentHarness::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
-    assert_eq!(activity(&rig), None);
-    let before = rig.clock.now();
-    let reader = run_until_permission_request(&rig).await;
-    let asked = activity(&rig).unwrap();
-    assert!((before..=rig.clock.now()).contains(&asked));
+    let mut harness = AgentHarness::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
+    assert_eq!(activity(&harness), None);
+    let before = harness.clock.now();
+    let reader = run_until_permission_request(&harness).await;
+    let asked_at = activity(&harness).unwrap();
+    assert!((before..=harness.clock.now()).contains(&asked_at));
 
-    rig.clock.advance(Duration::from_secs(10));
-    assert_eq!(activity(&rig), Some(asked));
-    let before = rig.clock.now();
-    with_deadline(rig.agent.respond(hitl_yes())).await.unwrap();
-    assert!(activity(&rig).unwrap() >= before);
+    harness.clock.advance(Duration::from_secs(10));
+    assert_eq!(activity(&harness), Some(asked_at));
+    let before = harness.clock.now();
+    with_deadline(harness.agent.respond(hitl_yes())).await.unwrap();
+    assert!(activity(&harness).unwrap() >= before);
     gated.may_end.add_permits(1);
     read_all(reader).await;
-    let ended = activity(&rig).unwrap();
+    let ended_at = activity(&harness).unwrap();
 
-    rig.clock.advance(Duration::from_secs(10));
-    rig.restart().await;
-    rig.agent.resume().unwrap();
-    let kept = activity(&rig).unwrap();
-    assert!((before..=ended).contains(&kept), "{before} {kept} {ended}");
+    harness.clock.advance(Duration::from_secs(10));
+    harness.restart().await;
+    harness.agent.resume().unwrap();
+    let restored = activity(&harness).unwrap();
+    assert!((before..=ended_at).contains(&restored), "{before} {restored} {ended_at}");
 }

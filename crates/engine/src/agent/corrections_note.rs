@@ -7,9 +7,9 @@ use std::time::Instant;
 use api::memory::MemoryKind;
 
 use super::recall::SEARCH_TIMEOUT;
-use crate::memory_format::{date, quote_lines};
-use crate::store::steps::TurnBase;
-use crate::store::{Brain, Corrections, MemoryQuery, SearchHit, TaskRow};
+use store::memory_format::{date, quote_lines};
+use store::steps::TurnBase;
+use store::{Brain, Corrections, MemoryQuery, SearchHit, TaskRow};
 
 /// The size limit of the note, in tokens and as a percentage of the model's context window.
 pub(super) const MAX_TOKENS: u64 = 3_000;
@@ -36,39 +36,39 @@ pub(super) fn load(
     (base, message): (TurnBase, &str),
     budget: usize,
 ) -> Vec<SearchHit> {
-    let taught = match brain.corrections(task, base) {
-        Ok(taught) => taught,
+    let found = match brain.corrections(task, base) {
+        Ok(found) => found,
         Err(error) => {
-            tracing::error!(%error, "What the user taught could not be read; the turn begins without.");
+            tracing::error!(%error, "Corrections and lessons could not be read; the turn begins without them.");
             return Vec::new();
         }
     };
-    if fits(&taught, budget) {
-        let Corrections { corrections, lessons, .. } = taught;
+    if fits(&found, budget) {
+        let Corrections { corrections, lessons, .. } = found;
         return fit_to_budget(corrections.into_iter().chain(lessons).collect(), budget);
     }
     let relevant_ids = relevant_ids(brain, message.to_owned());
-    fit_to_budget(select(taught, &relevant_ids), budget)
+    fit_to_budget(select(found, &relevant_ids), budget)
 }
 
 /// The note for the model; `None` if there is nothing to say.
-pub(super) fn note(taught: &[SearchHit]) -> Option<String> {
-    let items: String = taught.iter().map(render_item).collect();
-    (!taught.is_empty()).then(|| format!("{HEADING}{items}]"))
+pub(super) fn note(hits: &[SearchHit]) -> Option<String> {
+    let items: String = hits.iter().map(render_item).collect();
+    (!hits.is_empty()).then(|| format!("{HEADING}{items}]"))
 }
 
 /// Renders one correction or lesson for the model.
-fn render_item(found: &SearchHit) -> String {
-    format!("\n{}:{}", date(found), quote_lines(&found.excerpt))
+fn render_item(hit: &SearchHit) -> String {
+    format!("\n{}:{}", date(hit), quote_lines(&hit.excerpt))
 }
 
 /// Returns whether all of them fit into one note.
-fn fits(taught: &Corrections, budget: usize) -> bool {
-    let Corrections { corrections, lessons, already_shown: shown } = taught;
+fn fits(found: &Corrections, budget: usize) -> bool {
+    let Corrections { corrections, lessons, already_shown } = found;
     let bytes: usize = corrections.iter().chain(lessons).map(rendered_bytes).sum();
     let count = corrections.len() + lessons.len();
     let few = corrections.len() <= MAX_CORRECTIONS && lessons.len() <= MAX_LESSONS;
-    few && (count == 0 || shown + count <= MAX_SHOWN_UNFILTERED) && HEADING.len() + bytes <= budget
+    few && (count == 0 || already_shown + count <= MAX_SHOWN_UNFILTERED) && HEADING.len() + bytes <= budget
 }
 
 /// The ids of the records that are relevant to a message, the best first. Blocks.
@@ -87,20 +87,22 @@ fn relevant_ids(brain: &Brain, text: String) -> Vec<String> {
 
 /// Selects what to include if not all fit: the newest correction, then the relevant ones, then the newest; a
 /// conversation that already contains enough does not receive these last.
-fn select(taught: Corrections, relevant_ids: &[String]) -> Vec<SearchHit> {
-    let Corrections { corrections, lessons, already_shown: shown } = taught;
-    let place = |found: &SearchHit| relevant_ids.iter().position(|id| *id == found.id).unwrap_or(usize::MAX);
-    let choose = |mut all: Vec<SearchHit>, first: usize, most: usize| {
+fn select(found: Corrections, relevant_ids: &[String]) -> Vec<SearchHit> {
+    let Corrections { corrections, lessons, already_shown } = found;
+    let rank = |hit: &SearchHit| relevant_ids.iter().position(|id| *id == hit.id).unwrap_or(usize::MAX);
+    let choose = |mut all: Vec<SearchHit>, first: usize, limit: usize| {
         if let Some(rest) = all.get_mut(first..) {
-            rest.sort_by_key(place);
+            rest.sort_by_key(rank);
         }
         let mut all: Vec<SearchHit> = all
             .into_iter()
             .enumerate()
-            .filter(|(at, found)| *at < first || shown < MAX_SHOWN_UNFILTERED || place(found) != usize::MAX)
-            .map(|(_, found)| found)
+            .filter(|(at, hit)| {
+                *at < first || already_shown < MAX_SHOWN_UNFILTERED || rank(hit) != usize::MAX
+            })
+            .map(|(_, hit)| hit)
             .collect();
-        all.truncate(most);
+        all.truncate(limit);
         all
     };
     let mut chosen = choose(corrections, 1, MAX_CORRECTIONS);
@@ -110,28 +112,28 @@ fn select(taught: Corrections, relevant_ids: &[String]) -> Vec<SearchHit> {
 
 /// Takes as many as fit, cutting the last one.
 fn fit_to_budget(chosen: Vec<SearchHit>, budget: usize) -> Vec<SearchHit> {
-    let mut left = budget.saturating_sub(HEADING.len());
-    let mut fit_to_budget = Vec::new();
-    for mut found in chosen {
+    let mut bytes_left = budget.saturating_sub(HEADING.len());
+    let mut fitted = Vec::new();
+    for mut hit in chosen {
         // The newest one is always included.
-        if left < MIN_ITEM_BYTES && !fit_to_budget.is_empty() {
+        if bytes_left < MIN_ITEM_BYTES && !fitted.is_empty() {
             break;
         }
-        let room = left.max(MIN_ITEM_BYTES);
-        if rendered_bytes(&found) > room {
-            found.excerpt.truncate(found.excerpt.floor_char_boundary(room.saturating_sub(20)));
-            found.excerpt.push('…');
+        let max_bytes = bytes_left.max(MIN_ITEM_BYTES);
+        if rendered_bytes(&hit) > max_bytes {
+            hit.excerpt.truncate(hit.excerpt.floor_char_boundary(max_bytes.saturating_sub(20)));
+            hit.excerpt.push('…');
         }
-        left = left.saturating_sub(rendered_bytes(&found));
-        fit_to_budget.push(found);
+        bytes_left = bytes_left.saturating_sub(rendered_bytes(&hit));
+        fitted.push(hit);
     }
-    fit_to_budget
+    fitted
 }
 
 /// The size of a rendered item, in bytes.
-fn rendered_bytes(found: &SearchHit) -> usize {
+fn rendered_bytes(hit: &SearchHit) -> usize {
     // The date, and a mark before each line.
-    12 + found.excerpt.len() + 3 * found.excerpt.lines().count()
+    12 + hit.excerpt.len() + 3 * hit.excerpt.lines().count()
 }
 
 #[cfg(test)]

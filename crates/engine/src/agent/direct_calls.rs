@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::tool_calls::run_tool;
 use super::turn_registry::BusyGuard;
 use super::{Agent, AgentError};
-use crate::llm::ToolSpec;
-use crate::tools::{Invocation, ToolError, ToolStep};
+use llm::ToolSpec;
+use tools::{Invocation, ToolError, ToolStep};
 
 /// The most direct calls that may run at once.
 pub(super) const MAX_DIRECT_CALLS: usize = 16;
@@ -18,16 +18,14 @@ pub(super) const MAX_DIRECT_CALLS: usize = 16;
 pub enum DirectError {
     /// There is no such tool, or it works only in a turn.
     #[error(
-        "there is no tool called `{0}` that can be called without a turn; `rpc.methods` lists those there are"
+        "there is no tool called `{0}` that can be called without a turn; `rpc.methods` lists the available ones"
     )]
     NoSuchTool(String),
     /// The tool is denied.
-    #[error(
-        "the tool `{0}` may not be used here: the catalog denies it, or its permissions.json cannot be read"
-    )]
+    #[error("the tool `{0}` is not permitted: the catalog denies it, or its permissions.json cannot be read")]
     Denied(String),
     /// There is no such skill.
-    #[error("there is no skill called `{0}`; `rpc.methods` lists those there are")]
+    #[error("there is no skill called `{0}`; `rpc.methods` lists the available ones")]
     NoSuchSkill(String),
     /// The request cannot be carried out.
     #[error("{0}")]
@@ -47,8 +45,8 @@ pub enum DirectError {
 impl Agent {
     /// Calls a tool and returns its output.
     pub async fn call_tool(&self, name: &str, input: Value) -> Result<String, DirectError> {
-        let kit = self.services.snapshots.current();
-        let toolbox = &kit.toolbox;
+        let snapshot = self.services.snapshots.current();
+        let toolbox = &snapshot.toolbox;
         let unknown = || DirectError::NoSuchTool(name.to_owned());
         let tool = toolbox.find(name).ok_or_else(unknown)?;
         if !toolbox.may_run_unattended(name, &*tool) {
@@ -57,9 +55,9 @@ impl Agent {
         if tool.needs_turn() {
             return Err(unknown());
         }
-        let _at_work = self.begin_direct_call()?;
+        let _busy_guard = self.begin_direct_call()?;
         toolbox.validate_input(name, &input).map_err(ToolError)?;
-        let most = tool.inline_limit(&input);
+        let inline_limit = tool.inline_limit(&input);
         let call_id = CallId::new();
         let invocation = Invocation { call_id, task: None, input, answers: Vec::new() };
         let result = tokio::select! {
@@ -67,7 +65,7 @@ impl Agent {
             result = run_tool(&*tool, invocation) => result,
             () = self.stopping.cancelled() => return Err(AgentError::Stopping.into()),
         };
-        match self.services.outputs.limit_output(call_id, result, most).await? {
+        match self.services.outputs.limit_output(call_id, result, inline_limit).await? {
             ToolStep::Done(output) => Ok(output.text),
             ToolStep::Ask(_) => Err(unknown()),
         }
@@ -83,11 +81,11 @@ impl Agent {
 
     /// The tools that can be called outside a turn.
     pub fn direct_tools(&self) -> Vec<ToolSpec> {
-        let kit = self.services.snapshots.current();
-        let tools = kit.toolbox.all().iter().filter(|tool| !tool.needs_turn());
+        let snapshot = self.services.snapshots.current();
+        let tools = snapshot.toolbox.all().iter().filter(|tool| !tool.needs_turn());
         let declarations = tools.map(|tool| (tool.spec(), tool));
         let allowed =
-            declarations.filter(|(spec, tool)| kit.toolbox.may_run_unattended(&spec.name, &***tool));
+            declarations.filter(|(spec, tool)| snapshot.toolbox.may_run_unattended(&spec.name, &***tool));
         allowed.map(|(spec, _)| spec).collect()
     }
 }

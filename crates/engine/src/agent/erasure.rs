@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::{Agent, AgentError, Services};
-use crate::store::{Brain, Erasure, ErasureScope, SearchIndex, WriteTx};
+use store::{Brain, Erasure, ErasureScope, SearchIndex, WriteTx};
 
 /// How long a deletion waits for the erasure to finish.
 const ERASE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -38,13 +38,13 @@ impl Agent {
     pub(super) async fn delete_and_erase(
         &self,
         index: impl Into<Option<SearchIndex>>,
-        delete: impl Fn(&WriteTx<'_>) -> Result<bool, rusqlite::Error> + Send + Sync + 'static,
+        delete: impl Fn(&WriteTx<'_>) -> Result<bool, store::StoreError> + Send + Sync + 'static,
     ) -> Result<bool, AgentError> {
-        let remains = ErasureScope { indexes: index.into().into_iter().collect(), ..ErasureScope::default() };
+        let scope = ErasureScope { indexes: index.into().into_iter().collect(), ..ErasureScope::default() };
         let deleted = self.brain.write(move |rows| {
             let deleted = delete(rows)?;
             if deleted {
-                rows.enqueue_erasure(&remains)?;
+                rows.enqueue_erasure(&scope)?;
             }
             Ok(deleted)
         });
@@ -66,8 +66,8 @@ impl Agent {
 }
 
 impl Eraser {
-    pub(super) fn new(brain: Brain, means: Arc<Services>, stopping: CancellationToken) -> Self {
-        Self { brain, services: means, stopping, permit: Arc::new(Semaphore::new(1)) }
+    pub(super) fn new(brain: Brain, services: Arc<Services>, stopping: CancellationToken) -> Self {
+        Self { brain, services, stopping, permit: Arc::new(Semaphore::new(1)) }
     }
 
     /// Erases everything that is pending, or stops with the engine.
@@ -81,7 +81,7 @@ impl Eraser {
 
     async fn erase_all(&self) {
         let Ok(_permit) = self.permit.acquire().await else { return };
-        let (mut pause, longest_prefix) = FAILURE_RETRY_DELAY;
+        let (mut pause, max_pause) = FAILURE_RETRY_DELAY;
         loop {
             match self.erase_next().await {
                 Ok(true) => {}
@@ -89,10 +89,10 @@ impl Eraser {
                 Err(error) => {
                     tracing::warn!(
                         error = &*error,
-                        "What was deleted could not be erased; this is tried again."
+                        "Deleted data could not be erased; the erasure is retried."
                     );
                     tokio::time::sleep(pause).await;
-                    pause = pause.saturating_mul(2).min(longest_prefix);
+                    pause = pause.saturating_mul(2).min(max_pause);
                 }
             }
         }
@@ -101,11 +101,11 @@ impl Eraser {
     /// Performs the next pending erasure. Returns whether there was one.
     async fn erase_next(&self) -> Result<bool, EraseError> {
         let erasure =
-            self.brain.run_blocking(Brain::pending_erasure).await.ok_or("the engine is being stopped")??;
+            self.brain.run_blocking(Brain::pending_erasure).await.ok_or("the engine is stopping")??;
         let Some(erasure) = erasure else { return Ok(false) };
         self.services.outputs.remove(erasure.scope.outputs.clone()).await?;
-        let copies = self.brain.run_blocking(|brain| brain.remove_backups(None)).await;
-        copies.ok_or("the engine is being stopped")??;
+        let removed = self.brain.run_blocking(|brain| brain.remove_backups(None)).await;
+        removed.ok_or("the engine is stopping")??;
         for index in &erasure.scope.indexes {
             self.merge_index(*index).await?;
         }
@@ -117,9 +117,9 @@ impl Eraser {
     }
 
     async fn merge_index(&self, index: SearchIndex) -> Result<(), EraseError> {
-        let mut begins = true;
-        while self.brain.write(move |rows| rows.merge_index(index, begins)).await? {
-            begins = false;
+        let mut is_first = true;
+        while self.brain.write(move |rows| rows.merge_index(index, is_first)).await? {
+            is_first = false;
         }
         Ok(())
     }
@@ -133,7 +133,7 @@ impl Eraser {
     }
 
     async fn truncate_log(&self) -> Result<(), EraseError> {
-        while !self.brain.run_blocking(Brain::truncate_wal).await.ok_or("the engine is being stopped")?? {
+        while !self.brain.run_blocking(Brain::truncate_wal).await.ok_or("the engine is stopping")?? {
             tokio::time::sleep(LOG_RETRY_DELAY).await;
         }
         Ok(())
@@ -141,7 +141,7 @@ impl Eraser {
 
     async fn finish(&self, erasure: Erasure) -> Result<(), EraseError> {
         self.brain.write(move |rows| rows.complete_erasure(&erasure)).await?;
-        tracing::debug!("What was deleted has been erased.");
+        tracing::debug!("Deleted data has been erased.");
         Ok(())
     }
 }

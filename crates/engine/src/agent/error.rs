@@ -6,8 +6,8 @@ use super::MAX_TURNS_AT_ONCE;
 use super::attachments::AttachmentError;
 use super::direct_calls::MAX_DIRECT_CALLS;
 use super::thread_loader::LoadError;
-use crate::memory_budget::NoMemory;
-use crate::store::WriteError;
+use resources::memory_budget::NoMemory;
+use store::WriteError;
 
 /// Why the agent did not carry out a request.
 #[derive(Debug, thiserror::Error)]
@@ -16,7 +16,7 @@ pub enum AgentError {
     #[error("{0}")]
     Invalid(String),
     /// There is no such task, or no task at all yet.
-    #[error("there is no such task, or none yet")]
+    #[error("there is no such task")]
     UnknownTask,
     /// There is no such message in the task.
     #[error("{0}")]
@@ -28,10 +28,10 @@ pub enum AgentError {
     #[error("there is no such skill; GET /skills lists them")]
     UnknownSkill,
     /// The skill belongs to the platform; the user cannot change it.
-    #[error("the skill comes with the platform: it can be neither changed nor deleted")]
+    #[error("the skill comes with the platform and can be neither changed nor deleted")]
     PlatformSkill,
     /// Another skill has the name.
-    #[error("`name`: there is a skill called `{0}` already; take another name, or change that one")]
+    #[error("`name`: a skill called `{0}` already exists; choose another name or update that skill")]
     SkillExists(SkillName),
     /// No turn is running on the task.
     #[error("no turn is running on this task")]
@@ -43,29 +43,31 @@ pub enum AgentError {
     #[error("another turn is running on this task; it can be cancelled")]
     Busy,
     /// Too many turns are running.
-    #[error("{MAX_TURNS_AT_ONCE} turns are running, and more cannot")]
+    #[error("{MAX_TURNS_AT_ONCE} turns are running, which is the limit; try again later")]
     TooManyTurns,
     /// Too many tools are running outside turns.
-    #[error("{MAX_DIRECT_CALLS} tools are running beside turns, and more cannot")]
+    #[error("{MAX_DIRECT_CALLS} tools are running outside turns, which is the limit; try again later")]
     TooManyCalls,
     /// Too many exports or imports are running.
-    #[error("as many exports or imports as can be at once are under way; ask again when they are done")]
+    #[error("the maximum number of exports or imports is already running; try again when one is done")]
     TooManyTransfers,
     /// Memory cannot be replaced while turns are open.
-    #[error("turns are under way, or wait for a person: cancel them, or import with `mode=merge`")]
+    #[error("turns are running or waiting for the user: cancel them, or import with `mode=merge`")]
     TurnsInProgress,
     /// A document could not be staged beside the brain.
-    #[error("the document could not be kept beside the brain")]
-    Staging(#[source] rusqlite::Error),
+    #[error("the document could not be staged next to the brain")]
+    Staging(#[source] store::StoreError),
     /// The brain's disk cannot keep up.
-    #[error("too much waits to be stored: the disk is slower than the turns that are running")]
+    #[error(
+        "too much text is waiting to be stored: the disk is slower than the running turns; try again later"
+    )]
     StoreBacklogFull,
     /// The workspace could not be read.
     #[error("the workspace could not be read")]
     Workspace(#[from] std::io::Error),
     /// The turn's journal cannot be read at the moment.
     #[error(
-        "the turn cannot be read from the brain just now; it is tried again every few seconds: ask again"
+        "the turn cannot be read from the brain at the moment; the engine retries every few seconds: try again"
     )]
     TemporarilyUnreadable,
     /// The memory budget is used up.
@@ -75,11 +77,11 @@ pub enum AgentError {
     #[error("the engine is stopping")]
     Stopping,
     /// The engine is about to be put to sleep.
-    #[error("the engine is about to be put to sleep; ask for admission again, which wakes it")]
+    #[error("the engine is about to sleep; admit the user again, which wakes it")]
     Quiesced,
     /// The brain could not be read.
     #[error("the brain could not be read")]
-    Read(#[from] rusqlite::Error),
+    Read(#[from] store::StoreError),
     /// The task's journal could not be read.
     #[error("the task's journal could not be read: {0}")]
     Unreadable(String),

@@ -15,16 +15,17 @@ use tokio::sync::Semaphore;
 pub(crate) use super::branch::Branch;
 pub(crate) use super::thread::OUTCOME_UNKNOWN;
 use super::*;
-use crate::catalog::{AgentSpec, Catalog, Environment, Permissions};
-use crate::llm::ToolSpec;
-use crate::llm::config::ConfigSources;
-use crate::mcp::Mcp;
-use crate::memory_budget::MemoryBudget;
-use crate::skills::SkillDirs;
-use crate::testing::{SkippingClock, SseEvent, read_all, task_id, test_sandbox, with_deadline};
-use crate::tools::{
-    Invocation, Permission, Tool, ToolDeps, ToolError, ToolOutput, ToolStep, Toolbox, WebAllowlist,
-};
+use catalog::Permission;
+use catalog::{AgentSpec, Catalog, Environment, Permissions};
+use fetch::WebAllowlist;
+use llm::ToolSpec;
+use llm::config::ConfigSources;
+use mcp::Mcp;
+use resources::memory_budget::MemoryBudget;
+use store::testing::read_all;
+use testkit::{SkippingClock, SseEvent, task_id, test_sandbox, with_deadline};
+use tools::skills::SkillDirs;
+use tools::{Invocation, Tool, ToolDeps, ToolError, ToolOutput, ToolStep, Toolbox};
 
 /// All protocols, for tests of behaviour that must be the same over each.
 pub(crate) const WIRES: [Wire; 5] =
@@ -161,16 +162,16 @@ impl AgentHarness {
         self.agent.tracker.close();
         with_deadline(self.agent.tracker.wait()).await;
         self.kills += 1;
-        let left = self.folder.path().join(format!("brain-{}.sqlite", self.kills));
-        self.open_connection().execute("VACUUM INTO ?1", [left.to_str().unwrap()]).unwrap();
-        self.start(&left);
+        let copy = self.folder.path().join(format!("brain-{}.sqlite", self.kills));
+        self.open_connection().execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
+        self.start(&copy);
     }
 
     fn start(&mut self, brain: &Path) {
         self.brain = Brain::open(brain).unwrap();
         let (agents, permissions) = (self.agents.clone(), self.permissions.clone());
         let catalog = Catalog { agents, permissions, ..self.catalog.clone() };
-        let means = services(
+        let services = services(
             &self.brain,
             &self.env,
             &self.clock,
@@ -178,7 +179,7 @@ impl AgentHarness {
             self.folder.path(),
             (self.hitl_ttl, self.batch_interval),
         );
-        self.agent = Agent::new(self.brain.clone(), means);
+        self.agent = Agent::new(self.brain.clone(), services);
     }
 
     /// A connection to the brain, as another program would open it.
@@ -281,32 +282,35 @@ fn services(
     (hitl_ttl, batch_interval): (Duration, Option<Duration>),
 ) -> Services {
     let sources = ConfigSources::new(env, Some(&folder.join(CATALOG_DIR)));
-    let shelf = Arc::new(SkillDirs::for_brain(&folder.join("brain.sqlite")));
+    let skill_dirs = Arc::new(SkillDirs::for_brain(&folder.join("brain.sqlite")));
     let setup = ToolDeps {
         workspace: folder.join("workspace"),
         brain: brain.clone(),
         catalog,
-        sandbox: Some(test_sandbox(&folder.join("workspace"), &[&folder.join(CATALOG_DIR), shelf.root()])),
-        skill_dirs: shelf,
-        process_permits: crate::tools::ProcessPermits::default(),
+        sandbox: Some(test_sandbox(
+            &folder.join("workspace"),
+            &[&folder.join(CATALOG_DIR), skill_dirs.root()],
+        )),
+        skill_dirs,
+        process_permits: tools::ProcessPermits::default(),
         web_allowlist: WebAllowlist::default(),
         memory_budget: MemoryBudget::default(),
     };
     let built_in = Toolbox::built_in(&setup);
     let mut all = built_in.all().to_vec();
     all.extend(tools.iter().cloned());
-    let kit = AgentSnapshot {
+    let snapshot = AgentSnapshot {
         soul: "You are a test.".into(),
         toolbox: Toolbox::new(all, setup.catalog.permissions.clone()).with_agents(&setup.catalog.agents),
         ..AgentSnapshot::from_setup(&setup)
     };
-    let settings = crate::mcp::McpSettings::default();
+    let settings = mcp::McpSettings::default();
     let clock = Arc::clone(clock) as Arc<dyn Clock>;
-    let assets = Mcp::open(brain, settings, setup.sandbox.clone(), Arc::clone(&clock)).unwrap();
-    assets.set_server_specs(&setup.catalog.mcp_servers);
+    let mcp = Mcp::open(brain, settings, setup.sandbox.clone(), Arc::clone(&clock)).unwrap();
+    mcp.set_server_specs(&setup.catalog.mcp_servers);
     Services {
-        snapshots: SnapshotSource::new(kit, assets.clone()),
-        mcp: assets,
+        snapshots: SnapshotSource::new(snapshot, mcp.clone()),
+        mcp,
         gateway: Arc::new(Gateway::new(sources.load().map(|(checked, _)| checked.routes))),
         clock,
         sandbox: setup.sandbox,
@@ -327,14 +331,14 @@ fn services(
 pub(crate) fn check_turn(events: &[SseEvent]) -> Result<(), String> {
     let [first, .., last] = events else { return Err("too few events".into()) };
     if first.phase() != Some("started") {
-        return Err(format!("it begins with {first:?}"));
+        return Err(format!("the first event is {first:?}"));
     }
     let ends: Vec<usize> = (0..events.len()).filter(|at| events[*at].event().ends_turn()).collect();
     if ends != [events.len() - 1] {
-        return Err(format!("it ends at {ends:?} of {}", events.len()));
+        return Err(format!("the turn ends at {ends:?} of {} events", events.len()));
     }
     if last.kind == "error" && events[events.len() - 2].phase() != Some("errored") {
-        return Err("an error without its phase".into());
+        return Err("an `error` event without the phase `errored` before it".into());
     }
     let (mut blocks, mut open, mut calls) = (0, None, Vec::new());
     for event in events {
@@ -358,12 +362,12 @@ pub(crate) fn check_turn(events: &[SseEvent]) -> Result<(), String> {
             _ => true,
         };
         if !fits {
-            return Err(format!("out of place: {event:?}"));
+            return Err(format!("unexpected event: {event:?}"));
         }
     }
     match (open, calls.as_slice()) {
         (None, []) => Ok(()),
-        open => Err(format!("left open: {open:?}")),
+        open => Err(format!("an open block or calls without a result: {open:?}")),
     }
 }
 
@@ -471,7 +475,7 @@ impl Tool for GatedTool {
 }
 
 /// The branch that results from a journal.
-pub(crate) fn branch_from_steps(steps: Vec<crate::store::StoredStep>) -> Branch {
+pub(crate) fn branch_from_steps(steps: Vec<store::StoredStep>) -> Branch {
     use super::thread::Thread;
     Thread::from_journal(steps).unwrap().map(Thread::into_branch).unwrap_or_default()
 }

@@ -12,11 +12,11 @@ use super::tool_calls::{tool_call_event, tool_result_event};
 use super::turn_lifecycle::{TurnContext, TurnState};
 use super::turn_registry::Reply;
 use super::{AgentError, turn_request};
-use crate::event_log::Commit;
-use crate::llm::{Content, ToolOutcome, ToolUse};
-use crate::store::NewGrant;
-use crate::store::steps::Step;
-use crate::tools::grants;
+use llm::{Content, ToolOutcome, ToolUse};
+use store::NewGrant;
+use store::event_log::Commit;
+use store::steps::Step;
+use tools::grants;
 
 /// A user's answer, as it was sent.
 pub(super) struct HitlResponse {
@@ -51,11 +51,11 @@ impl HitlResponse {
                 return Ok(Decision::AlwaysAllowed(self.scope.unwrap_or_default()));
             }
             (HitlKind::Permission, _) => {
-                return invalid("`answer`: a permission is answered with `yes`, `no` or `always`");
+                return invalid("`answer`: must be `yes`, `no` or `always` for a permission request");
             }
         };
         if self.scope.is_some() {
-            return invalid("`scope`: goes with the answer `always` to a permission only");
+            return invalid("`scope`: is allowed only with the answer `always` to a permission request");
         }
         Ok(decision)
     }
@@ -75,16 +75,16 @@ impl ActiveTurn {
         response: HitlResponse,
         reply: Reply<HitlId>,
     ) -> Result<(), Interrupt> {
-        let (asked, decision, given) = match self.validate_response(&response) {
-            Ok(judged) => judged,
+        let (pending, decision, attachments) = match self.validate_response(&response) {
+            Ok(validated) => validated,
             Err(error) => {
                 // The caller may be gone.
                 let _ = reply.send(Err(error));
                 return Ok(());
             }
         };
-        let request_id = asked.request_id;
-        let committed = self.resolve(asked, &decision, response, given).await;
+        let request_id = pending.request_id;
+        let committed = self.resolve(pending, &decision, response, attachments).await;
         reply_committed(reply, request_id, committed)
     }
 
@@ -93,45 +93,45 @@ impl ActiveTurn {
         &self,
         response: &HitlResponse,
     ) -> Result<(PendingHitl, Decision, Vec<Content>), AgentError> {
-        let asked = self.thread.pending_hitl().first().ok_or(AgentError::NotPending)?;
-        if response.request_id != asked.request_id {
+        let pending = self.thread.pending_hitl().first().ok_or(AgentError::NotPending)?;
+        if response.request_id != pending.request_id {
             return Err(AgentError::NotPending);
         }
-        let decision = response.interpret(asked.kind)?;
+        let decision = response.interpret(pending.kind)?;
         let model = self.context.services.gateway.model().ok();
-        let given = turn_request::parse_attachments(
+        let attachments = turn_request::parse_attachments(
             "content_blocks",
             response.content_blocks.clone(),
             model.as_deref(),
         )?;
-        Ok((asked.clone(), decision, given))
+        Ok((pending.clone(), decision, attachments))
     }
 
     async fn resolve(
         &mut self,
-        asked: PendingHitl,
+        pending: PendingHitl,
         decision: &Decision,
         response: HitlResponse,
-        given: Vec<Content>,
-    ) -> Result<(), crate::store::WriteError> {
-        let PendingHitl { request_id, call_id, owner, .. } = asked;
+        attachments: Vec<Content>,
+    ) -> Result<(), store::WriteError> {
+        let PendingHitl { request_id, call_id, owner, .. } = pending;
         let HitlResponse { answer, feedback, .. } = response;
-        let mut record = Commit::new().close_hitl_request(request_id).attachments(&given).durable();
+        let mut commit = Commit::new().close_hitl_request(request_id).attachments(&attachments).durable();
         let mut events = vec![Event::HitlResolved(HitlResolved { request_id, answer: answer.clone() })];
-        let mut remarks = given;
-        let mut refused = None;
+        let mut remarks = attachments;
+        let mut refusal = None;
         if let Decision::Refused = decision {
-            let said = feedback.map(|feedback| format!(" They said: {feedback}")).unwrap_or_default();
-            refused = Some(format!("The person did not allow this call, so it was not run.{said}"));
+            let comment = feedback.map(|feedback| format!(" They said: {feedback}")).unwrap_or_default();
+            refusal = Some(format!("The person did not allow this call, so it was not run.{comment}"));
         } else if let Some(feedback) = feedback {
-            remarks.insert(0, Content::Text { text: format!("The person who was asked added: {feedback}") });
+            remarks.insert(0, Content::Text { text: format!("The user added: {feedback}") });
         }
         let mut steps = vec![wrap_step(owner, Step::Resolved { request_id, answer, remarks })];
         let call = self.thread.call(call_id).cloned();
-        if let (Some(call), Some(reason)) = (&call, refused) {
+        if let (Some(call), Some(reason)) = (&call, refusal) {
             let outcome = ToolOutcome { output: String::new(), error: Some(reason), duration_ms: 0 };
-            let told = [tool_call_event(call), tool_result_event(call, &outcome)];
-            events.extend(told.map(|event| self.wrap_event_for(owner, event)));
+            let call_events = [tool_call_event(call), tool_result_event(call, &outcome)];
+            events.extend(call_events.map(|event| self.wrap_event_for(owner, event)));
             steps.push(wrap_step(owner, Step::Resulted { call_id, outcome, memory: Vec::new() }));
         }
         let mut others: Vec<PendingHitl> = self.thread.pending_hitl().iter().skip(1).cloned().collect();
@@ -139,7 +139,7 @@ impl ActiveTurn {
             let command = self.command_of(call);
             let tool = self.context.snapshot.toolbox.find(&call.name);
             let prefix = command.as_deref().map(grants::prefix_of);
-            record = record.grant(NewGrant {
+            commit = commit.grant(NewGrant {
                 id: GrantId::new(),
                 tool: call.name.clone(),
                 scope: *scope,
@@ -147,12 +147,12 @@ impl ActiveTurn {
                 binding: tool.and_then(|tool| tool.binding()),
             });
             others.retain(|other| {
-                let covered = |other: &ToolUse| {
+                let is_covered = |other: &ToolUse| {
                     other.name == call.name && grants::allows(prefix, self.command_of(other).as_deref())
                 };
-                let granted = other.kind == HitlKind::Permission
-                    && self.thread.call(other.call_id).is_some_and(covered);
-                if granted {
+                let is_granted = other.kind == HitlKind::Permission
+                    && self.thread.call(other.call_id).is_some_and(is_covered);
+                if is_granted {
                     // Nobody has been shown this request yet, and nobody needs to be.
                     let (request_id, answer) = (other.request_id, "yes".to_owned());
                     steps.push(wrap_step(
@@ -160,7 +160,7 @@ impl ActiveTurn {
                         Step::Resolved { request_id, answer, remarks: Vec::new() },
                     ));
                 }
-                !granted
+                !is_granted
             });
         }
         if let Some(next) = others.first() {
@@ -171,9 +171,9 @@ impl ActiveTurn {
                 next.options.clone(),
             );
             events.push(Event::HitlRequest(request.clone()));
-            record = record.open_hitl_request(request);
+            commit = commit.open_hitl_request(request);
         }
-        self.commit_to_turn(record, steps, events).await
+        self.commit_to_turn(commit, steps, events).await
     }
 }
 
@@ -212,7 +212,7 @@ impl AwaitingHuman {
     /// Waits until a command arrives or the time to answer runs out.
     pub(super) async fn wait(mut self) -> TurnState {
         let clock = self.context.services.clock.clone();
-        let patience = self.context.hitl_time_left();
+        let time_left = self.context.hitl_time_left();
         let command = tokio::select! {
             biased;
             () = self.context.stopping.cancelled() => return TurnState::Ended,
@@ -220,29 +220,29 @@ impl AwaitingHuman {
                 Some(command) => Some(command),
                 None => return TurnState::Ended,
             },
-            () = clock.sleep(patience) => None,
+            () = clock.sleep(time_left) => None,
         };
         // Before the command is dropped: an answer in transit counts as activity, and so does its result.
         self.context.registration.mark_busy();
-        let mut run = match self.context.load().await {
-            Ok(run) => run,
-            Err(store_retries) => {
+        let mut turn = match self.context.load().await {
+            Ok(turn) => turn,
+            Err(context) => {
                 // The turn still waits, and can be answered once it can be read.
                 if let Some(command) = command {
                     command.refuse_with(|| AgentError::TemporarilyUnreadable);
                 }
-                return TurnState::StoreUnavailable(store_retries);
+                return TurnState::StoreUnavailable(context);
             }
         };
         match command {
-            None => run.expire().await,
-            Some(command) => match run.handle_command(command).await {
+            None => turn.expire().await,
+            Some(command) => match turn.handle_command(command).await {
                 // The command may not have been an answer.
-                Ok(()) if matches!(run.thread.next_action(), NextAction::AwaitHuman(_)) => {
-                    TurnState::AwaitingHuman(run.context.await_human())
+                Ok(()) if matches!(turn.thread.next_action(), NextAction::AwaitHuman(_)) => {
+                    TurnState::AwaitingHuman(turn.context.await_human())
                 }
-                Ok(()) => TurnState::Active(Box::new(run)),
-                Err(stopped) => run.handle_interrupt(stopped).await,
+                Ok(()) => TurnState::Active(Box::new(turn)),
+                Err(interrupt) => turn.handle_interrupt(interrupt).await,
             },
         }
     }

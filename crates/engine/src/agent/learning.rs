@@ -23,8 +23,8 @@ use tokio_util::sync::CancellationToken;
 use super::memory::page;
 use super::turn_registry::TurnRegistry;
 use super::{Agent, AgentError, Services};
-use crate::store::{BatchEffect, BatchProgress, BatchStage, Brain, CallUsage, FeedbackContent, SearchIndex};
 use evaluation::StageOutcome;
+use store::{BatchEffect, BatchProgress, BatchStage, Brain, CallUsage, FeedbackContent, SearchIndex};
 
 /// The most corrections that one batch processes. The others wait for the next batch.
 const MAX_CORRECTIONS: u32 = 20;
@@ -74,11 +74,10 @@ impl Drop for LearningGuard<'_> {
 impl Agent {
     /// Records the user's feedback on the newest turn of a task. A correction takes effect at once.
     pub async fn give_feedback(&self, feedback: Feedback) -> Result<FeedbackRecorded, AgentError> {
-        let parse_feedback = parse_feedback(&feedback)?;
+        let content = parse_feedback(&feedback)?;
         let task = self.brain.task(&feedback.task_id)?.ok_or(AgentError::UnknownTask)?.row;
         let (feedback_id, at) = (FeedbackId::new(), self.services.clock.now());
-        let insert =
-            self.brain.write(move |rows| rows.insert_feedback(feedback_id, task, &parse_feedback, at));
+        let insert = self.brain.write(move |rows| rows.insert_feedback(feedback_id, task, &content, at));
         if !insert.await? {
             return Err(AgentError::UnknownTask);
         }
@@ -107,7 +106,7 @@ impl Agent {
             Ok(id) => self.delete_and_erase(SearchIndex::Knowledge, move |rows| rows.undo_lesson(id)).await?,
             Err(_) => false,
         };
-        let unknown = || "there is no such lesson in force; GET /memory/lessons lists them".to_owned();
+        let unknown = || "there is no such active lesson; GET /memory/lessons lists the lessons".to_owned();
         undone.then_some(()).ok_or_else(|| AgentError::UnknownRecord(unknown()))
     }
 }
@@ -115,14 +114,14 @@ impl Agent {
 /// Validates feedback.
 fn parse_feedback(feedback: &Feedback) -> Result<FeedbackContent, AgentError> {
     let Feedback { feedback_type, correction_text, rating, comment, .. } = feedback;
-    let invalid = |what: String| Err(AgentError::Invalid(what));
+    let invalid = |message: String| Err(AgentError::Invalid(message));
     match feedback_type {
         FeedbackType::Correction => match correction_text {
             Some(text) if !text.trim().is_empty() && text.len() <= MAX_FEEDBACK => {
                 Ok(FeedbackContent::Correction { text: text.clone(), record: MemoryId::new() })
             }
             _ => invalid(format!(
-                "`correction_text`: must be 1 to {MAX_FEEDBACK} bytes of text, not all of it blank: the right answer"
+                "`correction_text`: must be 1 to {MAX_FEEDBACK} bytes of text that is not blank: the right answer"
             )),
         },
         FeedbackType::Rating => {
@@ -138,15 +137,15 @@ fn parse_feedback(feedback: &Feedback) -> Result<FeedbackContent, AgentError> {
 impl Learner {
     pub(super) fn new(
         brain: Brain,
-        means: Arc<Services>,
-        running: TurnRegistry,
+        services: Arc<Services>,
+        registry: TurnRegistry,
         stopping: CancellationToken,
     ) -> Self {
-        Self { brain, services: means, registry: running, stopping, wake: Arc::default() }
+        Self { brain, services, registry, stopping, wake: Arc::default() }
     }
 
     /// Counts a batch that an earlier run of the engine left unfinished as active.
-    pub(super) fn mark_unfinished_batch(&self) -> Result<(), rusqlite::Error> {
+    pub(super) fn mark_unfinished_batch(&self) -> Result<(), store::StoreError> {
         if self.brain.active_batch()?.is_some() {
             // An engine that has just started is not quiesced.
             self.registry.lock().begin_learning(self.services.clock.monotonic()).ok();
@@ -159,7 +158,7 @@ impl Learner {
         if let Err(error) = self.resume_batch().await {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
-                "A learning batch could not be taken up."
+                "A learning batch could not be resumed."
             );
         }
         while !self.stopping.is_cancelled() {
@@ -167,7 +166,7 @@ impl Learner {
                 Ok(pause) => pause,
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
-                    tracing::warn!(error, "Nothing could be learned; this is tried again.");
+                    tracing::warn!(error, "A step of the learning batch failed and is retried.");
                     BUSY_RETRY_DELAY
                 }
             };
@@ -217,7 +216,7 @@ impl Learner {
         if self.registry.lock().begin_learning(self.services.clock.monotonic()).is_err() {
             return Ok(BUSY_RETRY_DELAY);
         }
-        let _at_work = LearningGuard(&self.registry);
+        let _guard = LearningGuard(&self.registry);
         loop {
             self.wait_idle().await;
             if self.stopping.is_cancelled() {
@@ -279,15 +278,15 @@ impl Learner {
         if progress.stage == BatchStage::Choosing {
             return self.choose_correction(id, progress).await;
         }
-        let (turned, spent) = self.run_stage(progress.stage.clone()).await?;
-        let (progress, effect, pace) = match turned {
+        let (outcome, usage) = self.run_stage(progress.stage.clone()).await?;
+        let (progress, effect, status) = match outcome {
             StageOutcome::Next(stage, effect) => (
                 BatchProgress { stage: *stage, failures: 0, starts: 0, ..progress },
                 effect,
                 BatchStatus::Continue,
             ),
             StageOutcome::Retry if progress.failures >= MAX_FAILURES => {
-                tracing::warn!(batch.id = %id, "A learning batch ends early: no model answers it.");
+                tracing::warn!(batch_id = %id, "A learning batch ends early because no model answers.");
                 (progress, BatchEffect::End, BatchStatus::Idle)
             }
             StageOutcome::Retry => {
@@ -302,8 +301,8 @@ impl Learner {
                 )
             }
         };
-        self.commit(id, progress, effect, spent).await?;
-        Ok(pace)
+        self.commit(id, progress, effect, usage).await?;
+        Ok(status)
     }
 
     /// Selects the next correction, or ends the batch.
@@ -319,7 +318,7 @@ impl Learner {
         };
         let Some((after, feedback_id)) = next else {
             let (turns, corrections, lessons) = (progress.trajectory_count, progress.taken, progress.adopted);
-            tracing::info!(batch.id = %id, turns, corrections, lessons, "A learning batch has ended.");
+            tracing::info!(batch_id = %id, turns, corrections, lessons, "A learning batch has ended.");
             self.commit(id, progress, BatchEffect::End, Vec::new()).await?;
             return Ok(BatchStatus::Idle);
         };
@@ -337,18 +336,18 @@ impl Learner {
         id: BatchId,
         progress: BatchProgress,
         effect: BatchEffect,
-        spent: Vec<CallUsage>,
+        usage: Vec<CallUsage>,
     ) -> Result<(), AgentError> {
         let at = self.services.clock.now();
-        let stage = Arc::new((progress, effect, spent));
+        let update = Arc::new((progress, effect, usage));
         loop {
-            let stage = Arc::clone(&stage);
-            let write = move |rows: &crate::store::WriteTx<'_>| {
-                let (progress, effect, spent) = &*stage;
-                rows.advance_batch(id, progress, effect, spent, at)
+            let update = Arc::clone(&update);
+            let write = move |rows: &store::WriteTx<'_>| {
+                let (progress, effect, usage) = &*update;
+                rows.advance_batch(id, progress, effect, usage, at)
             };
             let Err(error) = self.brain.write(write).await else { return Ok(()) };
-            tracing::warn!(%error, "What was learned cannot be stored; this is tried again.");
+            tracing::warn!(%error, "The progress of a learning batch could not be stored; the write is retried.");
             tokio::select! {
                 biased;
                 () = self.stopping.cancelled() => return Err(AgentError::Stopping),
@@ -359,7 +358,7 @@ impl Learner {
 
     async fn read<T: Send + 'static>(
         &self,
-        read: impl FnOnce(&Brain) -> Result<T, rusqlite::Error> + Send + 'static,
+        read: impl FnOnce(&Brain) -> Result<T, store::StoreError> + Send + 'static,
     ) -> Result<T, AgentError> {
         Ok(self.brain.run_blocking(read).await.ok_or(AgentError::Stopping)??)
     }

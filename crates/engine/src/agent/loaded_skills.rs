@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use super::branch::Branch;
-use crate::llm::{Block, Message, ToolReply, ToolUse};
-use crate::store::steps::Replacement;
-use crate::tools::LOAD_SKILL;
+use api::tool_names::LOAD_SKILL;
+use llm::{Block, Message, ToolReply, ToolUse};
+use store::steps::Replacement;
 
 /// The result of loading a skill whose text is already visible to the model.
 pub(super) const ALREADY_LOADED: &str =
@@ -84,13 +84,13 @@ pub(super) fn deduplicate(branch: &Branch, call: &ToolUse, text: String) -> Stri
 }
 
 /// Returns whether this text is the latest visible load of the skill or file.
-fn is_visible(branch: &Branch, what: (&str, Option<&str>), text: &str) -> bool {
-    let last = newest_loads(branch.all_messages()).into_iter().find(|load| load.target == what);
+fn is_visible(branch: &Branch, target: (&str, Option<&str>), text: &str) -> bool {
+    let last = newest_loads(branch.all_messages()).into_iter().find(|load| load.target == target);
     // A summary repeats the skills loaded in the messages that it replaces.
-    let assert_survives = |at| {
+    let is_retained = |at| {
         at >= branch.compacted_count() || matches!(branch.replacement(), Some(Replacement::Summary { .. }))
     };
-    last.is_some_and(|last| last.text == text && assert_survives(last.message_index))
+    last.is_some_and(|last| last.text == text && is_retained(last.message_index))
 }
 
 /// What a call loads: the skill, and the file unless it is the skill's own text.

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::*;
 use crate::agent::branch::MessageOrigin;
 use crate::agent::compaction_view::RewriteKind;
-use crate::store::steps::Compacted;
+use store::steps::Compacted;
 
 const SKILL: &str = "To bake bread, knead the dough for ten minutes, let it rest for two hours, and put it into the \
                      oven at 230 degrees.";
@@ -76,7 +76,7 @@ fn a_text_is_told_again_only_where_the_conversation_does_not_show_it() {
     assert_eq!(deduplicated(&branch, &load("short"), "Knead."), "Knead.");
 
     compact(&mut branch, summary(), None);
-    assert_eq!(deduplicated(&branch, &load("bread"), SKILL), ALREADY_LOADED, "the summary says it");
+    assert_eq!(deduplicated(&branch, &load("bread"), SKILL), ALREADY_LOADED, "the summary contains it");
     compact(&mut branch, Replacement::Reset, None);
     assert_eq!(deduplicated(&branch, &load("bread"), SKILL), SKILL);
 }
@@ -100,7 +100,7 @@ fn what_says_again_what_it_said_before_it_changed_is_told_anew() {
     assert_eq!(
         deduplicated(&branch, &load("bread"), SKILL),
         SKILL,
-        "the newest that the model sees is another"
+        "the newest version that the model sees differs"
     );
     // A summary repeats only the newest version.
     compact(&mut branch, summary(), None);

@@ -9,8 +9,8 @@ use std::sync::LazyLock;
 use regex_lite::Regex;
 use sha2::{Digest as _, Sha256};
 
-use crate::fault_injection::{self, Mutation};
-use crate::llm::{ToolOutcome, ToolUse};
+use fault_injection::{self, Mutation};
+use llm::{ToolOutcome, ToolUse};
 
 /// The number of recent calls among which repetitions are counted.
 const WINDOW_CALLS: usize = 20;
@@ -41,12 +41,12 @@ impl LoopDetector {
         if fault_injection::active(Mutation::IgnoreLoops) {
             return RepeatCount(1);
         }
-        let ended = fingerprint(call, outcome);
+        let digest = fingerprint(call, outcome);
         if self.recent.len() == WINDOW_CALLS {
             self.recent.pop_front();
         }
-        self.recent.push_back(ended);
-        RepeatCount(self.recent.iter().filter(|other| **other == ended).count())
+        self.recent.push_back(digest);
+        RepeatCount(self.recent.iter().filter(|other| **other == digest).count())
     }
 }
 
@@ -72,12 +72,13 @@ impl RepeatCount {
 fn fingerprint(call: &ToolUse, outcome: &ToolOutcome) -> [u8; 32] {
     let input = call.input.to_string();
     // Checking for the prefixes first is many times as fast, and few results contain one.
-    let fresh = |text: &str| {
+    let id_pattern = |text: &str| {
         GENERATED_ID.as_ref().filter(|_| GENERATED_ID_PREFIXES.iter().any(|start| text.contains(start)))
     };
-    let steady = |text| fresh(text).map_or(Cow::Borrowed(text), |fresh| fresh.replace_all(text, "$1"));
+    let normalized =
+        |text| id_pattern(text).map_or(Cow::Borrowed(text), |id_pattern| id_pattern.replace_all(text, "$1"));
     let [output, error] =
-        [Some(outcome.output.as_str()), outcome.error.as_deref()].map(|text| text.map(steady));
+        [Some(outcome.output.as_str()), outcome.error.as_deref()].map(|text| text.map(normalized));
     let parts = [Some(call.name.as_str()), Some(&input), output.as_deref(), error.as_deref()];
     let mut all = Sha256::new();
     for part in parts.into_iter().flatten() {
@@ -106,16 +107,16 @@ mod tests {
 
     #[test]
     fn it_is_told_from_the_third_time_on_and_ends_with_the_fifth() {
-        let mut repeats = LoopDetector::default();
-        let mut note = || repeats.record(&call("poll", json!({"job": 1, "of": 2})), &outcome("running"));
-        let told: Vec<_> =
-            (0..5).map(|_| note()).map(|times| (times.warning().is_some(), times.is_loop())).collect();
-        assert_eq!(told, [(false, false), (false, false), (true, false), (true, false), (true, true)]);
+        let mut detector = LoopDetector::default();
+        let mut record = || detector.record(&call("poll", json!({"job": 1, "of": 2})), &outcome("running"));
+        let reported: Vec<_> =
+            (0..5).map(|_| record()).map(|count| (count.warning().is_some(), count.is_loop())).collect();
+        assert_eq!(reported, [(false, false), (false, false), (true, false), (true, false), (true, true)]);
     }
 
     #[test]
     fn another_input_result_tool_or_error_is_another_call() {
-        let mut repeats = LoopDetector::default();
+        let mut detector = LoopDetector::default();
         let failed = ToolOutcome { error: Some("running".into()), output: String::new(), duration_ms: 0 };
         for _ in 0..4 {
             for (name, input, outcome) in [
@@ -125,17 +126,17 @@ mod tests {
                 ("poll", json!({"job": 1}), failed.clone()),
                 ("wait", json!({"job": 1}), outcome("running")),
             ] {
-                assert!(!repeats.record(&call(name, input), &outcome).is_loop());
+                assert!(!detector.record(&call(name, input), &outcome).is_loop());
             }
         }
     }
 
     #[test]
     fn what_each_call_names_anew_makes_no_difference() {
-        let mut repeats = LoopDetector::default();
+        let mut detector = LoopDetector::default();
         let ends = (0..5).map(|_| {
             let saved = format!("saved as mem_{}", uuid::Uuid::now_v7().simple());
-            repeats.record(&call("memory_save", json!({"content": "x"})), &outcome(&saved)).is_loop()
+            detector.record(&call("memory_save", json!({"content": "x"})), &outcome(&saved)).is_loop()
         });
         assert_eq!(ends.collect::<Vec<_>>(), [false, false, false, false, true]);
     }
@@ -144,12 +145,12 @@ mod tests {
         /// Recounts over the last twenty calls, whichever they were.
         #[test]
         fn it_counts_what_is_in_the_window(calls in proptest::collection::vec((0..3_u8, 0..2_u8), 0..60)) {
-            let mut repeats = LoopDetector::default();
+            let mut detector = LoopDetector::default();
             for (at, (input, output)) in calls.iter().enumerate() {
-                let times = repeats.record(&call("t", json!({"n": input})), &outcome(&output.to_string()));
+                let count = detector.record(&call("t", json!({"n": input})), &outcome(&output.to_string()));
                 let window = &calls[(at + 1).saturating_sub(WINDOW_CALLS)..=at];
                 let same = window.iter().filter(|other| *other == &(*input, *output)).count();
-                prop_assert_eq!(times, RepeatCount(same));
+                prop_assert_eq!(count, RepeatCount(same));
             }
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use api::Timestamp;
 use http_service::clock::Clock;
 
-use crate::store::{BACKUP_LIFETIME, Brain};
+use store::{BACKUP_LIFETIME, Brain};
 
 /// The number of turns processed in one commit, so that no running turn waits long for it.
 const TURNS_PER_COMMIT: u32 = 50;
@@ -26,7 +26,7 @@ pub(super) async fn run(brain: Brain, clock: Arc<dyn Clock>, replay_ttl: Duratio
         let pause = match tick(&brain, &*clock, replay_ttl).await {
             Ok(pause) => pause,
             Err(reason) => {
-                tracing::warn!(reason, "The brain could not be kept in order; this is tried again.");
+                tracing::warn!(reason, "Maintenance of the brain failed and is retried.");
                 MAX_TICK_INTERVAL
             }
         };
@@ -40,7 +40,7 @@ pub(super) async fn run(brain: Brain, clock: Arc<dyn Clock>, replay_ttl: Duratio
 /// Removes copies of the brain made before upgrades that are too old to be needed for a rollback.
 async fn remove_old_copies(brain: &Brain) {
     if let Some(Err(error)) = brain.run_blocking(|brain| brain.remove_backups(Some(BACKUP_LIFETIME))).await {
-        tracing::warn!(%error, "An old copy of the brain could not be removed.");
+        tracing::warn!(%error, "An old backup of the brain could not be removed.");
     }
 }
 
@@ -51,7 +51,7 @@ async fn tick(brain: &Brain, clock: &dyn Clock, replay_ttl: Duration) -> Result<
         match brain.write(|rows| rows.ingest_backlog(INGESTED_TURNS_PER_COMMIT)).await {
             Ok(()) => return Ok(COMMIT_INTERVAL),
             // The other work that is due may be what frees space.
-            Err(error) => tracing::warn!(%error, "Turns could not be taken in; this is tried again."),
+            Err(error) => tracing::warn!(%error, "Ended turns could not be indexed; this is retried."),
         }
     }
     let Some(ended_at) = brain.first_unfolded().map_err(|error| error.to_string())? else {
@@ -77,36 +77,36 @@ mod tests {
 
     use super::*;
     use crate::agent::harness::AgentHarness;
-    use crate::testing::{SseEvent, with_deadline};
+    use testkit::{SseEvent, with_deadline};
 
     #[tokio::test]
     async fn deltas_are_kept_for_their_time_and_taken_out_when_it_is_over() {
         let millisecond = Duration::from_millis(1);
         let almost = Duration::from_hours(3);
         let ttl = almost + millisecond;
-        let rig = AgentHarness::new(Wire::AnthropicMessages).await;
-        let before = rig.send("hello").await;
+        let harness = AgentHarness::new(Wire::AnthropicMessages).await;
+        let before = harness.send("hello").await;
         // An event log in use replays from memory.
         with_deadline(async {
-            while rig.live_counts() != [0; 3] {
+            while harness.live_counts() != [0; 3] {
                 tokio::task::yield_now().await;
             }
         })
         .await;
-        let ended_at = rig.brain.first_unfolded().unwrap().unwrap();
+        let ended_at = harness.brain.first_unfolded().unwrap().unwrap();
         let clock = ManualClock::at(ended_at);
         // Nothing is due before its time, and the tick returns how long that is.
-        assert_eq!(tick(&rig.brain, &clock, ttl).await, Ok(MAX_TICK_INTERVAL));
+        assert_eq!(tick(&harness.brain, &clock, ttl).await, Ok(MAX_TICK_INTERVAL));
         clock.advance(almost);
-        assert_eq!(tick(&rig.brain, &clock, ttl).await, Ok(millisecond));
-        assert_eq!(rig.replay(0).await, before);
+        assert_eq!(tick(&harness.brain, &clock, ttl).await, Ok(millisecond));
+        assert_eq!(harness.replay(0).await, before);
         clock.advance(millisecond);
-        assert_eq!(tick(&rig.brain, &clock, ttl).await, Ok(COMMIT_INTERVAL));
-        let passes = ["text_delta", "content_block_start", "content_block_stop"];
+        assert_eq!(tick(&harness.brain, &clock, ttl).await, Ok(COMMIT_INTERVAL));
+        let deltas = ["text_delta", "content_block_start", "content_block_stop"];
         let kept: Vec<SseEvent> =
-            before.into_iter().filter(|event| !passes.contains(&event.kind.as_str())).collect();
-        assert_eq!(rig.replay(0).await, kept);
+            before.into_iter().filter(|event| !deltas.contains(&event.kind.as_str())).collect();
+        assert_eq!(harness.replay(0).await, kept);
         // A turn that ends from now on is due after a full `replay_ttl`.
-        assert_eq!(tick(&rig.brain, &clock, Duration::from_mins(9)).await, Ok(Duration::from_mins(9)));
+        assert_eq!(tick(&harness.brain, &clock, Duration::from_mins(9)).await, Ok(Duration::from_mins(9)));
     }
 }

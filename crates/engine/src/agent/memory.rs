@@ -10,7 +10,7 @@ use api::memory::{
 use api::serde_helpers::BoundedInt;
 
 use super::{Agent, AgentError};
-use crate::store::{KnowledgeDraft, MemoryQuery, NewKnowledge, SearchHit, SearchIndex, SupersedeError};
+use store::{KnowledgeDraft, MemoryQuery, NewKnowledge, SearchHit, SearchIndex, SupersedeError};
 
 /// The number of search results if the request gives none.
 const DEFAULT_RESULTS: usize = 10;
@@ -38,8 +38,8 @@ impl Agent {
 
     /// Saves a knowledge record for the holder of the engine's key.
     pub async fn save_knowledge(&self, save: SaveKnowledge) -> Result<Knowledge, AgentError> {
-        let to_know = KnowledgeDraft::parse(save).map_err(|error| AgentError::Invalid(error.to_string()))?;
-        let record = NewKnowledge { id: MemoryId::new(), draft: to_know, source: Source::User };
+        let draft = KnowledgeDraft::parse(save).map_err(|error| AgentError::Invalid(error.to_string()))?;
+        let record = NewKnowledge { id: MemoryId::new(), draft, source: Source::User };
         let created_at = self.services.clock.now();
         let saved = record.clone();
         match self.brain.write(move |rows| rows.save_knowledge(&saved, None, created_at)).await? {
@@ -72,7 +72,7 @@ impl Agent {
             }
             Err(_) => false,
         };
-        let unknown = || "there is no such record of knowledge; GET /memory/knowledge lists them".to_owned();
+        let unknown = || "there is no such knowledge record; GET /memory/knowledge lists them".to_owned();
         deleted.then_some(()).ok_or_else(|| AgentError::UnknownRecord(unknown()))
     }
 

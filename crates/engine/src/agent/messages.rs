@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 use super::branch::Branch;
 use super::thread::{FoldError, JournalFold, MissingOpening};
 use super::thread_loader::LoadError;
-use crate::llm::{Answer, Block, Content, ToolOutcome};
-use crate::store::steps::{Opened, PartialAnswer, Step, TurnOutcome};
-use crate::store::{Brain, StoredStep, TaskRow};
+use llm::{Answer, Block, Content, ToolOutcome};
+use store::steps::{Opened, PartialAnswer, Step, TurnOutcome};
+use store::{Brain, StoredStep, TaskRow};
 
 /// The messages of a task in order.
 pub(super) struct MessageList {
@@ -29,7 +29,7 @@ pub(super) struct MessageList {
 impl MessageList {
     /// Reads the order of a task's messages. Blocks.
     pub(super) fn load(brain: &Brain, task: TaskRow) -> Result<Self, LoadError> {
-        let mut folding = JournalFold::new(Branch::order_only());
+        let mut fold = JournalFold::new(Branch::order_only());
         let mut sizes: HashMap<MessageId, usize> = HashMap::new();
         let mut calls = CallMessages::default();
         let mut failed = None;
@@ -37,7 +37,7 @@ impl MessageList {
             if let Some(message_id) = calls.message_of(&stored.step) {
                 *sizes.entry(message_id).or_default() += size;
             }
-            failed = folding.apply(stored).err();
+            failed = fold.apply(stored).err();
             failed.is_none()
         })?;
         match failed {
@@ -45,7 +45,7 @@ impl MessageList {
             Some(FoldError::MissingOpening(error)) => return Err(error.into()),
             Some(FoldError::BaseNotInMemory(turn_id)) => return Err(MissingOpening(turn_id).into()),
         }
-        Ok(Self { messages: folding.into_branch().listed().collect(), sizes })
+        Ok(Self { messages: fold.into_branch().listed().collect(), sizes })
     }
 
     /// The range of at most `limit` messages before `before`, or before the end; `None` if there is no such
@@ -74,22 +74,22 @@ impl MessageList {
         brain: &Brain,
         task: TaskRow,
         page: Range<usize>,
-    ) -> Result<Vec<TaskMessage>, rusqlite::Error> {
-        let mut said: HashMap<MessageId, Option<TaskMessage>> =
+    ) -> Result<Vec<TaskMessage>, store::StoreError> {
+        let mut messages: HashMap<MessageId, Option<TaskMessage>> =
             self.slice(page.clone()).iter().map(|(message_id, _)| (*message_id, None)).collect();
         let mut calls = CallMessages::default();
         brain.for_each_step(task, 0, |_, _, stored| {
             let message_id = calls.message_of(&stored.step);
-            if let Some(message) = message_id.and_then(|message_id| said.get_mut(&message_id)) {
+            if let Some(message) = message_id.and_then(|message_id| messages.get_mut(&message_id)) {
                 apply_step(stored, message);
             }
             true
         })?;
-        let listed = self.slice(page).iter().filter_map(|(message_id, in_force)| {
-            let message = said.remove(message_id)??;
+        let listed = self.slice(page).iter().filter_map(|(message_id, is_current)| {
+            let message = messages.remove(message_id)??;
             Some(TaskMessage {
                 content: collapse_single_text(message.content),
-                superseded: !in_force,
+                superseded: !is_current,
                 ..message
             })
         });

@@ -15,13 +15,13 @@ use super::compaction_plan;
 use super::retry_policy::{Remedy, StepAttempts, WindowDecision};
 use super::stream_reconciler::Emit;
 use super::turn_end;
-use crate::fault_injection::{self, Mutation};
-use crate::llm::{
+use fault_injection::{self, Mutation};
+use llm::{
     self, Answer, FinishReason, Message, ModelError, ModelErrorKind, RepairedHistory, Request, Route,
     StreamEvent, TokenUsage, estimate,
 };
-use crate::store::WriteError;
-use crate::store::steps::Step;
+use store::WriteError;
+use store::steps::Step;
 
 /// An answer of fewer tokens than this is not worth its prompt.
 pub(super) const MIN_ANSWER_TOKENS: u64 = 256;
@@ -38,71 +38,79 @@ pub(super) enum StepOutcome {
 impl ActiveTurn {
     /// Calls models until one answers or no remedy is left.
     pub(super) async fn call_model(&mut self) -> Result<StepOutcome, Interrupt> {
-        let means = self.context.services.clone();
-        let routes =
-            means.gateway.routes().map_err(|error| Interrupt::Failed(turn_end::provider_failure(&error)))?;
+        let services = self.context.services.clone();
+        let routes = services
+            .gateway
+            .routes()
+            .map_err(|error| Interrupt::Failed(turn_end::provider_failure(&error)))?;
         // A fallback model is used for the rest of the turn; a sub-agent has its own model.
-        let wanted = self.sub_agent_model().or(self.fallback_model.as_deref());
-        let chain = means.gateway.chain(wanted, means.clock.monotonic());
+        let preferred = self.sub_agent_model().or(self.fallback_model.as_deref());
+        let chain = services.gateway.chain(preferred, services.clock.monotonic());
         let chain = chain.map_err(|error| Interrupt::Failed(turn_end::provider_failure(&error)))?;
         self.reset_sub_agent_stream();
         let primary = routes.chain_for(self.sub_agent_model());
         let primary = primary.first().map(|route| route.name.clone()).unwrap_or_default();
-        let Some(mut asking) = StepAttempts::new(chain, primary, routes.retry, means.reactive_compaction)
+        let Some(mut attempts) =
+            StepAttempts::new(chain, primary, routes.retry, services.reactive_compaction)
         else {
             let error = ModelError::new(ModelErrorKind::NotConfigured, "no model is configured");
             return Err(Interrupt::Failed(turn_end::provider_failure(&error)));
         };
         loop {
-            let route = Arc::clone(asking.route());
+            let route = Arc::clone(attempts.route());
             let prompt = self.prompt_tokens();
             if prompt > compaction_plan::threshold_tokens(&route) {
-                match asking.fit_window(prompt) {
-                    WindowDecision::Compact if self.compact_near_limit(&route, &mut asking).await? => {
+                match attempts.fit_window(prompt) {
+                    WindowDecision::Compact if self.compact_near_limit(&route, &mut attempts).await? => {
                         continue;
                     }
                     WindowDecision::Compact | WindowDecision::SendAsIs => {}
                     WindowDecision::SkipModel => continue,
                     WindowDecision::GiveUp => {
-                        return Err(Interrupt::Failed(turn_end::provider_failure(&asking.into_error(None))));
+                        return Err(Interrupt::Failed(turn_end::provider_failure(
+                            &attempts.into_error(None),
+                        )));
                     }
                 }
             }
             let prompt = self.prompt_tokens();
             // Prompt and answer share the window.
-            let most =
+            let max_tokens =
                 route.max_output.min(route.context_window.saturating_sub(prompt)).max(MIN_ANSWER_TOKENS);
-            let Some(room) = self.reserve(prompt, most, MIN_ANSWER_TOKENS)? else {
-                self.void_sent(asking.attempts()).await?;
+            let Some(allowance) = self.reserve(prompt, max_tokens, MIN_ANSWER_TOKENS)? else {
+                self.void_sent(attempts.attempts()).await?;
                 return Ok(StepOutcome::BudgetExhausted);
             };
-            let bound = room.max_tokens.or((most < route.max_output).then_some(most));
-            let attempt = asking.begin_attempt();
-            let error = match self.attempt(&route, attempt, (prompt, bound), room.is_reduced).await? {
+            let output_limit = allowance.max_tokens.or((max_tokens < route.max_output).then_some(max_tokens));
+            let attempt = attempts.begin_attempt();
+            let error = match self
+                .attempt(&route, attempt, (prompt, output_limit), allowance.is_reduced)
+                .await?
+            {
                 Ok(answer) => {
-                    means.gateway.record_outcome(&route, Ok(&answer.usage), means.clock.monotonic());
+                    services.gateway.record_outcome(&route, Ok(&answer.usage), services.clock.monotonic());
                     if self.active_sub_agent.is_none()
                         && routes.chain.first().is_none_or(|primary| primary.name != route.name)
                     {
                         self.fallback_model = Some(route.name.clone());
                     }
-                    return self.commit_answer(&route, answer, room.is_reduced).await;
+                    return self.commit_answer(&route, answer, allowance.is_reduced).await;
                 }
                 Err(error) => error,
             };
-            let now = means.clock.monotonic();
-            means.gateway.record_outcome(&route, Err(&error), now);
+            let now = services.clock.monotonic();
+            services.gateway.record_outcome(&route, Err(&error), now);
             self.commit_usage(&route, error.usage).await?;
-            let apply_remedy = asking.remedy_for(&error, now, jitter());
-            if apply_remedy == Remedy::Fallback && !error.is_request_error() {
-                means.gateway.open_circuit(&route, now);
+            let remedy = attempts.remedy_for(&error, now, jitter());
+            if remedy == Remedy::Fallback && !error.is_request_error() {
+                services.gateway.open_circuit(&route, now);
             }
             tracing::warn!(
-                turn.id = %self.context.turn_id(), attempt, model = route.name, kind = ?error.kind,
-                ?apply_remedy, "A model call failed."
+                turn_id = %self.context.turn_id(), attempt, model = route.name, kind = ?error.kind,
+                ?remedy, "A model call failed."
             );
-            if !self.apply_remedy(apply_remedy, &route, &mut asking).await? {
-                return Err(Interrupt::Failed(turn_end::provider_failure(&asking.into_error(Some(error)))));
+            if !self.apply_remedy(remedy, &route, &mut attempts).await? {
+                return Err(Interrupt::Failed(turn_end::provider_failure(&attempts.into_error(Some(error)))));
             }
         }
     }
@@ -110,17 +118,17 @@ impl ActiveTurn {
     /// Applies a remedy. Returns whether it helps.
     async fn apply_remedy(
         &mut self,
-        apply_remedy: Remedy,
+        remedy: Remedy,
         route: &Arc<Route>,
-        asking: &mut StepAttempts,
+        attempts: &mut StepAttempts,
     ) -> Result<bool, Interrupt> {
-        match apply_remedy {
+        match remedy {
             Remedy::Wait(delay) => {
                 self.pause(delay).await?;
                 Ok(true)
             }
             Remedy::Fallback => Ok(true),
-            Remedy::Compact => self.compact_after_refusal(route, asking).await,
+            Remedy::Compact => self.compact_after_refusal(route, attempts).await,
             Remedy::DropReasoning => {
                 self.commit(Step::ReasoningDropped, Vec::new()).await?;
                 Ok(true)
@@ -153,29 +161,28 @@ impl ActiveTurn {
         &mut self,
         route: &Route,
         number: u32,
-        (prompt, bound): (u64, Option<u64>),
+        (prompt, max_output): (u64, Option<u64>),
         is_reduced: bool,
     ) -> Result<Result<Answer, ModelError>, Interrupt> {
         self.reconciler.begin_attempt();
-        let attached =
+        let attachments =
             self.load_attachments(Attachments::in_messages(self.active_thread().messages())).await?;
-        let repaired_messages = self.repaired_messages(self.active_thread().messages());
-        let messages = repaired_messages
-            .as_ref()
-            .map_or(self.active_thread().messages(), |repaired_messages| &repaired_messages.messages);
-        let mut parts = route.model.stream(&Request {
+        let repaired = self.repaired_messages(self.active_thread().messages());
+        let messages =
+            repaired.as_ref().map_or(self.active_thread().messages(), |repaired| &repaired.messages);
+        let mut events = route.model.stream(&Request {
             system: &fault_injection::bust_prompt_cache(self.system_prompt()),
-            messages: &self.tool_set().messages_to_wire(&attached.insert_into(messages)),
+            messages: &self.tool_set().messages_to_wire(&attachments.insert_into(messages)),
             tools: self.tool_set().declarations(),
             thinking: self.active_thread().turn().options().super_thinking,
-            max_output: bound,
+            max_output,
             allow_tool_calls: true,
             cache_key: self.context.recorder.event_log().task_id().as_str(),
         });
         // The request that is being sent holds the data itself.
-        drop(attached);
-        while let Some(part) = self.run_while_handling_commands(parts.next()).await? {
-            match part {
+        drop(attachments);
+        while let Some(event) = self.run_while_handling_commands(events.next()).await? {
+            match event {
                 Ok(StreamEvent::Done(answer)) => {
                     let answer = self.tool_set().answer_from_wire(billed_answer(answer, prompt));
                     if answer.is_empty() && !self.accepts_empty(&answer, is_reduced) {
@@ -185,8 +192,8 @@ impl ActiveTurn {
                     self.emit(last, number).await?;
                     return Ok(Ok(answer));
                 }
-                Ok(part) => {
-                    let next = self.reconciler.reconcile(part);
+                Ok(event) => {
+                    let next = self.reconciler.reconcile(event);
                     self.emit(next, number).await?;
                 }
                 Err(error) => return Ok(Err(billed_failure(error, prompt))),
@@ -214,10 +221,13 @@ impl ActiveTurn {
                 // Other requests hold their memory no longer than a provider takes to answer, so waiting is
                 // worthwhile.
                 Err(AttachmentError::NoMemory(error)) => {
-                    tracing::warn!(turn.id = %self.context.turn_id(), %error, "A turn waits for memory.");
+                    tracing::warn!(turn_id = %self.context.turn_id(), %error, "A turn is waiting for memory.");
                 }
                 Err(error @ AttachmentError::Read(_)) => {
-                    tracing::error!(turn.id = %self.context.turn_id(), %error, "A model cannot be sent what is attached.");
+                    tracing::error!(
+                        turn_id = %self.context.turn_id(), %error,
+                        "The attachments of a conversation could not be loaded; the turn fails."
+                    );
                     let (code, retryable) = (FailureCode::InternalError, true);
                     return Err(Interrupt::Failed(Failure { code, message: error.to_string(), retryable }));
                 }
@@ -236,11 +246,11 @@ impl ActiveTurn {
         if fault_injection::active(Mutation::LeaveCallsOpen) {
             return None;
         }
-        let repaired_messages = llm::repair(messages)?;
-        for note in &repaired_messages.notes {
-            tracing::warn!(turn.id = %self.context.turn_id(), note, "The conversation had to be repaired.");
+        let repaired = llm::repair(messages)?;
+        for note in &repaired.notes {
+            tracing::warn!(turn_id = %self.context.turn_id(), note, "The conversation was repaired.");
         }
-        Some(repaired_messages)
+        Some(repaired)
     }
 
     async fn emit(&mut self, tell: Vec<Emit>, attempt: u32) -> Result<(), WriteError> {
@@ -301,7 +311,7 @@ impl ActiveTurn {
 /// succeed.
 fn empty_answer(answer: &Answer) -> ModelError {
     let message = match answer.stop {
-        FinishReason::Length => "the model reached its output limit before it said anything",
+        FinishReason::Length => "the model reached its output limit before it produced any text",
         _ => "the model's answer was empty: it had neither text nor a tool call",
     };
     ModelError { usage: answer.usage, ..ModelError::new(ModelErrorKind::Empty, message) }

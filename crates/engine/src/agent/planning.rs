@@ -17,11 +17,11 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::AgentSnapshot;
 use super::active_turn::{ActiveTurn, Interrupt};
 use super::compaction_view::truncate_middle;
-use crate::event_log::Commit;
-use crate::llm::{Answer, Block, Content, Message, Request, Route, estimate};
-use crate::memory_format::TOOL_ORIGIN_NOTE;
-use crate::store::steps::{MemoryWrite, Step};
-use crate::tools::{LOAD_SKILL, RUN_AGENT};
+use api::tool_names::{LOAD_SKILL, RUN_AGENT};
+use llm::{Answer, Block, Content, Message, Request, Route, estimate};
+use store::event_log::Commit;
+use store::memory_format::TOOL_ORIGIN_NOTE;
+use store::steps::{MemoryWrite, Step};
 
 /// The working memory key of the plan.
 const PLAN_KEY: &str = "plan";
@@ -42,9 +42,9 @@ const MAX_DESCRIPTION_CHARS: usize = 300;
 
 const PLANNER_PROMPT: &str = "\
 You plan how an assistant will work on a user's new message. Answer with one JSON object and nothing else: \
-{\"agent\": the name of the one agent that should do the work, or null where the assistant does it best itself, \
-\"skills\": [the names of the skills that say how such work is done; most often none], \
-\"steps\": [short sentences, what to do in which order; empty where one answer is enough]}.";
+{\"agent\": the name of the one agent that should do the work, or null if the assistant should do it itself, \
+\"skills\": [the names of the skills that say how such work is done; usually none], \
+\"steps\": [short sentences: what to do, in order; empty if one answer is enough]}.";
 
 /// A plan, as the planner returns it and working memory stores it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,30 +89,32 @@ impl ActiveTurn {
         let value = serde_json::to_value(&plan).unwrap_or_default();
         let write = MemoryWrite { key: PLAN_KEY.into(), value: value.clone() };
         let event = Event::WorkingMemoryUpdate(WorkingMemoryUpdate { key: PLAN_KEY.into(), value });
-        let record = Commit::new().working_memory(write.clone());
+        let commit = Commit::new().working_memory(write.clone());
         // The planner has read the conversation and may repeat its text.
         let from_tools = self.thread.branch().memory_source() == Source::Tool;
         let step = Step::Planned { plan: Some(plan.render(from_tools)), memory: vec![write] };
-        Ok(self.commit_all(record, vec![step], vec![event]).await?)
+        Ok(self.commit_all(commit, vec![step], vec![event]).await?)
     }
 
     /// The planner model, or the preferred model if no planner is configured.
     fn planner_route(&self) -> Option<Arc<Route>> {
-        let means = &self.context.services;
-        let routes = means.gateway.routes().ok()?;
+        let services = &self.context.services;
+        let routes = services.gateway.routes().ok()?;
         let planner = routes.planner.as_ref().map(|route| route.name.as_str());
-        let chain = means.gateway.chain(planner, means.clock.monotonic()).ok()?;
+        let chain = services.gateway.chain(planner, services.clock.monotonic()).ok()?;
         chain.into_iter().next().filter(|route| planner.is_some() || route.model.can_plan())
     }
 
     async fn request_plan(&mut self, route: &Arc<Route>) -> Result<Option<Plan>, Interrupt> {
-        let kit = Arc::clone(&self.context.snapshot);
-        let known = PlanChoices::from_snapshot(&kit);
-        let system = known.prompt();
+        let snapshot = Arc::clone(&self.context.snapshot);
+        let choices = PlanChoices::from_snapshot(&snapshot);
+        let system = choices.prompt();
         let messages = [Message::user(planner_input(self.thread.messages()))];
         let prompt = estimate::text(&system) + estimate::messages(&messages);
-        let Some(_room) = self.reserve(prompt, MAX_PLAN_TOKENS, MAX_PLAN_TOKENS)? else { return Ok(None) };
-        let parts = route.model.stream(&Request {
+        let Some(_allowance) = self.reserve(prompt, MAX_PLAN_TOKENS, MAX_PLAN_TOKENS)? else {
+            return Ok(None);
+        };
+        let events = route.model.stream(&Request {
             system: &system,
             messages: &messages,
             tools: &[],
@@ -121,16 +123,16 @@ impl ActiveTurn {
             allow_tool_calls: false,
             cache_key: "plan",
         });
-        let answer = self.call_auxiliary(route, (parts, prompt), PLAN_TIMEOUT).await?;
-        Ok(answer.and_then(|answer| Plan::parse(&answer, &known)))
+        let answer = self.call_auxiliary(route, (events, prompt), PLAN_TIMEOUT).await?;
+        Ok(answer.and_then(|answer| Plan::parse(&answer, &choices)))
     }
 }
 
 impl<'a> PlanChoices<'a> {
-    fn from_snapshot(kit: &'a AgentSnapshot) -> Self {
+    fn from_snapshot(snapshot: &'a AgentSnapshot) -> Self {
         // A plan must not name what the model has no tool to use.
-        let agents = kit.agents.iter().filter(|_| kit.toolbox.is_available(RUN_AGENT));
-        let skills = kit.skills.iter().filter(|_| kit.toolbox.is_available(LOAD_SKILL));
+        let agents = snapshot.agents.iter().filter(|_| snapshot.toolbox.is_available(RUN_AGENT));
+        let skills = snapshot.skills.iter().filter(|_| snapshot.toolbox.is_available(LOAD_SKILL));
         Self {
             agents: agents.map(|agent| (agent.name.as_str(), agent.description.as_str())).collect(),
             skills: skills.map(|skill| (skill.name.as_str(), skill.description.as_str())).collect(),
@@ -139,35 +141,36 @@ impl<'a> PlanChoices<'a> {
 
     /// The planner's system prompt.
     fn prompt(&self) -> String {
-        let mut told = PLANNER_PROMPT.to_owned();
+        let mut prompt = PLANNER_PROMPT.to_owned();
         for (title, entries) in [("The agents:", &self.agents), ("The skills:", &self.skills)] {
-            told.push_str("\n\n");
-            told.push_str(title);
+            prompt.push_str("\n\n");
+            prompt.push_str(title);
             for (name, description) in entries {
                 // Writing to a `String` cannot fail.
-                let _ = write!(told, "\n- {name}: {}", truncate_middle(description, MAX_DESCRIPTION_CHARS));
+                let _ = write!(prompt, "\n- {name}: {}", truncate_middle(description, MAX_DESCRIPTION_CHARS));
             }
             if entries.is_empty() {
-                told.push_str(" none.");
+                prompt.push_str(" none.");
             }
         }
-        told
+        prompt
     }
 }
 
 impl Plan {
     /// Parses the plan in an answer; `None` if it is empty.
-    fn parse(answer: &Answer, known: &PlanChoices<'_>) -> Option<Self> {
+    fn parse(answer: &Answer, choices: &PlanChoices<'_>) -> Option<Self> {
         let text = answer.text();
         // Models often add words or a fence around the JSON object.
         let (start, end) = (text.find('{')?, text.rfind('}')?);
         let Self { agent, mut skills, mut steps } = serde_json::from_str(text.get(start..=end)?).ok()?;
         steps.retain(|step| !step.trim().is_empty());
         steps.truncate(MAX_STEPS);
-        let agent = agent.filter(|agent| known.agents.iter().any(|(name, _)| name == agent));
+        let agent = agent.filter(|agent| choices.agents.iter().any(|(name, _)| name == agent));
         let mut seen = BTreeSet::new();
-        skills
-            .retain(|skill| known.skills.iter().any(|(name, _)| name == skill) && seen.insert(skill.clone()));
+        skills.retain(|skill| {
+            choices.skills.iter().any(|(name, _)| name == skill) && seen.insert(skill.clone())
+        });
         skills.truncate(MAX_SKILLS);
         let says_something = agent.is_some() || !skills.is_empty() || !steps.is_empty();
         says_something.then_some(Self { agent, skills, steps })
@@ -183,9 +186,9 @@ impl Plan {
         let steps = self.steps.iter().enumerate();
         lines.extend(steps.map(|(at, step)| format!("{}. {step}", at + 1)));
         if let Some(agent) = &self.agent {
-            lines.push(format!("The agent `{agent}` fits this: hand it the work with run_agent."));
+            lines.push(format!("The agent `{agent}` fits this: delegate the work to it with run_agent."));
         }
-        let of = if from_tools {
+        let origin = if from_tools {
             format!(
                 " from a conversation some of which {TOOL_ORIGIN_NOTE}: a suggestion, not the user's word"
             )
@@ -193,7 +196,7 @@ impl Plan {
             String::new()
         };
         format!(
-            "[A plan for this message, made beforehand{of}; leave it where it does not fit.]\n{}",
+            "[A plan for this message, made beforehand{origin}; ignore it where it does not fit.]\n{}",
             lines.join("\n")
         )
     }
@@ -203,12 +206,12 @@ impl Plan {
 fn planner_input(messages: &[Message]) -> String {
     let Some((new, before)) = messages.split_last() else { return String::new() };
     let (count, length) = RECENT_MESSAGES;
-    let said = before.iter().filter_map(speaker_and_text).collect::<Vec<_>>();
-    let recent = said.get(said.len().saturating_sub(count)..).unwrap_or_default();
+    let spoken = before.iter().filter_map(speaker_and_text).collect::<Vec<_>>();
+    let recent = spoken.get(spoken.len().saturating_sub(count)..).unwrap_or_default();
     let mut text = String::new();
-    for (who, what) in recent {
+    for (speaker, message) in recent {
         // Writing to a `String` cannot fail.
-        let _ = write!(text, "{who}: {}\n\n", truncate_middle(what, length));
+        let _ = write!(text, "{speaker}: {}\n\n", truncate_middle(message, length));
     }
     let new = message_text(new).unwrap_or_default();
     text.push_str("The user's new message:\n");
@@ -217,12 +220,12 @@ fn planner_input(messages: &[Message]) -> String {
 }
 
 fn speaker_and_text(message: &Message) -> Option<(&'static str, String)> {
-    let who = match message {
+    let speaker = match message {
         Message::User { .. } => "The user",
         Message::Assistant { .. } => "The assistant",
         Message::Results(_) => return None,
     };
-    Some((who, message_text(message)?))
+    Some((speaker, message_text(message)?))
 }
 
 fn message_text(message: &Message) -> Option<String> {
@@ -246,13 +249,13 @@ mod tests {
 
     #[test]
     fn a_plan_is_found_in_whatever_words_are_around_it() {
-        let known = PlanChoices {
+        let choices = PlanChoices {
             agents: vec![("finder", "Finds.")],
             skills: vec![("count", "Counts."), ("draw", "Draws.")],
         };
         let plan = |text: &str| {
             let blocks = vec![Block::Text { text: text.into(), signature: None }];
-            Plan::parse(&Answer { blocks, ..Answer::default() }, &known)
+            Plan::parse(&Answer { blocks, ..Answer::default() }, &choices)
         };
         let steps = vec!["Look.".to_owned()];
         let expected = Plan { agent: Some("finder".into()), steps: steps.clone(), ..Plan::default() };
@@ -267,7 +270,7 @@ mod tests {
         assert_eq!(found.skills, ["draw", "count"]);
         assert!(found.render(false).ends_with("for load_skill: `draw`, `count`."), "{found:?}");
         assert!(found.render(true).contains(TOOL_ORIGIN_NOTE), "{found:?}");
-        for nothing in [
+        for text in [
             "",
             "No plan.",
             "{\"agent\": null, \"steps\": []}",
@@ -275,7 +278,7 @@ mod tests {
             "} {",
             "{\"steps\": 3}",
         ] {
-            assert_eq!(plan(nothing), None, "{nothing:?}");
+            assert_eq!(plan(text), None, "{text:?}");
         }
     }
 }

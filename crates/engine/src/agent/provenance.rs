@@ -2,9 +2,9 @@
 
 use api::memory::Source;
 
-use crate::fault_injection::{self, Mutation};
-use crate::llm::{Block, Content, Message, ToolReply};
-use crate::memory_format::{self, TOOL_ORIGIN_NOTE};
+use fault_injection::{self, Mutation};
+use llm::{Block, Content, Message, ToolReply};
+use store::memory_format::{self, TOOL_ORIGIN_NOTE};
 
 /// The source of what an agent saves after it has seen these messages. It is unknowable which part came from
 /// where, so everything after a tool's result, after a document, or after a memory that came from one counts as
@@ -42,7 +42,7 @@ fn is_our_own(reply: &ToolReply, messages: &[Message]) -> bool {
         _ => None,
     });
     // If an id was used by two calls, the less trusted tool counts.
-    let known = calls.next();
-    known.is_some_and(|name| !memory_format::is_untrusted_tool(name))
+    let first = calls.next();
+    first.is_some_and(|name| !memory_format::is_untrusted_tool(name))
         && !calls.any(memory_format::is_untrusted_tool)
 }

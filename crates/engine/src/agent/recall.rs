@@ -8,10 +8,10 @@ use api::memory::{MemoryKind, Source};
 use serde_json::{Value, json};
 
 use super::{Services, corrections_note};
-use crate::event_log::Commit;
-use crate::memory_format::{date, describe_origin, quote_lines};
-use crate::store::steps::TurnBase;
-use crate::store::{Brain, MemoryQuery, SearchHit, TaskRow};
+use store::event_log::Commit;
+use store::memory_format::{date, describe_origin, quote_lines};
+use store::steps::TurnBase;
+use store::{Brain, MemoryQuery, SearchHit, TaskRow};
 
 /// The working memory key under which clients receive what was recalled.
 const WORKING_MEMORY_KEY: &str = "recalled";
@@ -53,14 +53,14 @@ pub(super) struct RecallBudgets {
 
 impl RecallBudgets {
     /// The budgets for the preferred model.
-    pub(super) fn for_model(means: &Services) -> Self {
+    pub(super) fn for_model(services: &Services) -> Self {
         Self {
             corrections: budget_bytes(
-                means,
+                services,
                 corrections_note::MAX_TOKENS,
                 corrections_note::MAX_SHARE_PERCENT,
             ),
-            memories: budget_bytes(means, MAX_TOKENS, MAX_SHARE_PERCENT),
+            memories: budget_bytes(services, MAX_TOKENS, MAX_SHARE_PERCENT),
         }
     }
 }
@@ -69,13 +69,13 @@ impl Recalled {
     /// Recalls what is relevant to a turn that continues from `base` with `message`. Blocks.
     pub(super) fn load(
         brain: &Brain,
-        bounds: RecallBudgets,
+        budgets: RecallBudgets,
         task: TaskRow,
         (base, message): (TurnBase, &str),
     ) -> Self {
         Self {
-            corrections: corrections_note::load(brain, task, (base, message), bounds.corrections),
-            memories: relevant(brain, task, (base, message), bounds.memories),
+            corrections: corrections_note::load(brain, task, (base, message), budgets.corrections),
+            memories: relevant(brain, task, (base, message), budgets.memories),
         }
     }
 
@@ -85,15 +85,15 @@ impl Recalled {
     }
 
     /// Adds the event for clients to the commit that opens the turn.
-    pub(super) fn add_to_commit(self, record: Commit) -> Commit {
+    pub(super) fn add_to_commit(self, commit: Commit) -> Commit {
         let all: Vec<SearchHit> = self.corrections.into_iter().chain(self.memories).collect();
         if all.is_empty() {
-            return record;
+            return commit;
         }
         let value: Value = all.iter().map(client_item).collect();
         let update =
             Event::WorkingMemoryUpdate(WorkingMemoryUpdate { key: WORKING_MEMORY_KEY.into(), value });
-        all.into_iter().fold(record, |record, found| record.recalled(found.kind, found.id)).event(update)
+        all.into_iter().fold(commit, |commit, hit| commit.recalled(hit.kind, hit.id)).event(update)
     }
 }
 
@@ -124,15 +124,15 @@ fn relevant(
     match brain.search(&query) {
         Ok(found) => fit_to_budget(found, budget),
         Err(error) => {
-            tracing::warn!(%error, "Memory could not be searched; the turn begins without.");
+            tracing::warn!(%error, "Memory could not be searched; the turn begins without recalled memories.");
             Vec::new()
         }
     }
 }
 
 /// A limit in bytes: that many tokens, and at most that percentage of the context window.
-fn budget_bytes(means: &Services, tokens: u64, share: u64) -> usize {
-    let routes = means.gateway.routes().ok();
+fn budget_bytes(services: &Services, tokens: u64, share: u64) -> usize {
+    let routes = services.gateway.routes().ok();
     let route = routes.and_then(|routes| routes.chain_for(None).first().cloned());
     let share = route.map_or(tokens, |route| route.context_window / 100 * share);
     usize::try_from(share.min(tokens) * BYTES_PER_TOKEN).unwrap_or(usize::MAX)
@@ -140,43 +140,43 @@ fn budget_bytes(means: &Services, tokens: u64, share: u64) -> usize {
 
 /// Takes what is worth recalling, as much as fits.
 fn fit_to_budget(found: Vec<SearchHit>, budget: usize) -> Vec<SearchHit> {
-    let mut left = budget.saturating_sub(HEADING.len());
-    let mut fit_to_budget: Vec<SearchHit> = Vec::new();
+    let mut bytes_left = budget.saturating_sub(HEADING.len());
+    let mut fitted: Vec<SearchHit> = Vec::new();
     // Corrections and lessons are sent in a note of their own.
     let is_taught = |found: &SearchHit| matches!(found.source, Some(Source::Feedback | Source::Learned));
     for mut found in found.into_iter().filter(|found| found.is_relevant && !is_taught(found)) {
-        let beside = render_item(&SearchHit { excerpt: String::new(), ..found.clone() }).len();
-        let room = left.saturating_sub(beside).min(MAX_ITEM_BYTES);
-        if fit_to_budget.len() == MAX_ITEMS || room < MIN_ITEM_BYTES {
+        let overhead = render_item(&SearchHit { excerpt: String::new(), ..found.clone() }).len();
+        let max_bytes = bytes_left.saturating_sub(overhead).min(MAX_ITEM_BYTES);
+        if fitted.len() == MAX_ITEMS || max_bytes < MIN_ITEM_BYTES {
             break;
         }
         // Two windows, or a window and an episode, of the same task are included only once.
-        let again = |other: &SearchHit| other.task_id.is_some() && other.task_id == found.task_id;
-        if fit_to_budget.iter().any(again) {
+        let same_task = |other: &SearchHit| other.task_id.is_some() && other.task_id == found.task_id;
+        if fitted.iter().any(same_task) {
             continue;
         }
-        found.excerpt.truncate(found.excerpt.floor_char_boundary(room));
+        found.excerpt.truncate(found.excerpt.floor_char_boundary(max_bytes));
         // Short lines take more room than their characters, for the marks before them.
-        if let Some(rest) = left.checked_sub(render_item(&found).len()) {
-            left = rest;
-            fit_to_budget.push(found);
+        if let Some(rest) = bytes_left.checked_sub(render_item(&found).len()) {
+            bytes_left = rest;
+            fitted.push(found);
         }
     }
-    fit_to_budget
+    fitted
 }
 
 /// Renders one memory for the model.
-fn render_item(found: &SearchHit) -> String {
-    format!("\n{} ({}):{}", date(found), describe_origin(found), quote_lines(&found.excerpt))
+fn render_item(hit: &SearchHit) -> String {
+    format!("\n{} ({}):{}", date(hit), describe_origin(hit), quote_lines(&hit.excerpt))
 }
 
 /// Renders one memory for clients.
-fn client_item(found: &SearchHit) -> Value {
-    let mut told = json!({
-        "id": found.id, "kind": found.kind, "content": found.excerpt, "created_at": found.created_at,
+fn client_item(hit: &SearchHit) -> Value {
+    let mut item = json!({
+        "id": hit.id, "kind": hit.kind, "content": hit.excerpt, "created_at": hit.created_at,
     });
-    if let (Some(source), Some(told)) = (found.source, told.as_object_mut()) {
-        told.insert("source".into(), json!(source));
+    if let (Some(source), Some(item)) = (hit.source, item.as_object_mut()) {
+        item.insert("source".into(), json!(source));
     }
-    told
+    item
 }

@@ -9,9 +9,9 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use super::{Agent, AgentSnapshot};
-use crate::catalog::{Catalog, Soul};
-use crate::skills::Skills;
-use crate::tools::ToolDeps;
+use catalog::{Catalog, Soul};
+use tools::ToolDeps;
+use tools::skills::Skills;
 
 /// How long a caller waits. A reload that takes longer is completed all the same, and then used.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(30);
@@ -20,13 +20,13 @@ const RELOAD_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
     /// The catalog on disk is invalid.
-    #[error("{0}; what was in use stays in use")]
+    #[error("{0}; the previous version stays in use")]
     Invalid(String),
     /// The reload timed out.
-    #[error("the catalog could not be read within {} seconds; ask again", RELOAD_TIMEOUT.as_secs())]
+    #[error("the catalog could not be read within {} seconds; try again", RELOAD_TIMEOUT.as_secs())]
     TooSlow,
     /// Reading failed unexpectedly.
-    #[error("the catalog could not be read for an unexpected reason; what was in use stays in use")]
+    #[error("the catalog could not be read for an unexpected reason; the previous version stays in use")]
     Unexpected,
     /// The engine is stopping.
     #[error("the engine is stopping")]
@@ -66,7 +66,7 @@ impl CatalogReloader {
             Ok(Catalog { soul, ..before.clone() })
         };
         let soul = self.reload(read).await?.soul;
-        tracing::info!(version = soul.version(), "The soul was read again.");
+        tracing::info!(version = soul.version(), "The soul was reloaded.");
         Ok(soul)
     }
 
@@ -84,10 +84,10 @@ impl CatalogReloader {
         };
         let catalog = self.reload(read).await?;
         for warning in &catalog.warnings {
-            tracing::warn!(warning, "The catalog has a fault.");
+            tracing::warn!(warning, "The catalog contains an error.");
         }
         let (agents, skills, tools) = (catalog.agents.len(), catalog.skills.len(), catalog.tools.len());
-        tracing::info!(agents, skills, tools, "The catalog was read again.");
+        tracing::info!(agents, skills, tools, "The catalog was reloaded.");
         Ok(catalog)
     }
 
@@ -96,7 +96,7 @@ impl CatalogReloader {
         read: impl FnOnce(&Path, &Catalog) -> Result<Catalog, String> + Send + 'static,
     ) -> Result<Catalog, ReloadError> {
         let (agent, folder, setup) = (Arc::clone(&self.agent), self.folder.clone(), Arc::clone(&self.setup));
-        let in_turn = async move {
+        let reloading = async move {
             let mut setup = setup.lock_owned().await;
             // Completed even if nobody waits any more, with the lock held as long.
             let reading = tokio::task::spawn_blocking(move || {
@@ -111,6 +111,6 @@ impl CatalogReloader {
                 Err(_) => Err(ReloadError::Unexpected),
             }
         };
-        timeout(RELOAD_TIMEOUT, in_turn).await.unwrap_or(Err(ReloadError::TooSlow))
+        timeout(RELOAD_TIMEOUT, reloading).await.unwrap_or(Err(ReloadError::TooSlow))
     }
 }

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::fault_injection::{self, Mutation};
-use crate::llm::{ModelError, ModelErrorKind, RetryPolicy, RetryState, Route};
+use fault_injection::{self, Mutation};
+use llm::{ModelError, ModelErrorKind, RetryPolicy, RetryState, Route};
 
 /// The tokens that a fallback model must have left for its answer to receive a conversation as it is.
 const FALLBACK_ANSWER_TOKENS: u64 = 4_096;
@@ -177,8 +177,8 @@ impl StepAttempts {
     /// Returns whether the primary model has a larger window than the current one and may soon answer.
     fn primary_is_larger(&self) -> bool {
         let window = self.route.context_window;
-        let rests = self.fallbacks.iter().find(|route| route.name == self.primary);
-        rests.is_some_and(|primary| primary.context_window > window)
+        let queued = self.fallbacks.iter().find(|route| route.name == self.primary);
+        queued.is_some_and(|primary| primary.context_window > window)
             || self.primary_failure.as_ref().is_some_and(|primary| primary.context_window > window)
     }
 
@@ -203,8 +203,8 @@ impl StepAttempts {
     }
 
     /// Moves to the next model because the current one is too small; `None` if there is none.
-    fn skip_current(&mut self, why: &str) -> Option<()> {
-        self.failures.push(format!("{}: {why}", self.route.name));
+    fn skip_current(&mut self, reason: &str) -> Option<()> {
+        self.failures.push(format!("{}: {reason}", self.route.name));
         if let Some(primary) = &mut self.primary_failure {
             primary.fallback_skipped = true;
         }
@@ -217,14 +217,14 @@ impl StepAttempts {
         !self.reset || fault_injection::active(Mutation::CompactForever) && self.attempts < 40
     }
 
-    /// The next stage of compaction; `None` if none is left. `for_good` if the provider has refused the
-    /// conversation, so that even a reset is better than the current state.
-    pub(super) fn next_compaction(&mut self, for_good: bool) -> Option<CompactionStage> {
+    /// The next stage of compaction; `None` if none is left. `allow_reset` if the provider has refused
+    /// the conversation, so that even a reset is better than the current state.
+    pub(super) fn next_compaction(&mut self, allow_reset: bool) -> Option<CompactionStage> {
         if self.summaries < MAX_SUMMARIES {
             self.summaries += 1;
             return Some(CompactionStage::Summary { pass: self.summaries });
         }
-        if for_good && self.may_compact() {
+        if allow_reset && self.may_compact() {
             self.reset = true;
             return Some(CompactionStage::Reset);
         }

@@ -13,11 +13,10 @@ use super::budget::reserve_outside_turn;
 use super::model_step::{MIN_ANSWER_TOKENS, jitter};
 use super::retry_policy::{Remedy, StepAttempts};
 use super::{Agent, AgentError, DirectError, Services};
-use crate::llm::{
-    Answer, FinishReason, Message, ModelError, ModelErrorKind, Request, Route, TokenUsage, estimate,
-};
-use crate::store::{Brain, CallUsage, SkillOutline};
-use crate::tools::{RUN_SKILL_SCRIPT, ToolError};
+use api::tool_names::RUN_SKILL_SCRIPT;
+use llm::{Answer, FinishReason, Message, ModelError, ModelErrorKind, Request, Route, TokenUsage, estimate};
+use store::{Brain, CallUsage, SkillOutline};
+use tools::ToolError;
 
 /// The most bytes of input for a model.
 const MAX_INPUT_BYTES: usize = 1024 * 1024;
@@ -26,7 +25,7 @@ const DEFAULT_INPUT: &str = "Go ahead.";
 /// How long a model may take, including all attempts.
 const RUN_TIMEOUT: Duration = Duration::from_mins(10);
 /// The hint for callers about when the budget permits another call.
-const QUOTA_HINT: &str = "`quota_state` tells when it is free again";
+const QUOTA_HINT: &str = "`quota_state` shows when it is available again";
 
 /// The parameters of a skill's script.
 #[derive(Deserialize)]
@@ -54,8 +53,9 @@ impl Agent {
         }
         let Some(prompt) = skill.prompt() else {
             let scripts = skill.scripts().join(", ");
-            let message =
-                format!("`params.script`: is required, for the skill has no prompt; there are: {scripts}");
+            let message = format!(
+                "`params.script`: is required because the skill has no prompt; its scripts: {scripts}"
+            );
             return Err(DirectError::Invalid(message));
         };
         self.run_prompt(prompt.to_owned(), model_input(params)?).await
@@ -78,14 +78,14 @@ impl Agent {
         let call = json!({"skill": skill, "script": script, "args": args, "input": input});
         self.call_tool(RUN_SKILL_SCRIPT, call).await.map_err(|error| match error {
             DirectError::NoSuchTool(_) => {
-                DirectError::Failed(ToolError("this machine cannot confine programs, so none are run".into()))
+                DirectError::Failed(ToolError("this machine cannot confine programs, so it runs none".into()))
             }
             error => error,
         })
     }
 
     async fn run_prompt(&self, system: String, input: String) -> Result<String, DirectError> {
-        let at_work = self.begin_direct_call()?;
+        let busy_guard = self.begin_direct_call()?;
         let call = PromptCall {
             brain: self.brain.clone(),
             services: Arc::clone(&self.services),
@@ -94,13 +94,13 @@ impl Agent {
             system,
             messages: [Message::user(input)],
         };
-        let asking = async move {
-            let _at_work = at_work;
+        let running = async move {
+            let _busy_guard = busy_guard;
             call.run().await
         };
         // Runs in a task of its own, so that its cost is recorded even if the caller is gone.
-        let asking = self.tracker.spawn(asking.in_current_span());
-        asking.await.unwrap_or_else(|_| Err(AgentError::Stopping.into()))
+        let running = self.tracker.spawn(running.in_current_span());
+        running.await.unwrap_or_else(|_| Err(AgentError::Stopping.into()))
     }
 }
 
@@ -118,13 +118,15 @@ struct PromptCall {
 impl PromptCall {
     /// Calls models until one answers or no remedy is left, as in a turn.
     async fn run(&self) -> Result<String, DirectError> {
-        let means = &self.services;
-        let routes = means.gateway.routes().map_err(|error| model_failure(&error))?;
-        let chain =
-            means.gateway.chain(None, means.clock.monotonic()).map_err(|error| model_failure(&error))?;
+        let services = &self.services;
+        let routes = services.gateway.routes().map_err(|error| model_failure(&error))?;
+        let chain = services
+            .gateway
+            .chain(None, services.clock.monotonic())
+            .map_err(|error| model_failure(&error))?;
         let primary = routes.chain.first().map(|route| route.name.clone()).unwrap_or_default();
         // There is no conversation to compact.
-        let Some(mut asking) = StepAttempts::new(chain, primary, routes.retry, false) else {
+        let Some(mut attempts) = StepAttempts::new(chain, primary, routes.retry, false) else {
             return Err(model_failure(&ModelError::new(
                 ModelErrorKind::NotConfigured,
                 "no model is configured",
@@ -132,33 +134,35 @@ impl PromptCall {
         };
         let prompt = estimate::text(&self.system) + estimate::messages(&self.messages);
         loop {
-            let route = Arc::clone(asking.route());
-            let most =
+            let route = Arc::clone(attempts.route());
+            let max_tokens =
                 route.max_output.min(route.context_window.saturating_sub(prompt)).max(MIN_ANSWER_TOKENS);
-            let room = reserve_outside_turn(means, &self.brain, (prompt, most, MIN_ANSWER_TOKENS))
-                .map_err(AgentError::from)?;
-            let Some(room) = room else {
-                return Err(DirectError::NoAnswer(format!("the budget of tokens is used up; {QUOTA_HINT}")));
+            let allowance =
+                reserve_outside_turn(services, &self.brain, (prompt, max_tokens, MIN_ANSWER_TOKENS))
+                    .map_err(AgentError::from)?;
+            let Some(allowance) = allowance else {
+                return Err(DirectError::NoAnswer(format!("the token budget is used up; {QUOTA_HINT}")));
             };
-            asking.begin_attempt();
-            let error = match self.attempt(&route, prompt, room.max_tokens.unwrap_or(most)).await? {
-                Ok(answer) => return complete_text(&answer, room.is_reduced),
+            attempts.begin_attempt();
+            let error = match self.attempt(&route, prompt, allowance.max_tokens.unwrap_or(max_tokens)).await?
+            {
+                Ok(answer) => return complete_text(&answer, allowance.is_reduced),
                 Err(error) => error,
             };
-            drop(room);
-            let now = means.clock.monotonic();
-            let pause = match asking.remedy_for(&error, now, jitter()) {
+            drop(allowance);
+            let now = services.clock.monotonic();
+            let pause = match attempts.remedy_for(&error, now, jitter()) {
                 Remedy::Wait(delay) => delay,
                 Remedy::Fallback => {
-                    means.gateway.open_circuit(&route, now);
+                    services.gateway.open_circuit(&route, now);
                     Duration::ZERO
                 }
                 Remedy::Compact | Remedy::DropReasoning | Remedy::GiveUp => {
-                    return Err(model_failure(&asking.into_error(Some(error))));
+                    return Err(model_failure(&attempts.into_error(Some(error))));
                 }
             };
             if now.saturating_add(pause) >= self.deadline {
-                return Err(model_failure(&asking.into_error(Some(error))));
+                return Err(model_failure(&attempts.into_error(Some(error))));
             }
             self.pause(pause).await?;
         }
@@ -169,34 +173,35 @@ impl PromptCall {
         &self,
         route: &Route,
         prompt: u64,
-        bound: u64,
+        max_output: u64,
     ) -> Result<Result<Answer, ModelError>, AgentError> {
-        let means = &self.services;
-        let parts = route.model.stream(&Request {
+        let services = &self.services;
+        let events = route.model.stream(&Request {
             system: &self.system,
             messages: &self.messages,
             tools: &[],
             thinking: false,
-            max_output: Some(bound),
+            max_output: Some(max_output),
             allow_tool_calls: false,
             cache_key: "skill",
         });
-        let left = self.deadline.saturating_sub(means.clock.monotonic());
+        let left = self.deadline.saturating_sub(services.clock.monotonic());
         let outcome = tokio::select! {
             biased;
-            outcome = collect_answer(parts, prompt, &*means.clock, left) => outcome,
+            outcome = collect_answer(events, prompt, &*services.clock, left) => outcome,
             () = self.stopping.cancelled() => {
-                self.record_usage(route, TokenUsage { input: prompt, estimated: true, ..TokenUsage::default() }).await?;
+                let usage = TokenUsage { input: prompt, estimated: true, ..TokenUsage::default() };
+                self.record_usage(route, usage).await?;
                 return Err(AgentError::Stopping);
             }
         };
-        means.gateway.record_outcome(
+        services.gateway.record_outcome(
             route,
             outcome.as_ref().map(|answer| &answer.usage),
-            means.clock.monotonic(),
+            services.clock.monotonic(),
         );
-        let spent = outcome.as_ref().map_or_else(|error| error.usage, |answer| answer.usage);
-        self.record_usage(route, spent).await?;
+        let usage = outcome.as_ref().map_or_else(|error| error.usage, |answer| answer.usage);
+        self.record_usage(route, usage).await?;
         Ok(outcome)
     }
 
@@ -213,9 +218,9 @@ impl PromptCall {
         if tokens == TokenUsage::default() {
             return Ok(());
         }
-        let spent = CallUsage { model: route.model.name().to_owned(), tokens };
+        let usage = CallUsage { model: route.model.name().to_owned(), tokens };
         let at = self.services.clock.now();
-        Ok(self.brain.write(move |rows| rows.insert_call_usage(at, &spent)).await?)
+        Ok(self.brain.write(move |rows| rows.insert_call_usage(at, &usage)).await?)
     }
 }
 
@@ -225,19 +230,22 @@ fn complete_text(answer: &Answer, is_reduced: bool) -> Result<String, DirectErro
     if let Some(error) = answer.refusal() {
         return Err(model_failure(&error));
     }
-    let cut_off = |why: &str| Err(DirectError::Failed(ToolError(format!("the answer was cut off: {why}"))));
+    let cut_off =
+        |reason: &str| Err(DirectError::Failed(ToolError(format!("the answer was cut off: {reason}"))));
     match answer.stop {
         FinishReason::Length if is_reduced => Err(DirectError::NoAnswer(format!(
-            "the answer was cut off: it used the budget of tokens up; {QUOTA_HINT}"
+            "the answer was cut off because it used up the token budget; {QUOTA_HINT}"
         ))),
-        FinishReason::Length => {
-            cut_off("it is longer than the model's `max_output`; ask for less, or raise that")
-        }
-        FinishReason::ContextFull => cut_off("it filled the model's context window; give it less"),
+        FinishReason::Length => cut_off(
+            "it is longer than the model's `max_output`; ask for a shorter answer or raise `max_output`",
+        ),
+        FinishReason::ContextFull => cut_off("it filled the model's context window; send less input"),
         FinishReason::Done | FinishReason::Refusal | FinishReason::Unknown => {
             let text = answer.text();
             if text.trim().is_empty() {
-                return Err(DirectError::NoAnswer("the model answered without a text; ask again".into()));
+                return Err(DirectError::NoAnswer(
+                    "the model answered without a text part; try again".into(),
+                ));
             }
             Ok(text)
         }

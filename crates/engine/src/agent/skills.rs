@@ -5,8 +5,8 @@ use api::skills::{self, CreateSkill, SkillDefinition, SkillList, UpdateSkill};
 
 use super::turn_lifecycle::run_blocking;
 use super::{Agent, AgentError};
-use crate::skills::{ExportError, Skill, Skills, archive};
-use crate::store::{CreateSkillError, CustomSkill};
+use store::{CreateSkillError, CustomSkill};
+use tools::skills::{ExportError, Skill, Skills, archive};
 
 impl Agent {
     /// The skills of the platform and the user's own, sorted by name.
@@ -19,8 +19,8 @@ impl Agent {
     pub async fn skill(&self, name: &str) -> Result<skills::Skill, AgentError> {
         let skill = self.find_skill(name).await?;
         let now = self.services.clock.now();
-        let whole = run_blocking(move || skill.into_contract(now)).await.ok_or(AgentError::Stopping)?;
-        whole.ok_or(AgentError::UnknownSkill)
+        let response = run_blocking(move || skill.into_contract(now)).await.ok_or(AgentError::Stopping)?;
+        response.ok_or(AgentError::UnknownSkill)
     }
 
     /// Creates a skill owned by the user.
@@ -46,8 +46,8 @@ impl Agent {
     pub async fn update_skill(&self, name: &str, update: UpdateSkill) -> Result<skills::Skill, AgentError> {
         self.custom_skill(name).await?;
         if update.name.as_ref().is_some_and(|other| other != name) {
-            let message = "`name`: must be the name that the path has: a skill cannot be renamed, only deleted and \
-                           created anew";
+            let message = "`name`: must be the name in the path: a skill cannot be renamed, only deleted and created \
+                           again";
             return Err(AgentError::Invalid(message.into()));
         }
         let (name, at) = (name.to_owned(), self.services.clock.now());
@@ -61,8 +61,8 @@ impl Agent {
     /// Deletes a skill owned by the user.
     pub async fn delete_skill(&self, name: &str) -> Result<(), AgentError> {
         let CustomSkill { name, .. } = self.custom_skill(name).await?;
-        let gone = name.clone();
-        if !self.delete_and_erase(None, move |rows| rows.delete_skill(gone.as_str())).await? {
+        let deleted_name = name.clone();
+        if !self.delete_and_erase(None, move |rows| rows.delete_skill(deleted_name.as_str())).await? {
             return Err(AgentError::UnknownSkill);
         }
         self.retire_skill_dir(name).await;
@@ -100,8 +100,8 @@ impl Agent {
 
     /// Invalidates the directory of a skill that was changed or deleted, so that no program finds the old one.
     async fn retire_skill_dir(&self, name: SkillName) {
-        let means = self.services.clone();
-        run_blocking(move || means.skill_dirs.invalidate(name.as_str())).await;
+        let services = self.services.clone();
+        run_blocking(move || services.skill_dirs.invalidate(name.as_str())).await;
     }
 
     fn to_response(&self, skill: CustomSkill) -> Result<skills::Skill, AgentError> {

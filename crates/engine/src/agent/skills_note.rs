@@ -10,10 +10,10 @@ use sha2::{Digest as _, Sha256};
 use super::AgentSnapshot;
 use super::compaction_view::truncate_middle;
 use super::turn_request::hex;
-use crate::event_log::Commit;
-use crate::store::steps::TurnBase;
-use crate::store::{Brain, TaskRow};
-use crate::tools::LOAD_SKILL;
+use api::tool_names::LOAD_SKILL;
+use store::event_log::Commit;
+use store::steps::TurnBase;
+use store::{Brain, TaskRow};
 
 /// The most characters of a description, and the most bytes of the note.
 const MAX_DESCRIPTION_CHARS: usize = 300;
@@ -35,14 +35,14 @@ struct PendingNote {
 impl SkillsNote {
     /// Loads the note for a turn that continues from `base`. A retried answer keeps the notes of its question.
     /// If the skills cannot be read, the turn begins without the note. Blocks.
-    pub(super) fn load(brain: &Brain, kit: &AgentSnapshot, task: TaskRow, base: TurnBase) -> Self {
-        if base.is_retry() || !kit.toolbox.is_available(LOAD_SKILL) {
+    pub(super) fn load(brain: &Brain, snapshot: &AgentSnapshot, task: TaskRow, base: TurnBase) -> Self {
+        if base.is_retry() || !snapshot.toolbox.is_available(LOAD_SKILL) {
             return Self::default();
         }
         match pending_note(brain, task, base) {
-            Ok(told) => Self(told),
+            Ok(note) => Self(note),
             Err(error) => {
-                tracing::warn!(%error, "The user's skills could not be read; the turn begins without.");
+                tracing::warn!(%error, "The user's skills could not be read; the turn begins without them.");
                 Self::default()
             }
         }
@@ -50,14 +50,14 @@ impl SkillsNote {
 
     /// The text for the model; `None` if the task has it already.
     pub(super) fn text(&self) -> Option<String> {
-        self.0.as_ref().map(|told| told.note.clone())
+        self.0.as_ref().map(|pending| pending.note.clone())
     }
 
     /// Records in the commit that opens the turn which note the task has received.
-    pub(super) fn add_to_commit(self, record: Commit) -> Commit {
+    pub(super) fn add_to_commit(self, commit: Commit) -> Commit {
         match self.0 {
-            Some(told) => record.skills_note(told.hash),
-            None => record,
+            Some(pending) => commit.skills_note(pending.hash),
+            None => commit,
         }
     }
 }
@@ -66,7 +66,7 @@ impl SkillsNote {
 pub(super) async fn sub_agent_note(brain: &Brain) -> Option<String> {
     let skills = brain.run_blocking(Brain::custom_skills).await?;
     let skills = skills.inspect_err(|error| {
-        tracing::warn!(%error, "The user's skills could not be read; the sub-agent begins without.");
+        tracing::warn!(%error, "The user's skills could not be read; the sub-agent begins without them.");
     });
     skills.ok().filter(|skills| !skills.is_empty()).map(|skills| render_note(&skills))
 }
@@ -76,15 +76,15 @@ fn pending_note(
     brain: &Brain,
     task: TaskRow,
     base: TurnBase,
-) -> Result<Option<PendingNote>, rusqlite::Error> {
+) -> Result<Option<PendingNote>, store::StoreError> {
     let skills = brain.custom_skills()?;
-    let known = brain.skills_note_hash(task, base)?;
-    if skills.is_empty() && known.is_none() {
+    let previous_hash = brain.skills_note_hash(task, base)?;
+    if skills.is_empty() && previous_hash.is_none() {
         return Ok(None);
     }
     let note = render_note(&skills);
     let hash = hex(&Sha256::digest(&note));
-    Ok((known.as_ref() != Some(&hash)).then_some(PendingNote { note, hash }))
+    Ok((previous_hash.as_ref() != Some(&hash)).then_some(PendingNote { note, hash }))
 }
 
 fn render_note(skills: &[SkillSummary]) -> String {
@@ -92,8 +92,8 @@ fn render_note(skills: &[SkillSummary]) -> String {
         return NO_SKILLS_NOTE.to_owned();
     }
     let mut note = HEADING.to_owned();
-    let mut named = skills.iter();
-    for skill in named.by_ref() {
+    let mut remaining = skills.iter();
+    for skill in remaining.by_ref() {
         let line = skill_line(skill);
         if note.len() + line.len() > MAX_NOTE_BYTES {
             // Writing to a `String` cannot fail.
@@ -102,7 +102,7 @@ fn render_note(skills: &[SkillSummary]) -> String {
         }
         note.push_str(&line);
     }
-    for skill in named {
+    for skill in remaining {
         let _ = write!(note, ", {}", skill.name);
     }
     note.push(']');

@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::catalog::{AgentSpec, SkillSpec};
-use crate::mcp::Mcp;
-use crate::tools::{ToolDeps, Toolbox};
+use catalog::{AgentSpec, SkillSpec};
+use mcp::Mcp;
+use tools::{ToolDeps, Toolbox};
 
 /// The catalog and tools that a turn works with.
 pub(crate) struct AgentSnapshot {
@@ -20,19 +20,30 @@ pub(crate) struct AgentSnapshot {
     pub(crate) toolbox: Toolbox,
 }
 
-/// The folders that programs may be run from, except those that would give access to what programs must not
-/// reach: the brain beside the workspace.
+/// Returns the real paths of the folders that programs may be run from, except those that would give access to what
+/// programs must not reach: the brain beside the workspace. The sandbox follows links, so links are resolved before
+/// the paths are compared. Blocks.
 fn allowed_executable_dirs(folders: &[PathBuf], workspace: &Path) -> Vec<PathBuf> {
     let data = workspace.parent().unwrap_or(workspace);
-    let (open, closed): (Vec<&PathBuf>, Vec<&PathBuf>) =
-        folders.iter().partition(|folder| !data.starts_with(folder) && !folder.starts_with(data));
-    for folder in closed {
-        tracing::warn!(
-            folder = %folder.display(),
-            "Programs are not run from a folder of permissions.json: the engine's data lies in it, or it in them."
-        );
-    }
-    open.into_iter().cloned().collect()
+    let data = data.canonicalize().unwrap_or_else(|_| data.to_owned());
+    let is_allowed = |folder: &PathBuf| match folder.canonicalize() {
+        Ok(path) if data.starts_with(&path) || path.starts_with(&data) => {
+            tracing::warn!(
+                folder = %folder.display(),
+                "A folder of permissions.json is ignored, because it contains the engine's data or lies in it."
+            );
+            None
+        }
+        Ok(path) => Some(path),
+        Err(error) => {
+            tracing::warn!(
+                folder = %folder.display(), %error,
+                "A folder of permissions.json is ignored, because it cannot be found."
+            );
+            None
+        }
+    };
+    folders.iter().filter_map(is_allowed).collect()
 }
 
 impl AgentSnapshot {
@@ -54,8 +65,8 @@ impl AgentSnapshot {
     }
 
     /// The same snapshot with the tools of connected servers.
-    fn with_mcp_servers(self: &Arc<Self>, assets: &Mcp) -> Arc<Self> {
-        let tools = assets.tools();
+    fn with_mcp_servers(self: &Arc<Self>, mcp: &Mcp) -> Arc<Self> {
+        let tools = mcp.tools();
         if tools.is_empty() {
             return Arc::clone(self);
         }
@@ -80,18 +91,18 @@ struct CurrentSnapshot {
 }
 
 impl CurrentSnapshot {
-    fn new(kit: AgentSnapshot, assets: &Mcp) -> Self {
-        let catalogs = Arc::new(kit);
+    fn new(snapshot: AgentSnapshot, mcp: &Mcp) -> Self {
+        let base = Arc::new(snapshot);
         // Read first, so that a change in between is noticed the next time.
-        let generation = assets.generation();
-        Self { with_mcp: catalogs.with_mcp_servers(assets), base: catalogs, generation }
+        let generation = mcp.generation();
+        Self { with_mcp: base.with_mcp_servers(mcp), base, generation }
     }
 }
 
 impl SnapshotSource {
     /// Creates a source from the catalog's snapshot and the user's connections.
-    pub(crate) fn new(kit: AgentSnapshot, assets: Mcp) -> Self {
-        Self { current: Mutex::new(CurrentSnapshot::new(kit, &assets)), mcp: assets }
+    pub(crate) fn new(snapshot: AgentSnapshot, mcp: Mcp) -> Self {
+        Self { current: Mutex::new(CurrentSnapshot::new(snapshot, &mcp)), mcp }
     }
 
     /// The current snapshot.
@@ -106,8 +117,8 @@ impl SnapshotSource {
     }
 
     /// Replaces the snapshot. The old one is dropped with the last turn that uses it.
-    pub(super) fn replace(&self, kit: AgentSnapshot) {
-        let new = CurrentSnapshot::new(kit, &self.mcp);
+    pub(super) fn replace(&self, snapshot: AgentSnapshot) {
+        let new = CurrentSnapshot::new(snapshot, &self.mcp);
         let old = std::mem::replace(&mut *self.current.lock().unwrap_or_else(PoisonError::into_inner), new);
         drop(old);
     }

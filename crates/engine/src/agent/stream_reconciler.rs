@@ -6,8 +6,8 @@
 
 use api::event::{BlockType, Event, Lifecycle};
 
-use crate::fault_injection::{self, Mutation};
-use crate::llm::StreamEvent;
+use fault_injection::{self, Mutation};
+use llm::StreamEvent;
 
 /// An instruction for what to send to clients.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,7 +56,7 @@ enum Comparison {
 impl StreamReconciler {
     /// Restores what clients have received of a step from the events after the last recorded step.
     pub(super) fn from_events(events: impl IntoIterator<Item = Event>) -> Self {
-        let mut telling = Self::default();
+        let mut reconciler = Self::default();
         for event in events {
             let inner = match &event {
                 Event::AgentEvent(agent) => agent.inner(),
@@ -64,17 +64,17 @@ impl StreamReconciler {
             };
             match inner.unwrap_or(event) {
                 Event::ContentBlockStart(start) => {
-                    telling.record_sent(&StreamEvent::BlockStart(start.block_type));
+                    reconciler.record_sent(&StreamEvent::BlockStart(start.block_type));
                 }
                 Event::TextDelta(delta) | Event::ThinkingDelta(delta) => {
-                    telling.record_sent(&StreamEvent::Delta(delta.text));
+                    reconciler.record_sent(&StreamEvent::Delta(delta.text));
                 }
-                Event::ContentBlockStop(_) => telling.record_sent(&StreamEvent::BlockStop),
-                Event::ThreadLifecycle(Lifecycle::Retrying { .. }) => telling.sent.clear(),
+                Event::ContentBlockStop(_) => reconciler.record_sent(&StreamEvent::BlockStop),
+                Event::ThreadLifecycle(Lifecycle::Retrying { .. }) => reconciler.sent.clear(),
                 _ => {}
             }
         }
-        telling
+        reconciler
     }
 
     /// The output text that clients have received of the step, if any.
@@ -98,27 +98,27 @@ impl StreamReconciler {
     }
 
     /// Returns what to send for a stream event.
-    pub(super) fn reconcile(&mut self, part: StreamEvent) -> Vec<Emit> {
-        let Some(replaying) = &mut self.replaying else { return vec![self.emit(part)] };
-        match replaying.compare(&self.sent, &part) {
+    pub(super) fn reconcile(&mut self, event: StreamEvent) -> Vec<Emit> {
+        let Some(replaying) = &mut self.replaying else { return vec![self.emit(event)] };
+        match replaying.compare(&self.sent, &event) {
             Comparison::Same => {
-                replaying.buffered.push(part);
+                replaying.buffered.push(event);
                 Vec::new()
             }
             Comparison::Extends(rest) => {
                 self.replaying = None;
                 vec![self.emit(rest)]
             }
-            Comparison::Diverges => self.diverge(Some(part)),
+            Comparison::Diverges => self.diverge(Some(event)),
         }
     }
 
     /// Returns what to send at the end of a complete answer. The next step begins with nothing sent.
     pub(super) fn finish(&mut self) -> Vec<Emit> {
-        let short = self.replaying.as_ref().is_some_and(|replaying| replaying.block < self.sent.len());
-        let tell = if short { self.diverge(None) } else { Vec::new() };
+        let is_short = self.replaying.as_ref().is_some_and(|replaying| replaying.block < self.sent.len());
+        let emits = if is_short { self.diverge(None) } else { Vec::new() };
         *self = Self::default();
-        tell
+        emits
     }
 
     /// Returns what to send if the step will not be completed.
@@ -126,20 +126,20 @@ impl StreamReconciler {
         if std::mem::take(self).sent.is_empty() { Vec::new() } else { vec![Emit::Void] }
     }
 
-    fn diverge(&mut self, part: Option<StreamEvent>) -> Vec<Emit> {
-        let held = self.replaying.take().map(|replaying| replaying.buffered).unwrap_or_default();
+    fn diverge(&mut self, event: Option<StreamEvent>) -> Vec<Emit> {
+        let buffered = self.replaying.take().map(|replaying| replaying.buffered).unwrap_or_default();
         self.sent.clear();
-        let force_new = held.into_iter().chain(part).map(|part| self.emit(part));
-        std::iter::once(Emit::Void).chain(force_new).collect()
+        let restarted = buffered.into_iter().chain(event).map(|event| self.emit(event));
+        std::iter::once(Emit::Void).chain(restarted).collect()
     }
 
-    fn emit(&mut self, part: StreamEvent) -> Emit {
-        self.record_sent(&part);
-        Emit::Event(part)
+    fn emit(&mut self, event: StreamEvent) -> Emit {
+        self.record_sent(&event);
+        Emit::Event(event)
     }
 
-    fn record_sent(&mut self, part: &StreamEvent) {
-        match part {
+    fn record_sent(&mut self, event: &StreamEvent) {
+        match event {
             StreamEvent::BlockStart(kind) => {
                 self.sent.push(SentBlock { kind: *kind, text: String::new(), ended: false });
             }
@@ -159,10 +159,10 @@ impl StreamReconciler {
 }
 
 impl Replaying {
-    fn compare(&mut self, told: &[SentBlock], part: &StreamEvent) -> Comparison {
-        let Some(block) = told.get(self.block) else { return Comparison::Extends(part.clone()) };
+    fn compare(&mut self, sent: &[SentBlock], event: &StreamEvent) -> Comparison {
+        let Some(block) = sent.get(self.block) else { return Comparison::Extends(event.clone()) };
         let missing = block.text.get(self.offset..).unwrap_or_default();
-        match part {
+        match event {
             StreamEvent::BlockStart(kind) if *kind == block.kind => Comparison::Same,
             StreamEvent::Delta(text) if missing.starts_with(text.as_str()) => {
                 self.offset += text.len();

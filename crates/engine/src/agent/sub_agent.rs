@@ -18,10 +18,11 @@ use super::stream_reconciler::StreamReconciler;
 use super::thread::{NextAction, OpenCall, Thread};
 use super::tool_calls::tool_result_event;
 use super::turn_request::sent_at_note;
-use crate::catalog::AgentSpec;
-use crate::llm::ToolOutcome;
-use crate::store::steps::{Opened, Step, TurnBase, TurnOptions};
-use crate::tools::{Delegation, ExposedTools, LOAD_SKILL};
+use api::tool_names::LOAD_SKILL;
+use catalog::AgentSpec;
+use llm::ToolOutcome;
+use store::steps::{Opened, Step, TurnBase, TurnOptions};
+use tools::{Delegation, ExposedTools};
 
 /// The sub-agent that is running.
 pub(super) struct ActiveSubAgent {
@@ -44,18 +45,18 @@ enum SubAgentOutcome {
 impl ActiveTurn {
     /// The active conversation: the running sub-agent's, or else the turn's own.
     pub(super) fn active_thread(&self) -> &Thread {
-        let sub = self.active_sub_agent.as_ref().and_then(|focus| self.thread.sub_agent(focus.call_id));
+        let sub = self.active_sub_agent.as_ref().and_then(|active| self.thread.sub_agent(active.call_id));
         sub.unwrap_or(&self.thread)
     }
 
     /// The system prompt of the active agent.
     pub(super) fn system_prompt(&self) -> &str {
-        self.active_sub_agent.as_ref().map_or(&self.context.snapshot.soul, |focus| &focus.agent.prompt)
+        self.active_sub_agent.as_ref().map_or(&self.context.snapshot.soul, |active| &active.agent.prompt)
     }
 
     /// The tools that the active agent may call.
     pub(super) fn tool_set(&self) -> &ExposedTools {
-        self.active_sub_agent.as_ref().map_or(&self.tool_set, |focus| &focus.tool_set)
+        self.active_sub_agent.as_ref().map_or(&self.tool_set, |active| &active.tool_set)
     }
 
     /// The model configured for the running sub-agent, if any.
@@ -72,8 +73,8 @@ impl ActiveTurn {
 
     /// Resets the reconciler when a step of a sub-agent is followed by one of the turn itself.
     pub(super) fn reset_sub_agent_stream(&mut self) {
-        let agents = std::mem::replace(&mut self.sent_by_sub_agent, self.active_sub_agent.is_some());
-        if agents && self.active_sub_agent.is_none() {
+        let was_sub_agent = std::mem::replace(&mut self.sent_by_sub_agent, self.active_sub_agent.is_some());
+        if was_sub_agent && self.active_sub_agent.is_none() {
             self.reconciler = StreamReconciler::default();
         }
     }
@@ -89,14 +90,14 @@ impl ActiveTurn {
 
     /// Wraps a step so that it belongs to the active conversation.
     pub(super) fn wrap_active_step(&self, step: Step) -> Step {
-        let owner = self.active_sub_agent.as_ref().map(|focus| focus.call_id);
+        let owner = self.active_sub_agent.as_ref().map(|active| active.call_id);
         wrap_step(owner, step)
     }
 
     /// Wraps an event so that it belongs to the active conversation.
     pub(super) fn wrap_active_event(&self, event: Event) -> Event {
         match &self.active_sub_agent {
-            Some(focus) => wrap_event(focus.call_id, &focus.agent.name, event),
+            Some(active) => wrap_event(active.call_id, &active.agent.name, event),
             None => event,
         }
     }
@@ -109,7 +110,7 @@ impl ActiveTurn {
     ) -> Result<(), Interrupt> {
         let call_id = open.call.call_id;
         let Delegation { agent, task } = delegation;
-        let offer = self
+        let tool_set = self
             .context
             .snapshot
             .toolbox
@@ -118,7 +119,7 @@ impl ActiveTurn {
         // The turn's call limit covers everything within it and leaves the agent itself one more answer.
         let max_turns = agent.max_turns.min(self.thread.model_calls_left().saturating_sub(1));
         let options = TurnOptions { max_turns, direct: true, ..self.thread.turn().options() };
-        self.active_sub_agent = Some(ActiveSubAgent { call_id, agent, tool_set: offer });
+        self.active_sub_agent = Some(ActiveSubAgent { call_id, agent, tool_set });
         if !opened {
             let message_id = MessageId::new();
             let mut notes = vec![sent_at_note(self.context.services.clock.now())];
@@ -129,9 +130,9 @@ impl ActiveTurn {
             let opening = Opened { message_id, notes, message: task, media, options, base: TurnBase::End };
             self.commit(Step::Opened(opening), Vec::new()).await?;
         }
-        let began = self.context.services.clock.monotonic();
-        let reached = Box::pin(self.run_sub_agent_steps()).await;
-        let (output, error) = match reached {
+        let started = self.context.services.clock.monotonic();
+        let ended = Box::pin(self.run_sub_agent_steps()).await;
+        let (output, error) = match ended {
             Ok(SubAgentOutcome::AwaitingHuman) => {
                 self.active_sub_agent = None;
                 return Ok(());
@@ -141,7 +142,7 @@ impl ActiveTurn {
             Err(Interrupt::Failed(failure)) => {
                 (String::new(), Some(format!("the agent failed: {}", failure.message)))
             }
-            Err(stopped) => return Err(stopped),
+            Err(interrupt) => return Err(interrupt),
         };
         if let Some(stop) = self.context.sub_agent_blocks.stop() {
             self.send(stop).await?;
@@ -149,7 +150,7 @@ impl ActiveTurn {
         self.reconciler = StreamReconciler::default();
         self.sent_by_sub_agent = false;
         self.active_sub_agent = None;
-        let elapsed = self.context.services.clock.monotonic().saturating_sub(began);
+        let elapsed = self.context.services.clock.monotonic().saturating_sub(started);
         let duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
         let outcome = ToolOutcome { output, error, duration_ms };
         let events = vec![tool_result_event(&open.call, &outcome)];
@@ -224,13 +225,13 @@ pub(super) fn agent_name(input: &serde_json::Value) -> &str {
 
 /// Appends a note for the calling agent if the sub-agent was stopped early.
 fn with_stop_note(text: String, reason: StopReason) -> String {
-    let why = match reason {
+    let cause = match reason {
         StopReason::EndTurn => return text,
-        StopReason::MaxTurns => "it had asked its model as often as it may",
+        StopReason::MaxTurns => "it called its model as often as it may",
         StopReason::Budget => "its token budget was used up",
         StopReason::Loop => "it repeated itself",
     };
-    format!("{text}\n\n[The agent was stopped before it was done: {why}.]").trim_start().to_owned()
+    format!("{text}\n\n[The agent was stopped before it was done: {cause}.]").trim_start().to_owned()
 }
 
 #[cfg(test)]

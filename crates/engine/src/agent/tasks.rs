@@ -10,10 +10,10 @@ use serde_json::Value;
 use super::messages::MessageList;
 use super::tool_calls::working_memory_full;
 use super::{Agent, AgentError, thread_loader};
-use crate::memory_budget::MemoryUse;
-use crate::store::steps::{MemoryWrite, TurnBase};
-use crate::store::{Brain, TaskDeletion};
-use crate::tools::validate_working_memory;
+use resources::memory_budget::MemoryUse;
+use store::steps::{MemoryWrite, TurnBase};
+use store::{Brain, TaskDeletion};
+use tools::validate_working_memory;
 
 /// The size of messages in memory relative to the journal, including the answer that is built from them.
 const LIST_MEMORY_FACTOR: usize = 3;
@@ -43,14 +43,14 @@ impl Agent {
         let task = self.brain.task(task_id)?.ok_or(AgentError::UnknownTask)?.row;
         let unknown = || AgentError::UnknownMessage("`before`: there is no such message in this task".into());
         let before = before.map(|id| id.parse().map_err(|_| unknown())).transpose()?;
-        let order = self.brain.run_blocking(move |brain| MessageList::load(brain, task)).await;
-        let order = order.ok_or(AgentError::Stopping)??;
-        let page = order.page(limit.unwrap_or(usize::MAX), before).ok_or_else(unknown)?;
-        let size = order.journal_bytes(page.clone()).saturating_mul(LIST_MEMORY_FACTOR);
+        let list = self.brain.run_blocking(move |brain| MessageList::load(brain, task)).await;
+        let list = list.ok_or(AgentError::Stopping)??;
+        let page = list.page(limit.unwrap_or(usize::MAX), before).ok_or_else(unknown)?;
+        let size = list.journal_bytes(page.clone()).saturating_mul(LIST_MEMORY_FACTOR);
         let _reserved = self.services.memory_budget.reserve(MemoryUse::Lists, size).await?;
         let has_older = page.start > 0;
-        let list = move |brain: &Brain| order.load_messages(brain, task, page);
-        let messages = self.brain.run_blocking(list).await.ok_or(AgentError::Stopping)??;
+        let load = move |brain: &Brain| list.load_messages(brain, task, page);
+        let messages = self.brain.run_blocking(load).await.ok_or(AgentError::Stopping)??;
         Ok(MessagePage { messages, has_older })
     }
 
@@ -63,12 +63,12 @@ impl Agent {
     /// Writes to the working memory of a task between two turns; null deletes a value.
     pub async fn set_working_memory(&self, task_id: &TaskId, write: MemoryWrite) -> Result<(), AgentError> {
         validate_working_memory(&write.key, &write.value).map_err(AgentError::Invalid)?;
-        let tasks_kept = self.transfers.lock_tasks().await?;
+        let tasks_lock = self.transfers.lock_tasks().await?;
         let recorder = {
             let _turns = self.registry.lock();
-            let channel = self.event_logs.open_existing(task_id)?.ok_or(AgentError::UnknownTask)?;
+            let event_log = self.event_logs.open_existing(task_id)?.ok_or(AgentError::UnknownTask)?;
             // Claims the task like a turn, so that no turn begins before this is committed.
-            channel.begin_turn(TurnId::new()).map_err(|_| AgentError::Busy)?
+            event_log.begin_turn(TurnId::new()).map_err(|_| AgentError::Busy)?
         };
         let task = recorder.event_log().task();
         let branch = self
@@ -81,19 +81,19 @@ impl Agent {
         let (brain, at) = (self.brain.clone(), self.services.clock.now());
         // Runs in a task of its own, so that it completes even if the caller is gone.
         let writing = self.tracker.spawn(async move {
-            let noted = brain.write(move |rows| rows.write_memory_between_turns(task, &write, at)).await;
+            let written = brain.write(move |rows| rows.write_memory_between_turns(task, &write, at)).await;
             drop(recorder);
-            drop(tasks_kept);
-            noted
+            drop(tasks_lock);
+            written
         });
-        let noted = writing.await.map_err(|_| AgentError::Stopping)??;
-        noted.then_some(()).ok_or(AgentError::UnknownTask)
+        let written = writing.await.map_err(|_| AgentError::Stopping)??;
+        written.then_some(()).ok_or(AgentError::UnknownTask)
     }
 
     /// Deletes a value from the working memory of a task.
     pub async fn delete_working_memory(&self, task_id: &TaskId, key: String) -> Result<(), AgentError> {
         if !self.working_memory(task_id).await?.contains_key(&key) {
-            let message = "working memory has no such key; GET /tasks/{task_id}/memory lists them";
+            let message = "working memory has no such key; GET /tasks/{task_id}/memory lists the keys";
             return Err(AgentError::UnknownRecord(message.into()));
         }
         self.set_working_memory(task_id, MemoryWrite { key, value: Value::Null }).await
@@ -101,17 +101,18 @@ impl Agent {
 
     /// Deletes a task with all data that only it had, and what was learned from it if `with_knowledge` is set.
     pub async fn delete(&self, task_id: &TaskId, with_knowledge: bool) -> Result<(), AgentError> {
-        let tasks_kept = self.transfers.lock_tasks().await?;
+        let tasks_lock = self.transfers.lock_tasks().await?;
         let recorder = {
             // While the registry is locked, no turn can begin.
             let _turns = self.registry.lock();
-            let channel = self.event_logs.open_existing(task_id)?.ok_or(AgentError::UnknownTask)?;
+            let event_log = self.event_logs.open_existing(task_id)?.ok_or(AgentError::UnknownTask)?;
             // Claims the task like a turn: no other turn can begin while it is being deleted.
-            channel.begin_turn(TurnId::new()).map_err(|_| AgentError::Busy)?
+            event_log.begin_turn(TurnId::new()).map_err(|_| AgentError::Busy)?
         };
         let outputs = self.services.outputs.spilled_calls().await?;
         let deletion = TaskDeletion { with_knowledge, outputs };
-        let (brain, channels, running) = (self.brain.clone(), self.event_logs.clone(), self.registry.clone());
+        let (brain, event_logs, registry) =
+            (self.brain.clone(), self.event_logs.clone(), self.registry.clone());
         let task_id = task_id.clone();
         // Runs in a task of its own, even if the caller is gone: nobody may open the event log before the task
         // is deleted.
@@ -120,10 +121,10 @@ impl Agent {
             brain.write(move |rows| rows.delete_task(task, &deletion)).await?;
             recorder.clear_published();
             // From here on the task id can be used anew.
-            let _turns = running.lock();
-            channels.remove(&task_id);
+            let _turns = registry.lock();
+            event_logs.remove(&task_id);
             drop(recorder);
-            drop(tasks_kept);
+            drop(tasks_lock);
             Ok::<_, AgentError>(())
         });
         deleting.await.unwrap_or(Err(AgentError::Stopping))?;
@@ -148,7 +149,7 @@ impl Agent {
 
     pub(super) async fn read<T: Send + 'static>(
         &self,
-        read: impl FnOnce(&Brain) -> Result<T, rusqlite::Error> + Send + 'static,
+        read: impl FnOnce(&Brain) -> Result<T, store::StoreError> + Send + 'static,
     ) -> Result<T, AgentError> {
         Ok(self.brain.run_blocking(read).await.ok_or(AgentError::Stopping)??)
     }

@@ -11,11 +11,13 @@ use super::harness::{
     AgentHarness, GatedTool, STREAMED_INPUT_WIRES, WIRES, check_turn, final_text, transcript,
 };
 use super::*;
-use crate::llm::ToolSpec;
-use crate::memory_budget::MemoryUse;
 use crate::regressions::prompt_caches::assert_prefix;
-use crate::testing::{SseEvent, read_all, read_until, rendered_text, task_id, with_deadline};
-use crate::tools::{Invocation, Permission, Tool, ToolError, ToolStep};
+use catalog::Permission;
+use llm::ToolSpec;
+use resources::memory_budget::MemoryUse;
+use store::testing::{read_all, read_until};
+use testkit::{SseEvent, rendered_text, task_id, with_deadline};
+use tools::{Invocation, Tool, ToolError, ToolStep};
 
 fn tokens(input: u64, output: u64) -> Usage {
     Usage {
@@ -29,10 +31,10 @@ fn tokens(input: u64, output: u64) -> Usage {
 }
 
 /// The results in the last request: text and whether it is an error.
-fn results(rig: &AgentHarness) -> Vec<(String, bool)> {
-    let request = rig.last_request();
-    let said = ["messages", "input", "contents"].into_iter().find_map(|name| request.body[name].as_array());
-    let messages = said.unwrap();
+fn results(harness: &AgentHarness) -> Vec<(String, bool)> {
+    let request = harness.last_request();
+    let array = ["messages", "input", "contents"].into_iter().find_map(|name| request.body[name].as_array());
+    let messages = array.unwrap();
     // If a protocol has no error flag, each result counts as an error.
     let texts = |is_result: fn(&Value) -> bool, text: &str| {
         let results = messages.iter().rev().take_while(|message| is_result(message));
@@ -64,10 +66,10 @@ fn results(rig: &AgentHarness) -> Vec<(String, bool)> {
 #[tokio::test]
 async fn a_turn_with_thinking_text_and_parallel_tools() {
     for wire in WIRES {
-        let rig = AgentHarness::new(wire).await;
-        std::fs::create_dir(rig.workspace()).unwrap();
-        std::fs::write(rig.workspace().join("notes.txt"), "buy milk").unwrap();
-        rig.provider.enqueue_all([
+        let harness = AgentHarness::new(wire).await;
+        std::fs::create_dir(harness.workspace()).unwrap();
+        std::fs::write(harness.workspace().join("notes.txt"), "buy milk").unwrap();
+        harness.provider.enqueue_all([
             Reply::new()
                 .thinking("I keep the colour and read the notes.")
                 .text("One moment.")
@@ -77,12 +79,12 @@ async fn a_turn_with_thinking_text_and_parallel_tools() {
             Reply::from_text("Your notes say: buy milk.").usage(tokens(180, 8)),
         ]);
         let request = json!({"task_id": "t", "message": "my colour is green", "super_thinking": true});
-        let events = rig.run(request).await;
+        let events = harness.run(request).await;
         insta::assert_snapshot!(format!("turn_{wire:?}"), transcript(&events));
         assert_eq!(rendered_text(&events, true), "One moment.Your notes say: buy milk.");
-        assert_eq!(results(&rig)[0].0, "buy milk");
-        assert_eq!(rig.replay(0).await, events);
-        rig.provider.assert_no_refusals();
+        assert_eq!(results(&harness)[0].0, "buy milk");
+        assert_eq!(harness.replay(0).await, events);
+        harness.provider.assert_no_refusals();
     }
 }
 
@@ -90,15 +92,15 @@ async fn a_turn_with_thinking_text_and_parallel_tools() {
 async fn parallel_calls_run_at_once_and_are_answered_in_their_order() {
     for wire in WIRES {
         let gated = GatedTool::new(true);
-        let rig = AgentHarness::with_tools(wire, vec![gated.clone()]).await;
-        rig.provider.enqueue_all([
+        let harness = AgentHarness::with_tools(wire, vec![gated.clone()]).await;
+        harness.provider.enqueue_all([
             Reply::new()
                 .tool_use("gated", json!({}))
                 .tool_use("list_files", json!({"path": "."}))
                 .tool_use("gated", json!({})),
             Reply::from_text("all three"),
         ]);
-        let mut reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
+        let mut reader = harness.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
         // The second call ends while the first and the third are still running.
         gated.wait_for_runs(2).await;
         let mut events = read_until(&mut reader, |event| event.kind == "tool_result").await;
@@ -106,31 +108,31 @@ async fn parallel_calls_run_at_once_and_are_answered_in_their_order() {
         gated.may_end.add_permits(2);
         events.extend(read_all(reader).await);
         assert_eq!(check_turn(&events), Ok(()));
-        let told: Vec<String> = results(&rig).into_iter().map(|(text, _)| text).collect();
-        assert_eq!(told, ["let go", "(empty)", "let go"]);
-        rig.provider.assert_no_refusals();
+        let texts: Vec<String> = results(&harness).into_iter().map(|(text, _)| text).collect();
+        assert_eq!(texts, ["let go", "(empty)", "let go"]);
+        harness.provider.assert_no_refusals();
     }
 }
 
 #[tokio::test]
 async fn eight_calls_of_an_answer_run_at_once_and_the_others_begin_as_those_end() {
     let gated = GatedTool::new(true);
-    let rig = AgentHarness::with_tools(WIRES[0], vec![gated.clone()]).await;
+    let harness = AgentHarness::with_tools(WIRES[0], vec![gated.clone()]).await;
     let calls =
         (0..20).fold(Reply::new(), |reply, number| reply.tool_use("gated", json!({"number": number})));
-    rig.provider.enqueue_all([calls, Reply::from_text("all twenty")]);
-    let mut reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
+    harness.provider.enqueue_all([calls, Reply::from_text("all twenty")]);
+    let mut reader = harness.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
     gated.wait_for_runs(8).await;
     gated.may_end.add_permits(1);
     let mut events = read_until(&mut reader, |event| event.kind == "tool_result").await;
     gated.wait_for_runs(9).await;
     // A call that has not begun is not announced: after a crash it cannot be mistaken for one that may have
     // run.
-    let begun = |events: &[SseEvent]| events.iter().filter(|event| event.kind == "tool_call").count();
-    assert!((8..=9).contains(&begun(&events)), "{events:#?}");
+    let call_count = |events: &[SseEvent]| events.iter().filter(|event| event.kind == "tool_call").count();
+    assert!((8..=9).contains(&call_count(&events)), "{events:#?}");
     gated.may_end.add_permits(19);
     events.extend(read_all(reader).await);
-    assert_eq!((check_turn(&events), begun(&events), results(&rig).len()), (Ok(()), 20, 20));
+    assert_eq!((check_turn(&events), call_count(&events), results(&harness).len()), (Ok(()), 20, 20));
 }
 
 /// A tool that breaks its promise not to panic.
@@ -158,7 +160,7 @@ impl Tool for Crashing {
 #[tokio::test]
 async fn calls_that_cannot_run_tell_the_model_why_and_the_turn_goes_on() {
     for wire in STREAMED_INPUT_WIRES {
-        for (call, why) in [
+        for (call, reason) in [
             (Reply::new().tool_use("fly", json!({})), "there is no tool called `fly`"),
             (Reply::new().tool_use("crashing", json!({})), "the tool crashed"),
             (Reply::new().tool_use("read_file", json!({})), "at `/`: \"path\" is a required property"),
@@ -173,16 +175,16 @@ async fn calls_that_cannot_run_tell_the_model_why_and_the_turn_goes_on() {
             (Reply::new().tool_use("gated", json!({})).stop(Stop::MaxTokens), "cut off inside this call"),
         ] {
             let gated = GatedTool::new(true);
-            let rig = AgentHarness::with_tools(wire, vec![gated.clone(), Arc::new(Crashing)]).await;
-            rig.provider.enqueue_all([call, Reply::from_text("I see.")]);
-            let events = rig.send("go").await;
+            let harness = AgentHarness::with_tools(wire, vec![gated.clone(), Arc::new(Crashing)]).await;
+            harness.provider.enqueue_all([call, Reply::from_text("I see.")]);
+            let events = harness.send("go").await;
             assert_eq!(final_text(&events), "I see.");
             let result = events.iter().find(|event| event.kind == "tool_result").unwrap();
             let error = result.data["error"].as_str().unwrap();
-            assert!(error.contains(why), "{why}: {error}");
-            assert_eq!(results(&rig), [(error.to_owned(), true)]);
+            assert!(error.contains(reason), "{reason}: {error}");
+            assert_eq!(results(&harness), [(error.to_owned(), true)]);
             assert_eq!(gated.runs.load(Ordering::Acquire), 0);
-            rig.provider.assert_no_refusals();
+            harness.provider.assert_no_refusals();
         }
     }
 }
@@ -190,28 +192,28 @@ async fn calls_that_cannot_run_tell_the_model_why_and_the_turn_goes_on() {
 #[tokio::test]
 async fn a_cut_answer_runs_the_calls_before_the_cut() {
     for wire in STREAMED_INPUT_WIRES {
-        let rig = AgentHarness::new(wire).await;
-        rig.provider.enqueue_all([
+        let harness = AgentHarness::new(wire).await;
+        harness.provider.enqueue_all([
             Reply::new()
                 .tool_use("list_files", json!({"path": "."}))
                 .truncated_tool_use("list_files", "{\"path\": \".")
                 .stop(Stop::MaxTokens),
             Reply::from_text("ok"),
         ]);
-        assert_eq!(final_text(&rig.send("go").await), "ok");
-        let told = results(&rig);
-        assert_eq!(told[0].0, "(empty)");
-        assert!(told[1].0.contains("not run"), "{told:?}");
-        rig.provider.assert_no_refusals();
+        assert_eq!(final_text(&harness.send("go").await), "ok");
+        let sent = results(&harness);
+        assert_eq!(sent[0].0, "(empty)");
+        assert!(sent[1].0.contains("not run"), "{sent:?}");
+        harness.provider.assert_no_refusals();
     }
 }
 
 #[tokio::test]
 async fn over_a_whole_task_each_request_has_the_one_before_as_its_prefix() {
     for wire in WIRES {
-        let rig = AgentHarness::new(wire).await;
+        let harness = AgentHarness::new(wire).await;
         for turn in 0..6 {
-            rig.provider.enqueue_all([
+            harness.provider.enqueue_all([
                 Reply::new()
                     .thinking(format!("turn {turn}"))
                     .text("\n\n")
@@ -221,102 +223,102 @@ async fn over_a_whole_task_each_request_has_the_one_before_as_its_prefix() {
             ]);
             let request =
                 json!({"task_id": "t", "message": format!("turn {turn} \u{1F600}"), "super_thinking": true});
-            rig.run(request).await;
+            harness.run(request).await;
         }
-        assert_eq!(rig.provider.requests().len(), 18);
-        for pair in rig.provider.requests().windows(2) {
+        assert_eq!(harness.provider.requests().len(), 18);
+        for pair in harness.provider.requests().windows(2) {
             assert_prefix(&pair[0], &pair[1]);
         }
-        rig.provider.assert_no_refusals();
+        harness.provider.assert_no_refusals();
     }
 }
 
 #[tokio::test]
 async fn an_answer_of_nothing_leaves_a_history_that_the_provider_takes() {
     for wire in WIRES {
-        let rig = AgentHarness::new(wire).await;
-        let look = || Reply::new().tool_use("list_files", json!({"path": "."}));
+        let harness = AgentHarness::new(wire).await;
+        let list_files = || Reply::new().tool_use("list_files", json!({"path": "."}));
         // After an earlier step, an empty answer means that nothing is left to do.
-        rig.provider.enqueue_all([
-            look(),
+        harness.provider.enqueue_all([
+            list_files(),
             Reply::new(),
-            look(),
+            list_files(),
             Reply::from_text(" \n"),
             Reply::from_text("now"),
         ]);
-        assert_eq!(final_text(&rig.send("one").await), "");
-        assert_eq!(final_text(&rig.send("two").await), " \n");
-        assert_eq!(final_text(&rig.send("three").await), "now");
-        rig.provider.assert_no_refusals();
+        assert_eq!(final_text(&harness.send("one").await), "");
+        assert_eq!(final_text(&harness.send("two").await), " \n");
+        assert_eq!(final_text(&harness.send("three").await), "now");
+        harness.provider.assert_no_refusals();
     }
 }
 
 #[tokio::test]
 async fn one_turn_runs_per_task_and_tasks_run_side_by_side() {
-    let rig = AgentHarness::new(Wire::AnthropicMessages).await;
+    let harness = AgentHarness::new(Wire::AnthropicMessages).await;
     let gate = Gate::new();
-    rig.provider.enqueue(Reply::from_text("slow").hold(0, &gate));
-    let reader = rig.begin(json!({"task_id": "t", "message": "one"})).await.unwrap();
+    harness.provider.enqueue(Reply::from_text("slow").hold(0, &gate));
+    let reader = harness.begin(json!({"task_id": "t", "message": "one"})).await.unwrap();
     gate.reached().await;
-    let second = rig.begin(json!({"task_id": "t", "message": "two"})).await;
+    let second = harness.begin(json!({"task_id": "t", "message": "two"})).await;
     assert!(matches!(second, Err(AgentError::Busy)));
-    let other = rig.run(json!({"task_id": "other", "message": "three"})).await;
+    let other = harness.run(json!({"task_id": "other", "message": "three"})).await;
     assert_eq!(final_text(&other), "three");
     gate.release();
     let events = read_all(reader).await;
     assert_eq!(final_text(&events), "slow");
     // The task is free as soon as the end of its turn is visible.
-    assert_eq!(final_text(&rig.send("four").await), "four");
+    assert_eq!(final_text(&harness.send("four").await), "four");
 }
 
 #[tokio::test]
 async fn a_turn_goes_on_without_its_client_and_a_replay_gives_exactly_the_rest() {
-    let rig = AgentHarness::new(Wire::OpenAiChat).await;
+    let harness = AgentHarness::new(Wire::OpenAiChat).await;
     let gate = Gate::new();
-    rig.provider.enqueue(Reply::from_text("one two three four").deltas(8).hold(4, &gate));
-    let mut reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
+    harness.provider.enqueue(Reply::from_text("one two three four").deltas(8).hold(4, &gate));
+    let mut reader = harness.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
     let seen = read_until(&mut reader, |event| event.kind == "text_delta").await;
     drop(reader);
     gate.reached().await;
     let after = seen.last().unwrap().ts();
-    let live = rig.agent.replay(None, after).unwrap();
+    let live = harness.agent.replay(None, after).unwrap();
     gate.release();
     let rest = read_all(live).await;
-    assert_eq!(rig.replay(after).await, rest);
-    let whole: Vec<SseEvent> = seen.into_iter().chain(rest).collect();
-    assert_eq!(rig.replay(0).await, whole);
-    assert_eq!(check_turn(&whole), Ok(()));
-    assert_eq!(rendered_text(&whole, true), "one two three four");
+    assert_eq!(harness.replay(after).await, rest);
+    let all: Vec<SseEvent> = seen.into_iter().chain(rest).collect();
+    assert_eq!(harness.replay(0).await, all);
+    assert_eq!(check_turn(&all), Ok(()));
+    assert_eq!(rendered_text(&all, true), "one two three four");
 }
 
 #[tokio::test]
 async fn a_caller_that_hangs_up_before_it_is_answered_still_has_its_turn() {
-    let rig = AgentHarness::new(Wire::AnthropicMessages).await;
+    let harness = AgentHarness::new(Wire::AnthropicMessages).await;
     let request = serde_json::from_value(json!({"task_id": "t", "message": "go"})).unwrap();
     {
-        let mut execute = std::pin::pin!(rig.agent.execute(request));
+        let mut execute = std::pin::pin!(harness.agent.execute(request));
         assert!(futures::poll!(execute.as_mut()).is_pending());
     }
-    rig.provider.wait_for_requests(1).await;
-    assert_eq!(final_text(&rig.replay(0).await), "go");
+    harness.provider.wait_for_requests(1).await;
+    assert_eq!(final_text(&harness.replay(0).await), "go");
 }
 
 #[tokio::test]
 async fn the_cap_on_model_calls_ends_a_turn_well_with_its_calls_answered() {
-    let rig = AgentHarness::new(Wire::AnthropicMessages).await;
-    rig.provider.set_default_reply(Reply::new().text("on").tool_use("list_files", json!({"path": "."})));
-    let events = rig.run(json!({"task_id": "t", "message": "loop", "max_turns": 3})).await;
+    let harness = AgentHarness::new(Wire::AnthropicMessages).await;
+    harness.provider.set_default_reply(Reply::new().text("on").tool_use("list_files", json!({"path": "."})));
+    let events = harness.run(json!({"task_id": "t", "message": "loop", "max_turns": 3})).await;
     assert_eq!(events.last().unwrap().data["stop_reason"], "max_turns");
     assert_eq!(final_text(&events), "on");
-    assert_eq!(rig.provider.requests().len(), 3);
-    rig.provider.set_default_reply(Reply::echo());
-    assert_eq!(final_text(&rig.send("and now?").await), "and now?");
-    rig.provider.assert_no_refusals();
+    assert_eq!(harness.provider.requests().len(), 3);
+    harness.provider.set_default_reply(Reply::echo());
+    assert_eq!(final_text(&harness.send("and now?").await), "and now?");
+    harness.provider.assert_no_refusals();
 }
 
 #[tokio::test]
 async fn what_cannot_be_is_refused_by_name_and_begins_nothing() {
-    let rig = AgentHarness::new(Wire::AnthropicMessages).await;
+    let harness = AgentHarness::new(Wire::AnthropicMessages).await;
     let sound = json!([{"type": "document", "media_type": "audio/wav", "data": "aGk="}]);
     for (field, fields) in [
         ("message", json!({"message": ""})),
@@ -328,69 +330,69 @@ async fn what_cannot_be_is_refused_by_name_and_begins_nothing() {
     ] {
         let mut request = json!({"task_id": "t", "message": "hi"});
         request.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-        let Err(AgentError::Invalid(message)) = rig.begin(request).await else { panic!("{field}") };
+        let Err(AgentError::Invalid(message)) = harness.begin(request).await else { panic!("{field}") };
         assert!(message.starts_with(&format!("`{field}`")), "{message}");
     }
     let edit = json!({"task_id": "t", "message": "hi", "edit_message_id": "msg_1"});
-    assert!(matches!(rig.begin(edit).await, Err(AgentError::UnknownTask)));
-    assert!(matches!(rig.agent.replay(Some(task_id("t")), 0), Err(AgentError::UnknownTask)));
-    assert!(matches!(rig.agent.replay(None, 0), Err(AgentError::UnknownTask)));
+    assert!(matches!(harness.begin(edit).await, Err(AgentError::UnknownTask)));
+    assert!(matches!(harness.agent.replay(Some(task_id("t")), 0), Err(AgentError::UnknownTask)));
+    assert!(matches!(harness.agent.replay(None, 0), Err(AgentError::UnknownTask)));
 }
 
 #[tokio::test]
 async fn a_stopping_agent_begins_nothing() {
-    let rig = AgentHarness::new(Wire::AnthropicMessages).await;
-    rig.agent.stop(Duration::from_secs(5)).await;
-    let refused = rig.begin(json!({"task_id": "t", "message": "hi"})).await;
+    let harness = AgentHarness::new(Wire::AnthropicMessages).await;
+    harness.agent.stop(Duration::from_secs(5)).await;
+    let refused = harness.begin(json!({"task_id": "t", "message": "hi"})).await;
     assert!(matches!(refused, Err(AgentError::Stopping)));
-    assert!(rig.brain.last_task().unwrap().is_none());
+    assert!(harness.brain.last_task().unwrap().is_none());
 }
 
 #[tokio::test]
 async fn a_turn_whose_step_cannot_be_written_goes_on_when_it_can() {
-    let rig = AgentHarness::new(Wire::AnthropicMessages).await;
-    let outside = rusqlite::Connection::open(rig.brain.file()).unwrap();
-    outside
+    let harness = AgentHarness::new(Wire::AnthropicMessages).await;
+    let connection = rusqlite::Connection::open(harness.brain.file()).unwrap();
+    connection
         .execute_batch(
             "CREATE TRIGGER full BEFORE INSERT ON steps WHEN NEW.body LIKE '%answered%'
              BEGIN SELECT RAISE(ABORT, 'the disk is full'); END",
         )
         .unwrap();
-    let mut reader = rig.begin(json!({"task_id": "t", "message": "kept"})).await.unwrap();
+    let mut reader = harness.begin(json!({"task_id": "t", "message": "kept"})).await.unwrap();
     let mut events = read_until(&mut reader, |event| event.phase() == Some("resumed")).await;
-    outside.execute_batch("DROP TRIGGER full").unwrap();
+    connection.execute_batch("DROP TRIGGER full").unwrap();
     events.extend(read_all(reader).await);
     assert_eq!(check_turn(&events), Ok(()));
     assert_eq!(rendered_text(&events, false), "kept");
     assert_eq!(final_text(&events), "kept");
-    assert!(rig.brain.open_turns().unwrap().is_empty());
-    assert_eq!(rig.brain.check_health(), Ok(()));
-    rig.provider.assert_no_refusals();
+    assert!(harness.brain.open_turns().unwrap().is_empty());
+    assert_eq!(harness.brain.check_health(), Ok(()));
+    harness.provider.assert_no_refusals();
 }
 
 #[tokio::test]
 async fn a_turn_whose_step_can_never_be_written_ends_errored() {
-    let rig = AgentHarness::new(Wire::AnthropicMessages).await;
-    let outside = rusqlite::Connection::open(rig.brain.file()).unwrap();
-    outside
+    let harness = AgentHarness::new(Wire::AnthropicMessages).await;
+    let connection = rusqlite::Connection::open(harness.brain.file()).unwrap();
+    connection
         .execute_batch(
             "CREATE TRIGGER full BEFORE INSERT ON steps WHEN NEW.body LIKE '%answered%'
              BEGIN SELECT RAISE(ABORT, 'the disk is full'); END",
         )
         .unwrap();
-    let events = rig.send("lost").await;
+    let events = harness.send("lost").await;
     assert_eq!(events.last().unwrap().data["code"], "INTERNAL_ERROR");
-    assert!(rig.provider.requests().len() <= 10, "{}", rig.provider.requests().len());
-    outside.execute_batch("DROP TRIGGER full").unwrap();
-    assert_eq!(final_text(&rig.send("again").await), "again");
-    rig.provider.assert_no_refusals();
+    assert!(harness.provider.requests().len() <= 10, "{}", harness.provider.requests().len());
+    connection.execute_batch("DROP TRIGGER full").unwrap();
+    assert_eq!(final_text(&harness.send("again").await), "again");
+    harness.provider.assert_no_refusals();
 }
 
 #[test]
 fn the_turn_check_goes_red() {
     let event = |kind: &str, data: Value| {
         let data = api::event::encode_sse(&task_id("t"), TurnId::new(), 1, kind, &data.to_string());
-        crate::testing::parse_sse(data.as_bytes()).remove(0)
+        testkit::parse_sse(data.as_bytes()).remove(0)
     };
     let message_id = MessageId::new();
     let started = event("thread_lifecycle", json!({"phase": "started", "message_id": message_id}));
@@ -402,10 +404,10 @@ fn the_turn_check_goes_red() {
     let thought = event("thinking_delta", json!({"text": "x"}));
     let call = json!({"tool_call_id": api::CallId::new(), "tool": "t", "input": {}});
     let call = event("tool_call", call);
-    let whole = |middle: &[&SseEvent]| -> Vec<SseEvent> {
+    let turn_with = |middle: &[&SseEvent]| -> Vec<SseEvent> {
         [&started].into_iter().chain(middle.iter().copied()).chain([&errored, &error]).cloned().collect()
     };
-    assert_eq!(check_turn(&whole(&[&start(0), &text, &stop(0)])), Ok(()));
+    assert_eq!(check_turn(&turn_with(&[&start(0), &text, &stop(0)])), Ok(()));
     for middle in [
         vec![&text],
         vec![&start(0), &text],
@@ -415,47 +417,48 @@ fn the_turn_check_goes_red() {
         vec![&call],
         vec![&error],
     ] {
-        assert!(check_turn(&whole(&middle)).is_err(), "{middle:?}");
+        assert!(check_turn(&turn_with(&middle)).is_err(), "{middle:?}");
     }
     assert!(check_turn(&[started, error]).is_err());
 }
 
 #[tokio::test]
 async fn a_turn_begins_while_every_other_read_of_the_brain_is_slow() {
-    let rig = AgentHarness::new(Wire::AnthropicMessages).await;
-    let begun = Arc::new(tokio::sync::Semaphore::new(0));
+    let harness = AgentHarness::new(Wire::AnthropicMessages).await;
+    let started = Arc::new(tokio::sync::Semaphore::new(0));
     let mut holds = Vec::new();
-    for _ in 0..crate::threads::BRAIN_THREADS {
+    for _ in 0..resources::threads::BRAIN_THREADS {
         let (hold, release) = std::sync::mpsc::channel::<()>();
-        let (brain, begun) = (rig.brain.clone(), Arc::clone(&begun));
+        let (brain, started) = (harness.brain.clone(), Arc::clone(&started));
         holds.push(hold);
         tokio::spawn(async move {
             let slow = move |_: &Brain| {
-                begun.add_permits(1);
+                started.add_permits(1);
                 let _ = release.recv();
             };
             brain.run_blocking(slow).await
         });
     }
     let all = u32::try_from(holds.len()).unwrap();
-    drop(with_deadline(begun.acquire_many(all)).await.unwrap());
-    rig.begin(json!({"task_id": "t", "message": "hello"})).await.unwrap();
+    drop(with_deadline(started.acquire_many(all)).await.unwrap());
+    harness.begin(json!({"task_id": "t", "message": "hello"})).await.unwrap();
     // Only now can searches and lists end.
     drop(holds);
 }
 
 #[tokio::test]
 async fn a_turn_whose_media_find_no_memory_waits_for_it() {
-    let rig = AgentHarness::new(Wire::AnthropicMessages).await;
-    rig.provider.enqueue(Reply::from_text("seen"));
-    let all = rig.agent.services.memory_budget.reserve(MemoryUse::Media, usize::MAX).await.unwrap();
+    let harness = AgentHarness::new(Wire::AnthropicMessages).await;
+    harness.provider.enqueue(Reply::from_text("seen"));
+    let all_memory =
+        harness.agent.services.memory_budget.reserve(MemoryUse::Media, usize::MAX).await.unwrap();
     let image = json!({"type": "image", "media_type": "image/png", "data": "AAAA".repeat(100 << 10)});
-    let look = json!({"task_id": "t", "message": "look", "media": [image]});
-    let reader = rig.begin(look).await.unwrap();
+    let request = json!({"task_id": "t", "message": "look", "media": [image]});
+    let reader = harness.begin(request).await.unwrap();
     // Longer than a single wait for memory lasts.
     tokio::time::pause();
     tokio::time::sleep(Duration::from_mins(2)).await;
     tokio::time::resume();
-    drop(all);
+    drop(all_memory);
     assert_eq!(final_text(&read_all(reader).await), "seen");
 }

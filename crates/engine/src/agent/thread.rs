@@ -12,11 +12,12 @@ use super::branch::{Branch, MessageOrigin};
 use super::compaction_view::RewriteKind;
 use super::loop_detector::{LoopDetector, RepeatCount};
 use super::turn::Turn;
-use crate::fault_injection::{self, Mutation};
-use crate::llm::{Answer, Block, Content, FinishReason, Message, ToolOutcome, ToolReply, ToolUse};
-use crate::store::StoredStep;
-use crate::store::steps::{Opened, PartialAnswer, Step, TurnOutcome};
-use crate::tools::{HumanAnswer, RUN_AGENT};
+use api::tool_names::RUN_AGENT;
+use fault_injection::{self, Mutation};
+use llm::{Answer, Block, Content, FinishReason, Message, ToolOutcome, ToolReply, ToolUse};
+use store::StoredStep;
+use store::steps::{Opened, PartialAnswer, Step, TurnOutcome};
+use tools::HumanAnswer;
 
 /// What a turn does next.
 #[derive(Clone, Debug, PartialEq)]
@@ -112,12 +113,12 @@ pub(crate) struct MissingOpening(pub(super) TurnId);
 impl Thread {
     /// Folds a journal up to its end; `None` if it contains no conversation.
     pub(super) fn from_journal(steps: Vec<StoredStep>) -> Result<Option<Self>, MissingOpening> {
-        let mut folding = JournalFold::new(Branch::retaining_all());
-        steps.into_iter().try_for_each(|stored| folding.apply(stored)).map_err(|error| match error {
+        let mut fold = JournalFold::new(Branch::retaining_all());
+        steps.into_iter().try_for_each(|stored| fold.apply(stored)).map_err(|error| match error {
             FoldError::MissingOpening(error) => error,
             FoldError::BaseNotInMemory(turn_id) => MissingOpening(turn_id),
         })?;
-        Ok(folding.thread)
+        Ok(fold.thread)
     }
 
     /// Opens a turn on `branch`. `stamps` are the `ts` of the events that open it.
@@ -184,8 +185,8 @@ impl Thread {
 
     /// The calls whose sub-agents are running, with their conversations.
     pub(crate) fn active_sub_agents(&self) -> impl Iterator<Item = (&ToolUse, &Self)> {
-        let at_work = self.calls.iter().filter(|state| matches!(state.stage, Stage::Open(_)));
-        at_work.filter_map(|state| Some((&state.call, state.sub_agent.as_deref()?)))
+        let open = self.calls.iter().filter(|state| matches!(state.stage, Stage::Open(_)));
+        open.filter_map(|state| Some((&state.call, state.sub_agent.as_deref()?)))
     }
 
     /// The calls that clients have received without their result.
@@ -209,7 +210,7 @@ impl Thread {
         // step.
         let only_agents = open.iter().all(|open| open.call.name == RUN_AGENT);
         match self.pending_hitl.first() {
-            Some(asked) if only_agents => return NextAction::AwaitHuman(asked.clone()),
+            Some(pending) if only_agents => return NextAction::AwaitHuman(pending.clone()),
             _ if !open.is_empty() => return NextAction::RunTools(open),
             _ => {}
         }
@@ -336,10 +337,10 @@ impl Thread {
             Step::Spent { model, tokens, cost_usd } => {
                 self.turn.totals.add(model, *tokens, *cost_usd, false);
             }
-            Step::Asked { request_id, call_id: asks, kind, question, options } => {
+            Step::Asked { request_id, call_id: asking_call, kind, question, options } => {
                 self.pending_hitl.push(PendingHitl {
                     request_id: *request_id,
-                    call_id: *asks,
+                    call_id: *asking_call,
                     kind: *kind,
                     question: question.clone(),
                     options: options.clone(),
@@ -347,7 +348,7 @@ impl Thread {
                 });
             }
             Step::Resolved { request_id, .. } => {
-                self.pending_hitl.retain(|asked| asked.request_id != *request_id);
+                self.pending_hitl.retain(|pending| pending.request_id != *request_id);
             }
             Step::Resulted { memory, .. } => {
                 for write in memory {
@@ -377,7 +378,7 @@ impl Thread {
     }
 
     fn apply_resolution(&mut self, request_id: HitlId, answer: String, remarks: Vec<Content>) {
-        let Some(at) = self.pending_hitl.iter().position(|asked| asked.request_id == request_id) else {
+        let Some(at) = self.pending_hitl.iter().position(|pending| pending.request_id == request_id) else {
             return;
         };
         let PendingHitl { call_id, kind, .. } = self.pending_hitl.remove(at);
@@ -480,7 +481,7 @@ pub(crate) enum FoldError {
     #[error(transparent)]
     MissingOpening(#[from] MissingOpening),
     /// A turn continues from a message that is not in memory.
-    #[error("turn {0} goes on from a message that is not in memory")]
+    #[error("turn {0} continues from a message that is not in memory")]
     BaseNotInMemory(TurnId),
 }
 

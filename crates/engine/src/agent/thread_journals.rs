@@ -5,12 +5,12 @@ use proptest::prelude::*;
 
 use super::model::{self, CallStage, Entry};
 use super::*;
-use crate::llm::TokenUsage;
-use crate::store::steps::{Compacted, MemoryWrite, Replacement, TurnBase, TurnOutcome};
+use llm::TokenUsage;
+use store::steps::{Compacted, MemoryWrite, Replacement, TurnBase, TurnOutcome};
 
 /// The random choices that determine a journal.
-pub(super) fn choices(most: usize) -> impl Strategy<Value = Vec<(u8, u8)>> {
-    prop::collection::vec(any::<(u8, u8)>(), 1..most)
+pub(super) fn choices(max_len: usize) -> impl Strategy<Value = Vec<(u8, u8)>> {
+    prop::collection::vec(any::<(u8, u8)>(), 1..max_len)
 }
 
 /// A journal that is being built.
@@ -37,8 +37,8 @@ pub(super) fn stored(turn_id: TurnId, ts: i64, step: Step) -> StoredStep {
 impl Journal {
     pub(super) fn random(choices: &[(u8, u8)]) -> Vec<StoredStep> {
         let mut journal = Self::default();
-        for (what, which) in choices {
-            journal.push_random_step(*what, usize::from(*which));
+        for (action, variant) in choices {
+            journal.push_random_step(*action, usize::from(*variant));
         }
         journal.steps
     }
@@ -46,19 +46,20 @@ impl Journal {
     /// A journal with compactions and writes to working memory.
     pub(super) fn compacted(choices: &[(u8, u8)]) -> Vec<StoredStep> {
         let mut journal = Self::default();
-        for (what, which) in choices {
-            journal.push_random_step(*what, usize::from(*which));
+        for (action, variant) in choices {
+            journal.push_random_step(*action, usize::from(*variant));
             if let Some(Step::Resulted { memory, .. }) =
                 journal.steps.last_mut().map(|stored| &mut stored.step)
             {
-                let key = format!("key {}", which % 3);
-                memory.push(MemoryWrite { key, value: json!(*what) });
+                let key = format!("key {}", variant % 3);
+                memory.push(MemoryWrite { key, value: json!(*action) });
             }
-            let asks = journal.turn.is_some() && model::next_action(&journal.steps) == NextAction::CallModel;
-            if asks && which % 5 == 0 {
+            let calls_model =
+                journal.turn.is_some() && model::next_action(&journal.steps) == NextAction::CallModel;
+            if calls_model && variant % 5 == 0 {
                 let messages = model::messages(&journal.steps).len();
                 // Results stay with their calls.
-                let kept = if which % 2 == 0 {
+                let kept = if variant % 2 == 0 {
                     0
                 } else {
                     model::messages(&journal.steps)
@@ -76,28 +77,30 @@ impl Journal {
         journal.steps
     }
 
-    fn push_random_step(&mut self, what: u8, which: usize) {
+    fn push_random_step(&mut self, action: u8, variant: usize) {
         let next = self.turn.map(|_| model::next_action(&self.steps));
-        match (what % 16, next) {
+        match (action % 16, next) {
             // A turn may be left unfinished, as if the brain could not be written for it.
-            (0, _) | (_, None) => self.open_turn(which),
+            (0, _) | (_, None) => self.open_turn(variant),
             (1, _) => self.end(TurnOutcome::Errored { failure: failure() }),
             (2, next) => {
-                let text = "what I said".to_owned();
-                let speaks = next == Some(NextAction::CallModel) && which % 2 == 1;
-                let said = speaks.then(|| PartialAnswer { message_id: MessageId::new(), text });
-                self.end(TurnOutcome::Cancelled { said });
+                let text = "a partial answer".to_owned();
+                let has_text = next == Some(NextAction::CallModel) && variant % 2 == 1;
+                let partial_answer = has_text.then(|| PartialAnswer { message_id: MessageId::new(), text });
+                self.end(TurnOutcome::Cancelled { said: partial_answer });
             }
             (3, Some(NextAction::CallModel)) => {
                 let tokens = TokenUsage { input: 7, ..TokenUsage::default() };
                 self.push(Step::Spent { model: "m".into(), tokens, cost_usd: None });
             }
             (4, _) => {
-                self.push(Step::Steered { message_id: MessageId::new(), message: format!("mind {which}") });
+                self.push(Step::Steered { message_id: MessageId::new(), message: format!("mind {variant}") });
             }
-            (_, Some(NextAction::CallModel)) => self.push(answered(answer(which % 4))),
+            (_, Some(NextAction::CallModel)) => self.push(answered(answer(variant % 4))),
             (_, Some(NextAction::Complete(stop_reason))) => self.end(TurnOutcome::Completed { stop_reason }),
-            (_, Some(NextAction::RunTools(_) | NextAction::AwaitHuman(_))) => self.advance_call(what, which),
+            (_, Some(NextAction::RunTools(_) | NextAction::AwaitHuman(_))) => {
+                self.advance_call(action, variant);
+            }
         }
     }
 
@@ -106,12 +109,12 @@ impl Journal {
         self.steps.push(stored(self.turn.unwrap(), ts, step));
     }
 
-    fn open_turn(&mut self, which: usize) {
+    fn open_turn(&mut self, variant: usize) {
         let entries = model::entries(&self.steps);
-        let base = match which % 4 {
-            0 => pick(&entries, which / 4, |entry| entry.opens_turn)
+        let base = match variant % 4 {
+            0 => pick(&entries, variant / 4, |entry| entry.opens_turn)
                 .map_or(TurnBase::End, |message_id| TurnBase::Edit { message_id }),
-            1 => pick(&entries, which / 4, |_| true)
+            1 => pick(&entries, variant / 4, |_| true)
                 .map_or(TurnBase::End, |message_id| TurnBase::Retry { message_id }),
             _ => TurnBase::End,
         };
@@ -121,17 +124,17 @@ impl Journal {
     }
 
     /// Advances one of the calls that have no result.
-    fn advance_call(&mut self, what: u8, which: usize) {
+    fn advance_call(&mut self, action: u8, variant: usize) {
         let calls = model::open_calls(&self.steps);
-        let (call, now) = &calls[which % calls.len()];
+        let (call, record) = &calls[variant % calls.len()];
         let call_id = call.call_id;
-        match (now.stage, what % 3) {
+        match (record.stage, action % 3) {
             (CallStage::New, 0) => self.push_question(call_id, HitlKind::Permission),
             (CallStage::Running, 0) => self.push_question(call_id, HitlKind::Question),
             (CallStage::New, 1) | (CallStage::Ready, _) => self.push(Step::Intended { call_id }),
             (CallStage::Waiting(request_id, kind), choice) => {
-                let remarks = vec![Content::Text { text: format!("remark {which}") }];
-                let remarks = if which.is_multiple_of(2) { remarks } else { Vec::new() };
+                let remarks = vec![Content::Text { text: format!("remark {variant}") }];
+                let remarks = if variant.is_multiple_of(2) { remarks } else { Vec::new() };
                 let refused = kind == HitlKind::Permission && choice == 0;
                 let answer = if refused { "no" } else { "yes" }.to_owned();
                 self.push(Step::Resolved { request_id, answer, remarks });
@@ -149,9 +152,9 @@ impl Journal {
         self.push(Step::Asked { request_id, call_id, kind, question, options: None });
     }
 
-    fn push_result(&mut self, call_id: CallId, well: bool) {
-        let error = (!well).then(|| "failed".to_owned());
-        let output = if well { format!("result of {call_id}") } else { String::new() };
+    fn push_result(&mut self, call_id: CallId, success: bool) {
+        let error = (!success).then(|| "failed".to_owned());
+        let output = if success { format!("result of {call_id}") } else { String::new() };
         self.push(resulted(call_id, ToolOutcome { output, error, duration_ms: 1 }));
     }
 
@@ -162,8 +165,8 @@ impl Journal {
 }
 
 /// Picks one of the messages that satisfy `wanted`.
-fn pick(entries: &[Entry], which: usize, wanted: impl Fn(&Entry) -> bool) -> Option<MessageId> {
+fn pick(entries: &[Entry], variant: usize, wanted: impl Fn(&Entry) -> bool) -> Option<MessageId> {
     let ids: Vec<MessageId> =
         entries.iter().filter(|entry| wanted(entry)).filter_map(|entry| entry.message_id).collect();
-    Some(ids[which.checked_rem(ids.len())?])
+    Some(ids[variant.checked_rem(ids.len())?])
 }

@@ -11,9 +11,9 @@ use api::TurnId;
 
 use super::branch::Branch;
 use super::thread::{FoldError, JournalFold, MissingOpening, Thread};
-use crate::llm::estimate;
-use crate::store::steps::TurnBase;
-use crate::store::{Brain, Checkpoint, StoredStep, TaskRow};
+use llm::estimate;
+use store::steps::TurnBase;
+use store::{Brain, Checkpoint, StoredStep, TaskRow};
 
 /// The format of checkpoints. A checkpoint that another version of the engine saved in another format is not
 /// read.
@@ -28,7 +28,7 @@ const BYTES_PER_TOKEN: u64 = 5;
 pub(crate) enum LoadError {
     /// The brain could not be read.
     #[error(transparent)]
-    Read(#[from] rusqlite::Error),
+    Read(#[from] store::StoreError),
     /// The journal is invalid.
     #[error(transparent)]
     MissingOpening(#[from] MissingOpening),
@@ -36,7 +36,7 @@ pub(crate) enum LoadError {
 
 /// A journal that was read, with statistics.
 struct FoldedJournal {
-    folding: JournalFold,
+    fold: JournalFold,
     /// The last step and its turn.
     last: Option<(i64, TurnId)>,
     /// The number of bytes read.
@@ -53,15 +53,15 @@ enum ReadFrom {
 
 /// Loads the conversation of `task`, whose last turn must be `turn_id`. Blocks.
 pub(crate) fn load(brain: &Brain, task: TaskRow, turn_id: TurnId) -> Result<Thread, LoadError> {
-    let FoldedJournal { folding, last, .. } = read_journal(brain, task)?;
-    let thread = folding.thread.filter(|_| last.is_some_and(|(_, last)| last == turn_id));
+    let FoldedJournal { fold, last, .. } = read_journal(brain, task)?;
+    let thread = fold.thread.filter(|_| last.is_some_and(|(_, last)| last == turn_id));
     thread.ok_or_else(|| MissingOpening(turn_id).into())
 }
 
 /// Loads the conversation of `task` after its last turn, for a turn that continues from `base`. Blocks.
 pub(crate) fn load_branch(brain: &Brain, task: TaskRow, base: TurnBase) -> Result<Branch, LoadError> {
-    let FoldedJournal { folding, last, bytes } = read_journal(brain, task)?;
-    let branch = folding.into_branch();
+    let FoldedJournal { fold, last, bytes } = read_journal(brain, task)?;
+    let branch = fold.into_branch();
     if let Some((step, _)) = last {
         save_checkpoint(brain, task, step, &branch, bytes);
     }
@@ -69,29 +69,29 @@ pub(crate) fn load_branch(brain: &Brain, task: TaskRow, base: TurnBase) -> Resul
         return Ok(branch);
     }
     Ok(fold_from(brain, task, ReadFrom::BeginningRetainingAll)?
-        .map(|loaded| loaded.folding.into_branch())
+        .map(|loaded| loaded.fold.into_branch())
         .unwrap_or_default())
 }
 
 /// Reads the journal from a checkpoint, or from its beginning if no checkpoint reaches far enough.
 fn read_journal(brain: &Brain, task: TaskRow) -> Result<FoldedJournal, LoadError> {
     let checkpoint = brain.checkpoint(task, CHECKPOINT_FORMAT)?;
-    let known = checkpoint.and_then(|checkpoint| {
+    let from_checkpoint = checkpoint.and_then(|checkpoint| {
         let branch = Branch::from_checkpoint(&checkpoint.body);
         branch
             .map(|branch| ReadFrom::Checkpoint(Box::new(branch), checkpoint))
             .inspect_err(
-                |error| tracing::warn!(%error, "A checkpoint of a task cannot be read; its journal is."),
+                |error| tracing::warn!(%error, "A checkpoint could not be read; the journal is replayed."),
             )
             .ok()
     });
-    for from in known.into_iter().chain([ReadFrom::Beginning]) {
+    for from in from_checkpoint.into_iter().chain([ReadFrom::Beginning]) {
         if let Some(loaded) = fold_from(brain, task, from)? {
             return Ok(loaded);
         }
     }
-    let whole = fold_from(brain, task, ReadFrom::BeginningRetainingAll)?;
-    Ok(whole.unwrap_or(FoldedJournal { folding: JournalFold::new(Branch::default()), last: None, bytes: 0 }))
+    let complete = fold_from(brain, task, ReadFrom::BeginningRetainingAll)?;
+    Ok(complete.unwrap_or(FoldedJournal { fold: JournalFold::new(Branch::default()), last: None, bytes: 0 }))
 }
 
 /// Folds the journal; `None` if one of its turns goes back to a message that is not in memory.
@@ -103,16 +103,16 @@ fn fold_from(brain: &Brain, task: TaskRow, from: ReadFrom) -> Result<Option<Fold
         ReadFrom::Beginning => (Branch::default(), None, 0),
         ReadFrom::BeginningRetainingAll => (Branch::retaining_all(), None, 0),
     };
-    let (mut folding, mut last) = (JournalFold::new(before), last);
+    let (mut fold, mut last) = (JournalFold::new(before), last);
     let after = last.map_or(0, |(step, _)| step);
     let mut failed = None;
     brain.for_each_step(task, after, |step: i64, size: usize, stored: StoredStep| {
         (last, bytes) = (Some((step, stored.turn_id)), bytes + size);
-        failed = folding.apply(stored).err();
+        failed = fold.apply(stored).err();
         failed.is_none()
     })?;
     match failed {
-        None => Ok(Some(FoldedJournal { folding, last, bytes })),
+        None => Ok(Some(FoldedJournal { fold, last, bytes })),
         Some(FoldError::BaseNotInMemory(_)) => Ok(None),
         Some(FoldError::MissingOpening(error)) => Err(error.into()),
     }
@@ -120,15 +120,15 @@ fn fold_from(brain: &Brain, task: TaskRow, from: ReadFrom) -> Result<Option<Fold
 
 /// Saves a checkpoint if that is worthwhile.
 fn save_checkpoint(brain: &Brain, task: TaskRow, step: i64, branch: &Branch, read: usize) {
-    let (least, times) = CHECKPOINT_THRESHOLD;
-    let is_worthwhile = |bytes: usize| read >= least && bytes.saturating_mul(times) <= read;
-    let about = estimate::messages(branch.messages()).saturating_mul(BYTES_PER_TOKEN);
-    if !is_worthwhile(usize::try_from(about).unwrap_or(usize::MAX)) {
+    let (min_bytes, min_factor) = CHECKPOINT_THRESHOLD;
+    let is_worthwhile = |bytes: usize| read >= min_bytes && bytes.saturating_mul(min_factor) <= read;
+    let estimated_bytes = estimate::messages(branch.messages()).saturating_mul(BYTES_PER_TOKEN);
+    if !is_worthwhile(usize::try_from(estimated_bytes).unwrap_or(usize::MAX)) {
         return;
     }
     match branch.to_checkpoint() {
         Ok(body) if is_worthwhile(body.len()) => brain.save_checkpoint(task, step, CHECKPOINT_FORMAT, body),
         Ok(_) => {}
-        Err(error) => tracing::warn!(%error, "A checkpoint of a task could not be made."),
+        Err(error) => tracing::warn!(%error, "A checkpoint of a task could not be created."),
     }
 }

@@ -2,7 +2,7 @@
 //! opening to its end, and each call with all steps that concern it.
 
 use super::*;
-use crate::store::steps::TurnBase;
+use store::steps::TurnBase;
 
 /// A message of the conversation.
 #[derive(Clone, Debug)]
@@ -37,42 +37,44 @@ pub(super) struct CallRecord<'a> {
 impl<'a> CallRecord<'a> {
     /// Derives the record from the steps after the call's answer.
     fn from_steps(call: &ToolUse, steps: &[&'a Step]) -> Self {
-        let is_its = |id: &CallId| *id == call.call_id;
+        let is_this_call = |id: &CallId| *id == call.call_id;
         let requests: Vec<(HitlId, HitlKind)> = steps
             .iter()
             .filter_map(|step| match step {
-                Step::Asked { request_id, call_id, kind, .. } if is_its(call_id) => {
+                Step::Asked { request_id, call_id, kind, .. } if is_this_call(call_id) => {
                     Some((*request_id, *kind))
                 }
                 _ => None,
             })
             .collect();
-        let asked = |id: &HitlId| requests.iter().find(|(request_id, _)| request_id == id);
+        let find_request = |id: &HitlId| requests.iter().find(|(request_id, _)| request_id == id);
         let resolved = || {
             steps.iter().filter_map(|step| match step {
                 Step::Resolved { request_id, answer, remarks } => {
-                    asked(request_id).map(|(_, kind)| (*kind, answer, remarks))
+                    find_request(request_id).map(|(_, kind)| (*kind, answer, remarks))
                 }
                 _ => None,
             })
         };
         let stage = steps.iter().rev().find_map(|step| match step {
-            Step::Resulted { call_id, .. } if is_its(call_id) => Some(CallStage::Done),
-            Step::Intended { call_id } if is_its(call_id) => Some(CallStage::Running),
-            Step::Asked { request_id, call_id, kind, .. } if is_its(call_id) => {
+            Step::Resulted { call_id, .. } if is_this_call(call_id) => Some(CallStage::Done),
+            Step::Intended { call_id } if is_this_call(call_id) => Some(CallStage::Running),
+            Step::Asked { request_id, call_id, kind, .. } if is_this_call(call_id) => {
                 Some(CallStage::Waiting(*request_id, *kind))
             }
-            Step::Resolved { request_id, .. } if asked(request_id).is_some() => Some(CallStage::Ready),
+            Step::Resolved { request_id, .. } if find_request(request_id).is_some() => Some(CallStage::Ready),
             _ => None,
         });
         let questions = resolved().filter(|(kind, ..)| *kind == HitlKind::Question);
         Self {
             stage: stage.unwrap_or(CallStage::New),
-            sent: steps.iter().any(|step| matches!(step, Step::Intended { call_id } if is_its(call_id))),
+            sent: steps
+                .iter()
+                .any(|step| matches!(step, Step::Intended { call_id } if is_this_call(call_id))),
             answers: questions.map(|(_, answer, _)| HumanAnswer { answer: answer.clone() }).collect(),
             remarks: resolved().flat_map(|(_, _, remarks)| remarks.clone()).collect(),
             outcome: steps.iter().find_map(|step| match step {
-                Step::Resulted { call_id, outcome, .. } if is_its(call_id) => Some(outcome),
+                Step::Resulted { call_id, outcome, .. } if is_this_call(call_id) => Some(outcome),
                 _ => None,
             }),
         }
@@ -133,33 +135,33 @@ fn agent_entry(message_id: Option<MessageId>, message: Message) -> Entry {
     Entry { message_id, from_user: false, opens_turn: false, message }
 }
 
-/// The messages of a turn after its opening. If it is not `over`, what is still undecided is left out.
-fn turn_entries(turn: &[&Step], over: bool) -> Vec<Entry> {
+/// The messages of a turn after its opening. If it has not `ended`, what is still undecided is left out.
+fn turn_entries(turn: &[&Step], ended: bool) -> Vec<Entry> {
     let mut entries = Vec::new();
     // Steering messages that arrive during a model call follow its answer.
-    let mut later: Vec<Entry> = Vec::new();
+    let mut deferred: Vec<Entry> = Vec::new();
     for (answered, steps) in steps_by_answer(turn) {
         let Some((message_id, model, answer)) = answered else {
-            later = steered_entries(&steps);
+            deferred = steered_entries(&steps);
             continue;
         };
         let message = Message::Assistant { model: model.to_owned(), blocks: answer.blocks.clone() };
         entries.push(agent_entry(Some(message_id), message));
         let calls: Vec<&ToolUse> = answer.calls().collect();
         // The end of the conversation step; messages after it belong to the next one.
-        let done = |end: usize| {
+        let all_done = |end: usize| {
             calls.iter().all(|call| CallRecord::from_steps(call, &steps[..end]).outcome.is_some())
         };
         let end = match calls.is_empty() {
             // An answer that would be the last one is followed by the first steering message after it.
-            true if later.is_empty() => {
+            true if deferred.is_empty() => {
                 let first = steps.iter().position(|step| matches!(step, Step::Steered { .. }));
                 first.map_or(steps.len(), |at| at + 1)
             }
             true => 0,
-            false => match (0..=steps.len()).find(|end| done(*end)) {
+            false => match (0..=steps.len()).find(|end| all_done(*end)) {
                 Some(end) => end,
-                None if over => steps.len(),
+                None if ended => steps.len(),
                 None => return entries,
             },
         };
@@ -170,38 +172,41 @@ fn turn_entries(turn: &[&Step], over: bool) -> Vec<Entry> {
                 .collect();
             entries.push(agent_entry(None, Message::Results(replies)));
         }
-        entries.append(&mut later);
+        entries.append(&mut deferred);
         entries.extend(steered_entries(&steps[..end]));
-        later = steered_entries(&steps[end..]);
+        deferred = steered_entries(&steps[end..]);
     }
-    if over {
-        entries.append(&mut later);
+    if ended {
+        entries.append(&mut deferred);
     }
-    if let Some(Step::Ended { outcome: TurnOutcome::Cancelled { said: Some(said) } }) = turn.last() {
-        let blocks = vec![Block::Text { text: said.text.clone(), signature: None }];
-        entries.push(agent_entry(Some(said.message_id), Message::Assistant { model: String::new(), blocks }));
+    if let Some(Step::Ended { outcome: TurnOutcome::Cancelled { said: Some(partial) } }) = turn.last() {
+        let blocks = vec![Block::Text { text: partial.text.clone(), signature: None }];
+        entries
+            .push(agent_entry(Some(partial.message_id), Message::Assistant { model: String::new(), blocks }));
     }
     entries
 }
 
-fn replay(journal: &[StoredStep], all_over: bool) -> Vec<Entry> {
+fn replay(journal: &[StoredStep], all_ended: bool) -> Vec<Entry> {
     let turns = turns(journal);
     let mut entries: Vec<Entry> = Vec::new();
     for (number, turn) in turns.iter().enumerate() {
-        let Some(Step::Opened(opened)) = turn.first() else { panic!("it does not begin with its opening") };
+        let Some(Step::Opened(opened)) = turn.first() else {
+            panic!("the turn does not begin with its opening")
+        };
         let at = |id: MessageId| entries.iter().position(|entry| entry.message_id == Some(id)).unwrap();
-        let keep = match opened.base {
+        let kept = match opened.base {
             TurnBase::End => entries.len(),
             TurnBase::Edit { message_id } => at(message_id),
             TurnBase::Retry { message_id } => at(message_id) + usize::from(entries[at(message_id)].from_user),
         };
-        entries.truncate(keep);
+        entries.truncate(kept);
         if !opened.base.is_retry() {
             entries.push(user_entry(opened.message_id, Message::user(opened.message.clone()), true));
         }
         let is_last = number + 1 == turns.len();
-        let over = all_over || !is_last || matches!(turn.last(), Some(Step::Ended { .. }));
-        entries.extend(turn_entries(turn, over));
+        let ended = all_ended || !is_last || matches!(turn.last(), Some(Step::Ended { .. }));
+        entries.extend(turn_entries(turn, ended));
     }
     entries
 }
@@ -221,30 +226,32 @@ pub(super) fn open_calls(journal: &[StoredStep]) -> Vec<(&ToolUse, CallRecord<'_
     let turn = turns(journal).pop().unwrap_or_default();
     let Some((Some((_, _, answer)), steps)) = steps_by_answer(&turn).pop() else { return Vec::new() };
     let calls = answer.calls().map(|call| (call, CallRecord::from_steps(call, &steps)));
-    calls.filter(|(_, now)| now.stage != CallStage::Done).collect()
+    calls.filter(|(_, record)| record.stage != CallStage::Done).collect()
 }
 
 /// The expected next action.
 pub(super) fn next_action(journal: &[StoredStep]) -> NextAction {
     let calls = open_calls(journal);
-    let open = |(call, now): &(&ToolUse, CallRecord<'_>)| {
-        let stage = match now.stage {
+    let open = |(call, record): &(&ToolUse, CallRecord<'_>)| {
+        let stage = match record.stage {
             CallStage::New => OpenStage::New,
             CallStage::Ready => OpenStage::Ready,
             CallStage::Running => OpenStage::Running,
             CallStage::Waiting(..) | CallStage::Done => return None,
         };
-        Some(OpenCall { call: (*call).clone(), stage, sent: now.sent, answers: now.answers.clone() })
+        Some(OpenCall { call: (*call).clone(), stage, sent: record.sent, answers: record.answers.clone() })
     };
     let open: Vec<OpenCall> = calls.iter().filter_map(open).collect();
     if !open.is_empty() {
         return NextAction::RunTools(open);
     }
-    let waits = |id: &HitlId| {
-        calls.iter().any(|(_, now)| matches!(now.stage, CallStage::Waiting(its, _) if its == *id))
+    let is_waiting_for = |id: &HitlId| {
+        calls
+            .iter()
+            .any(|(_, record)| matches!(record.stage, CallStage::Waiting(pending, _) if pending == *id))
     };
     let first = journal.iter().find_map(|stored| match &stored.step {
-        Step::Asked { request_id, call_id, kind, question, options } if waits(request_id) => {
+        Step::Asked { request_id, call_id, kind, question, options } if is_waiting_for(request_id) => {
             let (question, options) = (question.clone(), options.clone());
             Some(PendingHitl {
                 request_id: *request_id,
@@ -274,10 +281,10 @@ pub(super) fn next_action(journal: &[StoredStep]) -> NextAction {
 /// The prompt tokens of the last turn.
 pub(super) fn input_tokens(journal: &[StoredStep]) -> u64 {
     let turn = turns(journal).pop().unwrap_or_default();
-    let spent = turn.iter().map(|step| match step {
+    let tokens = turn.iter().map(|step| match step {
         Step::Answered { answer, .. } => answer.usage.input,
         Step::Spent { tokens, .. } => tokens.input,
         _ => 0,
     });
-    spent.sum()
+    tokens.sum()
 }

@@ -10,10 +10,10 @@ use proptest::test_runner::TestRunner;
 use serde_json::json;
 
 use super::*;
-use crate::llm::TokenUsage;
-use crate::store::steps::TurnBase;
-use crate::store::steps::TurnOptions;
 use journals::{Journal, choices, compacted, stored};
+use llm::TokenUsage;
+use store::steps::TurnBase;
+use store::steps::TurnOptions;
 
 #[path = "thread_journals.rs"]
 mod journals;
@@ -53,7 +53,7 @@ fn answer(calls: usize) -> Answer {
     Answer {
         blocks,
         usage: TokenUsage { input: 10, output: 1, ..TokenUsage::default() },
-        stop: crate::llm::FinishReason::Done,
+        stop: llm::FinishReason::Done,
     }
 }
 
@@ -64,29 +64,29 @@ fn answered(answer: Answer) -> Step {
 /// Checks whether a provider would accept these messages as a conversation to answer.
 fn check_conversation(messages: &[Message]) -> Result<(), String> {
     if !matches!(messages.first(), Some(Message::User { .. })) {
-        return Err("it must begin with the user".into());
+        return Err("the first message is not from the user".into());
     }
     if matches!(messages.last(), Some(Message::Assistant { .. })) {
         return Err("there is nothing to answer".into());
     }
-    let mut owed: Vec<&str> = Vec::new();
+    let mut pending: Vec<&str> = Vec::new();
     for message in messages {
         match message {
             Message::Results(replies) => {
                 let ids: Vec<&str> = replies.iter().map(|reply| reply.provider_id.as_str()).collect();
-                if owed.is_empty() || ids != owed {
-                    return Err(format!("results {ids:?} where {owed:?} are owed"));
+                if pending.is_empty() || ids != pending {
+                    return Err(format!("results of {ids:?}, but {pending:?} are expected"));
                 }
-                owed.clear();
+                pending.clear();
             }
-            _ if !owed.is_empty() => return Err(format!("results of {owed:?} are owed")),
+            _ if !pending.is_empty() => return Err(format!("results of {pending:?} are missing")),
             Message::User { .. } => {}
             Message::Assistant { blocks, .. } => {
-                owed = blocks.iter().filter_map(provider_id).collect();
+                pending = blocks.iter().filter_map(provider_id).collect();
             }
         }
     }
-    if owed.is_empty() { Ok(()) } else { Err(format!("results of {owed:?} are owed at the end")) }
+    if pending.is_empty() { Ok(()) } else { Err(format!("results of {pending:?} are missing at the end")) }
 }
 
 fn provider_id(block: &Block) -> Option<&str> {
@@ -101,8 +101,8 @@ fn fold(journal: &[StoredStep]) -> Thread {
 }
 
 /// Folds a journal that continues from a branch.
-fn fold_from(before: Branch, journal: &[StoredStep]) -> Result<JournalFold, FoldError> {
-    let mut folding = JournalFold::new(before);
+fn fold_from(base: Branch, journal: &[StoredStep]) -> Result<JournalFold, FoldError> {
+    let mut folding = JournalFold::new(base);
     journal.iter().cloned().try_for_each(|stored| folding.apply(stored))?;
     Ok(folding)
 }
@@ -135,8 +135,8 @@ proptest! {
     #[test]
     fn from_a_checkpoint_on_a_journal_comes_to_the_same(choices in choices(80)) {
         let journal = Journal::compacted(&choices);
-        let whole = Thread::from_journal(journal.clone()).unwrap().unwrap();
-        let ended = Thread::from_journal(journal.clone()).unwrap().unwrap().into_branch();
+        let full = Thread::from_journal(journal.clone()).unwrap().unwrap();
+        let full_branch = Thread::from_journal(journal.clone()).unwrap().unwrap().into_branch();
         let ends = journal.iter().enumerate().filter(|(_, stored)| matches!(stored.step, Step::Opened(_)));
         for end in ends.map(|(at, _)| at).chain([journal.len()]) {
             let (before, after) = journal.split_at(end);
@@ -145,17 +145,18 @@ proptest! {
             let checkpoint = folding.into_branch().to_checkpoint().unwrap();
             let Ok(folding) = fold_from(Branch::from_checkpoint(&checkpoint).unwrap(), after) else { continue };
             if let Some(thread) = &folding.thread {
-                prop_assert_eq!(thread.messages(), whole.messages());
-                prop_assert_eq!(thread.next_action(), whole.next_action());
+                prop_assert_eq!(thread.messages(), full.messages());
+                prop_assert_eq!(thread.next_action(), full.next_action());
             }
             let branch = folding.into_branch();
-            prop_assert_eq!(branch.messages(), ended.messages());
-            prop_assert_eq!(branch.memory_source(), ended.memory_source());
-            prop_assert_eq!(branch.measured_tokens(), ended.measured_tokens());
-            prop_assert_eq!(branch.compacted_count(), ended.compacted_count());
-            prop_assert_eq!(all_rewind_effects(&branch, &journal, &branch), all_rewind_effects(&ended, &journal, &branch));
-            let again = RewriteKind::Compacted(compacted(ended.all_messages().len()));
-            prop_assert_eq!(branch.preview_rewrite(again.clone()), ended.preview_rewrite(again));
+            prop_assert_eq!(branch.messages(), full_branch.messages());
+            prop_assert_eq!(branch.memory_source(), full_branch.memory_source());
+            prop_assert_eq!(branch.measured_tokens(), full_branch.measured_tokens());
+            prop_assert_eq!(branch.compacted_count(), full_branch.compacted_count());
+            let expected = all_rewind_effects(&full_branch, &journal, &branch);
+            prop_assert_eq!(all_rewind_effects(&branch, &journal, &branch), expected);
+            let compaction = RewriteKind::Compacted(compacted(full_branch.all_messages().len()));
+            prop_assert_eq!(branch.preview_rewrite(compaction.clone()), full_branch.preview_rewrite(compaction));
         }
     }
 
@@ -195,19 +196,19 @@ proptest! {
     fn steps_taken_in_one_by_one_and_all_at_once_are_the_same(choices in choices(40)) {
         let journal = Journal::random(&choices);
         let turn = journal.last().unwrap().turn_id;
-        let begins = journal.iter().position(|stored| stored.turn_id == turn).unwrap();
-        let mut thread = fold(&journal[..=begins]);
-        for StoredStep { ts, step, .. } in &journal[begins + 1..] {
+        let start = journal.iter().position(|stored| stored.turn_id == turn).unwrap();
+        let mut thread = fold(&journal[..=start]);
+        for StoredStep { ts, step, .. } in &journal[start + 1..] {
             thread.apply(step.clone(), *ts);
         }
-        let whole = fold(&journal);
-        prop_assert_eq!(thread.messages(), whole.messages());
-        prop_assert_eq!(thread.next_action(), whole.next_action());
-        prop_assert_eq!(thread.pending_hitl(), whole.pending_hitl());
-        prop_assert!(thread.sent_open_calls().eq(whole.sent_open_calls()));
-        prop_assert_eq!(thread.turn().usage(), whole.turn().usage());
+        let full = fold(&journal);
+        prop_assert_eq!(thread.messages(), full.messages());
+        prop_assert_eq!(thread.next_action(), full.next_action());
+        prop_assert_eq!(thread.pending_hitl(), full.pending_hitl());
+        prop_assert!(thread.sent_open_calls().eq(full.sent_open_calls()));
+        prop_assert_eq!(thread.turn().usage(), full.turn().usage());
         prop_assert_eq!(thread.turn().usage().input_tokens, model::input_tokens(&journal));
-        prop_assert_eq!(thread.turn().last_step_ts(), whole.turn().last_step_ts());
+        prop_assert_eq!(thread.turn().last_step_ts(), full.turn().last_step_ts());
     }
 }
 
@@ -285,9 +286,9 @@ fn an_earlier_turn_that_ended_with_open_calls_says_what_is_known_of_them() {
     for journal in [&journal[..], &journal[..3]] {
         let thread = fold(&with_next_turn(journal));
         let Message::Results(replies) = &thread.messages()[2] else { panic!("{:?}", thread.messages()) };
-        let told: Vec<(&str, bool)> =
+        let results: Vec<(&str, bool)> =
             replies.iter().map(|reply| (reply.text.as_str(), reply.is_error)).collect();
-        assert_eq!(told, [(NEVER_RUN, true), (OUTCOME_UNKNOWN, true)]);
+        assert_eq!(results, [(NEVER_RUN, true), (OUTCOME_UNKNOWN, true)]);
     }
 }
 

@@ -17,14 +17,13 @@ use super::compaction_view::MAX_WORKING_MEMORY_BYTES;
 use super::loaded_skills::deduplicate;
 use super::thread::{OUTCOME_UNKNOWN, OpenCall, OpenStage};
 use super::turn_lifecycle::run_blocking;
-use crate::event_log::Commit;
-use crate::fault_injection::{self, Mutation};
-use crate::llm::{ToolOutcome, ToolUse};
-use crate::store::steps::{MemoryWrite, Step};
-use crate::store::{KnowledgeDraft, NewKnowledge, TaskRow, WriteError};
-use crate::tools::{
-    Delegation, Invocation, Permission, Question, Tool, ToolError, ToolOutput, ToolStep, approval, grants,
-};
+use catalog::Permission;
+use fault_injection::{self, Mutation};
+use llm::{ToolOutcome, ToolUse};
+use store::event_log::Commit;
+use store::steps::{MemoryWrite, Step};
+use store::{KnowledgeDraft, NewKnowledge, TaskRow, WriteError};
+use tools::{Delegation, Invocation, Question, Tool, ToolError, ToolOutput, ToolStep, approval, grants};
 
 /// The most calls of one answer that run at once.
 const MAX_CONCURRENT_CALLS_PER_ANSWER: usize = 8;
@@ -84,9 +83,9 @@ impl ActiveTurn {
             match self.decide(&open) {
                 CallDecision::Run(tool) => ready.push((open, tool)),
                 CallDecision::Delegate(tool, delegation) => delegations.push((open, tool, delegation)),
-                CallDecision::AskPermission(tool, allowed) => {
+                CallDecision::AskPermission(tool, grant) => {
                     let question = self
-                        .run_while_handling_commands(approval_question(tool, allowed, open.call.clone()))
+                        .run_while_handling_commands(approval_question(tool, grant, open.call.clone()))
                         .await?;
                     // Meanwhile the user may have approved this call together with another one.
                     if matches!(self.decide(&open), CallDecision::AskPermission(..)) {
@@ -114,50 +113,51 @@ impl ActiveTurn {
     /// Runs several calls at once. Each is recorded as soon as it has its permit, just before it runs: a call
     /// that is waiting has not begun if the engine dies. Once the engine is stopping, no further call begins.
     async fn run_concurrently(&mut self, ready: Vec<ReadyCall>) -> Result<(), Interrupt> {
-        let means = &self.context.services.clone();
+        let services = &self.context.services.clone();
         let task = self.context.recorder.event_log().task();
         let stopping = self.context.stopping.clone();
         let (mut waiting, mut running) = (VecDeque::from(ready), FuturesUnordered::new());
-        let mut places: Vec<CallPermit> = Vec::new();
+        let mut permits: Vec<CallPermit> = Vec::new();
         loop {
             let free = MAX_CONCURRENT_CALLS_PER_ANSWER.saturating_sub(running.len()).min(waiting.len());
-            while places.len() < free
-                && let Ok(place) = Arc::clone(&means.tool_permits).try_acquire_owned()
+            while permits.len() < free
+                && let Ok(permit) = Arc::clone(&services.tool_permits).try_acquire_owned()
             {
-                places.push(Some(place));
+                permits.push(Some(permit));
             }
             if stopping.is_cancelled() {
-                places.clear();
+                permits.clear();
             }
-            let next: Vec<_> = waiting.drain(..places.len()).collect();
+            let next: Vec<_> = waiting.drain(..permits.len()).collect();
             self.commit_intents(&next).await?;
-            let next = next.into_iter().zip(places.drain(..));
-            running.extend(next.map(|((open, tool), place)| execute_call(open, tool, task, place, means)));
-            let place = Arc::clone(&means.tool_permits).acquire_owned();
+            let next = next.into_iter().zip(permits.drain(..));
+            running
+                .extend(next.map(|((open, tool), permit)| execute_call(open, tool, task, permit, services)));
+            let permit = Arc::clone(&services.tool_permits).acquire_owned();
             if running.is_empty() {
                 if waiting.is_empty() {
                     return Ok(());
                 }
-                places.push(self.run_until_stop(place).await?.ok());
+                permits.push(self.run_until_stop(permit).await?.ok());
                 continue;
             }
             let may_begin = !waiting.is_empty()
                 && running.len() < MAX_CONCURRENT_CALLS_PER_ANSWER
                 && !stopping.is_cancelled();
-            let happened = async {
+            let event = async {
                 tokio::select! {
                     biased;
-                    commit_run = running.next() => CallEvent::Finished(commit_run.map(Box::new)),
-                    place = place, if may_begin => CallEvent::PermitAcquired(place.ok()),
+                    run = running.next() => CallEvent::Finished(run.map(Box::new)),
+                    permit = permit, if may_begin => CallEvent::PermitAcquired(permit.ok()),
                 }
             };
-            match self.run_while_handling_commands(happened).await? {
-                CallEvent::Finished(commit_run) => {
-                    if let Some(commit_run) = commit_run {
-                        self.commit_run(*commit_run).await?;
+            match self.run_while_handling_commands(event).await? {
+                CallEvent::Finished(run) => {
+                    if let Some(run) = run {
+                        self.commit_run(*run).await?;
                     }
                 }
-                CallEvent::PermitAcquired(place) => places.push(place),
+                CallEvent::PermitAcquired(permit) => permits.push(permit),
             }
         }
     }
@@ -167,8 +167,8 @@ impl ActiveTurn {
             return CallDecision::Refuse(reason.clone());
         }
         // An agent may call only the tools that it was offered.
-        let offered = self.tool_set().contains(&call.name);
-        let tool = self.context.snapshot.toolbox.find(&call.name).filter(|_| offered);
+        let is_exposed = self.tool_set().contains(&call.name);
+        let tool = self.context.snapshot.toolbox.find(&call.name).filter(|_| is_exposed);
         let toolbox = &self.context.snapshot.toolbox;
         if *stage == OpenStage::New
             && let Some(tool) = &tool
@@ -178,12 +178,12 @@ impl ActiveTurn {
             }
             match toolbox.permission(&call.name, &**tool) {
                 Permission::Deny => {
-                    return CallDecision::Refuse(format!("the tool `{}` may not be used here", call.name));
+                    return CallDecision::Refuse(format!("the tool `{}` is not permitted", call.name));
                 }
                 Permission::Ask => match self.grant_status(call, &**tool) {
                     GrantStatus::Granted => {}
-                    allowed @ (GrantStatus::ToolChanged | GrantStatus::NotGranted) => {
-                        return CallDecision::AskPermission(Arc::clone(tool), allowed);
+                    grant @ (GrantStatus::ToolChanged | GrantStatus::NotGranted) => {
+                        return CallDecision::AskPermission(Arc::clone(tool), grant);
                     }
                 },
                 Permission::Allow => {}
@@ -194,7 +194,9 @@ impl ActiveTurn {
         {
             return match delegation {
                 Ok(_) if *stage != OpenStage::Running && self.thread.model_calls_left() < 2 => {
-                    CallDecision::Refuse("the turn may ask no more models, so no agent can be run".into())
+                    CallDecision::Refuse(
+                        "the turn has too few model calls left, so no agent can be run".into(),
+                    )
                 }
                 Ok(delegation) => CallDecision::Delegate(Arc::clone(tool), delegation),
                 Err(ToolError(reason)) => CallDecision::Refuse(reason),
@@ -219,7 +221,7 @@ impl ActiveTurn {
         let mut granted = match self.context.brain.grants_for_tool(task, &call.name) {
             Ok(granted) => granted,
             Err(error) => {
-                tracing::warn!(%error, "Grants could not be read; a person is asked.");
+                tracing::warn!(%error, "Grants could not be read; the user is asked.");
                 return GrantStatus::NotGranted;
             }
         };
@@ -235,14 +237,14 @@ impl ActiveTurn {
 
     /// Records that these calls are about to run, before the first of them does.
     async fn commit_intents(&mut self, calls: &[ReadyCall]) -> Result<(), WriteError> {
-        let (mut record, mut steps, mut events) = (Commit::new(), Vec::new(), Vec::new());
+        let (mut commit, mut steps, mut events) = (Commit::new(), Vec::new(), Vec::new());
         for (open, tool) in calls.iter().filter(|(open, _)| open.stage != OpenStage::Running) {
             steps.push(Step::Intended { call_id: open.call.call_id });
             if !open.sent {
                 events.push(tool_call_event(&open.call));
             }
             if !tool.idempotent() {
-                record = record.durable();
+                commit = commit.durable();
             }
         }
         if steps.is_empty() {
@@ -251,7 +253,7 @@ impl ActiveTurn {
         if fault_injection::active(Mutation::SkipIntent) {
             steps.clear();
         }
-        self.commit_all(record, steps, events).await
+        self.commit_all(commit, steps, events).await
     }
 
     /// Commits an error as the result of a call that is not run, or not run again.
@@ -264,7 +266,7 @@ impl ActiveTurn {
     }
 
     async fn commit_run(&mut self, ToolRun { call, result, duration_ms }: ToolRun) -> Result<(), WriteError> {
-        let ended = |output: String, error| ToolOutcome { output, error, duration_ms };
+        let outcome_of = |output: String, error| ToolOutcome { output, error, duration_ms };
         let (outcome, memory, knowledge) = match result {
             Ok(ToolStep::Ask(question)) => return self.ask_human(&call, HitlKind::Question, question).await,
             Ok(ToolStep::Done(output)) => {
@@ -272,13 +274,13 @@ impl ActiveTurn {
                 let writes = working_memory.into_iter().map(|(key, value)| MemoryWrite { key, value });
                 let working_memory: Vec<_> = writes.collect();
                 if !working_memory.is_empty() && !self.thread.branch().has_room_for(&working_memory) {
-                    let refused = ended(String::new(), Some(working_memory_full()));
-                    return self.commit_result(&call, refused, Vec::new(), None).await;
+                    let refusal = outcome_of(String::new(), Some(working_memory_full()));
+                    return self.commit_result(&call, refusal, Vec::new(), None).await;
                 }
                 let text = deduplicate(self.active_thread().branch(), &call, text);
-                (ended(text, None), working_memory, knowledge)
+                (outcome_of(text, None), working_memory, knowledge)
             }
-            Err(ToolError(error)) => (ended(String::new(), Some(error)), Vec::new(), None),
+            Err(ToolError(error)) => (outcome_of(String::new(), Some(error)), Vec::new(), None),
         };
         self.commit_result(&call, outcome, memory, knowledge).await
     }
@@ -291,16 +293,16 @@ impl ActiveTurn {
         memory: Vec<MemoryWrite>,
         knowledge: Option<(MemoryId, KnowledgeDraft)>,
     ) -> Result<(), WriteError> {
-        let mut record = memory.iter().cloned().fold(Commit::new(), Commit::working_memory);
-        if let Some((id, to_know)) = knowledge {
-            record = record.knowledge(NewKnowledge { id, draft: to_know, source: self.memory_source() });
+        let mut commit = memory.iter().cloned().fold(Commit::new(), Commit::working_memory);
+        if let Some((id, draft)) = knowledge {
+            commit = commit.knowledge(NewKnowledge { id, draft, source: self.memory_source() });
         }
         let updates = memory.iter().map(|MemoryWrite { key, value }| {
             Event::WorkingMemoryUpdate(WorkingMemoryUpdate { key: key.clone(), value: value.clone() })
         });
         let events = updates.chain([tool_result_event(call, &outcome)]).collect();
         let step = Step::Resulted { call_id: call.call_id, outcome, memory };
-        self.commit_all(record, vec![step], events).await
+        self.commit_all(commit, vec![step], events).await
     }
 
     /// The source of what is saved now, given what this conversation and those of running sub-agents contain.
@@ -320,14 +322,14 @@ impl ActiveTurn {
     ) -> Result<(), WriteError> {
         let Question { text: question, options } = question;
         let request_id = HitlId::new();
-        let (mut record, mut events) = (Commit::new(), Vec::new());
+        let (mut commit, mut events) = (Commit::new(), Vec::new());
         if self.thread.pending_hitl().is_empty() {
             let request = self.context.hitl_request(request_id, kind, question.clone(), options.clone());
             events.push(Event::HitlRequest(request.clone()));
-            record = record.open_hitl_request(request);
+            commit = commit.open_hitl_request(request);
         }
         let step = Step::Asked { request_id, call_id: call.call_id, kind, question, options };
-        self.commit_all(record, vec![step], events).await
+        self.commit_all(commit, vec![step], events).await
     }
 }
 
@@ -336,35 +338,35 @@ async fn execute_call(
     open: OpenCall,
     tool: Arc<dyn Tool>,
     task: TaskRow,
-    place: CallPermit,
-    means: &Services,
+    permit: CallPermit,
+    services: &Services,
 ) -> ToolRun {
     let OpenCall { call, answers, .. } = open;
-    let began = means.clock.monotonic();
+    let started = services.clock.monotonic();
     let invocation =
         Invocation { call_id: call.call_id, task: Some(task), input: call.input.clone(), answers };
     let result = run_tool(&*tool, invocation).await;
-    let elapsed = means.clock.monotonic().saturating_sub(began);
+    let elapsed = services.clock.monotonic().saturating_sub(started);
     let duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
-    let result = means.outputs.limit_output(call.call_id, result, tool.inline_limit(&call.input)).await;
-    drop(place);
+    let result = services.outputs.limit_output(call.call_id, result, tool.inline_limit(&call.input)).await;
+    drop(permit);
     ToolRun { call, result, duration_ms }
 }
 
 /// The error for a value that does not fit into working memory.
 pub(super) fn working_memory_full() -> String {
     format!(
-        "working memory holds at most {MAX_WORKING_MEMORY_BYTES} bytes in all, and there is no room for this: keep less, or take out what \
+        "working memory holds at most {MAX_WORKING_MEMORY_BYTES} bytes in all, and there is no room for this: store less, or remove what \
          is no longer needed by setting its key to null"
     )
 }
 
 /// The approval prompt for a call.
-async fn approval_question(tool: Arc<dyn Tool>, allowed: GrantStatus, call: ToolUse) -> Question {
-    let plain = approval::default_prompt(&call.name, &call.input);
-    let asked = move || {
+async fn approval_question(tool: Arc<dyn Tool>, grant: GrantStatus, call: ToolUse) -> Question {
+    let default_text = approval::default_prompt(&call.name, &call.input);
+    let render = move || {
         let mut text = tool.approval_prompt(&call.input);
-        if allowed == GrantStatus::ToolChanged {
+        if grant == GrantStatus::ToolChanged {
             text.push_str(&approval::changed_tool_notice(&tool.spec().description));
         }
         match tool.command(&call.input) {
@@ -372,7 +374,7 @@ async fn approval_question(tool: Arc<dyn Tool>, allowed: GrantStatus, call: Tool
             None => text,
         }
     };
-    Question { text: run_blocking(asked).await.unwrap_or(plain), options: None }
+    Question { text: run_blocking(render).await.unwrap_or(default_text), options: None }
 }
 
 /// Runs a tool. A panic counts as its failure.

@@ -12,8 +12,8 @@ use tokio::sync::{OwnedRwLockReadGuard, OwnedSemaphorePermit, RwLock, Semaphore,
 use tokio::time::timeout;
 
 use super::{Agent, AgentError};
-use crate::memory_budget::{GrowingReservation, MAX_UNCOUNTED_BYTES, MemoryBudget, MemoryUse, NoMemory};
-use crate::store::{Brain, ExportError, ImportError};
+use resources::memory_budget::{GrowingReservation, MAX_UNCOUNTED_BYTES, MemoryBudget, MemoryUse, NoMemory};
+use store::{Brain, ExportError, ImportError};
 
 /// The most exports that may run at once.
 const MAX_CONCURRENT_EXPORTS: usize = 2;
@@ -60,8 +60,8 @@ impl Transfers {
     /// # Errors
     /// If an import is being applied and takes too long.
     pub(super) async fn lock_tasks(&self) -> Result<OwnedRwLockReadGuard<()>, AgentError> {
-        let kept = timeout(IMPORT_WAIT_TIMEOUT, Arc::clone(&self.tasks_lock).read_owned()).await;
-        kept.map_err(|_| AgentError::TooManyTransfers)
+        let lock = timeout(IMPORT_WAIT_TIMEOUT, Arc::clone(&self.tasks_lock).read_owned()).await;
+        lock.map_err(|_| AgentError::TooManyTransfers)
     }
 }
 
@@ -85,8 +85,8 @@ impl Agent {
 
     /// Writes the current memory as a document. Turns continue meanwhile.
     pub fn export(&self) -> Result<Export, AgentError> {
-        let place = try_acquire(&self.transfers.export_permits)?;
-        let (sender, pieces) = mpsc::channel(CHUNK_QUEUE_CAPACITY);
+        let permit = try_acquire(&self.transfers.export_permits)?;
+        let (sender, chunks) = mpsc::channel(CHUNK_QUEUE_CAPACITY);
         let (brain, runtime) = (self.brain.clone(), Handle::current());
         let writing = move || {
             write_export(
@@ -99,21 +99,22 @@ impl Agent {
                     slow_client: SlowClientGuard::default(),
                 },
             );
-            drop(place);
+            drop(permit);
         };
         spawn_thread("export", writing).map_err(|_| AgentError::TooManyTransfers)?;
-        Ok(Export { chunks: pieces })
+        Ok(Export { chunks })
     }
 
     /// Returns the whole document if it has at most that many bytes.
-    pub async fn export_to_vec(&self, most: usize) -> Result<Vec<u8>, AgentError> {
+    pub async fn export_to_vec(&self, max_bytes: usize) -> Result<Vec<u8>, AgentError> {
         let mut export = self.export()?;
         let mut document = Vec::new();
-        while let Some(piece) = export.next().await {
-            document.extend_from_slice(&piece?);
-            if document.len() > most {
-                let most = most / 1024 / 1024;
-                let message = format!("the export is larger than {most} MiB; GET /memory/export streams it");
+        while let Some(chunk) = export.next().await {
+            document.extend_from_slice(&chunk?);
+            if document.len() > max_bytes {
+                let max_bytes = max_bytes / 1024 / 1024;
+                let message =
+                    format!("the export is larger than {max_bytes} MiB; GET /memory/export streams it");
                 return Err(AgentError::Invalid(message));
             }
         }
@@ -130,38 +131,39 @@ impl Agent {
             return Err(AgentError::Stopping);
         }
         // Before the check for quiesce: from here on the engine cannot be quiesced.
-        let place = try_acquire(&self.transfers.import_permits)?;
+        let permit = try_acquire(&self.transfers.import_permits)?;
         self.registry.lock().admit(self.services.clock.monotonic())?;
-        let (sender, pieces) = mpsc::channel(CHUNK_QUEUE_CAPACITY);
+        let (sender, chunks) = mpsc::channel(CHUNK_QUEUE_CAPACITY);
         let brain = self.brain.clone();
         let mut memory = RecordMemory::new(self.services.memory_budget.clone());
         let staging = run_on_thread(move || {
-            let document = ChunkReader { chunks: pieces, chunk: Bytes::new() };
-            (brain.stage_import(document, |bytes| memory.reserve(bytes)), place)
+            let document = ChunkReader { chunks, chunk: Bytes::new() };
+            (brain.stage_import(document, |bytes| memory.reserve(bytes)), permit)
         });
         let (staged, ()) = tokio::join!(staging, forward_chunks(document, sender));
-        let (staged, place) = staged.ok_or(AgentError::Stopping)?;
+        let (staged, permit) = staged.ok_or(AgentError::Stopping)?;
         let staged = staged?;
 
         let outputs = self.services.outputs.spilled_calls().await?;
-        let (brain, running, channels) = (self.brain.clone(), self.registry.clone(), self.event_logs.clone());
-        let (tasks, stopping) = (Arc::clone(&self.transfers.tasks_lock), self.stopping.clone());
+        let (brain, registry, event_logs) =
+            (self.brain.clone(), self.registry.clone(), self.event_logs.clone());
+        let (tasks_lock, stopping) = (Arc::clone(&self.transfers.tasks_lock), self.stopping.clone());
         // Runs in a task of its own, even if the caller is gone: no turn may begin before it is done.
-        let taking_over = self.tracker.spawn(async move {
-            let _alone = tasks.write_owned().await;
+        let applying = self.tracker.spawn(async move {
+            let _exclusive = tasks_lock.write_owned().await;
             if stopping.is_cancelled() {
                 return Err(AgentError::Stopping);
             }
-            if mode == ImportMode::Replace && running.lock().any_open() {
+            if mode == ImportMode::Replace && registry.lock().any_open() {
                 return Err(AgentError::TurnsInProgress);
             }
             let counts = brain.apply_import(staged, mode, outputs).await?;
             // The event logs still describe the tasks before the import.
-            channels.remove_idle();
-            drop(place);
+            event_logs.remove_idle();
+            drop(permit);
             Ok(Imported { status: ImportedStatus::Imported, mode, counts })
         });
-        let imported = taking_over.await.unwrap_or(Err(AgentError::Stopping))?;
+        let imported = applying.await.unwrap_or(Err(AgentError::Stopping))?;
         if mode == ImportMode::Replace {
             self.erase().await;
         }
@@ -200,16 +202,16 @@ impl SlowClientGuard {
     }
 }
 
-fn try_acquire(places: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, AgentError> {
-    Arc::clone(places).try_acquire_owned().map_err(|_| AgentError::TooManyTransfers)
+fn try_acquire(permits: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, AgentError> {
+    Arc::clone(permits).try_acquire_owned().map_err(|_| AgentError::TooManyTransfers)
 }
 
 /// Writes the export of a brain to its end, or sends the error that cut it short.
-fn write_export(brain: &Brain, mut pieces: ChunkWriter) {
-    let written = brain.export(&mut pieces).and_then(|()| Ok(pieces.flush()?));
+fn write_export(brain: &Brain, mut writer: ChunkWriter) {
+    let written = brain.export(&mut writer).and_then(|()| Ok(writer.flush()?));
     if let Err(error) = written {
         // A client that has left does not receive the error.
-        let _ = pieces.send(Err(error));
+        let _ = writer.send(Err(error));
     }
 }
 
@@ -224,11 +226,11 @@ struct ChunkWriter {
 }
 
 impl ChunkWriter {
-    fn send(&mut self, piece: Result<Bytes, ExportError>) -> io::Result<()> {
-        let (began, bytes) = (Instant::now(), piece.as_ref().map_or(0, Bytes::len));
+    fn send(&mut self, chunk: Result<Bytes, ExportError>) -> io::Result<()> {
+        let (started, bytes) = (Instant::now(), chunk.as_ref().map_or(0, Bytes::len));
         let sent =
-            self.runtime.block_on(async { timeout(self.chunk_timeout, self.sender.send(piece)).await });
-        if self.slow_client.is_too_slow(began.elapsed(), bytes) {
+            self.runtime.block_on(async { timeout(self.chunk_timeout, self.sender.send(chunk)).await });
+        if self.slow_client.is_too_slow(started.elapsed(), bytes) {
             return Err(io::ErrorKind::TimedOut.into());
         }
         match sent {
@@ -241,21 +243,21 @@ impl ChunkWriter {
 
 impl Write for ChunkWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let room = CHUNK_BYTES - self.buffer.len().min(CHUNK_BYTES);
-        let taken = bytes.get(..room.min(bytes.len())).unwrap_or_default();
-        self.buffer.extend_from_slice(taken);
+        let capacity = CHUNK_BYTES - self.buffer.len().min(CHUNK_BYTES);
+        let accepted = bytes.get(..capacity.min(bytes.len())).unwrap_or_default();
+        self.buffer.extend_from_slice(accepted);
         if self.buffer.len() >= CHUNK_BYTES {
             self.flush()?;
         }
-        Ok(taken.len())
+        Ok(accepted.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         if self.buffer.is_empty() {
             return Ok(());
         }
-        let piece = std::mem::take(&mut self.buffer);
-        self.send(Ok(piece.freeze()))
+        let chunk = std::mem::take(&mut self.buffer);
+        self.send(Ok(chunk.freeze()))
     }
 }
 
@@ -266,23 +268,23 @@ async fn forward_chunks<E: std::fmt::Display>(
     sender: mpsc::Sender<Result<Bytes, io::Error>>,
 ) {
     let mut document = std::pin::pin!(document);
-    let (mut refused, mut waited) = (0, SlowClientGuard::default());
+    let (mut drained, mut slow_client) = (0, SlowClientGuard::default());
     loop {
-        let began = Instant::now();
-        let piece = match timeout(STALL_TIMEOUT, document.next()).await {
+        let started = Instant::now();
+        let chunk = match timeout(STALL_TIMEOUT, document.next()).await {
             Ok(None) => return,
-            Ok(Some(Ok(piece))) if waited.is_too_slow(began.elapsed(), piece.len()) => {
-                Err(io::Error::new(io::ErrorKind::TimedOut, "it came too slowly"))
+            Ok(Some(Ok(chunk))) if slow_client.is_too_slow(started.elapsed(), chunk.len()) => {
+                Err(io::Error::new(io::ErrorKind::TimedOut, "it arrived too slowly"))
             }
-            Ok(Some(Ok(piece))) => Ok(piece),
+            Ok(Some(Ok(chunk))) => Ok(chunk),
             Ok(Some(Err(error))) => Err(io::Error::other(error.to_string())),
-            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "nothing more came of it for 30 s")),
+            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "no data arrived for 30 s")),
         };
-        let (is_last, bytes) = (piece.is_err(), piece.as_ref().map_or(0, Bytes::len));
-        if refused > 0 || sender.send(piece).await.is_err() {
-            refused += bytes.max(1);
+        let (is_last, bytes) = (chunk.is_err(), chunk.as_ref().map_or(0, Bytes::len));
+        if drained > 0 || sender.send(chunk).await.is_err() {
+            drained += bytes.max(1);
         }
-        if is_last || refused > MAX_DRAINED_BYTES {
+        if is_last || drained > MAX_DRAINED_BYTES {
             return;
         }
     }
@@ -299,8 +301,8 @@ struct RecordMemory {
 
 impl RecordMemory {
     fn new(budget: MemoryBudget) -> Self {
-        let record = budget.growing_reservation(MemoryUse::Requests);
-        Self { budget, runtime: Handle::current(), reservation: record, bytes: 0 }
+        let reservation = budget.growing_reservation(MemoryUse::Requests);
+        Self { budget, runtime: Handle::current(), reservation, bytes: 0 }
     }
 
     /// Waits until a record of that many bytes may be held in memory. Blocks.
@@ -310,9 +312,9 @@ impl RecordMemory {
             self.reservation = self.budget.growing_reservation(MemoryUse::Requests);
         }
         self.bytes = bytes;
-        let in_all =
+        let total =
             if bytes > MAX_UNCOUNTED_BYTES { bytes.saturating_mul(RECORD_MEMORY_FACTOR) } else { bytes };
-        self.runtime.block_on(self.reservation.grow_to(in_all))
+        self.runtime.block_on(self.reservation.grow_to(total))
     }
 }
 
@@ -326,7 +328,7 @@ impl Read for ChunkReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.chunk.is_empty() {
             match self.chunks.blocking_recv() {
-                Some(piece) => self.chunk = piece?,
+                Some(chunk) => self.chunk = chunk?,
                 None => return Ok(0),
             }
         }
@@ -363,7 +365,7 @@ mod tests {
 
     use super::super::harness::AgentHarness;
     use super::*;
-    use crate::testing::with_deadline;
+    use testkit::with_deadline;
 
     #[tokio::test]
     async fn an_export_that_nobody_takes_is_broken_off_before_its_end() {
@@ -380,8 +382,8 @@ mod tests {
             json!({"version": 1, "knowledge": (0..50).map(record).collect::<Vec<_>>()}).to_string();
         let staged = brain.stage_import(document.as_bytes(), |_| Ok(())).unwrap();
         with_deadline(brain.apply_import(staged, ImportMode::Merge, Vec::new())).await.unwrap();
-        let (sender, mut pieces) = mpsc::channel(1);
-        let (runtime, patience) = (Handle::current(), Duration::from_millis(50));
+        let (sender, mut chunks) = mpsc::channel(1);
+        let (runtime, chunk_timeout) = (Handle::current(), Duration::from_millis(50));
         let writing = tokio::task::spawn_blocking(move || {
             write_export(
                 &brain,
@@ -389,33 +391,33 @@ mod tests {
                     buffer: BytesMut::new(),
                     sender,
                     runtime,
-                    chunk_timeout: patience,
+                    chunk_timeout,
                     slow_client: SlowClientGuard::default(),
                 },
             );
         });
         with_deadline(writing).await.unwrap();
         let mut document = Vec::new();
-        while let Some(Ok(piece)) = pieces.recv().await {
-            document.extend_from_slice(&piece);
+        while let Some(Ok(chunk)) = chunks.recv().await {
+            document.extend_from_slice(&chunk);
         }
         assert!(!document.is_empty() && serde_json::from_slice::<serde_json::Value>(&document).is_err());
     }
 
     #[tokio::test]
     async fn a_large_record_of_an_import_waits_for_its_memory() {
-        let rig = AgentHarness::new(Wire::AnthropicMessages).await;
-        let memory = &rig.agent.services.memory_budget;
+        let harness = AgentHarness::new(Wire::AnthropicMessages).await;
+        let memory = &harness.agent.services.memory_budget;
         let all = memory.reserve(MemoryUse::Requests, usize::MAX).await.unwrap();
-        let mut beyond = memory.growing_reservation(MemoryUse::Requests);
-        beyond.grow_to(2 * MAX_UNCOUNTED_BYTES).await.unwrap();
+        let mut more = memory.growing_reservation(MemoryUse::Requests);
+        more.grow_to(2 * MAX_UNCOUNTED_BYTES).await.unwrap();
         let document =
             json!({"version": 1, "of_the_future": "x".repeat(2 * MAX_UNCOUNTED_BYTES)}).to_string();
-        let pieces = futures::stream::iter([Ok::<_, io::Error>(Bytes::from(document))]);
-        let mut import = Box::pin(rig.agent.import(ImportMode::Merge, pieces));
+        let chunks = futures::stream::iter([Ok::<_, io::Error>(Bytes::from(document))]);
+        let mut import = Box::pin(harness.agent.import(ImportMode::Merge, chunks));
         // With free memory it would complete at once.
         assert!(timeout(Duration::from_millis(300), &mut import).await.is_err());
-        drop((all, beyond));
+        drop((all, more));
         with_deadline(import).await.unwrap();
     }
 }

@@ -4,8 +4,8 @@ use api::MessageId;
 use api::event::Usage;
 
 use super::loop_detector::LoopDetector;
-use crate::llm::{Answer, TokenUsage};
-use crate::store::steps::{TurnBase, TurnOptions};
+use llm::{Answer, TokenUsage};
+use store::steps::{TurnBase, TurnOptions};
 
 /// The current turn.
 #[derive(Debug)]
@@ -51,11 +51,11 @@ impl TurnUsage {
         usage
     }
 
-    /// Adds the usage of another call. `told` says whether it is sent to clients with that call.
-    pub(super) fn add(&mut self, model: &str, tokens: TokenUsage, cost_usd: Option<f64>, told: bool) {
+    /// Adds the usage of another call. `sent` is whether clients receive it with that call.
+    pub(super) fn add(&mut self, model: &str, tokens: TokenUsage, cost_usd: Option<f64>, sent: bool) {
         self.usage = self.after_call(model, tokens, cost_usd);
         self.unpriced |= cost_usd.is_none();
-        self.unsent = !told;
+        self.unsent = !sent;
     }
 }
 

@@ -3,10 +3,10 @@
 use api::event::{Event, Failure, FailureCode, Lifecycle, ToolResult};
 use api::{CallId, MessageId};
 
-use crate::event_log::{Commit, Recorder};
-use crate::llm::{ModelError, ModelErrorKind};
-use crate::store::WriteError;
-use crate::store::steps::{PartialAnswer, Step, TurnOutcome};
+use llm::{ModelError, ModelErrorKind};
+use store::WriteError;
+use store::event_log::{Commit, Recorder};
+use store::steps::{PartialAnswer, Step, TurnOutcome};
 
 /// Ends a turn with `failure`. After the events in `before`, the last two events report that it errored and
 /// why.
@@ -17,11 +17,11 @@ pub(super) async fn commit_failure(
     failure: Failure,
 ) -> Result<(), WriteError> {
     // The provider's message is in the journal only; it may quote the user.
-    tracing::warn!(turn.id = %recorder.turn_id(), code = ?failure.code, "A turn failed.");
+    tracing::warn!(turn_id = %recorder.turn_id(), code = ?failure.code, "A turn failed.");
     let outcome = TurnOutcome::Errored { failure: failure.clone() };
     let errored = Event::ThreadLifecycle(Lifecycle::Errored { message_id });
-    let record = Commit::new().step(Step::Ended { outcome }).events(before);
-    recorder.commit(record.event(errored).event(Event::Error(failure))).await
+    let commit = Commit::new().step(Step::Ended { outcome }).events(before);
+    recorder.commit(commit.event(errored).event(Event::Error(failure))).await
 }
 
 /// The result event of a call whose outcome will never be known.

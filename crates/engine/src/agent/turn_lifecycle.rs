@@ -17,9 +17,9 @@ use super::thread::{NextAction, Thread};
 use super::thread_loader::{self, LoadError};
 use super::turn_registry::{Inbox, Registration};
 use super::{AgentSnapshot, Services, turn_end};
-use crate::event_log::{Commit, Recorder};
-use crate::fault_injection::{self, Mutation};
-use crate::store::{Brain, OpenTurn, WriteError};
+use fault_injection::{self, Mutation};
+use store::event_log::{Commit, Recorder};
+use store::{Brain, OpenTurn, WriteError};
 
 /// The number of starts of the engine that may resume a turn without progress.
 const RESUME_LIMIT: u32 = 8;
@@ -89,11 +89,11 @@ impl TurnContext {
     /// The time left for the user's answer. Changes of the wall clock do not affect it.
     pub(super) fn hitl_time_left(&self) -> Duration {
         let now = self.services.clock.monotonic();
-        self.hitl_deadline.map_or(self.services.hitl_ttl, |until| until.saturating_sub(now))
+        self.hitl_deadline.map_or(self.services.hitl_ttl, |deadline| deadline.saturating_sub(now))
     }
 
-    fn set_hitl_deadline(&mut self, patience: Duration) {
-        self.hitl_deadline = Some(self.services.clock.monotonic().saturating_add(patience));
+    fn set_hitl_deadline(&mut self, time_left: Duration) {
+        self.hitl_deadline = Some(self.services.clock.monotonic().saturating_add(time_left));
     }
 
     /// Runs a turn that was just opened. `thread` is its conversation if that has been loaded.
@@ -106,7 +106,7 @@ impl TurnContext {
             None => self
                 .load()
                 .await
-                .map_or_else(TurnState::StoreUnavailable, |run| TurnState::Active(Box::new(run))),
+                .map_or_else(TurnState::StoreUnavailable, |turn| TurnState::Active(Box::new(turn))),
         };
         run_to_end(state).await;
     }
@@ -140,35 +140,35 @@ impl TurnContext {
         }
         match self.load_with_starts(turn.starts + 1).await {
             // The turn only waits for its user, and no number of starts ends that.
-            Ok(run) if matches!(run.thread.next_action(), NextAction::AwaitHuman(_)) => {
-                match run.context.recorder.commit(Commit::new().reset_start_count()).await {
-                    Ok(()) => TurnState::AwaitingHuman(run.context.await_human()),
-                    Err(error) => run.context.store_unavailable(&error),
+            Ok(active) if matches!(active.thread.next_action(), NextAction::AwaitHuman(_)) => {
+                match active.context.recorder.commit(Commit::new().reset_start_count()).await {
+                    Ok(()) => TurnState::AwaitingHuman(active.context.await_human()),
+                    Err(error) => active.context.store_unavailable(&error),
                 }
             }
-            Ok(run) => run.emit_resumed().await,
-            Err(store_retries) => TurnState::StoreUnavailable(store_retries),
+            Ok(active) => active.emit_resumed().await,
+            Err(context) => TurnState::StoreUnavailable(context),
         }
     }
 
     /// Ends a turn that keeps killing the engine or never makes progress. Its journal is not read.
     async fn fail_at_resume_limit(self) -> TurnState {
         let message =
-            format!("{RESUME_LIMIT} starts of the engine took this turn up and none got on with it");
+            format!("{RESUME_LIMIT} starts of the engine resumed this turn, and none made progress");
         self.fail_without_journal(Failure { code: FailureCode::ResumeLimit, message, retryable: false }).await
     }
 
     /// Ends a turn without reading its journal.
     async fn fail_without_journal(self, failure: Failure) -> TurnState {
         let (task, turn_id) = (self.recorder.event_log().task(), self.turn_id());
-        let told = move |brain: &Brain| {
+        let closing_events = move |brain: &Brain| {
             let open = brain.block_counts(task, turn_id)?.open_block();
             let calls = brain.open_calls(task, turn_id)?;
             let results =
                 calls.into_iter().map(|(call_id, tool)| turn_end::unknown_outcome_event(call_id, tool));
-            Ok::<Vec<Event>, rusqlite::Error>(open.map(block_stop).into_iter().chain(results).collect())
+            Ok::<Vec<Event>, store::StoreError>(open.map(block_stop).into_iter().chain(results).collect())
         };
-        let before = self.brain.run_blocking(told).await.and_then(Result::ok).unwrap_or_default();
+        let before = self.brain.run_blocking(closing_events).await.and_then(Result::ok).unwrap_or_default();
         match turn_end::commit_failure(&self.recorder, self.message_id, before, failure).await {
             Ok(()) => TurnState::Ended,
             Err(error) => self.store_unavailable(&error),
@@ -177,15 +177,15 @@ impl TurnContext {
 
     /// Leaves the turn open because the brain could not be written.
     pub(super) fn store_unavailable(self, error: &WriteError) -> TurnState {
-        tracing::error!(%error, turn.id = %self.turn_id(), "A turn waits until the brain can be written again.");
+        tracing::error!(%error, turn_id = %self.turn_id(), "A turn is waiting until the brain can be written again.");
         TurnState::StoreUnavailable(self)
     }
 
     /// Waits until the brain is available again and continues from what is stored. Meanwhile the turn refuses
     /// commands, since none could be recorded.
     async fn recover(mut self) -> TurnState {
-        let (first, longest_prefix) = STORE_RETRY_DELAY;
-        let pause = first.saturating_mul(1 << self.store_retries.min(5)).min(longest_prefix);
+        let (first, max_pause) = STORE_RETRY_DELAY;
+        let pause = first.saturating_mul(1 << self.store_retries.min(5)).min(max_pause);
         if !self.wait_for_store(pause).await {
             return TurnState::Ended;
         }
@@ -195,10 +195,10 @@ impl TurnContext {
             return self.fail_without_journal(turn_end::internal_failure()).await;
         }
         match self.load().await {
-            Ok(run) => run.emit_resumed().await,
-            Err(mut life) => {
-                life.store_retries += 1;
-                TurnState::StoreUnavailable(life)
+            Ok(turn) => turn.emit_resumed().await,
+            Err(mut context) => {
+                context.store_retries += 1;
+                TurnState::StoreUnavailable(context)
             }
         }
     }
@@ -206,13 +206,13 @@ impl TurnContext {
     /// Waits and refuses commands. Returns `false` if the engine is stopping.
     async fn wait_for_store(&mut self, pause: Duration) -> bool {
         let clock = self.services.clock.clone();
-        let mut over = clock.sleep(pause);
+        let mut sleep = clock.sleep(pause);
         loop {
             tokio::select! {
                 biased;
                 () = self.stopping.cancelled() => return false,
                 Some(command) = self.inbox.recv() => command.refuse(),
-                () = &mut over => return true,
+                () = &mut sleep => return true,
             }
         }
     }
@@ -232,23 +232,21 @@ impl TurnContext {
             // Events after the last recorded step belong to a model call that is repeated.
             let events = brain.all_events_after(task, thread.turn().last_step_ts())?;
             // Only one model step runs at a time: the turn's own or a sub-agent's.
-            let of_agent = events.iter().any(|event| matches!(event, Event::AgentEvent(_)));
-            let telling = StreamReconciler::from_events(events);
+            let sent_by_sub_agent = events.iter().any(|event| matches!(event, Event::AgentEvent(_)));
+            let reconciler = StreamReconciler::from_events(events);
             let counts = brain.block_counts(task, turn_id)?;
-            Ok::<_, LoadError>((thread, telling, counts, of_agent))
+            Ok::<_, LoadError>((thread, reconciler, counts, sent_by_sub_agent))
         };
         match self.brain.run_blocking(read).await {
-            Some(Ok((thread, telling, counts, of_agent))) => {
-                let open = telling.open_block();
-                self.blocks = Blocks::after(counts.started, open.filter(|_| !of_agent));
-                self.sub_agent_blocks = Blocks::after(counts.agents_started, open.filter(|_| of_agent));
-                Ok(ActiveTurn {
-                    sent_by_sub_agent: of_agent,
-                    ..ActiveTurn::new(self, thread, telling, starts)
-                })
+            Some(Ok((thread, reconciler, counts, sent_by_sub_agent))) => {
+                let open = reconciler.open_block();
+                self.blocks = Blocks::after(counts.started, open.filter(|_| !sent_by_sub_agent));
+                self.sub_agent_blocks =
+                    Blocks::after(counts.agents_started, open.filter(|_| sent_by_sub_agent));
+                Ok(ActiveTurn { sent_by_sub_agent, ..ActiveTurn::new(self, thread, reconciler, starts) })
             }
             Some(Err(error)) => {
-                tracing::error!(%error, turn.id = %turn_id, "A turn's journal could not be read.");
+                tracing::error!(%error, %turn_id, "A turn's journal could not be read.");
                 Err(self)
             }
             // The runtime is shutting down.
@@ -280,9 +278,9 @@ impl ActiveTurn {
 async fn run_to_end(mut state: TurnState) {
     loop {
         state = match state {
-            TurnState::Active(run) => run.run().await,
-            TurnState::AwaitingHuman(resting) => resting.wait().await,
-            TurnState::StoreUnavailable(life) => life.recover().await,
+            TurnState::Active(turn) => turn.run().await,
+            TurnState::AwaitingHuman(awaiting) => awaiting.wait().await,
+            TurnState::StoreUnavailable(context) => context.recover().await,
             TurnState::Ended => break,
         };
     }

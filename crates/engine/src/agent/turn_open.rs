@@ -12,9 +12,9 @@ use super::skills_note::SkillsNote;
 use super::thread::Thread;
 use super::turn_lifecycle::TurnContext;
 use super::{AgentError, thread_loader};
-use crate::event_log::{Commit, Recorder};
-use crate::store::steps::{Opened, Step, TurnBase};
-use crate::store::{Brain, IdempotencyKey, NewTurn, Rewind, TaskRow};
+use store::event_log::{Commit, Recorder};
+use store::steps::{Opened, Step, TurnBase};
+use store::{Brain, IdempotencyKey, NewTurn, Rewind, TaskRow};
 
 /// The conversation before a turn.
 pub(super) enum PriorThread {
@@ -32,7 +32,7 @@ impl PriorThread {
                 let loaded = thread_loader::load_branch(brain, task, TurnBase::End);
                 loaded.map_or(Self::NotLoaded, |branch| Self::Loaded(Box::new(branch)))
             }
-            read @ Self::Loaded(_) => read,
+            loaded @ Self::Loaded(_) => loaded,
         }
     }
 
@@ -57,44 +57,48 @@ pub(super) struct TurnOpening {
 impl TurnOpening {
     /// Opens the turn. Returns its context, and its thread if the conversation could be loaded; otherwise
     /// loading is tried again once the turn is open.
-    pub(super) async fn open(self, life: TurnContext) -> Result<(TurnContext, Option<Thread>), AgentError> {
+    pub(super) async fn open(
+        self,
+        context: TurnContext,
+    ) -> Result<(TurnContext, Option<Thread>), AgentError> {
         let runtime = Handle::current();
         // All in one blocking job that also sends the commit: switching threads for each part takes longer than
         // the work.
-        let brain = life.brain.clone();
+        let brain = context.brain.clone();
         let begun = brain.run_turn_open(move |_| {
-            let (record, opened, before) = self.prepare(&life);
-            let before_it = life.recorder.last_ts();
-            let committing = runtime.block_on(life.recorder.send(record));
+            let (commit, opened, prior) = self.prepare(&context);
+            let last_ts_before = context.recorder.last_ts();
+            let committing = runtime.block_on(context.recorder.send(commit));
             // While the commit is being stored.
-            let thread = before.into_thread(opened, before_it + 1..=life.recorder.last_ts());
-            (life, thread, committing)
+            let thread = prior.into_thread(opened, last_ts_before + 1..=context.recorder.last_ts());
+            (context, thread, committing)
         });
         // `None` if the runtime is shutting down.
-        let (life, thread, committing) = begun.await.ok_or(AgentError::Stopping)?;
+        let (context, thread, committing) = begun.await.ok_or(AgentError::Stopping)?;
         committing?.wait().await?;
-        Ok((life, thread))
+        Ok((context, thread))
     }
 
     /// Prepares the opening commit, with the notes that precede the user's message. Blocks.
-    fn prepare(self, life: &TurnContext) -> (Commit, Opened, PriorThread) {
-        let Self { idempotency_key: request, mut opened, rewind: cut, prior: before } = self;
-        let (brain, task) = (&life.brain, life.recorder.event_log().task());
+    fn prepare(self, context: &TurnContext) -> (Commit, Opened, PriorThread) {
+        let Self { idempotency_key, mut opened, rewind, prior } = self;
+        let (brain, task) = (&context.brain, context.recorder.event_log().task());
         let recalled = Recalled::load(
             brain,
-            RecallBudgets::for_model(&life.services),
+            RecallBudgets::for_model(&context.services),
             task,
             (opened.base, &opened.message),
         );
-        let skills = SkillsNote::load(brain, &life.snapshot, task, opened.base);
+        let skills = SkillsNote::load(brain, &context.snapshot, task, opened.base);
         opened.notes.extend(recalled.notes());
         opened.notes.extend(skills.text());
-        let before = before.or_load(brain, task);
-        if let PriorThread::Loaded(branch) = &before {
+        let prior = prior.or_load(brain, task);
+        if let PriorThread::Loaded(branch) = &prior {
             opened.notes.extend(branch.memory_note());
         }
-        let record = recalled.add_to_commit(opening_commit(&life.recorder, request, &opened, cut));
-        (skills.add_to_commit(record), opened, before)
+        let commit =
+            recalled.add_to_commit(opening_commit(&context.recorder, idempotency_key, &opened, rewind));
+        (skills.add_to_commit(commit), opened, prior)
     }
 }
 
@@ -103,14 +107,14 @@ pub(super) fn opening_commit(
     recorder: &Recorder,
     request: Option<IdempotencyKey>,
     opened: &Opened,
-    cut: Rewind,
+    rewind: Rewind,
 ) -> Commit {
     let message_id = opened.message_id;
-    let mut record = Commit::new();
-    if cut != Rewind::default() {
-        record = record.rewind(cut);
+    let mut commit = Commit::new();
+    if rewind != Rewind::default() {
+        commit = commit.rewind(rewind);
     }
-    record = record.begin_turn(NewTurn { turn_id: recorder.turn_id(), message_id, request });
+    commit = commit.begin_turn(NewTurn { turn_id: recorder.turn_id(), message_id, request });
     let started = Event::ThreadLifecycle(Lifecycle::Started { message_id });
-    record.attachments(&opened.media).step(Step::Opened(opened.clone())).event(started)
+    commit.attachments(&opened.media).step(Step::Opened(opened.clone())).event(started)
 }

@@ -17,8 +17,8 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use super::AgentError;
 use super::direct_calls::MAX_DIRECT_CALLS;
 use super::hitl::HitlResponse;
-use crate::event_log::{Recorder, TaskEventLog};
-use crate::store::{IdempotencyKey, WriteError};
+use store::event_log::{Recorder, TaskEventLog};
+use store::{IdempotencyKey, WriteError};
 
 /// The number of commands that may be queued for a turn. Each comes from one user.
 const COMMAND_QUEUE_CAPACITY: usize = 32;
@@ -38,7 +38,7 @@ pub(super) enum Command {
 impl Command {
     /// Refuses the command because the brain cannot be written.
     pub(super) fn refuse(self) {
-        let reason: Arc<str> = "it could not be, and is being tried".into();
+        let reason: Arc<str> = "the last write failed and is being retried".into();
         self.refuse_with(|| AgentError::Write(WriteError { reason: Arc::clone(&reason) }));
     }
 
@@ -81,9 +81,9 @@ type BusyCount = Arc<AtomicUsize>;
 pub(super) struct BusyGuard(BusyCount);
 
 impl BusyGuard {
-    fn new(work: &BusyCount) -> Self {
-        work.fetch_add(1, Ordering::AcqRel);
-        Self(Arc::clone(work))
+    fn new(count: &BusyCount) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(count))
     }
 }
 
@@ -133,10 +133,10 @@ impl RegistryState {
 
     /// The number of active turns, without those that wait for the user and those whose end clients have seen.
     pub(super) fn active_count(&self) -> usize {
-        let at_work = |handle: &&TurnHandle| {
+        let is_active = |handle: &&TurnHandle| {
             handle.busy_count.load(Ordering::Acquire) > 0 && handle.event_log.is_running(handle.turn_id)
         };
-        self.turns.values().filter(at_work).count()
+        self.turns.values().filter(is_active).count()
     }
 
     /// Refuses turns, learning batches and direct calls from `now` on, unless one is active. Returns whether
@@ -181,7 +181,7 @@ impl RegistryState {
     /// Returns an error if no turn may begin or resume.
     pub(super) fn admit(&self, now: Duration) -> Result<(), AgentError> {
         match self.quiesced_until {
-            Some(until) if now < until => Err(AgentError::Quiesced),
+            Some(deadline) if now < deadline => Err(AgentError::Quiesced),
             _ => Ok(()),
         }
     }
@@ -212,8 +212,8 @@ impl Registration {
 
     /// Marks the turn as active, even if it only ends.
     pub(super) fn mark_busy(&mut self) {
-        let work = &self.busy_count;
-        self.busy_guard.get_or_insert_with(|| BusyGuard::new(work));
+        let count = &self.busy_count;
+        self.busy_guard.get_or_insert_with(|| BusyGuard::new(count));
     }
 }
 
@@ -226,15 +226,15 @@ impl TurnRegistry {
     /// Waits until no turn is active.
     pub(super) async fn wait_idle(&self) {
         loop {
-            let calm = Arc::clone(&self.lock().idle_notify);
-            let told = calm.notified();
-            tokio::pin!(told);
+            let notify = Arc::clone(&self.lock().idle_notify);
+            let notified = notify.notified();
+            tokio::pin!(notified);
             // Registered before the count is read, so that an end in between is not missed.
-            told.as_mut().enable();
+            notified.as_mut().enable();
             if self.lock().active_count() == 0 {
                 return;
             }
-            told.await;
+            notified.await;
         }
     }
 
@@ -243,36 +243,26 @@ impl TurnRegistry {
         &self,
         turns: &mut RegistryGuard<'_>,
         recorder: &Recorder,
-        request: Option<IdempotencyKey>,
-        after: i64,
+        idempotency_key: Option<IdempotencyKey>,
+        events_after: i64,
     ) -> (Registration, Inbox) {
-        let (channel, turn_id) = (Arc::clone(recorder.event_log()), recorder.turn_id());
-        let task_id = channel.task_id().clone();
+        let (event_log, turn_id) = (Arc::clone(recorder.event_log()), recorder.turn_id());
+        let task_id = event_log.task_id().clone();
         let (commands, inbox) = mpsc::channel(COMMAND_QUEUE_CAPACITY);
         let (opened, receiver) = watch::channel(false);
-        let work = BusyCount::default();
-        let at_work = Some(BusyGuard::new(&work));
+        let busy_count = BusyCount::default();
+        let busy_guard = Some(BusyGuard::new(&busy_count));
         let handle = TurnHandle {
             turn_id,
-            idempotency_key: request,
-            events_after: after,
+            idempotency_key,
+            events_after,
             opened: receiver,
-            event_log: channel,
-            busy_count: Arc::clone(&work),
+            event_log,
+            busy_count: Arc::clone(&busy_count),
             commands,
         };
         turns.turns.insert(task_id.clone(), handle);
-        (
-            Registration {
-                registry: self.clone(),
-                task_id,
-                turn_id,
-                opened,
-                busy_count: work,
-                busy_guard: at_work,
-            },
-            inbox,
-        )
+        (Registration { registry: self.clone(), task_id, turn_id, opened, busy_count, busy_guard }, inbox)
     }
 
     /// Sends a command to the turn of `task_id` and waits for the outcome.
@@ -293,8 +283,8 @@ impl TurnRegistry {
         response: HitlResponse,
         now: Duration,
     ) -> Result<HitlId, AgentError> {
-        let (commands, at_work) = self.begin_respond(task_id, now)?;
-        send_command(commands, |reply| Command::Respond(response, reply, at_work)).await
+        let (commands, busy_guard) = self.begin_respond(task_id, now)?;
+        send_command(commands, |reply| Command::Respond(response, reply, busy_guard)).await
     }
 
     /// The command channel of a turn that will continue, and a guard that counts it as active.

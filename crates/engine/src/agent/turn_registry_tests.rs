@@ -5,9 +5,9 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
-use crate::event_log::EventLogs;
-use crate::store::Brain;
-use crate::testing::{SkippingClock, task_id};
+use store::Brain;
+use store::event_log::EventLogs;
+use testkit::{SkippingClock, task_id};
 
 const TASKS: usize = 3;
 
@@ -70,7 +70,7 @@ impl Turn {
 
 struct ReferenceModel {
     registry: TurnRegistry,
-    channels: EventLogs,
+    event_logs: EventLogs,
     turns: [Option<Turn>; TASKS],
     is_learning: bool,
     now: Duration,
@@ -84,7 +84,7 @@ impl ReferenceModel {
         let brain = Brain::open(&folder.path().join("brain.sqlite")).unwrap();
         Self {
             registry: TurnRegistry::default(),
-            channels: EventLogs::new(brain, Arc::new(SkippingClock::new())),
+            event_logs: EventLogs::new(brain, Arc::new(SkippingClock::new())),
             turns: [const { None }; TASKS],
             is_learning: false,
             now: Duration::from_secs(1_000),
@@ -105,8 +105,8 @@ impl ReferenceModel {
         self.turns.iter().flatten().filter(|turn| turn.is_active()).count()
     }
 
-    fn apply(&mut self, act: &Action) {
-        match *act {
+    fn apply(&mut self, action: &Action) {
+        match *action {
             Action::Begin(task) => self.begin(task),
             Action::Answer(task) => self.answer(task),
             Action::AwaitHuman(task) => {
@@ -134,9 +134,9 @@ impl ReferenceModel {
             }
             Action::Forget(task) => self.turns[task] = None,
             Action::BeginLearning => {
-                let begun = self.registry.lock().begin_learning(self.now);
-                assert_eq!(begun.is_err(), self.is_quiesced());
-                self.is_learning |= begun.is_ok();
+                let result = self.registry.lock().begin_learning(self.now);
+                assert_eq!(result.is_err(), self.is_quiesced());
+                self.is_learning |= result.is_ok();
             }
             Action::EndLearning => {
                 self.registry.lock().end_learning();
@@ -162,15 +162,15 @@ impl ReferenceModel {
         if self.turns[task].as_ref().is_some_and(|turn| turn.recorder.is_some()) {
             return;
         }
-        let mut turns = self.registry.lock();
-        let admitted = turns.admit(self.now);
+        let mut locked = self.registry.lock();
+        let admitted = locked.admit(self.now);
         assert_eq!(matches!(admitted, Err(AgentError::Quiesced)), self.is_quiesced());
         if admitted.is_err() {
             return;
         }
-        let recorder = self.channels.open(&Self::name(task)).unwrap().begin_turn(TurnId::new()).unwrap();
-        let (registration, inbox) = self.registry.register(&mut turns, &recorder, None, 0);
-        drop(turns);
+        let recorder = self.event_logs.open(&Self::name(task)).unwrap().begin_turn(TurnId::new()).unwrap();
+        let (registration, inbox) = self.registry.register(&mut locked, &recorder, None, 0);
+        drop(locked);
         // A turn whose end clients have seen is replaced only now.
         self.turns[task] = Some(Turn {
             registration,
@@ -187,9 +187,9 @@ impl ReferenceModel {
         match (&mut self.turns[task], begin_respond) {
             (None, Err(AgentError::NotRunning)) => {}
             (Some(_), Err(AgentError::Quiesced)) => assert!(quiesced),
-            (Some(turn), Ok((_, at_work))) => {
+            (Some(turn), Ok((_, guard))) => {
                 assert!(!quiesced);
-                turn.answers.push(at_work);
+                turn.answers.push(guard);
             }
             (turn, outcome) => panic!("{}: {:?}", turn.is_some(), outcome.map(drop)),
         }
@@ -201,25 +201,25 @@ proptest! {
 
     #[test]
     fn the_engine_knows_what_is_at_work_and_quiesces_only_where_nothing_is(
-        acts in prop::collection::vec(action(), 1..120),
+        actions in prop::collection::vec(action(), 1..120),
     ) {
-        let mut world = ReferenceModel::new();
-        for (number, act) in acts.iter().enumerate() {
-            world.apply(act);
-            prop_assert_eq!(world.registry.lock().active_count(), world.active_count(), "after {:?}", &acts[..=number]);
+        let mut model = ReferenceModel::new();
+        for (number, action) in actions.iter().enumerate() {
+            model.apply(action);
+            prop_assert_eq!(model.registry.lock().active_count(), model.active_count(), "after {:?}", &actions[..=number]);
         }
     }
 }
 
 #[test]
 fn it_lapses_after_a_minute_and_asking_again_begins_a_new_one() {
-    let running = TurnRegistry::default();
-    let at = Duration::from_millis;
-    assert!(running.lock().quiesce(at(5_000)));
-    assert!(running.lock().admit(at(64_999)).is_err());
-    assert!(running.lock().admit(at(65_000)).is_ok());
-    assert!(running.lock().quiesce(at(6_000)));
-    assert!(running.lock().admit(at(65_999)).is_err());
-    running.lock().lift_quiesce();
-    assert!(running.lock().admit(at(6_000)).is_ok());
+    let registry = TurnRegistry::default();
+    let ms = Duration::from_millis;
+    assert!(registry.lock().quiesce(ms(5_000)));
+    assert!(registry.lock().admit(ms(64_999)).is_err());
+    assert!(registry.lock().admit(ms(65_000)).is_ok());
+    assert!(registry.lock().quiesce(ms(6_000)));
+    assert!(registry.lock().admit(ms(65_999)).is_err());
+    registry.lock().lift_quiesce();
+    assert!(registry.lock().admit(ms(6_000)).is_ok());
 }

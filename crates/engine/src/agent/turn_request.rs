@@ -8,9 +8,9 @@ use sha2::{Digest as _, Sha256};
 
 use super::AgentError;
 use super::branch::{Branch, BranchPointError};
-use crate::llm::{ChatModel, Content, Media, estimate};
-use crate::store::steps::{Opened, TurnBase, TurnOptions};
-use crate::store::{IdempotencyKey, Rewind};
+use llm::{ChatModel, Content, Media, estimate};
+use store::steps::{Opened, TurnBase, TurnOptions};
+use store::{IdempotencyKey, Rewind};
 
 /// The most model calls of a turn if the request sets no limit.
 const DEFAULT_MAX_TURNS: u64 = 50;
@@ -36,8 +36,8 @@ impl TurnRequest {
     /// Validates a request. `model` tells whether it supports the attachments.
     pub(super) fn parse(request: Execute, model: Option<&dyn ChatModel>) -> Result<Self, AgentError> {
         let invalid = |message: &str| Err(AgentError::Invalid(message.to_owned()));
-        let named = request.client_request_id.as_ref().map(|id| idempotency_key(id, &request));
-        let start = match (request.edit_message_id, request.retry_message_id) {
+        let idempotency_key = request.client_request_id.as_ref().map(|id| idempotency_key(id, &request));
+        let start_from = match (request.edit_message_id, request.retry_message_id) {
             (Some(_), Some(_)) => {
                 return invalid("`edit_message_id`, `retry_message_id`: only one of them can be given");
             }
@@ -45,7 +45,7 @@ impl TurnRequest {
             (None, Some(id)) => StartFrom::Retry(id),
             (None, None) => StartFrom::End,
         };
-        if let StartFrom::Retry(_) = start {
+        if let StartFrom::Retry(_) = start_from {
             if !request.media.is_empty() {
                 return invalid("`media`: cannot be given with `retry_message_id`, which adds no message");
             }
@@ -57,8 +57,8 @@ impl TurnRequest {
             request.max_turns.and_then(|max| u64::try_from(max.get()).ok()).unwrap_or(DEFAULT_MAX_TURNS);
         Ok(Self {
             task_id: request.task_id,
-            idempotency_key: named,
-            start_from: start,
+            idempotency_key,
+            start_from,
             message: request.message,
             media: parse_attachments("media", request.media, model)?,
             options: TurnOptions {
@@ -76,29 +76,29 @@ impl TurnRequest {
 
     /// The point from which the turn continues; the end if the id is not a valid message id.
     pub(super) fn base(&self) -> TurnBase {
-        let of = |id: &str, base: fn(MessageId) -> TurnBase| id.parse().map_or(TurnBase::End, base);
+        let parse_base = |id: &str, base: fn(MessageId) -> TurnBase| id.parse().map_or(TurnBase::End, base);
         match &self.start_from {
             StartFrom::End => TurnBase::End,
-            StartFrom::Edit(id) => of(id, |message_id| TurnBase::Edit { message_id }),
-            StartFrom::Retry(id) => of(id, |message_id| TurnBase::Retry { message_id }),
+            StartFrom::Edit(id) => parse_base(id, |message_id| TurnBase::Edit { message_id }),
+            StartFrom::Retry(id) => parse_base(id, |message_id| TurnBase::Retry { message_id }),
         }
     }
 
     /// Resolves the request against the conversation: the turn's opening, and what it removes.
     pub(super) fn resolve(
         self,
-        before: Option<&Branch>,
+        prior: Option<&Branch>,
         now: Timestamp,
     ) -> Result<(Opened, Rewind), AgentError> {
-        let Self { start_from: start, message, media, options, .. } = self;
-        let (message_id, message, base, cut) = match start {
+        let Self { start_from, message, media, options, .. } = self;
+        let (message_id, message, base, rewind) = match start_from {
             StartFrom::End => (MessageId::new(), message, TurnBase::End, Rewind::default()),
             StartFrom::Edit(id) => {
                 let edit = |(branch, message_id): (&Branch, MessageId)| {
                     let base = TurnBase::Edit { message_id };
                     Ok((MessageId::new(), message, base, branch.rewind_effects(base)?))
                 };
-                find_message(before, &id).and_then(edit).map_err(|reason| branch_point_error(&id, reason))?
+                find_message(prior, &id).and_then(edit).map_err(|reason| branch_point_error(&id, reason))?
             }
             StartFrom::Retry(id) => {
                 let retry = |(branch, message_id): (&Branch, MessageId)| {
@@ -110,12 +110,12 @@ impl TurnRequest {
                         branch.rewind_effects(base)?,
                     ))
                 };
-                find_message(before, &id).and_then(retry).map_err(|reason| branch_point_error(&id, reason))?
+                find_message(prior, &id).and_then(retry).map_err(|reason| branch_point_error(&id, reason))?
             }
         };
         // A retried answer keeps the notes of its question.
         let notes = if base.is_retry() { Vec::new() } else { vec![sent_at_note(now)] };
-        Ok((Opened { message_id, notes, message, media, options, base }, cut))
+        Ok((Opened { message_id, notes, message, media, options, base }, rewind))
     }
 }
 
@@ -128,10 +128,10 @@ pub(super) fn sent_at_note(now: Timestamp) -> String {
 
 /// Parses the message id given by the caller, together with the conversation.
 fn find_message<'a>(
-    before: Option<&'a Branch>,
+    prior: Option<&'a Branch>,
     id: &str,
 ) -> Result<(&'a Branch, MessageId), BranchPointError> {
-    let branch = before.ok_or(BranchPointError::Unknown)?;
+    let branch = prior.ok_or(BranchPointError::Unknown)?;
     let message_id = id.parse().map_err(|_| BranchPointError::Unknown)?;
     Ok((branch, message_id))
 }
@@ -150,7 +150,7 @@ pub(super) fn parse_attachments(
     model: Option<&dyn ChatModel>,
 ) -> Result<Vec<Content>, AgentError> {
     if blocks.len() > MAX_CONTENT_BLOCKS {
-        return Err(AgentError::Invalid(format!("`{field}`: at most {MAX_CONTENT_BLOCKS} blocks are taken")));
+        return Err(AgentError::Invalid(format!("`{field}`: must have at most {MAX_CONTENT_BLOCKS} blocks")));
     }
     let content = |(number, block)| match block {
         ContentBlock::Text(text) => Ok(Content::Text { text }),
@@ -180,17 +180,17 @@ fn idempotency_key(id: &ClientRequestId, request: &Execute) -> IdempotencyKey {
     let Execute {
         message, media, direct, edit_message_id, retry_message_id, max_turns, super_thinking, ..
     } = request;
-    let mut asked = Sha256::new();
+    let mut hasher = Sha256::new();
     let options = (message, edit_message_id, retry_message_id, direct, max_turns, super_thinking);
     // A tuple of strings and numbers can always be serialized.
-    asked.update(serde_json::to_vec(&options).unwrap_or_default());
+    hasher.update(serde_json::to_vec(&options).unwrap_or_default());
     for block in media {
         match block {
-            ContentBlock::Text(text) => asked.update(Sha256::digest(text)),
-            ContentBlock::Media(media) => asked.update(Sha256::digest(&media.data)),
+            ContentBlock::Text(text) => hasher.update(Sha256::digest(text)),
+            ContentBlock::Media(media) => hasher.update(Sha256::digest(&media.data)),
         }
     }
-    IdempotencyKey { id: id.as_str().to_owned(), hash: hex(&asked.finalize()) }
+    IdempotencyKey { id: id.as_str().to_owned(), hash: hex(&hasher.finalize()) }
 }
 
 /// Truncates an id for an error message.

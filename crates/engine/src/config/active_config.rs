@@ -6,9 +6,9 @@ use std::sync::Arc;
 use serde_json::Value;
 use tokio::sync::Mutex;
 
-use crate::llm::Gateway;
-use crate::llm::config::{CatalogConfig, CatalogKeyPolicy, ConfigSources, NotConfigured, ValidatedConfig};
-use crate::store::{Brain, Setting, WriteError};
+use llm::Gateway;
+use llm::config::{CatalogConfig, CatalogKeyPolicy, ConfigSources, NotConfigured, ValidatedConfig};
+use store::{Brain, Setting, WriteError};
 
 /// Why the configuration was not changed.
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +34,7 @@ struct State {
     /// Null if no model can be used.
     document: Value,
     /// The key policy of the last valid `gateway.json`.
-    trust: CatalogKeyPolicy,
+    key_policy: CatalogKeyPolicy,
 }
 
 impl ActiveConfig {
@@ -43,17 +43,18 @@ impl ActiveConfig {
     ///
     /// # Errors
     /// The brain cannot be read.
-    pub fn open(sources: ConfigSources, brain: &Brain) -> Result<Self, rusqlite::Error> {
-        let (CatalogConfig { config: checked, key_policy: trust }, fault) = match sources.load_catalog() {
+    pub fn open(sources: ConfigSources, brain: &Brain) -> Result<Self, store::StoreError> {
+        let (CatalogConfig { config: from_catalog, key_policy }, fault) = match sources.load_catalog() {
             Ok(catalog) => (catalog, None),
             Err(reason) => {
-                tracing::warn!(%reason, "The catalog's gateway.json is not used.");
+                tracing::warn!(%reason, "The catalog's gateway.json is ignored.");
                 (CatalogConfig::default(), Some(reason))
             }
         };
-        let stored = brain.setting(Setting::Gateway)?.and_then(|text| load_stored(&sources, &trust, &text));
-        let chosen = stored.or(checked).map_or_else(|| sources.load_env(), Ok);
-        let (document, routes) = match chosen {
+        let stored =
+            brain.setting(Setting::Gateway)?.and_then(|text| load_stored(&sources, &key_policy, &text));
+        let selected = stored.or(from_catalog).map_or_else(|| sources.load_env(), Ok);
+        let (document, routes) = match selected {
             Ok(ValidatedConfig { document, routes }) => (document, Ok(routes)),
             Err(reason) => (Value::Null, Err(fault.map_or(reason.clone(), |fault| fault.merge(&reason)))),
         };
@@ -61,7 +62,7 @@ impl ActiveConfig {
             gateway: Arc::new(Gateway::new(routes)),
             sources: Arc::new(sources),
             brain: brain.clone(),
-            state: Mutex::new(State { document, trust }),
+            state: Mutex::new(State { document, key_policy }),
         })
     }
 
@@ -84,10 +85,10 @@ impl ActiveConfig {
         let this = Arc::clone(self);
         run_to_completion(async move {
             let mut state = this.state.lock().await;
-            let checked = this.sources.validate(document, &state.trust)?;
-            let text = checked.document.to_string();
+            let validated = this.sources.validate(document, &state.key_policy)?;
+            let text = validated.document.to_string();
             this.brain.write(move |rows| rows.set_setting(Setting::Gateway, Some(&text))).await?;
-            this.activate(&mut state, checked);
+            this.activate(&mut state, validated);
             Ok(())
         })
         .await
@@ -103,29 +104,35 @@ impl ActiveConfig {
             let mut state = this.state.lock().await;
             let sources = Arc::clone(&this.sources);
             let read = tokio::task::spawn_blocking(move || sources.load());
-            let (checked, trust) = read.await.map_err(|_| stopping_error())??;
+            let (validated, key_policy) = read.await.map_err(|_| stopping_error())??;
             this.brain.write(|rows| rows.set_setting(Setting::Gateway, None)).await?;
-            this.activate(&mut state, checked);
-            state.trust = trust;
+            this.activate(&mut state, validated);
+            state.key_policy = key_policy;
             Ok(())
         })
         .await
     }
 
     fn activate(&self, state: &mut State, ValidatedConfig { document, routes }: ValidatedConfig) {
-        tracing::info!(model = routes.model_name(), "Another configuration of the gateway is in force.");
+        tracing::info!(model = routes.model_name(), "A new gateway configuration is active.");
         self.gateway.replace(routes);
         state.document = document;
     }
 }
 
 /// Returns the configuration stored by `set_config`, unless it no longer works.
-fn load_stored(sources: &ConfigSources, trust: &CatalogKeyPolicy, text: &str) -> Option<ValidatedConfig> {
-    let checked = match serde_json::from_str(text) {
-        Ok(document) => sources.validate(document, trust).map_err(|reason| reason.to_string()),
+fn load_stored(
+    sources: &ConfigSources,
+    key_policy: &CatalogKeyPolicy,
+    text: &str,
+) -> Option<ValidatedConfig> {
+    let validated = match serde_json::from_str(text) {
+        Ok(document) => sources.validate(document, key_policy).map_err(|reason| reason.to_string()),
         Err(error) => Err(error.to_string()),
     };
-    checked.inspect_err(|reason| tracing::warn!(reason, "What set_config was given is not used.")).ok()
+    validated
+        .inspect_err(|reason| tracing::warn!(reason, "The configuration stored by set_config is ignored."))
+        .ok()
 }
 
 /// Runs `work` to completion, even if the caller goes away: what is stored must become active.
@@ -136,7 +143,7 @@ async fn run_to_completion(
 }
 
 fn stopping_error() -> WriteError {
-    WriteError { reason: "the engine stops".into() }
+    WriteError { reason: "the engine is stopping".into() }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;
-use crate::testing::with_deadline;
+use testkit::with_deadline;
 
 fn gateway_document(model: &str) -> Value {
     json!({"models": {"m": {"provider": "scripted", "model": model, "context_window": 1_000}}, "default": "m"})

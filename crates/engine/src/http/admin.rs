@@ -9,8 +9,8 @@ use super::AppState;
 use super::auth::Authenticated;
 use crate::agent::ReloadError;
 
-/// Reads the catalog's `soul.md` again, for the turns that begin from now on. One that cannot be used is refused, and
-/// the old one stays in use.
+/// Reloads the catalog's `soul.md`, for turns that begin from now on. An invalid one is refused, and the old one
+/// stays in use.
 #[utoipa::path(
     post, path = "/admin/reload-core-soul", security(("engine_key" = [])),
     responses(
@@ -29,7 +29,7 @@ pub(super) async fn reload_core_soul(
     Ok(axum::Json(SoulReloaded { status: ReloadedStatus::Reloaded, version }))
 }
 
-/// Reads the catalog's agents, skills, tools and permissions again, for the turns that begin from now on.
+/// Reloads the catalog's agents, skills, tools and permissions, for turns that begin from now on.
 #[utoipa::path(
     post, path = "/admin/reload-catalog", security(("engine_key" = [])),
     responses(

@@ -6,7 +6,7 @@ use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
 
 use super::app::{TestApp, expect_error};
-use crate::testing::with_deadline;
+use testkit::with_deadline;
 
 const AGENT: &str = "---\ndescription: Finds things.\n---\nYou find things.";
 

@@ -10,8 +10,8 @@ use serde::de::DeserializeOwned;
 
 use super::AppState;
 use crate::agent::AgentError;
-use crate::memory_budget::{GrowingReservation, MAX_UNCOUNTED_BYTES, MemoryUse};
-use crate::threads::{BODY_PARSE_THREADS, Lane};
+use resources::memory_budget::{GrowingReservation, MAX_UNCOUNTED_BYTES, MemoryUse};
+use resources::threads::{BODY_PARSE_THREADS, Lane};
 
 /// The memory of a body and its parsed content (texts, attached bytes), as a multiple of the body's size.
 const PARSED_SIZE_FACTOR: usize = 3;

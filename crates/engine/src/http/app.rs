@@ -18,12 +18,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::agent::{AgentSnapshot, CatalogReloader, Services, SnapshotSource};
-use crate::catalog::Catalog;
-use crate::llm::config::ConfigSources;
-use crate::memory_budget::MemoryBudget;
-use crate::skills::SkillDirs;
-use crate::testing::{SkippingClock, SseEvent, parse_sse, with_deadline};
-use crate::tools::{SpillDir, ToolDeps, WebAllowlist};
+use catalog::Catalog;
+use fetch::WebAllowlist;
+use llm::config::ConfigSources;
+use resources::memory_budget::MemoryBudget;
+use testkit::{SkippingClock, SseEvent, parse_sse, with_deadline};
+use tools::skills::SkillDirs;
+use tools::{SpillDir, ToolDeps};
 
 pub(crate) const ENGINE_KEY: &str = "sk-svc-right";
 
@@ -124,29 +125,31 @@ impl RunningEngine {
     async fn start(env: &BTreeMap<String, String>, folder: &Path) -> Self {
         let brain = Brain::open(&folder.join("brain.sqlite")).unwrap();
         let clock: Arc<dyn Clock> = Arc::new(SkippingClock::new());
-        let in_force = Arc::new(ActiveConfig::open(ConfigSources::new(env, Some(folder)), &brain).unwrap());
-        let setup = ToolDeps {
+        let active_config =
+            Arc::new(ActiveConfig::open(ConfigSources::new(env, Some(folder)), &brain).unwrap());
+        let tool_deps = ToolDeps {
             workspace: folder.join("workspace"),
             brain: brain.clone(),
             catalog: Catalog::default(),
             sandbox: None,
             skill_dirs: Arc::new(SkillDirs::for_brain(&folder.join("brain.sqlite"))),
-            process_permits: crate::tools::ProcessPermits::default(),
+            process_permits: tools::ProcessPermits::default(),
             web_allowlist: WebAllowlist::default(),
             memory_budget: MemoryBudget::default(),
         };
         let settings = crate::config::mcp_settings(&mut EnvReader::new(env));
-        let assets = Mcp::open(&brain, settings, None, Arc::clone(&clock)).unwrap();
-        let kit = AgentSnapshot { soul: "You are a test.".into(), ..AgentSnapshot::from_setup(&setup) };
-        let means = Services {
-            gateway: Arc::clone(in_force.gateway()),
-            snapshots: SnapshotSource::new(kit, assets.clone()),
-            mcp: assets,
+        let mcp = Mcp::open(&brain, settings, None, Arc::clone(&clock)).unwrap();
+        let snapshot =
+            AgentSnapshot { soul: "You are a test.".into(), ..AgentSnapshot::from_setup(&tool_deps) };
+        let services = Services {
+            gateway: Arc::clone(active_config.gateway()),
+            snapshots: SnapshotSource::new(snapshot, mcp.clone()),
+            mcp,
             clock: Arc::clone(&clock),
             sandbox: None,
-            skill_dirs: Arc::clone(&setup.skill_dirs),
-            outputs: SpillDir::new(&setup.workspace),
-            memory_budget: setup.memory_budget.clone(),
+            skill_dirs: Arc::clone(&tool_deps.skill_dirs),
+            outputs: SpillDir::new(&tool_deps.workspace),
+            memory_budget: tool_deps.memory_budget.clone(),
             tool_permits: Services::new_tool_permits(),
             reservations: Arc::default(),
             reactive_compaction: true,
@@ -154,13 +157,13 @@ impl RunningEngine {
             replay_ttl: Duration::from_hours(3),
             batch_interval: None,
         };
-        let agent = Arc::new(Agent::new(brain.clone(), means));
+        let agent = Arc::new(Agent::new(brain.clone(), services));
         agent.resume().unwrap();
-        let reloader = CatalogReloader::new(Arc::clone(&agent), folder.to_owned(), setup);
+        let reloader = CatalogReloader::new(Arc::clone(&agent), folder.to_owned(), tool_deps);
         let state = AppState::new(
             Arc::clone(&agent),
             brain.clone(),
-            in_force,
+            active_config,
             reloader,
             KeyHash::of(ENGINE_KEY),
             clock,
@@ -168,13 +171,13 @@ impl RunningEngine {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
         let shutdown = CancellationToken::new();
-        let bounds = ServeLimits {
+        let limits = ServeLimits {
             max_connections: 100,
             header_read_timeout: Duration::from_secs(20),
             drain_timeout: Duration::from_secs(5),
         };
-        let serving = tokio::spawn(serve(listener, router(state), bounds, shutdown.clone()));
-        Self { agent, brain, base, shutdown, server_task: serving }
+        let server_task = tokio::spawn(serve(listener, router(state), limits, shutdown.clone()));
+        Self { agent, brain, base, shutdown, server_task }
     }
 
     async fn stop(&mut self, deadline: Duration) {

@@ -1,10 +1,10 @@
 //! `/assets`: MCP servers, and the user's connections to them.
 
+use api::ErrorBody;
 use api::assets::{
     Callback, CallbackOutcome, Connect, ConnectOutcome, ConnectedStatus, ConnectionList, Disconnected,
     DisconnectedStatus, ServerList,
 };
-use api::{ErrorBody, ErrorCode};
 use axum::extract::State as Extract;
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
@@ -14,9 +14,9 @@ use http_service::http::{ApiError, Path, Query};
 use super::AppState;
 use super::admission::Admitted;
 use super::auth::Authenticated;
-use crate::mcp::McpError;
+use super::error::mcp_error;
 
-/// Lists the tool servers that the catalog names, by their names in order.
+/// Lists the tool servers of the catalog, ordered by name.
 #[utoipa::path(
     get, path = "/assets/servers", security(("engine_key" = [])),
     responses(
@@ -31,7 +31,7 @@ pub(super) async fn servers(
     axum::Json(ServerList { servers: shared.mcp.servers() })
 }
 
-/// Lists the user's connections, the oldest first.
+/// Lists the user's connections, oldest first.
 #[utoipa::path(
     get, path = "/assets/connections", security(("engine_key" = [])),
     responses(
@@ -44,10 +44,10 @@ pub(super) async fn connections(
     _: Authenticated,
     Extract(AppState(shared)): Extract<AppState>,
 ) -> Result<axum::Json<ConnectionList>, ApiError> {
-    Ok(axum::Json(ConnectionList { connections: shared.mcp.connections()? }))
+    Ok(axum::Json(ConnectionList { connections: shared.mcp.connections().map_err(mcp_error)? }))
 }
 
-/// Connects a server, or says where the user must give leave for that.
+/// Connects a server, or returns the address at which the user must authorize that.
 #[utoipa::path(
     post, path = "/assets/connect", request_body = Connect, security(("engine_key" = [])),
     responses(
@@ -66,10 +66,10 @@ pub(super) async fn connect(
     Extract(AppState(shared)): Extract<AppState>,
     Admitted(connect, _memory): Admitted<Connect>,
 ) -> Result<axum::Json<ConnectOutcome>, ApiError> {
-    Ok(axum::Json(shared.mcp.connect(connect).await?))
+    Ok(axum::Json(shared.mcp.connect(connect).await.map_err(mcp_error)?))
 }
 
-/// Finishes an authorization with what the authorization server sent the user's browser back with.
+/// Completes an authorization with the parameters of the authorization server's redirect.
 #[utoipa::path(
     post, path = "/assets/callback", request_body = Callback, security(("engine_key" = [])),
     responses(
@@ -87,23 +87,23 @@ pub(super) async fn callback(
     Extract(AppState(shared)): Extract<AppState>,
     Admitted(callback, _memory): Admitted<Callback>,
 ) -> Result<axum::Json<CallbackOutcome>, ApiError> {
-    let (connection, _) = shared.mcp.callback(callback).await?;
+    let (connection, _) = shared.mcp.callback(callback).await.map_err(mcp_error)?;
     Ok(axum::Json(CallbackOutcome { status: ConnectedStatus::Connected, connection }))
 }
 
-/// Takes what an authorization server sends the user's browser back with, as the product's backend forwards it.
+/// Receives an authorization server's redirect of the user's browser, forwarded by the product's backend.
 #[utoipa::path(
     get, path = "/assets/oauth/callback", security(("engine_key" = [])),
     params(
-        ("code" = Option<String>, Query, description = "What the tokens are given for"),
-        ("state" = Option<String>, Query, description = "What `POST /assets/connect` gave"),
+        ("code" = Option<String>, Query, description = "The authorization code"),
+        ("state" = Option<String>, Query, description = "The `state` that `POST /assets/connect` returned"),
         ("iss" = Option<String>, Query, description = "The authorization server"),
-        ("error" = Option<String>, Query, description = "Why no leave was given"),
-        ("error_description" = Option<String>, Query, description = "The same for a person"),
+        ("error" = Option<String>, Query, description = "The reason for a refusal"),
+        ("error_description" = Option<String>, Query, description = "The same in words for a person"),
     ),
     responses(
         (status = 200, body = CallbackOutcome),
-        (status = 302, description = "To `redirect_to`, where that was given"),
+        (status = 302, description = "To `redirect_to`, if that was given"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST, INVALID_STATE, INVALID_ISSUER, OAUTH_DENIED"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
@@ -116,7 +116,7 @@ pub(super) async fn oauth_callback(
     Extract(AppState(shared)): Extract<AppState>,
     Query(callback): Query<Callback>,
 ) -> Result<Response, ApiError> {
-    let (connection, redirect_to) = shared.mcp.callback(callback).await?;
+    let (connection, redirect_to) = shared.mcp.callback(callback).await.map_err(mcp_error)?;
     Ok(match redirect_to {
         Some(address) => (StatusCode::FOUND, [(LOCATION, String::from(address))]).into_response(),
         None => {
@@ -125,7 +125,7 @@ pub(super) async fn oauth_callback(
     })
 }
 
-/// Ends a connection: its credentials are revoked where that can be done, and forgotten.
+/// Removes a connection: its credentials are revoked, if possible, and deleted.
 #[utoipa::path(
     delete, path = "/assets/connections/{connection}",
     params(("connection" = String, Path, description = "The connection")), security(("engine_key" = [])),
@@ -141,30 +141,6 @@ pub(super) async fn disconnect(
     Extract(AppState(shared)): Extract<AppState>,
     Path(connection): Path<String>,
 ) -> Result<axum::Json<Disconnected>, ApiError> {
-    shared.mcp.disconnect(&connection).await?;
+    shared.mcp.disconnect(&connection).await.map_err(mcp_error)?;
     Ok(axum::Json(Disconnected { status: DisconnectedStatus::Disconnected }))
-}
-
-impl From<McpError> for ApiError {
-    fn from(error: McpError) -> Self {
-        let code = match &error {
-            McpError::Invalid(_) => ErrorCode::InvalidRequest,
-            McpError::UnknownServer(_) => ErrorCode::ServerNotFound,
-            McpError::UnknownConnection => ErrorCode::ConnectionNotFound,
-            McpError::NotConfigured(_) => ErrorCode::AssetsNotConfigured,
-            McpError::InvalidState => ErrorCode::InvalidState,
-            McpError::InvalidIssuer => ErrorCode::InvalidIssuer,
-            McpError::Denied(_) => ErrorCode::OauthDenied,
-            McpError::Unauthorized(_) | McpError::Failed(_) => ErrorCode::ServerFailed,
-            McpError::Stopping => {
-                return Self::new(ErrorCode::ShuttingDown, error.to_string()).retry_after(1);
-            }
-            McpError::Write(error) => return crate::agent::AgentError::Write(error.clone()).into(),
-            McpError::Read(_) => {
-                tracing::error!(error = &error as &dyn std::error::Error, "A request failed.");
-                return Self::internal();
-            }
-        };
-        Self::new(code, error.to_string())
-    }
 }

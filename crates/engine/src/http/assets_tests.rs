@@ -5,7 +5,7 @@ use mock_llm::MockProvider;
 use serde_json::{Value, json};
 
 use super::app::{TestApp, expect_error};
-use crate::testing::with_deadline;
+use testkit::with_deadline;
 
 const SERVERS: &str = r#"{"mcpServers": {
     "files": {"command": "files-server", "description": "Files."},
@@ -60,14 +60,14 @@ async fn servers_are_those_of_the_catalog() {
 async fn what_cannot_be_connected_is_refused_and_leaves_nothing() {
     let app =
         app(&[("AD_ENCRYPTION_KEY", KEY), ("OAUTH_REDIRECT_BASE_URL", "https://app.example/agents")]).await;
-    for (body, status, code, says) in [
+    for (body, status, code, expected) in [
         (json!({}), 400, "INVALID_REQUEST", "server"),
         (json!({"server": "nobody"}), 404, "SERVER_NOT_FOUND", "nobody"),
         (json!({"server": "notes"}), 400, "INVALID_REQUEST", "credentials"),
         (json!({"server": "notes", "credentials": {}}), 400, "INVALID_REQUEST", "api_key"),
         (json!({"server": "notes", "credentials": {"api_key": ""}}), 400, "INVALID_REQUEST", "api_key"),
         (json!({"server": "notes", "credentials": {"api_key": "a\nb"}}), 400, "INVALID_REQUEST", "api_key"),
-        (json!({"server": "mail", "credentials": {"api_key": "k"}}), 400, "INVALID_REQUEST", "takes none"),
+        (json!({"server": "mail", "credentials": {"api_key": "k"}}), 400, "INVALID_REQUEST", "accepts none"),
         (
             json!({"server": "notes", "redirect_to": "https://app.example/"}),
             400,
@@ -102,7 +102,7 @@ async fn what_cannot_be_connected_is_refused_and_leaves_nothing() {
         (json!({"server": "notes", "credentials": {"api_key": "t0p"}}), 502, "SERVER_FAILED", "notes"),
     ] {
         let message = expect_error(post(&app, "/assets/connect", body.clone()).await, status, code).await;
-        assert!(message.contains(says) && !message.contains("t0p"), "{body}: {message}");
+        assert!(message.contains(expected) && !message.contains("t0p"), "{body}: {message}");
     }
     assert_eq!(connections(&app).await, json!({"connections": []}));
     app.stop().await;
@@ -151,8 +151,8 @@ async fn what_no_authorization_waits_for_is_refused() {
         let path = format!("/assets/oauth/callback?{query}");
         let answer = with_deadline(app.request("GET", &path).send()).await.unwrap();
         expect_error(answer, 400, "INVALID_STATE").await;
-        let request_without_key = with_deadline(app.request_without_key("GET", &path).send()).await.unwrap();
-        expect_error(request_without_key, 401, "INVALID_ENGINE_KEY").await;
+        let unauthorized = with_deadline(app.request_without_key("GET", &path).send()).await.unwrap();
+        expect_error(unauthorized, 401, "INVALID_ENGINE_KEY").await;
     }
     for id in ["conn_00000000000000000000000000000000", "nonsense"] {
         let answer =

@@ -2,8 +2,33 @@
 
 use api::ErrorCode;
 use http_service::http::ApiError;
+use mcp::McpError;
 
 use crate::agent::AgentError;
+
+/// The answer to a failed request about MCP servers and connections.
+#[expect(clippy::needless_pass_by_value, reason = "it is passed to map_err")]
+pub(super) fn mcp_error(error: McpError) -> ApiError {
+    let code = match &error {
+        McpError::Invalid(_) => ErrorCode::InvalidRequest,
+        McpError::UnknownServer(_) => ErrorCode::ServerNotFound,
+        McpError::UnknownConnection => ErrorCode::ConnectionNotFound,
+        McpError::NotConfigured(_) => ErrorCode::AssetsNotConfigured,
+        McpError::InvalidState => ErrorCode::InvalidState,
+        McpError::InvalidIssuer => ErrorCode::InvalidIssuer,
+        McpError::Denied(_) => ErrorCode::OauthDenied,
+        McpError::Unauthorized(_) | McpError::Failed(_) => ErrorCode::ServerFailed,
+        McpError::Stopping => {
+            return ApiError::new(ErrorCode::ShuttingDown, error.to_string()).retry_after(1);
+        }
+        McpError::Write(error) => return AgentError::Write(error.clone()).into(),
+        McpError::Read(_) => {
+            tracing::error!(error = &error as &dyn std::error::Error, "A request failed.");
+            return ApiError::internal();
+        }
+    };
+    ApiError::new(code, error.to_string())
+}
 
 impl From<AgentError> for ApiError {
     fn from(error: AgentError) -> Self {
@@ -34,7 +59,7 @@ impl From<AgentError> for ApiError {
             }
             AgentError::Write(_) | AgentError::Staging(_) => {
                 tracing::error!(error = &error as &dyn std::error::Error, "A request could not be stored.");
-                let advice = "look at the disk that holds the brain, then ask again";
+                let advice = "check the disk that holds the brain, then try again";
                 return Self::new(ErrorCode::InternalError, format!("{error}; {advice}"));
             }
             AgentError::Read(_) | AgentError::Unreadable(_) | AgentError::Workspace(_) => {
@@ -48,7 +73,7 @@ impl From<AgentError> for ApiError {
 
 #[cfg(test)]
 mod tests {
-    use crate::store::WriteError;
+    use store::WriteError;
 
     use super::*;
 

@@ -16,11 +16,11 @@ use utoipa::IntoParams;
 use super::AppState;
 use super::admission::Admitted;
 use super::auth::Authenticated;
-use crate::event_log::EventReader;
+use store::event_log::EventReader;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// Runs a turn and streams its events. The turn goes on if the client leaves.
+/// Runs a turn and streams its events. The turn continues if the client disconnects.
 #[utoipa::path(
     post, path = "/execute", request_body = Execute, security(("engine_key" = [])),
     responses(
@@ -48,7 +48,7 @@ pub(super) async fn execute(
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "only its description is used; `api::engine::Replay` is what is parsed")]
 struct ReplayQuery {
-    /// Events after this time (Unix milliseconds). `Last-Event-ID` beats it.
+    /// Events after this time (Unix milliseconds). `Last-Event-ID` takes precedence.
     #[param(minimum = 0, default = 0)]
     after: Option<i64>,
     /// The task; by default the one that ran last.
@@ -56,7 +56,7 @@ struct ReplayQuery {
     task_id: Option<TaskId>,
 }
 
-/// Streams the events of a task after a point in time, and follows live while a turn runs.
+/// Streams the events of a task after a point in time, and new ones while a turn runs.
 #[utoipa::path(
     get, path = "/execute/replay", params(ReplayQuery), security(("engine_key" = [])),
     responses(

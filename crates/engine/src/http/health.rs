@@ -9,8 +9,8 @@ use axum::response::AppendHeaders;
 
 use super::AppState;
 
-/// Whether the engine and its parts are well. Polled often: it costs one point read. Who asks with a challenge is given a
-/// proof that this is the engine with the key.
+/// Returns the health of the engine and its parts. Polled often: it costs one point read. A request with a
+/// challenge also gets a proof that this engine has the key.
 #[utoipa::path(get, path = "/health", responses((status = 200, body = EngineHealth)))]
 pub(super) async fn health(
     Extract(AppState(shared)): Extract<AppState>,
@@ -26,8 +26,8 @@ pub(super) async fn health(
         llm_provider: shared.active_config.gateway().status(),
         asset_directory: HEALTHY.to_owned(),
     };
-    let well = [&subsystems.database, &subsystems.llm_provider, &subsystems.asset_directory];
-    let status = if well.iter().all(|status| *status == HEALTHY) { HEALTHY } else { "degraded" };
+    let statuses = [&subsystems.database, &subsystems.llm_provider, &subsystems.asset_directory];
+    let status = if statuses.iter().all(|status| *status == HEALTHY) { HEALTHY } else { "degraded" };
     let uptime = shared.clock.monotonic().saturating_sub(shared.started_at);
     let health = EngineHealth { status: status.to_owned(), uptime_seconds: uptime.as_secs_f64(), subsystems };
     let challenge = headers.get(CHALLENGE_HEADER).and_then(|text| Challenge::parse(text.to_str().ok()?));

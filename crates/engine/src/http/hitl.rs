@@ -11,7 +11,7 @@ use super::AppState;
 use super::admission::Admitted;
 use super::auth::Authenticated;
 
-/// Answers what waits for a person on a task. The turn goes on at once.
+/// Answers a task's request to a person. The turn continues at once.
 #[utoipa::path(
     post, path = "/hitl/respond", request_body = HitlRespond, security(("engine_key" = [])),
     responses(
@@ -33,7 +33,7 @@ pub(super) async fn respond(
     Ok(axum::Json(HitlResponded { status: HitlRespondedStatus::Resumed, request_id }))
 }
 
-/// What waits for a person, over all tasks.
+/// Lists the requests that wait for a person, of all tasks.
 #[utoipa::path(
     get, path = "/hitl/pending", security(("engine_key" = [])),
     responses(
@@ -49,7 +49,7 @@ pub(super) async fn pending(
     Ok(axum::Json(HitlPending { pending: shared.agent.pending_requests().await? }))
 }
 
-/// What a person has allowed for good.
+/// Lists a person's lasting approvals.
 #[utoipa::path(
     get, path = "/hitl/grants", security(("engine_key" = [])),
     responses(
@@ -65,7 +65,7 @@ pub(super) async fn grants(
     Ok(axum::Json(Grants { grants: shared.agent.grants().await? }))
 }
 
-/// Takes back what a person has allowed: they are asked again.
+/// Revokes a lasting approval: the person is asked again.
 #[utoipa::path(
     delete, path = "/hitl/grants/{id}", params(("id" = String, Path, description = "The grant")),
     security(("engine_key" = [])),
@@ -81,11 +81,11 @@ pub(super) async fn revoke(
     Extract(AppState(shared)): Extract<AppState>,
     Path(id): Path<String>,
 ) -> Result<axum::Json<Deleted>, ApiError> {
-    let revoked_token_hints = match id.parse() {
+    let revoked = match id.parse() {
         Ok(id) => shared.agent.revoke(id).await?,
         Err(_) => false,
     };
-    if revoked_token_hints {
+    if revoked {
         Ok(axum::Json(Deleted { status: DeletedStatus::Deleted }))
     } else {
         Err(ApiError::new(ErrorCode::NotFound, "there is no such grant; GET /hitl/grants lists them"))

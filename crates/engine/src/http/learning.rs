@@ -11,7 +11,7 @@ use super::AppState;
 use super::admission::Admitted;
 use super::auth::Authenticated;
 
-/// Takes down what a person says of the newest turn of a task.
+/// Records a person's feedback on the newest turn of a task.
 #[utoipa::path(
     post, path = "/feedback", request_body = Feedback, security(("engine_key" = [])),
     responses(
@@ -32,7 +32,7 @@ pub(super) async fn give_feedback(
     Ok(axum::Json(shared.agent.give_feedback(feedback).await?))
 }
 
-/// Begins a learning batch, unless one is under way. It goes on by itself.
+/// Starts a learning batch, unless one is running, and returns without waiting for it.
 #[utoipa::path(
     post, path = "/admin/lc/trigger", security(("engine_key" = [])),
     responses(
@@ -49,12 +49,12 @@ pub(super) async fn trigger(
     Ok(axum::Json(shared.agent.start_batch().await?))
 }
 
-/// Lists what was learned and is in force, the newest first.
+/// Lists the active lessons, newest first.
 #[utoipa::path(
     get, path = "/memory/lessons", security(("engine_key" = [])),
     params(
-        ("limit" = Option<i64>, Query, description = "How many at most: 1 to 1,000, 50 by default"),
-        ("offset" = Option<i64>, Query, description = "How many to leave out; 0 by default"),
+        ("limit" = Option<i64>, Query, description = "The maximum number: 1 to 1,000, 50 by default"),
+        ("offset" = Option<i64>, Query, description = "The number to skip; 0 by default"),
     ),
     responses(
         (status = 200, body = Lessons),
@@ -71,7 +71,7 @@ pub(super) async fn lessons(
     Ok(axum::Json(shared.agent.lessons(query).await?))
 }
 
-/// Undoes a lesson: what it came in the place of is in force again.
+/// Undoes a lesson: the records that it replaced become active again.
 #[utoipa::path(
     delete, path = "/memory/lessons/{id}", params(("id" = String, Path, description = "The lesson")),
     security(("engine_key" = [])),

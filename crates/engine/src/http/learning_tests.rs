@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::app::{TestApp, expect_error};
-use crate::testing::with_deadline;
+use testkit::with_deadline;
 
 async fn post(app: &TestApp, path: &str, body: Value) -> reqwest::Response {
     with_deadline(app.request("POST", path).body(body.to_string()).send()).await.unwrap()

@@ -12,9 +12,9 @@ use http_service::http::{ApiError, Path, Query};
 use super::AppState;
 use super::admission::Admitted;
 use super::auth::Authenticated;
-use crate::store::SearchHit;
+use store::SearchHit;
 
-/// Searches what is known, the best first.
+/// Searches the records of knowledge, best match first.
 #[utoipa::path(
     post, path = "/memory/knowledge/search", request_body = MemorySearch, security(("engine_key" = [])),
     responses(
@@ -42,12 +42,12 @@ fn to_knowledge_result(
     Some(KnowledgeResult { id, content, source, tags, score, created_at })
 }
 
-/// Lists what is known, the newest first.
+/// Lists the records of knowledge, newest first.
 #[utoipa::path(
     get, path = "/memory/knowledge", security(("engine_key" = [])),
     params(
-        ("limit" = Option<i64>, Query, description = "How many at most: 1 to 1,000, 50 by default"),
-        ("offset" = Option<i64>, Query, description = "How many to leave out; 0 by default"),
+        ("limit" = Option<i64>, Query, description = "The maximum number: 1 to 1,000, 50 by default"),
+        ("offset" = Option<i64>, Query, description = "The number to skip; 0 by default"),
     ),
     responses(
         (status = 200, body = KnowledgeList),
@@ -64,7 +64,7 @@ pub(super) async fn list(
     Ok(axum::Json(shared.agent.knowledge(query).await?))
 }
 
-/// Saves what is to be known from now on.
+/// Saves a record of knowledge.
 #[utoipa::path(
     post, path = "/memory/knowledge", request_body = SaveKnowledge, security(("engine_key" = [])),
     responses(
@@ -85,7 +85,7 @@ pub(super) async fn save(
     Ok(axum::Json(shared.agent.save_knowledge(request).await?))
 }
 
-/// Deletes a record of knowledge for good.
+/// Deletes a record of knowledge permanently.
 #[utoipa::path(
     delete, path = "/memory/knowledge/{id}", params(("id" = String, Path, description = "The record")),
     security(("engine_key" = [])),
@@ -105,12 +105,12 @@ pub(super) async fn delete(
     Ok(axum::Json(Deleted { status: DeletedStatus::Deleted }))
 }
 
-/// Lists what is remembered of turns that have ended, the newest first.
+/// Lists the episodes of turns that have ended, newest first.
 #[utoipa::path(
     get, path = "/memory/episodes", security(("engine_key" = [])),
     params(
-        ("limit" = Option<i64>, Query, description = "How many at most: 1 to 1,000, 50 by default"),
-        ("offset" = Option<i64>, Query, description = "How many to leave out; 0 by default"),
+        ("limit" = Option<i64>, Query, description = "The maximum number: 1 to 1,000, 50 by default"),
+        ("offset" = Option<i64>, Query, description = "The number to skip; 0 by default"),
     ),
     responses(
         (status = 200, body = Episodes),

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::app::{ENGINE_KEY, TestApp, expect_error};
 use super::rpc_tests::{expect_rpc_error, expect_rpc_result, post_rpc};
-use crate::testing::with_deadline;
+use testkit::with_deadline;
 
 async fn post(app: &TestApp, path: &str, body: Value) -> reqwest::Response {
     with_deadline(app.request("POST", path).body(body.to_string()).send()).await.unwrap()
@@ -43,11 +43,11 @@ async fn knowledge_is_saved_found_replaced_listed_and_deleted() {
         assert_eq!(found.len(), 1, "{query}");
         let score = found[0]["score"].as_f64().unwrap();
         assert!(score > 0.0);
-        let wanted = json!({
+        let expected = json!({
             "id": first["id"], "content": first["content"], "source": "user", "tags": ["Hours"], "score": score,
             "created_at": first["created_at"],
         });
-        assert_eq!(found[0], wanted);
+        assert_eq!(found[0], expected);
     }
     let second = save(&app, json!({"content": "The café opens at ten.", "supersedes": first["id"]})).await;
     let found = search(&app, json!({"query": "café", "limit": 100})).await;
@@ -106,8 +106,8 @@ async fn what_cannot_be_is_refused_with_a_reason() {
     )
     .await;
     for path in ["/memory/knowledge", "/memory/episodes"] {
-        let request_without_key = with_deadline(app.request_without_key("GET", path).send()).await.unwrap();
-        expect_error(request_without_key, 401, "INVALID_ENGINE_KEY").await;
+        let unauthorized = with_deadline(app.request_without_key("GET", path).send()).await.unwrap();
+        expect_error(unauthorized, 401, "INVALID_ENGINE_KEY").await;
     }
     let delete = json!({"method": "memory.delete", "params": {"id": unknown}});
     expect_rpc_error(post_rpc(&app, ENGINE_KEY, delete.to_string()).await, 400, "INVALID_REQUEST").await;
@@ -129,7 +129,7 @@ async fn all_that_is_remembered_is_found_by_rpc() {
     app.run_turn("t", "And of seals.").await;
     app.restart().await;
     let found = expect_rpc_result(&app, ENGINE_KEY, call("memory.search", json!({"query": "otters"}))).await;
-    let of = |kind: &str| {
+    let of_kind = |kind: &str| {
         let results = found["results"].as_array().unwrap();
         results
             .iter()
@@ -137,9 +137,9 @@ async fn all_that_is_remembered_is_found_by_rpc() {
             .unwrap_or_else(|| panic!("{kind}: {found}"))
             .clone()
     };
-    assert_eq!(of("knowledge")["id"], saved["id"]);
-    assert!(of("episode")["content"].as_str().unwrap().contains("Tell me of otters"));
-    let window = of("message");
+    assert_eq!(of_kind("knowledge")["id"], saved["id"]);
+    assert!(of_kind("episode")["content"].as_str().unwrap().contains("Tell me of otters"));
+    let window = of_kind("message");
     assert_eq!((&window["task_id"], window["message_ids"].as_array().unwrap().len()), (&json!("t"), 4));
     assert!(window["content"].as_str().unwrap().contains("And of seals."));
 

@@ -37,7 +37,7 @@ pub(super) async fn rpc(
             call_method(&shared, &method, params).await?
         }
         (None, Some(subsystem)) => {
-            let op = op.ok_or_else(|| invalid("`op`: must be a text; `subsystem` needs it"))?;
+            let op = op.ok_or_else(|| invalid("`op`: must be a string; `subsystem` needs it"))?;
             call_operation(&shared, &caller, (&subsystem, &op), parameters).await?
         }
         _ => return Err(invalid("`method`, `subsystem`: exactly one of them must be given").into()),
@@ -61,7 +61,7 @@ async fn call_method(
         _ => None,
     };
     outcome.ok_or_else(|| {
-        let message = "`method`: there is no such method; `rpc.methods` lists those there are";
+        let message = "`method`: unknown; `rpc.methods` lists all methods";
         ApiError::new(ErrorCode::MethodNotFound, message)
     })
 }
@@ -123,7 +123,7 @@ async fn call_operation(
         }
         _ => Err(ApiError::new(
             ErrorCode::MethodNotFound,
-            "`subsystem`: there is no such subsystem; there are `control` and `telemetry`",
+            "`subsystem`: unknown; it must be `control` or `telemetry`",
         )),
     }
 }

@@ -15,7 +15,9 @@ pub(super) fn methods() -> impl Iterator<Item = RpcMethod> {
 /// Calls a method; `None` if there is none with this name.
 pub(super) fn call(shared: &Shared, op: &str) -> Result<Option<RpcOutcome>, ApiError> {
     Ok(match op {
-        "client_metadata" => Some(RpcOutcome::ClientMetadata(shared.mcp.client_metadata()?)),
+        "client_metadata" => {
+            Some(RpcOutcome::ClientMetadata(shared.mcp.client_metadata().map_err(super::error::mcp_error)?))
+        }
         _ => None,
     })
 }

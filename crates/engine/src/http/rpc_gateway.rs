@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 use super::Shared;
 use crate::agent::AgentError;
 use crate::config::ConfigError;
-use crate::llm::Budgets;
-use crate::store::{Brain, USAGE_RETENTION};
+use llm::Budgets;
+use store::{Brain, USAGE_RETENTION};
 
 /// The parameters of `set_config`.
 #[derive(Deserialize)]
@@ -60,7 +60,7 @@ pub(super) async fn quota_state(shared: &Shared) -> Result<RpcOutcome, ApiError>
             let since = subtract(now, window);
             let used = brain.tokens_since(since)?;
             let oldest = brain.first_usage_at(since)?;
-            Ok::<_, rusqlite::Error>(BudgetState {
+            Ok::<_, store::StoreError>(BudgetState {
                 limit,
                 used,
                 remaining: limit.map(|limit| limit.saturating_sub(used)),
@@ -72,7 +72,7 @@ pub(super) async fn quota_state(shared: &Shared) -> Result<RpcOutcome, ApiError>
             tokens_per_hour: budget(tokens_per_hour, Duration::from_hours(1))?,
             tokens_per_day: budget(tokens_per_day, USAGE_RETENTION)?,
         };
-        Ok::<_, rusqlite::Error>((budgets, brain.usage_since(subtract(now, USAGE_RETENTION))?))
+        Ok::<_, store::StoreError>((budgets, brain.usage_since(subtract(now, USAGE_RETENTION))?))
     };
     let read = shared.brain.run_blocking(read).await.ok_or_else(ApiError::internal)?;
     let (budgets, spending) = read.map_err(AgentError::from)?;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::app::{ENGINE_KEY, TestApp};
 use super::rpc_tests::{expect_rpc_error, expect_rpc_result, post_rpc};
-use crate::testing::with_deadline;
+use testkit::with_deadline;
 
 fn control_call(op: &str) -> Value {
     json!({"subsystem": "control", "op": op})
@@ -46,7 +46,7 @@ async fn text(app: &TestApp, message: &str) -> Value {
 #[tokio::test]
 async fn a_configuration_is_set_told_kept_and_dropped() {
     let mut app = TestApp::start().await;
-    let of_env = config(&app).await;
+    let from_env = config(&app).await;
     let base = app.provider.base_url();
     let expected = json!({
         "models": {"claude-sonnet-4-5": {
@@ -58,10 +58,10 @@ async fn a_configuration_is_set_told_kept_and_dropped() {
         "retry": {"max_attempts": 5, "max_seconds": 60},
         "budgets": {},
     });
-    assert_eq!(of_env, expected);
+    assert_eq!(from_env, expected);
     // A configuration that was returned can be set, and is returned again.
-    assert_eq!(expect_rpc_result(&app, ENGINE_KEY, set_config_call(&of_env)).await, json!({}));
-    assert_eq!(config(&app).await, of_env);
+    assert_eq!(expect_rpc_result(&app, ENGINE_KEY, set_config_call(&from_env)).await, json!({}));
+    assert_eq!(config(&app).await, from_env);
     assert_eq!(text(&app, "as before").await, "as before");
 
     let scripted = json!({
@@ -73,10 +73,10 @@ async fn a_configuration_is_set_told_kept_and_dropped() {
     app.restart().await;
     assert_eq!(config(&app).await, scripted);
     assert_eq!(expect_rpc_result(&app, ENGINE_KEY, control_call("reload")).await, json!({}));
-    assert_eq!(config(&app).await, of_env);
+    assert_eq!(config(&app).await, from_env);
 
     app.write_gateway_json(&priced_config(&base).to_string());
-    assert_eq!(config(&app).await, of_env);
+    assert_eq!(config(&app).await, from_env);
     assert_eq!(expect_rpc_result(&app, ENGINE_KEY, control_call("reload")).await, json!({}));
     assert_eq!(config(&app).await, priced_config(&base));
     app.write_gateway_json("{\"models\": 7}");
@@ -98,11 +98,11 @@ async fn a_configuration_is_set_told_kept_and_dropped() {
 async fn a_faulty_configuration_is_refused_whole() {
     let app = TestApp::start().await;
     let before = config(&app).await;
-    let mut invalid_field = priced_config("http://127.0.0.1:1");
-    invalid_field["budgets"] = json!({"token_per_hour": 5});
-    invalid_field["default"] = json!("other");
+    let mut invalid = priced_config("http://127.0.0.1:1");
+    invalid["budgets"] = json!({"token_per_hour": 5});
+    invalid["default"] = json!("other");
     let message = expect_rpc_error(
-        post_rpc(&app, ENGINE_KEY, set_config_call(&invalid_field).to_string()).await,
+        post_rpc(&app, ENGINE_KEY, set_config_call(&invalid).to_string()).await,
         400,
         "INVALID_REQUEST",
     )

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::Shared;
 use crate::agent::AgentError;
-use crate::store::SearchHit;
+use store::SearchHit;
 
 /// The kinds of memory that `memory.search` searches.
 const SEARCHED_KINDS: &[MemoryKind] = &[MemoryKind::Knowledge, MemoryKind::Episode, MemoryKind::Message];
@@ -26,10 +26,10 @@ struct DeleteParams {
 
 /// Returns the methods with their parameters.
 pub(super) fn methods() -> impl Iterator<Item = RpcMethod> {
-    let text = |most: usize| json!({"type": "string", "minLength": 1, "maxLength": most});
-    let count = |least: u64, most: Option<u64>, default: u64| match most {
-        Some(most) => json!({"type": "integer", "minimum": least, "maximum": most, "default": default}),
-        None => json!({"type": "integer", "minimum": least, "default": default}),
+    let text = |max: usize| json!({"type": "string", "minLength": 1, "maxLength": max});
+    let count = |min: u64, max: Option<u64>, default: u64| match max {
+        Some(max) => json!({"type": "integer", "minimum": min, "maximum": max, "default": default}),
+        None => json!({"type": "integer", "minimum": min, "default": default}),
     };
     [
         (

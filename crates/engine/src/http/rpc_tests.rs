@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::app::{ENGINE_KEY, TestApp, expect_error};
 use super::*;
 use crate::http::auth::Authenticated;
-use crate::testing::with_deadline;
+use testkit::with_deadline;
 
 const OTHER_KEY: &str = "sk-svc-other";
 

@@ -32,7 +32,7 @@ pub(super) fn routes_of_skill_named_create() -> MethodRouter<AppState> {
     get(read).put(update).delete(delete)
 }
 
-/// Lists the skills of the platform and the user's own, by their names in order.
+/// Lists the platform's and the user's own skills, ordered by name.
 #[utoipa::path(
     get, path = "/skills", security(("engine_key" = [])),
     responses(
@@ -48,7 +48,7 @@ pub(super) async fn list(
     Ok(axum::Json(shared.agent.skills().await?))
 }
 
-/// Reads a whole skill.
+/// Returns a skill with its content.
 #[utoipa::path(
     get, path = "/skills/{name}", params(("name" = String, Path, description = "The skill")),
     security(("engine_key" = [])),
@@ -67,7 +67,7 @@ pub(super) async fn read(
     Ok(axum::Json(shared.agent.skill(&skill_name(path)).await?))
 }
 
-/// Creates a skill of the user's own.
+/// Creates a user's own skill.
 #[utoipa::path(
     post, path = "/skills/create", request_body = CreateSkill, security(("engine_key" = [])),
     responses(
@@ -88,7 +88,7 @@ pub(super) async fn create(
     Ok(axum::Json(shared.agent.create_skill(request).await?))
 }
 
-/// Changes a skill of the user's own.
+/// Changes a user's own skill.
 #[utoipa::path(
     put, path = "/skills/{name}", params(("name" = String, Path, description = "The skill")),
     request_body = UpdateSkill, security(("engine_key" = [])),
@@ -112,7 +112,7 @@ pub(super) async fn update(
     Ok(axum::Json(shared.agent.update_skill(&skill_name(path), request).await?))
 }
 
-/// Deletes a skill of the user's own.
+/// Deletes a user's own skill.
 #[utoipa::path(
     delete, path = "/skills/{name}", params(("name" = String, Path, description = "The skill")),
     security(("engine_key" = [])),
@@ -133,7 +133,7 @@ pub(super) async fn delete(
     Ok(axum::Json(Deleted { status: DeletedStatus::Deleted }))
 }
 
-/// A skill's folder in a tar archive, as the OpenAPI document tells of it.
+/// A skill's folder in a tar archive, for the OpenAPI document.
 #[derive(utoipa::ToSchema)]
 #[schema(value_type = String, format = Binary)]
 struct Archive(#[expect(dead_code, reason = "only its schema is used")] Vec<u8>);

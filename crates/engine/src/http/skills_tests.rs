@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::app::{ENGINE_KEY, TestApp, expect_error};
 use super::rpc_tests::{expect_rpc_error, expect_rpc_result, post_rpc};
-use crate::testing::with_deadline;
+use testkit::with_deadline;
 
 async fn send_json(app: &TestApp, method: &str, path: &str, body: Value) -> Response {
     with_deadline(app.request(method, path).json(&body).send()).await.unwrap()

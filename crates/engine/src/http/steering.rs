@@ -9,7 +9,7 @@ use super::AppState;
 use super::admission::Admitted;
 use super::auth::Authenticated;
 
-/// Ends the turn that runs on a task, or waits there for a person. What it has done stays.
+/// Cancels a task's turn that is running or waiting for a person. Its effects remain.
 #[utoipa::path(
     post, path = "/execute/cancel", request_body = Cancel, security(("engine_key" = [])),
     responses(
@@ -30,7 +30,7 @@ pub(super) async fn cancel(
     Ok(axum::Json(Cancelled { status: CancelledStatus::Cancelled, turn_id }))
 }
 
-/// Hands the turn that runs on a task a message, which its model is told after the step under way.
+/// Sends a message to a task's running turn; its model sees the message after the current step.
 #[utoipa::path(
     post, path = "/execute/steer", request_body = Steer, security(("engine_key" = [])),
     responses(

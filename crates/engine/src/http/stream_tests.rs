@@ -5,12 +5,12 @@ use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
 
 use super::app::{TestApp, events, expect_error};
-use crate::testing::{SseEvent, with_deadline};
+use testkit::{SseEvent, with_deadline};
 
 /// Returns the fields of each event beside `task_id`, `turn_id` and `ts`, each with its JSON type.
 fn documented_fields(seen: &SseEvent) -> Vec<(&'static str, &'static str)> {
     let started = vec![("phase", "string"), ("message_id", "string")];
-    let with = |more: &[(&'static str, &'static str)]| [&started[..], more].concat();
+    let with = |extra: &[(&'static str, &'static str)]| [&started[..], extra].concat();
     match (seen.kind.as_str(), seen.phase()) {
         ("thread_lifecycle", Some("started" | "errored")) => started,
         ("thread_lifecycle", Some("completed")) => {

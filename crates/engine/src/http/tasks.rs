@@ -16,17 +16,17 @@ use super::AppState;
 use super::admission::Admitted;
 use super::auth::Authenticated;
 use crate::agent::MessagePage;
-use crate::store::steps::MemoryWrite;
+use store::steps::MemoryWrite;
 
 /// The number of tasks on a page unless the request sets it.
 const DEFAULT_LIMIT: i64 = 50;
 
-/// Lists the tasks, the one changed last first.
+/// Lists the tasks, most recently changed first.
 #[utoipa::path(
     get, path = "/tasks", security(("engine_key" = [])),
     params(
-        ("limit" = Option<i64>, Query, description = "How many at most: 1 to 1,000, 50 by default"),
-        ("offset" = Option<i64>, Query, description = "How many to leave out; 0 by default"),
+        ("limit" = Option<i64>, Query, description = "The maximum number: 1 to 1,000, 50 by default"),
+        ("offset" = Option<i64>, Query, description = "The number to skip; 0 by default"),
     ),
     responses(
         (status = 200, body = Tasks),
@@ -45,17 +45,17 @@ pub(super) async fn list(
     Ok(axum::Json(shared.agent.tasks(limit, offset).await?))
 }
 
-/// The messages of a task, oldest first. Where there are older ones than those of a page, `Link` names the next one.
+/// Lists the messages of a task, oldest first. If there are older ones, `Link` names the next page.
 #[utoipa::path(
     get, path = "/tasks/{task_id}", security(("engine_key" = [])),
     params(
         ("task_id" = String, Path, description = "The task"),
-        ("limit" = Option<i64>, Query, description = "How many at most, the newest: 1 to 1,000; all by default"),
-        ("before" = Option<String>, Query, description = "The id of the message before which they stand"),
+        ("limit" = Option<i64>, Query, description = "The number of newest messages: 1 to 1,000; all by default"),
+        ("before" = Option<String>, Query, description = "The id of a message; only older ones are returned"),
     ),
     responses(
         (status = 200, body = TaskMessages, headers(
-            ("Link" = String, description = "The page of older messages, `rel=\"next\"`, where there is one"),
+            ("Link" = String, description = "The page of older messages, `rel=\"next\"`, if there is one"),
         )),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
@@ -79,7 +79,7 @@ pub(super) async fn read(
     Ok((AppendHeaders(next), axum::Json(TaskMessages { messages })))
 }
 
-/// What the agent keeps in view of a task: its working memory, by key.
+/// Returns a task's working memory, by key.
 #[utoipa::path(
     get, path = "/tasks/{task_id}/memory", params(("task_id" = String, Path, description = "The task")),
     security(("engine_key" = [])),
@@ -99,7 +99,7 @@ pub(super) async fn memory(
     Ok(axum::Json(TaskMemory { memory: shared.agent.working_memory(&task_id).await? }))
 }
 
-/// Writes a value to what the agent keeps in view of a task. The next turn is told of it. A turn must not be under way.
+/// Writes a value to a task's working memory, which the next turn sees. No turn may be running.
 #[utoipa::path(
     put, path = "/tasks/{task_id}/memory/{key}", request_body = SetMemory, security(("engine_key" = [])),
     params(("task_id" = String, Path, description = "The task"), ("key" = String, Path, description = "The key")),
@@ -130,7 +130,7 @@ pub(super) async fn set_memory(
     Ok(axum::Json(TaskMemory { memory: shared.agent.working_memory(&task_id).await? }))
 }
 
-/// Takes a value out of what the agent keeps in view of a task. A turn must not be under way.
+/// Removes a value from a task's working memory. No turn may be running.
 #[utoipa::path(
     delete, path = "/tasks/{task_id}/memory/{key}", security(("engine_key" = [])),
     params(("task_id" = String, Path, description = "The task"), ("key" = String, Path, description = "The key")),
@@ -152,12 +152,12 @@ pub(super) async fn delete_memory(
     Ok(axum::Json(Deleted { status: DeletedStatus::Deleted }))
 }
 
-/// Deletes a task with all that only it had, and erases it from all files. A turn must not be under way.
+/// Deletes a task with all data that only it uses, and erases it from all files. No turn may be running.
 #[utoipa::path(
     delete, path = "/tasks/{task_id}", security(("engine_key" = [])),
     params(
         ("task_id" = String, Path, description = "The task"),
-        ("forget" = Option<Forget>, Query, description = "`knowledge`: what was learned from it goes too"),
+        ("forget" = Option<Forget>, Query, description = "`knowledge`: also deletes what was learned from it"),
     ),
     responses(
         (status = 200, body = Deleted),

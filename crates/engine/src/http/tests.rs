@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::app::{ENGINE_KEY, TestApp, events, expect_error};
 use super::rpc_tests::expect_rpc_error;
 use super::*;
-use crate::memory_budget::MemoryUse;
-use crate::testing::with_deadline;
+use resources::memory_budget::MemoryUse;
+use testkit::with_deadline;
 
 #[tokio::test]
 async fn health_needs_no_key_and_has_exactly_its_fields() {

@@ -15,10 +15,10 @@ use super::AppState;
 use super::auth::Authenticated;
 use crate::agent::{AgentError, Export};
 
-/// Streams all that the engine remembers, as it is at this moment, in one JSON document.
+/// Streams a snapshot of the engine's whole memory as one JSON document.
 ///
-/// It holds no credentials, no grants and no configuration. A document that could not be written to its end lacks its
-/// closing brace, and the answer breaks off.
+/// It holds no credentials, no grants and no configuration. A document that could not be completed lacks its
+/// closing brace, and the response is cut off.
 #[utoipa::path(
     get, path = "/memory/export", security(("engine_key" = [])),
     responses(
@@ -53,7 +53,10 @@ fn export_chunks(first: Bytes, export: Export) -> impl Stream<Item = Result<Byte
         let piece = match first {
             Some(first) => Ok(first),
             None => export.next().await?.map_err(|error| {
-                tracing::warn!(error = &error as &dyn std::error::Error, "An export ends before its end.");
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "An export was cut off by an error."
+                );
                 io::Error::other(error)
             }),
         };
@@ -61,11 +64,11 @@ fn export_chunks(first: Bytes, export: Export) -> impl Stream<Item = Result<Byte
     })
 }
 
-/// Takes in a document of `GET /memory/export`, of any size: all of it or nothing.
+/// Imports a document of `GET /memory/export` of any size, completely or not at all.
 #[utoipa::path(
     post, path = "/memory/import", security(("engine_key" = [])),
     params(("mode" = Option<api::transfer::ImportMode>, Query,
-            description = "What to do with what is remembered already; `merge` by default")),
+            description = "What happens to existing memory; `merge` by default")),
     request_body(content = serde_json::Value, description = "The document", content_type = "application/json"),
     responses(
         (status = 200, body = Imported),

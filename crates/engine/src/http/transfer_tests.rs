@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::app::{ENGINE_KEY, TestApp, events, expect_error};
 use super::rpc_tests::{expect_rpc_error, expect_rpc_result, post_rpc};
-use crate::testing::with_deadline;
+use testkit::with_deadline;
 
 async fn export(app: &TestApp) -> String {
     let response = with_deadline(app.request("GET", "/memory/export").send()).await.unwrap();
@@ -31,8 +31,8 @@ async fn get(app: &TestApp, path: &str) -> Value {
 /// Returns the durable events of a task, without deltas.
 async fn durable_events(app: &TestApp, task: &str) -> Vec<(String, Value)> {
     let seen = events(app.replay(&format!("?task_id={task}")).await).await;
-    let passes = |kind: &str| kind.ends_with("_delta") || kind.starts_with("content_block_");
-    seen.into_iter().filter(|seen| !passes(&seen.kind)).map(|seen| (seen.kind, seen.data)).collect()
+    let is_transient = |kind: &str| kind.ends_with("_delta") || kind.starts_with("content_block_");
+    seen.into_iter().filter(|seen| !is_transient(&seen.kind)).map(|seen| (seen.kind, seen.data)).collect()
 }
 
 /// Returns an engine whose memory contains everything that a turn can produce.
@@ -49,8 +49,8 @@ async fn app_with_history() -> TestApp {
     app.run_turn("t", "And of seals.").await;
     app.run_turn("other", "My sister Marta lives in Porto.").await;
     let messages = get(&app, "/tasks/t").await;
-    let apply_edit = messages["messages"].as_array().unwrap().last().unwrap()["message_id"].clone();
-    let retry = json!({"task_id": "t", "message": "", "retry_message_id": apply_edit, "direct": true});
+    let last_message = messages["messages"].as_array().unwrap().last().unwrap()["message_id"].clone();
+    let retry = json!({"task_id": "t", "message": "", "retry_message_id": last_message, "direct": true});
     events(app.post_execute(retry.to_string()).await).await;
     let known = json!({"content": "The heron is the staging database.", "tags": ["db"]});
     let saved =
@@ -87,11 +87,11 @@ async fn a_conversation_moves_from_one_engine_into_another_and_goes_on() {
     assert!(kinds.contains(&&json!("message")) && kinds.contains(&&json!("episode")), "{found}");
 
     // Repeating the request of a turn returns that turn.
-    let again = json!({
+    let retry = json!({
         "task_id": "t", "message": "Tell me of otters.", "direct": true, "client_request_id": "first",
         "media": [{"type": "text", "text": "see here"}],
     });
-    let joined = events(other.post_execute(again.to_string()).await).await;
+    let joined = events(other.post_execute(retry.to_string()).await).await;
     assert_eq!(joined.last().unwrap().data["text"], "Otters it is.");
     // Both continue alike.
     for app in [&one, &other] {
@@ -101,8 +101,12 @@ async fn a_conversation_moves_from_one_engine_into_another_and_goes_on() {
     }
     let last = |app: &TestApp| {
         let request = app.provider.requests().last().unwrap().body.clone();
-        let said = request["messages"].to_string();
-        (said.matches("Otters it is.").count(), said.matches("see here").count(), said.contains("colour"))
+        let messages = request["messages"].to_string();
+        (
+            messages.matches("Otters it is.").count(),
+            messages.matches("see here").count(),
+            messages.contains("colour"),
+        )
     };
     assert_eq!(last(&one), last(&other));
     assert_eq!(last(&other), (1, 1, true));
@@ -132,8 +136,8 @@ async fn what_cannot_be_imported_is_refused_and_changes_nothing() {
         assert_eq!(export(&app).await, document, "{named}");
     }
     for (method, path) in [("GET", "/memory/export"), ("POST", "/memory/import")] {
-        let request_without_key = with_deadline(app.request_without_key(method, path).send()).await.unwrap();
-        expect_error(request_without_key, 401, "INVALID_ENGINE_KEY").await;
+        let unauthorized = with_deadline(app.request_without_key(method, path).send()).await.unwrap();
+        expect_error(unauthorized, 401, "INVALID_ENGINE_KEY").await;
     }
     // Larger than any other body may be.
     let large = format!("{{{}{}", " ".repeat(40 * 1024 * 1024), &document[1..]);

@@ -12,20 +12,21 @@ use serde_json::json;
 
 use crate::agent::AgentError;
 use crate::agent::harness::{AgentHarness, GatedTool, OUTCOME_UNKNOWN, check_turn, failure, final_text};
-use crate::testing::{SseEvent, next_events, read_all, read_until, task_id, with_deadline};
-use crate::tools::Permission;
+use catalog::Permission;
+use store::testing::{next_events, read_all, read_until};
+use testkit::{SseEvent, task_id, with_deadline};
 
 /// Returns a harness with a tool that needs approval and is released by the test.
 async fn fixture_with_gated_tool() -> (AgentHarness, Arc<GatedTool>) {
     let gated = GatedTool::with(false, Permission::Ask);
-    let rig = AgentHarness::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
-    (rig, gated)
+    let harness = AgentHarness::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
+    (harness, gated)
 }
 
 /// Begins a turn in which the tool needs approval, and reads up to the request.
-async fn run_until_hitl_request(rig: &AgentHarness) -> Vec<SseEvent> {
-    rig.provider.enqueue(Reply::new().text("May I?").tool_use("gated", json!({})));
-    let mut reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
+async fn run_until_hitl_request(harness: &AgentHarness) -> Vec<SseEvent> {
+    harness.provider.enqueue(Reply::new().text("May I?").tool_use("gated", json!({})));
+    let mut reader = harness.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
     read_until(&mut reader, |event| event.kind == "hitl_request").await
 }
 
@@ -34,64 +35,64 @@ fn yes_response() -> HitlRespond {
 }
 
 /// Returns the ids of the pending requests.
-async fn pending_ids(rig: &AgentHarness) -> Vec<HitlId> {
-    rig.agent.pending_requests().await.unwrap().iter().map(|request| request.request_id).collect()
+async fn pending_ids(harness: &AgentHarness) -> Vec<HitlId> {
+    harness.agent.pending_requests().await.unwrap().iter().map(|request| request.request_id).collect()
 }
 
 fn request_id(seen: &[SseEvent]) -> HitlId {
-    let asked = seen.iter().find(|event| event.kind == "hitl_request").unwrap();
-    asked.data["request_id"].as_str().unwrap().parse().unwrap()
+    let request = seen.iter().find(|event| event.kind == "hitl_request").unwrap();
+    request.data["request_id"].as_str().unwrap().parse().unwrap()
 }
 
 #[tokio::test]
-async fn lesson_e03_what_waits_for_a_person_outlives_the_engine() {
-    let (mut rig, gated) = fixture_with_gated_tool().await;
-    let before = run_until_hitl_request(&rig).await;
+async fn regression_e03_what_waits_for_a_person_outlives_the_engine() {
+    let (mut harness, gated) = fixture_with_gated_tool().await;
+    let before = run_until_hitl_request(&harness).await;
     for killed in [true, false, true] {
         if killed {
-            rig.kill().await;
+            harness.kill().await;
         } else {
-            rig.restart().await;
+            harness.restart().await;
         }
-        rig.agent.resume().unwrap();
-        assert_eq!(pending_ids(&rig).await, [request_id(&before)]);
+        harness.agent.resume().unwrap();
+        assert_eq!(pending_ids(&harness).await, [request_id(&before)]);
         // A client that connects now sees the request as the first one did, and follows.
-        let mut reader = rig.agent.replay(Some(task_id("t")), 0).unwrap();
+        let mut reader = harness.agent.replay(Some(task_id("t")), 0).unwrap();
         assert_eq!(read_until(&mut reader, |event| event.kind == "hitl_request").await, before);
     }
-    let reader = rig.agent.replay(Some(task_id("t")), before.last().unwrap().ts()).unwrap();
-    assert_eq!(with_deadline(rig.agent.respond(yes_response())).await.unwrap(), request_id(&before));
+    let reader = harness.agent.replay(Some(task_id("t")), before.last().unwrap().ts()).unwrap();
+    assert_eq!(with_deadline(harness.agent.respond(yes_response())).await.unwrap(), request_id(&before));
     gated.may_end.add_permits(1);
     let after = read_all(reader).await;
     assert_eq!(after[0].kind, "hitl_resolved");
     assert_eq!(check_turn(&[before, after].concat()), Ok(()));
-    assert_eq!(pending_ids(&rig).await, []);
+    assert_eq!(pending_ids(&harness).await, []);
     assert_eq!(gated.runs.load(Ordering::Acquire), 1);
-    rig.provider.assert_no_refusals();
+    harness.provider.assert_no_refusals();
 }
 
 #[tokio::test]
-async fn lesson_e03_of_two_answers_at_once_one_is_taken() {
+async fn regression_e03_of_two_answers_at_once_one_is_taken() {
     for restarted in [false, true] {
-        let (mut rig, gated) = fixture_with_gated_tool().await;
-        let asked = run_until_hitl_request(&rig).await;
+        let (mut harness, gated) = fixture_with_gated_tool().await;
+        let seen = run_until_hitl_request(&harness).await;
         if restarted {
-            rig.restart().await;
-            rig.agent.resume().unwrap();
+            harness.restart().await;
+            harness.agent.resume().unwrap();
         }
         // The tool is not released before both are answered, so the turn is still running for both.
         let (one, two) = with_deadline(async {
-            tokio::join!(rig.agent.respond(yes_response()), rig.agent.respond(yes_response()))
+            tokio::join!(harness.agent.respond(yes_response()), harness.agent.respond(yes_response()))
         })
         .await;
         let mut outcomes = [one, two];
         outcomes.sort_by_key(Result::is_err);
-        let [Ok(taken), Err(AgentError::NotPending)] = outcomes else { panic!("{outcomes:?}") };
-        assert_eq!(taken, request_id(&asked));
-        let late = with_deadline(rig.agent.respond(yes_response())).await;
+        let [Ok(accepted), Err(AgentError::NotPending)] = outcomes else { panic!("{outcomes:?}") };
+        assert_eq!(accepted, request_id(&seen));
+        let late = with_deadline(harness.agent.respond(yes_response())).await;
         assert!(matches!(late, Err(AgentError::NotPending)), "{late:?}");
         gated.may_end.add_permits(1);
-        let events = rig.replay(0).await;
+        let events = harness.replay(0).await;
         assert_eq!(check_turn(&events), Ok(()));
         assert_eq!(events.iter().filter(|event| event.kind == "hitl_resolved").count(), 1);
         assert_eq!(gated.runs.load(Ordering::Acquire), 1);
@@ -99,15 +100,15 @@ async fn lesson_e03_of_two_answers_at_once_one_is_taken() {
 }
 
 #[tokio::test]
-async fn lesson_e03_an_answer_outlives_a_kill_right_after_it() {
-    let (mut rig, gated) = fixture_with_gated_tool().await;
-    run_until_hitl_request(&rig).await;
-    with_deadline(rig.agent.respond(yes_response())).await.unwrap();
-    rig.kill().await;
+async fn regression_e03_an_answer_outlives_a_kill_right_after_it() {
+    let (mut harness, gated) = fixture_with_gated_tool().await;
+    run_until_hitl_request(&harness).await;
+    with_deadline(harness.agent.respond(yes_response())).await.unwrap();
+    harness.kill().await;
     // Whether the tool had begun is chance; the person is not asked again in either case.
     gated.may_end.add_permits(1);
-    rig.agent.resume().unwrap();
-    let events = rig.replay(0).await;
+    harness.agent.resume().unwrap();
+    let events = harness.replay(0).await;
     assert_eq!(check_turn(&events), Ok(()));
     final_text(&events);
     assert_eq!(events.iter().filter(|event| event.kind == "hitl_request").count(), 1);
@@ -115,72 +116,72 @@ async fn lesson_e03_an_answer_outlives_a_kill_right_after_it() {
     let result = events.iter().find(|event| event.kind == "tool_result").unwrap();
     let runs = gated.runs.load(Ordering::Acquire);
     assert!(runs == 1 || runs == 0 && result.data["error"] == OUTCOME_UNKNOWN, "{runs} runs: {result:?}");
-    let late = with_deadline(rig.agent.respond(yes_response())).await;
+    let late = with_deadline(harness.agent.respond(yes_response())).await;
     assert!(matches!(late, Err(AgentError::NotPending)), "{late:?}");
-    rig.provider.assert_no_refusals();
+    harness.provider.assert_no_refusals();
 }
 
 #[tokio::test]
-async fn lesson_e03_a_cancelled_request_is_resolved() {
-    let (rig, gated) = fixture_with_gated_tool().await;
-    let asked = run_until_hitl_request(&rig).await;
-    assert_eq!(pending_ids(&rig).await, [request_id(&asked)]);
-    with_deadline(rig.agent.cancel(&task_id("t"))).await.unwrap();
-    let events = rig.replay(0).await;
+async fn regression_e03_a_cancelled_request_is_resolved() {
+    let (harness, gated) = fixture_with_gated_tool().await;
+    let seen = run_until_hitl_request(&harness).await;
+    assert_eq!(pending_ids(&harness).await, [request_id(&seen)]);
+    with_deadline(harness.agent.cancel(&task_id("t"))).await.unwrap();
+    let events = harness.replay(0).await;
     assert_eq!(events.last().unwrap().phase(), Some("cancelled"));
-    assert_resolved(&rig, &gated).await;
+    assert_resolved(&harness, &gated).await;
 }
 
 #[tokio::test]
-async fn lesson_e03_a_request_that_nobody_answers_is_resolved() {
-    let (mut rig, gated) = fixture_with_gated_tool().await;
-    run_until_hitl_request(&rig).await;
+async fn regression_e03_a_request_that_nobody_answers_is_resolved() {
+    let (mut harness, gated) = fixture_with_gated_tool().await;
+    run_until_hitl_request(&harness).await;
     // A request that expired while no engine was running.
-    rig.clock.advance(Duration::from_hours(71));
-    rig.restart().await;
-    rig.agent.resume().unwrap();
-    assert_eq!(pending_ids(&rig).await.len(), 1);
-    rig.clock.advance(Duration::from_hours(1));
-    rig.restart().await;
-    rig.agent.resume().unwrap();
-    assert_eq!(failure(&rig.replay(0).await).code, FailureCode::HitlExpired);
-    assert_resolved(&rig, &gated).await;
+    harness.clock.advance(Duration::from_hours(71));
+    harness.restart().await;
+    harness.agent.resume().unwrap();
+    assert_eq!(pending_ids(&harness).await.len(), 1);
+    harness.clock.advance(Duration::from_hours(1));
+    harness.restart().await;
+    harness.agent.resume().unwrap();
+    assert_eq!(failure(&harness.replay(0).await).code, FailureCode::HitlExpired);
+    assert_resolved(&harness, &gated).await;
     // A request that expires while the engine is running. Its time passes at once on the harness's clock.
-    rig.hitl_ttl = Duration::from_secs(9);
-    rig.restart().await;
-    rig.provider.enqueue(Reply::new().tool_use("gated", json!({})));
-    let mut reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
+    harness.hitl_ttl = Duration::from_secs(9);
+    harness.restart().await;
+    harness.provider.enqueue(Reply::new().tool_use("gated", json!({})));
+    let mut reader = harness.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
     let mut events = Vec::new();
     while let Some(more) = next_events(&mut reader).await {
         events.extend(more);
     }
     assert_eq!(failure(&events).code, FailureCode::HitlExpired);
-    assert_resolved(&rig, &gated).await;
+    assert_resolved(&harness, &gated).await;
 }
 
 /// Asserts that nothing waits for a person, nothing was run, and the task continues.
-async fn assert_resolved(rig: &AgentHarness, gated: &GatedTool) {
-    assert_eq!(pending_ids(rig).await, []);
-    let late = with_deadline(rig.agent.respond(yes_response())).await;
+async fn assert_resolved(harness: &AgentHarness, gated: &GatedTool) {
+    assert_eq!(pending_ids(harness).await, []);
+    let late = with_deadline(harness.agent.respond(yes_response())).await;
     assert!(matches!(late, Err(AgentError::NotPending)), "{late:?}");
-    assert_eq!(final_text(&rig.send("and now?").await), "and now?");
+    assert_eq!(final_text(&harness.send("and now?").await), "and now?");
     assert_eq!(gated.runs.load(Ordering::Acquire), 0);
-    rig.provider.assert_no_refusals();
+    harness.provider.assert_no_refusals();
 }
 
 #[tokio::test]
 async fn a_wall_clock_that_is_set_ahead_lets_no_request_lapse() {
-    let (rig, gated) = fixture_with_gated_tool().await;
-    run_until_hitl_request(&rig).await;
-    let (most, year) = (rig.hitl_ttl, Duration::from_hours(365 * 24));
-    let almost_all = most.saturating_sub(Duration::from_hours(1))..=most;
-    rig.clock.wait_for_sleeps(1, almost_all.clone()).await;
+    let (harness, gated) = fixture_with_gated_tool().await;
+    run_until_hitl_request(&harness).await;
+    let (ttl, year) = (harness.hitl_ttl, Duration::from_hours(365 * 24));
+    let expected_sleep = ttl.saturating_sub(Duration::from_hours(1))..=ttl;
+    harness.clock.wait_for_sleeps(1, expected_sleep.clone()).await;
     // The wall clock is not used while the engine is running.
-    rig.clock.advance_wall_clock(year);
-    with_deadline(rig.agent.steer(&task_id("t"), "soon".into())).await.unwrap();
-    rig.clock.wait_for_sleeps(2, almost_all).await;
-    rig.provider.enqueue(Reply::from_text("done"));
-    with_deadline(rig.agent.respond(yes_response())).await.unwrap();
+    harness.clock.advance_wall_clock(year);
+    with_deadline(harness.agent.steer(&task_id("t"), "soon".into())).await.unwrap();
+    harness.clock.wait_for_sleeps(2, expected_sleep).await;
+    harness.provider.enqueue(Reply::from_text("done"));
+    with_deadline(harness.agent.respond(yes_response())).await.unwrap();
     gated.may_end.add_permits(1);
-    assert_eq!(final_text(&rig.replay(0).await), "done");
+    assert_eq!(final_text(&harness.replay(0).await), "done");
 }

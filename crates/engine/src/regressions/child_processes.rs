@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use super::servers::write_mcp_servers;
 use crate::config::Config;
-use crate::testing::{SseEvent, can_confine, can_run_python_servers, own_helper, parse_sse, with_deadline};
+use testkit::{SseEvent, can_confine, can_run_python_servers, own_helper, parse_sse, with_deadline};
 
 const KEY: &str = "sk-svc-right";
 /// The variable that tells a process to be an engine, and in which folder.
@@ -152,7 +152,7 @@ fn orphaning_command(mark: &str) -> String {
 }
 
 #[tokio::test]
-async fn lesson_e09_what_a_turn_leaves_behind_does_not_outlive_it() {
+async fn regression_e09_what_a_turn_leaves_behind_does_not_outlive_it() {
     if !can_confine() {
         return;
     }
@@ -170,7 +170,7 @@ async fn lesson_e09_what_a_turn_leaves_behind_does_not_outlive_it() {
 }
 
 #[tokio::test]
-async fn lesson_e09_no_program_outlives_an_engine_that_is_killed() {
+async fn regression_e09_no_program_outlives_an_engine_that_is_killed() {
     if !can_confine() {
         return;
     }
@@ -199,7 +199,7 @@ async fn lesson_e09_no_program_outlives_an_engine_that_is_killed() {
 }
 
 #[tokio::test]
-async fn lesson_e09_no_tool_server_outlives_an_engine_that_is_killed() {
+async fn regression_e09_no_tool_server_outlives_an_engine_that_is_killed() {
     if !can_run_python_servers() {
         return;
     }

@@ -10,9 +10,10 @@ use mock_llm::{CapturedRequest, Fault, Refusal, Reply, Usage, Wire};
 use serde_json::json;
 
 use crate::agent::harness::{AgentHarness, WIRES, failure, final_text, gateway_config};
-use crate::llm::ToolSpec;
-use crate::testing::SseEvent;
-use crate::tools::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep};
+use catalog::Permission;
+use llm::ToolSpec;
+use testkit::SseEvent;
+use tools::{Invocation, Tool, ToolError, ToolOutput, ToolStep};
 
 /// A tool whose result has the requested length.
 struct DumpTool {
@@ -63,27 +64,27 @@ fn too_long() -> Reply {
 
 /// Creates a conversation of several turns, with tool results and a working memory.
 async fn long_task(wire: Wire) -> AgentHarness {
-    let rig = AgentHarness::with_tools(wire, tools()).await;
+    let harness = AgentHarness::with_tools(wire, tools()).await;
     for turn in 0..6 {
-        rig.provider.enqueue_all([
+        harness.provider.enqueue_all([
             Reply::new()
                 .text("I look.")
                 .tool_use("dump", json!({"bytes": 20_000}))
                 .tool_use("working_memory_set", json!({"key": "turn", "value": turn})),
             Reply::from_text(format!("answer {turn}")),
         ]);
-        rig.send(&format!("question {turn}")).await;
+        harness.send(&format!("question {turn}")).await;
     }
-    rig.provider.clear_requests();
-    rig
+    harness.provider.clear_requests();
+    harness
 }
 
 #[tokio::test]
-async fn lesson_e06_a_provider_that_says_too_long_for_ever_ends_the_turn() {
+async fn regression_e06_a_provider_that_says_too_long_for_ever_ends_the_turn() {
     for wire in WIRES {
-        let rig = long_task(wire).await;
-        rig.provider.set_default_reply(too_long());
-        let events = rig.send("and now?").await;
+        let harness = long_task(wire).await;
+        harness.provider.set_default_reply(too_long());
+        let events = harness.send("and now?").await;
         assert_eq!(failure(&events).code, FailureCode::ProviderRefused);
         let compactions = compactions(&events);
         assert!(compactions.iter().all(|each| each.reason == CompactionReason::Reactive));
@@ -93,95 +94,95 @@ async fn lesson_e06_a_provider_that_says_too_long_for_ever_ends_the_turn() {
             assert!(each.tokens_after * 10 <= each.tokens_before * 8, "{each:?}");
             assert!(each.messages_collapsed > 0);
         }
-        let requests = rig.provider.requests();
+        let requests = harness.provider.requests();
         assert!(requests.len() <= 6, "{} requests", requests.len());
         let last = String::from_utf8_lossy(&requests.last().unwrap().raw).into_owned();
         assert!(last.contains("and now?") && last.contains("- turn: 5"), "what cannot be left out is kept");
         assert!(!last.contains("question 3"));
 
         // The task is not broken: another message is answered.
-        rig.provider.set_default_reply(Reply::from_text("Here I am."));
-        assert_eq!(final_text(&rig.send("are you there?").await), "Here I am.");
-        rig.provider.take_refusals();
+        harness.provider.set_default_reply(Reply::from_text("Here I am."));
+        assert_eq!(final_text(&harness.send("are you there?").await), "Here I am.");
+        harness.provider.take_refusals();
     }
 }
 
 #[tokio::test]
-async fn lesson_e06_a_conversation_that_is_too_long_is_summarised_and_goes_on() {
+async fn regression_e06_a_conversation_that_is_too_long_is_summarised_and_goes_on() {
     for wire in WIRES {
-        let mut rig = long_task(wire).await;
-        rig.provider.enqueue_all([
+        let mut harness = long_task(wire).await;
+        harness.provider.enqueue_all([
             too_long(),
             Reply::from_text("The user asked six questions."),
             Reply::from_text("I go on."),
         ]);
-        let events = rig.send("and now?").await;
+        let events = harness.send("and now?").await;
         assert_eq!(final_text(&events), "I go on.");
         assert_eq!(compactions(&events).len(), 1);
-        let requests = rig.provider.requests();
+        let requests = harness.provider.requests();
         assert_eq!(requests.iter().map(is_summary).collect::<Vec<_>>(), [false, true, false]);
         let sent = String::from_utf8_lossy(&requests[2].raw).into_owned();
         assert!(sent.contains("The user asked six questions.") && sent.contains("- turn: 5"));
         assert!(!sent.contains("question 1"));
 
         // That remains so after a restart, and each request extends the one before.
-        rig.provider.clear_requests();
-        rig.provider.set_default_reply(Reply::from_text("Well."));
-        rig.send("thanks").await;
-        rig.restart().await;
-        rig.send("bye").await;
-        let [first, second] = rig.provider.requests().try_into().unwrap();
+        harness.provider.clear_requests();
+        harness.provider.set_default_reply(Reply::from_text("Well."));
+        harness.send("thanks").await;
+        harness.restart().await;
+        harness.send("bye").await;
+        let [first, second] = harness.provider.requests().try_into().unwrap();
         crate::regressions::prompt_caches::assert_prefix(&first, &second);
         assert!(!String::from_utf8_lossy(&second.raw).contains("question 1"));
-        rig.provider.take_refusals();
+        harness.provider.take_refusals();
     }
 }
 
 #[tokio::test]
-async fn lesson_e06_one_huge_result_is_shortened_before_it_is_sent() {
+async fn regression_e06_one_huge_result_is_shortened_before_it_is_sent() {
     for wire in WIRES {
-        let mut rig = AgentHarness::with_tools(wire, tools()).await;
-        rig.provider.enqueue_all([
+        let mut harness = AgentHarness::with_tools(wire, tools()).await;
+        harness.provider.enqueue_all([
             Reply::new().tool_use("dump", json!({"bytes": 5_000_000})),
             Reply::from_text("That was too much."),
         ]);
-        let events = rig.run(json!({"task_id": "file", "message": "dump it"})).await;
+        let events = harness.run(json!({"task_id": "file", "message": "dump it"})).await;
         assert_eq!(final_text(&events), "That was too much.");
-        let last = rig.last_request();
+        let last = harness.last_request();
         let sent = String::from_utf8_lossy(&last.raw);
         assert!(last.raw.len() < 50_000, "{} bytes", last.raw.len());
         assert!(sent.contains("HEADxxx") && sent.contains("xxxTAIL") && sent.contains("is in the file"));
 
         // The longest result that is not spilled is more than this model accepts.
-        let mut gateway = gateway_config(&rig.provider, &[(wire, "test-1")]);
+        let mut gateway = gateway_config(&harness.provider, &[(wire, "test-1")]);
         for model in gateway["models"].as_object_mut().unwrap().values_mut() {
             model["context_window"] = 20_000.into();
         }
-        rig.configure_gateway(&gateway).await;
-        rig.provider.enqueue_all([
+        harness.configure_gateway(&gateway).await;
+        harness.provider.enqueue_all([
             Reply::new().thinking("How much is it?").tool_use("dump", json!({"bytes": 65_000})),
             Reply::from_text("That was much."),
         ]);
         let message = json!({"task_id": "t", "message": "dump it", "super_thinking": true});
-        let events = rig.run(message).await;
+        let events = harness.run(message).await;
         assert_eq!(final_text(&events), "That was much.");
         let [compaction] = compactions(&events).try_into().unwrap();
         assert_eq!(compaction.reason, CompactionReason::Threshold);
-        let last = rig.last_request();
+        let last = harness.last_request();
         let sent = String::from_utf8_lossy(&last.raw);
         assert!(last.raw.len() < 50_000, "{} bytes", last.raw.len());
         assert!(sent.contains("HEADxxx") && sent.contains("xxxTAIL") && sent.contains("characters left out"));
         assert!(sent.contains("dump it"));
-        rig.provider.assert_no_refusals();
+        harness.provider.assert_no_refusals();
     }
 }
 
 #[tokio::test]
-async fn lesson_e06_a_skill_that_was_loaded_survives() {
-    let rig = AgentHarness::with_tools(Wire::AnthropicMessages, tools()).await;
+async fn regression_e06_a_skill_that_was_loaded_survives() {
+    let harness = AgentHarness::with_tools(Wire::AnthropicMessages, tools()).await;
     let skill = json!({"name": "baking", "prompt": "Knead for ten minutes."});
-    rig.agent.create_skill(serde_json::from_value(skill).unwrap()).await.unwrap();
-    rig.provider.enqueue_all([
+    harness.agent.create_skill(serde_json::from_value(skill).unwrap()).await.unwrap();
+    harness.provider.enqueue_all([
         Reply::new().tool_use("load_skill", json!({"skill": "baking"})),
         Reply::new().tool_use("dump", json!({"bytes": 50_000})),
         Reply::from_text("Loaded."),
@@ -196,27 +197,29 @@ async fn lesson_e06_a_skill_that_was_loaded_survives() {
         Reply::from_text("I bake again."),
     ]);
     for message in ["load it", "well?", "bake"] {
-        rig.send(message).await;
+        harness.send(message).await;
     }
-    assert!(String::from_utf8_lossy(&rig.last_request().raw).contains("Knead for ten minutes."));
-    rig.send("dump").await;
-    rig.send("again").await;
-    assert!(String::from_utf8_lossy(&rig.last_request().raw).contains("Knead for ten minutes."));
-    rig.provider.take_refusals();
+    assert!(String::from_utf8_lossy(&harness.last_request().raw).contains("Knead for ten minutes."));
+    harness.send("dump").await;
+    harness.send("again").await;
+    assert!(String::from_utf8_lossy(&harness.last_request().raw).contains("Knead for ten minutes."));
+    harness.provider.take_refusals();
 }
 
 #[tokio::test]
 async fn a_summary_counts_for_the_budget_of_its_turn() {
-    let mut rig = long_task(Wire::AnthropicMessages).await;
-    let mut gateway = gateway_config(&rig.provider, &[(Wire::AnthropicMessages, "first")]);
+    let mut harness = long_task(Wire::AnthropicMessages).await;
+    let mut gateway = gateway_config(&harness.provider, &[(Wire::AnthropicMessages, "first")]);
     gateway["budgets"] = json!({"tokens_per_turn": 120_000});
-    rig.configure_gateway(&gateway).await;
+    harness.configure_gateway(&gateway).await;
     let tokens = Usage { input: Some(119_000), output: Some(900), ..Usage::default() };
-    rig.provider.enqueue_all([too_long(), Reply::from_text("The user asked six questions.").usage(tokens)]);
-    let events = rig.send("and now?").await;
+    harness
+        .provider
+        .enqueue_all([too_long(), Reply::from_text("The user asked six questions.").usage(tokens)]);
+    let events = harness.send("and now?").await;
     assert_eq!(compactions(&events).len(), 1);
     assert_eq!(events.last().unwrap().data["stop_reason"], "budget");
-    assert_eq!(rig.provider.requests().len(), 2, "nothing is left for an answer");
+    assert_eq!(harness.provider.requests().len(), 2, "nothing is left for an answer");
     let usage = events.iter().find(|event| event.kind == "usage").unwrap();
     assert_eq!((&usage.data["input_tokens"], &usage.data["output_tokens"]), (&json!(119_000), &json!(900)));
 }

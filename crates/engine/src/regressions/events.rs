@@ -6,7 +6,8 @@ use tokio::sync::watch;
 
 use crate::agent::harness::{AgentHarness, check_turn};
 use crate::http::app::{ENGINE_KEY, TestApp, events};
-use crate::testing::{SseEvent, next_events, parse_sse, rendered_text, with_deadline};
+use store::testing::next_events;
+use testkit::{SseEvent, parse_sse, rendered_text, with_deadline};
 
 /// Returns the events that arrived completely.
 fn complete_events(wire: &[u8]) -> Vec<SseEvent> {
@@ -29,13 +30,13 @@ fn replay_request(
     base: &str,
     task: &str,
     seen: &[SseEvent],
-    by: ReplayFrom,
+    mode: ReplayFrom,
 ) -> reqwest::RequestBuilder {
     let last = seen.last().map_or(0, SseEvent::ts);
-    let after = if matches!(by, ReplayFrom::After) { last } else { 0 };
+    let after = if matches!(mode, ReplayFrom::After) { last } else { 0 };
     let url = format!("{base}/execute/replay?task_id={task}&after={after}");
     let request = client.get(url).header("X-Engine-Key", ENGINE_KEY);
-    match by {
+    match mode {
         ReplayFrom::After => request,
         ReplayFrom::LastEventId => request.header("Last-Event-ID", last.to_string()),
     }
@@ -54,7 +55,7 @@ fn enqueue_script(app: &TestApp) {
 }
 
 #[tokio::test]
-async fn lesson_e01_cut_at_any_byte_the_rest_is_what_was_missing() {
+async fn regression_e01_cut_at_any_byte_the_rest_is_what_was_missing() {
     let app = TestApp::start().await;
     enqueue_script(&app);
     let body = json!({"task_id": "t", "message": "go", "super_thinking": true}).to_string();
@@ -63,21 +64,21 @@ async fn lesson_e01_cut_at_any_byte_the_rest_is_what_was_missing() {
     assert_eq!(check_turn(&recorded), Ok(()));
     let client = reqwest::Client::new();
     // The request depends only on the last complete event.
-    let mut rests: Vec<[Vec<SseEvent>; 2]> = Vec::new();
+    let mut replays: Vec<[Vec<SseEvent>; 2]> = Vec::new();
     for cut in 0..=wire.len() {
         let mut seen = complete_events(&wire[..cut]);
-        if seen.len() == rests.len() {
+        if seen.len() == replays.len() {
             let [one, other] =
-                REPLAY_MODES.map(|by| replay_request(&client, app.base_url(), "t", &seen, by).send());
+                REPLAY_MODES.map(|mode| replay_request(&client, app.base_url(), "t", &seen, mode).send());
             let (one, other) = (with_deadline(one).await.unwrap(), with_deadline(other).await.unwrap());
-            rests.push([events(one).await, events(other).await]);
+            replays.push([events(one).await, events(other).await]);
         }
-        let [one, other] = &rests[seen.len()];
+        let [one, other] = &replays[seen.len()];
         assert_eq!(one, other);
         seen.extend(one.iter().cloned());
         assert_eq!(seen, recorded, "cut after {cut} bytes");
     }
-    assert_eq!(rests.len(), recorded.len() + 1);
+    assert_eq!(replays.len(), recorded.len() + 1);
     app.stop().await;
 }
 
@@ -97,9 +98,9 @@ impl InterruptedClient {
         let request = self.http.post(format!("{base}/execute")).header("X-Engine-Key", ENGINE_KEY).body(body);
         let mut seen = self.read(request.send().await.unwrap()).await;
         while !seen.last().is_some_and(|event| event.event().ends_turn()) {
-            let by = REPLAY_MODES[self.cut_after_bytes % 2];
+            let mode = REPLAY_MODES[self.cut_after_bytes % 2];
             let base = self.base.borrow_and_update().clone();
-            if let Ok(response) = replay_request(&self.http, &base, &self.task, &seen, by).send().await {
+            if let Ok(response) = replay_request(&self.http, &base, &self.task, &seen, mode).send().await {
                 seen.extend(self.read(response).await);
             } else {
                 // The engine is gone. The next one listens elsewhere.
@@ -126,10 +127,10 @@ impl InterruptedClient {
 }
 
 #[tokio::test]
-async fn lesson_e01_ten_tasks_at_once_cut_off_and_restarted_lose_and_double_nothing() {
+async fn regression_e01_ten_tasks_at_once_cut_off_and_restarted_lose_and_double_nothing() {
     const TASKS: usize = 10;
     let mut app = TestApp::start().await;
-    let (moves, base) = watch::channel(app.base_url().to_owned());
+    let (base_sender, base) = watch::channel(app.base_url().to_owned());
     let reply = |deltas| {
         let text = "What there is to say is said in a few words, and then once more.";
         Reply::from_text(text).deltas(deltas).tool_use("list_files", json!({"path": "."}))
@@ -153,7 +154,7 @@ async fn lesson_e01_ten_tasks_at_once_cut_off_and_restarted_lose_and_double_noth
         let next = reply(10 + restart);
         app.provider.set_default_reply(if restart < 3 { next.hold(4 + restart, &Gate::new()) } else { next });
         app.restart().await;
-        moves.send(app.base_url().to_owned()).unwrap();
+        base_sender.send(app.base_url().to_owned()).unwrap();
     }
     for (number, client) in clients.into_iter().enumerate() {
         let seen = with_deadline(client).await.unwrap();
@@ -167,25 +168,26 @@ async fn lesson_e01_ten_tasks_at_once_cut_off_and_restarted_lose_and_double_noth
 }
 
 #[tokio::test]
-async fn lesson_e01_what_a_client_saw_is_there_after_a_kill() {
-    for least in 1..=12 {
-        let mut rig = AgentHarness::new(Wire::AnthropicMessages).await;
+async fn regression_e01_what_a_client_saw_is_there_after_a_kill() {
+    for min_events in 1..=12 {
+        let mut harness = AgentHarness::new(Wire::AnthropicMessages).await;
         let gate = Gate::new();
-        rig.provider.enqueue_all([
+        harness.provider.enqueue_all([
             Reply::new().text("One moment.").deltas(3).tool_use("list_files", json!({"path": "."})),
             Reply::from_text("There is").deltas(2).hold(2, &gate),
             Reply::from_text("There is nothing."),
         ]);
-        let mut reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
+        let mut reader = harness.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
         let mut seen = Vec::new();
-        while seen.len() < least && !seen.iter().any(|event: &SseEvent| event.data["text"] == "There is") {
+        while seen.len() < min_events && !seen.iter().any(|event: &SseEvent| event.data["text"] == "There is")
+        {
             seen.extend(next_events(&mut reader).await.unwrap());
         }
-        rig.kill().await;
+        harness.kill().await;
         // A client that only asks now is not delayed.
         gate.release();
-        rig.agent.resume().unwrap();
-        let events = rig.replay(0).await;
+        harness.agent.resume().unwrap();
+        let events = harness.replay(0).await;
         assert!(events.starts_with(&seen), "{seen:#?} is not how this begins: {events:#?}");
         assert_eq!(check_turn(&events), Ok(()));
     }

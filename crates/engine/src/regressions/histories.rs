@@ -9,8 +9,9 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::agent::harness::{AgentHarness, GatedTool, STREAMED_INPUT_WIRES, WIRES, gateway_config};
-use crate::event_log::EventReader;
-use crate::testing::{SseEvent, next_events, task_id, with_deadline};
+use store::event_log::EventReader;
+use store::testing::next_events;
+use testkit::{SseEvent, task_id, with_deadline};
 
 /// An action on a task.
 #[derive(Clone, Debug)]
@@ -103,12 +104,12 @@ fn add_call(reply: Reply, number: u8) -> Reply {
 
 /// Returns an answer with these calls. Its form depends on the number of calls.
 fn answer(calls: &[u8]) -> Reply {
-    let begun = match calls.len() {
+    let start = match calls.len() {
         1 => Reply::new().redacted_thinking().text("I see to it."),
         2 => Reply::new().thinking("Two."),
         _ => Reply::new().thinking("Hm, hm.").text(" \n").text("So."),
     };
-    calls.iter().fold(begun, |reply, number| add_call(reply, *number))
+    calls.iter().fold(start, |reply, number| add_call(reply, *number))
 }
 
 /// Returns an attachment that a person adds now and then.
@@ -118,7 +119,7 @@ fn picture() -> Value {
 
 /// A task, and its history so far.
 struct TaskScenario {
-    rig: AgentHarness,
+    harness: AgentHarness,
     gated: Arc<GatedTool>,
     gated_begun: usize,
     /// Whether all models that may be called stream the input of their calls.
@@ -134,10 +135,10 @@ impl TaskScenario {
     async fn begin(wire: Wire) -> Self {
         let gated = GatedTool::new(false);
         let streams_tool_input = STREAMED_INPUT_WIRES.contains(&wire);
-        let rig = AgentHarness::with_tools(wire, vec![gated.clone()]).await;
-        rig.provider.set_default_reply(Reply::new().thinking("At last.").text("Done."));
+        let harness = AgentHarness::with_tools(wire, vec![gated.clone()]).await;
+        harness.provider.set_default_reply(Reply::new().thinking("At last.").text("Done."));
         Self {
-            rig,
+            harness,
             gated,
             gated_begun: 0,
             streams_tool_input,
@@ -147,31 +148,31 @@ impl TaskScenario {
         }
     }
 
-    async fn perform(&mut self, act: &Action) {
-        match act {
+    async fn perform(&mut self, action: &Action) {
+        match action {
             Action::Turn(turn) => self.turn(turn).await,
             Action::Switch(wire, model, other) => {
                 self.model_count = 2;
                 self.streams_tool_input =
                     [wire, other].into_iter().all(|wire| STREAMED_INPUT_WIRES.contains(wire));
                 let models = [(*wire, ["test-1", "test-2"][*model]), (*other, "test-3")];
-                let gateway = gateway_config(&self.rig.provider, &models);
-                self.rig.configure_gateway(&gateway).await;
+                let gateway = gateway_config(&self.harness.provider, &models);
+                self.harness.configure_gateway(&gateway).await;
             }
         }
-        self.rig.provider.assert_no_refusals();
-        assert_eq!(self.rig.provider.pending_replies(), 0);
+        self.harness.provider.assert_no_refusals();
+        assert_eq!(self.harness.provider.pending_replies(), 0);
     }
 
     async fn plain_turn(&mut self) {
-        let plain = TurnPlan {
+        let turn = TurnPlan {
             start_from: StartFrom::End,
             think: true,
             steps: Vec::new(),
             approves: true,
             outcome: TurnOutcome::Completes,
         };
-        self.perform(&Action::Turn(plain)).await;
+        self.perform(&Action::Turn(turn)).await;
     }
 
     async fn turn(&mut self, turn: &TurnPlan) {
@@ -185,8 +186,8 @@ impl TaskScenario {
             let calls = &self.possible_calls(calls);
             // Every other time the repeated answer differs.
             let broken = |deltas: usize| answer(&calls[deltas % 2..]).fault(Fault::cut_after(deltas));
-            self.rig.provider.enqueue_all(breaks.filter(|_| !calls.is_empty()).map(broken));
-            self.rig.provider.enqueue_all((!calls.is_empty()).then(|| answer(calls)));
+            self.harness.provider.enqueue_all(breaks.filter(|_| !calls.is_empty()).map(broken));
+            self.harness.provider.enqueue_all((!calls.is_empty()).then(|| answer(calls)));
         }
         if let TurnOutcome::Capped = turn.outcome {
             let answers = turn.steps.iter().filter(|step| !step.calls.is_empty()).count();
@@ -196,7 +197,7 @@ impl TaskScenario {
             request["media"] = json!([picture()]);
         }
         let gate = self.script(turn.outcome);
-        let reader = self.rig.begin(request).await.unwrap();
+        let reader = self.harness.begin(request).await.unwrap();
         let end = match turn.outcome {
             TurnOutcome::Completes | TurnOutcome::Capped | TurnOutcome::Fallback => {
                 self.read_to_end(reader, turn.approves, "completed").await
@@ -206,8 +207,8 @@ impl TaskScenario {
             TurnOutcome::TooLong | TurnOutcome::BrokenHistory => {
                 self.read_to_either_end(reader, turn.approves).await
             }
-            TurnOutcome::Interrupted(moment, deed) => {
-                self.interrupt(reader, moment, deed, &gate, turn.approves).await
+            TurnOutcome::Interrupted(point, interruption) => {
+                self.interrupt(reader, point, interruption, &gate, turn.approves).await
             }
         };
         assert!(end.is_ok(), "{}: {turn:#?}", end.unwrap_err());
@@ -222,29 +223,29 @@ impl TaskScenario {
     }
 
     /// Returns the message that a turn starts from.
-    async fn base(&self, from: StartFrom) -> Option<(&'static str, String)> {
-        let (field, at) = match from {
+    async fn base(&self, start_from: StartFrom) -> Option<(&'static str, String)> {
+        let (field, at) = match start_from {
             StartFrom::End => return None,
             StartFrom::Edit(at) => ("edit_message_id", at),
             StartFrom::Retry(at) => ("retry_message_id", at),
         };
-        let mut listed = self.rig.agent.all_messages(&task_id("t")).await.unwrap_or_default();
-        listed.retain(|message| !message.superseded);
+        let mut messages = self.harness.agent.all_messages(&task_id("t")).await.unwrap_or_default();
+        messages.retain(|message| !message.superseded);
         if field == "edit_message_id" {
             let began = |message: &TaskMessage| {
                 message.role == Role::User && !self.steered.contains(&message.message_id.to_string())
             };
-            listed.retain(began);
+            messages.retain(began);
         }
-        let at = at.checked_rem(listed.len())?;
-        Some((field, listed[at].message_id.to_string()))
+        let at = at.checked_rem(messages.len())?;
+        Some((field, messages[at].message_id.to_string()))
     }
 
     /// Scripts the provider after the steps, up to the interruption.
-    fn script(&self, then: TurnOutcome) -> Gate {
+    fn script(&self, outcome: TurnOutcome) -> Gate {
         let gate = Gate::new();
-        let provider = &self.rig.provider;
-        match then {
+        let provider = &self.harness.provider;
+        match outcome {
             TurnOutcome::Completes => {}
             TurnOutcome::Capped => provider.enqueue(answer(&[0, 1])),
             TurnOutcome::Fails => {
@@ -286,52 +287,52 @@ impl TaskScenario {
     async fn interrupt(
         &mut self,
         mut reader: EventReader,
-        moment: InterruptPoint,
-        deed: Interruption,
+        point: InterruptPoint,
+        interruption: Interruption,
         gate: &Gate,
-        yes: bool,
+        approves: bool,
     ) -> Result<(), String> {
-        let after = self.wait_for(&mut reader, moment, gate, yes).await?;
-        match deed {
+        let after = self.wait_for(&mut reader, point, gate, approves).await?;
+        match interruption {
             Interruption::Cancel => {
-                with_deadline(self.rig.agent.cancel(&task_id("t"))).await.unwrap();
-                return self.read_to_end(reader, yes, "cancelled").await;
+                with_deadline(self.harness.agent.cancel(&task_id("t"))).await.unwrap();
+                return self.read_to_end(reader, approves, "cancelled").await;
             }
-            Interruption::Restart => self.rig.restart().await,
-            Interruption::Kill => self.rig.kill().await,
+            Interruption::Restart => self.harness.restart().await,
+            Interruption::Kill => self.harness.kill().await,
             Interruption::Steer => {
                 let steered =
-                    with_deadline(self.rig.agent.steer(&task_id("t"), "Mind the gap.".into())).await;
+                    with_deadline(self.harness.agent.steer(&task_id("t"), "Mind the gap.".into())).await;
                 self.steered.insert(steered.unwrap().to_string());
             }
         }
-        match (deed, moment) {
+        match (interruption, point) {
             (Interruption::Steer, InterruptPoint::Stream(_)) => gate.release(),
             (Interruption::Steer, InterruptPoint::Tool) => self.gated.may_end.add_permits(1),
             (Interruption::Steer, InterruptPoint::Person) => {}
-            _ => self.rig.agent.resume().unwrap(),
+            _ => self.harness.agent.resume().unwrap(),
         }
-        for request in self.rig.agent.pending_requests().await.unwrap() {
-            self.respond(&request.request_id.to_string(), request.kind.as_str(), yes).await;
+        for request in self.harness.agent.pending_requests().await.unwrap() {
+            self.respond(&request.request_id.to_string(), request.kind.as_str(), approves).await;
         }
-        let reader = self.rig.agent.replay(Some(task_id("t")), after).unwrap();
-        self.read_to_end(reader, yes, "completed").await
+        let reader = self.harness.agent.replay(Some(task_id("t")), after).unwrap();
+        self.read_to_end(reader, approves, "completed").await
     }
 
     /// Waits for the interrupt point, which must come before the turn's end. Returns the last `ts` seen.
     async fn wait_for(
         &mut self,
         reader: &mut EventReader,
-        moment: InterruptPoint,
+        point: InterruptPoint,
         gate: &Gate,
-        yes: bool,
+        approves: bool,
     ) -> Result<i64, String> {
         let gated = Arc::clone(&self.gated);
-        let times = self.gated_begun + 1;
-        let mut comes = std::pin::pin!(async move {
-            match moment {
+        let runs = self.gated_begun + 1;
+        let mut reached = std::pin::pin!(async move {
+            match point {
                 InterruptPoint::Stream(_) => gate.reached().await,
-                InterruptPoint::Tool => gated.wait_for_runs(times).await,
+                InterruptPoint::Tool => gated.wait_for_runs(runs).await,
                 InterruptPoint::Person => std::future::pending().await,
             }
         });
@@ -339,23 +340,23 @@ impl TaskScenario {
         loop {
             let events = tokio::select! {
                 biased;
-                () = &mut comes => break,
-                events = next_events(reader) => events.ok_or(format!("it ended before {moment:?}"))?,
+                () = &mut reached => break,
+                events = next_events(reader) => events.ok_or(format!("it ended before {point:?}"))?,
             };
             after = events.last().map_or(after, SseEvent::ts);
             if events.iter().any(|event| event.data["question"] == PERSON_QUESTION) {
                 break;
             }
-            self.respond_to(&events, yes).await;
+            self.respond_to(&events, approves).await;
         }
         self.gated_begun = self.gated.runs.load(std::sync::atomic::Ordering::Acquire);
         Ok(after)
     }
 
-    async fn read_to_end(&self, mut reader: EventReader, yes: bool, phase: &str) -> Result<(), String> {
+    async fn read_to_end(&self, mut reader: EventReader, approves: bool, phase: &str) -> Result<(), String> {
         let mut all = Vec::new();
         while let Some(events) = next_events(&mut reader).await {
-            self.respond_to(&events, yes).await;
+            self.respond_to(&events, approves).await;
             all.extend(events);
         }
         let last = all.iter().rev().find_map(SseEvent::phase);
@@ -363,10 +364,10 @@ impl TaskScenario {
     }
 
     /// Reads a turn that may complete or fail.
-    async fn read_to_either_end(&mut self, mut reader: EventReader, yes: bool) -> Result<(), String> {
+    async fn read_to_either_end(&mut self, mut reader: EventReader, approves: bool) -> Result<(), String> {
         let mut all = Vec::new();
         while let Some(events) = next_events(&mut reader).await {
-            self.respond_to(&events, yes).await;
+            self.respond_to(&events, approves).await;
             all.extend(events);
         }
         self.compaction_count += all.iter().filter(|event| event.kind == "compaction_event").count();
@@ -378,16 +379,16 @@ impl TaskScenario {
         }
     }
 
-    async fn respond_to(&self, events: &[SseEvent], yes: bool) {
+    async fn respond_to(&self, events: &[SseEvent], approves: bool) {
         for SseEvent { data, .. } in events.iter().filter(|event| event.kind == "hitl_request") {
             let text = |field: &str| data[field].as_str().unwrap();
-            self.respond(text("request_id"), text("kind"), yes).await;
+            self.respond(text("request_id"), text("kind"), approves).await;
         }
     }
 
     /// Answers a request. A request that a reader sees again was answered before.
-    async fn respond(&self, request_id: &str, kind: &str, yes: bool) {
-        let answer = match (kind, yes) {
+    async fn respond(&self, request_id: &str, kind: &str, approves: bool) {
+        let answer = match (kind, approves) {
             ("permission", true) => "yes",
             ("permission", false) => "no",
             _ => "The other one.",
@@ -396,25 +397,25 @@ impl TaskScenario {
             "task_id": "t", "answer": answer, "request_id": request_id, "feedback": "Well.",
             "content_blocks": [picture()],
         });
-        let _ = with_deadline(self.rig.agent.respond(serde_json::from_value(respond).unwrap())).await;
+        let _ = with_deadline(self.harness.agent.respond(serde_json::from_value(respond).unwrap())).await;
     }
 }
 
-async fn run_actions(wire: Wire, acts: &[Action]) {
-    let mut life = TaskScenario::begin(wire).await;
-    for act in acts {
-        life.perform(act).await;
+async fn run_actions(wire: Wire, actions: &[Action]) {
+    let mut scenario = TaskScenario::begin(wire).await;
+    for action in actions {
+        scenario.perform(action).await;
     }
     // Whichever model is called next accepts the history: the previous one, and one of every vendor.
-    life.plain_turn().await;
+    scenario.plain_turn().await;
     for wire in WIRES {
-        life.perform(&Action::Switch(wire, 1, wire)).await;
-        life.plain_turn().await;
+        scenario.perform(&Action::Switch(wire, 1, wire)).await;
+        scenario.plain_turn().await;
     }
 }
 
 fn actions() -> impl Strategy<Value = Vec<Action>> {
-    let from = prop_oneof![
+    let start_from = prop_oneof![
         4 => Just(StartFrom::End),
         1 => any::<usize>().prop_map(StartFrom::Edit),
         1 => any::<usize>().prop_map(StartFrom::Retry),
@@ -425,85 +426,85 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
         step.prop_map(|(calls, breaks)| ModelStep { calls, breaks_after: breaks }),
         0..3,
     );
-    let moment = prop_oneof![
+    let point = prop_oneof![
         (0..9_usize).prop_map(InterruptPoint::Stream),
         Just(InterruptPoint::Tool),
         Just(InterruptPoint::Person)
     ];
-    let then = prop_oneof![
+    let outcome = prop_oneof![
         2 => Just(TurnOutcome::Completes),
         1 => Just(TurnOutcome::Capped),
         1 => Just(TurnOutcome::Fails),
         1 => Just(TurnOutcome::Fallback),
         2 => Just(TurnOutcome::TooLong),
         1 => Just(TurnOutcome::BrokenHistory),
-        5 => (moment, prop::sample::select(&INTERRUPTIONS)).prop_map(|(moment, deed)| TurnOutcome::Interrupted(moment, deed)),
+        5 => (point, prop::sample::select(&INTERRUPTIONS)).prop_map(|(point, interruption)| TurnOutcome::Interrupted(point, interruption)),
     ];
-    let turn = (from, any::<bool>(), steps, any::<bool>(), then);
-    let turn = turn.prop_map(|(from, think, steps, yes, then)| TurnPlan {
-        start_from: from,
+    let turn = (start_from, any::<bool>(), steps, any::<bool>(), outcome);
+    let turn = turn.prop_map(|(start_from, think, steps, approves, outcome)| TurnPlan {
+        start_from,
         think,
         steps,
-        approves: yes,
-        outcome: then,
+        approves,
+        outcome,
     });
-    let open_block = (prop::sample::select(&WIRES), 0..2_usize, prop::sample::select(&WIRES))
+    let switch = (prop::sample::select(&WIRES), 0..2_usize, prop::sample::select(&WIRES))
         .prop_map(|(wire, model, other)| Action::Switch(wire, model, other));
-    let act = prop_oneof![5 => turn.prop_map(Action::Turn), 1 => open_block];
-    prop::collection::vec(act, 1..8)
+    let action = prop_oneof![5 => turn.prop_map(Action::Turn), 1 => switch];
+    prop::collection::vec(action, 1..8)
 }
 
 #[test]
-fn lesson_e04_after_any_sequence_of_events_the_provider_takes_the_history() {
+fn regression_e04_after_any_sequence_of_events_the_provider_takes_the_history() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     // A number of cases that runs quickly, unless more are requested.
-    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    let cases = asked.unwrap_or(24);
+    let requested = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    let cases = requested.unwrap_or(24);
     let config =
         ProptestConfig { cases, max_shrink_iters: 30, failure_persistence: None, ..Default::default() };
-    proptest!(config, |(wire in prop::sample::select(&WIRES), acts in actions())| {
-        runtime.block_on(run_actions(wire, &acts));
+    proptest!(config, |(wire in prop::sample::select(&WIRES), actions in actions())| {
+        runtime.block_on(run_actions(wire, &actions));
     });
 }
 
 #[tokio::test]
-async fn lesson_e04_no_deed_in_any_moment_breaks_the_history() {
+async fn regression_e04_no_deed_in_any_moment_breaks_the_history() {
     for wire in WIRES {
-        for moment in [
+        for point in [
             InterruptPoint::Stream(1),
             InterruptPoint::Stream(6),
             InterruptPoint::Tool,
             InterruptPoint::Person,
         ] {
-            let mut life = TaskScenario::begin(wire).await;
-            for (deed, think) in INTERRUPTIONS.into_iter().zip([false, true, true, false]) {
+            let mut scenario = TaskScenario::begin(wire).await;
+            for (interruption, think) in INTERRUPTIONS.into_iter().zip([false, true, true, false]) {
                 let steps = vec![ModelStep { calls: vec![0, 5], breaks_after: None }];
-                let turn = |then| TurnPlan {
+                let turn = |outcome| TurnPlan {
                     start_from: StartFrom::End,
                     think,
                     steps: steps.clone(),
                     approves: think,
-                    outcome: then,
+                    outcome,
                 };
-                life.perform(&Action::Turn(turn(TurnOutcome::Interrupted(moment, deed)))).await;
-                life.perform(&Action::Turn(turn(TurnOutcome::Completes))).await;
+                scenario.perform(&Action::Turn(turn(TurnOutcome::Interrupted(point, interruption)))).await;
+                scenario.perform(&Action::Turn(turn(TurnOutcome::Completes))).await;
             }
         }
     }
 }
 
 #[tokio::test]
-async fn lesson_e04_no_remedy_breaks_the_history() {
+async fn regression_e04_no_remedy_breaks_the_history() {
     for (wire, other) in WIRES.into_iter().zip(WIRES.into_iter().cycle().skip(1)) {
-        let mut life = TaskScenario::begin(wire).await;
-        let turn = |from, think, then| {
+        let mut scenario = TaskScenario::begin(wire).await;
+        let turn = |start_from, think, outcome| {
             let steps = vec![
                 ModelStep { calls: vec![0, 5], breaks_after: None },
                 ModelStep { calls: vec![2], breaks_after: Some(3) },
             ];
-            Action::Turn(TurnPlan { start_from: from, think, steps, approves: think, outcome: then })
+            Action::Turn(TurnPlan { start_from, think, steps, approves: think, outcome })
         };
-        let acts = [
+        let actions = [
             turn(StartFrom::End, true, TurnOutcome::Completes),
             turn(StartFrom::End, true, TurnOutcome::TooLong),
             turn(
@@ -521,22 +522,22 @@ async fn lesson_e04_no_remedy_breaks_the_history() {
             turn(StartFrom::Edit(1), true, TurnOutcome::TooLong),
             turn(StartFrom::Edit(0), true, TurnOutcome::Completes),
         ];
-        for act in &acts {
-            life.perform(act).await;
+        for action in &actions {
+            scenario.perform(action).await;
         }
-        assert!(life.compaction_count >= 2, "{wire:?}: shortened {} times", life.compaction_count);
+        assert!(scenario.compaction_count >= 2, "{wire:?}: shortened {} times", scenario.compaction_count);
     }
 }
 
 /// After a restart the default model is called again, so the fallback model's thinking is left out.
 #[tokio::test]
-async fn lesson_e04_words_behind_results_begin_no_thinking_that_another_model_would_have_to_end() {
+async fn regression_e04_words_behind_results_begin_no_thinking_that_another_model_would_have_to_end() {
     let step = |calls: &[u8]| ModelStep { calls: calls.to_vec(), breaks_after: None };
-    let turn = |think, steps: Vec<ModelStep>, yes, then| {
-        Action::Turn(TurnPlan { start_from: StartFrom::End, think, steps, approves: yes, outcome: then })
+    let turn = |think, steps: Vec<ModelStep>, approves, outcome| {
+        Action::Turn(TurnPlan { start_from: StartFrom::End, think, steps, approves, outcome })
     };
     let wire = Wire::AnthropicMessages;
-    let acts = [
+    let actions = [
         Action::Switch(wire, 0, wire),
         turn(true, vec![step(&[0])], false, TurnOutcome::TooLong),
         turn(false, vec![], false, TurnOutcome::Fails),
@@ -547,5 +548,5 @@ async fn lesson_e04_words_behind_results_begin_no_thinking_that_another_model_wo
             TurnOutcome::Interrupted(InterruptPoint::Tool, Interruption::Restart),
         ),
     ];
-    run_actions(wire, &acts).await;
+    run_actions(wire, &actions).await;
 }

@@ -9,9 +9,10 @@ use mock_llm::{CapturedRequest, Reply, Wire};
 use serde_json::json;
 
 use crate::agent::harness::{AgentHarness, WIRES};
-use crate::llm::ToolSpec;
-use crate::testing::next_events;
-use crate::tools::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep};
+use catalog::Permission;
+use llm::ToolSpec;
+use store::testing::next_events;
+use tools::{Invocation, Tool, ToolError, ToolOutput, ToolStep};
 
 /// A tool that polls a job, which makes progress at each call or does not.
 struct PollTool {
@@ -34,8 +35,8 @@ impl Tool for PollTool {
     }
 
     fn run(&self, _: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
-        let looks = self.poll_count.fetch_add(1, Ordering::Relaxed);
-        let done = if self.makes_progress { looks } else { 0 };
+        let polls = self.poll_count.fetch_add(1, Ordering::Relaxed);
+        let done = if self.makes_progress { polls } else { 0 };
         let text = format!("{done} of 100 done");
         Box::pin(async move { Ok(ToolStep::Done(ToolOutput { text, ..ToolOutput::default() })) })
     }
@@ -51,51 +52,51 @@ fn poll_reply() -> Reply {
 }
 
 #[tokio::test]
-async fn lesson_e07_a_turn_that_repeats_itself_is_told_and_then_ended() {
+async fn regression_e07_a_turn_that_repeats_itself_is_told_and_then_ended() {
     for wire in WIRES {
-        let rig = fixture(wire, false).await;
-        rig.provider.enqueue_all((0..5).map(|_| poll_reply()));
-        let events = rig.run(json!({"task_id": "t", "message": "Wait for the job."})).await;
+        let harness = fixture(wire, false).await;
+        harness.provider.enqueue_all((0..5).map(|_| poll_reply()));
+        let events = harness.run(json!({"task_id": "t", "message": "Wait for the job."})).await;
         let end = events.iter().find(|event| event.phase() == Some("completed")).unwrap();
         assert_eq!(end.data["stop_reason"], "loop");
         assert_eq!(end.data["text"], "I look.");
-        let requests = rig.provider.requests();
-        let told = |request: &CapturedRequest| {
+        let requests = harness.provider.requests();
+        let warning_count = |request: &CapturedRequest| {
             String::from_utf8_lossy(&request.raw).matches("with this same result").count()
         };
-        assert_eq!(requests.iter().map(told).collect::<Vec<_>>(), [0, 0, 0, 1, 2], "{wire:?}");
+        assert_eq!(requests.iter().map(warning_count).collect::<Vec<_>>(), [0, 0, 0, 1, 2], "{wire:?}");
 
         // The thread continues.
-        rig.provider.enqueue(Reply::from_text("It hangs."));
-        let events = rig.run(json!({"task_id": "t", "message": "And now?"})).await;
+        harness.provider.enqueue(Reply::from_text("It hangs."));
+        let events = harness.run(json!({"task_id": "t", "message": "And now?"})).await;
         assert_eq!(events.last().unwrap().data["stop_reason"], "end_turn");
-        rig.provider.assert_no_refusals();
+        harness.provider.assert_no_refusals();
     }
 }
 
 #[tokio::test]
-async fn lesson_e07_a_poll_that_sees_something_new_is_no_loop() {
-    let rig = fixture(Wire::AnthropicMessages, true).await;
-    rig.provider.enqueue_all((0..30).map(|_| poll_reply()).chain([Reply::from_text("Done.")]));
-    let events = rig.run(json!({"task_id": "t", "message": "Wait for the job."})).await;
+async fn regression_e07_a_poll_that_sees_something_new_is_no_loop() {
+    let harness = fixture(Wire::AnthropicMessages, true).await;
+    harness.provider.enqueue_all((0..30).map(|_| poll_reply()).chain([Reply::from_text("Done.")]));
+    let events = harness.run(json!({"task_id": "t", "message": "Wait for the job."})).await;
     assert_eq!(events.last().unwrap().data["stop_reason"], "end_turn");
-    assert_eq!(rig.provider.requests().len(), 31);
+    assert_eq!(harness.provider.requests().len(), 31);
 }
 
 #[tokio::test]
-async fn lesson_e07_a_loop_is_noticed_across_a_kill() {
-    let mut rig = fixture(Wire::AnthropicMessages, false).await;
+async fn regression_e07_a_loop_is_noticed_across_a_kill() {
+    let mut harness = fixture(Wire::AnthropicMessages, false).await;
     // More than five: one may be answered but not yet journaled when the engine is killed.
-    rig.provider.enqueue_all((0..9).map(|_| poll_reply()));
-    let mut reader = rig.begin(json!({"task_id": "t", "message": "Wait for the job."})).await.unwrap();
+    harness.provider.enqueue_all((0..9).map(|_| poll_reply()));
+    let mut reader = harness.begin(json!({"task_id": "t", "message": "Wait for the job."})).await.unwrap();
     let mut results = 0;
     while results < 3 {
         let events = next_events(&mut reader).await.unwrap();
         results += events.iter().filter(|event| event.kind == "tool_result").count();
     }
-    rig.kill().await;
-    rig.agent.resume().unwrap();
-    let events = rig.replay(0).await;
+    harness.kill().await;
+    harness.agent.resume().unwrap();
+    let events = harness.replay(0).await;
     assert_eq!(events.last().unwrap().data["stop_reason"], "loop");
     assert_eq!(events.iter().filter(|event| event.kind == "tool_result").count(), 5);
 }

@@ -6,62 +6,63 @@ use std::collections::HashSet;
 use api::assets::ConnectionStatus;
 use futures::future::join_all;
 
-use crate::mcp::fixture::{AuthError, OAuthFixture};
+use mcp::fixture::{AuthError, OAuthFixture};
 
 const CALLS: usize = 50;
 const ROUNDS: usize = 10;
 
 /// Returns the token or error of each of many concurrent calls.
-async fn concurrent_tokens(rig: &OAuthFixture) -> Vec<Result<String, AuthError>> {
-    join_all((0..CALLS).map(|_| rig.token())).await
+async fn concurrent_tokens(fixture: &OAuthFixture) -> Vec<Result<String, AuthError>> {
+    join_all((0..CALLS).map(|_| fixture.token())).await
 }
 
 #[tokio::test]
-async fn lesson_e08_tokens_of_two_seconds_are_refreshed_once_for_fifty_calls_at_once() {
-    let rig = OAuthFixture::new().await;
-    rig.auth_server.behavior().access_token_lifetime_s = Some(2);
-    rig.connect().await;
+async fn regression_e08_tokens_of_two_seconds_are_refreshed_once_for_fifty_calls_at_once() {
+    let fixture = OAuthFixture::new().await;
+    fixture.auth_server.behavior().access_token_lifetime_s = Some(2);
+    fixture.connect().await;
     for round in 1..=ROUNDS {
-        rig.advance_clock(2.0);
-        let tokens: HashSet<String> = concurrent_tokens(&rig).await.into_iter().map(Result::unwrap).collect();
+        fixture.advance_clock(2.0);
+        let tokens: HashSet<String> =
+            concurrent_tokens(&fixture).await.into_iter().map(Result::unwrap).collect();
         assert_eq!(tokens.len(), 1, "all have the same token");
-        assert!(tokens.iter().all(|token| rig.auth_server.accepts(token)));
-        assert_eq!(rig.auth_server.state().refresh_count, round);
+        assert!(tokens.iter().all(|token| fixture.auth_server.accepts(token)));
+        assert_eq!(fixture.auth_server.state().refresh_count, round);
     }
-    assert_eq!(rig.status(), Some(ConnectionStatus::Connected));
-    rig.assert_no_violations();
+    assert_eq!(fixture.status(), Some(ConnectionStatus::Connected));
+    fixture.assert_no_violations();
 }
 
 #[tokio::test]
-async fn lesson_e08_the_end_of_a_leave_shows_at_once_and_is_not_asked_about_again() {
-    let rig = OAuthFixture::new().await;
-    rig.auth_server.behavior().access_token_lifetime_s = Some(2);
-    rig.connect().await;
-    rig.auth_server.revoke_consent();
-    rig.advance_clock(2.0);
-    let asked = rig.auth_server.request_count("POST /as/token");
+async fn regression_e08_the_end_of_a_leave_shows_at_once_and_is_not_asked_about_again() {
+    let fixture = OAuthFixture::new().await;
+    fixture.auth_server.behavior().access_token_lifetime_s = Some(2);
+    fixture.connect().await;
+    fixture.auth_server.revoke_consent();
+    fixture.advance_clock(2.0);
+    let request_count = fixture.auth_server.request_count("POST /as/token");
     for _ in 0..ROUNDS {
-        assert!(concurrent_tokens(&rig).await.iter().all(Result::is_err));
-        assert_eq!(rig.status(), Some(ConnectionStatus::Expired));
-        rig.advance_clock(2.0);
+        assert!(concurrent_tokens(&fixture).await.iter().all(Result::is_err));
+        assert_eq!(fixture.status(), Some(ConnectionStatus::Expired));
+        fixture.advance_clock(2.0);
     }
-    assert_eq!(rig.auth_server.request_count("POST /as/token"), asked + 1);
-    rig.connect().await;
-    assert_eq!(rig.status(), Some(ConnectionStatus::Connected));
-    assert!(rig.auth_server.accepts(&rig.token().await.unwrap()));
-    rig.assert_no_violations();
+    assert_eq!(fixture.auth_server.request_count("POST /as/token"), request_count + 1);
+    fixture.connect().await;
+    assert_eq!(fixture.status(), Some(ConnectionStatus::Connected));
+    assert!(fixture.auth_server.accepts(&fixture.token().await.unwrap()));
+    fixture.assert_no_violations();
 }
 
 #[tokio::test]
-async fn lesson_e08_a_refresh_token_is_kept_where_no_other_comes() {
-    let rig = OAuthFixture::new().await;
-    rig.auth_server.behavior().access_token_lifetime_s = Some(2);
-    rig.connect().await;
-    rig.auth_server.behavior().rotates_refresh_tokens = false;
+async fn regression_e08_a_refresh_token_is_kept_where_no_other_comes() {
+    let fixture = OAuthFixture::new().await;
+    fixture.auth_server.behavior().access_token_lifetime_s = Some(2);
+    fixture.connect().await;
+    fixture.auth_server.behavior().rotates_refresh_tokens = false;
     for round in 1..=ROUNDS {
-        rig.advance_clock(2.0);
-        assert!(rig.auth_server.accepts(&rig.token().await.unwrap()));
-        assert_eq!(rig.auth_server.state().refresh_count, round);
+        fixture.advance_clock(2.0);
+        assert!(fixture.auth_server.accepts(&fixture.token().await.unwrap()));
+        assert_eq!(fixture.auth_server.state().refresh_count, round);
     }
-    rig.assert_no_violations();
+    fixture.assert_no_violations();
 }

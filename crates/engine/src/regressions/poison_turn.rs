@@ -7,26 +7,26 @@ use serde_json::json;
 use crate::agent::harness::{AgentHarness, check_turn, failure, final_text};
 
 #[tokio::test]
-async fn lesson_e17_a_turn_that_eight_starts_did_not_get_on_with_is_ended_and_the_engine_lives() {
-    let mut rig = AgentHarness::new(Wire::AnthropicMessages).await;
+async fn regression_e17_a_turn_that_eight_starts_did_not_get_on_with_is_ended_and_the_engine_lives() {
+    let mut harness = AgentHarness::new(Wire::AnthropicMessages).await;
     let gate = Gate::new();
-    rig.provider.set_default_reply(Reply::from_text("never whole").deltas(3).hold(1, &gate));
-    drop(rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap());
+    harness.provider.set_default_reply(Reply::from_text("never whole").deltas(3).hold(1, &gate));
+    drop(harness.begin(json!({"task_id": "t", "message": "go"})).await.unwrap());
     for start in 1..=8 {
-        rig.provider.wait_for_requests(start).await;
-        rig.restart().await;
-        assert_eq!(rig.brain.open_turns().unwrap()[0].starts, u32::try_from(start).unwrap() - 1);
-        rig.agent.resume().unwrap();
+        harness.provider.wait_for_requests(start).await;
+        harness.restart().await;
+        assert_eq!(harness.brain.open_turns().unwrap()[0].starts, u32::try_from(start).unwrap() - 1);
+        harness.agent.resume().unwrap();
     }
-    rig.provider.wait_for_requests(9).await;
-    rig.restart().await;
-    rig.agent.resume().unwrap();
-    let events = rig.replay(0).await;
+    harness.provider.wait_for_requests(9).await;
+    harness.restart().await;
+    harness.agent.resume().unwrap();
+    let events = harness.replay(0).await;
     assert_eq!(check_turn(&events), Ok(()));
     let failure = failure(&events);
     assert_eq!((failure.code, failure.retryable), (FailureCode::ResumeLimit, false));
-    assert_eq!(rig.provider.requests().len(), 9);
-    rig.provider.set_default_reply(Reply::echo());
-    assert_eq!(final_text(&rig.send("still there?").await), "still there?");
-    rig.provider.assert_no_refusals();
+    assert_eq!(harness.provider.requests().len(), 9);
+    harness.provider.set_default_reply(Reply::echo());
+    assert_eq!(final_text(&harness.send("still there?").await), "still there?");
+    harness.provider.assert_no_refusals();
 }

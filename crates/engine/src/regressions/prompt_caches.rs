@@ -78,8 +78,8 @@ fn recall_note_count(request: &CapturedRequest) -> usize {
 
 /// Creates a skill of the user, changes its description, changes its text, and deletes it, all while the task
 /// continues.
-async fn change_skills(rig: &AgentHarness, number: usize) {
-    let agent = &rig.agent;
+async fn change_skills(harness: &AgentHarness, number: usize) {
+    let agent = &harness.agent;
     let update = match number {
         7 => {
             let create = json!({"name": "rivers", "description": "Rivers.", "prompt": "Look at a map."});
@@ -94,41 +94,42 @@ async fn change_skills(rig: &AgentHarness, number: usize) {
 }
 
 async fn run_thirty_turns(wire: Wire) -> (Vec<CapturedRequest>, CacheStats) {
-    let mut rig = AgentHarness::new(wire).await;
+    let mut harness = AgentHarness::new(wire).await;
     for number in 0..30 {
-        change_skills(&rig, number).await;
+        change_skills(&harness, number).await;
         // Every second question is about something that is known by then.
         if number % 2 == 0 {
             save_knowledge(
-                &rig,
+                &harness,
                 &format!("River {number} flows through Elbonia {number}."),
                 Source::User,
                 None,
             )
             .await;
         }
-        rig.provider.enqueue_all(turn_replies(number));
+        harness.provider.enqueue_all(turn_replies(number));
         let message =
             format!("Question {number}, of some length: which land does river {number} flow through?");
-        let events = rig.run(json!({"task_id": "t", "message": message, "super_thinking": true})).await;
+        let events = harness.run(json!({"task_id": "t", "message": message, "super_thinking": true})).await;
         assert_eq!(recalled(&events).is_empty(), number % 2 == 1, "{number}");
         if number % 10 == 9 {
-            rig.restart().await;
+            harness.restart().await;
         }
     }
-    rig.provider.assert_no_refusals();
-    (rig.provider.requests(), rig.provider.cache_stats())
+    harness.provider.assert_no_refusals();
+    (harness.provider.requests(), harness.provider.cache_stats())
 }
 
 #[tokio::test]
-async fn lesson_e12_each_request_has_the_one_before_as_its_beginning() {
+async fn regression_e12_each_request_has_the_one_before_as_its_beginning() {
     for wire in WIRES {
         let (requests, account) = run_thirty_turns(wire).await;
         assert!(requests.len() > 50);
         assert_eq!(recall_note_count(requests.last().unwrap()), 15);
         let last = String::from_utf8_lossy(&requests.last().unwrap().raw).into_owned();
-        for told in ["rivers: Rivers.", "rivers: All about rivers.", "two maps", "no skills of their own"] {
-            assert!(last.contains(told), "{told}");
+        for expected in ["rivers: Rivers.", "rivers: All about rivers.", "two maps", "no skills of their own"]
+        {
+            assert!(last.contains(expected), "{expected}");
         }
         // As the vendor bills it: for Anthropic by the marks, for the others from the first 1,024 tokens on.
         let share = account.read_percent();

@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 
 use super::prompt_caches::assert_prefix;
 use crate::agent::harness::{AgentHarness, WIRES, final_text};
-use crate::llm::ToolSpec;
-use crate::tools::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep};
+use catalog::Permission;
+use llm::ToolSpec;
+use tools::{Invocation, Tool, ToolError, ToolOutput, ToolStep};
 
 const SERVERS: usize = 20;
 const TOOLS_PER_SERVER: usize = 50;
@@ -83,18 +84,18 @@ async fn fixture(wire: Wire, servers: usize) -> (AgentHarness, Arc<Mutex<Vec<(St
 }
 
 #[tokio::test]
-async fn lesson_e13_a_thousand_tools_stay_within_their_share() {
+async fn regression_e13_a_thousand_tools_stay_within_their_share() {
     for wire in WIRES {
-        let (rig, called) = fixture(wire, SERVERS).await;
+        let (harness, called) = fixture(wire, SERVERS).await;
         let input = json!({"subject": "x"});
-        rig.provider.enqueue_all([
+        harness.provider.enqueue_all([
             Reply::new().tool_use("tool_search", json!({"query": "server13__tool7 of.the/server"})),
             Reply::new()
                 .tool_use("tool_call", json!({"tool": "server13__tool7 of.the/server", "input": input})),
             Reply::new().tool_use("tool_call", json!({"tool": "server2__tool3", "input": {}})),
             Reply::from_text("All done."),
         ]);
-        let events = rig.run(json!({"task_id": "t", "message": "Look after the widgets."})).await;
+        let events = harness.run(json!({"task_id": "t", "message": "Look after the widgets."})).await;
         assert_eq!(final_text(&events), "All done.");
         // People see which tool was called.
         let calls =
@@ -104,7 +105,7 @@ async fn lesson_e13_a_thousand_tools_stay_within_their_share() {
         let expected = [(odd.to_owned(), input), ("server2__tool3".to_owned(), json!({}))];
         assert_eq!(*called.lock().unwrap(), expected);
 
-        let requests = rig.provider.requests();
+        let requests = harness.provider.requests();
         for request in &requests {
             let tokens = tool_tokens(request);
             assert!(tokens < CONTEXT_WINDOW_TOKENS / 10, "{wire:?}: {tokens} tokens of tools");
@@ -112,19 +113,19 @@ async fn lesson_e13_a_thousand_tools_stay_within_their_share() {
         for pair in requests.windows(2) {
             assert_prefix(&pair[0], &pair[1]);
         }
-        rig.provider.assert_no_refusals();
+        harness.provider.assert_no_refusals();
     }
 }
 
 #[tokio::test]
-async fn lesson_e13_no_tool_of_a_server_fails_a_turn() {
+async fn regression_e13_no_tool_of_a_server_fails_a_turn() {
     for wire in WIRES {
         // Few enough to be declared directly, so the odd ones among them go over the wire.
-        let (rig, _) = fixture(wire, 1).await;
-        rig.provider.enqueue(Reply::from_text("Hello."));
-        let events = rig.run(json!({"task_id": "t", "message": "Hello?"})).await;
+        let (harness, _) = fixture(wire, 1).await;
+        harness.provider.enqueue(Reply::from_text("Hello."));
+        let events = harness.run(json!({"task_id": "t", "message": "Hello?"})).await;
         assert_eq!(final_text(&events), "Hello.");
-        assert!(rig.last_request().body["tools"].to_string().contains("server0__tool3"), "{wire:?}");
-        rig.provider.assert_no_refusals();
+        assert!(harness.last_request().body["tools"].to_string().contains("server0__tool3"), "{wire:?}");
+        harness.provider.assert_no_refusals();
     }
 }

@@ -9,10 +9,11 @@ use mock_llm::{Reply, Wire};
 use serde_json::json;
 
 use crate::agent::harness::{AgentHarness, WIRES, check_turn, final_text};
-use crate::testing::{can_run_python_servers, next_events, task_id, with_deadline};
+use store::testing::next_events;
+use testkit::{can_run_python_servers, task_id, with_deadline};
 
 /// The source that every server begins with.
-const SERVER_PRELUDE: &str = include_str!("../mcp/clients/rig.py");
+use testkit::MCP_SERVER_PRELUDE as SERVER_PRELUDE;
 /// The number of connected servers, and of the tools of each.
 const SERVERS: usize = 20;
 const TOOLS_PER_SERVER: usize = 50;
@@ -37,18 +38,18 @@ pub(super) fn write_mcp_servers(catalog: &Path, servers: usize, source: &str) {
 }
 
 async fn fixture(wire: Wire, servers: usize, source: &str) -> AgentHarness {
-    let mut rig = AgentHarness::new(wire).await;
-    write_mcp_servers(&rig.catalog_folder(), servers, source);
-    rig.reload_catalog().await;
+    let mut harness = AgentHarness::new(wire).await;
+    write_mcp_servers(&harness.catalog_folder(), servers, source);
+    harness.reload_catalog().await;
     for number in 0..servers {
         let connect = Connect { server: format!("s{number}"), credentials: None, redirect_to: None };
-        with_deadline(rig.mcp().connect(connect)).await.unwrap();
+        with_deadline(harness.mcp().connect(connect)).await.unwrap();
     }
-    rig
+    harness
 }
 
 #[tokio::test]
-async fn lesson_e13_the_tools_of_twenty_connected_servers_stay_within_their_share() {
+async fn regression_e13_the_tools_of_twenty_connected_servers_stay_within_their_share() {
     if !can_run_python_servers() {
         return;
     }
@@ -61,26 +62,26 @@ tools = [tool("tool%d" % n, description=about) | {{"inputSchema": schema}} for n
 serve(lambda call: answer(call, text(sys.argv[1] + " did " + call["params"]["name"])), tools=lambda: tools)
 "#
     );
-    let rig = fixture(Wire::AnthropicMessages, SERVERS, &source).await;
-    rig.provider.enqueue_all([
+    let harness = fixture(Wire::AnthropicMessages, SERVERS, &source).await;
+    harness.provider.enqueue_all([
         Reply::new().tool_use("tool_search", json!({"query": "s13__tool7"})),
         Reply::new().tool_use("tool_call", json!({"tool": "s13__tool7", "input": {"subject": "x"}})),
         Reply::from_text("All done."),
     ]);
-    let events = rig.run(json!({"task_id": "t", "message": "Look after the widgets."})).await;
+    let events = harness.run(json!({"task_id": "t", "message": "Look after the widgets."})).await;
     assert_eq!(final_text(&events), "All done.");
     let result = events.iter().rfind(|event| event.kind == "tool_result").unwrap();
     assert_eq!(result.data["output"], "13 did tool7");
-    for request in rig.provider.requests() {
+    for request in harness.provider.requests() {
         // As vendors count text.
         let tokens = request.body["tools"].to_string().len() / 4;
         assert!(tokens < CONTEXT_WINDOW_TOKENS / 10, "{tokens} tokens of tools");
     }
-    rig.provider.assert_no_refusals();
+    harness.provider.assert_no_refusals();
 }
 
 #[tokio::test]
-async fn lesson_e15_a_turn_is_cancelled_while_a_server_works_and_the_server_is_told() {
+async fn regression_e15_a_turn_is_cancelled_while_a_server_works_and_the_server_is_told() {
     if !can_run_python_servers() {
         return;
     }
@@ -88,18 +89,18 @@ async fn lesson_e15_a_turn_is_cancelled_while_a_server_works_and_the_server_is_t
                   tools=lambda: [tool('slow'), tool('quick')], \
                   other=lambda message: note(message['method']) if 'id' not in message else refuse(message))";
     for wire in WIRES {
-        let rig = fixture(wire, 1, source).await;
-        let file = rig.workspace().join("notes");
-        let noted = async |note: &str| {
+        let harness = fixture(wire, 1, source).await;
+        let file = harness.workspace().join("notes");
+        let wait_for_note = async |note: &str| {
             while !std::fs::read_to_string(&file).is_ok_and(|notes| notes.lines().any(|line| line == note)) {
                 SystemClock::new().sleep(Duration::from_millis(5)).await;
             }
         };
-        rig.provider.enqueue(Reply::new().tool_use("s0__slow", json!({})));
-        let mut reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
-        with_deadline(noted("called")).await;
+        harness.provider.enqueue(Reply::new().tool_use("s0__slow", json!({})));
+        let mut reader = harness.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
+        with_deadline(wait_for_note("called")).await;
         let began = Instant::now();
-        with_deadline(rig.agent.cancel(&task_id("t"))).await.unwrap();
+        with_deadline(harness.agent.cancel(&task_id("t"))).await.unwrap();
         let mut seen = Vec::new();
         while let Some(events) = next_events(&mut reader).await {
             seen.extend(events);
@@ -107,14 +108,17 @@ async fn lesson_e15_a_turn_is_cancelled_while_a_server_works_and_the_server_is_t
         assert!(began.elapsed() < CANCEL_TIMEOUT, "cancelled after {:?}", began.elapsed());
         assert_eq!(seen.last().unwrap().phase(), Some("cancelled"), "{seen:#?}");
         assert_eq!(check_turn(&seen), Ok(()));
-        let told = tokio::time::timeout(Duration::from_secs(5), noted("notifications/cancelled")).await;
-        assert!(told.is_ok(), "the server works on");
+        let notified =
+            tokio::time::timeout(Duration::from_secs(5), wait_for_note("notifications/cancelled")).await;
+        assert!(notified.is_ok(), "the server works on");
         // The same server continues with the next request.
-        rig.provider.enqueue_all([Reply::new().tool_use("s0__quick", json!({})), Reply::from_text("Done.")]);
-        let events = rig.send("and now?").await;
+        harness
+            .provider
+            .enqueue_all([Reply::new().tool_use("s0__quick", json!({})), Reply::from_text("Done.")]);
+        let events = harness.send("and now?").await;
         let result = events.iter().rfind(|event| event.kind == "tool_result").unwrap();
         assert_eq!(result.data["output"], "quick");
         assert_eq!(final_text(&events), "Done.");
-        rig.provider.assert_no_refusals();
+        harness.provider.assert_no_refusals();
     }
 }

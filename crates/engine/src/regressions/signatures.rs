@@ -24,25 +24,25 @@ fn replies(turn: usize) -> Vec<Reply> {
 }
 
 #[tokio::test]
-async fn lesson_e05_a_provider_that_checks_signatures_takes_a_hundred_mixed_turns() {
+async fn regression_e05_a_provider_that_checks_signatures_takes_a_hundred_mixed_turns() {
     for wire in SIGNING {
         hundred_turns(wire).await;
     }
 }
 
 async fn hundred_turns(wire: Wire) {
-    let mut rig = AgentHarness::new(wire).await;
+    let mut harness = AgentHarness::new(wire).await;
     for turn in 0..100 {
         if turn % 9 == 8 {
-            rig.switch_model(wire, ["test-1", "test-2"][turn / 9 % 2]).await;
+            harness.switch_model(wire, ["test-1", "test-2"][turn / 9 % 2]).await;
         }
         let mut replies = replies(turn);
         let last = replies.pop().unwrap().text(format!("Answer {turn}."));
-        rig.provider.enqueue_all(replies.into_iter().chain([last]));
+        harness.provider.enqueue_all(replies.into_iter().chain([last]));
         let task = format!("t{}", turn / 34);
         let request = json!({"task_id": task, "message": "go", "super_thinking": turn % 3 > 0});
-        let events = rig.run(request).await;
-        rig.provider.assert_no_refusals();
+        let events = harness.run(request).await;
+        harness.provider.assert_no_refusals();
         assert!(final_text(&events).ends_with(&format!("Answer {turn}.")), "{wire:?}: turn {turn}");
     }
 }

@@ -35,8 +35,8 @@ fn stored_bytes(brain: &Connection) -> u32 {
 }
 
 /// Returns the size of the WAL in bytes, then checkpoints and empties it.
-fn wal_bytes(rig: &AgentHarness, brain: &Connection) -> u32 {
-    let mut log = rig.brain.file().as_os_str().to_owned();
+fn wal_bytes(harness: &AgentHarness, brain: &Connection) -> u32 {
+    let mut log = harness.brain.file().as_os_str().to_owned();
     log.push("-wal");
     let bytes = std::fs::metadata(log).unwrap().len();
     brain.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
@@ -44,33 +44,33 @@ fn wal_bytes(rig: &AgentHarness, brain: &Connection) -> u32 {
 }
 
 /// Runs a turn with a call, a change of working memory, and an answer.
-async fn run_turn(rig: &AgentHarness) {
+async fn run_turn(harness: &AgentHarness) {
     let usage = Usage { input: Some(1_000), output: Some(100), ..Usage::default() };
     let call = Reply::new().text("I keep it.").deltas(1);
-    rig.provider.enqueue_all([
+    harness.provider.enqueue_all([
         call.tool_use("working_memory_set", json!({"key": "k", "value": "the same"})).usage(usage),
         Reply::from_text("Always the same words. ".repeat(20)).deltas(1).usage(usage),
     ]);
-    final_text(&rig.send("The same question again. Do you keep it?").await);
+    final_text(&harness.send("The same question again. Do you keep it?").await);
 }
 
 #[tokio::test]
-async fn lesson_e11_a_late_turn_writes_what_an_early_one_wrote() {
-    let rig = AgentHarness::new(Wire::OpenAiChat).await;
-    let outside = rig.open_connection();
-    let (mut kept, mut written) = ([0, 0], [u32::MAX, u32::MAX]);
+async fn regression_e11_a_late_turn_writes_what_an_early_one_wrote() {
+    let harness = AgentHarness::new(Wire::OpenAiChat).await;
+    let outside = harness.open_connection();
+    let (mut stored, mut written) = ([0, 0], [u32::MAX, u32::MAX]);
     for number in 1..=200 {
         let Some(window) = MEASURED_TURNS.iter().position(|window| window.contains(&number)) else {
-            rig.send("And?").await;
+            harness.send("And?").await;
             continue;
         };
         let before = stored_bytes(&outside);
-        wal_bytes(&rig, &outside);
-        run_turn(&rig).await;
-        written[window] = written[window].min(wal_bytes(&rig, &outside));
-        kept[window] += stored_bytes(&outside) - before;
+        wal_bytes(&harness, &outside);
+        run_turn(&harness).await;
+        written[window] = written[window].min(wal_bytes(&harness, &outside));
+        stored[window] += stored_bytes(&outside) - before;
     }
     let ratio = |[early, late]: [u32; 2]| f64::from(late) / f64::from(early);
-    assert!(ratio(kept) < MAX_GROWTH_RATIO, "stored early and late: {kept:?} bytes");
+    assert!(ratio(stored) < MAX_GROWTH_RATIO, "stored early and late: {stored:?} bytes");
     assert!(ratio(written) < MAX_WAL_GROWTH_RATIO, "written early and late: {written:?} bytes");
 }

@@ -14,10 +14,12 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 
 use crate::agent::harness::{AgentHarness, OUTCOME_UNKNOWN, WIRES, check_turn, final_text};
-use crate::llm::ToolSpec;
-use crate::store::steps::Step;
-use crate::testing::{next_events, task_id, with_deadline};
-use crate::tools::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep};
+use catalog::Permission;
+use llm::ToolSpec;
+use store::steps::Step;
+use store::testing::next_events;
+use testkit::{task_id, with_deadline};
+use tools::{Invocation, Tool, ToolError, ToolOutput, ToolStep};
 
 /// When the engine is killed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,8 +57,8 @@ impl AppendTool {
         self.pause_if_at(KillPoint::AfterEffect(number)).await;
     }
 
-    async fn pause_if_at(&self, instant: KillPoint) {
-        if *self.pause_point.lock().unwrap() == Some(instant) {
+    async fn pause_if_at(&self, kill_point: KillPoint) {
+        if *self.pause_point.lock().unwrap() == Some(kill_point) {
             self.paused.add_permits(1);
             std::future::pending::<()>().await;
         }
@@ -108,15 +110,14 @@ struct Journal {
 }
 
 impl Journal {
-    fn load(rig: &AgentHarness) -> Self {
+    fn load(harness: &AgentHarness) -> Self {
         let mut journal = Self::default();
-        let Some(task) = rig.brain.task(&task_id("t")).unwrap() else { return journal };
-        for stored in rig.brain.steps(task.row).unwrap() {
+        let Some(task) = harness.brain.task(&task_id("t")).unwrap() else { return journal };
+        for stored in harness.brain.steps(task.row).unwrap() {
             match stored.step {
                 Step::Answered { answer, .. } => {
                     journal.answered = true;
-                    let numbered =
-                        |call: &crate::llm::ToolUse| (call.call_id, call.input["n"].as_u64().unwrap());
+                    let numbered = |call: &llm::ToolUse| (call.call_id, call.input["n"].as_u64().unwrap());
                     journal.calls.extend(answer.calls().map(numbered));
                 }
                 Step::Intended { call_id } => drop(journal.intended.insert(call_id)),
@@ -134,7 +135,7 @@ impl Journal {
 }
 
 /// Kills the engine at this point of a turn with two calls at once, and lets the next one continue.
-async fn kill_at(wire: Wire, instant: KillPoint) {
+async fn kill_at(wire: Wire, kill_point: KillPoint) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("effects");
     std::fs::write(&file, "").unwrap();
@@ -143,19 +144,19 @@ async fn kill_at(wire: Wire, instant: KillPoint) {
         brain: Mutex::default(),
         runs: AtomicI64::new(0),
         without_intent: AtomicI64::new(0),
-        pause_point: Mutex::new(Some(instant)),
+        pause_point: Mutex::new(Some(kill_point)),
         paused: Semaphore::new(0),
     });
-    let mut rig = AgentHarness::with_tools(wire, vec![appends.clone()]).await;
-    rig.brain.file().clone_into(&mut appends.brain.lock().unwrap());
-    rig.provider.set_default_reply(Reply::from_text("done"));
+    let mut harness = AgentHarness::with_tools(wire, vec![appends.clone()]).await;
+    harness.brain.file().clone_into(&mut appends.brain.lock().unwrap());
+    harness.provider.set_default_reply(Reply::from_text("done"));
     let calls = || {
         let text = Reply::new().text("I append.").deltas(3);
         text.tool_use("append", json!({"n": 1})).tool_use("append", json!({"n": 2}))
     };
-    rig.provider.enqueue(calls());
-    let mut reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
-    match instant {
+    harness.provider.enqueue(calls());
+    let mut reader = harness.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
+    match kill_point {
         KillPoint::AfterEvents(count) => {
             let mut seen = 0;
             while seen < count
@@ -166,34 +167,37 @@ async fn kill_at(wire: Wire, instant: KillPoint) {
         }
         _ => with_deadline(appends.paused.acquire()).await.unwrap().forget(),
     }
-    rig.kill().await;
+    harness.kill().await;
     *appends.pause_point.lock().unwrap() = None;
-    rig.brain.file().clone_into(&mut appends.brain.lock().unwrap());
-    let left = Journal::load(&rig);
-    if !left.answered && rig.provider.pending_replies() == 0 {
-        rig.provider.enqueue(calls());
+    harness.brain.file().clone_into(&mut appends.brain.lock().unwrap());
+    let journal = Journal::load(&harness);
+    if !journal.answered && harness.provider.pending_replies() == 0 {
+        harness.provider.enqueue(calls());
     }
-    rig.agent.resume().unwrap();
-    let events = rig.replay(0).await;
-    for (call_id, number) in Journal::load(&rig).calls {
+    harness.agent.resume().unwrap();
+    let events = harness.replay(0).await;
+    for (call_id, number) in Journal::load(&harness).calls {
         let lines = appends.effect_count(number);
-        let unknown = left.unknown_outcomes().contains(&call_id);
-        assert!(lines == 1 || unknown && lines == 0, "{instant:?}: call {number} took effect {lines} times");
+        let unknown = journal.unknown_outcomes().contains(&call_id);
+        assert!(
+            lines == 1 || unknown && lines == 0,
+            "{kill_point:?}: call {number} took effect {lines} times"
+        );
     }
     assert_eq!(
         appends.without_intent.load(Ordering::Acquire),
         0,
-        "{instant:?}: run before the intent is stored"
+        "{kill_point:?}: run before the intent is stored"
     );
     assert_eq!(check_turn(&events), Ok(()));
     assert_eq!(final_text(&events), "done");
-    let told = String::from_utf8(rig.last_request().raw.to_vec()).unwrap();
-    assert_eq!(told.matches(OUTCOME_UNKNOWN).count(), left.unknown_outcomes().len(), "{instant:?}");
-    rig.provider.assert_no_refusals();
+    let sent = String::from_utf8(harness.last_request().raw.to_vec()).unwrap();
+    assert_eq!(sent.matches(OUTCOME_UNKNOWN).count(), journal.unknown_outcomes().len(), "{kill_point:?}");
+    harness.provider.assert_no_refusals();
 }
 
 #[tokio::test]
-async fn lesson_e02_killed_at_any_event_no_call_takes_effect_twice() {
+async fn regression_e02_killed_at_any_event_no_call_takes_effect_twice() {
     for wire in WIRES {
         for count in 0..=14 {
             kill_at(wire, KillPoint::AfterEvents(count)).await;
@@ -202,7 +206,7 @@ async fn lesson_e02_killed_at_any_event_no_call_takes_effect_twice() {
 }
 
 #[tokio::test]
-async fn lesson_e02_killed_inside_a_tool_its_call_does_not_take_effect_twice() {
+async fn regression_e02_killed_inside_a_tool_its_call_does_not_take_effect_twice() {
     for wire in WIRES {
         for number in [1, 2] {
             kill_at(wire, KillPoint::BeforeEffect(number)).await;

@@ -1,7 +1,7 @@
-//! Extractors that refuse in the envelope: 400 with the field and what it must be, 413 over the limit.
+//! Extractors whose rejections use the error envelope: 400 with the field and what it must be, 413 over the limit.
 //!
-//! They come after authentication in a handler's arguments: axum runs them in order, so a bad key is answered
-//! before the path, the query or the body is looked at.
+//! In a handler's arguments they come after authentication. axum runs extractors in order, so a bad key is refused
+//! before the path, the query or the body is examined.
 
 use std::fmt;
 use std::future::Future;
@@ -23,14 +23,14 @@ use serde_json::{Map, Value};
 
 use super::{ApiError, BodyTimeout, is_body_timeout, serde_errors};
 
-/// How much of either end of a message is kept: it may quote a value as long as a body may be.
+/// The number of characters kept at either end of a message, which may quote a value as long as a body.
 const KEPT_CHARS_PER_END: usize = 200;
 
 fn invalid_request(message: impl Into<String>) -> ApiError {
     ApiError::new(ErrorCode::InvalidRequest, truncate_middle(message.into()))
 }
 
-/// The field stands at a message's beginning, what it must be at its end.
+/// Shortens a message in the middle: the field is at its beginning, and what the field must be at its end.
 fn truncate_middle(message: String) -> String {
     let length = message.chars().count();
     if length <= 2 * KEPT_CHARS_PER_END {
@@ -41,7 +41,7 @@ fn truncate_middle(message: String) -> String {
     head.chain(" … ".chars()).chain(tail).collect()
 }
 
-/// A JSON body, whatever its `Content-Type`. An empty body is read as `{}`.
+/// A JSON body of any `Content-Type`. An empty body counts as `{}`.
 #[derive(Debug)]
 pub struct Json<T>(pub T);
 
@@ -57,14 +57,14 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
 
 /// Decides whether more of a body may be kept in memory.
 pub trait BodyAdmission {
-    /// Waits until a body of so many bytes may be kept.
+    /// Waits until a body of `bytes` bytes may be kept in memory.
     fn admit(&mut self, bytes: usize) -> impl Future<Output = Result<(), ApiError>> + Send;
 }
 
-/// Reads a body to its end. Each piece of it is admitted before it is kept.
+/// Reads a body to its end. Each piece is admitted before it is kept.
 ///
 /// # Errors
-/// A refusal as [`Json`] gives it, or that of the admission.
+/// Returns the same errors as [`Json`], or that of `admission`.
 pub async fn read_admitted_body(
     request: Request,
     admission: &mut (impl BodyAdmission + Send),
@@ -101,7 +101,7 @@ fn body_error(error: &axum::Error) -> ApiError {
 }
 
 fn payload_too_large() -> ApiError {
-    ApiError::new(ErrorCode::PayloadTooLarge, "the body is larger than this service takes")
+    ApiError::new(ErrorCode::PayloadTooLarge, "the body is larger than this service accepts")
 }
 
 fn incomplete_body(error: &(dyn std::error::Error + 'static)) -> ApiError {
@@ -112,35 +112,35 @@ fn incomplete_body(error: &(dyn std::error::Error + 'static)) -> ApiError {
     }
 }
 
-/// Reads a `T` from the JSON of a body. An empty one is read as `{}`.
+/// Parses a `T` from a JSON body. An empty body counts as `{}`.
 ///
 /// # Errors
-/// A refusal as [`Json`] gives it.
+/// Returns the same errors as [`Json`].
 pub fn parse_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
-    // A field that is ignored is skipped unread, so its text must be checked beforehand.
+    // serde skips an ignored field unread, so the encoding must be checked beforehand.
     let Ok(body) = std::str::from_utf8(body) else { return Err(invalid_request("the body must be UTF-8")) };
     let body = if body.trim_ascii().is_empty() { "{}" } else { body };
-    // serde reads a struct from an array too, field by field; the contract knows objects only.
+    // serde also parses a struct from an array, field by field; the API accepts only objects.
     if !body.trim_ascii_start().starts_with('{') {
         return Err(invalid_request("the body must be a JSON object"));
     }
-    // Keeping the path costs more than reading, so a body is read again where something is wrong with it.
+    // Tracking the path costs more than parsing, so it is done only for an invalid body, in a second pass.
     serde_json::from_str(body).map_err(|error| match error.classify() {
         Category::Eof => syntax_error("it ends too early", &error),
         _ => json_error::<T>(body, &error),
     })
 }
 
-/// What is wrong with `body`, and in which field.
+/// Returns the error of an invalid `body`, with the field.
 fn json_error<T: DeserializeOwned>(body: &str, error: &serde_json::Error) -> ApiError {
     let mut deserializer = serde_json::Deserializer::from_str(body);
     match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
-        // It is what stands behind the object.
+        // The object is valid; the error is in what follows it.
         Ok(_) => invalid_request(format!("the body must be one JSON object: {error}")),
         Err(error) if error.inner().classify() == Category::Data => field_error(&error),
-        // Where a name is wanted and something else stands there, serde_json takes that for a fault of the syntax.
+        // If a name is expected and the value is no string, serde_json reports a syntax error.
         Err(error) if serde_json::from_str::<IgnoredAny>(body).is_ok() => field_error(&error),
-        // The path of what is no JSON is that of a field as far as it was read.
+        // For invalid JSON, the path is only that of the last field that was parsed.
         Err(error) => {
             let text = error.inner().to_string();
             let what = text.rsplit_once(" at line ").map_or(&*text, |(what, _)| what);
@@ -154,31 +154,31 @@ fn syntax_error(what: &str, error: &serde_json::Error) -> ApiError {
     invalid_request(format!("the body is not valid JSON: {what}, at line {line} column {column}"))
 }
 
-/// Reads a `T` from the fields of an object that came in a body.
+/// Parses a `T` from the fields of an object of a body.
 ///
 /// # Errors
-/// A refusal as [`Json`] gives it.
+/// Returns the same errors as [`Json`].
 pub fn parse_fields<T: DeserializeOwned>(object: Map<String, Value>) -> Result<T, ApiError> {
     serde_path_to_error::deserialize(Value::Object(object)).map_err(|error| field_error(&error))
 }
 
 fn field_error<E: fmt::Display>(error: &serde_path_to_error::Error<E>) -> ApiError {
     let (path, text) = (error.path().to_string(), error.inner().to_string());
-    // The path of a problem with the object itself, such as a missing field, is `.`.
-    let inside = if path == "." { String::new() } else { path };
-    let missing = serde_errors::field_name(&text).map(|field| match inside.as_str() {
+    // The path of a problem with the top-level object itself, such as a missing field, is `.`.
+    let parent = if path == "." { String::new() } else { path };
+    let named = serde_errors::field_name(&text).map(|field| match parent.as_str() {
         "" => field.to_owned(),
-        inside => format!("{inside}.{field}"),
+        parent => format!("{parent}.{field}"),
     });
-    let (place, text) = match missing {
-        Some(place) if text.starts_with("missing") => (place, "must be given".to_owned()),
-        Some(place) => (place, "must be given only once".to_owned()),
-        None => (inside, serde_errors::rephrase(&text)),
+    let (field, text) = match named {
+        Some(field) if text.starts_with("missing") => (field, "must be given".to_owned()),
+        Some(field) => (field, "must be given only once".to_owned()),
+        None => (parent, serde_errors::rephrase(&text)),
     };
-    if place.is_empty() { invalid_request(text) } else { invalid_request(format!("`{place}`: {text}")) }
+    if field.is_empty() { invalid_request(text) } else { invalid_request(format!("`{field}`: {text}")) }
 }
 
-/// Parameters from the path, percent-decoded.
+/// The parameters of the path, percent-decoded.
 #[derive(Debug)]
 pub struct Path<T>(pub T);
 
@@ -186,7 +186,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T>
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        // axum leaves a malformed escape as it stands, so `%zz` would pass for a name.
+        // axum leaves a malformed escape unchanged, so `%zz` would be accepted as a name.
         if !escapes_are_well_formed(parts.uri.path()) {
             return Err(invalid_request(
                 "the path has a malformed escape: `%` must be followed by two hexadecimal digits",
@@ -196,7 +196,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T>
             Ok(axum::extract::Path(value)) => Ok(Self(value)),
             Err(PathRejection::FailedToDeserializePathParams(failed)) => {
                 let names = RawPathParams::from_request_parts(parts, state).await;
-                // Of several parts all but the first are texts of any kind.
+                // If there are several parameters, only the first can be invalid: the others accept any text.
                 let first = names.as_ref().ok().and_then(|names| Some(names.iter().next()?.0));
                 Err(path_param_error(failed.into_kind(), first.unwrap_or("path")))
             }
@@ -205,7 +205,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T>
     }
 }
 
-/// What is wrong with a part of the path: with the one named, where nothing says which it is.
+/// Returns the error of a path parameter: of `name`, unless `kind` names the parameter.
 fn path_param_error(kind: ErrorKind, name: &str) -> ApiError {
     let wrong = |name: &str, message: &str| {
         invalid_request(format!("`{name}`, in the path: {}", serde_errors::rephrase(message)))
@@ -213,7 +213,7 @@ fn path_param_error(kind: ErrorKind, name: &str) -> ApiError {
     match kind {
         ErrorKind::DeserializeError { key, message, .. } => wrong(&key, &message),
         ErrorKind::Message(message) => wrong(name, &message),
-        ErrorKind::InvalidUtf8InPathParam { key } => wrong(&key, "must be UTF-8 once its escapes are read"),
+        ErrorKind::InvalidUtf8InPathParam { key } => wrong(&key, "must be UTF-8 after percent-decoding"),
         kind => invalid_request(format!("the path is invalid: {kind}")),
     }
 }
@@ -222,7 +222,7 @@ fn escapes_are_well_formed(path: &str) -> bool {
     path.split('%').skip(1).all(|rest| rest.bytes().take(2).filter(u8::is_ascii_hexdigit).count() == 2)
 }
 
-/// Parameters from the query.
+/// The parameters of the query.
 #[derive(Debug)]
 pub struct Query<T>(pub T);
 
@@ -251,14 +251,14 @@ mod tests {
 
     fn refusal<T: DeserializeOwned>(body: &str) -> String {
         match parse_json::<T>(body.as_bytes()) {
-            Ok(_) => panic!("{body} was taken"),
+            Ok(_) => panic!("{body} was accepted"),
             Err(error) => format!("{error:?}"),
         }
     }
 
     #[test]
     fn a_refusal_names_the_field_and_what_it_must_be() {
-        for (body, named) in [
+        for (body, expected) in [
             ("", "`user_id`: must be given"),
             ("{}", "`user_id`: must be given"),
             (r#"{"user_id": null}"#, "`user_id`: must be a string, not null"),
@@ -276,7 +276,7 @@ mod tests {
             (r#"{"user_id": tru}"#, "the body is not valid JSON: expected ident, at line 1 column"),
         ] {
             let refusal = refusal::<ProvisionEngine>(body);
-            assert!(refusal.contains(named), "{body}: {refusal}");
+            assert!(refusal.contains(expected), "{body}: {refusal}");
         }
         let nested = refusal::<RegisterProduct>(
             r#"{"slug": "a", "display_name": "A", "policy": {"max_engines": "3"}}"#,
@@ -288,7 +288,7 @@ mod tests {
         for scope in ["7", "true", "[]"] {
             let body = format!(r#"{{"task_id": "a", "answer": "always", "scope": {scope}}}"#);
             let no_name = refusal::<HitlRespond>(&body);
-            assert!(no_name.contains("`scope`: must be one of its names, a string"), "{no_name}");
+            assert!(no_name.contains("`scope`: must be a string, one of the allowed names"), "{no_name}");
         }
         let no_object = refusal::<Execute>(r#"{"task_id": "a", "media": ["a"]}"#);
         assert!(no_object.contains(r#"`media[0]`: must be an object, not \"a\""#), "{no_object}");

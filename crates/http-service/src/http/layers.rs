@@ -1,4 +1,5 @@
-//! What stands around every route of a service.
+//! The layer around every route of a service: error envelope, body limit, request id, trace context, logging,
+//! panics.
 
 use std::any::Any;
 use std::convert::Infallible;
@@ -27,34 +28,35 @@ use crate::trace_context::TraceContext;
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
-/// The longest request id taken over from a caller.
+/// The longest request id that is adopted from a caller.
 const MAX_REQUEST_ID_BYTES: usize = 128;
 
-/// Whose connection a request came over, as an extension of it. Behind a reverse proxy it is the proxy's address.
+/// The address of a connection's peer, stored as an extension of the request. Behind a reverse proxy it is the
+/// proxy's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientAddress(pub IpAddr);
 
-/// Completes a service's router: refusals of the framework and panics in the envelope, a limit on bodies,
-/// and for each request an id, a trace context and a log line.
+/// Completes a service's router: the framework's own errors and panics get the envelope, bodies get a limit, and
+/// each request gets an id, a trace context and a log line.
 pub fn apply_layers(router: Router, max_body_bytes: usize) -> Router {
     apply_layers_counting_errors(router, max_body_bytes, |_| {})
 }
 
-/// Like [`apply_layers`]; `refused` is told the code of every answer that is an error.
+/// Like [`apply_layers`]; calls `on_error` with the code of every error response.
 pub fn apply_layers_counting_errors(
     router: Router,
     max_body_bytes: usize,
-    refused: impl Fn(ErrorCode) + Send + Sync + 'static,
+    on_error: impl Fn(ErrorCode) + Send + Sync + 'static,
 ) -> Router {
-    let around = RequestLayer { limit: DefaultBodyLimit::max(max_body_bytes), on_error: Arc::new(refused) };
+    let layer = RequestLayer { limit: DefaultBodyLimit::max(max_body_bytes), on_error: Arc::new(on_error) };
     router
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        // All in one: each layer more costs every request several allocations.
-        .layer(around)
+        // A single layer, because each further one costs every request several allocations.
+        .layer(layer)
 }
 
-/// What stands around every handler.
+/// The single layer around every handler.
 #[derive(Clone)]
 struct RequestLayer {
     limit: DefaultBodyLimit,
@@ -62,11 +64,11 @@ struct RequestLayer {
 }
 
 async fn not_found() -> ApiError {
-    ApiError::new(ErrorCode::NotFound, "there is no such path; GET /openapi.json lists those there are")
+    ApiError::new(ErrorCode::NotFound, "there is no such path; GET /openapi.json lists the paths")
 }
 
 async fn method_not_allowed() -> ApiError {
-    ApiError::new(ErrorCode::MethodNotAllowed, "this path does not take that method; see the Allow header")
+    ApiError::new(ErrorCode::MethodNotAllowed, "this path does not support that method; see the Allow header")
 }
 
 fn panic_response(cause: &(dyn Any + Send)) -> Response {
@@ -79,13 +81,13 @@ fn panic_response(cause: &(dyn Any + Send)) -> Response {
 impl<S> Layer<S> for RequestLayer {
     type Service = RequestService<S>;
 
-    fn layer(&self, route: S) -> RequestService<S> {
-        RequestService { layer: self.clone(), inner: route }
+    fn layer(&self, inner: S) -> RequestService<S> {
+        RequestService { layer: self.clone(), inner }
     }
 }
 
-/// A route with all that stands around it. Written as a service, because a function would cost every request a
-/// copy of the route and two allocations more.
+/// A route with the layer around it. It is a service, because a function would cost every request a copy of the
+/// route and two more allocations.
 #[derive(Clone)]
 struct RequestService<S> {
     layer: RequestLayer,
@@ -108,26 +110,26 @@ where
         self.layer.limit.apply(&mut request);
         let request_id = request_id(request.headers());
         let trace = TraceContext::from_header(request.headers().get(&TRACEPARENT));
-        // The route's template, never the path: a path holds what callers chose, such as user ids.
+        // The route's template, never the path: a path contains callers' data, such as user ids.
         let route = request.extensions().get::<MatchedPath>().cloned();
         let client = request.extensions().get().map(|ClientAddress(address)| *address);
-        // At the highest level, so that it is there for whatever line is logged in it.
+        // At the highest level, so that lines of every level have its fields.
         let span = tracing::error_span!(
             "request",
-            request.id = request_id.to_str().unwrap_or_default(),
-            trace.id = trace.trace_id(),
-            http.method = request.method().as_str(),
-            http.route = route.as_ref().map_or("-", MatchedPath::as_str),
-            client.address = client.map(tracing::field::display),
+            request_id = request_id.to_str().unwrap_or_default(),
+            trace_id = trace.trace_id(),
+            http_method = request.method().as_str(),
+            http_route = route.as_ref().map_or("-", MatchedPath::as_str),
+            client_address = client.map(tracing::field::display),
         );
-        let answer = {
+        let response = {
             let _entered = span.enter();
             self.inner.call(request)
         };
         RequestFuture {
-            // Nothing that a handler left half done is used again: what it shares is behind locks that see to
-            // that.
-            answer: AssertUnwindSafe(answer).catch_unwind(),
+            // State that a panicking handler left inconsistent is not used again: shared state is behind locks
+            // that ensure this.
+            response: AssertUnwindSafe(response).catch_unwind(),
             span,
             finisher: Some(ResponseFinisher {
                 request_id,
@@ -139,7 +141,7 @@ where
     }
 }
 
-/// What an answer is given on its way out.
+/// Adds the headers and extensions that every response gets.
 struct ResponseFinisher {
     request_id: HeaderValue,
     trace: TraceContext,
@@ -148,12 +150,12 @@ struct ResponseFinisher {
 }
 
 pin_project! {
-    /// A request being answered.
+    /// The handling of a request.
     struct RequestFuture<F> {
         #[pin]
-        answer: CatchUnwind<AssertUnwindSafe<F>>,
+        response: CatchUnwind<AssertUnwindSafe<F>>,
         span: Span,
-        // None once it is answered.
+        // `None` once the response is complete.
         finisher: Option<ResponseFinisher>,
     }
 }
@@ -164,11 +166,11 @@ impl<F: Future<Output = Result<Response, Infallible>>> Future for RequestFuture<
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let entered = this.span.enter();
-        let mut response = match ready!(this.answer.poll(context)) {
+        let mut response = match ready!(this.response.poll(context)) {
             Ok(Ok(response)) => response,
             Err(cause) => panic_response(&*cause),
         };
-        tracing::debug!(http.status = response.status().as_u16(), "Answered a request.");
+        tracing::debug!(http_status = response.status().as_u16(), "Answered a request.");
         drop(entered);
         if let Some(finisher) = this.finisher.take() {
             finisher.apply(&mut response);
@@ -182,7 +184,7 @@ impl ResponseFinisher {
         if let Some(code) = response.extensions().get() {
             (self.on_error)(*code);
         }
-        // For what stands around the router, and cannot know which route it was.
+        // For code around the router, which cannot know the route.
         if let Some(route) = self.route {
             response.extensions_mut().insert(route);
         }
@@ -194,19 +196,19 @@ impl ResponseFinisher {
     }
 }
 
-/// An answer that comes from no route, with an id of its own or the caller's, as every answer has.
-pub(crate) fn with_request_id(headers: &HeaderMap, mut answer: Response) -> Response {
+/// Adds a request id (the caller's or a new one) and a trace context to a response that comes from no route.
+pub(crate) fn with_request_id(headers: &HeaderMap, mut response: Response) -> Response {
     let (request_id, trace) = (request_id(headers), TraceContext::from_header(headers.get(&TRACEPARENT)));
-    ResponseFinisher { request_id, trace, route: None, on_error: Arc::new(|_| {}) }.apply(&mut answer);
-    answer
+    ResponseFinisher { request_id, trace, route: None, on_error: Arc::new(|_| {}) }.apply(&mut response);
+    response
 }
 
-/// The caller's request id if it is a sane one (visible ASCII, bounded), else a new one.
+/// Returns the caller's request id if it is acceptable (1 to 128 visible ASCII characters), else a new one.
 fn request_id(headers: &HeaderMap) -> HeaderValue {
-    let sane = |id: &&HeaderValue| {
+    let is_acceptable = |id: &&HeaderValue| {
         (1..=MAX_REQUEST_ID_BYTES).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
     };
-    headers.get(&REQUEST_ID).filter(sane).cloned().unwrap_or_else(|| {
+    headers.get(&REQUEST_ID).filter(is_acceptable).cloned().unwrap_or_else(|| {
         let id = ids::uuid_v7().simple().to_string();
         HeaderValue::try_from(id).unwrap_or_else(|_| HeaderValue::from_static("unknown"))
     })

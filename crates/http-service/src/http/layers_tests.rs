@@ -1,4 +1,4 @@
-//! The framework's own refusals, as a client sees them.
+//! Tests of the layer: the framework's own errors, as a client sees them.
 
 use api::ErrorBody;
 use api::orchestrator::Admit;
@@ -15,7 +15,7 @@ fn app() -> Router {
     let router = Router::new()
         .route("/panic", get(panics))
         .route("/echo/{name}", get(|Path(name): Path<String>| async move { name }))
-        .route("/json", post(|Json(_): Json<Admit>| async { "taken" }));
+        .route("/json", post(|Json(_): Json<Admit>| async { "accepted" }));
     apply_layers(router, 64)
 }
 
@@ -68,7 +68,7 @@ async fn paths_are_percent_decoded() {
 #[tokio::test]
 async fn an_empty_body_is_an_empty_object() {
     let (status, _, body) = answer(request("POST", "/json", "")).await;
-    assert_eq!((status, body.as_str()), (StatusCode::OK, "taken"));
+    assert_eq!((status, body.as_str()), (StatusCode::OK, "accepted"));
 }
 
 #[tokio::test]
@@ -76,8 +76,8 @@ async fn sane_request_ids_are_kept_and_others_replaced() {
     let with_id =
         |id: &str| Request::builder().uri("/echo/a").header("x-request-id", id).body(Body::empty()).unwrap();
     assert_eq!(answer(with_id("abc-123")).await.1["x-request-id"], "abc-123");
-    for insane in ["with space", "", &"x".repeat(129)] {
-        assert_ne!(answer(with_id(insane)).await.1["x-request-id"], insane);
+    for invalid in ["with space", "", &"x".repeat(129)] {
+        assert_ne!(answer(with_id(invalid)).await.1["x-request-id"], invalid);
     }
 }
 

@@ -1,7 +1,7 @@
-//! Refusals of serde in the words of JSON: a client knows objects and strings, not structs and variants.
+//! Rephrases serde's errors in terms of JSON: a client knows objects and strings, not structs and variants.
 
-/// What a value must be, where serde says that it cannot be read. Its place, `at line 1 column 2`, is left out: a
-/// refusal names the field.
+/// Returns what a value must be, given serde's error message. The position, `at line 1 column 2`, is removed: the
+/// caller names the field.
 pub(super) fn rephrase(message: &str) -> String {
     let message = message.rsplit_once(" at line ").map_or(message, |(message, _)| message);
     let wrong = message.strip_prefix("invalid type: ").or_else(|| message.strip_prefix("invalid value: "));
@@ -21,7 +21,7 @@ pub(super) fn rephrase(message: &str) -> String {
         return format!("`{field}` must be given only once");
     }
     if message == "expected value" {
-        return "must be one of its names, a string".to_owned();
+        return "must be a string, one of the allowed names".to_owned();
     }
     if NUMBER_PARSE_ERRORS.contains(&message) {
         return "must be a number".to_owned();
@@ -29,12 +29,12 @@ pub(super) fn rephrase(message: &str) -> String {
     message.to_owned()
 }
 
-/// The one field that a message is about which stands at the object itself.
+/// Returns the field named by an error that serde reports at the enclosing object: a missing or duplicate field.
 pub(super) fn field_name(message: &str) -> Option<&str> {
     quoted(message, "missing field ").or_else(|| quoted(message, "duplicate field "))
 }
 
-/// What Rust says of a text that is no number, such as one in a query.
+/// Rust's error messages for a text that is no number, such as one in a query.
 const NUMBER_PARSE_ERRORS: [&str; 5] = [
     "invalid digit found in string",
     "cannot parse integer from empty string",
@@ -48,7 +48,7 @@ fn quoted<'a>(message: &'a str, before: &str) -> Option<&'a str> {
     rest.split_once('`').map(|(name, _)| name)
 }
 
-/// What was given, and the names that were to be chosen from.
+/// Splits a message into the given name and the list of accepted names.
 fn split_expected(message: &str) -> Option<(&str, &str)> {
     message.rsplit_once(", expected ").filter(|(_, wanted)| wanted.contains('`'))
 }
@@ -65,11 +65,16 @@ fn describe_expected(wanted: &str) -> &str {
         "a map" | "map" => "an object",
         "a sequence" | "sequence" => "an array",
         "unit" => "null",
-        _ if ["struct", "internally tagged", "adjacently tagged"].iter().any(|of| wanted.starts_with(of)) => {
+        _ if ["struct", "internally tagged", "adjacently tagged"]
+            .iter()
+            .any(|kind| wanted.starts_with(kind)) =>
+        {
             "an object"
         }
-        _ if ["tuple", "an array", "fewer elements"].iter().any(|of| wanted.starts_with(of)) => "an array",
-        _ if wanted.starts_with("enum ") => "one of its names, a string",
+        _ if ["tuple", "an array", "fewer elements"].iter().any(|kind| wanted.starts_with(kind)) => {
+            "an array"
+        }
+        _ if wanted.starts_with("enum ") => "a string, one of the allowed names",
         _ => wanted,
     }
 }
@@ -94,7 +99,7 @@ mod tests {
 
     #[derive(Debug, Deserialize)]
     #[serde(rename_all = "snake_case", deny_unknown_fields)]
-    #[expect(dead_code, reason = "only what cannot be read is looked at")]
+    #[expect(dead_code, reason = "only the errors of parsing it are examined")]
     struct Whole {
         text: String,
         flag: Option<bool>,

@@ -1,7 +1,7 @@
-//! How long the body of a request may take to come.
+//! The time limit for the body of a request.
 //!
-//! Only the waits of who reads it count: a body that nobody reads at the moment, such as one that is passed on to
-//! somebody slow, is not late.
+//! Only the time that a reader waits counts: a body that nobody reads at the moment, such as one that is forwarded
+//! to a slow receiver, is not late.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -14,20 +14,21 @@ use tokio::time::{Instant, Sleep};
 
 use crate::http::BodyTimeout;
 
-/// How long nothing may come.
+/// The longest time without data.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long all of it may take, beside a second for each [`MIN_BYTES_PER_SECOND`] bytes.
+/// How long the entire body may take, in addition to one second for each [`MIN_BYTES_PER_SECOND`] bytes.
 const BASE_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// What must come on average: far less than any line carries, far more than who only means to hold a connection sends.
+/// The required average rate: far less than any network connection carries, far more than a client sends that only
+/// wants to occupy a connection.
 const MIN_BYTES_PER_SECOND: u64 = 4 * 1024;
 
-/// The body of a request, given up where it does not come.
+/// The body of a request, which fails with [`BodyTimeout`] if it does not arrive in time.
 pub(super) struct TimedBody<B> {
     body: B,
     progress: BodyProgress,
-    /// Since when it is waited for, and until when.
+    /// The start of the current wait, and its deadline.
     wait: Option<(Instant, Pin<Box<Sleep>>)>,
 }
 
@@ -38,10 +39,10 @@ struct BodyProgress {
 }
 
 impl BodyProgress {
-    /// How long may be waited for what comes next.
+    /// Returns how long the next data may take.
     fn time_left(&self) -> Duration {
-        let whole = BASE_TIMEOUT + Duration::from_secs(self.bytes / MIN_BYTES_PER_SECOND);
-        whole.saturating_sub(self.waited).min(IDLE_TIMEOUT)
+        let total = BASE_TIMEOUT + Duration::from_secs(self.bytes / MIN_BYTES_PER_SECOND);
+        total.saturating_sub(self.waited).min(IDLE_TIMEOUT)
     }
 }
 
@@ -59,18 +60,18 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for TimedBody<B>
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let Self { body, progress: pace, wait } = &mut *self;
+        let Self { body, progress, wait } = &mut *self;
         if let Poll::Ready(frame) = Pin::new(body).poll_frame(context) {
             if let Some((since, _)) = wait.take() {
-                pace.waited += since.elapsed();
+                progress.waited += since.elapsed();
             }
             let bytes = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
-            pace.bytes += bytes.map_or(0, |bytes| u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+            progress.bytes += bytes.map_or(0, |bytes| u64::try_from(bytes.len()).unwrap_or(u64::MAX));
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }
-        let (_, until) =
-            wait.get_or_insert_with(|| (Instant::now(), Box::pin(tokio::time::sleep(pace.time_left()))));
-        until.as_mut().poll(context).map(|()| Some(Err(BodyTimeout.into())))
+        let (_, deadline) =
+            wait.get_or_insert_with(|| (Instant::now(), Box::pin(tokio::time::sleep(progress.time_left()))));
+        deadline.as_mut().poll(context).map(|()| Some(Err(BodyTimeout.into())))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -99,19 +100,19 @@ mod tests {
         })
     }
 
-    /// How much of a body came, how long that took, and whether it was given up.
+    /// Reads a body; returns how many bytes arrived, how long that took, and whether it timed out.
     async fn read(body: impl Stream<Item = Bytes>) -> (usize, Duration, bool) {
         let body = body.map(|bytes| Ok::<_, Infallible>(Frame::data(bytes)));
         let mut body = TimedBody::new(StreamBody::new(Box::pin(body)));
-        let (began, mut bytes) = (Instant::now(), 0);
-        let given_up = loop {
+        let (started, mut bytes) = (Instant::now(), 0);
+        let timed_out = loop {
             match body.frame().await {
                 Some(Ok(frame)) => bytes += frame.into_data().unwrap().len(),
                 Some(Err(error)) => break error.is::<BodyTimeout>(),
                 None => break false,
             }
         };
-        (bytes, began.elapsed(), given_up)
+        (bytes, started.elapsed(), timed_out)
     }
 
     const SECOND: Duration = Duration::from_secs(1);

@@ -1,10 +1,11 @@
-//! Who may be connected, where not everybody can be.
+//! The limit on connections, and its fair distribution among client addresses.
 //!
-//! One rule shares the places out: an address may have at most [`MAX_CONNECTIONS_PER_FREE`] times as many connections as there are
-//! places free. So one address alone may have nearly all of them, and yet there is always a place for another one.
-//! Where all places are taken, connections that wait for a request make room, the longest idle ones of the address that
-//! has most first. An address that is at its limit while places are free closes idle connections of its own only. Who
-//! gets no place may stand: that is long enough to be told so, and to ask for the health.
+//! An address may have at most [`MAX_CONNECTIONS_PER_FREE`] times as many connections as there are free permits.
+//! So a single address can use nearly all permits, and yet there is always one for another address. When all
+//! permits are in use, idle connections are evicted: those of the address with the most connections first, the
+//! longest idle first. An address that is at its own limit while permits are free evicts only its own idle
+//! connections. A connection without a regular permit may get an overflow permit, which suffices for one error
+//! response or a health check.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -15,31 +16,32 @@ use tokio_util::sync::CancellationToken;
 
 use super::connection_state::ConnectionState;
 
-/// How many connections an address may have for each place that is free.
+/// The number of connections that an address may have for each free permit.
 const MAX_CONNECTIONS_PER_FREE: usize = 8;
 
-/// How many may stand beside the places, at most.
+/// The number of overflow permits.
 const MAX_OVERFLOW: usize = 256;
 
-/// What part of the places is made free at once, so that not each newcomer looks through all of them.
+/// The fraction (1/64) of the permits that one eviction frees, so that not every new connection searches all
+/// others.
 const EVICTION_DIVISOR: usize = 64;
 
-/// How long no idle connection is looked for once none was found.
+/// How long the next search for idle connections is delayed after one that found none.
 const EVICTION_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// The places of an accept loop.
+/// The connection permits of an accept loop.
 pub(super) struct ConnectionLimiter {
     epoch: Instant,
     state: Mutex<LimiterState>,
 }
 
-/// A connection's place, given back when it is dropped.
+/// A connection's permit, released when it is dropped.
 pub(super) struct ConnectionPermit {
     limiter: Arc<ConnectionLimiter>,
     id: u64,
     pub(super) is_overflow: bool,
     pub(super) connection_state: Arc<ConnectionState>,
-    /// Cancelled when the place is given to another.
+    /// Cancelled when the connection is evicted.
     pub(super) evicted: CancellationToken,
 }
 
@@ -48,7 +50,7 @@ struct LimiterState {
     permits: PermitTier,
     overflow: PermitTier,
     connections: HashMap<u64, OpenConnection>,
-    /// The last search that found no idle connection: whose were looked for, and when.
+    /// The last search that found no idle connection: the address it was restricted to, and its time.
     last_failed_eviction: Option<(Option<IpAddr>, Instant)>,
 }
 
@@ -59,7 +61,7 @@ struct OpenConnection {
     evicted: CancellationToken,
 }
 
-/// Places of one kind, and how many each address has of them.
+/// The permits of one kind, and the number in use by each address.
 struct PermitTier {
     capacity: usize,
     in_use: usize,
@@ -67,49 +69,49 @@ struct PermitTier {
 }
 
 impl ConnectionLimiter {
-    pub(super) fn new(places: usize) -> Arc<Self> {
-        let table = LimiterState {
+    pub(super) fn new(max_connections: usize) -> Arc<Self> {
+        let state = LimiterState {
             next_id: 0,
-            permits: PermitTier::new(places),
+            permits: PermitTier::new(max_connections),
             overflow: PermitTier::new(MAX_OVERFLOW),
             connections: HashMap::new(),
             last_failed_eviction: None,
         };
-        Arc::new(Self { epoch: Instant::now(), state: Mutex::new(table) })
+        Arc::new(Self { epoch: Instant::now(), state: Mutex::new(state) })
     }
 
-    /// A place for a connection from `address`; none where there is not even room to stand.
+    /// Acquires a permit for a connection from `address`; returns `None` if there is not even an overflow permit.
     pub(super) fn try_acquire(self: &Arc<Self>, address: IpAddr) -> Option<ConnectionPermit> {
         let address = client_key(address);
-        let mut table = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_seated = table.permits.try_acquire(address) || {
-            let only = table.permits.has_free().then_some(address);
-            table.evict_idle(only);
-            table.permits.try_acquire(address)
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_permit = state.permits.try_acquire(address) || {
+            let only = state.permits.has_free().then_some(address);
+            state.evict_idle(only);
+            state.permits.try_acquire(address)
         };
-        if !is_seated && !table.overflow.try_acquire(address) {
+        if !has_permit && !state.overflow.try_acquire(address) {
             return None;
         }
-        let guest = OpenConnection {
+        let connection = OpenConnection {
             address,
-            is_overflow: !is_seated,
+            is_overflow: !has_permit,
             connection_state: ConnectionState::new(self.epoch),
             evicted: CancellationToken::new(),
         };
-        let id = table.next_id;
-        table.next_id += 1;
-        let place = ConnectionPermit {
+        let id = state.next_id;
+        state.next_id += 1;
+        let permit = ConnectionPermit {
             limiter: Arc::clone(self),
             id,
-            is_overflow: guest.is_overflow,
-            connection_state: Arc::clone(&guest.connection_state),
-            evicted: guest.evicted.clone(),
+            is_overflow: connection.is_overflow,
+            connection_state: Arc::clone(&connection.connection_state),
+            evicted: connection.evicted.clone(),
         };
-        table.connections.insert(id, guest);
-        Some(place)
+        state.connections.insert(id, connection);
+        Some(permit)
     }
 
-    /// Closes some idle connections: what else they hold, such as file descriptors, is wanting.
+    /// Evicts some idle connections, to free other resources that they hold, such as file descriptors.
     pub(super) fn evict_idle(&self) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).evict_idle(None);
     }
@@ -122,43 +124,44 @@ impl Drop for ConnectionPermit {
 }
 
 impl LimiterState {
-    /// Closes some idle connections, of one address only if one is named.
+    /// Evicts some idle connections: of the address `only`, if it is given.
     fn evict_idle(&mut self, only: Option<IpAddr>) {
         if self
             .last_failed_eviction
-            .is_some_and(|(whose, at)| whose == only && at.elapsed() < EVICTION_RETRY_DELAY)
+            .is_some_and(|(address, at)| address == only && at.elapsed() < EVICTION_RETRY_DELAY)
         {
             return;
         }
-        let concerned = |guest: &OpenConnection| only.is_none_or(|address| guest.address == address);
-        let seated = self.connections.iter().filter(|(_, guest)| !guest.is_overflow && concerned(guest));
-        let mut idle: Vec<_> = seated
-            .filter_map(|(id, guest)| {
-                let others = self.permits.by_address.get(&guest.address).copied().unwrap_or_default();
-                Some((std::cmp::Reverse(others), guest.connection_state.idle_since()?, *id))
+        let matches = |connection: &OpenConnection| only.is_none_or(|address| connection.address == address);
+        let candidates =
+            self.connections.iter().filter(|(_, connection)| !connection.is_overflow && matches(connection));
+        let mut idle: Vec<_> = candidates
+            .filter_map(|(id, connection)| {
+                let held = self.permits.by_address.get(&connection.address).copied().unwrap_or_default();
+                Some((std::cmp::Reverse(held), connection.connection_state.idle_since()?, *id))
             })
             .collect();
         idle.sort_unstable();
         self.last_failed_eviction = idle.is_empty().then(|| (only, Instant::now()));
         let count = self.permits.capacity.div_ceil(EVICTION_DIVISOR);
         for (_, _, id) in idle.into_iter().take(count) {
-            if let Some(guest) = self.remove(id) {
-                guest.evicted.cancel();
+            if let Some(connection) = self.remove(id) {
+                connection.evicted.cancel();
             }
         }
     }
 
     fn remove(&mut self, id: u64) -> Option<OpenConnection> {
-        let guest = self.connections.remove(&id)?;
-        let tier = if guest.is_overflow { &mut self.overflow } else { &mut self.permits };
-        tier.release(guest.address);
-        Some(guest)
+        let connection = self.connections.remove(&id)?;
+        let tier = if connection.is_overflow { &mut self.overflow } else { &mut self.permits };
+        tier.release(connection.address);
+        Some(connection)
     }
 }
 
 impl PermitTier {
-    fn new(most: usize) -> Self {
-        Self { capacity: most, in_use: 0, by_address: HashMap::new() }
+    fn new(capacity: usize) -> Self {
+        Self { capacity, in_use: 0, by_address: HashMap::new() }
     }
 
     fn has_free(&self) -> bool {
@@ -167,27 +170,27 @@ impl PermitTier {
 
     fn try_acquire(&mut self, address: IpAddr) -> bool {
         let free = self.capacity.saturating_sub(self.in_use);
-        let has = self.by_address.get(&address).copied().unwrap_or_default();
-        let may = has < free.saturating_mul(MAX_CONNECTIONS_PER_FREE);
-        if may {
+        let held = self.by_address.get(&address).copied().unwrap_or_default();
+        let is_allowed = held < free.saturating_mul(MAX_CONNECTIONS_PER_FREE);
+        if is_allowed {
             self.in_use += 1;
-            self.by_address.insert(address, has + 1);
+            self.by_address.insert(address, held + 1);
         }
-        may
+        is_allowed
     }
 
     fn release(&mut self, address: IpAddr) {
         self.in_use = self.in_use.saturating_sub(1);
-        if let Some(has) = self.by_address.get_mut(&address) {
-            *has = has.saturating_sub(1);
-            if *has == 0 {
+        if let Some(held) = self.by_address.get_mut(&address) {
+            *held = held.saturating_sub(1);
+            if *held == 0 {
                 self.by_address.remove(&address);
             }
         }
     }
 }
 
-/// Whom an address stands for: of IPv6 everybody has a whole network.
+/// Returns the address under which a client is counted: for IPv6 its /64 network, all of which one client may use.
 fn client_key(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

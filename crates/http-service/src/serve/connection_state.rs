@@ -1,7 +1,7 @@
-//! How far a connection is: whether it waits for a request, or one is being answered.
+//! The state of a connection: whether it waits for a request, or a request is being answered.
 //!
-//! Who is waiting can be closed without loss, and what is written then was said by the HTTP library and not by a
-//! service.
+//! A waiting connection can be closed without loss, and anything written to it comes from the HTTP library and not
+//! from a service.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,29 +17,29 @@ use pin_project_lite::pin_project;
 const IN_REQUEST: u64 = u64::MAX;
 const RESPONSE_PRODUCED: u64 = u64::MAX - 1;
 
-/// One connection's place in its exchange.
+/// The state of one connection.
 #[derive(Debug)]
 pub(super) struct ConnectionState {
     epoch: Instant,
-    /// `IN_REQUEST`, `RESPONSE_PRODUCED` (all is said, but not yet written), or the milliseconds after `epoch` since which it
-    /// waits for a request's head.
+    /// `IN_REQUEST`, `RESPONSE_PRODUCED` (the response is complete but not yet written), or, for a connection that
+    /// waits for a request's head, the time of its last response in milliseconds after `epoch`.
     state: AtomicU64,
 }
 
 impl ConnectionState {
-    /// Of a connection that begins. `epoch` is the same for all connections that are compared.
+    /// Creates the state of a new connection. `epoch` is the same for all connections that are compared.
     pub(super) fn new(epoch: Instant) -> Arc<Self> {
-        let exchange = Self { epoch, state: AtomicU64::new(RESPONSE_PRODUCED) };
-        exchange.response_flushed();
-        Arc::new(exchange)
+        let connection = Self { epoch, state: AtomicU64::new(RESPONSE_PRODUCED) };
+        connection.response_flushed();
+        Arc::new(connection)
     }
 
-    /// A request's head has come.
+    /// Records that a request's head has arrived.
     pub(super) fn request_started(&self) {
         self.state.store(IN_REQUEST, Ordering::Relaxed);
     }
 
-    /// All that was to be written is written.
+    /// Records that everything has been written.
     pub(super) fn response_flushed(&self) {
         if self.state.load(Ordering::Relaxed) == RESPONSE_PRODUCED {
             let now = u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -47,20 +47,24 @@ impl ConnectionState {
         }
     }
 
-    /// Since when, from the epoch on, it waits for a request; none while one is answered.
+    /// Returns the time, after the epoch, since which the connection waits for a request; `None` while a request
+    /// is being answered.
     pub(super) fn idle_since(&self) -> Option<Duration> {
         let state = self.state.load(Ordering::Relaxed);
         (state < RESPONSE_PRODUCED).then(|| Duration::from_millis(state))
     }
 
-    /// The answer, watched until it is said.
-    pub(super) fn track_response(self: Arc<Self>, answer: Response) -> hyper::Response<TrackedResponseBody> {
-        answer.map(|body| TrackedResponseBody { body, _end: ResponseEndGuard(self) })
+    /// Wraps the response's body, so that its end is recorded.
+    pub(super) fn track_response(
+        self: Arc<Self>,
+        response: Response,
+    ) -> hyper::Response<TrackedResponseBody> {
+        response.map(|body| TrackedResponseBody { body, _end: ResponseEndGuard(self) })
     }
 }
 
 pin_project! {
-    /// The body of an answer.
+    /// A response's body that records its end when it is dropped.
     pub(super) struct TrackedResponseBody {
         #[pin]
         body: AxumBody,

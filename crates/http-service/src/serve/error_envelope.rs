@@ -1,8 +1,8 @@
-//! What the HTTP library refuses by itself, in the envelope.
+//! The envelope for errors of the HTTP library itself.
 //!
-//! A head that is no HTTP, or too large, never comes to a service: hyper answers it with a status and nothing else.
-//! Nothing can be set against that, but such an answer is told by when it is written: on a connection that waits for
-//! a request, nobody else has anything to say.
+//! A head that is no HTTP, or too large, never reaches a service: hyper answers it with a bare status. hyper has
+//! no hook for this, but such a response can be recognised by the time when it is written: on a connection that
+//! waits for a request, only hyper writes.
 
 use std::io;
 use std::pin::Pin;
@@ -18,30 +18,30 @@ use super::connection_state::ConnectionState;
 use super::lingering_close::UnreadBody;
 use crate::http::{ApiError, with_request_id};
 
-/// A connection's stream, in which bare refusals are given a body.
+/// A connection's stream that adds a body to bare errors.
 pub(super) struct ErrorEnvelopeStream<S> {
     stream: S,
-    exchange: Arc<ConnectionState>,
+    state: Arc<ConnectionState>,
     unread: UnreadBody,
-    /// What is written in the place of a refusal, and how far.
+    /// The response written instead of a bare error, and the number of its bytes already written.
     replacement: Vec<u8>,
     written: usize,
 }
 
 impl<S> ErrorEnvelopeStream<S> {
-    pub(super) const fn new(stream: S, exchange: Arc<ConnectionState>, unread: UnreadBody) -> Self {
-        Self { stream, exchange, unread, replacement: Vec::new(), written: 0 }
+    pub(super) const fn new(stream: S, state: Arc<ConnectionState>, unread: UnreadBody) -> Self {
+        Self { stream, state, unread, replacement: Vec::new(), written: 0 }
     }
 }
 
 impl<S: AsyncWrite + Unpin> ErrorEnvelopeStream<S> {
-    /// Whether these bytes are a refusal of the library's own, which is written otherwise.
+    /// Replaces `bytes` if they are an error of the library itself. Returns whether they were.
     fn replace_bare_error(&mut self, bytes: &[u8]) -> bool {
-        let Some(message) = self.exchange.idle_since().and_then(|_| error_message(bytes)) else {
+        let Some(message) = self.state.idle_since().and_then(|_| error_message(bytes)) else {
             return false;
         };
         self.replacement = error_response(message);
-        // The rest of the head, or what else is sent, is not read any more.
+        // Neither the rest of the head nor anything after it is read.
         self.unread.mark();
         true
     }
@@ -57,7 +57,7 @@ impl<S: AsyncWrite + Unpin> ErrorEnvelopeStream<S> {
     }
 }
 
-/// What is wrong with a request that was answered with these bytes; none if it is not a bare refusal.
+/// Returns the message for the request that hyper answered with `answer`; `None` if `answer` is not a bare error.
 fn error_message(answer: &[u8]) -> Option<&'static str> {
     let status = answer.strip_prefix(b"HTTP/1.1 ")?.get(..3)?;
     if !answer.ends_with(b"\r\n\r\n") {
@@ -65,8 +65,8 @@ fn error_message(answer: &[u8]) -> Option<&'static str> {
     }
     match status {
         b"400" => Some(
-            "this is not a request of HTTP/1.1: its first line must be `METHOD /path HTTP/1.1`, and each header \
-             `name: value`; at most one Content-Length, a number, or Transfer-Encoding, chunked",
+            "this is not a request of HTTP/1.1: its first line must be `METHOD /path HTTP/1.1`, each header must be \
+             `name: value`, and there may be one Content-Length (a number) or Transfer-Encoding (chunked)",
         ),
         b"414" | b"431" => Some(
             "the head of the request is too large: its first line and its headers together must be under 64 KiB, \
@@ -76,7 +76,7 @@ fn error_message(answer: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// The whole answer, whose connection is then closed.
+/// Returns the bytes of the complete response, after which the connection is closed.
 fn error_response(message: &str) -> Vec<u8> {
     let error = ApiError::new(ErrorCode::InvalidRequest, message);
     let body = serde_json::to_vec(&ErrorBody::new(error.code(), message)).unwrap_or_default();
@@ -117,7 +117,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ErrorEnvelopeStream<S> {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        // A bare refusal is all that there is to write.
+        // A bare error is written in a single slice.
         if let [only] = slices
             && self.replace_bare_error(only)
         {
@@ -133,7 +133,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ErrorEnvelopeStream<S> {
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_write_replacement(context))?;
         ready!(Pin::new(&mut self.stream).poll_flush(context))?;
-        self.exchange.response_flushed();
+        self.state.response_flushed();
         Poll::Ready(Ok(()))
     }
 

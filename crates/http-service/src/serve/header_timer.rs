@@ -1,8 +1,8 @@
-//! The clock behind a connection's header timeout.
+//! The timer behind a connection's header timeout.
 //!
-//! hyper sets that timeout anew for every request and drops it once the head is there. With tokio's own timer
-//! that is an entry made in and taken out of the runtime's one timer wheel, behind its lock, for each request.
-//! Here a connection has one entry, which is left where it is for as long as it comes too early anyway: a busy
+//! hyper sets this timeout anew for every request and drops it once the head has arrived. With tokio's own timer,
+//! each request would insert an entry into the runtime's only timer wheel and remove it, under the wheel's lock.
+//! Here a connection has a single entry, which is not moved while it fires before the deadline anyway: a busy
 //! connection moves it once per timeout.
 
 use std::future::Future;
@@ -16,7 +16,7 @@ use hyper::rt::{Sleep, Timer};
 /// One connection's timer.
 #[derive(Clone, Default)]
 pub(super) struct HeaderTimer {
-    /// The one entry; none before the first wait.
+    /// The timer entry; `None` before the first wait.
     entry: Arc<Mutex<Option<Pin<Box<tokio::time::Sleep>>>>>,
 }
 
@@ -34,7 +34,7 @@ impl Timer for HeaderTimer {
     }
 }
 
-/// A wait for `deadline`. Of one connection's waits only one is polled at a time.
+/// A wait for `deadline`. Only one wait of a connection is polled at a time.
 struct TimerSleep {
     timer: HeaderTimer,
     deadline: tokio::time::Instant,
@@ -48,7 +48,7 @@ impl Future for TimerSleep {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let mut entry = self.timer.entry.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = entry.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(self.deadline)));
-        // One that comes too late would let this deadline pass.
+        // A later entry would miss this deadline.
         if entry.deadline() > self.deadline {
             entry.as_mut().reset(self.deadline);
         }
@@ -68,25 +68,25 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// How long a wait of so long took, by the paused clock.
-    async fn waited(alarm: &HeaderTimer, duration: Duration) -> Duration {
-        let begun = tokio::time::Instant::now();
-        alarm.sleep_until(alarm.now() + duration).await;
-        begun.elapsed()
+    /// Waits for `duration`; returns how long that took by the paused clock.
+    async fn waited(timer: &HeaderTimer, duration: Duration) -> Duration {
+        let started = tokio::time::Instant::now();
+        timer.sleep_until(timer.now() + duration).await;
+        started.elapsed()
     }
 
-    /// Polls a wait of so long once, and drops it.
-    async fn given_up(alarm: &HeaderTimer, duration: Duration) {
-        let mut wait = alarm.sleep_until(alarm.now() + duration);
+    /// Polls a wait for `duration` once, and drops it.
+    async fn given_up(timer: &HeaderTimer, duration: Duration) {
+        let mut wait = timer.sleep_until(timer.now() + duration);
         assert!(futures::poll!(&mut wait).is_pending());
     }
 
     #[tokio::test(start_paused = true)]
     async fn each_wait_ends_at_its_own_deadline_whatever_was_waited_for_before() {
-        let alarm = HeaderTimer::default();
+        let timer = HeaderTimer::default();
         for seconds in [5_u32, 9, 2, 2, 30, 1] {
-            given_up(&alarm, SECOND * 7).await;
-            let took = waited(&alarm, SECOND * seconds).await;
+            given_up(&timer, SECOND * 7).await;
+            let took = waited(&timer, SECOND * seconds).await;
             let expected = SECOND * seconds;
             assert!((expected..expected + Duration::from_millis(5)).contains(&took), "{seconds}: {took:?}");
         }
@@ -94,17 +94,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_wait_longer_than_the_entry_outlives_it() {
-        let alarm = HeaderTimer::default();
-        given_up(&alarm, SECOND).await;
+        let timer = HeaderTimer::default();
+        given_up(&timer, SECOND).await;
         tokio::time::advance(SECOND / 2).await;
-        assert!(waited(&alarm, SECOND * 3).await >= SECOND * 3);
+        assert!(waited(&timer, SECOND * 3).await >= SECOND * 3);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_wait_behind_an_entry_that_fired_long_ago_does_not_end_at_once() {
-        let alarm = HeaderTimer::default();
-        assert!(waited(&alarm, SECOND).await >= SECOND);
+        let timer = HeaderTimer::default();
+        assert!(waited(&timer, SECOND).await >= SECOND);
         tokio::time::advance(SECOND * 60).await;
-        assert!(waited(&alarm, SECOND).await >= SECOND);
+        assert!(waited(&timer, SECOND).await >= SECOND);
     }
 }

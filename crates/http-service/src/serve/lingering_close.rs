@@ -1,8 +1,9 @@
 //! The close of a connection whose client may still be sending.
 //!
-//! Whoever refuses a request before its body has come, such as one that is too large, answers and closes. If bytes come
-//! to a socket that is closed, the system resets the connection, and the client fails at sending, perhaps before it has
-//! read the answer. So the answer's end is told first, and what still comes is thrown away for a while (RFC 9112, 9.6).
+//! A request that is refused before its body has arrived, such as one that is too large, is answered and its
+//! connection closed. If data arrives at a closed socket, the system resets the connection, and the client fails
+//! while sending, perhaps before it has read the response. So only the write side is closed first, and data that
+//! still arrives is discarded for a while (RFC 9112, section 9.6).
 
 use std::io;
 use std::pin::Pin;
@@ -15,31 +16,32 @@ use hyper::body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::sync::CancellationToken;
 
-/// For how long and how much a client may still send that has its answer, unless the server ends before.
+/// How long a client may go on sending after its response, unless the server shuts down earlier.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How many bytes a client may still send after its response.
 const MAX_LINGER_BYTES: usize = 64 * 1024 * 1024;
 
-/// Whether the body of a connection's last request was given up before its end.
+/// Whether the body of a connection's last request was dropped before its end.
 #[derive(Clone, Debug, Default)]
 pub(super) struct UnreadBody(Arc<AtomicBool>);
 
 impl UnreadBody {
-    /// Watches the body of a request that begins.
+    /// Tracks the body of a new request.
     pub(super) fn track<B: Body + Unpin>(&self, body: B) -> TrackedRequestBody<B> {
         self.0.store(false, Ordering::Relaxed);
         TrackedRequestBody { body, is_read: false, unread: self.clone() }
     }
 
-    /// Of what still comes nothing is read.
+    /// Records that further data of the client will not be read.
     pub(super) fn mark(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-/// The body of a request.
+/// A request's body that records whether it was read to its end.
 pub(super) struct TrackedRequestBody<B: Body + Unpin> {
     body: B,
-    /// Whether its end was come to; of one without a length nothing else tells.
+    /// Whether the end was reached; for a body without a length this is the only indication.
     is_read: bool,
     unread: UnreadBody,
 }
@@ -77,11 +79,11 @@ pub(super) struct LingeringStream<S> {
     stream: S,
     unread: UnreadBody,
     shutdown: CancellationToken,
-    /// There once the answer's end is told.
+    /// Present once the write side is closed.
     linger: Option<LingerState>,
 }
 
-/// What may still come.
+/// How much and how long the client may still send.
 struct LingerState {
     bytes: usize,
     deadline: Pin<Box<dyn Future<Output = ()> + Send>>,
@@ -129,30 +131,30 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for LingeringStream<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, unread, shutdown, linger: grace } = &mut *self;
-        let LingerState { bytes, deadline: over } = if let Some(grace) = grace {
-            grace
+        let Self { stream, unread, shutdown, linger } = &mut *self;
+        let LingerState { bytes, deadline } = if let Some(linger) = linger {
+            linger
         } else {
             ready!(Pin::new(&mut *stream).poll_shutdown(context))?;
             if !unread.0.load(Ordering::Relaxed) {
                 return Poll::Ready(Ok(()));
             }
-            // A body that was given up may have been read by the library since, and nothing tells of it: a connection
-            // that looks unread may be idle, and must not hold up the end.
+            // hyper may have read the rest of a dropped body since, without any notice: a connection that looks
+            // unread may be idle, and must not delay the shutdown.
             let shutdown = shutdown.clone().cancelled_owned();
-            let over = async move { drop(tokio::time::timeout(LINGER_TIMEOUT, shutdown).await) };
-            grace.insert(LingerState { bytes: MAX_LINGER_BYTES, deadline: Box::pin(over) })
+            let deadline = async move { drop(tokio::time::timeout(LINGER_TIMEOUT, shutdown).await) };
+            linger.insert(LingerState { bytes: MAX_LINGER_BYTES, deadline: Box::pin(deadline) })
         };
-        let mut thrown_away = [0; 8 * 1024];
-        while *bytes > 0 && over.as_mut().poll(context).is_pending() {
-            let mut buffer = ReadBuf::new(&mut thrown_away);
+        let mut discarded = [0; 8 * 1024];
+        while *bytes > 0 && deadline.as_mut().poll(context).is_pending() {
+            let mut buffer = ReadBuf::new(&mut discarded);
             match ready!(Pin::new(&mut *stream).poll_read(context, &mut buffer)) {
                 Ok(()) if !buffer.filled().is_empty() => *bytes = bytes.saturating_sub(buffer.filled().len()),
-                // The client has ended the connection too, or has broken it off: nobody is left to be told.
+                // The client has closed or reset the connection.
                 Ok(()) | Err(_) => break,
             }
         }
-        // It is over, also for who asks again.
+        // So that a further call returns at once.
         *bytes = 0;
         Poll::Ready(Ok(()))
     }
@@ -168,7 +170,7 @@ mod tests {
 
     use super::*;
 
-    /// How long a shutdown takes with a client that does `what`, and how much that could send.
+    /// Returns how long a shutdown takes with `client`, and how much the client could send.
     async fn measure_shutdown<F: Future<Output = usize>>(
         is_unread: bool,
         client: impl FnOnce(DuplexStream) -> F,
@@ -176,16 +178,16 @@ mod tests {
         let (ours, theirs) = duplex(64 * 1024);
         let unread = UnreadBody(Arc::new(AtomicBool::new(is_unread)));
         let mut lingering = LingeringStream::new(ours, unread, CancellationToken::new());
-        let began = Instant::now();
+        let started = Instant::now();
         let served = async {
             lingering.shutdown().await.unwrap();
             drop(lingering);
-            began.elapsed()
+            started.elapsed()
         };
         tokio::join!(served, client(theirs))
     }
 
-    /// Sends without an end, a piece after each pause.
+    /// Sends endlessly, with a pause after each piece.
     async fn send(mut stream: DuplexStream, piece: usize, pause: Duration) -> usize {
         let (piece, mut sent) = (vec![b'x'; piece], 0);
         while stream.write_all(&piece).await.is_ok() {
@@ -207,13 +209,13 @@ mod tests {
         let mut half = chunked();
         half.frame().await.unwrap().unwrap();
         drop(half);
-        assert!(is_unread(), "given up half way");
+        assert!(is_unread(), "dropped half-way");
         chunked().collect().await.unwrap();
         assert!(!is_unread(), "read to its end");
         drop(chunked());
-        assert!(is_unread(), "given up before its beginning");
+        assert!(is_unread(), "dropped before its beginning");
         drop(empty());
-        assert!(!is_unread(), "there is none");
+        assert!(!is_unread(), "there is no body");
     }
 
     #[tokio::test(start_paused = true)]
@@ -227,10 +229,10 @@ mod tests {
             took < second && (MAX_LINGER_BYTES..MAX_LINGER_BYTES + (1 << 20)).contains(&sent),
             "{took:?} {sent}"
         );
-        // It reads the end of the answer first, and ends the connection.
+        // The client reads the end of the response, then closes the connection.
         let read = |mut client: DuplexStream| async move { client.read(&mut [0]).await.unwrap() };
         assert_eq!(measure_shutdown(true, read).await, (Duration::ZERO, 0));
-        // Nobody waits for one that has sent everything, though it keeps the connection.
+        // A client that has sent everything is not waited for, even if it keeps the connection open.
         let (took, _) = measure_shutdown(false, |client| send(client, 1, second * 60)).await;
         assert_eq!(took, Duration::ZERO);
     }

@@ -1,7 +1,9 @@
-//! A copy of a brain beside it, made before another version of the engine opens it, and put back if that fails.
+//! Copies a brain within its engine's folder before another version of the engine opens it, and restores the
+//! copy if that version fails.
 //!
-//! The engine does not run meanwhile. One copy is kept: the next one takes its place. It is its user's like the brain
-//! itself, so that the engine removes it once it has lain for a week, or when something is deleted that it still holds.
+//! The engine is stopped meanwhile. There is at most one copy; the next one replaces it. A copy holds the
+//! user's data like the brain itself, so the engine removes it after a week, or when data that it still
+//! contains is deleted.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -15,24 +17,25 @@ use super::engine_folder::{BRAIN_FILE, EngineFolder};
 use super::removal::remove_all;
 use crate::fault_injection::{self, Mutation};
 
-/// Where the copy is, in the engine's folder.
+/// The folder of the copy, within the engine's folder.
 const COPY_FOLDER: &str = "brain.before";
-/// Where it is while it is made.
+/// The folder of a copy that is still being made.
 const UNFINISHED_COPY_FOLDER: &str = "brain.before.new";
-/// A file in the copy that says that it is being put back.
+/// A file in the copy's folder that exists while the copy is being restored.
 const RESTORE_MARKER_FILE: &str = "restoring";
-/// The brain's write-ahead log: there only if the engine did not end by itself.
+/// The brain's write-ahead log. It exists only if the engine did not shut down cleanly.
 const WAL_FILE: &str = "brain.sqlite-wal";
-/// What SQLite makes anew from the log.
+/// The log's shared-memory index, which SQLite rebuilds from the log.
 const SHM_FILE: &str = "brain.sqlite-shm";
-/// The brain while it is put back.
+/// The brain while it is being restored.
 const RESTORED_BRAIN_FILE: &str = "brain.sqlite.restored";
 
-/// Where SQLite's header has the number that the engine calls the brain's format.
+/// Byte offset in SQLite's header of `user_version`, which is the brain's format:
+/// <https://www.sqlite.org/fileformat.html#user_version_number>.
 const FORMAT_OFFSET: u64 = 60;
 
 impl EngineFolder {
-    /// Copies the brain, in the place of an earlier copy.
+    /// Copies the brain, replacing any earlier copy.
     pub(super) fn copy_brain(&self) -> io::Result<BrainCopy> {
         self.finish_restore()?;
         let (copy, unfinished) = (self.path().join(COPY_FOLDER), self.path().join(UNFINISHED_COPY_FOLDER));
@@ -40,8 +43,8 @@ impl EngineFolder {
         DirBuilder::new().mode(0o700).create(&unfinished)?;
         copy_file(&self.path().join(BRAIN_FILE), &unfinished.join(BRAIN_FILE))?;
         copy_if_exists(&self.path().join(WAL_FILE), &unfinished.join(WAL_FILE))?;
-        for made in [unfinished.join(BRAIN_FILE), unfinished.join(WAL_FILE), unfinished.clone()] {
-            self.chown_to_owner(&made)?;
+        for path in [unfinished.join(BRAIN_FILE), unfinished.join(WAL_FILE), unfinished.clone()] {
+            self.chown_to_owner(&path)?;
         }
         fsync_folder(&unfinished)?;
         let format = read_format(&unfinished.join(BRAIN_FILE))?;
@@ -51,7 +54,7 @@ impl EngineFolder {
         Ok(BrainCopy { format })
     }
 
-    /// Puts the copy in the place of the brain. The copy stays.
+    /// Replaces the brain by its copy. The copy is kept.
     pub(super) fn restore_brain(&self) -> io::Result<()> {
         if fault_injection::active(Mutation::ForgetCopy) {
             return Ok(());
@@ -68,7 +71,7 @@ impl EngineFolder {
         self.finish_restore()
     }
 
-    /// Puts the copy back if that was begun and cut off: until then the brain is neither the one nor the other.
+    /// Completes a restore that was interrupted: until then the brain is a mixture of two versions.
     pub(super) fn finish_restore(&self) -> io::Result<()> {
         let copy = self.path().join(COPY_FOLDER);
         if !fs::exists(copy.join(RESTORE_MARKER_FILE))? {
@@ -82,8 +85,8 @@ impl EngineFolder {
             remove_file_if_exists(&self.path().join(file))?;
         }
         copy_if_exists(&copy.join(WAL_FILE), &self.path().join(WAL_FILE))?;
-        for made in [&restored, &self.path().join(WAL_FILE)] {
-            self.chown_to_owner(made)?;
+        for path in [&restored, &self.path().join(WAL_FILE)] {
+            self.chown_to_owner(path)?;
         }
         fs::rename(restored, self.path().join(BRAIN_FILE))?;
         fsync_folder(self.path())?;
@@ -91,28 +94,28 @@ impl EngineFolder {
         fsync_folder(&copy)
     }
 
-    /// Makes a file or a folder, if it is there, the property of whoever owns the engine's folder.
-    fn chown_to_owner(&self, made: &Path) -> io::Result<()> {
-        let (owner, has) = match fs::symlink_metadata(made) {
-            Ok(has) => (fs::symlink_metadata(self.path())?, has),
+    /// Gives a file or folder, if it exists, the same owner and group as the engine's folder.
+    fn chown_to_owner(&self, path: &Path) -> io::Result<()> {
+        let (wanted, current) = match fs::symlink_metadata(path) {
+            Ok(current) => (fs::symlink_metadata(self.path())?, current),
             Err(error) => return ignore_not_found(Err(error)),
         };
-        if (has.uid(), has.gid()) == (owner.uid(), owner.gid()) {
+        if (current.uid(), current.gid()) == (wanted.uid(), wanted.gid()) {
             return Ok(());
         }
-        lchown(made, Some(owner.uid()), Some(owner.gid()))
+        lchown(path, Some(wanted.uid()), Some(wanted.gid()))
     }
 }
 
-/// Fails if a link is in the place of the copy: it would lead to what is not the engine's.
+/// Fails if the copy's folder is a link, which could lead out of the engine's folder.
 fn reject_symlink(copy: &Path) -> io::Result<()> {
     if fs::symlink_metadata(copy)?.is_dir() {
         return Ok(());
     }
-    Err(io::Error::other(format!("{} is not the copy that was made", copy.display())))
+    Err(io::Error::other(format!("{} is not a folder, so it is not the brain's copy", copy.display())))
 }
 
-/// Opens a file for reading. A link in its place is not followed: the folder is the engine's.
+/// Opens a file for reading. Links are not followed: the engine controls the folder's contents.
 fn open_no_follow(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -139,25 +142,25 @@ fn remove_file_if_exists(path: &Path) -> io::Result<()> {
 
 fn remove_if_exists(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
-        Ok(what) if what.is_dir() => remove_all(path),
+        Ok(metadata) if metadata.is_dir() => remove_all(path),
         Ok(_) => fs::remove_file(path),
         Err(error) => ignore_not_found(Err(error)),
     }
 }
 
-fn ignore_not_found(done: io::Result<()>) -> io::Result<()> {
-    match done {
+fn ignore_not_found(result: io::Result<()>) -> io::Result<()> {
+    match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        done => done,
+        result => result,
     }
 }
 
-/// Makes what was created or renamed in a folder last.
+/// Makes creations and renames in a folder durable.
 fn fsync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// The format of a brain; none if it is no SQLite database.
+/// Returns the format of a brain; `None` if the file is too short for an SQLite database.
 fn read_format(brain: &Path) -> io::Result<Option<u32>> {
     let mut brain = open_no_follow(brain)?;
     brain.seek(SeekFrom::Start(FORMAT_OFFSET))?;
@@ -214,7 +217,7 @@ mod tests {
         assert_eq!(brain.read(BRAIN_FILE).unwrap(), "old brain");
         assert_eq!(brain.read(WAL_FILE).unwrap(), "old log");
         assert_eq!(brain.read(SHM_FILE), None);
-        // The next copy takes its place, and has no log where there is none.
+        // The next copy replaces this one; it has no log, because the brain has none.
         fs::remove_file(brain.folder.path().join(WAL_FILE)).unwrap();
         brain.folder.copy_brain().unwrap();
         brain.write(WAL_FILE, "new log");
@@ -224,15 +227,15 @@ mod tests {
 
     #[test]
     fn a_restore_that_was_cut_off_is_finished_before_anything_else_is_done() {
-        type Act = fn(&EngineFolder) -> io::Result<()>;
-        let acts: [Act; 2] = [|folder| folder.prepare(false), |folder| folder.copy_brain().map(drop)];
-        for act in acts {
+        type Action = fn(&EngineFolder) -> io::Result<()>;
+        let actions: [Action; 2] = [|folder| folder.prepare(false), |folder| folder.copy_brain().map(drop)];
+        for action in actions {
             let brain = Fixture::new();
             brain.folder.copy_brain().unwrap();
             brain.write(BRAIN_FILE, "new brain");
             brain.write(RESTORED_BRAIN_FILE, "half of it");
             fs::write(brain.folder.path().join(COPY_FOLDER).join(RESTORE_MARKER_FILE), "").unwrap();
-            act(&brain.folder).unwrap();
+            action(&brain.folder).unwrap();
             assert_eq!(brain.read(BRAIN_FILE).unwrap(), "old brain");
             assert!(!fs::exists(brain.folder.path().join(COPY_FOLDER).join(RESTORE_MARKER_FILE)).unwrap());
         }

@@ -1,17 +1,18 @@
-//! Work that takes a while on a thread of its own, beside threads that answer: it lets them go first now and then.
+//! Periodic yielding for long work on a blocking thread, so that the threads that serve requests get the
+//! processor first.
 
-/// After so much work whoever waits for this core goes first. Each time may cost as much as the scheduler gives others at
-/// once, some milliseconds, so it is not done after every line.
+/// How many bytes are processed between two yields. A yield may cost a full time slice of the other threads,
+/// which is some milliseconds, so there is none after every line.
 const YIELD_INTERVAL_BYTES: usize = 64 * 1024;
 
-/// How much has been done since others were last let go first.
+/// Counts processed bytes, and yields the thread after every [`YIELD_INTERVAL_BYTES`].
 #[derive(Default)]
 pub(crate) struct CooperativeYield {
     bytes: usize,
 }
 
 impl CooperativeYield {
-    /// Notes that so many bytes more were worked on.
+    /// Records that `bytes` more were processed, and yields if it is time to.
     pub(crate) fn advance(&mut self, bytes: usize) {
         self.bytes += bytes;
         if self.bytes >= YIELD_INTERVAL_BYTES {

@@ -1,10 +1,10 @@
-//! The folder that holds all engines' folders, and the proof that it is this deployment's.
+//! The data root, which contains all engines' folders, and the check that it belongs to this deployment.
 //!
-//! A disk that is not mounted yet, a mistyped path and another host's folder all look like an empty folder. Launched
-//! into one of those, an engine would begin with an empty brain, and nobody would notice until the disk is back. So the
-//! root carries a marker with the deployment's id. It is written once, by a deployment that has no data to lose; from
-//! then on a root without it is one whose data is not there, and nothing is launched, removed or concluded from what
-//! runs until it is.
+//! A disk that is not mounted yet, a mistyped path and another host's folder all look like an empty folder.
+//! An engine launched there would start with an empty brain, and nobody would notice until the disk is back.
+//! The root therefore carries a marker with the deployment's id. The marker is written once, when the
+//! deployment has no data to lose. From then on, a root without it means that the data is unavailable: until
+//! it is back, nothing is launched or removed, and no engine is considered dead.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
@@ -17,24 +17,24 @@ use rustix::io::Errno;
 
 use super::root_lock::RootLock;
 
-/// The marker: an extended attribute of the root, so that the root holds nothing but engines' folders. Later versions look
-/// for it: it never changes.
+/// The name of the marker, an extended attribute of the root, so that the root contains nothing but engines'
+/// folders. Later versions look for this name, so it never changes.
 const MARKER_ATTRIBUTE: &str = "user.roundhouse.deployment";
 
-/// The marker as a file in the root, where the file system has no such attributes, or a person sets it by hand. It goes
-/// before the attribute.
+/// The name of the marker as a file in the root, for file systems without extended attributes and for
+/// operators who write it by hand. It takes precedence over the attribute.
 const MARKER_FILE: &str = ".roundhouse-deployment";
 
-/// The longest marker that is read: an id and a line break, with room for a person's editor.
+/// The longest marker that is read: an id and a line break, with room for whitespace that an editor adds.
 const MAX_MARKER_BYTES: usize = 256;
 
-/// What the registry knows of the engines whose data the root should hold.
+/// The registry's knowledge of the engines whose data the root should contain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KnownData {
-    /// Whether there are engines: then there is data to lose.
+    /// Whether there are any engines, and thus data to lose.
     pub(crate) has_engines: bool,
-    /// Some of the engines that there are. A root without a marker that holds the folder of one of them was made by a
-    /// version that wrote none.
+    /// A sample of the engines. A root without a marker that contains the folder of one of them was created
+    /// by a version that wrote no marker.
     pub(crate) engines: Vec<EngineId>,
 }
 
@@ -43,42 +43,42 @@ pub(crate) struct KnownData {
 pub(crate) struct DataRoot {
     path: PathBuf,
     deployment_id: String,
-    /// As the registry had it when it was opened.
+    /// The registry's knowledge when it was opened.
     known: KnownData,
-    /// Whether the marker was there since: what has been marked is never marked again.
+    /// Whether the marker has been seen since then. A root is never marked a second time.
     was_marked: bool,
-    /// Keeps out who means the same data by another registry.
+    /// Excludes orchestrators that use the same data with another registry.
     lock: Option<RootLock>,
-    /// Why the data is not there, as the log has it already.
+    /// The last logged reason why the data is unavailable, so that each reason is logged once.
     last_logged: Option<String>,
 }
 
-/// Why a deployment's data is not there, as products may know it.
+/// Why a deployment's data is unavailable, in terms that products may see: without paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DataUnavailable {
     /// The root or its marker is missing.
-    #[error("the folder of ORCH_DATA_ROOT_PATH does not hold it. Is its disk mounted?")]
+    #[error("the folder of ORCH_DATA_ROOT_PATH does not contain it. Is its disk mounted?")]
     NotMounted,
     /// The root is another deployment's.
     #[error("the folder of ORCH_DATA_ROOT_PATH belongs to another deployment")]
     OtherDeployment,
-    /// An orchestrator with another registry works on it.
+    /// An orchestrator with another registry uses the root.
     #[error("the folder of ORCH_DATA_ROOT_PATH is in use by an orchestrator with another registry")]
     InUse,
-    /// The root cannot be read or made.
+    /// The root cannot be read or created.
     #[error("the folder of ORCH_DATA_ROOT_PATH cannot be used")]
     Unusable,
-    /// The root's disk hangs.
+    /// The root's disk did not respond in time.
     #[error("the disk of ORCH_DATA_ROOT_PATH does not answer")]
     DiskTimeout,
-    /// The root is as it should be; the folder of one engine is missing in it.
+    /// The root is this deployment's, but the engine's folder in it is missing or has no brain.
     #[error(
-        "this engine's own folder is missing or empty. Put it back; or delete the engine, if its data is to be given up"
+        "this engine's own folder is missing or empty: restore it, or delete the engine to give up its data"
     )]
     EngineFolderMissing,
 }
 
-/// The same, with all that is known.
+/// Why a deployment's data is unavailable, with the details for the operator's log.
 #[derive(Debug)]
 enum DataRootFault {
     NoRoot,
@@ -100,16 +100,16 @@ impl DataRootFault {
     }
 }
 
-/// What a root's marker says.
+/// The result of reading a root's marker.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum RootMarker {
-    /// It is this deployment's.
+    /// The root belongs to this deployment.
     Ours,
-    /// It is that of the deployment with this id.
+    /// The root belongs to the deployment with this id.
     OtherDeployment(String),
-    /// There is no marker, and the root is a folder.
+    /// The root is a folder without a marker.
     Unmarked,
-    /// There is no root.
+    /// The root does not exist.
     Missing,
 }
 
@@ -118,25 +118,25 @@ impl DataRoot {
         Self { path, deployment_id, known, was_marked: false, lock: None, last_logged: None }
     }
 
-    /// The same for the orchestrator of `registry`, which shares the root with that of no other one.
+    /// Adds the root lock: only orchestrators of `registry` may use the root.
     pub(crate) fn with_lock(self, registry: String) -> Self {
         Self { lock: Some(RootLock::new(registry)), ..self }
     }
 
-    /// Whether the deployment's data is there. Marks a root that has no marker if that is safe. Each new reason why it is
-    /// not goes into the log, whole: only the operator is told of paths. Blocks.
+    /// Fails if the deployment's data is unavailable. Marks a root without a marker if that is safe. Each new
+    /// reason is logged with its details, such as paths, which only the operator may see. Blocks.
     pub(crate) fn check(&mut self) -> Result<(), DataUnavailable> {
-        let looked = self.inspect();
-        let reason = looked.as_ref().err().map(|missing| self.operator_message(missing));
+        let result = self.inspect();
+        let reason = result.as_ref().err().map(|fault| self.operator_message(fault));
         if reason != self.last_logged {
             if let Some(reason) = &reason {
-                tracing::error!(reason, "The engines' data is not there; no engine is launched.");
+                tracing::error!(reason, "The engines' data is unavailable; no engine is launched.");
             } else {
-                tracing::info!("The engines' data is there again.");
+                tracing::info!("The engines' data is available again.");
             }
             self.last_logged = reason;
         }
-        looked.map_err(|missing| missing.kind())
+        result.map_err(|fault| fault.kind())
     }
 
     fn inspect(&mut self) -> Result<(), DataRootFault> {
@@ -163,39 +163,39 @@ impl DataRoot {
         }
     }
 
-    /// Why the data is not there, with all that helps to put it right.
-    fn operator_message(&self, missing: &DataRootFault) -> String {
+    /// Describes for the operator why the data is unavailable, and how to repair that.
+    fn operator_message(&self, fault: &DataRootFault) -> String {
         let path = format!("{} (ORCH_DATA_ROOT_PATH)", self.path.display());
-        match missing {
+        match fault {
             DataRootFault::NoRoot => {
-                format!("{path} is not there, although engines have their data in it: is its disk mounted?")
+                format!("{path} does not exist, although engines have their data in it: is its disk mounted?")
             }
             DataRootFault::NoMarker => format!(
-                "{path} does not hold the engines' data: is its disk mounted? If the data was moved there, or is to begin \
-                 anew, write {} into the file {MARKER_FILE} in it",
+                "{path} does not contain the engines' data: is its disk mounted? If the data was moved there, or \
+                 you want to start without it, write {} into the file {MARKER_FILE} in it",
                 self.deployment_id
             ),
             DataRootFault::OtherDeployment(id) => {
                 format!("{path} belongs to another deployment, {id}; this one is {}", self.deployment_id)
             }
             DataRootFault::InUse(other) => format!(
-                "{path} is in use by an orchestrator with another registry ({other}): if this one's is a copy, give it a \
-                 root of its own"
+                "{path} is in use by an orchestrator with another registry ({other}): if this registry is a copy, \
+                 give it a root of its own"
             ),
             DataRootFault::Unreadable(error) => format!("{path} cannot be read: {error}"),
-            DataRootFault::CreateFailed(error) => format!("{path} cannot be made: {error}"),
+            DataRootFault::CreateFailed(error) => format!("{path} cannot be created: {error}"),
         }
     }
 
-    /// Whether a root without a marker may be taken for this deployment's: there is no data that should be in it, or
-    /// some of that is in it.
+    /// Whether a root without a marker may be marked as this deployment's: either there are no engines whose
+    /// data should be in it, or it contains the folder of a known engine.
     fn can_be_marked(&self) -> bool {
-        let holds = |engine_id: &EngineId| self.path.join(engine_id.to_string()).is_dir();
-        !self.was_marked && (!self.known.has_engines || self.known.engines.iter().any(holds))
+        let has_folder = |engine_id: &EngineId| self.path.join(engine_id.to_string()).is_dir();
+        !self.was_marked && (!self.known.has_engines || self.known.engines.iter().any(has_folder))
     }
 
-    /// Makes the root if it is missing, for this user alone, and marks it. A kill in between leaves a root without a
-    /// marker, which the next check marks.
+    /// Creates the root if it is missing, private to this user, and marks it. A kill in between leaves a root
+    /// without a marker, which the next check marks.
     fn write_marker(&mut self) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.path)?;
         match setxattr(&self.path, MARKER_ATTRIBUTE, self.deployment_id.as_bytes(), XattrFlags::empty()) {
@@ -217,13 +217,13 @@ impl DataRoot {
     }
 }
 
-/// What the marker of `root` says to the deployment with this id. Blocks.
+/// Reads the marker of `root` and compares it with `deployment_id`. Blocks.
 pub(crate) fn read_marker(root: &Path, deployment_id: &str) -> io::Result<RootMarker> {
     let text = match fs::File::open(root.join(MARKER_FILE)) {
         Ok(file) => Some(io::read_to_string(io::Read::take(file, MAX_MARKER_BYTES as u64))?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             match fs::metadata(root) {
-                Ok(found) if found.is_dir() => {}
+                Ok(metadata) if metadata.is_dir() => {}
                 Ok(_) => return Err(io::ErrorKind::NotADirectory.into()),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(RootMarker::Missing),
                 Err(error) => return Err(error),
@@ -248,7 +248,7 @@ fn read_marker_attribute(root: &Path) -> io::Result<Option<String>> {
     }
 }
 
-/// Takes the marker away, however it is kept.
+/// Removes the marker, whether it is a file or an attribute.
 #[cfg(test)]
 pub(crate) fn remove_marker(root: &Path) {
     let _ = fs::remove_file(root.join(MARKER_FILE));
@@ -271,13 +271,13 @@ mod tests {
         fresh.check().unwrap();
         let path = folder.path().join("engines");
         assert_eq!(read_marker(&path, "d1").unwrap(), RootMarker::Ours);
-        // What has been marked is never taken for a fresh one again.
+        // A root that has been marked never counts as new again.
         remove_marker(&path);
         assert!(fresh.check().is_err());
-        // By hand, as the message says.
+        // The operator writes the file, as the message says.
         fs::write(path.join(MARKER_FILE), "d1\r\n\n").unwrap();
         fresh.check().unwrap();
-        // With data, too, it is ours from now on.
+        // It belongs to the deployment even if the registry has engines.
         root(folder.path(), KnownData { has_engines: true, engines: vec![EngineId::new()] }).check().unwrap();
     }
 
@@ -290,8 +290,8 @@ mod tests {
         assert!(!folder.path().join("engines").exists());
         fs::create_dir(folder.path().join("engines")).unwrap();
         assert_eq!(with_data.check(), Err(DataUnavailable::NotMounted));
-        let said = with_data.last_logged.unwrap();
-        assert!(said.contains("write d1 into the file"), "{said}");
+        let logged = with_data.last_logged.unwrap();
+        assert!(logged.contains("write d1 into the file"), "{logged}");
         assert_eq!(fs::read_dir(folder.path().join("engines")).unwrap().count(), 0);
     }
 
@@ -311,8 +311,8 @@ mod tests {
         DataRoot::new(path.clone(), "d2".to_owned(), KnownData::default()).check().unwrap();
         let mut ours = root(folder.path(), KnownData::default());
         assert_eq!(ours.check(), Err(DataUnavailable::OtherDeployment));
-        let said = ours.last_logged.unwrap();
-        assert!(said.contains("another deployment, d2; this one is d1"), "{said}");
+        let logged = ours.last_logged.unwrap();
+        assert!(logged.contains("another deployment, d2; this one is d1"), "{logged}");
         assert_eq!(read_marker(&path, "d2").unwrap(), RootMarker::Ours);
     }
 
@@ -332,7 +332,7 @@ mod tests {
         fs::write(folder.path().join("engines"), "").unwrap();
         let mut file = root(folder.path(), KnownData::default());
         assert_eq!(file.check(), Err(DataUnavailable::Unusable));
-        let said = file.last_logged.unwrap();
-        assert!(said.contains("engines (ORCH_DATA_ROOT_PATH) cannot be"), "{said}");
+        let logged = file.last_logged.unwrap();
+        assert!(logged.contains("engines (ORCH_DATA_ROOT_PATH) cannot be"), "{logged}");
     }
 }

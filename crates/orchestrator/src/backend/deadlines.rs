@@ -1,4 +1,5 @@
-//! Deadlines on a backend's calls, in one place.
+//! [`DeadlineBackend`], through which `fleet` calls a backend: it puts a deadline on every call, and checks
+//! that the engines' data is available before a call that depends on it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,25 +17,26 @@ use super::{
 };
 use crate::fault_injection::{self, Mutation};
 
-/// Questions that change nothing.
+/// Deadline of calls that change nothing.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
-/// A launch: a container's creation on a busy host takes seconds.
+/// Deadline of a launch. Creating a container takes seconds on a busy host.
 const LAUNCH_TIMEOUT: Duration = Duration::from_secs(15);
-/// A kill, and the removal of data with it.
+/// Deadline of a kill, with or without the removal of data.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(15);
-/// A copy of a brain, of many gigabytes.
+/// Deadline of copying or restoring a brain, which may have many gigabytes.
 const COPY_TIMEOUT: Duration = Duration::from_mins(5);
-/// What a stop may take beyond its grace.
+/// How long a stop may take beyond its grace.
 const STOP_TIMEOUT_AFTER_GRACE: Duration = Duration::from_secs(5);
-/// A listing of everything: readiness waits for the first one.
+/// Deadline of a listing of all engines. The orchestrator's readiness waits for the first one.
 const LIST_TIMEOUT: Duration = Duration::from_secs(7);
 
-/// A backend whose every call ends in bounded time: late, it counts as out of reach. What would make, remove or
-/// conclude something from the engines' data is asked only while that is there.
+/// Wraps a backend so that each call ends in bounded time: after its deadline it fails with
+/// [`BackendError::Unreachable`]. Calls that create or remove data, or that draw conclusions from it, first
+/// check that the data is available, and fail with [`BackendError::DataUnavailable`] otherwise.
 pub(crate) struct DeadlineBackend {
     backend: Arc<dyn EngineBackend>,
     clock: Arc<dyn Clock>,
-    /// One look at the disk at a time: should it hang, it takes one thread.
+    /// Locked during a check, so that a disk that hangs blocks only one thread.
     data_root: Arc<Mutex<DataRoot>>,
 }
 
@@ -43,13 +45,13 @@ impl DeadlineBackend {
         Self { backend, clock, data_root: Arc::new(Mutex::new(data)) }
     }
 
-    /// Whether the backend can be reached, and the engines' data is there.
+    /// Fails unless the backend can be reached and the engines' data is available.
     pub(crate) async fn ping(&self) -> Result<(), BackendError> {
         self.check_data().await?;
         self.with_deadline(QUERY_TIMEOUT, self.backend.ping()).await
     }
 
-    /// Fails unless the engines' data is there.
+    /// Fails unless the engines' data is available.
     pub(crate) async fn check_data(&self) -> Result<(), BackendError> {
         if fault_injection::active(Mutation::TrustAnyRoot) {
             return Ok(());
@@ -63,13 +65,13 @@ impl DeadlineBackend {
         checked.map_err(late)??.map_err(BackendError::DataUnavailable)
     }
 
-    /// Whether nothing is read from a disk: it takes real time, whatever a test's clock shows.
+    /// Whether no check of the disk is under way. Checks take real time, whatever a test's clock shows.
     #[cfg(test)]
     pub(crate) fn is_idle(&self) -> bool {
         self.data_root.try_lock().is_ok()
     }
 
-    /// Fails unless the data of this engine is there.
+    /// Fails unless the data of this engine is available.
     pub(crate) async fn check_engine_data(&self, engine_id: EngineId) -> Result<(), BackendError> {
         self.check_data().await?;
         if self.with_deadline(QUERY_TIMEOUT, self.backend.has_data(engine_id)).await? {

@@ -1,8 +1,9 @@
-//! Engines as containers of a Docker daemon.
+//! Runs engines as containers of a Docker daemon.
 //!
-//! Containers outlive the orchestrator. Each carries its deployment and its engine in its labels, by which a later
-//! orchestrator finds it again, even if the earlier one died between creating it and writing it down. A container
-//! is made for one launch and never begun twice, so that no engine ever runs in a stale environment.
+//! Containers outlive the orchestrator. The labels of each container name its deployment and its engine, so
+//! that a later orchestrator finds it again, even if the earlier one died between creating and recording it.
+//! A container is created for one launch and never started twice, so that no engine runs with a stale
+//! environment.
 
 mod daemon;
 mod error;
@@ -43,30 +44,30 @@ use super::{
 use crate::fault_injection::{self, Mutation};
 use crate::keyed_locks::KeyedLocks;
 
-/// How long the first look at the network may take: it is a part of the time in which an orchestrator is ready.
+/// Time limit of the network check at startup, which delays the orchestrator's readiness.
 const NETWORK_CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a stop waits for the removal of the container, once the engine has ended.
+/// Time limit for saving the log of an exited container, and for removing the container at the end of a stop.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where the Docker backend finds and keeps things.
+/// The configuration of the Docker backend.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     /// The daemon's socket.
     pub(crate) socket: PathBuf,
-    /// The network that the engines join.
+    /// The name of the network that the engines join.
     pub(crate) network: String,
-    /// The label of this deployment's containers.
+    /// The deployment's id, with which its containers are labelled.
     pub(crate) deployment_id: String,
-    /// Holds one folder per engine.
+    /// The folder that contains one folder per engine.
     pub(crate) data_root: PathBuf,
-    /// The catalog that all engines read.
+    /// The folder of the catalog that all engines read.
     pub(crate) catalog: PathBuf,
-    /// Whom the engines run as.
+    /// The user and group that the engines run as.
     pub(crate) user: User,
 }
 
-/// A user and a group of the host.
+/// A user id and a group id of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct User {
     uid: u32,
@@ -74,10 +75,10 @@ pub(crate) struct User {
 }
 
 impl User {
-    /// Whom root's engines run as: nobody else.
+    /// The user of the engines if the orchestrator runs as root. Nothing else uses these ids.
     const ENGINE: Self = Self { uid: 10_001, gid: 10_001 };
 
-    /// Whom this orchestrator's engines run as: itself, unless it is root.
+    /// Returns the user that engines run as: the orchestrator's own, unless that is root.
     pub(crate) fn for_engines() -> Self {
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
         if uid.is_root() { Self::ENGINE } else { Self { uid: uid.as_raw(), gid: gid.as_raw() } }
@@ -90,16 +91,16 @@ impl fmt::Display for User {
     }
 }
 
-/// Runs engines as containers.
+/// The [`EngineBackend`] that runs engines as Docker containers.
 pub(crate) struct DockerBackend {
     inner: Arc<Inner>,
 }
 
-/// Why a container was not begun.
+/// Why a container was not started.
 enum StartError {
-    /// The daemon's word.
+    /// The daemon failed or refused.
     Daemon(Error),
-    /// The engine's name has a container that this launch must not touch.
+    /// The engine has a container of a later launch, which this launch must not touch.
     Fenced(BackendError),
 }
 
@@ -116,7 +117,7 @@ struct Inner {
     folders: EngineFolders,
     exit_watch: ExitWatch,
     clock: Arc<dyn Clock>,
-    /// Launch, stop and removal of one engine go one after the other.
+    /// Serializes launch, stop and removal of one engine.
     locks: KeyedLocks<EngineId>,
 }
 
@@ -134,19 +135,19 @@ impl DockerBackend {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Makes sure that the network is as it must be, as far as the daemon answers: one that does not yet will be
-    /// asked again before the first launch.
+    /// Creates the network if it is missing, and fails if it does not isolate engines from each other. If the
+    /// daemon fails or does not answer, this succeeds, because every launch repeats the check.
     pub(crate) async fn check_network(&self) -> Result<(), NetworkFault> {
-        let looked = self.inner.network.ensure(&self.inner.daemon);
-        match tokio::time::timeout(NETWORK_CHECK_TIMEOUT, looked).await {
+        let check = self.inner.network.ensure(&self.inner.daemon);
+        match tokio::time::timeout(NETWORK_CHECK_TIMEOUT, check).await {
             Ok(Err(fault @ NetworkFault::NotIsolated { .. })) => Err(fault),
             Ok(Ok(_)) => Ok(()),
             Ok(Err(NetworkFault::Backend(error))) => {
-                tracing::warn!(%error, "The engines' network could not be looked at yet.");
+                tracing::warn!(%error, "The engines' network cannot be checked yet.");
                 Ok(())
             }
             Err(_) => {
-                tracing::warn!("The Docker daemon does not answer yet.");
+                tracing::warn!("The Docker daemon does not answer; the engines' network is not checked yet.");
                 Ok(())
             }
         }
@@ -154,7 +155,7 @@ impl DockerBackend {
 }
 
 impl Inner {
-    /// All containers of this deployment, or of one engine of it.
+    /// Lists the containers of this deployment, or of one of its engines.
     async fn containers(
         &self,
         engine_id: Option<EngineId>,
@@ -168,14 +169,14 @@ impl Inner {
         Ok(found.into_iter().filter_map(of_engine).collect())
     }
 
-    /// The containers of the target's engine. Each is acted on by its own id from then on: whatever is created in its
-    /// place meanwhile is another one.
+    /// Lists the containers of the target's engine. Callers address them by id, not by name, so that they
+    /// never act on a container that was created in the meantime.
     async fn fenced_containers(&self, target: Target) -> Result<Fenced<Container>, BackendError> {
         let found = self.containers(Some(target.engine_id)).await?.into_iter();
         Ok(target.fence(found.map(|(_, container)| (generation_of(&container.labels), container))))
     }
 
-    /// Ends and removes whatever container the engine has.
+    /// Kills and removes the containers of the target's engine.
     async fn remove_instance(&self, target: Target) -> Result<(), BackendError> {
         let found = self.fenced_containers(target).await?;
         for container in &found.own {
@@ -185,21 +186,22 @@ impl Inner {
         found.reject_superseded()
     }
 
-    /// Keeps the last lines of a container that is about to go: best effort, and for a moment.
+    /// Saves the last lines of the log of a container that is about to be removed: best effort, within
+    /// [`CLEANUP_TIMEOUT`].
     async fn save_log(&self, engine_id: EngineId, container: &Container) {
         if container.state == ContainerState::Created {
             return;
         }
-        let kept = async {
+        let saved = async {
             let lines = log::tail(&self.daemon, &container.id, MAX_SAVED_LINES).await;
             let lines = lines.map_err(|error| docker_backend_error(&error))?;
             let folder = self.folders.folder(engine_id);
             run_blocking(move || if lines.is_empty() { Ok(()) } else { folder.save_log(&lines) }).await
         };
-        match tokio::time::timeout(CLEANUP_TIMEOUT, kept).await {
+        match tokio::time::timeout(CLEANUP_TIMEOUT, saved).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::info!(%engine_id, %error, "The log of a container was not kept."),
-            Err(_) => tracing::info!(%engine_id, "The log of a container was not kept: it took too long."),
+            Ok(Err(error)) => tracing::info!(%engine_id, %error, "The log of a container was not saved."),
+            Err(_) => tracing::info!(%engine_id, "The log of a container was not saved in time."),
         }
     }
 
@@ -213,15 +215,15 @@ impl Inner {
                 let network = self.ensure_network().await?;
                 self.create_and_start(launch, &network).await
             }
-            begun => begun,
+            started => started,
         }
-        .map_err(|not_begun| match not_begun {
+        .map_err(|error| match error {
             StartError::Daemon(error) => launch_error(&error, launch),
             StartError::Fenced(error) => error,
         })
     }
 
-    /// Prepares the engine's folder, its user's own.
+    /// Prepares the engine's folder, and makes the engines' user its owner.
     async fn prepare_folder(&self, launch: &LaunchSpec) -> Result<(), BackendError> {
         let (folder, user, first) =
             (self.folders.folder(launch.engine_id), self.options.user, launch.is_first);
@@ -230,14 +232,14 @@ impl Inner {
             folder.prepare(first)?;
             folder.chown(user.uid, user.gid)
         });
-        let named = |why: String| format!("the engine's folder cannot be used: {why}");
-        // Only the operator is told of paths.
+        let with_context = |reason: String| format!("the engine's folder cannot be used: {reason}");
+        // The path goes into the log only: products must not learn it.
         let log = |error: &BackendError| {
-            tracing::error!(engine.id = %launch.engine_id, path, %error, "An engine's folder cannot be used.");
+            tracing::error!(engine_id = %launch.engine_id, path, %error, "An engine's folder cannot be used.");
         };
         prepared.await.inspect_err(log).map_err(|error| match error {
-            BackendError::NoCapacity(why) => BackendError::NoCapacity(named(why)),
-            BackendError::Failed(why) => BackendError::Failed(named(why)),
+            BackendError::NoCapacity(reason) => BackendError::NoCapacity(with_context(reason)),
+            BackendError::Failed(reason) => BackendError::Failed(with_context(reason)),
             error => error,
         })
     }
@@ -250,13 +252,13 @@ impl Inner {
         }
     }
 
-    /// Creates the engine's container and begins it; one that cannot begin is removed again.
+    /// Creates the engine's container and starts it. A container that does not start is removed.
     async fn create_and_start(&self, launch: &LaunchSpec, network: &str) -> Result<Instance, StartError> {
         let id = self.create(launch, network).await?;
         self.exit_watch.note_starting(&id, launch.engine_id);
         if let Err(error) = self.daemon.start(&id).await {
             self.exit_watch.forget(&id);
-            // Best effort: what is left of it is found by its labels.
+            // Best effort: the next launch or reconciliation finds a leftover by its labels.
             let _ = self.daemon.remove(&id).await;
             return Err(error.into());
         }
@@ -264,8 +266,8 @@ impl Inner {
         Ok(Instance::new(id))
     }
 
-    /// Creates the engine's container. One of its own that an earlier call left behind makes room for it; the daemon
-    /// gives the name to one container, so none is created beside that of a later launch.
+    /// Creates the engine's container, and first removes a container of the engine that an earlier call left
+    /// behind. Names are unique in the daemon, so no container is ever created beside that of a later launch.
     async fn create(&self, launch: &LaunchSpec, network: &str) -> Result<String, StartError> {
         let name = container_name(launch.engine_id);
         let body = || spec::container(&self.options, launch, network);
@@ -292,9 +294,9 @@ impl Inner {
     async fn stop(&self, target: Target, grace: Duration) -> Result<(), BackendError> {
         let found = self.fenced_containers(target).await?;
         for container in &found.own {
-            let ended = async {
+            let stopped = async {
                 if container.state == ContainerState::Paused {
-                    // What is halted hears nothing.
+                    // A paused container does not receive signals.
                     self.daemon.unpause(&container.id).await?;
                 }
                 if fault_injection::active(Mutation::ForgiveTerm) {
@@ -307,31 +309,31 @@ impl Inner {
                 self.remove_stopped(target.engine_id, &container.id).await;
                 Ok(())
             };
-            ended.await.map_err(|error| docker_backend_error(&error))?;
+            stopped.await.map_err(|error| docker_backend_error(&error))?;
         }
         found.reject_superseded()
     }
 
-    /// Removes the container of an engine that has ended, which is what was asked. Where this takes long, what is
-    /// left is found again by its labels: the stop is over, and its caller does not wait.
+    /// Removes the container of an engine that has exited. The stop is complete by then, so its caller waits
+    /// at most [`CLEANUP_TIMEOUT`]; a container that remains is found later by its labels.
     async fn remove_stopped(&self, engine_id: EngineId, container: &str) {
         match tokio::time::timeout(CLEANUP_TIMEOUT, self.daemon.remove(container)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 let error: &dyn std::error::Error = &error;
-                tracing::warn!(%engine_id, error, "The container of a stopped engine could not be removed yet.");
+                tracing::warn!(%engine_id, error, "The container of a stopped engine could not be removed.");
             }
             Err(_) => tracing::warn!(%engine_id, "The container of a stopped engine is still being removed."),
         }
     }
 
-    /// Does `work` in the folder of an engine that does not run.
+    /// Runs `work` on the folder of the target's engine. Fails if the engine runs.
     async fn while_stopped<T: Send + 'static>(
         &self,
         target: Target,
         work: impl FnOnce(&EngineFolder) -> std::io::Result<T> + Send + 'static,
     ) -> Result<T, BackendError> {
-        let turn = self.locks.lock(target.engine_id).await;
+        let engine_lock = self.locks.lock(target.engine_id).await;
         let found = self.fenced_containers(target).await?;
         found.reject_superseded()?;
         if found.own.iter().any(|container| container.state.is_alive()) {
@@ -339,9 +341,9 @@ impl Inner {
         }
         let folder = self.folders.folder(target.engine_id);
         run_blocking(move || {
-            let done = work(&folder);
-            drop(turn);
-            done
+            let result = work(&folder);
+            drop(engine_lock);
+            result
         })
         .await
     }
@@ -349,25 +351,25 @@ impl Inner {
     async fn kill(&self, target: Target) -> Result<(), BackendError> {
         let found = self.fenced_containers(target).await?;
         for container in &found.own {
-            let ended = async {
+            let killed = async {
                 match container.state {
                     ContainerState::Created => self.daemon.remove(&container.id).await,
                     ContainerState::Running | ContainerState::Paused => self.daemon.kill(&container.id).await,
                     ContainerState::Exited => Ok(()),
                 }
             };
-            ended.await.map_err(|error| docker_backend_error(&error))?;
+            killed.await.map_err(|error| docker_backend_error(&error))?;
         }
         found.reject_superseded()
     }
 
     async fn list(&self) -> Result<Vec<EngineListing>, BackendError> {
         let listed = self.containers(None).await?.into_iter().map(|(engine_id, container)| {
-            let (alive, generation) = (container.state.is_alive(), generation_of(&container.labels));
-            if alive {
+            let (running, generation) = (container.state.is_alive(), generation_of(&container.labels));
+            if running {
                 self.exit_watch.note_running(&container.id, engine_id);
             }
-            EngineListing { engine_id, instance: Instance::new(container.id), generation, running: alive }
+            EngineListing { engine_id, instance: Instance::new(container.id), generation, running }
         });
         Ok(listed.collect())
     }
@@ -377,9 +379,9 @@ impl Inner {
             self.daemon.inspect(instance.as_str()).await.map_err(|error| docker_backend_error(&error))?;
         let Some(inspected) = inspected else { return Ok(false) };
         let labels = inspected.config.and_then(|config| config.labels).unwrap_or_default();
-        let runs = inspected.state.and_then(|state| state.running).unwrap_or(false);
+        let running = inspected.state.and_then(|state| state.running).unwrap_or(false);
         match engine_of(&self.options.deployment_id, &labels) {
-            Some(engine_id) if runs => {
+            Some(engine_id) if running => {
                 self.exit_watch.note_running(instance.as_str(), engine_id);
                 Ok(true)
             }
@@ -388,7 +390,7 @@ impl Inner {
     }
 
     async fn log_tail(&self, engine_id: EngineId, lines: usize) -> Result<Vec<String>, BackendError> {
-        // Of a launch that is under way nothing may have been written yet.
+        // A container that was just launched may have written nothing yet; the saved log is better than none.
         if let Some((_, container)) = self.containers(Some(engine_id)).await?.pop() {
             let tail = log::tail(&self.daemon, &container.id, lines)
                 .await
@@ -423,13 +425,14 @@ impl EngineBackend for DockerBackend {
 
     fn check_image<'a>(&'a self, image: &'a EngineImage) -> BackendFuture<'a, ()> {
         Box::pin(async move {
-            let there =
+            let exists =
                 self.inner.daemon.has_image(image).await.map_err(|error| docker_backend_error(&error))?;
-            if there { Ok(()) } else { Err(BackendError::NoImage(image.clone())) }
+            if exists { Ok(()) } else { Err(BackendError::NoImage(image.clone())) }
         })
     }
 
-    /// What the daemon itself has promised to a container may not show here; then a launch says so.
+    /// A port that the daemon has published for a container may look free here; then the launch fails with
+    /// [`BackendError::PortTaken`].
     fn port_is_free(&self, port: u16) -> bool {
         TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
     }
@@ -441,48 +444,48 @@ impl EngineBackend for DockerBackend {
 
     fn launch(&self, launch: LaunchSpec) -> BackendFuture<'_, Instance> {
         Box::pin(async move {
-            let turn = self.inner.locks.lock(launch.engine_id).await;
+            let engine_lock = self.inner.locks.lock(launch.engine_id).await;
             let inner = Arc::clone(&self.inner);
-            // On its own from here: a caller that gives up leaves no container half-made, and whoever comes next for
-            // this engine waits until this is through.
-            let launched = tokio::spawn(async move {
+            // The launch runs in a task of its own: if the caller gives up, no container is left
+            // half-created, and the next call for this engine waits until the launch has finished.
+            let launch_task = tokio::spawn(async move {
                 let launched = inner.launch(&launch).await;
-                drop(turn);
+                drop(engine_lock);
                 launched
             });
-            launched.await.unwrap_or_else(|error| Err(failed_with("the launch broke off", &error)))
+            launch_task.await.unwrap_or_else(|error| Err(failed_with("the launch was aborted", &error)))
         })
     }
 
     fn stop(&self, target: Target, grace: Duration) -> BackendFuture<'_, ()> {
         Box::pin(async move {
-            let _product_lock = self.inner.locks.lock(target.engine_id).await;
+            let _engine_lock = self.inner.locks.lock(target.engine_id).await;
             self.inner.stop(target, grace).await
         })
     }
 
     fn kill(&self, target: Target) -> BackendFuture<'_, ()> {
         Box::pin(async move {
-            let _product_lock = self.inner.locks.lock(target.engine_id).await;
+            let _engine_lock = self.inner.locks.lock(target.engine_id).await;
             self.inner.kill(target).await
         })
     }
 
     fn remove_instance(&self, target: Target) -> BackendFuture<'_, ()> {
         Box::pin(async move {
-            let _product_lock = self.inner.locks.lock(target.engine_id).await;
+            let _engine_lock = self.inner.locks.lock(target.engine_id).await;
             self.inner.remove_instance(target).await
         })
     }
 
     fn remove_with_data(&self, target: Target) -> BackendFuture<'_, ()> {
         Box::pin(async move {
-            let turn = self.inner.locks.lock(target.engine_id).await;
+            let engine_lock = self.inner.locks.lock(target.engine_id).await;
             self.inner.remove_instance(target).await?;
             let folder = self.inner.folders.folder(target.engine_id);
             run_blocking(move || {
                 let removed = folder.remove();
-                drop(turn);
+                drop(engine_lock);
                 removed
             })
             .await

@@ -1,4 +1,7 @@
-//! An engine's folder: its brain, its log, its home.
+//! An engine's folder, which holds its brain and its log and is its home directory.
+//!
+//! The engine's own programs can write to the folder, so nothing here trusts its contents: links are never
+//! followed, and what is read from it is limited in size.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
@@ -17,20 +20,21 @@ pub(super) struct EngineFolders {
     root: PathBuf,
 }
 
-/// One engine's folder, there or not.
+/// One engine's folder, which may not exist.
 pub(super) struct EngineFolder {
     path: PathBuf,
 }
 
-/// The file of an engine's brain in its folder: the container contract names it.
+/// The name of the brain's file in the engine's folder, fixed by the container contract.
 pub(super) const BRAIN_FILE: &str = "brain.sqlite";
 
-/// Why nothing is done to the brain of an engine that runs.
-pub(super) const STILL_RUNNING_MESSAGE: &str = "the engine runs, and its brain is left alone";
+/// Error text when the brain of a running engine should be copied or restored.
+pub(super) const STILL_RUNNING_MESSAGE: &str =
+    "the engine is running: stop it before its brain is copied or restored";
 
-/// How much of a log's end is searched for its last lines.
+/// How much of the end of a log is searched for its last lines.
 const MAX_TAIL_BYTES: u64 = 64 * 1024 * 1024;
-/// How much of a line is shown: 10,000 lines, the most that are asked for, must fit into memory.
+/// How much of a line is returned: 10,000 lines, the most that callers request, must fit into memory.
 const MAX_LINE_BYTES: u64 = 4 * 1024;
 
 impl EngineFolders {
@@ -38,8 +42,8 @@ impl EngineFolders {
         Self { root }
     }
 
-    /// The folder of `engine_id`. An id is a fixed prefix and hexadecimal digits: it names one entry of the
-    /// root and nothing else.
+    /// Returns the folder of `engine_id`. An id is a fixed prefix and hexadecimal digits, so it names an
+    /// entry of the root and cannot lead out of it.
     pub(super) fn folder(&self, engine_id: EngineId) -> EngineFolder {
         EngineFolder { path: self.root.join(engine_id.to_string()) }
     }
@@ -50,8 +54,8 @@ impl EngineFolder {
         &self.path
     }
 
-    /// Makes sure that the folder is there for a launch: the `first` one of an engine makes it, for this user alone.
-    /// Any other finds it, or the engine would begin anew with nothing.
+    /// Prepares the folder for a launch. The `first` launch of an engine creates it, private to this user.
+    /// Any other launch fails if it is missing, because the engine would start with an empty brain.
     pub(super) fn prepare(&self, first: bool) -> io::Result<()> {
         if first || fault_injection::active(Mutation::EmptyFolder) {
             return self.create();
@@ -66,25 +70,25 @@ impl EngineFolder {
         }
         match DirBuilder::new().mode(0o700).create(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.reject_symlink(),
-            made => made,
+            created => created,
         }
     }
 
-    /// Whether an engine's brain is in it. An empty folder may be the place of a disk that is not mounted.
+    /// Whether the folder contains a brain. An empty folder may be the mount point of a disk that is not mounted.
     pub(super) fn has_brain(&self) -> io::Result<bool> {
         fs::exists(self.path.join(BRAIN_FILE))
     }
 
-    /// Makes the folder the property of a user and a group, unless it is already.
+    /// Sets the folder's owner and group, unless they are already set.
     pub(super) fn chown(&self, uid: u32, gid: u32) -> io::Result<()> {
-        let is = fs::symlink_metadata(&self.path)?;
-        if (is.uid(), is.gid()) == (uid, gid) {
+        let current = fs::symlink_metadata(&self.path)?;
+        if (current.uid(), current.gid()) == (uid, gid) {
             return Ok(());
         }
         lchown(&self.path, Some(uid), Some(gid))
     }
 
-    /// Removes the folder with all that is in it. Links are removed, never followed.
+    /// Removes the folder and its contents. Links are removed, never followed.
     pub(super) fn remove(&self) -> io::Result<()> {
         if fault_injection::active(Mutation::KeepFolder) {
             return Ok(());
@@ -95,26 +99,26 @@ impl EngineFolder {
         }
     }
 
-    /// A link in the folder's place leads out of the root: whoever put it there has to take it away.
+    /// Fails if the folder is a link, which could lead out of the root. Only an operator may remove it.
     fn reject_symlink(&self) -> io::Result<()> {
         let follows = fault_injection::active(Mutation::FollowLink);
-        let what = if follows { fs::metadata(&self.path)? } else { fs::symlink_metadata(&self.path)? };
-        if what.is_dir() {
+        let metadata = if follows { fs::metadata(&self.path)? } else { fs::symlink_metadata(&self.path)? };
+        if metadata.is_dir() {
             return Ok(());
         }
-        let what = format!("{} is not a folder: remove it by hand", self.path.display());
-        Err(io::Error::new(io::ErrorKind::NotADirectory, what))
+        let message = format!("{} is not a folder: remove it by hand", self.path.display());
+        Err(io::Error::new(io::ErrorKind::NotADirectory, message))
     }
 
-    /// The log, open for appending.
+    /// Opens the log for appending, and creates it if it is missing.
     pub(super) fn open_log(&self) -> io::Result<File> {
         let mut options = OpenOptions::new();
-        // A link in its place would let the engine's output into whatever it names.
+        // A link would direct the engine's output into any file that it names.
         options.append(true).create(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
         options.open(self.log_path())
     }
 
-    /// The last lines of the log, at most `lines`, over both its parts; none if there is no log.
+    /// Returns the last lines of the log and its rotated part, at most `lines`; empty if there is no log.
     pub(super) fn log_tail(&self, lines: usize) -> io::Result<Vec<String>> {
         let newer = file_tail(&self.log_path(), lines)?;
         let missing = lines.saturating_sub(newer.len());
@@ -131,9 +135,9 @@ impl EngineFolder {
     }
 }
 
-/// The last lines of a file, at most `lines`; none if it is not there.
+/// Returns the last lines of a file, at most `lines`; empty if it does not exist.
 fn file_tail(file: &Path, lines: usize) -> io::Result<Vec<String>> {
-    // A link in its place is not followed: an engine must not choose what is shown as its log.
+    // Links are not followed: an engine must not choose which file is shown as its log.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let mut log = match OpenOptions::new().read(true).custom_flags(flags).open(file) {
         Ok(log) => log,
@@ -142,18 +146,18 @@ fn file_tail(file: &Path, lines: usize) -> io::Result<Vec<String>> {
     };
     let start = tail_start(&mut log, lines)?;
     log.seek(SeekFrom::Start(start))?;
-    let (mut log, mut pace) = (BufReader::new(log), CooperativeYield::default());
+    let (mut log, mut cooperative_yield) = (BufReader::new(log), CooperativeYield::default());
     let mut tail = Vec::new();
-    // It may have grown meanwhile.
+    // The log may have grown since its start was found, so the lines are counted again.
     while tail.len() < lines {
         let Some(line) = next_line(&mut log)? else { break };
-        pace.advance(line.len());
+        cooperative_yield.advance(line.len());
         tail.push(line);
     }
     Ok(tail)
 }
 
-/// Where the last `lines` lines of `log` begin.
+/// Returns the byte offset at which the last `lines` lines of `log` begin.
 fn tail_start(log: &mut File, lines: usize) -> io::Result<u64> {
     const BLOCK: u64 = 64 * 1024;
     let end = log.seek(SeekFrom::End(0))?;
@@ -165,7 +169,7 @@ fn tail_start(log: &mut File, lines: usize) -> io::Result<u64> {
         log.seek(SeekFrom::Start(begin))?;
         log.by_ref().take(at - begin).read_to_end(&mut block)?;
         for byte in block.iter().rev() {
-            // The line break at the very end ends the last line.
+            // A line break at the end of the file terminates the last line and begins no other.
             if *byte == b'\n' && at < end {
                 found += 1;
                 if found == lines {
@@ -179,17 +183,17 @@ fn tail_start(log: &mut File, lines: usize) -> io::Result<u64> {
     Ok(first)
 }
 
-/// The next line, cut off where it is too long; none at the end.
+/// Reads the next line, truncated to [`MAX_LINE_BYTES`]; `None` at the end of the file.
 fn next_line(log: &mut BufReader<File>) -> io::Result<Option<String>> {
     let mut line = Vec::new();
     if log.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line)? == 0 {
         return Ok(None);
     }
-    let whole = line.pop_if(|byte| *byte == b'\n').is_some();
-    let cut = !whole && log.skip_until(b'\n')? > 1;
+    let complete = line.pop_if(|byte| *byte == b'\n').is_some();
+    let truncated = !complete && log.skip_until(b'\n')? > 1;
     let line = String::from_utf8_lossy(&line);
     let line = line.strip_suffix('\r').unwrap_or(&line);
-    Ok(Some(if cut { format!("{line}…") } else { line.to_owned() }))
+    Ok(Some(if truncated { format!("{line}…") } else { line.to_owned() }))
 }
 
 #[cfg(test)]
@@ -213,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn lesson_o14_removal_follows_no_link_and_leaves_the_root_alone() {
+    fn regression_o14_removal_follows_no_link_and_leaves_the_root_alone() {
         let (root, folder) = folder();
         let outside = root.path().join("outside");
         fs::create_dir(&outside).unwrap();
@@ -222,7 +226,7 @@ mod tests {
         symlink(&outside, folder.path().join("link")).unwrap();
         folder.remove().unwrap();
         assert!(!folder.path().exists());
-        // A second removal has nothing to do.
+        // A second removal does nothing and succeeds.
         folder.remove().unwrap();
         symlink(&outside, folder.path()).unwrap();
         assert!(folder.remove().is_err() && folder.create().is_err());
@@ -258,11 +262,11 @@ mod tests {
     fn endless_lines_are_cut_off_and_empty_ones_kept() {
         let (_root, folder) = folder();
         folder.create().unwrap();
-        let (just, over) = ("x".repeat(4_096), "y".repeat(100_000));
-        fs::write(folder.log_path(), format!("first\n\n{just}\n{over}\n\nlast")).unwrap();
-        let cut = format!("{}…", &over[..4_096]);
-        assert_eq!(folder.log_tail(9).unwrap(), ["first", "", &just, &cut, "", "last"]);
-        assert_eq!(folder.log_tail(3).unwrap(), [&cut, "", "last"]);
+        let (longest, too_long) = ("x".repeat(4_096), "y".repeat(100_000));
+        fs::write(folder.log_path(), format!("first\n\n{longest}\n{too_long}\n\nlast")).unwrap();
+        let truncated = format!("{}…", &too_long[..4_096]);
+        assert_eq!(folder.log_tail(9).unwrap(), ["first", "", &longest, &truncated, "", "last"]);
+        assert_eq!(folder.log_tail(3).unwrap(), [&truncated, "", "last"]);
     }
 
     #[test]
@@ -270,7 +274,7 @@ mod tests {
         let (_root, folder) = folder();
         folder.create().unwrap();
         let log = fs::File::create(folder.log_path()).unwrap();
-        // A hole: nothing is stored.
+        // A sparse file, which takes no space on the disk.
         log.set_len(1 << 40).unwrap();
         assert_eq!(folder.log_tail(10).unwrap().len(), 1);
     }

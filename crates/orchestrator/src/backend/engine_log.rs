@@ -1,5 +1,7 @@
-//! An engine's log in its folder: that of a process, which writes it itself and is kept from filling the disk; and the last
-//! lines of a container, which would go with it.
+//! The log in an engine's folder: of a process, which writes it itself, and of a container, whose last lines
+//! are saved there before the container is removed.
+//!
+//! A process's log is rotated by copying and truncating it, so that it cannot fill the disk.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -10,24 +12,24 @@ use rustix::fs::OFlags;
 
 use super::engine_folder::EngineFolder;
 
-/// How large a process's log may become before its older part is set aside; so twice as much is there at most, and what is
-/// written between two looks.
+/// The size at which a process's log is rotated. The log and its rotated part together take at most twice as
+/// much, plus what the engine writes between two checks.
 pub(super) const MAX_LOG_BYTES: u64 = 16 * 1024 * 1024;
 
-/// How many lines are kept of a container that is removed, and how many bytes.
+/// The most lines that are saved of a removed container's log; [`MAX_SAVED_BYTES`] limits their size.
 pub(super) const MAX_SAVED_LINES: usize = 2_000;
 const MAX_SAVED_BYTES: usize = 1024 * 1024;
 
 impl EngineFolder {
-    /// Where the older part of the log is.
+    /// Returns the path of the rotated, older part of the log.
     pub(super) fn rotated_log_path(&self) -> PathBuf {
         self.path().join("engine.log.1")
     }
 
-    /// Sets the older part of a log aside that has grown beyond `most` bytes, in the place of the one before. The engine
-    /// writes on through the descriptor that it has, at the end of the file as it is then: what it writes while the file
-    /// is copied may be missing in both parts.
-    pub(super) fn rotate_log(&self, most: u64) -> io::Result<()> {
+    /// Rotates the log if it is larger than `max_bytes`: copies it to the rotated part, replacing the
+    /// previous one, and truncates it. The engine keeps appending through its own descriptor; lines that it
+    /// writes during the copy may be lost.
+    pub(super) fn rotate_log(&self, max_bytes: u64) -> io::Result<()> {
         let flags = OFlags::NOFOLLOW.bits().cast_signed();
         let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(self.log_path());
         let mut log = match opened {
@@ -35,17 +37,15 @@ impl EngineFolder {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),
         };
-        let is = log.metadata()?;
-        if !is.is_file() || is.size() <= most {
+        let metadata = log.metadata()?;
+        if !metadata.is_file() || metadata.size() <= max_bytes {
             return Ok(());
         }
-        self.replace_file(&self.rotated_log_path(), |previous_generation| {
-            io::copy(&mut log, previous_generation).map(drop)
-        })?;
+        self.replace_file(&self.rotated_log_path(), |rotated| io::copy(&mut log, rotated).map(drop))?;
         log.set_len(0)
     }
 
-    /// Keeps the last lines of a container that is about to go as the log.
+    /// Saves the last lines of a container that is about to be removed as the engine's log.
     pub(super) fn save_log(&self, lines: &[String]) -> io::Result<()> {
         let mut bytes = 0;
         let newest = lines.iter().rev().take_while(|line| {
@@ -61,7 +61,7 @@ impl EngineFolder {
         })
     }
 
-    /// Makes a file anew, in one step. Whatever has its name is replaced, and a link is not followed.
+    /// Replaces a file atomically. If the file is a link, the link itself is replaced.
     fn replace_file(
         &self,
         file: &std::path::Path,
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn a_log_is_bounded_while_its_engine_writes_and_the_tail_reads_over_both_parts() {
         let (_root, folder) = folder();
-        // As a process has it that was launched long ago.
+        // The descriptor of a process that was launched before any rotation.
         let mut engine = folder.open_log().unwrap();
         let mut written = 0;
         for round in 1..=3 {
@@ -128,9 +128,9 @@ mod tests {
         let lines: Vec<_> =
             (0..MAX_SAVED_LINES).map(|line| format!("{line} {}", "x".repeat(1_000))).collect();
         folder.save_log(&lines).unwrap();
-        let kept = folder.log_tail(10_000).unwrap();
-        assert_eq!(kept.last(), lines.last());
-        assert!(kept.len() < lines.len() && kept.len() > 900, "{}", kept.len());
+        let saved = folder.log_tail(10_000).unwrap();
+        assert_eq!(saved.last(), lines.last());
+        assert!(saved.len() < lines.len() && saved.len() > 900, "{}", saved.len());
         assert_eq!(fs::read_to_string(outside).unwrap(), "precious");
     }
 }

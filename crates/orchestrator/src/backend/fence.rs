@@ -1,37 +1,38 @@
-//! The fence around everything that acts on an engine: what a later change of its row launched is never touched.
+//! Fencing by generation: a call never touches an instance that was launched for a later generation of the engine.
 //!
-//! An orchestrator can lose its registry without noticing, frozen or cut off, and carry out a call afterwards that it
-//! had begun before. The registry refuses what it writes then; this refuses what it does to processes and containers.
+//! An orchestrator that was frozen or disconnected may be replaced without noticing, and then finish a call
+//! that it had begun before. The registry refuses its writes; the fence refuses its actions on processes and
+//! containers.
 
 use api::EngineId;
 
 use super::BackendError;
 use crate::fault_injection::{self, Mutation};
 
-/// The engine that a call acts on, and the generation of its row that the caller acts for.
+/// The engine that a call acts on, and the generation of the engine's row for which the caller acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) engine_id: EngineId,
     pub(crate) generation: i64,
 }
 
-/// What there is of an engine, as a target's caller may see it.
+/// The processes or containers of an engine, separated by whether a call may touch them.
 pub(super) struct Fenced<T> {
-    /// Launched for the target's generation or an earlier one: the caller's to act on.
+    /// Launched for the target's generation or an earlier one: the caller may act on them.
     pub(super) own: Vec<T>,
     /// The highest generation above the target's for which anything was launched.
     later: Option<i64>,
 }
 
 impl Target {
-    /// Splits what there is of the engine, each with the generation that it was launched for.
+    /// Separates the engine's processes or containers, each given with the generation it was launched for.
     pub(super) fn fence<T>(self, found: impl IntoIterator<Item = (i64, T)>) -> Fenced<T> {
         let mut fenced = Fenced { own: Vec::new(), later: None };
-        for (generation, what) in found {
+        for (generation, item) in found {
             if generation > self.generation && !fault_injection::active(Mutation::IgnoreGenerations) {
                 fenced.later = fenced.later.max(Some(generation));
             } else {
-                fenced.own.push(what);
+                fenced.own.push(item);
             }
         }
         fenced

@@ -1,7 +1,9 @@
-//! An engine's own word: how it is (`GET /health`), whether it is that engine, and what it is told (`POST /rpc`).
+//! The client for an engine's control interface: health (`GET /health`), proof of identity, and commands
+//! (`POST /rpc`).
 //!
-//! A plain HTTP/1.0 exchange over its own connection, which the engine closes: no pool to keep for thousands
-//! of engines that are asked twice a minute, nothing to parse but a status line and a body.
+//! Each request is a plain HTTP/1.0 exchange over a connection of its own, which the engine closes: there is
+//! no pool to maintain for thousands of engines that are checked twice a minute, and nothing to parse but a
+//! status line, headers and a body.
 
 use api::engine::{ENGINE_KEY_HEADER, EngineHealth};
 use api::proof::{CHALLENGE_HEADER, Challenge, PROOF_HEADER};
@@ -14,58 +16,58 @@ use tokio::net::TcpStream;
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
-/// Why an engine did not say how it is, or that it is the one.
+/// Why a probe of an engine failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ProbeError {
-    /// No connection, or it broke.
+    /// No connection could be made, or it broke.
     #[error("it does not answer on port {port}: {reason}")]
     Unreachable {
-        /// Where it was asked.
+        /// The port that was probed.
         port: u16,
-        /// What the system said.
+        /// The operating system's error.
         reason: String,
     },
-    /// An answer that is no health answer.
-    #[error("its /health answered {0}")]
+    /// The response is not the expected one.
+    #[error("it sent an unexpected response: {0}")]
     Malformed(String),
-    /// It answered that the key is not its own.
-    #[error("what answers on port {port} refuses the key")]
+    /// The key was refused.
+    #[error("the program on port {port} refuses the key")]
     KeyRefused {
-        /// Where it was asked.
+        /// The port that was probed.
         port: u16,
     },
-    /// It gives no proof of the key, though it could if it were the engine.
-    #[error("what answers on port {port} gives no proof that it has this engine's key")]
+    /// There was no proof of the key, although this engine is able to give one.
+    #[error("the program on port {port} gives no proof that it has this engine's key")]
     Unproven {
-        /// Where it was asked.
+        /// The port that was probed.
         port: u16,
     },
-    /// No answer in time.
-    #[error("no answer within {seconds} s")]
+    /// There was no answer in time.
+    #[error("it did not answer within {seconds} s")]
     TimedOut {
-        /// How long it was waited for.
+        /// The time limit in seconds.
         seconds: u64,
     },
-    /// It does not show that the key is its own.
-    #[error("what answers on port {port} does not take this engine's key: it answered {answer}")]
+    /// The response to an authenticated request is not that of an engine that accepts the key.
+    #[error("the program on port {port} does not accept this engine's key: it answered {answer}")]
     WrongEngine {
-        /// Where it was asked.
+        /// The port that was probed.
         port: u16,
-        /// What it said.
+        /// The response's status line, or what is wrong with the response.
         answer: String,
     },
 }
 
-/// Asks engines how they are, and whether they are who they should be.
+/// Checks the health and the identity of engines, and sends them commands. The calls have no deadline of
+/// their own: callers drop them when they have waited long enough.
 pub(crate) trait Probe: Send + Sync + 'static {
-    /// What the engine on `port` says, and whether it proves that it has the key of `hash`. Dropped when the asker has
-    /// waited long enough.
+    /// Requests `/health` of the engine on `port`, and checks its proof that it has the key with `hash`.
     fn check_health(&self, port: u16, hash: KeyHash) -> BoxFuture<'_, Result<HealthReport, ProbeError>>;
 
-    /// Makes sure, by sending it, that it is the engine of `key` that answers on `port`. Dropped like [`Probe::check_health`].
+    /// Checks that the engine on `port` accepts `key`, by sending it the key.
     fn identify<'a>(&'a self, port: u16, key: &'a EngineKey) -> BoxFuture<'a, Result<(), ProbeError>>;
 
-    /// Sends `command` to the engine's `/rpc`, and returns its `result`. Dropped like [`Probe::check_health`].
+    /// Sends `command` to the engine's `/rpc` and returns the `result` of the response.
     fn rpc<'a>(
         &'a self,
         port: u16,
@@ -74,33 +76,33 @@ pub(crate) trait Probe: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Value, ProbeError>>;
 }
 
-/// What an engine says of itself, and of its key.
+/// The health of an engine, and the proof of its key.
 #[derive(Clone, Debug)]
 pub(crate) struct HealthReport {
     pub(crate) health: EngineHealth,
     pub(crate) proof: KeyProof,
 }
 
-/// Whether an engine has proven that it has its key.
+/// Whether an engine has proved that it has its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyProof {
-    /// It has.
+    /// The proof is valid.
     Valid,
-    /// It has another key, or is no engine of ours.
+    /// The proof is wrong: it has another key, or is another program.
     Invalid,
-    /// It gave none, as engines of earlier versions do.
+    /// There is no proof, as with engines of earlier versions.
     Absent,
 }
 
-/// Asks over HTTP on `host`.
+/// The [`Probe`] that sends HTTP requests to engines on `host`.
 pub(crate) struct HttpProbe {
     pub(crate) host: &'static str,
 }
 
-/// What ends the head of an answer.
+/// The end of a response's head.
 const HEAD_END: &[u8] = b"\r\n\r\n";
 
-/// More than any health answer has.
+/// How much of a response is read: more than any expected response has.
 const MAX_RESPONSE_BYTES: u64 = 64 * 1024;
 
 impl Probe for HttpProbe {
@@ -110,11 +112,11 @@ impl Probe for HttpProbe {
             let challenge =
                 challenge.map_err(|error| ProbeError::Unreachable { port, reason: error.to_string() })?;
             let header = format!("{CHALLENGE_HEADER}: {challenge}\r\n");
-            let answer = self.send_request(port, "GET /health", &header, "").await?;
-            let body = expect_body(&answer, "200").map_err(ProbeError::Malformed)?;
+            let response = self.send_request(port, "GET /health", &header, "").await?;
+            let body = expect_body(&response, "200").map_err(ProbeError::Malformed)?;
             let health = serde_json::from_slice(body)
                 .map_err(|error| ProbeError::Malformed(unexpected_body(&error)))?;
-            let proof = match header_value(&answer, PROOF_HEADER) {
+            let proof = match header_value(&response, PROOF_HEADER) {
                 None => KeyProof::Absent,
                 Some(proof) if challenge.verify(&proof, hash) => KeyProof::Valid,
                 Some(_) => KeyProof::Invalid,
@@ -125,13 +127,13 @@ impl Probe for HttpProbe {
 
     fn identify<'a>(&'a self, port: u16, key: &'a EngineKey) -> BoxFuture<'a, Result<(), ProbeError>> {
         Box::pin(async move {
-            // The cheapest question that needs the key: no task has this name.
-            let question = format!("GET /execute/replay?task_id={}", Uuid::now_v7().simple());
-            let answer = self.send_request(port, &question, &key_header(key), "").await?;
-            if expect_body(&answer, "401").is_ok() {
+            // The cheapest request that requires the key: no task has this id.
+            let target = format!("GET /execute/replay?task_id={}", Uuid::now_v7().simple());
+            let response = self.send_request(port, &target, &key_header(key), "").await?;
+            if expect_body(&response, "401").is_ok() {
                 return Err(ProbeError::KeyRefused { port });
             }
-            expect_no_such_task(&answer).map_err(|answer| ProbeError::WrongEngine { port, answer })
+            expect_no_such_task(&response).map_err(|answer| ProbeError::WrongEngine { port, answer })
         })
     }
 
@@ -142,11 +144,12 @@ impl Probe for HttpProbe {
         command: &'a Value,
     ) -> BoxFuture<'a, Result<Value, ProbeError>> {
         Box::pin(async move {
-            let answer = self.send_request(port, "POST /rpc", &key_header(key), &command.to_string()).await?;
-            if expect_body(&answer, "401").is_ok() {
+            let response =
+                self.send_request(port, "POST /rpc", &key_header(key), &command.to_string()).await?;
+            if expect_body(&response, "401").is_ok() {
                 return Err(ProbeError::KeyRefused { port });
             }
-            let body = expect_body(&answer, "200").map_err(ProbeError::Malformed)?;
+            let body = expect_body(&response, "200").map_err(ProbeError::Malformed)?;
             let RpcResult { result } = serde_json::from_slice(body)
                 .map_err(|error| ProbeError::Malformed(unexpected_body(&error)))?;
             Ok(result)
@@ -154,37 +157,38 @@ impl Probe for HttpProbe {
     }
 }
 
-/// What `/rpc` answers when it does as it is told.
+/// The body of a successful `/rpc` response.
 #[derive(Deserialize)]
 struct RpcResult {
     result: Value,
 }
 
-/// The header line that opens an engine.
+/// Returns the header line that authenticates a request to an engine.
 fn key_header(key: &EngineKey) -> Zeroizing<String> {
     Zeroizing::new(format!("{ENGINE_KEY_HEADER}: {}\r\n", key.expose()))
 }
 
 impl HttpProbe {
-    /// What comes back for `question` (method and path) with `body`; `header` is a whole line, or empty.
+    /// Sends a request and returns the raw response. `target` is the method and the path; `header` is a
+    /// complete header line, or empty.
     async fn send_request(
         &self,
         port: u16,
-        question: &str,
+        target: &str,
         header: &str,
         body: &str,
     ) -> Result<Vec<u8>, ProbeError> {
         let host = self.host;
         let length = body.len();
         let request = Zeroizing::new(format!(
-            "{question} HTTP/1.0\r\nHost: {host}:{port}\r\n{header}Content-Length: {length}\r\n\r\n{body}"
+            "{target} HTTP/1.0\r\nHost: {host}:{port}\r\n{header}Content-Length: {length}\r\n\r\n{body}"
         ));
         let exchange = async {
             let mut stream = TcpStream::connect((host, port)).await?;
             stream.write_all(request.as_bytes()).await?;
-            let mut answer = Vec::new();
-            stream.take(MAX_RESPONSE_BYTES).read_to_end(&mut answer).await?;
-            Ok(answer)
+            let mut response = Vec::new();
+            stream.take(MAX_RESPONSE_BYTES).read_to_end(&mut response).await?;
+            Ok(response)
         };
         exchange
             .await
@@ -192,33 +196,33 @@ impl HttpProbe {
     }
 }
 
-/// Whether an engine says that it has no such task; if not, what is said instead.
-fn expect_no_such_task(answer: &[u8]) -> Result<(), String> {
-    let refusal: ErrorBody =
-        serde_json::from_slice(expect_body(answer, "404")?).map_err(|error| unexpected_body(&error))?;
-    match refusal.error.code {
+/// Checks that a response is the engine's error `TASK_NOT_FOUND`; otherwise describes the response.
+fn expect_no_such_task(response: &[u8]) -> Result<(), String> {
+    let body: ErrorBody =
+        serde_json::from_slice(expect_body(response, "404")?).map_err(|error| unexpected_body(&error))?;
+    match body.error.code {
         ErrorCode::TaskNotFound => Ok(()),
         other => Err(format!("{other:?}")),
     }
 }
 
 fn unexpected_body(error: &serde_json::Error) -> String {
-    format!("another body: {error}")
+    format!("an unexpected body: {error}")
 }
 
-/// A header of an answer.
-fn header_value(answer: &[u8], name: &str) -> Option<String> {
-    let head = answer.windows(HEAD_END.len()).position(|bytes| bytes == HEAD_END)?;
-    let head = String::from_utf8_lossy(answer.get(..head)?);
+/// Returns the value of a response's header, or of a request's.
+fn header_value(message: &[u8], name: &str) -> Option<String> {
+    let head_length = message.windows(HEAD_END.len()).position(|bytes| bytes == HEAD_END)?;
+    let head = String::from_utf8_lossy(message.get(..head_length)?);
     let mut lines = head.lines().filter_map(|line| line.split_once(':'));
     lines.find(|(named, _)| named.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim().to_owned())
 }
 
-/// The body of an answer with this status; else what came instead.
-fn expect_body<'a>(answer: &'a [u8], status: &str) -> Result<&'a [u8], String> {
-    let end = answer.windows(HEAD_END.len()).position(|bytes| bytes == HEAD_END);
-    let Some((head, rest)) = end.and_then(|end| answer.split_at_checked(end)) else {
-        return Err("no HTTP".to_owned());
+/// Returns the body of a response with this status; otherwise an error that describes the response.
+fn expect_body<'a>(response: &'a [u8], status: &str) -> Result<&'a [u8], String> {
+    let end = response.windows(HEAD_END.len()).position(|bytes| bytes == HEAD_END);
+    let Some((head, rest)) = end.and_then(|end| response.split_at_checked(end)) else {
+        return Err("not an HTTP response".to_owned());
     };
     let head = String::from_utf8_lossy(head);
     if !head.starts_with("HTTP/1.") || head.split_whitespace().nth(1) != Some(status) {
@@ -238,7 +242,7 @@ mod tests {
 
     const PROBE: HttpProbe = HttpProbe { host: "127.0.0.1" };
 
-    /// A port on which one question is answered with `answer`, and the question, once it was put.
+    /// Returns the port of a server that answers one request with `answer`, and a future of the received request.
     async fn engine(answer: &'static str) -> (u16, impl Future<Output = String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -252,23 +256,23 @@ mod tests {
         (port, engine)
     }
 
-    /// What the probe makes of `answer`.
+    /// Runs a health check against a server that sends `answer`.
     async fn check_health_of(answer: &'static str) -> Result<EngineHealth, ProbeError> {
         let (port, engine) = engine(answer).await;
-        let (said, question) = tokio::join!(PROBE.check_health(port, KeyHash::of("a key")), engine);
-        assert!(question.starts_with("GET /health HTTP/1."), "{question}");
-        said.map(|said| said.health)
+        let (report, request) = tokio::join!(PROBE.check_health(port, KeyHash::of("a key")), engine);
+        assert!(request.starts_with("GET /health HTTP/1."), "{request}");
+        report.map(|report| report.health)
     }
 
-    /// Whether the probe takes what gives `answer` for the engine that it looks for.
+    /// Runs an identity check against a server that sends `answer`.
     async fn identify_of(answer: &'static str) -> Result<(), ProbeError> {
         let key = EngineKey::generate().unwrap();
         let (port, engine) = engine(answer).await;
-        let (known, question) = tokio::join!(PROBE.identify(port, &key), engine);
-        assert!(question.starts_with("GET /execute/replay?task_id="), "{question}");
-        assert!(question.contains(&format!("\r\nx-engine-key: {}\r\n", key.expose())));
-        assert!(question.ends_with("\r\n\r\n"));
-        known
+        let (identified, request) = tokio::join!(PROBE.identify(port, &key), engine);
+        assert!(request.starts_with("GET /execute/replay?task_id="), "{request}");
+        assert!(request.contains(&format!("\r\nx-engine-key: {}\r\n", key.expose())));
+        assert!(request.ends_with("\r\n\r\n"));
+        identified
     }
 
     #[tokio::test]
@@ -279,27 +283,27 @@ mod tests {
 
     #[tokio::test]
     async fn anything_else_is_told_apart() {
-        for (answer, what) in [
-            ("", "no HTTP"),
+        for (answer, expected) in [
+            ("", "not an HTTP response"),
             ("SSH-2.0-OpenSSH\r\n\r\n", "SSH"),
             ("HTTP/1.1 503 Service Unavailable\r\n\r\n{}", "503"),
-            ("HTTP/1.1 200 OK\r\n\r\nhello", "another body"),
+            ("HTTP/1.1 200 OK\r\n\r\nhello", "an unexpected body"),
         ] {
-            let unwell = check_health_of(answer).await.unwrap_err().to_string();
-            assert!(unwell.contains(what), "{answer:?}: {unwell}");
+            let error = check_health_of(answer).await.unwrap_err().to_string();
+            assert!(error.contains(expected), "{answer:?}: {error}");
         }
-        let silent = PROBE.check_health(1, KeyHash::of("a key")).await.unwrap_err();
-        assert!(matches!(silent, ProbeError::Unreachable { port: 1, .. }));
+        let unreachable = PROBE.check_health(1, KeyHash::of("a key")).await.unwrap_err();
+        assert!(matches!(unreachable, ProbeError::Unreachable { port: 1, .. }));
     }
 
-    /// `text` as it goes over the wire.
+    /// Converts line breaks to those of HTTP.
     fn on_the_wire(text: &str) -> String {
         text.replace('\n', "\r\n")
     }
 
-    /// What version 0.1's engines say and are told.
+    /// The requests and responses of version 0.1.
     #[tokio::test]
-    async fn lesson_o19_an_engine_of_an_earlier_version_is_understood_and_understands() {
+    async fn regression_o19_an_engine_of_an_earlier_version_is_understood_and_understands() {
         let health = on_the_wire(include_str!("../../fixtures/0.1/health.http"));
         assert_eq!(check_health_of(health.leak()).await.unwrap().subsystems.database, "ok");
         let key = EngineKey::from_text("sk-svc-fixture".to_owned());
@@ -319,20 +323,21 @@ mod tests {
         ] {
             let (port, engine) = engine(on_the_wire(answer).leak()).await;
             let command: Value = serde_json::from_str(command).unwrap();
-            let (said, told) = tokio::join!(PROBE.rpc(port, &key, &command), engine);
-            assert!(said.unwrap().is_object());
+            let (result, received) = tokio::join!(PROBE.rpc(port, &key, &command), engine);
+            assert!(result.unwrap().is_object());
             let request = on_the_wire(include_str!("../../fixtures/0.1/rpc_request.http"));
             let (body, port) = (command.to_string(), port.to_string());
             let request = request
                 .replace("PORT", &port)
                 .replace("LENGTH", &body.len().to_string())
                 .replace("BODY", &body);
-            assert_eq!(told, request.trim_end());
+            assert_eq!(received, request.trim_end());
         }
     }
 
-    /// An engine that proves its key with `hash`, if it has one.
-    async fn examined(hash: Option<KeyHash>) -> (KeyProof, String, EngineKey) {
+    /// Checks the health of an engine that sends a proof for `hash`, or none. The hash of `its own` stands
+    /// for that of the engine's key. Returns the verdict, the request that the engine received, and the key.
+    async fn check_proof(hash: Option<KeyHash>) -> (KeyProof, String, EngineKey) {
         let key = EngineKey::generate().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -349,38 +354,38 @@ mod tests {
             stream.write_all(answer.as_bytes()).await.unwrap();
             request
         };
-        let (examined, request) = tokio::join!(PROBE.check_health(port, key.hash()), engine);
-        (examined.unwrap().proof, request, key)
+        let (report, request) = tokio::join!(PROBE.check_health(port, key.hash()), engine);
+        (report.unwrap().proof, request, key)
     }
 
     #[tokio::test]
     async fn an_engine_proves_its_key_and_is_not_sent_it() {
-        let (proof, request, key) = examined(Some(KeyHash::of("its own"))).await;
+        let (proof, request, key) = check_proof(Some(KeyHash::of("its own"))).await;
         assert_eq!(proof, KeyProof::Valid);
         assert!(!request.contains(key.expose()) && !request.contains(&key.hash().to_hex()), "{request}");
-        assert_eq!(examined(Some(KeyHash::of("another's"))).await.0, KeyProof::Invalid);
-        assert_eq!(examined(None).await.0, KeyProof::Absent);
+        assert_eq!(check_proof(Some(KeyHash::of("another's"))).await.0, KeyProof::Invalid);
+        assert_eq!(check_proof(None).await.0, KeyProof::Absent);
     }
 
     #[tokio::test]
     async fn only_the_engine_that_takes_the_key_is_the_one() {
-        let known =
+        let accepted =
             "HTTP/1.0 404 Not Found\r\n\r\n{\"error\": {\"code\": \"TASK_NOT_FOUND\", \"message\": \"\"}}";
-        assert_eq!(identify_of(known).await, Ok(()));
+        assert_eq!(identify_of(accepted).await, Ok(()));
         let refused = identify_of("HTTP/1.0 401 Unauthorized\r\n\r\n{}").await.unwrap_err();
         assert!(matches!(refused, ProbeError::KeyRefused { .. }), "{refused}");
-        for (answer, what) in [
+        for (answer, expected) in [
             ("HTTP/1.0 200 OK\r\n\r\n{}", "200"),
-            ("HTTP/1.0 404 Not Found\r\n\r\n<html>", "another body"),
+            ("HTTP/1.0 404 Not Found\r\n\r\n<html>", "an unexpected body"),
             (
                 "HTTP/1.0 404 Not Found\r\n\r\n{\"error\": {\"code\": \"NOT_FOUND\", \"message\": \"\"}}",
                 "NotFound",
             ),
-            ("", "no HTTP"),
+            ("", "not an HTTP response"),
         ] {
-            let stranger = identify_of(answer).await.unwrap_err();
-            assert!(matches!(stranger, ProbeError::WrongEngine { .. }), "{answer:?}: {stranger}");
-            assert!(stranger.to_string().contains(what), "{answer:?}: {stranger}");
+            let error = identify_of(answer).await.unwrap_err();
+            assert!(matches!(error, ProbeError::WrongEngine { .. }), "{answer:?}: {error}");
+            assert!(error.to_string().contains(expected), "{answer:?}: {error}");
         }
         let key = EngineKey::generate().unwrap();
         assert!(matches!(PROBE.identify(1, &key).await, Err(ProbeError::Unreachable { port: 1, .. })));

@@ -1,9 +1,9 @@
-//! Engines as processes of this machine: each is this very binary, started again as `roundhouse engine`.
+//! Runs engines as processes of this host: each is this binary, started as `roundhouse engine`.
 //!
-//! Engines outlive the orchestrator. Each carries its deployment and its id on its command line, by which a
-//! later orchestrator finds it again, even if the earlier one died between starting it and writing it down.
-//! From the moment a process is known it is held by a pidfd: what is watched and signalled is that process,
-//! never another one that got its number later.
+//! Engines outlive the orchestrator. The command line of each names its deployment and its engine, so that a
+//! later orchestrator finds it again, even if the earlier one died between starting and recording it. A known
+//! process is held by a pidfd, so that only that process is watched and signalled, never another one that
+//! received its pid later.
 
 mod identity;
 mod label;
@@ -41,23 +41,23 @@ use crate::config::VERSION;
 use crate::fault_injection::{self, Mutation};
 use crate::keyed_locks::KeyedLocks;
 
-/// How often the logs of running engines are looked at.
+/// How often the logs of running engines are checked and, if they are too large, rotated.
 const LOG_ROTATION_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Where the process backend finds and keeps things.
+/// The configuration of the process backend.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    /// The program that is an engine when called with `engine`.
+    /// The program whose subcommand `engine` runs an engine.
     pub(crate) program: PathBuf,
-    /// The label of this deployment's processes.
+    /// The deployment's id, with which its processes are labelled.
     pub(crate) deployment_id: String,
-    /// Holds one folder per engine.
+    /// The folder that contains one folder per engine.
     pub(crate) data_root: PathBuf,
-    /// The catalog that all engines read.
+    /// The folder of the catalog that all engines read.
     pub(crate) catalog: PathBuf,
 }
 
-/// Runs engines as processes.
+/// The [`EngineBackend`] that runs engines as processes.
 pub(crate) struct ProcessBackend {
     inner: Arc<Inner>,
 }
@@ -66,20 +66,21 @@ struct Inner {
     options: Options,
     folders: EngineFolders,
     clock: Arc<dyn Clock>,
-    /// What runs, as far as it is known. An engine has more than one only if an earlier orchestrator died in
-    /// mid-launch, or goes on launching without knowing that it was replaced.
+    /// The running processes known so far. An engine has more than one only if an earlier orchestrator died
+    /// during a launch, or keeps launching because it does not know that it was replaced.
     running: Mutex<HashMap<EngineId, Vec<Arc<WatchedProcess>>>>,
-    /// Launch, stop and removal of one engine go one after the other.
+    /// Serializes launch, stop and removal of one engine.
     locks: KeyedLocks<EngineId>,
-    /// Held while processes are looked for, and while one is launched: what is found was launched by others.
+    /// Held during a search, and while a process is spawned, so that a search finds only processes that
+    /// others spawned.
     search: tokio::sync::Mutex<LastSearch>,
-    /// How many searches have begun.
+    /// The number of searches started so far.
     searches: AtomicU64,
     exits: mpsc::UnboundedSender<InstanceExit>,
     listener: Mutex<Option<mpsc::UnboundedReceiver<InstanceExit>>>,
 }
 
-/// The last search that succeeded, by its number; 0 before the first.
+/// The number of the last search that succeeded; 0 before the first.
 #[derive(Default)]
 struct LastSearch(u64);
 
@@ -112,7 +113,7 @@ impl Inner {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The processes of the target's engine.
+    /// Searches, and returns the processes of the target's engine.
     async fn fenced_processes(
         self: &Arc<Self>,
         target: Target,
@@ -122,12 +123,12 @@ impl Inner {
         Ok(target.fence(found.into_iter().map(|process| (process.generation(), process))))
     }
 
-    /// Watches `process` until it ends, and then says so.
+    /// Watches `process` until it exits, and then reports its exit.
     fn watch(self: &Arc<Self>, engine_id: EngineId, process: Arc<WatchedProcess>) {
         self.running().entry(engine_id).or_default().push(Arc::clone(&process));
         let inner = Arc::clone(self);
         tokio::spawn(async move {
-            let how = process.wait().await;
+            let reason = process.wait().await;
             {
                 let mut running = inner.running();
                 if let Some(processes) = running.get_mut(&engine_id) {
@@ -137,20 +138,21 @@ impl Inner {
                     }
                 }
             }
-            // Nobody listens only while the orchestrator ends.
-            let _ = inner.exits.send(InstanceExit { engine_id, instance: process.instance(), reason: how });
+            // The receiver is gone only while the orchestrator shuts down.
+            let _ = inner.exits.send(InstanceExit { engine_id, instance: process.instance(), reason });
         });
     }
 
-    /// Finds what other orchestrators launched: an earlier one, or one that has been replaced without knowing it. Each
-    /// action begins with this, so that none acts without knowing of all the engine's processes.
+    /// Finds processes that other orchestrators launched: an earlier one, or one that does not know that it
+    /// was replaced. Every action on an engine begins with a search, so that it knows all of the engine's
+    /// processes.
     ///
-    /// Those that wait while one looks share the next look: it reads all processes of the machine, and hundreds of
-    /// launches at once would do little else.
+    /// Callers that wait while a search runs share the next one: a search reads all processes of the host,
+    /// and hundreds of simultaneous launches would do little else.
     async fn search(self: &Arc<Self>) -> Result<(), BackendError> {
-        let begun_before = self.searches.load(Ordering::SeqCst);
-        let mut searched = self.search.lock().await;
-        if searched.0 > begun_before {
+        let started_before = self.searches.load(Ordering::SeqCst);
+        let mut last_search = self.search.lock().await;
+        if last_search.0 > started_before {
             return Ok(());
         }
         let number = self.searches.fetch_add(1, Ordering::SeqCst) + 1;
@@ -159,25 +161,25 @@ impl Inner {
         let found = run_blocking(move || label::find_processes(&deployment_id, &known)).await?;
         self.watch_all(found)
             .map_err(|error| failed_with("a running engine could not be watched", &error))?;
-        *searched = LastSearch(number);
+        *last_search = LastSearch(number);
         Ok(())
     }
 
-    /// Watches all that were found, or none: whoever tries again finds them all again.
+    /// Watches all processes that were found, or none, so that a repeated search finds all of them again.
     fn watch_all(self: &Arc<Self>, found: Vec<FoundProcess>) -> std::io::Result<()> {
-        let mut held = Vec::new();
+        let mut adopted = Vec::new();
         for FoundProcess { engine_id, generation, identity } in found {
-            held.extend(
+            adopted.extend(
                 WatchedProcess::adopt(identity, generation)?.map(|process| (engine_id, Arc::new(process))),
             );
         }
-        for (engine_id, process) in held {
+        for (engine_id, process) in adopted {
             self.watch(engine_id, process);
         }
         Ok(())
     }
 
-    /// Sends `signal` to processes and waits until they are gone; those that are not after `grace` are killed.
+    /// Sends `signal` to the processes and waits until they have exited. Kills those that still run after `grace`.
     async fn terminate(
         &self,
         processes: &[Arc<WatchedProcess>],
@@ -189,12 +191,12 @@ impl Inner {
                 .signal(signal)
                 .map_err(|error| failed_with("an engine could not be signalled", &error))?;
         }
-        let gone = || async {
+        let all_exited = || async {
             processes.iter().map(|process| process.exited()).collect::<FuturesUnordered<_>>().count().await
         };
         tokio::select! {
             biased;
-            _ = gone() => return Ok(()),
+            _ = all_exited() => return Ok(()),
             () = self.clock.sleep(grace) => {}
         }
         if fault_injection::active(Mutation::ForgiveTerm) && signal == Signal::TERM {
@@ -205,17 +207,17 @@ impl Inner {
                 .signal(Signal::KILL)
                 .map_err(|error| failed_with("an engine could not be killed", &error))?;
         }
-        gone().await;
+        all_exited().await;
         Ok(())
     }
 
-    /// Does `work` in the folder of an engine that does not run.
+    /// Runs `work` on the folder of the target's engine. Fails if the engine runs.
     async fn while_stopped<T: Send + 'static>(
         self: &Arc<Self>,
         target: Target,
         work: impl FnOnce(&EngineFolder) -> std::io::Result<T> + Send + 'static,
     ) -> Result<T, BackendError> {
-        let turn = self.locks.lock(target.engine_id).await;
+        let engine_lock = self.locks.lock(target.engine_id).await;
         let found = self.fenced_processes(target).await?;
         found.reject_superseded()?;
         if !found.own.is_empty() {
@@ -223,9 +225,9 @@ impl Inner {
         }
         let folder = self.folders.folder(target.engine_id);
         run_blocking(move || {
-            let done = work(&folder);
-            drop(turn);
-            done
+            let result = work(&folder);
+            drop(engine_lock);
+            result
         })
         .await
     }
@@ -236,8 +238,9 @@ impl Inner {
         found.reject_superseded()
     }
 
-    /// Launches the engine as a process. Whoever else launches it at the same time looks for other processes as well,
-    /// afterwards: the later of the two looks sees both, and only the process of the later change stays.
+    /// Launches the engine as a process, and then searches for others. If another orchestrator launches the
+    /// engine at the same time, the later of the two searches finds both processes, and only that of the
+    /// later generation survives.
     async fn launch(self: &Arc<Self>, launch: &LaunchSpec) -> Result<Instance, BackendError> {
         let target = launch.target();
         let folder = self.folders.folder(launch.engine_id);
@@ -260,9 +263,9 @@ impl Inner {
         };
         let found = self.fenced_processes(target).await?;
         let superseded = found.reject_superseded();
-        let mut ended = found.own;
-        ended.retain(|other| superseded.is_err() || !Arc::ptr_eq(other, &process));
-        self.terminate(&ended, Signal::KILL, Duration::ZERO).await?;
+        let mut obsolete = found.own;
+        obsolete.retain(|other| superseded.is_err() || !Arc::ptr_eq(other, &process));
+        self.terminate(&obsolete, Signal::KILL, Duration::ZERO).await?;
         superseded.map(|()| process.instance())
     }
 }
@@ -293,23 +296,23 @@ impl EngineBackend for ProcessBackend {
         Box::pin(async move {
             check_own_image(&launch.image)?;
             let inner = &self.inner;
-            let turn = inner.locks.lock(launch.engine_id).await;
+            let engine_lock = inner.locks.lock(launch.engine_id).await;
             inner.kill(launch.target()).await?;
             let inner = Arc::clone(inner);
-            // On its own from here: a caller that gives up leaves no process that nobody knows of, and whoever
-            // comes next for this engine waits until this is through.
-            let launched = tokio::spawn(async move {
+            // The launch runs in a task of its own: if the caller gives up, no unknown process is left
+            // behind, and the next call for this engine waits until the launch has finished.
+            let launch_task = tokio::spawn(async move {
                 let launched = inner.launch(&launch).await;
-                drop(turn);
+                drop(engine_lock);
                 launched
             });
-            launched.await.unwrap_or_else(|error| Err(failed_with("the launch broke off", &error)))
+            launch_task.await.unwrap_or_else(|error| Err(failed_with("the launch was aborted", &error)))
         })
     }
 
     fn stop(&self, target: Target, grace: Duration) -> BackendFuture<'_, ()> {
         Box::pin(async move {
-            let _product_lock = self.inner.locks.lock(target.engine_id).await;
+            let _engine_lock = self.inner.locks.lock(target.engine_id).await;
             let found = self.inner.fenced_processes(target).await?;
             self.inner.terminate(&found.own, Signal::TERM, grace).await?;
             found.reject_superseded()
@@ -318,24 +321,25 @@ impl EngineBackend for ProcessBackend {
 
     fn kill(&self, target: Target) -> BackendFuture<'_, ()> {
         Box::pin(async move {
-            let _product_lock = self.inner.locks.lock(target.engine_id).await;
+            let _engine_lock = self.inner.locks.lock(target.engine_id).await;
             self.inner.kill(target).await
         })
     }
 
-    /// The log is in its folder: of a process that has ended nothing else is left.
+    /// Only kills: nothing remains of a process that has exited except its data and its log, which is in its
+    /// folder.
     fn remove_instance(&self, target: Target) -> BackendFuture<'_, ()> {
         self.kill(target)
     }
 
     fn remove_with_data(&self, target: Target) -> BackendFuture<'_, ()> {
         Box::pin(async move {
-            let turn = self.inner.locks.lock(target.engine_id).await;
+            let engine_lock = self.inner.locks.lock(target.engine_id).await;
             self.inner.kill(target).await?;
             let folder = self.inner.folders.folder(target.engine_id);
             run_blocking(move || {
                 let removed = folder.remove();
-                drop(turn);
+                drop(engine_lock);
                 removed
             })
             .await
@@ -355,20 +359,20 @@ impl EngineBackend for ProcessBackend {
             self.inner.search().await?;
             let running = self.inner.running();
             let listed = running.iter().flat_map(|(engine_id, processes)| {
-                let listed = |process: &Arc<WatchedProcess>| EngineListing {
+                let to_listing = |process: &Arc<WatchedProcess>| EngineListing {
                     engine_id: *engine_id,
                     instance: process.instance(),
                     generation: process.generation(),
                     running: true,
                 };
-                processes.iter().map(listed)
+                processes.iter().map(to_listing)
             });
             Ok(listed.collect())
         })
     }
 
     fn exits(&self) -> BoxStream<'static, InstanceExit> {
-        // Whoever listens keeps the engines: from now on, and for as long as the backend lives.
+        // The caller is the active orchestrator, so it rotates logs from now on, until the backend is dropped.
         tokio::spawn(rotate_logs(Arc::downgrade(&self.inner)));
         let listener = self.inner.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
         let exits = futures::stream::unfold(listener, |listener| async move {
@@ -396,13 +400,13 @@ impl EngineBackend for ProcessBackend {
         Box::pin(run_blocking(move || folder.log_tail(lines)))
     }
 
-    /// None are applied yet.
+    /// Returns `None`: this backend applies no limits.
     fn resource_limits(&self, _: EngineId) -> BackendFuture<'_, Option<ResourceLimits>> {
         Box::pin(std::future::ready(Ok(None)))
     }
 }
 
-/// Keeps the logs of running engines from filling the disk.
+/// Rotates the logs of running engines periodically, so that they do not fill the disk.
 async fn rotate_logs(inner: Weak<Inner>) {
     loop {
         let Some(clock) = inner.upgrade().map(|inner| Arc::clone(&inner.clock)) else { return };
@@ -411,16 +415,16 @@ async fn rotate_logs(inner: Weak<Inner>) {
         let running: Vec<_> = inner.running().keys().copied().collect();
         for engine_id in running {
             let folder = inner.folders.folder(engine_id);
-            // One after the other: where the disk hangs, one thread does.
+            // One after the other: if the disk hangs, it blocks one thread, not one per engine.
             if let Err(error) = run_blocking(move || folder.rotate_log(MAX_LOG_BYTES)).await {
-                tracing::warn!(%engine_id, %error, "An engine's log could not be shortened.");
+                tracing::warn!(%engine_id, %error, "An engine's log could not be rotated.");
             }
         }
     }
 }
 
-/// The only image is this binary itself.
+/// Fails unless `image` is this binary's own version, the only one that this backend can run.
 fn check_own_image(image: &EngineImage) -> Result<(), BackendError> {
-    let own = image.as_str() == format!("svc-engine:{VERSION}");
-    if own { Ok(()) } else { Err(BackendError::NoImage(image.clone())) }
+    let is_own = image.as_str() == format!("svc-engine:{VERSION}");
+    if is_own { Ok(()) } else { Err(BackendError::NoImage(image.clone())) }
 }

@@ -1,9 +1,10 @@
-//! Removes a folder with all that is in it, whatever an engine's programs have made of it.
+//! Removes a folder and its contents, whatever an engine's programs have put into it.
 //!
-//! The standard library's removal ends at the first directory that may not be written to, which an ordinary user's
-//! programs make all the time (Go's module cache is one), and it needs a descriptor and a stack frame per level. This one
-//! gives each directory back its owner's permissions first, follows no link, and takes the same memory for any depth:
-//! subdirectories are moved up to the folder itself before they are emptied.
+//! `std::fs::remove_dir_all` fails at the first directory without write permission, which ordinary programs
+//! create all the time (Go's module cache, for example), and it needs a descriptor and a stack frame per
+//! level. This implementation first restores the owner's permissions on each directory, follows no link, and
+//! uses the same memory at any depth: it moves subdirectories up into the folder itself before it empties
+//! them.
 
 use std::ffi::{CStr, CString};
 use std::fs;
@@ -14,17 +15,17 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
 
-/// So many entries of a directory are in memory at once.
+/// How many entries of a directory are held in memory at a time.
 const BATCH_SIZE: usize = 1_024;
 
-/// Removes the directory at `path`. Blocks. Fails with the path of what cannot be removed; what was removed until then
-/// is gone, and a later call goes on.
+/// Removes the directory at `path`. Blocks. The error names the entry that cannot be removed; a later call
+/// continues where this one failed.
 pub(super) fn remove_all(path: &Path) -> io::Result<()> {
-    // From the folder on: its product may know it, and not where the folder is.
+    // Errors show paths relative to the folder's parent: they reach products, which must not learn where it is.
     let shown = Path::new(path.file_name().unwrap_or(path.as_os_str()));
     let root = open_dir(CWD, path).map_err(|error| with_path(shown, error))?;
     let mut moved = 0_u64;
-    // What an earlier, interrupted removal has moved up is emptied like any other.
+    // Directories that an earlier, interrupted removal moved up are emptied like any other.
     loop {
         let batch = read_batch(&root).map_err(|error| with_path(shown, error))?;
         if batch.is_empty() {
@@ -44,7 +45,7 @@ pub(super) fn remove_all(path: &Path) -> io::Result<()> {
     fs::remove_dir(path).map_err(|error| with_path(shown, error))
 }
 
-/// Empties the directory `name` of `root`: its files are removed, its subdirectories moved into `root`.
+/// Empties the directory `name` of `root`: removes its files and moves its subdirectories into `root`.
 fn empty_directory(root: BorrowedFd<'_>, name: &CStr, moved: &mut u64) -> io::Result<()> {
     let dir = open_dir(root, name)?;
     loop {
@@ -57,13 +58,13 @@ fn empty_directory(root: BorrowedFd<'_>, name: &CStr, moved: &mut u64) -> io::Re
                 ignore_not_found(unlinkat(&dir, &*name, AtFlags::empty()).map_err(io::Error::from))?;
                 continue;
             }
-            // To be moved it has to be writable, for its `..` changes.
+            // Moving a directory requires write permission on it, because its `..` entry changes.
             ignore_not_found(open_dir(dir.as_fd(), &*name).map(drop))?;
             loop {
                 let unique = CString::new(format!(".removed-{moved}"))?;
                 *moved += 1;
                 match renameat(&dir, &*name, root, &*unique) {
-                    // Left behind by an earlier removal.
+                    // The name is in use: an earlier removal left it behind.
                     Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => {}
                     renamed => break ignore_not_found(renamed.map_err(io::Error::from))?,
                 }
@@ -72,24 +73,24 @@ fn empty_directory(root: BorrowedFd<'_>, name: &CStr, moved: &mut u64) -> io::Re
     }
 }
 
-/// Opens the directory `name`, and gives its owner all permissions on it. A link is not followed.
+/// Opens the directory `name` and gives its owner all permissions on it. Links are not followed.
 fn open_dir(parent: BorrowedFd<'_>, name: impl rustix::path::Arg + Copy) -> io::Result<OwnedFd> {
     let directory = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // Without any permission on it, it can still be named; through the descriptor it is this directory and no other.
+    // `O_PATH` needs no permission on the directory, and its descriptor cannot come to name another directory.
     let handle = openat(parent, name, OFlags::PATH | directory, Mode::empty())?;
     let stat = rustix::fs::fstat(&handle)?;
     let mode = Mode::from_raw_mode(stat.st_mode);
     if !mode.contains(Mode::RWXU) {
-        let through = format!("/proc/self/fd/{}", handle.as_raw_fd());
-        rustix::fs::chmod(&*through, mode | Mode::RWXU)?;
+        let proc_path = format!("/proc/self/fd/{}", handle.as_raw_fd());
+        rustix::fs::chmod(&*proc_path, mode | Mode::RWXU)?;
     }
     Ok(openat(&handle, c".", OFlags::RDONLY | directory, Mode::empty())?)
 }
 
-/// Some of what is in a directory, each with whether it is one itself; nothing once it is empty.
+/// Returns up to [`BATCH_SIZE`] entries of a directory, each with whether it is a directory; empty if it has none.
 fn read_batch(dir: &OwnedFd) -> io::Result<Vec<(CString, bool)>> {
     let mut entries = Vec::new();
-    // From its beginning: it has changed since it was last read.
+    // The directory has changed since it was last read.
     let mut reader = Dir::read_from(dir)?;
     reader.rewind();
     for entry in reader {
@@ -112,11 +113,11 @@ fn read_batch(dir: &OwnedFd) -> io::Result<Vec<(CString, bool)>> {
     Ok(entries)
 }
 
-/// What is gone already is as it was wanted; only that the folder itself is missing is for the caller to know.
-fn ignore_not_found(done: io::Result<()>) -> io::Result<()> {
-    match done {
+/// Treats a missing entry as removed. Only the absence of the folder itself is reported to the caller.
+fn ignore_not_found(result: io::Result<()>) -> io::Result<()> {
+    match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        done => done,
+        result => result,
     }
 }
 
@@ -140,8 +141,8 @@ mod tests {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    /// Runs as root as well, whom permissions do not bind: the story of an ordinary user's deployment is beside the
-    /// binary.
+    /// Also passes as root, whom permissions do not bind. The binary's end-to-end tests cover an ordinary
+    /// user's deployment.
     #[test]
     fn directories_without_permissions_are_no_obstacle_and_links_are_not_followed() {
         let folder = tempfile::tempdir().unwrap();
@@ -171,7 +172,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("engine");
         fs::create_dir(&root).unwrap();
-        // Deeper than there are descriptors, and than a path may be long.
+        // Deeper than the limit on descriptors, and than the longest possible path.
         let mut dir = open_dir(CWD, &*root).unwrap();
         for _ in 0..5_000 {
             mkdirat(&dir, c"d", Mode::RWXU).unwrap();

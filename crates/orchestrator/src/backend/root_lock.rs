@@ -1,9 +1,9 @@
-//! The lock on the root of the engines' data: of two orchestrators that mean the same data by different registries, the
-//! second one refuses.
+//! The lock on the root of the engines' data: of two orchestrators with different registries, only one may use it.
 //!
-//! Such is a registry that was copied to another database, for a trial on the same host say. It has the deployment's id,
-//! so its orchestrator would adopt, put to sleep and end the engines of the first one. Orchestrators of one registry are
-//! kept apart by the registry itself: one that is frozen keeps the root's lock, and its successor works all the same.
+//! A registry may have been copied to another database, for example for a trial on the same host. The copy
+//! has the same deployment id, so its orchestrator would adopt, put to sleep and kill the engines of the
+//! original. Orchestrators of the same registry are excluded by the registry's leader lock instead: a frozen
+//! orchestrator keeps the root's lock, and its successor proceeds without it.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -15,19 +15,19 @@ use rustix::io::Errno;
 
 use crate::fault_injection::{self, Mutation};
 
-/// Which registry's orchestrator took the lock last: an extended attribute of the root, which holds nothing but engines'
-/// folders.
+/// The extended attribute of the root that names the registry whose orchestrator acquired the lock last. It
+/// is an attribute because the root contains nothing but engines' folders.
 const HOLDER_ATTRIBUTE: &str = "user.roundhouse.registry";
 
-/// Longer than the name of any registry.
+/// The longest registry name that is read; every registry's name is shorter.
 const MAX_NAME_BYTES: usize = 256;
 
-/// The lock of one orchestrator.
+/// One orchestrator's lock on the root.
 #[derive(Debug)]
 pub(super) struct RootLock {
-    /// What no two registries share.
+    /// The unique name of the orchestrator's registry.
     registry: String,
-    /// The root while it is locked.
+    /// The open root while it is locked.
     locked_root: Option<File>,
 }
 
@@ -36,13 +36,14 @@ impl RootLock {
         Self { registry, locked_root: None }
     }
 
-    /// Takes the lock on `root`. Returns the other registry if that of another one is at work there. Blocks.
+    /// Acquires the lock on `root`. Returns the name of another registry if its orchestrator holds the lock.
+    /// Blocks.
     pub(super) fn acquire(&mut self, root: &Path) -> io::Result<Option<String>> {
-        let there = fs::metadata(root)?;
+        let current = fs::metadata(root)?;
         if let Some(held) = &self.locked_root {
             let held = held.metadata()?;
             // Another disk may have been mounted since.
-            if (held.dev(), held.ino()) == (there.dev(), there.ino()) {
+            if (held.dev(), held.ino()) == (current.dev(), current.ino()) {
                 return Ok(None);
             }
             self.locked_root = None;
@@ -51,7 +52,7 @@ impl RootLock {
         match folder.try_lock() {
             Ok(()) => {
                 match setxattr(root, HOLDER_ATTRIBUTE, self.registry.as_bytes(), XattrFlags::empty()) {
-                    // Without the name nobody is refused: a lock alone does not tell two registries from one.
+                    // Without the attribute nobody is refused: the lock alone does not show whose registry it is.
                     Ok(()) | Err(Errno::NOTSUP | Errno::PERM | Errno::NOSPC) => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -66,7 +67,7 @@ impl RootLock {
     }
 }
 
-/// Whose orchestrator took the lock last, as far as that is known.
+/// Returns the registry whose orchestrator acquired the lock last; `None` if that is not recorded.
 fn read_holder(root: &Path) -> io::Result<Option<String>> {
     let mut name = [0; MAX_NAME_BYTES];
     match getxattr(root, HOLDER_ATTRIBUTE, &mut name[..]) {
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lesson_o27_a_second_registry_is_refused_for_as_long_as_the_first_is_at_work() {
+    fn regression_o27_a_second_registry_is_refused_for_as_long_as_the_first_is_at_work() {
         let root = tempfile::tempdir().unwrap();
         let mut first = RootLock::new("first".to_owned());
         let mut copy = RootLock::new("copy".to_owned());
@@ -89,7 +90,7 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(first.acquire(root.path()).unwrap(), None);
             assert_eq!(copy.acquire(root.path()).unwrap().as_deref(), Some("first"));
-            // One of the same registry, which has taken it over from a frozen one.
+            // An orchestrator of the same registry, which has replaced a frozen one.
             assert_eq!(successor.acquire(root.path()).unwrap(), None);
         }
         drop(first);

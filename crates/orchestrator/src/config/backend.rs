@@ -17,7 +17,7 @@ pub enum BackendKind {
     Process,
     /// Each engine is a container of a Docker daemon on this machine.
     Docker {
-        /// Where the daemon listens.
+        /// The path of the daemon's Unix socket.
         socket: PathBuf,
     },
 }
@@ -50,7 +50,7 @@ impl BackendKind {
         }
     }
 
-    /// Reads `ORCH_ENGINE_IMAGE`. The process backend can run no engine but this binary.
+    /// Reads `ORCH_ENGINE_IMAGE`. The process backend can run only this binary.
     pub(super) fn read_image(&self, reader: &mut EnvReader<'_>) -> Option<EngineImage> {
         const IMAGE_VARIABLE: &str = "ORCH_ENGINE_IMAGE";
         match self {
@@ -59,10 +59,10 @@ impl BackendKind {
                 reader.required(IMAGE_VARIABLE, &must_be, |text| text.parse().ok())
             }
             Self::Process => {
-                let own = format!("svc-engine:{VERSION}");
-                let must_be = format!("the image of this binary, {own}");
+                let own_image = format!("svc-engine:{VERSION}");
+                let must_be = format!("the image of this binary, {own_image}");
                 reader.required(IMAGE_VARIABLE, &must_be, |text| {
-                    text.parse().ok().filter(|image: &EngineImage| image.as_str() == own)
+                    text.parse().ok().filter(|image: &EngineImage| image.as_str() == own_image)
                 })
             }
         }

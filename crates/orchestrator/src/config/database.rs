@@ -27,8 +27,8 @@ impl DatabaseUrl {
         }
         let path = text.strip_prefix("sqlite:")?;
         let path = path.strip_prefix("//").unwrap_or(path);
-        let plain = !path.is_empty() && !path.starts_with(':') && !path.contains(['?', '\0']);
-        plain.then(|| Self::Sqlite(PathBuf::from(path)))
+        let is_file_path = !path.is_empty() && !path.starts_with(':') && !path.contains(['?', '\0']);
+        is_file_path.then(|| Self::Sqlite(PathBuf::from(path)))
     }
 
     /// Reads `ORCH_DATABASE_URL`.
@@ -86,15 +86,15 @@ impl PostgresUrl {
             return None;
         }
         let options = PgConnectOptions::from_str(text).ok()?;
-        let place = match options.get_socket() {
+        let server = match options.get_socket() {
             Some(folder) => folder.display().to_string(),
             None => format!("{}:{}", options.get_host(), options.get_port()),
         };
         let user = options.get_username();
-        // A server's default database for a user is the one named like the user.
+        // The default database of a user has the user's name.
         let database = options.get_database().unwrap_or(user);
-        let shown = format!("postgres://{user}@{place}/{database}");
-        Some(Self { text: Arc::new(SecretString::from(text)), redacted: shown })
+        let redacted = format!("postgres://{user}@{server}/{database}");
+        Some(Self { text: Arc::new(SecretString::from(text)), redacted })
     }
 
     /// The complete URL, including the password.

@@ -47,13 +47,13 @@ impl Fleet {
     ) -> Result<AuditFeed, FleetError> {
         let product_id = product.product_id;
         // Subscribed before the end of the log is read, so that no later commit is missed.
-        let news = self.registry.subscribe(product_id);
+        let commits = self.registry.subscribe(product_id);
         let end = self.registry.last_audit_id(product_id).await?;
         let after = after.unwrap_or(end);
         if after > end {
             return Err(FleetError::BeyondAuditLog { after, end });
         }
-        Ok(AuditFeed { fleet: Arc::clone(self), product_id, after, commits: news })
+        Ok(AuditFeed { fleet: Arc::clone(self), product_id, after, commits })
     }
 }
 

@@ -38,12 +38,12 @@ impl AuthFailureLog {
     /// Logs that the key in `header` was refused. The line is logged in the request's span, which names the
     /// client's address.
     pub(super) fn log(&self, header: &'static str, client: Option<IpAddr>, now: Duration) {
-        let lines = self.period.lock().unwrap_or_else(PoisonError::into_inner).record(client, now);
-        if lines.suppressed > 0 {
-            let unlogged = lines.suppressed;
-            tracing::warn!(parent: None, unlogged, "More keys were refused before, of the same addresses or of many.");
+        let decision = self.period.lock().unwrap_or_else(PoisonError::into_inner).record(client, now);
+        if decision.suppressed > 0 {
+            let suppressed = decision.suppressed;
+            tracing::warn!(parent: None, suppressed, "More keys were refused in the previous period.");
         }
-        if lines.log_this {
+        if decision.log_this {
             tracing::warn!(header, "A key was refused.");
         }
     }
@@ -51,14 +51,14 @@ impl AuthFailureLog {
 
 impl Period {
     fn record(&mut self, client: Option<IpAddr>, now: Duration) -> LogDecision {
-        let mut before = 0;
-        if self.started_at.is_none_or(|began| now.saturating_sub(began) >= LOG_PERIOD) {
-            before = self.suppressed;
+        let mut suppressed = 0;
+        if self.started_at.is_none_or(|start| now.saturating_sub(start) >= LOG_PERIOD) {
+            suppressed = self.suppressed;
             *self = Self { started_at: Some(now), ..Self::default() };
         }
-        let itself = self.addresses.len() < MAX_LOGGED_ADDRESSES && self.addresses.insert(client);
-        self.suppressed += u64::from(!itself);
-        LogDecision { log_this: itself, suppressed: before }
+        let log_this = self.addresses.len() < MAX_LOGGED_ADDRESSES && self.addresses.insert(client);
+        self.suppressed += u64::from(!log_this);
+        LogDecision { log_this, suppressed }
     }
 }
 

@@ -105,10 +105,10 @@ impl BootFailure {
             BootFailureCause::TimedOut(last) => last.clone(),
             BootFailureCause::NoFreePort => FleetError::PortExhaustion.to_string(),
             BootFailureCause::Registry(error) => error.to_string(),
-            BootFailureCause::Exited(how) => {
-                let how = how.as_deref().unwrap_or("how is not known");
+            BootFailureCause::Exited(reason) => {
+                let reason = reason.as_deref().unwrap_or("exit status unknown");
                 let last = self.log.last().map(|line| format!("; its last log line: {line}"));
-                format!("the engine ended while it booted ({how}){}", last.unwrap_or_default())
+                format!("the engine exited while booting ({reason}){}", last.unwrap_or_default())
             }
         }
     }
@@ -127,19 +127,19 @@ impl BootFailure {
 }
 
 impl Fleet {
-    /// Launches the engine of `row`, whose port is leased, and waits until it meets `wants`. If the port turns out
-    /// to be taken, `row` gets another one.
+    /// Launches the engine of `row`, whose port is leased, and waits until it meets `readiness`. If the port
+    /// turns out to be taken, `row` gets another one.
     pub(super) async fn boot(
         self: &Arc<Self>,
         row: &mut EngineRow,
-        wants: Readiness,
+        readiness: Readiness,
     ) -> Result<Booted, BootFailure> {
-        match self.launch_and_wait(row, wants).await {
+        match self.launch_and_wait(row, readiness).await {
             Ok(booted) => Ok(booted),
-            Err(why) => {
+            Err(cause) => {
                 // Best effort: a backend that fails here too has already reported its failure.
                 let log = self.backend.log_tail(row.engine_id, FAILURE_LOG_LINES).await.unwrap_or_default();
-                Err(BootFailure { cause: why, log })
+                Err(BootFailure { cause, log })
             }
         }
     }
@@ -147,22 +147,26 @@ impl Fleet {
     async fn launch_and_wait(
         self: &Arc<Self>,
         row: &mut EngineRow,
-        wants: Readiness,
+        readiness: Readiness,
     ) -> Result<Booted, BootFailureCause> {
-        let begun = self.clock.monotonic();
+        let started = self.clock.monotonic();
         // Subscribed before the launch: an engine may exit before its launch has returned.
         let exits = self.exits.subscribe();
         let key = self.engine_key(row).map_err(BootFailureCause::Keys)?;
         let instance = self.launch(row).await?;
         let port = row.port.unwrap_or_default();
-        let mut last = "it has not been asked yet".to_owned();
+        let mut last_error = "its health was not checked yet".to_owned();
         tokio::select! {
             biased;
-            how = wait_for_exit(exits, row.engine_id, &instance) => return Err(BootFailureCause::Exited(how)),
-            () = self.wait_until_ready(port, &key, wants, &mut last) => {}
-            () = self.clock.sleep(self.settings.boot_timeout) => return Err(BootFailureCause::TimedOut(last)),
+            reason = wait_for_exit(exits, row.engine_id, &instance) => {
+                return Err(BootFailureCause::Exited(reason));
+            }
+            () = self.wait_until_ready(port, &key, readiness, &mut last_error) => {}
+            () = self.clock.sleep(self.settings.boot_timeout) => {
+                return Err(BootFailureCause::TimedOut(last_error));
+            }
         }
-        let took = self.clock.monotonic().saturating_sub(begun);
+        let took = self.clock.monotonic().saturating_sub(started);
         let took_ms = i64::try_from(took.as_millis()).unwrap_or(i64::MAX);
         Ok(Booted { instance, health_at: self.now(), took_ms })
     }
@@ -183,7 +187,7 @@ impl Fleet {
             };
             match self.backend.launch(launch).await {
                 Err(BackendError::PortTaken(port)) => {
-                    tracing::info!(engine.id = %row.engine_id, port, "A port is taken; another one is tried.");
+                    tracing::info!(engine_id = %row.engine_id, port, "A port is in use; trying another one.");
                 }
                 launched => return launched.map_err(BootFailureCause::Backend),
             }
@@ -221,34 +225,40 @@ impl Fleet {
         Ok(env)
     }
 
-    /// Polls until the engine that holds `key` meets `wants`. `last` holds what was wrong in the last poll.
-    async fn wait_until_ready(&self, port: u16, key: &EngineKey, wants: Readiness, last: &mut String) {
-        let begun = self.clock.monotonic();
+    /// Polls until the engine that holds `key` meets `readiness`. `last_error` holds the error of the last poll.
+    async fn wait_until_ready(
+        &self,
+        port: u16,
+        key: &EngineKey,
+        readiness: Readiness,
+        last_error: &mut String,
+    ) {
+        let started = self.clock.monotonic();
         loop {
-            let well = tokio::select! {
-                well = self.check_readiness(port, key, wants) => well,
+            let result = tokio::select! {
+                result = self.check_readiness(port, key, readiness) => result,
                 () = self.clock.sleep(HEALTH_TIMEOUT) => {
-                    Err(format!("it said nothing within {} s", HEALTH_TIMEOUT.as_secs()))
+                    Err(format!("it did not answer within {} s", HEALTH_TIMEOUT.as_secs()))
                 }
             };
-            match well {
+            match result {
                 Ok(()) => return,
-                Err(unwell) => *last = unwell,
+                Err(error) => *last_error = error,
             }
             // An eighth of the time so far: a quick boot is noticed at once, and a slow one is not polled too
             // often.
-            let waited = self.clock.monotonic().saturating_sub(begun);
+            let waited = self.clock.monotonic().saturating_sub(started);
             self.clock.sleep((waited / 8).clamp(POLL_INTERVAL_RANGE.0, POLL_INTERVAL_RANGE.1)).await;
         }
     }
 
-    /// Polls once. Fails with what is wrong if the answer does not meet `wants` or is not from the engine that
+    /// Polls once. Fails with a message if the answer does not meet `readiness` or is not from the engine that
     /// holds `key`.
-    async fn check_readiness(&self, port: u16, key: &EngineKey, wants: Readiness) -> Result<(), String> {
-        let said = |unwell: ProbeError| unwell.to_string();
-        let examined = self.probe.check_health(port, key.hash()).await.map_err(said)?;
-        check_health(&examined.health, wants)?;
-        self.verify_launched_identity(port, key, examined.proof).await.map_err(said)
+    async fn check_readiness(&self, port: u16, key: &EngineKey, readiness: Readiness) -> Result<(), String> {
+        let describe = |error: ProbeError| error.to_string();
+        let response = self.probe.check_health(port, key.hash()).await.map_err(describe)?;
+        check_health(&response.health, readiness)?;
+        self.verify_launched_identity(port, key, response.proof).await.map_err(describe)
     }
 }
 
@@ -268,28 +278,28 @@ async fn wait_for_exit(
     }
 }
 
-/// Checks `health` against `wants`; fails with the unhealthy subsystem and the reason.
-pub(super) fn check_health(health: &EngineHealth, wants: Readiness) -> Result<(), String> {
+/// Checks `health` against `readiness`; fails with the unhealthy subsystem and the reason.
+pub(super) fn check_health(health: &EngineHealth, readiness: Readiness) -> Result<(), String> {
     let subsystems = &health.subsystems;
     let all = [
         ("database", &subsystems.database),
         ("llm_provider", &subsystems.llm_provider),
         ("asset_directory", &subsystems.asset_directory),
     ];
-    let needed = match wants {
+    let required = match readiness {
         Readiness::AllSubsystems => all.as_slice(),
         Readiness::BrainOnly => all.get(..1).unwrap_or_default(),
     };
-    let unwell: Vec<_> = needed.iter().filter(|(_, state)| *state != HEALTHY).collect();
-    if unwell.is_empty() {
-        return match wants {
+    let unhealthy: Vec<_> = required.iter().filter(|(_, state)| *state != HEALTHY).collect();
+    if unhealthy.is_empty() {
+        return match readiness {
             Readiness::AllSubsystems if health.status != HEALTHY => {
                 Err(format!("its status is {}", health.status))
             }
             Readiness::AllSubsystems | Readiness::BrainOnly => Ok(()),
         };
     }
-    Err(unwell.iter().map(|(name, state)| format!("{name}: {state}")).collect::<Vec<_>>().join("; "))
+    Err(unhealthy.iter().map(|(name, state)| format!("{name}: {state}")).collect::<Vec<_>>().join("; "))
 }
 
 #[cfg(test)]
@@ -313,15 +323,15 @@ mod tests {
     #[test]
     fn a_provision_waits_for_all_and_names_what_is_unwell() {
         assert_eq!(check_health(&health("ok", "ok", "ok"), Readiness::AllSubsystems), Ok(()));
-        let unwell = check_health(&health("degraded", "ok", "no key"), Readiness::AllSubsystems).unwrap_err();
-        assert_eq!(unwell, "llm_provider: no key");
+        let error = check_health(&health("degraded", "ok", "no key"), Readiness::AllSubsystems).unwrap_err();
+        assert_eq!(error, "llm_provider: no key");
         assert!(check_health(&health("starting", "ok", "ok"), Readiness::AllSubsystems).is_err());
     }
 
     #[test]
     fn a_wake_waits_for_the_brain_alone() {
         assert_eq!(check_health(&health("degraded", "ok", "provider is down"), Readiness::BrainOnly), Ok(()));
-        let unwell = check_health(&health("degraded", "disk full", "ok"), Readiness::BrainOnly).unwrap_err();
-        assert_eq!(unwell, "database: disk full");
+        let error = check_health(&health("degraded", "disk full", "ok"), Readiness::BrainOnly).unwrap_err();
+        assert_eq!(error, "database: disk full");
     }
 }

@@ -121,15 +121,14 @@ impl State {
 
     /// Removes the next waiter from the queue that may be granted a permit.
     fn pop_grantable(&mut self) -> Option<Waiter> {
-        let can_grant = |(_, waiting): &(usize, &Waiter)| {
-            self.can_grant(waiting.product_id, waiting.request.is_restart())
-        };
+        let can_grant =
+            |(_, waiter): &(usize, &Waiter)| self.can_grant(waiter.product_id, waiter.request.is_restart());
         // Among equals, the first has waited longest.
-        let rank = |(_, waiting): &(usize, &Waiter)| {
-            (!waiting.request.is_urgent(), self.boots.held_by(waiting.product_id))
+        let rank = |(_, waiter): &(usize, &Waiter)| {
+            (!waiter.request.is_urgent(), self.boots.held_by(waiter.product_id))
         };
-        let (at, _) = self.waiters.iter().enumerate().filter(can_grant).min_by_key(rank)?;
-        Some(self.waiters.remove(at))
+        let (index, _) = self.waiters.iter().enumerate().filter(can_grant).min_by_key(rank)?;
+        Some(self.waiters.remove(index))
     }
 }
 
@@ -150,11 +149,11 @@ impl BootLimiter {
     }
 
     /// Waits for a permit to boot an engine of the product.
-    pub(super) async fn acquire(&self, product_id: ProductId, boot: BootRequest) -> Permit {
-        let (open, opened) = oneshot::channel();
-        lock(&self.state).waiters.push(Waiter { product_id, request: boot, grant: open });
+    pub(super) async fn acquire(&self, product_id: ProductId, request: BootRequest) -> Permit {
+        let (grant, granted) = oneshot::channel();
+        lock(&self.state).waiters.push(Waiter { product_id, request, grant });
         grant_permits(&self.state);
-        match opened.await {
+        match granted.await {
             Ok(permit) => permit,
             // The sender is dropped only with the limiter itself.
             Err(_) => std::future::pending().await,
@@ -170,9 +169,9 @@ impl BootLimiter {
 
     /// Marks the queued restart of `engine_id` as urgent, because a caller now waits for it.
     pub(super) fn prioritize(&self, engine_id: EngineId) {
-        for waiting in &mut lock(&self.state).waiters {
-            if let BootRequest::Restart { engine_id: waiting_for, urgent } = &mut waiting.request {
-                *urgent |= *waiting_for == engine_id;
+        for waiter in &mut lock(&self.state).waiters {
+            if let BootRequest::Restart { engine_id: waiting_engine, urgent } = &mut waiter.request {
+                *urgent |= *waiting_engine == engine_id;
             }
         }
     }
@@ -237,52 +236,52 @@ mod tests {
     }
 
     /// Acquires all permits that the product can hold at once.
-    fn acquire_all(gate: &BootLimiter, product_id: ProductId, boot: BootRequest) -> Vec<Permit> {
-        std::iter::from_fn(|| gate.acquire(product_id, boot).now_or_never()).collect()
+    fn acquire_all(limiter: &BootLimiter, product_id: ProductId, request: BootRequest) -> Vec<Permit> {
+        std::iter::from_fn(|| limiter.acquire(product_id, request).now_or_never()).collect()
     }
 
     #[test]
     fn while_the_boots_of_four_products_hang_a_fifth_finds_a_permit() {
-        let gate = BootLimiter::with_limits(16, 8);
+        let limiter = BootLimiter::with_limits(16, 8);
         let mut held = Vec::new();
         for expected in [8, 4, 2, 1, 1] {
-            let permits = acquire_all(&gate, ProductId::new(), BootRequest::OnDemand);
+            let permits = acquire_all(&limiter, ProductId::new(), BootRequest::OnDemand);
             assert_eq!(permits.len(), expected);
             held.push(permits);
         }
         held.clear();
         // The same holds for restarts, which leave room for the boots that callers wait for.
         let product_id = ProductId::new();
-        let restarts = acquire_all(&gate, product_id, restart(EngineId::new()));
+        let restarts = acquire_all(&limiter, product_id, restart(EngineId::new()));
         assert_eq!(restarts.len(), 4);
-        assert_eq!(acquire_all(&gate, ProductId::new(), restart(EngineId::new())).len(), 2);
-        assert_eq!(acquire_all(&gate, product_id, BootRequest::OnDemand).len(), 4);
+        assert_eq!(acquire_all(&limiter, ProductId::new(), restart(EngineId::new())).len(), 2);
+        assert_eq!(acquire_all(&limiter, product_id, BootRequest::OnDemand).len(), 4);
     }
 
     #[tokio::test]
     async fn who_is_waited_for_comes_first_then_whose_product_has_least_and_who_gave_up_not_at_all() {
-        let gate = BootLimiter::with_limits(2, 2);
+        let limiter = BootLimiter::with_limits(2, 2);
         let (mine, other) = (ProductId::new(), ProductId::new());
         let engines = [EngineId::new(), EngineId::new(), EngineId::new()];
-        let held = gate.acquire(mine, restart(EngineId::new())).await;
-        let blocks = gate.acquire(other, restart(EngineId::new())).await;
-        let mut gone = Box::pin(gate.acquire(mine, BootRequest::OnDemand));
-        let mut waiting = engines.map(|engine_id| Box::pin(gate.acquire(mine, restart(engine_id))));
-        let mut requested = Box::pin(gate.acquire(mine, BootRequest::OnDemand));
-        assert!(gone.as_mut().now_or_never().is_none());
+        let held = limiter.acquire(mine, restart(EngineId::new())).await;
+        let other_permit = limiter.acquire(other, restart(EngineId::new())).await;
+        let mut cancelled = Box::pin(limiter.acquire(mine, BootRequest::OnDemand));
+        let mut waiting = engines.map(|engine_id| Box::pin(limiter.acquire(mine, restart(engine_id))));
+        let mut on_demand = Box::pin(limiter.acquire(mine, BootRequest::OnDemand));
+        assert!(cancelled.as_mut().now_or_never().is_none());
         assert!(waiting.iter_mut().all(|waiting| waiting.as_mut().now_or_never().is_none()));
-        assert!(requested.as_mut().now_or_never().is_none());
-        drop(gone);
-        gate.prioritize(engines[1]);
+        assert!(on_demand.as_mut().now_or_never().is_none());
+        drop(cancelled);
+        limiter.prioritize(engines[1]);
         drop(held);
         // It was queued before the one that was prioritized, and callers wait for both.
         let held = waiting[1].as_mut().await;
         drop(held);
-        let held = requested.await;
+        let held = on_demand.await;
         drop(held);
         let held = waiting[0].as_mut().await;
         assert!(waiting[2].as_mut().now_or_never().is_none());
-        drop((held, blocks));
+        drop((held, other_permit));
         drop(waiting[2].as_mut().await);
     }
 
@@ -291,40 +290,41 @@ mod tests {
         /// nobody waits while a permit is available.
         #[test]
         fn no_permit_is_lost_or_made(actions in proptest::collection::vec((0_usize..3, 0_usize..4, any::<bool>()), 1..200)) {
-            let gate = BootLimiter::with_limits(5, 3);
+            let limiter = BootLimiter::with_limits(5, 3);
             let products = [ProductId::new(), ProductId::new(), ProductId::new(), ProductId::new()];
             let mut held: Vec<Permit> = Vec::new();
             let mut waiting: Vec<Pin<Box<dyn Future<Output = Permit> + '_>>> = Vec::new();
-            for (deed, which, is_restart) in actions {
-                match deed {
+            for (action, index, is_restart) in actions {
+                match action {
                     0 => {
-                        let boot = if is_restart { restart(EngineId::new()) } else { BootRequest::OnDemand };
-                        waiting.push(Box::pin(gate.acquire(products[which], boot)));
+                        let request = if is_restart { restart(EngineId::new()) } else { BootRequest::OnDemand };
+                        waiting.push(Box::pin(limiter.acquire(products[index], request)));
                     }
-                    1 if !held.is_empty() => drop(held.swap_remove(which % held.len())),
-                    2 if !waiting.is_empty() => drop(waiting.swap_remove(which % waiting.len())),
+                    1 if !held.is_empty() => drop(held.swap_remove(index % held.len())),
+                    2 if !waiting.is_empty() => drop(waiting.swap_remove(index % waiting.len())),
                     _ => {}
                 }
-                let mut still = Vec::new();
+                let mut still_waiting = Vec::new();
                 for mut future in waiting {
                     match future.as_mut().now_or_never() {
                         Some(permit) => held.push(permit),
-                        None => still.push(future),
+                        None => still_waiting.push(future),
                     }
                 }
-                waiting = still;
+                waiting = still_waiting;
                 let restarts = held.iter().filter(|permit| permit.restart).count();
                 prop_assert!(held.len() <= 5 && restarts <= 3);
-                let state = lock(&gate.state);
+                let state = lock(&limiter.state);
                 prop_assert_eq!(state.boots.free, 5 - held.len());
                 prop_assert_eq!(state.restarts.free, 3 - restarts);
-                for left in &state.waiters {
-                    let is_gone = left.grant.is_closed();
-                    prop_assert!(is_gone || !state.can_grant(left.product_id, left.request.is_restart()));
+                for waiter in &state.waiters {
+                    let is_gone = waiter.grant.is_closed();
+                    let restart = waiter.request.is_restart();
+                    prop_assert!(is_gone || !state.can_grant(waiter.product_id, restart));
                 }
             }
             drop((held, waiting));
-            let state = lock(&gate.state);
+            let state = lock(&limiter.state);
             prop_assert_eq!((state.boots.free, state.restarts.free), (5, 3));
         }
     }

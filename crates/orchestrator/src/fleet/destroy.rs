@@ -14,7 +14,7 @@ use crate::registry::{EngineRow, Event, NextState};
 impl Fleet {
     pub(super) async fn destroy_engine(
         self: &Arc<Self>,
-        flight: &Arc<Operation>,
+        operation: &Arc<Operation>,
         seen: EngineRow,
     ) -> Outcome {
         // If the backend is unreachable, the call fails before anything has changed.
@@ -22,7 +22,7 @@ impl Fleet {
         let Ok(row) = self.registry.claim(&seen, &self.new_claim(Change::Destroy), None).await? else {
             return Err(OperationError::Stale);
         };
-        self.operations.preempt(flight, row.generation);
+        self.operations.preempt(operation, row.generation);
         self.finish_destroy(&row, "requested").await
     }
 

@@ -31,32 +31,32 @@ pub(crate) struct EngineEndpoint {
 }
 
 impl Fleet {
-    /// Admits a user: returns the endpoint of their engine, after provisioning or waking it if `ask` allows that.
+    /// Admits a user: returns the endpoint of their engine, after provisioning or waking it if `params` allow that.
     pub(crate) async fn admit(
         self: &Arc<Self>,
         product: &Product,
         user_id: UserId,
-        ask: Admit,
+        params: Admit,
     ) -> Result<Admission, FleetError> {
         let limit = product.policy.rate_limit_rpm;
         let checked = self.rate_limiter.check(product.product_id, limit, self.monotonic_now());
         checked.map_err(|OverLimit { retry_after_s }| FleetError::RateLimited { retry_after_s })?;
-        let denied = self.image_denied(product, None).filter(|_| ask.auto_provision);
-        let provision = ask.auto_provision && denied.is_none();
-        let trigger = Trigger::Admit { provision, wake: ask.auto_wake };
-        let seat = engine_owner(product, user_id);
+        let denied = self.image_denied(product, None).filter(|_| params.auto_provision);
+        let provision = params.auto_provision && denied.is_none();
+        let trigger = Trigger::Admit { provision, wake: params.auto_wake };
+        let owner = engine_owner(product, user_id);
         if fault_injection::active(Mutation::AskTwice) {
-            self.registry.admit_view(&seat).await?;
+            self.registry.admit_view(&owner).await?;
         }
         // The common case: one read and no timer.
-        if let Some(standing) = self.registry.admit_view(&seat).await?
-            && decide(Some(standing.view()), trigger) == Decision::Pass
-            && self.note_activity(trigger, standing.engine_id, &seat)
+        if let Some(admit_view) = self.registry.admit_view(&owner).await?
+            && decide(Some(admit_view.view()), trigger) == Decision::Pass
+            && self.note_activity(trigger, admit_view.engine_id, &owner)
         {
-            return self.admit_record(seat, standing).map(Admission::admitted);
+            return self.admit_record(owner, admit_view).map(Admission::admitted);
         }
-        let job = OperationRequest::new(seat, trigger, "admit");
-        match self.execute(&job).await? {
+        let request = OperationRequest::new(owner, trigger, "admit");
+        match self.execute(&request).await? {
             OperationResult::Engine(row) => self.engine_record(*row).map(Admission::admitted),
             OperationResult::Denied(DenialReason::EngineNotFound) if let Some(denied) = denied => Err(denied),
             OperationResult::Denied(reason) => Ok(Admission::denied(reason)),
@@ -70,18 +70,21 @@ impl Fleet {
     pub(crate) async fn provision(
         self: &Arc<Self>,
         product: &Product,
-        ask: ProvisionEngine,
+        params: ProvisionEngine,
     ) -> Result<ProvisionedEngine, FleetError> {
-        let mut job =
-            OperationRequest::new(engine_owner(product, ask.user_id), Trigger::Provision, REQUESTED_REASON);
-        job.image = ask.engine_version;
-        if let Some(denied) = self.image_denied(product, job.image.as_ref()) {
+        let mut request = OperationRequest::new(
+            engine_owner(product, params.user_id),
+            Trigger::Provision,
+            REQUESTED_REASON,
+        );
+        request.image = params.engine_version;
+        if let Some(denied) = self.image_denied(product, request.image.as_ref()) {
             return Err(denied);
         }
-        let row = into_engine_row(self.execute(&job).await?)?;
+        let row = into_engine_row(self.execute(&request).await?)?;
         let (api_key, url) = (self.engine_key(&row)?, self.engine_url(&row)?);
-        let EngineRow { engine_id, status, owner: seat, .. } = row;
-        Ok(ProvisionedEngine { engine_id, user_id: seat.user_id, status, url, api_key })
+        let EngineRow { engine_id, status, owner, .. } = row;
+        Ok(ProvisionedEngine { engine_id, user_id: owner.user_id, status, url, api_key })
     }
 
     /// Returns one engine with its key.
@@ -91,21 +94,21 @@ impl Fleet {
         user_id: UserId,
     ) -> Result<EngineRecord, FleetError> {
         let wakes = fault_injection::active(Mutation::WakeOnLook);
-        let look = if wakes { Trigger::Admit { provision: true, wake: true } } else { Trigger::Get };
-        let job = OperationRequest::new(engine_owner(product, user_id), look, REQUESTED_REASON);
-        self.engine_record(into_engine_row(self.execute(&job).await?)?)
+        let trigger = if wakes { Trigger::Admit { provision: true, wake: true } } else { Trigger::Get };
+        let request = OperationRequest::new(engine_owner(product, user_id), trigger, REQUESTED_REASON);
+        self.engine_record(into_engine_row(self.execute(&request).await?)?)
     }
 
     /// Returns a page of the product's engines, without their keys.
     pub(crate) async fn engines(
         &self,
         product: &Product,
-        ask: ListEngines,
+        params: ListEngines,
     ) -> Result<EngineList, FleetError> {
         let page = Page {
-            status: ask.status,
-            limit: ask.limit.map_or(DEFAULT_PAGE_SIZE, PageLimit::get),
-            offset: ask.offset.map_or(0, PageOffset::get),
+            status: params.status,
+            limit: params.limit.map_or(DEFAULT_PAGE_SIZE, PageLimit::get),
+            offset: params.offset.map_or(0, PageOffset::get),
         };
         let (rows, total) = self.registry.list(product.product_id, page).await?;
         Ok(EngineList { engines: rows.into_iter().map(|row| self.summary(row)).collect(), total })
@@ -117,8 +120,8 @@ impl Fleet {
         product: &Product,
         user_id: UserId,
     ) -> Result<StartedEngine, FleetError> {
-        let job = OperationRequest::new(engine_owner(product, user_id), Trigger::Start, REQUESTED_REASON);
-        let row = into_engine_row(self.execute(&job).await?)?;
+        let request = OperationRequest::new(engine_owner(product, user_id), Trigger::Start, REQUESTED_REASON);
+        let row = into_engine_row(self.execute(&request).await?)?;
         Ok(StartedEngine { status: row.status, url: self.engine_url(&row)? })
     }
 
@@ -139,8 +142,9 @@ impl Fleet {
         product: &Product,
         user_id: UserId,
     ) -> Result<RotatedKey, FleetError> {
-        let job = OperationRequest::new(engine_owner(product, user_id), Trigger::Rotate, REQUESTED_REASON);
-        let row = into_engine_row(self.execute(&job).await?)?;
+        let request =
+            OperationRequest::new(engine_owner(product, user_id), Trigger::Rotate, REQUESTED_REASON);
+        let row = into_engine_row(self.execute(&request).await?)?;
         Ok(RotatedKey { new_api_key: self.engine_key(&row)? })
     }
 
@@ -150,8 +154,8 @@ impl Fleet {
         product: &Product,
         user_id: UserId,
     ) -> Result<EngineEndpoint, FleetError> {
-        let job = OperationRequest::new(engine_owner(product, user_id), Trigger::Proxy, REQUESTED_REASON);
-        let row = into_engine_row(self.execute(&job).await?)?;
+        let request = OperationRequest::new(engine_owner(product, user_id), Trigger::Proxy, REQUESTED_REASON);
+        let row = into_engine_row(self.execute(&request).await?)?;
         let port = row.port.ok_or(FleetError::EngineNotRunning)?;
         Ok(EngineEndpoint { engine_id: row.engine_id, port, key: self.engine_key(&row)? })
     }
@@ -191,8 +195,8 @@ pub(super) fn engine_owner(product: &Product, user_id: UserId) -> EngineOwner {
     EngineOwner { product_id: product.product_id, user_id }
 }
 
-fn into_engine_row(settled: OperationResult) -> Result<EngineRow, FleetError> {
-    match settled {
+fn into_engine_row(result: OperationResult) -> Result<EngineRow, FleetError> {
+    match result {
         OperationResult::Engine(row) => Ok(*row),
         OperationResult::NotRunning
         | OperationResult::Destroyed(_)

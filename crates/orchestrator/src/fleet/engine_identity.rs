@@ -11,8 +11,8 @@ use crate::fault_injection::{self, Mutation};
 impl Fleet {
     /// Verifies that the process on `port` is the engine that holds `key`.
     pub(super) async fn verify_identity(&self, port: u16, key: &EngineKey) -> Result<(), ProbeError> {
-        let examined = self.probe.check_health(port, key.hash()).await?;
-        self.verify_proof(port, key, examined.proof).await
+        let response = self.probe.check_health(port, key.hash()).await?;
+        self.verify_proof(port, key, response.proof).await
     }
 
     /// Verifies an engine that was just launched and has answered with this `proof`.

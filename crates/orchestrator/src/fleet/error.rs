@@ -19,10 +19,10 @@ pub enum FleetError {
     #[error("this user has no engine")]
     EngineNotFound,
     /// A provision for a user who has an engine.
-    #[error("this user has an engine already; admit hands it out")]
+    #[error("this user already has an engine; admit returns its address and key")]
     EngineAlreadyExists,
     /// A start of an engine that runs or is about to.
-    #[error("this engine is running already")]
+    #[error("this engine is already running")]
     EngineAlreadyRunning,
     /// A stop of an engine that does not run.
     #[error("this engine is not running")]
@@ -34,7 +34,7 @@ pub enum FleetError {
     #[error("the product's policy does not allow this: {0}")]
     PolicyDenied(String),
     /// A position beyond the end of the audit log.
-    #[error("the ledger has no row {after} yet: its last is {end}; begin again from 0, or from now on")]
+    #[error("the audit log has no row {after} yet, its last row is {end}; start again from 0 or from now on")]
     BeyondAuditLog {
         /// The requested position.
         after: i64,
@@ -57,7 +57,7 @@ pub enum FleetError {
         retry_after_s: Option<u64>,
     },
     /// No port is free.
-    #[error("no port is free in the range for engines; stop some, or widen ORCH_PORT_MIN to ORCH_PORT_MAX")]
+    #[error("no port is free for an engine; stop engines, or widen the range ORCH_PORT_MIN to ORCH_PORT_MAX")]
     PortExhaustion,
     /// The host has no capacity for another engine.
     #[error("{0}")]
@@ -69,16 +69,16 @@ pub enum FleetError {
     #[error("{0}")]
     Backend(String),
     /// The registry's server is unreachable.
-    #[error("the registry cannot be reached; whether this was done is not known, ask again in a moment")]
+    #[error("the registry is unreachable; whether the call had an effect is unknown, retry in a moment")]
     RegistryUnavailable(#[source] Cause),
     /// The engine's row was written by another version.
     #[error(
-        "the registry's record of this engine holds what this version cannot read (its {0}): the version that wrote it, \
-         or a later one, can"
+        "the registry's row of this engine has a value that this version cannot read (column {0}); \
+         use the version that wrote it, or a later one"
     )]
     UnreadableRow(&'static str),
     /// The operation did not end within its time limit.
-    #[error("a change of this engine took too long; it goes on, ask again later")]
+    #[error("the operation on this engine did not end in time; it continues, check the engine again later")]
     OperationTimeout,
     /// An internal failure.
     #[error("an unexpected failure")]
@@ -103,7 +103,7 @@ impl Error for Cause {
 
 /// An operation's task ended without an outcome: it panicked, or the runtime is shutting down.
 #[derive(Debug, thiserror::Error)]
-#[error("the task of a change broke off")]
+#[error("the task of an operation ended without an outcome")]
 pub(super) struct TaskAborted;
 
 impl FleetError {

@@ -31,8 +31,8 @@ pub(super) struct OperationRequest {
 
 impl OperationRequest {
     /// A request that carries no image.
-    pub(super) const fn new(seat: EngineOwner, trigger: Trigger, reason: &'static str) -> Self {
-        Self { engine_owner: seat, trigger, image: None, reason, expected_generation: None }
+    pub(super) const fn new(owner: EngineOwner, trigger: Trigger, reason: &'static str) -> Self {
+        Self { engine_owner: owner, trigger, image: None, reason, expected_generation: None }
     }
 }
 
@@ -43,24 +43,24 @@ enum Iteration {
 }
 
 impl Fleet {
-    /// Performs `job` and waits for its result.
+    /// Performs `request` and waits for its result.
     pub(super) async fn execute(
         self: &Arc<Self>,
-        job: &OperationRequest,
+        request: &OperationRequest,
     ) -> Result<OperationResult, FleetError> {
-        let row = self.registry.engine(&job.engine_owner).await?;
-        match (self.decide(row.as_ref(), job.trigger), row) {
+        let row = self.registry.engine(&request.engine_owner).await?;
+        match (self.decide(row.as_ref(), request.trigger), row) {
             // The common case of an admit, which needs no timer.
             (Decision::Pass, Some(row))
-                if self.note_activity(job.trigger, row.engine_id, &job.engine_owner) =>
+                if self.note_activity(request.trigger, row.engine_id, &request.engine_owner) =>
             {
                 Ok(OperationResult::Engine(Box::new(row)))
             }
             (Decision::Deny(reason), _) => Ok(OperationResult::Denied(reason)),
             (_, row) => {
-                let rounds = Box::pin(self.execute_until_done(job, row));
-                match select(rounds, self.clock.sleep(self.operation_timeout())).await {
-                    Either::Left((settled, _)) => settled,
+                let iterations = Box::pin(self.execute_until_done(request, row));
+                match select(iterations, self.clock.sleep(self.operation_timeout())).await {
+                    Either::Left((result, _)) => result,
                     Either::Right(_) => Err(FleetError::OperationTimeout),
                 }
             }
@@ -69,18 +69,18 @@ impl Fleet {
 
     async fn execute_until_done(
         self: &Arc<Self>,
-        job: &OperationRequest,
+        request: &OperationRequest,
         row: Option<EngineRow>,
     ) -> Result<OperationResult, FleetError> {
         let mut row = row;
-        let until = self.clock.monotonic().saturating_add(self.settings.boot_timeout);
+        let deadline = self.clock.monotonic().saturating_add(self.settings.boot_timeout);
         loop {
-            if let Iteration::Done(settled) = self.execute_once(job, row, until).await? {
-                return Ok(settled);
+            if let Iteration::Done(result) = self.execute_once(request, row, deadline).await? {
+                return Ok(result);
             }
             // However many iterations follow, other tasks proceed and the timeout can fire.
             tokio::task::yield_now().await;
-            row = self.registry.engine(&job.engine_owner).await?;
+            row = self.registry.engine(&request.engine_owner).await?;
         }
     }
 
@@ -109,31 +109,31 @@ impl Fleet {
 
     /// Records an admit of a running engine, or a call proxied to it. Returns false if the engine is being put to
     /// sleep: then it was too late to record it, and the caller decides again.
-    pub(super) fn note_activity(&self, trigger: Trigger, engine_id: EngineId, seat: &EngineOwner) -> bool {
-        let is_look = !matches!(trigger, Trigger::Admit { .. } | Trigger::Proxy);
-        if is_look && !fault_injection::active(Mutation::LooksAreActivity) {
+    pub(super) fn note_activity(&self, trigger: Trigger, engine_id: EngineId, owner: &EngineOwner) -> bool {
+        let is_read = !matches!(trigger, Trigger::Admit { .. } | Trigger::Proxy);
+        if is_read && !fault_injection::active(Mutation::LooksAreActivity) {
             return true;
         }
         self.supervision.record_admit(engine_id, self.now_mono_millis(), self.now());
         // A sleep first registers its operation and then checks for admits. So either this admit sees the
         // operation, or the operation sees this admit.
-        self.operations.get(seat).is_none_or(|flight| flight.change != Change::Sleep)
+        self.operations.get(owner).is_none_or(|operation| operation.change != Change::Sleep)
     }
 
     async fn execute_once(
         self: &Arc<Self>,
-        job: &OperationRequest,
+        request: &OperationRequest,
         row: Option<EngineRow>,
-        until: Duration,
+        deadline: Duration,
     ) -> Result<Iteration, FleetError> {
-        let decision = self.decide(row.as_ref(), job.trigger);
+        let decision = self.decide(row.as_ref(), request.trigger);
         // The claim's holder is gone: its operation is finished first. A delete does not need that.
         if let Some(row) = row.as_ref().filter(|row| row.claim.is_some())
             && decision != Decision::Perform(Change::Destroy)
-            && (job.trigger != Trigger::Get || decision == Decision::Wait)
+            && (request.trigger != Trigger::Get || decision == Decision::Wait)
             // The outcome is certain: a refused caller need not wait until the delete is finished.
             && !(row.status == EngineStatus::Destroying && matches!(decision, Decision::Refuse(_)))
-            && self.operations.get(&job.engine_owner).is_none()
+            && self.operations.get(&request.engine_owner).is_none()
         {
             return match self.repair(row).await {
                 Err(OperationError::Failed(error)) => Err(error),
@@ -141,7 +141,7 @@ impl Fleet {
             };
         }
         if let (Trigger::Admit { .. }, Decision::Share | Decision::AwaitRestart, Some(row)) =
-            (job.trigger, decision, &row)
+            (request.trigger, decision, &row)
         {
             // A restart has no caller and does not count as activity; a caller who waits for one uses the engine
             // from now on.
@@ -149,24 +149,24 @@ impl Fleet {
         }
         // The due restart belongs to the failure that the supervisor saw; any change since then has scheduled
         // another one, or none.
-        if let (Trigger::Restart, Some(row)) = (job.trigger, &row)
+        if let (Trigger::Restart, Some(row)) = (request.trigger, &row)
             && (row.restart_at.is_none()
-                || job.expected_generation.is_some_and(|seen| seen != row.generation))
+                || request.expected_generation.is_some_and(|seen| seen != row.generation))
         {
             return Err(FleetError::EngineNotRunning);
         }
         match (decision, row) {
             (Decision::Pass, Some(row))
-                if self.note_activity(job.trigger, row.engine_id, &job.engine_owner) =>
+                if self.note_activity(request.trigger, row.engine_id, &request.engine_owner) =>
             {
                 Ok(Iteration::Done(OperationResult::Engine(Box::new(row))))
             }
             (Decision::Deny(reason), _) => Ok(Iteration::Done(OperationResult::Denied(reason))),
             (Decision::Refuse(refusal), _) => Err(refusal.into()),
-            (Decision::Perform(change), row) => self.begin_change(job, change, row).await,
-            (Decision::Share, row) => self.join(job, row, true).await,
-            (Decision::Pass | Decision::Wait, row) => self.join(job, row, false).await,
-            (Decision::AwaitRestart, Some(row)) => self.await_restart(&row, until).await,
+            (Decision::Perform(change), row) => self.begin_change(request, change, row).await,
+            (Decision::Share, row) => self.join(request, row, true).await,
+            (Decision::Pass | Decision::Wait, row) => self.join(request, row, false).await,
+            (Decision::AwaitRestart, Some(row)) => self.await_restart(&row, deadline).await,
             // The table never awaits a restart for a user without an engine.
             (Decision::AwaitRestart, None) => Ok(Iteration::Retry),
         }
@@ -175,33 +175,34 @@ impl Fleet {
     /// Performs `change`, or waits for the operation that was registered first.
     async fn begin_change(
         self: &Arc<Self>,
-        job: &OperationRequest,
+        request: &OperationRequest,
         change: Change,
         row: Option<EngineRow>,
     ) -> Result<Iteration, FleetError> {
-        let flight = match self.operations.begin(&job.engine_owner, change) {
-            Ok(flight) => flight,
-            Err(other) => return self.wait_for_other(job, &other).await,
+        let operation = match self.operations.begin(&request.engine_owner, change) {
+            Ok(operation) => operation,
+            Err(other) => return self.wait_for_other(request, &other).await,
         };
         let change = {
-            let (fleet, flight, job) = (Arc::clone(self), Arc::clone(&flight), job.clone());
-            async move { fleet.run_change(&flight, &job, row).await }
+            let (fleet, operation, request) = (Arc::clone(self), Arc::clone(&operation), request.clone());
+            async move { fleet.run_change(&operation, &request, row).await }
         };
-        self.operations.spawn(Arc::clone(&flight), change);
-        conclude(job, flight.change, flight.outcome().await)
+        self.operations.spawn(Arc::clone(&operation), change);
+        conclude(request, operation.change, operation.outcome().await)
     }
 
-    /// Waits until the restart of a failed engine has begun or its state has changed, until `until` at the latest.
-    async fn await_restart(&self, row: &EngineRow, until: Duration) -> Result<Iteration, FleetError> {
-        let Some(news) = self.supervision.prioritize(row.engine_id) else { return Ok(Iteration::Retry) };
+    /// Waits until the restart of a failed engine has begun or its state has changed, until `deadline` at the
+    /// latest.
+    async fn await_restart(&self, row: &EngineRow, deadline: Duration) -> Result<Iteration, FleetError> {
+        let Some(notify) = self.supervision.prioritize(row.engine_id) else { return Ok(Iteration::Retry) };
         if !fault_injection::active(Mutation::NoHurry) {
             self.boot_limiter.prioritize(row.engine_id);
         }
-        let changed = news.notified();
+        let changed = notify.notified();
         tokio::pin!(changed);
         changed.as_mut().enable();
-        if let Some(flight) = self.operations.get(&row.owner) {
-            self.wait_until_visible(&row.owner, &flight).await?;
+        if let Some(operation) = self.operations.get(&row.owner) {
+            self.wait_until_visible(&row.owner, &operation).await?;
             return Ok(Iteration::Retry);
         }
         // A change that happened before this was enabled is visible in the row.
@@ -209,37 +210,39 @@ impl Fleet {
         if seen.is_none_or(|seen| seen.generation != row.generation) {
             return Ok(Iteration::Retry);
         }
-        let left = until.saturating_sub(self.clock.monotonic());
+        let remaining = deadline.saturating_sub(self.clock.monotonic());
         tokio::select! {
             () = changed => Ok(Iteration::Retry),
-            () = self.clock.sleep(left) => Ok(Iteration::Done(OperationResult::Denied(DenialReason::EngineUnhealthy))),
+            () = self.clock.sleep(remaining) => {
+                Ok(Iteration::Done(OperationResult::Denied(DenialReason::EngineUnhealthy)))
+            }
         }
     }
 
     /// Performs the work of each kind of change.
     async fn run_change(
         self: Arc<Self>,
-        flight: &Arc<Operation>,
-        job: &OperationRequest,
+        operation: &Arc<Operation>,
+        request: &OperationRequest,
         row: Option<EngineRow>,
     ) -> Outcome {
         // Acquired before anything is claimed or has a deadline; a restart has its permit already.
-        let _permit = match flight.change {
+        let _permit = match operation.change {
             Change::Provision | Change::Start | Change::Wake => {
-                Some(self.boot_limiter.acquire(job.engine_owner.product_id, BootRequest::OnDemand).await)
+                Some(self.boot_limiter.acquire(request.engine_owner.product_id, BootRequest::OnDemand).await)
             }
             Change::Stop | Change::Sleep | Change::Restart | Change::Rotate | Change::Destroy => None,
         };
-        match (flight.change, row) {
-            (Change::Start, Some(row)) if job.trigger == Trigger::ChangeVersion => {
-                self.move_engine(flight, job, row).await
+        match (operation.change, row) {
+            (Change::Start, Some(row)) if request.trigger == Trigger::ChangeVersion => {
+                self.move_engine(operation, request, row).await
             }
-            (Change::Provision, _) => self.provision_engine(flight, job).await,
-            (Change::Start | Change::Wake, Some(row)) => self.relaunch_engine(flight, job, row).await,
-            (Change::Stop | Change::Sleep, Some(row)) => self.stop_engine(flight, job, row).await,
-            (Change::Restart, Some(row)) => self.restart_engine(flight, row).await,
-            (Change::Rotate, Some(row)) => self.rotate_key(flight, row).await,
-            (Change::Destroy, Some(row)) => self.destroy_engine(flight, row).await,
+            (Change::Provision, _) => self.provision_engine(operation, request).await,
+            (Change::Start | Change::Wake, Some(row)) => self.relaunch_engine(operation, request, row).await,
+            (Change::Stop | Change::Sleep, Some(row)) => self.stop_engine(operation, request, row).await,
+            (Change::Restart, Some(row)) => self.restart_engine(operation, row).await,
+            (Change::Rotate, Some(row)) => self.rotate_key(operation, row).await,
+            (Change::Destroy, Some(row)) => self.destroy_engine(operation, row).await,
             // The table performs no change on an engine that does not exist.
             (
                 Change::Start
@@ -257,29 +260,29 @@ impl Fleet {
     /// Waits for the operation that was registered first for the engine owner.
     async fn wait_for_other(
         self: &Arc<Self>,
-        job: &OperationRequest,
+        request: &OperationRequest,
         other: &Operation,
     ) -> Result<Iteration, FleetError> {
         if fault_injection::active(Mutation::RefuseToShare) {
             return Err(FleetError::EngineAlreadyExists);
         }
-        if other.claimed_generation().is_none() && can_share(job.trigger, other.change) {
-            return conclude(job, other.change, other.outcome().await);
+        if other.claimed_generation().is_none() && can_share(request.trigger, other.change) {
+            return conclude(request, other.change, other.outcome().await);
         }
-        self.wait_until_visible(&job.engine_owner, other).await?;
+        self.wait_until_visible(&request.engine_owner, other).await?;
         Ok(Iteration::Retry)
     }
 
-    /// Waits until the row shows the change of `flight`, or the operation is over: then a new decision makes
+    /// Waits until the row shows the change of `operation`, or the operation is over: then a new decision makes
     /// progress.
-    async fn wait_until_visible(&self, seat: &EngineOwner, flight: &Operation) -> Result<(), FleetError> {
-        flight.wait_until_claimed().await;
-        let Some(held) = flight.claimed_generation() else { return Ok(()) };
+    async fn wait_until_visible(&self, owner: &EngineOwner, operation: &Operation) -> Result<(), FleetError> {
+        operation.wait_until_claimed().await;
+        let Some(claimed) = operation.claimed_generation() else { return Ok(()) };
         // Read after the claim was seen. A row without a claim has just been settled or taken over, or its
         // operation needs no claim: all that can be waited for is the outcome.
-        let row = self.registry.engine(seat).await?;
-        if row.is_none_or(|row| row.claim.is_none() || row.generation != held) {
-            let _ = flight.outcome().await;
+        let row = self.registry.engine(owner).await?;
+        if row.is_none_or(|row| row.claim.is_none() || row.generation != claimed) {
+            let _ = operation.outcome().await;
         }
         Ok(())
     }
@@ -288,45 +291,45 @@ impl Fleet {
     /// not, decides again.
     async fn join(
         self: &Arc<Self>,
-        job: &OperationRequest,
+        request: &OperationRequest,
         row: Option<EngineRow>,
         share: bool,
     ) -> Result<Iteration, FleetError> {
-        let Some(flight) = self.operations.get(&job.engine_owner) else { return Ok(Iteration::Retry) };
-        if flight.claimed_generation() != row.map(|row| row.generation) {
+        let Some(operation) = self.operations.get(&request.engine_owner) else { return Ok(Iteration::Retry) };
+        if operation.claimed_generation() != row.map(|row| row.generation) {
             // This is not the change that the row showed.
-            self.wait_until_visible(&job.engine_owner, &flight).await?;
+            self.wait_until_visible(&request.engine_owner, &operation).await?;
             return Ok(Iteration::Retry);
         }
-        match flight.outcome().await {
+        match operation.outcome().await {
             // The restart had no caller either, so the engine may be about to sleep again, like any running
             // engine.
             Ok(OperationResult::Engine(row))
-                if flight.change == Change::Restart
-                    && !self.note_activity(job.trigger, row.engine_id, &job.engine_owner) =>
+                if operation.change == Change::Restart
+                    && !self.note_activity(request.trigger, row.engine_id, &request.engine_owner) =>
             {
                 Ok(Iteration::Retry)
             }
-            outcome if share => conclude(job, flight.change, outcome),
+            outcome if share => conclude(request, operation.change, outcome),
             _ => Ok(Iteration::Retry),
         }
     }
 }
 
 /// The result of an operation's outcome for a caller who shares it.
-fn conclude(job: &OperationRequest, change: Change, outcome: Outcome) -> Result<Iteration, FleetError> {
+fn conclude(request: &OperationRequest, change: Change, outcome: Outcome) -> Result<Iteration, FleetError> {
     match outcome {
         // The supervisor retries; a caller who wants an admit is told that the engine is unhealthy.
         Err(OperationError::Failed(_))
-            if change == Change::Restart && matches!(job.trigger, Trigger::Admit { .. }) =>
+            if change == Change::Restart && matches!(request.trigger, Trigger::Admit { .. }) =>
         {
             Ok(Iteration::Done(OperationResult::Denied(DenialReason::EngineUnhealthy)))
         }
-        Ok(OperationResult::Moved(_)) if job.trigger != Trigger::ChangeVersion => Ok(Iteration::Retry),
-        Ok(settled) => Ok(Iteration::Done(settled)),
+        Ok(OperationResult::Moved(_)) if request.trigger != Trigger::ChangeVersion => Ok(Iteration::Retry),
+        Ok(result) => Ok(Iteration::Done(result)),
         Err(OperationError::Failed(error)) => Err(error),
         Err(OperationError::Stale) => Ok(Iteration::Retry),
-        Err(OperationError::Preempted) => match job.trigger {
+        Err(OperationError::Preempted) => match request.trigger {
             // For an admit, the end of the engine means a new decision.
             Trigger::Admit { .. } | Trigger::Get => Ok(Iteration::Retry),
             Trigger::Provision

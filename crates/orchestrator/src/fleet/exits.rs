@@ -22,7 +22,7 @@ impl Fleet {
         let mut exits = self.backend.exits();
         let tasks = TaskTracker::new();
         while let Some(Some(exit)) = shutdown.run_until_cancelled(exits.next()).await {
-            tracing::info!(engine.id = %exit.engine_id, how = exit.reason, "An engine has ended.");
+            tracing::info!(engine_id = %exit.engine_id, reason = exit.reason, "An engine exited.");
             // Boots subscribe to these; without a boot there is no receiver.
             let _ = self.exits.send(exit.clone());
             let fleet = Arc::clone(&self);
@@ -38,7 +38,11 @@ impl Fleet {
         if let Err(error) = self.record_exit(&exit).await {
             // The next reconciliation finds it dead.
             let error: &dyn std::error::Error = &error;
-            tracing::error!(engine.id = %exit.engine_id, error, "An engine's end could not be recorded yet.");
+            tracing::error!(
+                engine_id = %exit.engine_id,
+                error,
+                "An engine's exit could not be recorded; the next reconciliation retries."
+            );
         }
     }
 
@@ -46,10 +50,10 @@ impl Fleet {
         loop {
             let Some(row) = self.registry.engine_by_id(exit.engine_id).await? else { return Ok(()) };
             if row.claim.is_some()
-                && let Some(flight) = self.operations.get(&row.owner)
+                && let Some(operation) = self.operations.get(&row.owner)
             {
                 // The operation may have caused the exit, or may not have noticed it yet.
-                let _ = flight.outcome().await;
+                let _ = operation.outcome().await;
                 continue;
             }
             if row.status != EngineStatus::Running || row.instance.as_ref() != Some(&exit.instance) {
@@ -59,7 +63,11 @@ impl Fleet {
                 // Left behind by a stop or sleep of an earlier orchestrator: it is completed, not failed.
                 Some(_) => match self.repair(&row).await {
                     Err(OperationError::Failed(error)) => {
-                        tracing::warn!(engine.id = %row.engine_id, %error, "An engine could not be put in order yet.");
+                        tracing::warn!(
+                            engine_id = %row.engine_id,
+                            %error,
+                            "An engine could not be repaired; the next reconciliation retries."
+                        );
                         Ok(())
                     }
                     Ok(_) | Err(OperationError::Stale | OperationError::Preempted) => Ok(()),
@@ -75,9 +83,9 @@ impl Fleet {
 }
 
 /// The failure message of an engine that was found to have exited.
-pub(super) fn unexpected_exit_message(how: Option<&str>) -> String {
-    match how {
-        Some(how) => format!("the engine ended by itself ({how})"),
-        None => "the engine ended by itself".to_owned(),
+pub(super) fn unexpected_exit_message(reason: Option<&str>) -> String {
+    match reason {
+        Some(reason) => format!("the engine exited unexpectedly ({reason})"),
+        None => "the engine exited unexpectedly".to_owned(),
     }
 }

@@ -35,7 +35,7 @@ impl Fleet {
             last_transition: self.registry.last_transition(&row).await?,
             next_action: self.next_action(&row),
             awake_because: match self.missing_data_reason(&row).await {
-                Some(why) => Some(vec![why]),
+                Some(reason) => Some(vec![reason]),
                 None => self.awake_reasons(&row).await,
             },
             restart_attempt: u32::try_from(row.restarts)
@@ -50,11 +50,12 @@ impl Fleet {
     /// policy; `None` if the policy sets none.
     async fn effective_limits(&self, row: &EngineRow) -> Option<Caps> {
         let runs = row.status == EngineStatus::Running;
-        let held = if runs { self.backend.resource_limits(row.engine_id).await.ok().flatten() } else { None };
-        let backend::ResourceLimits { memory_mb, cpus, pids } = held.unwrap_or_else(|| {
+        let applied =
+            if runs { self.backend.resource_limits(row.engine_id).await.ok().flatten() } else { None };
+        let backend::ResourceLimits { memory_mb, cpus, pids } = applied.unwrap_or_else(|| {
             backend::ResourceLimits::from_policy(&self.policies.get(row.owner.product_id))
         });
-        let caps = Caps { memory_mb, cpus, pids, applied: held.is_some() };
+        let caps = Caps { memory_mb, cpus, pids, applied: applied.is_some() };
         (memory_mb.is_some() || cpus.is_some() || pids.is_some()).then_some(caps)
     }
 
@@ -63,7 +64,7 @@ impl Fleet {
         // During its first boot and while it is removed, its folder may legitimately be missing.
         row.settled_status()?;
         match self.backend.check_engine_data(row.engine_id).await {
-            Err(BackendError::DataUnavailable(why)) => Some(format!("It cannot be launched: {why}")),
+            Err(BackendError::DataUnavailable(reason)) => Some(format!("It cannot be launched: {reason}")),
             Ok(()) | Err(_) => None,
         }
     }
@@ -80,9 +81,12 @@ impl Fleet {
                 let at = self.wall_time(at);
                 // The stored time, unless the restart was postponed or the wall clock was set: two clocks read one
                 // after the other never agree to the millisecond.
-                let near =
-                    |written: &Timestamp| written.unix_ms().abs_diff(at.unix_ms()) < SAME_TIME_TOLERANCE_MS;
-                NextAction { action: Action::Restart, at: Some(row.restart_at.filter(near).unwrap_or(at)) }
+                let is_same_time =
+                    |stored: &Timestamp| stored.unix_ms().abs_diff(at.unix_ms()) < SAME_TIME_TOLERANCE_MS;
+                NextAction {
+                    action: Action::Restart,
+                    at: Some(row.restart_at.filter(is_same_time).unwrap_or(at)),
+                }
             }
             // The supervisor is about to be notified of it.
             (EngineStatus::Failed, _, None) if row.restart_at.is_some() => {
@@ -103,52 +107,53 @@ impl Fleet {
         if row.status != EngineStatus::Running {
             return None;
         }
-        let mut because = Vec::new();
+        let mut reasons = Vec::new();
         match self.supervision.idleness(row.engine_id) {
-            Some((admitted_at, Some(idle_deadline))) => because.push(format!(
-                "Its user was last admitted, or it was last brought up, at {admitted_at}; without another admit it \
-                 may sleep from {} on.",
+            Some((admitted_at, Some(idle_deadline))) => reasons.push(format!(
+                "Its user was last admitted, or it was last launched, at {admitted_at}; without another admit it \
+                 may be put to sleep from {} on.",
                 self.wall_time(idle_deadline)
             )),
             Some((_, None)) => {
-                because.push("Its idle threshold is 0: it is never put to sleep.".to_owned());
+                reasons.push("Its idle threshold is 0: it is never put to sleep.".to_owned());
             }
-            None => because.push("It has only just come up.".to_owned()),
+            None => reasons.push("It has just been launched.".to_owned()),
         }
         if self.supervision.key_state(row.engine_id) == Some(KeyState::Refused) {
-            because.push(
-                "It refuses the key that the registry has for it; unless it takes it again, its health checks fail and it \
-                 is launched again with that key."
+            reasons.push(
+                "It refuses the key that the registry has for it; unless it accepts that key again, its health checks \
+                 fail and it is restarted with that key."
                     .to_owned(),
             );
         }
-        let ask = json!({"subsystem": "telemetry", "op": "activity"});
-        let said = match self.engine_key(row) {
+        let command = json!({"subsystem": "telemetry", "op": "activity"});
+        let report = match self.engine_key(row) {
             Ok(key) => tokio::select! {
-                said = self.send_command(row, &key, &ask) => said.ok(),
+                report = self.send_command(row, &key, &command) => report.ok(),
                 () = self.clock.sleep(ACTIVITY_TIMEOUT) => None,
             },
             Err(_) => None,
         };
-        let Some(said) = said else {
-            because.push(
-                "It does not say whether it works; an engine that says nothing is not put to sleep."
+        let Some(report) = report else {
+            reasons.push(
+                "It did not report its activity; an engine that does not answer is not put to sleep."
                     .to_owned(),
             );
-            return Some(because);
+            return Some(reasons);
         };
-        let count = |name: &str| said.get(name).and_then(Value::as_u64).unwrap_or_default();
+        let count = |name: &str| report.get(name).and_then(Value::as_u64).unwrap_or_default();
         match count("running_turns") {
             0 => {}
-            1 => because.push("A turn runs; as long as one does, it does not sleep.".to_owned()),
-            turns => because.push(format!("{turns} turns run; as long as one does, it does not sleep.")),
+            1 => reasons.push("A turn is running; until it ends, the engine is not put to sleep.".to_owned()),
+            turns => reasons
+                .push(format!("{turns} turns are running; until they end, the engine is not put to sleep.")),
         }
         match count("pending_hitl") {
             0 => {}
-            pending => because.push(format!(
-                "{pending} request(s) wait for a person; that does not keep it awake, and they are kept while it sleeps."
+            pending => reasons.push(format!(
+                "{pending} request(s) wait for the user; they do not keep it awake and are kept while it sleeps."
             )),
         }
-        Some(because)
+        Some(reasons)
     }
 }

@@ -49,7 +49,7 @@ fn backend_error(message: &str) -> OperationError {
 }
 
 impl Fleet {
-    pub(super) async fn rotate_key(self: &Arc<Self>, flight: &Arc<Operation>, seen: EngineRow) -> Outcome {
+    pub(super) async fn rotate_key(self: &Arc<Self>, operation: &Arc<Operation>, seen: EngineRow) -> Outcome {
         // Without its data directory, the engine may belong to another orchestrator.
         self.backend.check_data().await?;
         let key = EngineKey::generate().map_err(FleetError::internal)?;
@@ -62,20 +62,24 @@ impl Fleet {
         let Ok(row) = self.registry.claim(&seen, &claim, None).await? else {
             return Err(OperationError::Stale);
         };
-        flight.mark_claimed(row.generation);
+        operation.mark_claimed(row.generation);
         let current = self.engine_key(&row)?;
         let swap = json!({"subsystem": "control", "op": "set_key_hash", "key_hash": key.hash().to_hex()});
         match self.send_command(&row, &current, &swap).await {
             Ok(_) => self.commit_rotation(&row, pending, "requested").await,
-            Err(unwell) => {
-                tracing::warn!(engine.id = %row.engine_id, %unwell, "An engine was told its new key and did not confirm it.");
+            Err(error) => {
+                tracing::warn!(
+                    engine_id = %row.engine_id,
+                    %error,
+                    "An engine did not confirm its new key; asking it which key it accepts."
+                );
                 match self.settle_rotation(&row, "requested").await? {
                     RotationOutcome::New(row) => Ok(OperationResult::Engine(row)),
                     RotationOutcome::Old => {
-                        Err(backend_error("the engine did not take the new key; the old one holds"))
+                        Err(backend_error("the engine did not accept the new key; the old key stays valid"))
                     }
                     RotationOutcome::Failed => Err(backend_error(
-                        "the engine takes neither its key nor the new one; it is launched again",
+                        "the engine accepts neither its key nor the new one; it is restarted",
                     )),
                 }
             }
@@ -110,18 +114,19 @@ impl Fleet {
             }
             AcceptedKey::Neither => {
                 self.backend.kill(row.target()).await?;
-                self.record_failure(row, "the engine takes neither its key nor the new one", "health")
+                self.record_failure(row, "the engine accepts neither its key nor the new one", "health")
                     .await?;
                 Ok(RotationOutcome::Failed)
             }
-            AcceptedKey::Unknown(why) => {
+            AcceptedKey::Unknown(error) => {
                 let listed = self.backend.list().await?;
                 let runs = |listed: &EngineListing| {
                     listed.running && Some(&listed.instance) == row.instance.as_ref()
                 };
                 if listed.iter().any(runs) {
                     return Err(backend_error(&format!(
-                        "the engine does not say which key it takes ({why}); this is settled when it answers"
+                        "the engine did not report which key it accepts ({error}); \
+                         the rotation is settled when it answers"
                     )));
                 }
                 self.record_failure(row, &unexpected_exit_message(None), "exit").await?;
@@ -144,12 +149,12 @@ impl Fleet {
         let current = self.engine_key(row)?;
         let next = EngineRow { sealed_key: pending.sealed.clone(), ..row.clone() };
         let next = self.engine_key(&next)?;
-        for (key, takes) in [(&next, AcceptedKey::Pending), (&current, AcceptedKey::Current)] {
+        for (key, accepted) in [(&next, AcceptedKey::Pending), (&current, AcceptedKey::Current)] {
             let port = row.port.unwrap_or_default();
             match self.with_command_timeout(self.verify_identity(port, key)).await {
-                Ok(()) => return Ok(takes),
+                Ok(()) => return Ok(accepted),
                 Err(ProbeError::KeyRefused { .. }) => {}
-                Err(unwell) => return Ok(AcceptedKey::Unknown(unwell.to_string())),
+                Err(error) => return Ok(AcceptedKey::Unknown(error.to_string())),
             }
         }
         Ok(AcceptedKey::Neither)
@@ -162,12 +167,12 @@ impl Fleet {
         key: &EngineKey,
         command: &serde_json::Value,
     ) -> Result<serde_json::Value, ProbeError> {
-        let answer =
+        let response =
             self.with_command_timeout(self.probe.rpc(row.port.unwrap_or_default(), key, command)).await;
-        if matches!(answer, Err(ProbeError::KeyRefused { .. })) {
+        if matches!(response, Err(ProbeError::KeyRefused { .. })) {
             self.mark_key_refused(row.engine_id);
         }
-        answer
+        response
     }
 
     /// Records that an engine refused a call with the registry's key: health checks ask it for the key from now
@@ -178,11 +183,13 @@ impl Fleet {
 
     async fn with_command_timeout<T>(
         &self,
-        asked: impl Future<Output = Result<T, ProbeError>>,
+        call: impl Future<Output = Result<T, ProbeError>>,
     ) -> Result<T, ProbeError> {
         tokio::select! {
-            answer = asked => answer,
-            () = self.clock.sleep(COMMAND_TIMEOUT) => Err(ProbeError::TimedOut { seconds: COMMAND_TIMEOUT.as_secs() }),
+            response = call => response,
+            () = self.clock.sleep(COMMAND_TIMEOUT) => {
+                Err(ProbeError::TimedOut { seconds: COMMAND_TIMEOUT.as_secs() })
+            }
         }
     }
 }

@@ -17,25 +17,25 @@ use crate::registry::{AuditEntry, EngineRow, Event, NextState};
 impl Fleet {
     pub(super) async fn relaunch_engine(
         self: &Arc<Self>,
-        flight: &Arc<Operation>,
-        job: &OperationRequest,
+        operation: &Arc<Operation>,
+        request: &OperationRequest,
         seen: EngineRow,
     ) -> Outcome {
         let image = self.launch_image(&seen).clone();
         self.backend.check_image(&image).await?;
         self.backend.check_engine_data(seen.engine_id).await?;
-        let claim = self.new_claim(flight.change);
+        let claim = self.new_claim(operation.change);
         let mut row = match self.registry.claim(&seen, &claim, Some(&self.ports)).await? {
             Ok(row) => row,
             Err(refused) => return Err(refused.into()),
         };
-        flight.mark_claimed(row.generation);
+        operation.mark_claimed(row.generation);
         let booted = match self.boot_with_image(&mut row, image).await {
             Ok(booted) => booted,
             Err(failure) => return Err(self.handle_launch_failure(&seen, &row, &failure).await),
         };
-        let event = if flight.change == Change::Wake { Event::Wake } else { Event::Start };
-        let detail = json!({"from": row.status, "to": EngineStatus::Running, "reason": job.reason});
+        let event = if operation.change == Change::Wake { Event::Wake } else { Event::Start };
+        let detail = json!({"from": row.status, "to": EngineStatus::Running, "reason": request.reason});
         let entry = AuditEntry { duration_ms: Some(booted.took_ms), ..self.audit_entry(&row, event, detail) };
         let next = NextState::Running {
             instance: booted.instance,
@@ -66,8 +66,8 @@ impl Fleet {
     ) -> bool {
         let default = &self.settings.engine_image;
         let pinned = pinned && !fault_injection::active(Mutation::FollowPinned);
-        let may = || !pinned && self.policies.get(product_id).allows(default, default);
-        self.backend.has_single_image() || (default.major() == image.major() && may())
+        let is_allowed = || !pinned && self.policies.get(product_id).allows(default, default);
+        self.backend.has_single_image() || (default.major() == image.major() && is_allowed())
     }
 
     /// Boots the engine of `row` from `image`. Across a major version, whose brain format may differ, its brain is
@@ -77,22 +77,22 @@ impl Fleet {
         row: &mut EngineRow,
         image: EngineImage,
     ) -> Result<Booted, BootFailure> {
-        let crosses = image.major() != row.engine_version.major();
-        if crosses {
-            tracing::info!(engine.id = %row.engine_id, %image, "An engine is launched on another major version.");
+        let crosses_major = image.major() != row.engine_version.major();
+        if crosses_major {
+            tracing::info!(engine_id = %row.engine_id, %image, "Launching an engine on another major version.");
             let copied = self.backend.copy_brain(row.target()).await;
             copied
                 .map_err(|error| BootFailure { cause: BootFailureCause::Backend(error), log: Vec::new() })?;
         }
         row.engine_version = image;
         let booted = self.boot(row, Readiness::BrainOnly).await;
-        if booted.is_err() && crosses {
-            let rolled_back_error = match self.backend.kill(row.target()).await {
+        if booted.is_err() && crosses_major {
+            let restored = match self.backend.kill(row.target()).await {
                 Ok(()) => self.backend.restore_brain(row.target()).await,
                 Err(error) => Err(error),
             };
-            if let Err(error) = rolled_back_error {
-                tracing::error!(engine.id = %row.engine_id, %error, "A brain could not be put back yet.");
+            if let Err(error) = restored {
+                tracing::error!(engine_id = %row.engine_id, %error, "A brain could not be restored.");
             }
         }
         booted
@@ -106,10 +106,14 @@ impl Fleet {
         row: &EngineRow,
         failure: &BootFailure,
     ) -> OperationError {
-        tracing::warn!(engine.id = %row.engine_id, reason = failure.message(), "An engine did not come up.");
+        tracing::warn!(engine_id = %row.engine_id, reason = failure.message(), "An engine failed to boot.");
         if let Err(error) = self.backend.kill(row.target()).await {
             // The row keeps its claim until this is repaired.
-            tracing::warn!(engine.id = %row.engine_id, %error, "An engine that failed could not be ended yet.");
+            tracing::warn!(
+                engine_id = %row.engine_id,
+                %error,
+                "An engine that failed to boot could not be killed; the next reconciliation retries."
+            );
             return failure.to_fleet_error().into();
         }
         // As in the registry: the image of a failed launch is not the one that the engine runs.

@@ -1,4 +1,4 @@
-//! The table, cell by cell: as the contract and its decisions have it, and whether it is whole.
+//! The decision table cell by cell, as the contract and the decision records define it, and its completeness.
 
 use super::*;
 
@@ -50,7 +50,7 @@ failed       restart   | exists    share     share     share     share     share
 destroying   destroy   | exists    wait      wait      wait      wait      404   404   404   404   404    rests   404     pass 404 404
 ";
 
-/// What no engine comes to. Should one all the same, nobody begins a second change, and a delete ends it.
+/// Combinations that no engine reaches. If one does, no second change starts, and a delete ends it.
 const UNREACHABLE_ROWS: &str = "
 provisioning -         | exists    wait      wait      wait      wait      runs  rests rests rests rests  rests   destroy pass rests wait
 provisioning start     | exists    share     share     share     share     runs  rests rests rests rests  rests   destroy pass rests wait
@@ -93,7 +93,7 @@ destroying   restart   | exists    share     share     share     share     404  
 destroying   rotate    | exists    wait      wait      wait      wait      404   404   404   404   404    rests   404     wait 404 404
 ";
 
-/// All changes in a row, one after the other: with one that is missing here this does not compile.
+/// Enumerates all changes; if one is missing here, this does not compile.
 const fn next_change(change: Change) -> Option<Change> {
     match change {
         Change::Provision => Some(Change::Start),
@@ -107,7 +107,7 @@ const fn next_change(change: Change) -> Option<Change> {
     }
 }
 
-/// Likewise for what is asked.
+/// Enumerates all triggers in the same way.
 const fn next_trigger(trigger: Trigger) -> Option<Trigger> {
     match trigger {
         Trigger::Provision => Some(ADMIT),
@@ -146,8 +146,8 @@ fn decision_name(decision: Decision) -> &'static str {
     }
 }
 
-/// What a row is about, none being an engine that is not there, and what the table says about it. Whether a
-/// restart is due makes a difference to a failed engine that nobody changes, and to no other.
+/// Parses a row into the engines that it describes (`None` is no engine) and the decisions about them. Whether a
+/// restart is due makes a difference only to a failed engine without a change under way.
 fn parse_row(row: &str) -> (Vec<Option<EngineView>>, Vec<&str>) {
     let (situation, decisions) = row.split_once('|').unwrap();
     let [name, change] = situation.split_whitespace().collect::<Vec<_>>().try_into().unwrap();
@@ -193,7 +193,7 @@ fn the_table_has_every_cell_once() {
     assert_eq!(triggers, TRIGGERS);
     let written: Vec<_> = rows().flat_map(|row| parse_row(row).0).collect();
     let once: HashSet<_> = written.iter().map(|engine| format!("{engine:?}")).collect();
-    assert_eq!(once.len(), written.len(), "a row twice");
+    assert_eq!(once.len(), written.len(), "a duplicate row");
     let in_flight = || std::iter::once(None).chain(changes.iter().copied().map(Some));
     let engines = EngineStatus::ALL.into_iter().flat_map(|status| {
         in_flight().flat_map(move |change| {
@@ -209,9 +209,9 @@ fn nothing_runs_into_two_changes_at_once() {
     for (engine, row) in rows().flat_map(|row| parse_row(row).0.into_iter().map(move |engine| (engine, row)))
     {
         for trigger in TRIGGERS {
-            let makes = matches!(decide(engine, trigger), Decision::Perform(_));
+            let performs = matches!(decide(engine, trigger), Decision::Perform(_));
             let changing = engine.is_some_and(|engine| engine.change.is_some());
-            assert!(!(makes && changing) || trigger == Trigger::Destroy, "{row} {trigger:?}");
+            assert!(!(performs && changing) || trigger == Trigger::Destroy, "{row} {trigger:?}");
         }
     }
 }

@@ -100,9 +100,9 @@ pub(super) struct Operation {
 }
 
 impl Operation {
-    fn new(seat: EngineOwner, change: Change, progress: Progress) -> Arc<Self> {
+    fn new(owner: EngineOwner, change: Change, progress: Progress) -> Arc<Self> {
         Arc::new(Self {
-            engine_owner: seat,
+            engine_owner: owner,
             change,
             progress: watch::Sender::new(progress),
             preempted: CancellationToken::new(),
@@ -132,8 +132,8 @@ impl Operation {
     /// Waits for the outcome.
     pub(super) async fn outcome(&self) -> Outcome {
         let mut progress = self.progress.subscribe();
-        let over = progress.wait_for(|progress| matches!(progress, Progress::Done(_))).await;
-        match over.as_deref() {
+        let done = progress.wait_for(|progress| matches!(progress, Progress::Done(_))).await;
+        match done.as_deref() {
             Ok(Progress::Done(outcome)) => outcome.clone(),
             _ => Err(FleetError::internal(TaskAborted).into()),
         }
@@ -159,9 +159,9 @@ pub(super) struct Operations {
 
 impl Operations {
     /// The operation of the engine owner, if any.
-    pub(super) fn get(&self, seat: &EngineOwner) -> Option<Arc<Operation>> {
+    pub(super) fn get(&self, owner: &EngineOwner) -> Option<Arc<Operation>> {
         let slots = self.slots();
-        let slot = slots.get(seat)?;
+        let slot = slots.get(owner)?;
         slot.active.as_ref().or(slot.pending_delete.as_ref()).cloned()
     }
 
@@ -172,8 +172,12 @@ impl Operations {
 
     /// Registers an operation. If another one is registered for the engine owner, fails with that one; a delete
     /// waits only for another delete.
-    pub(super) fn begin(&self, seat: &EngineOwner, change: Change) -> Result<Arc<Operation>, Arc<Operation>> {
-        self.register(Operation::new(seat.clone(), change, Progress::Claiming))
+    pub(super) fn begin(
+        &self,
+        owner: &EngineOwner,
+        change: Change,
+    ) -> Result<Arc<Operation>, Arc<Operation>> {
+        self.register(Operation::new(owner.clone(), change, Progress::Claiming))
     }
 
     /// Registers a repair of the engine in the state of `row`.
@@ -185,22 +189,22 @@ impl Operations {
         self.register(Operation::new(row.owner.clone(), change, Progress::Claimed(row.generation)))
     }
 
-    fn register(&self, flight: Arc<Operation>) -> Result<Arc<Operation>, Arc<Operation>> {
+    fn register(&self, operation: Arc<Operation>) -> Result<Arc<Operation>, Arc<Operation>> {
         let mut slots = self.slots();
-        let slot = slots.entry(flight.engine_owner.clone()).or_default();
+        let slot = slots.entry(operation.engine_owner.clone()).or_default();
         if let Some(pending_delete) = &slot.pending_delete {
             return Err(Arc::clone(pending_delete));
         }
         // A delete that is still claiming is registered beside the operation that it will preempt.
-        if flight.change == Change::Destroy && flight.claimed_generation().is_none() {
-            slot.pending_delete = Some(Arc::clone(&flight));
-            return Ok(flight);
+        if operation.change == Change::Destroy && operation.claimed_generation().is_none() {
+            slot.pending_delete = Some(Arc::clone(&operation));
+            return Ok(operation);
         }
         if let Some(other) = &slot.active {
             return Err(Arc::clone(other));
         }
-        slot.active = Some(Arc::clone(&flight));
-        Ok(flight)
+        slot.active = Some(Arc::clone(&operation));
+        Ok(operation)
     }
 
     /// The delete holds the row: the operation that worked on it is cancelled.
@@ -209,8 +213,8 @@ impl Operations {
         let mut slots = self.slots();
         let Some(slot) = slots.get_mut(&pending_delete.engine_owner) else { return };
         slot.pending_delete = None;
-        if let Some(overtaken) = slot.active.replace(Arc::clone(pending_delete)) {
-            overtaken.preempted.cancel();
+        if let Some(previous) = slot.active.replace(Arc::clone(pending_delete)) {
+            previous.preempted.cancel();
         }
     }
 
@@ -218,18 +222,18 @@ impl Operations {
     /// request that began it.
     pub(super) fn spawn(
         self: &Arc<Self>,
-        flight: Arc<Operation>,
+        operation: Arc<Operation>,
         change: impl Future<Output = Outcome> + Send + 'static,
     ) {
         // Completes the operation even if the task panics or is dropped.
-        let landing = CompletionGuard { operations: Arc::clone(self), operation: flight, outcome: None };
+        let guard = CompletionGuard { operations: Arc::clone(self), operation, outcome: None };
         let task = async move {
             let outcome = tokio::select! {
                 biased;
-                () = landing.operation.preempted.cancelled() => Err(landing.operations.preemption_error()),
+                () = guard.operation.preempted.cancelled() => Err(guard.operations.preemption_error()),
                 outcome = change => outcome,
             };
-            landing.finish(outcome);
+            guard.finish(outcome);
         };
         self.tasks.spawn(task.in_current_span());
     }
@@ -239,27 +243,27 @@ impl Operations {
         self.tasks.close();
         if tokio::time::timeout(limit, self.tasks.wait()).await.is_err() {
             tracing::warn!(
-                flights = self.tasks.len(),
-                "Changes of engines are still under way; they are left."
+                operations = self.tasks.len(),
+                "Operations on engines are still under way; no longer waiting for them."
             );
         }
         self.tasks.reopen();
     }
 
-    fn complete(&self, flight: &Arc<Operation>, outcome: Outcome) {
+    fn complete(&self, operation: &Arc<Operation>, outcome: Outcome) {
         {
             let mut slots = self.slots();
-            if let Some(slot) = slots.get_mut(&flight.engine_owner) {
-                let is_it = |other: &mut Arc<Operation>| Arc::ptr_eq(other, flight);
-                slot.active.take_if(is_it);
-                slot.pending_delete.take_if(is_it);
+            if let Some(slot) = slots.get_mut(&operation.engine_owner) {
+                let is_same = |other: &mut Arc<Operation>| Arc::ptr_eq(other, operation);
+                slot.active.take_if(is_same);
+                slot.pending_delete.take_if(is_same);
                 if slot.active.is_none() && slot.pending_delete.is_none() {
-                    slots.remove(&flight.engine_owner);
+                    slots.remove(&operation.engine_owner);
                 }
             }
         }
         // Sent after it has left the map, so that a woken waiter can register an operation.
-        flight.progress.send_replace(Progress::Done(outcome));
+        operation.progress.send_replace(Progress::Done(outcome));
     }
 
     /// Why an operation was dropped: for a delete, or because another orchestrator continues it.
@@ -275,8 +279,8 @@ impl Operations {
     pub(super) fn abort_all(&self) {
         self.aborted.store(true, Ordering::Relaxed);
         for slot in self.slots().values() {
-            for flight in slot.active.iter().chain(&slot.pending_delete) {
-                flight.preempted.cancel();
+            for operation in slot.active.iter().chain(&slot.pending_delete) {
+                operation.preempted.cancel();
             }
         }
     }
@@ -287,7 +291,7 @@ impl Operations {
         self.slots()
             .values()
             .flat_map(|slot| &slot.active)
-            .map(|flight| flight.progress.receiver_count())
+            .map(|operation| operation.progress.receiver_count())
             .sum()
     }
 

@@ -41,7 +41,7 @@ pub(crate) fn check_not_suspended(product: &Product) -> Result<(), FleetError> {
 
 /// The error for calls of a suspended product.
 pub(super) fn suspended_error() -> FleetError {
-    FleetError::PolicyDenied("the product is suspended, and may only look".to_owned())
+    FleetError::PolicyDenied("the product is suspended; it may only read".to_owned())
 }
 
 /// The error for a product whose policy does not allow `image`.

@@ -87,9 +87,9 @@ impl Fleet {
     /// `POST /products/register`.
     pub(crate) async fn register(
         self: &Arc<Self>,
-        ask: RegisterProduct,
+        params: RegisterProduct,
     ) -> Result<RegisteredProduct, FleetError> {
-        let RegisterProduct { slug, display_name, policy, platform_api_key } = ask;
+        let RegisterProduct { slug, display_name, policy, platform_api_key } = params;
         let key = match platform_api_key {
             Some(key) => key,
             None => PlatformKey::generate().map_err(FleetError::internal)?,
@@ -128,9 +128,9 @@ impl Fleet {
     }
 
     /// Returns a page of all products, without their keys.
-    pub(crate) async fn list_products(&self, ask: ListProducts) -> Result<ProductList, FleetError> {
-        let limit = ask.limit.map_or(DEFAULT_PAGE_SIZE, PageLimit::get);
-        let offset = ask.offset.map_or(0, PageOffset::get);
+    pub(crate) async fn list_products(&self, params: ListProducts) -> Result<ProductList, FleetError> {
+        let limit = params.limit.map_or(DEFAULT_PAGE_SIZE, PageLimit::get);
+        let offset = params.offset.map_or(0, PageOffset::get);
         let (products, total) = self.registry.products(limit, offset).await?;
         let products = products.into_iter().map(|product| ProductSummary {
             product_id: product.product_id,
@@ -152,11 +152,11 @@ impl Fleet {
         let fleet = Arc::clone(self);
         // Replacements run in the order of the requests: a later one follows whatever a caller who has
         // disconnected left under way.
-        let turn = Arc::clone(&self.policy_update_lock).lock_owned().await;
+        let lock = Arc::clone(&self.policy_update_lock).lock_owned().await;
         // In a task of its own: a caller who disconnects must not leave the registry and the products in memory
         // with different policies.
         let replaced = tokio::spawn(async move {
-            let _product_lock = turn;
+            let _product_lock = lock;
             let at = fleet.now();
             let entry = |before: &serde_json::Value| AuditEntry {
                 at,
@@ -166,8 +166,8 @@ impl Fleet {
                 detail: json!({"from": before, "to": policy}),
             };
             let product = match fleet.registry.replace_policy(product_id, &policy, entry).await {
-                Err(away @ RegistryError::Unreachable(_)) => {
-                    fleet.reload_replaced_policy(product_id, at, away).await?
+                Err(error @ RegistryError::Unreachable(_)) => {
+                    fleet.reload_replaced_policy(product_id, at, error).await?
                 }
                 product => product?.ok_or(FleetError::ProductNotFound)?,
             };
@@ -184,15 +184,18 @@ impl Fleet {
         self: &Arc<Self>,
         product_id: ProductId,
         at: Timestamp,
-        away: RegistryError,
+        error: RegistryError,
     ) -> Result<Product, FleetError> {
-        tracing::warn!(product.id = %product_id, "The registry is away; whether a policy was replaced is read when it is back.");
-        let reading = tokio::spawn(load_when_available(Arc::downgrade(self), product_id));
-        let read = tokio::select! {
-            read = reading => read.ok().flatten(),
+        tracing::warn!(
+            %product_id,
+            "The registry is unreachable; whether a policy was replaced is read when it is back."
+        );
+        let task = tokio::spawn(load_when_available(Arc::downgrade(self), product_id));
+        let loaded = tokio::select! {
+            loaded = task => loaded.ok().flatten(),
             () = self.clock.sleep(REGISTRY_RETRY_TIMEOUT) => None,
         };
-        read.filter(|product| product.updated_at == Some(at)).ok_or_else(|| away.into())
+        loaded.filter(|product| product.updated_at == Some(at)).ok_or_else(|| error.into())
     }
 
     /// Caches the product and applies its policy.
@@ -233,12 +236,12 @@ impl Fleet {
             duration_ms: None,
             detail,
         };
-        let begun = self.clock.monotonic();
+        let started = self.clock.monotonic();
         // If the result was not confirmed, the insert is repeated: the key identifies it as the same product.
         let product = loop {
             match self.try_register(&product, &entry).await {
                 Err(RegistryError::Unreachable(_))
-                    if self.clock.monotonic().saturating_sub(begun) < REGISTRY_RETRY_TIMEOUT => {}
+                    if self.clock.monotonic().saturating_sub(started) < REGISTRY_RETRY_TIMEOUT => {}
                 registered => break registered?,
             }
             self.clock.sleep(REGISTRY_RETRY_INTERVAL).await;
@@ -257,8 +260,8 @@ impl Fleet {
         if self.registry.register(product, entry).await? {
             return Ok(Some(product.clone()));
         }
-        let there = self.registry.product_by_slug(&product.slug).await?;
-        Ok(there.filter(|there| there.key_hash.constant_time_eq(product.key_hash)))
+        let existing = self.registry.product_by_slug(&product.slug).await?;
+        Ok(existing.filter(|existing| existing.key_hash.constant_time_eq(product.key_hash)))
     }
 }
 
@@ -277,7 +280,7 @@ async fn load_when_available(fleet: Weak<Fleet>, product_id: ProductId) -> Optio
                 Err(RegistryError::Unreachable(_)) => Arc::clone(&fleet.clock),
                 Err(error) => {
                     let error: &dyn std::error::Error = &error;
-                    tracing::error!(product.id = %product_id, error, "A product's policy could not be read.");
+                    tracing::error!(%product_id, error, "A product's policy could not be read.");
                     return None;
                 }
             }

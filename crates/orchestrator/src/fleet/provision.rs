@@ -20,10 +20,10 @@ use crate::registry::{AuditEntry, ClaimRefused, EngineRow, Event, NewEngine, Nex
 impl Fleet {
     pub(super) async fn provision_engine(
         self: &Arc<Self>,
-        flight: &Arc<Operation>,
-        job: &OperationRequest,
+        operation: &Arc<Operation>,
+        request: &OperationRequest,
     ) -> Outcome {
-        let engine = self.new_engine(job)?;
+        let engine = self.new_engine(request)?;
         self.backend.check_image(&engine.engine_version).await?;
         self.backend.check_data().await?;
         let claim = self.new_claim(Change::Provision);
@@ -34,12 +34,12 @@ impl Fleet {
             }
             Err(refused) => return Err(refused.into()),
         };
-        flight.mark_claimed(row.generation);
+        operation.mark_claimed(row.generation);
         let booted = match self.boot(&mut row, Readiness::AllSubsystems).await {
             Ok(booted) => booted,
             Err(failure) => return Err(self.roll_back(&row, &failure).await),
         };
-        let reason = if job.trigger == Trigger::Provision { job.reason } else { "auto_provision" };
+        let reason = if request.trigger == Trigger::Provision { request.reason } else { "auto_provision" };
         let entry = AuditEntry {
             duration_ms: Some(booted.took_ms),
             ..self.audit_entry(
@@ -60,19 +60,19 @@ impl Fleet {
         }
     }
 
-    fn new_engine(&self, job: &OperationRequest) -> Result<NewEngine, FleetError> {
+    fn new_engine(&self, request: &OperationRequest) -> Result<NewEngine, FleetError> {
         let engine_id = EngineId::new();
         let owner = engine_id.to_string();
         let key = EngineKey::generate().map_err(FleetError::internal)?;
         let secrets_key = MasterKey::generate()?.expose();
         Ok(NewEngine {
             engine_id,
-            owner: job.engine_owner.clone(),
+            owner: request.engine_owner.clone(),
             key_hash: key.hash(),
             sealed_key: self.vault.seal(&owner, Purpose::EngineKey, key.expose())?,
             sealed_secrets_key: self.vault.seal(&owner, Purpose::EngineSecrets, &secrets_key)?,
-            pinned: job.image.is_some(),
-            engine_version: job.image.clone().unwrap_or_else(|| self.settings.engine_image.clone()),
+            pinned: request.image.is_some(),
+            engine_version: request.image.clone().unwrap_or_else(|| self.settings.engine_image.clone()),
             created_at: self.now(),
         })
     }
@@ -80,16 +80,20 @@ impl Fleet {
     /// Removes all traces of a failed provision except its row in the audit log.
     async fn roll_back(&self, row: &EngineRow, failure: &BootFailure) -> OperationError {
         tracing::warn!(
-            engine.id = %row.engine_id,
+            engine_id = %row.engine_id,
             reason = failure.message(),
-            "A provision failed and is rolled back."
+            "A provision failed; rolling it back."
         );
         if fault_injection::active(Mutation::ForgetRollBack) {
             return failure.to_fleet_error().into();
         }
         if let Err(error) = self.backend.remove_with_data(row.target()).await {
             // The row keeps its claim, and with it quota and port, until this is repaired.
-            tracing::warn!(engine.id = %row.engine_id, %error, "A failed provision could not be removed yet.");
+            tracing::warn!(
+                engine_id = %row.engine_id,
+                %error,
+                "A failed provision could not be removed; the next reconciliation retries."
+            );
             return failure.to_fleet_error().into();
         }
         let entry = self.audit_entry(

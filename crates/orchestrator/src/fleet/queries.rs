@@ -27,12 +27,12 @@ pub(super) fn max_concurrent_log_reads() -> usize {
 
 impl Fleet {
     /// Returns a page of the product's audit rows, newest first.
-    pub(crate) async fn audit(&self, product: &Product, ask: ListAudit) -> Result<AuditList, FleetError> {
+    pub(crate) async fn audit(&self, product: &Product, params: ListAudit) -> Result<AuditList, FleetError> {
         let filter = AuditFilter {
-            before: ask.before.map(AuditId::get),
-            event: ask.event,
-            user_id: ask.user_id,
-            limit: ask.limit.map_or(DEFAULT_PAGE_SIZE, PageLimit::get),
+            before: params.before.map(AuditId::get),
+            event: params.event,
+            user_id: params.user_id,
+            limit: params.limit.map_or(DEFAULT_PAGE_SIZE, PageLimit::get),
         };
         Ok(AuditList { rows: self.registry.audit_page(product.product_id, &filter).await? })
     }
@@ -53,36 +53,37 @@ impl Fleet {
         &self,
         product: &Product,
         user_id: UserId,
-        ask: ReadLogs,
+        params: ReadLogs,
     ) -> Result<String, FleetError> {
-        let seat = EngineOwner { product_id: product.product_id, user_id };
-        let row = self.registry.engine(&seat).await?.ok_or(FleetError::EngineNotFound)?;
-        let lines = usize::try_from(ask.tail.map_or(DEFAULT_LOG_LINES, TailLines::get)).unwrap_or_default();
+        let owner = EngineOwner { product_id: product.product_id, user_id };
+        let row = self.registry.engine(&owner).await?.ok_or(FleetError::EngineNotFound)?;
+        let lines =
+            usize::try_from(params.tail.map_or(DEFAULT_LOG_LINES, TailLines::get)).unwrap_or_default();
         // The semaphore is never closed.
         let permit =
             Arc::clone(&self.log_read_permits).acquire_owned().await.map_err(FleetError::internal)?;
         let lines = self.backend.log_tail(row.engine_id, lines).await?;
         // Serializing megabytes takes a while and would block other calls on this thread. It also runs on if the
         // caller has disconnected, so the permit is held until it is done.
-        let written = tokio::task::spawn_blocking(move || {
-            let written = newest_lines_json(&lines, MAX_LOG_BYTES);
+        let serialized = tokio::task::spawn_blocking(move || {
+            let serialized = newest_lines_json(&lines, MAX_LOG_BYTES);
             drop(permit);
-            written
+            serialized
         })
         .await;
-        written.map_err(FleetError::internal)?.map_err(FleetError::internal)
+        serialized.map_err(FleetError::internal)?.map_err(FleetError::internal)
     }
 }
 
 /// The newest of `lines` that fit into `limit` bytes as JSON.
 fn newest_lines_json(lines: &[String], limit: usize) -> serde_json::Result<String> {
-    let (mut left, mut kept, mut pace) = (limit, Vec::new(), CooperativeYield::default());
+    let (mut remaining, mut kept, mut pace) = (limit, Vec::new(), CooperativeYield::default());
     for line in lines.iter().rev() {
         // Measured as serialized: escaping may lengthen a program's output sixfold.
         let line = serde_json::to_string(line)?;
         let bytes = line.len() + 1;
-        let Some(rest) = left.checked_sub(bytes) else { break };
-        left = rest;
+        let Some(rest) = remaining.checked_sub(bytes) else { break };
+        remaining = rest;
         kept.push(line);
         pace.advance(bytes);
     }
@@ -101,8 +102,9 @@ mod tests {
         let log = ["oldest", "\u{1}\u{1}", "new"].map(str::to_owned);
         // With quotes and comma they take 9, 15 and 6 bytes.
         for (limit, kept) in [(100, 3), (30, 3), (29, 2), (21, 2), (20, 1), (6, 1), (5, 0)] {
-            let written: EngineLogs = serde_json::from_str(&newest_lines_json(&log, limit).unwrap()).unwrap();
-            assert_eq!(written.lines, log[log.len() - kept..], "{limit}");
+            let serialized: EngineLogs =
+                serde_json::from_str(&newest_lines_json(&log, limit).unwrap()).unwrap();
+            assert_eq!(serialized.lines, log[log.len() - kept..], "{limit}");
         }
     }
 }

@@ -1,7 +1,8 @@
-//! The registry compared with what really runs: at start-up, and from time to time.
+//! Reconciliation: compares the registry with the instances that run, at start-up and every 30 seconds, and
+//! repairs what differs.
 //!
-//! A process that no row knows is ended, a change that nobody works on is finished or rolled back, a running
-//! engine that is not there has failed. A folder without a row is left alone: it may be somebody's data.
+//! A process without a row is killed, an abandoned change is completed or rolled back, and an engine that should
+//! run but does not becomes `failed`. A folder without a row is left alone, because it may be somebody's data.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -20,27 +21,27 @@ use crate::backend::{BackendError, EngineListing, Target};
 use crate::fault_injection::{self, Mutation};
 use crate::registry::{EngineMove, EngineRow, RegistryError};
 
-/// How long readiness waits for the first comparison. With the first look at the backend before it, an orchestrator
-/// is ready within 10 seconds of having its registry.
+/// How long readiness waits for the first comparison. Together with the first call to the backend before it, an
+/// orchestrator is ready within 10 seconds of opening its registry.
 const FIRST_RECONCILE_TIMEOUT: Duration = Duration::from_millis(7_500);
 
-/// How often the comparison is made.
+/// The interval between comparisons.
 const RECONCILE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Repairs under way at once: each may wait for the backend, and none may hold up the others for long.
+/// Concurrent repairs. Each may wait for the backend, and no repair may delay the others for long.
 const MAX_CONCURRENT_REPAIRS: usize = 16;
 
-/// What a comparison found to be done.
+/// What a comparison found to repair.
 #[derive(Default)]
 struct Findings {
-    /// Claimed, with nobody at work; or at rest, with a process or what is left of one.
+    /// Rows with a claim but no operation, and rows of idle engines that have a process or the remains of one.
     inconsistent: Vec<EngineRow>,
-    /// Without a row, or launched beside the process that its row names.
+    /// Processes without a row, or launched beside the process that their row names.
     orphans: Vec<EngineListing>,
 }
 
-/// Engines that were launched for an earlier change of their row than the process that the row names, and run beside
-/// it: an orchestrator that had lost the registry without noticing launched them.
+/// Processes of an older generation than the process that the engine's row names, and running beside it. They were
+/// launched by an orchestrator that had lost the registry without noticing.
 fn superseded(rows: &[EngineRow], listed: &[EngineListing]) -> Vec<EngineListing> {
     let mut current = HashMap::new();
     for process in listed.iter().filter(|process| process.running) {
@@ -56,7 +57,7 @@ fn superseded(rows: &[EngineRow], listed: &[EngineListing]) -> Vec<EngineListing
     listed.iter().filter(is_older).cloned().collect()
 }
 
-/// How long after a failed reading of the registry it is tried again.
+/// The pause before the registry is read again after a failure.
 const LOAD_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Those of `rows` whose instance is not listed.
@@ -70,10 +71,10 @@ fn without_process(rows: Vec<EngineRow>, listed: &[EngineListing]) -> Vec<Engine
 }
 
 impl Fleet {
-    /// Compares for the first time, and is ready then. Repairs follow, and the comparison is made again every
-    /// [`RECONCILE_INTERVAL`] until `shutdown`.
+    /// Makes the first comparison, after which the fleet is ready. Then repairs what it found, and compares again
+    /// every [`RECONCILE_INTERVAL`] until `shutdown`.
     pub(crate) async fn reconcile_periodically(self: Arc<Self>, shutdown: CancellationToken) {
-        let keep = async {
+        let reconcile = async {
             self.load_state().await;
             let mut findings = self.first_reconciliation().await;
             self.ready.send_replace(true);
@@ -82,32 +83,36 @@ impl Fleet {
                     Ok(findings) => self.repair_all(findings).await,
                     Err(error) => {
                         let error: &dyn std::error::Error = &error;
-                        tracing::error!(error, "The registry could not be compared with what runs.");
+                        tracing::error!(
+                            error,
+                            "The registry could not be compared with the running instances; retrying."
+                        );
                     }
                 }
                 self.clock.sleep(RECONCILE_INTERVAL).await;
                 findings = self.compare(EXIT_CONFIRM_DELAY).await;
             }
         };
-        shutdown.run_until_cancelled(keep).await;
+        shutdown.run_until_cancelled(reconcile).await;
     }
 
-    /// The comparison that readiness waits for: a backend that does not answer does not hold it up.
+    /// The comparison that readiness waits for. It has a time limit, so that a backend that does not answer does
+    /// not delay readiness.
     async fn first_reconciliation(&self) -> Result<Findings, FleetError> {
         tokio::select! {
             compared = self.compare(Duration::ZERO) => compared,
             () = self.clock.sleep(FIRST_RECONCILE_TIMEOUT) => {
-                let why = format!("it did not answer within {} s", FIRST_RECONCILE_TIMEOUT.as_secs_f64());
-                Err(BackendError::Unreachable(why).into())
+                let reason = format!("it did not answer within {} s", FIRST_RECONCILE_TIMEOUT.as_secs_f64());
+                Err(BackendError::Unreachable(reason).into())
             }
         }
     }
 
-    /// Reads what an earlier orchestrator knew of policies and engines. Without it nothing can be supervised, so it
-    /// is tried until it succeeds.
+    /// Loads the products, policies and engines that the registry stores. Nothing can be supervised without them,
+    /// so this retries until it succeeds.
     async fn load_state(&self) {
         loop {
-            let recalled = async {
+            let load = async {
                 self.load_products().await?;
                 for (product_id, audit_seq, policy) in self.registry.policies().await? {
                     self.apply_policy(product_id, audit_seq, &policy);
@@ -119,18 +124,18 @@ impl Fleet {
                 );
                 Ok::<_, RegistryError>(())
             };
-            let Err(error) = recalled.await else { return };
+            let Err(error) = load.await else { return };
             {
                 let error: &dyn std::error::Error = &error;
-                tracing::error!(error, "The registry could not be read; it is tried again.");
+                tracing::error!(error, "The registry could not be read; retrying.");
             }
             self.clock.sleep(LOAD_RETRY_INTERVAL).await;
         }
     }
 
-    /// Moves engines to `failed` that are dead and still so after `grace`, and says what else is to be done.
+    /// Marks engines as `failed` that do not run, and still do not after `grace`. Returns what else to repair.
     async fn compare(&self, grace: Duration) -> Result<Findings, FleetError> {
-        // Rows before listing: an engine launched in between is listed, or its row has changed since.
+        // The rows are read before the listing: an engine launched in between is listed, or its row has changed.
         let rows = self.registry.running_engines().await?;
         let listing = self.backend.list().await;
         let misread = listing.is_err() && fault_injection::active(Mutation::TakeSilenceForDeath);
@@ -148,7 +153,7 @@ impl Fleet {
         }
         let mut missing = without_process(settled, &listed);
         if !missing.is_empty() && !misread {
-            // Whoever is told of an exit records it in this time, and knows more of it.
+            // If an exit was reported, its handler records it within this time, together with its reason.
             self.clock.sleep(grace).await;
             missing = without_process(missing, &self.backend.list().await?);
         }
@@ -159,7 +164,8 @@ impl Fleet {
         Ok(findings)
     }
 
-    /// Says what is to be done about a process of an engine that neither runs nor is changed, as far as was known.
+    /// Adds `process` to `findings` if it has to be removed. Its engine neither ran nor had a claim when the rows
+    /// were read.
     async fn classify_process(
         &self,
         process: EngineListing,
@@ -167,13 +173,13 @@ impl Fleet {
     ) -> Result<(), FleetError> {
         // Read after the listing: an engine has its row before it has a process.
         let row = match self.registry.engine_by_id(process.engine_id).await {
-            // Known, and to be left alone until a version runs that can read it.
+            // The engine is known; it is left alone until a version runs that can read its row.
             Err(RegistryError::Unreadable { .. }) => return Ok(()),
             row => row?,
         };
         match row {
             None => findings.orphans.push(process),
-            // What is left of an engine that has failed is kept for its log.
+            // The remains of a failed engine are kept for their log.
             Some(row) if row.status == EngineStatus::Failed && !process.running => {}
             Some(row) if row.claim.is_none() && row.status != EngineStatus::Running => {
                 findings.inconsistent.push(self.adopt_generation(row, process.generation).await?);
@@ -183,7 +189,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// `rows`, none of them behind the processes that were listed after they were read.
+    /// Returns `rows` with no generation behind that of a process that was listed after they were read.
     async fn adopt_generations(
         &self,
         rows: Vec<EngineRow>,
@@ -194,7 +200,7 @@ impl Fleet {
             let Some(row) = rows.get_mut(engine_id).filter(|row| row.generation < *generation) else {
                 continue;
             };
-            // It may have been launched since.
+            // The process may have been launched since the rows were read.
             if let Some(current) = self.registry.engine_by_id(*engine_id).await?
                 && self.operations.get(&current.owner).is_none()
             {
@@ -204,22 +210,23 @@ impl Fleet {
         Ok(rows.into_values().collect())
     }
 
-    /// Makes up for a registry that lost the change for which an engine was launched: whoever changes the engine from
-    /// now on is later than that, and may act on it.
+    /// Raises the row's generation to that of the engine's process, if the registry lost the change for which the
+    /// engine was launched. Later changes then have a higher generation, and the backend lets them act on the
+    /// engine.
     async fn adopt_generation(&self, row: EngineRow, generation: i64) -> Result<EngineRow, RegistryError> {
         if row.generation >= generation {
             return Ok(row);
         }
         tracing::warn!(
-            engine.id = %row.engine_id,
-            "An engine was launched for a change that the registry does not know: it was restored from a backup, \
-             or its server lost its last commits."
+            engine_id = %row.engine_id,
+            "An engine was launched for a change that the registry does not have: the registry was restored from a \
+             backup, or its server lost its last commits."
         );
         self.registry.raise_generation(&row, generation).await?;
         Ok(EngineRow { generation, ..row })
     }
 
-    /// Moves engines that were found dead to `failed`.
+    /// Marks engines as `failed` that should run and do not.
     async fn mark_failed(&self, dead: Vec<EngineRow>) -> Result<(), FleetError> {
         let mut moves: HashMap<ProductId, Vec<EngineMove>> = HashMap::new();
         for row in dead {
@@ -228,7 +235,11 @@ impl Fleet {
             moves.entry(row.owner.product_id).or_default().push(EngineMove { row, next, entry });
         }
         for (product_id, moves) in moves {
-            tracing::warn!(product.id = %product_id, engines = moves.len(), "Running engines were found dead.");
+            tracing::warn!(
+                %product_id,
+                engines = moves.len(),
+                "Engines that should run have exited; marking them as failed."
+            );
             let (now, wall) = (self.now_mono_millis(), self.now());
             for row in self.registry.settle_all(product_id, &moves).await? {
                 self.telemetry.record_repair(Repair::Dead);
@@ -242,22 +253,33 @@ impl Fleet {
         let Findings { inconsistent, orphans } = findings;
         if let Err(error) = self.registry.check_leadership().await {
             let error: &dyn std::error::Error = &error;
-            tracing::warn!(error, "Nothing is put in order now.");
+            tracing::warn!(error, "Repairs are skipped: leadership could not be verified.");
             return;
         }
         let repairs = inconsistent.into_iter().map(|row| async move {
             self.telemetry.record_repair(Repair::Claim);
             if let Err(OperationError::Failed(error)) = self.repair(&row).await {
-                tracing::warn!(engine.id = %row.engine_id, %error, "An engine could not be put in order yet.");
+                tracing::warn!(
+                    engine_id = %row.engine_id,
+                    %error,
+                    "An engine could not be repaired; the next reconciliation retries."
+                );
             }
         });
         futures::stream::iter(repairs).buffer_unordered(MAX_CONCURRENT_REPAIRS).collect::<()>().await;
         let kills = orphans.into_iter().map(|orphan| async move {
             self.telemetry.record_repair(Repair::Orphan);
-            tracing::warn!(engine.id = %orphan.engine_id, "There is an engine that the registry does not know; it is ended.");
+            tracing::warn!(
+                engine_id = %orphan.engine_id,
+                "Killing an instance that the registry does not know."
+            );
             let target = Target { engine_id: orphan.engine_id, generation: orphan.generation };
             if let Err(error) = self.backend.remove_instance(target).await {
-                tracing::warn!(engine.id = %orphan.engine_id, %error, "It could not be ended yet.");
+                tracing::warn!(
+                    engine_id = %orphan.engine_id,
+                    %error,
+                    "The instance could not be killed; the next reconciliation retries."
+                );
             }
         });
         futures::stream::iter(kills).buffer_unordered(MAX_CONCURRENT_REPAIRS).collect::<()>().await;

@@ -1,4 +1,5 @@
-//! Engines whose change nobody works on any more: finished, rolled back or let go.
+//! Repair of engines whose change was abandoned, for example because the orchestrator was killed: the change is
+//! completed, rolled back or dropped.
 
 use std::sync::Arc;
 
@@ -13,29 +14,29 @@ use crate::fault_injection::{self, Mutation};
 use crate::registry::{EngineRow, Event, NextState};
 
 impl Fleet {
-    /// Puts the engine of `row` in order: ends the change that its claim names, or a process that should not
-    /// be. What it was before and is then is for the caller to look at anew.
+    /// Repairs the engine of `row`: ends the change that its claim names, or removes a process that should not
+    /// exist. On success the outcome is [`OperationError::Stale`], so that the caller reads the row again.
     pub(super) async fn repair(self: &Arc<Self>, row: &EngineRow) -> Outcome {
-        let flight = match self.operations.begin_for_row(row, row.claim.unwrap_or(Change::Stop)) {
-            Ok(flight) => flight,
-            // Someone came first.
+        let operation = match self.operations.begin_for_row(row, row.claim.unwrap_or(Change::Stop)) {
+            Ok(operation) => operation,
+            // Another operation was registered first.
             Err(other) => {
                 other.wait_until_claimed().await;
                 return Err(OperationError::Stale);
             }
         };
         let (fleet, seen) = (Arc::clone(self), row.clone());
-        self.operations.spawn(Arc::clone(&flight), async move { fleet.perform_repair(&seen).await });
-        flight.outcome().await
+        self.operations.spawn(Arc::clone(&operation), async move { fleet.perform_repair(&seen).await });
+        operation.outcome().await
     }
 
     async fn perform_repair(&self, seen: &EngineRow) -> Outcome {
-        // Read again now that the seat is ours: the change may have been settled just before.
+        // Read again now that the operation is registered: the change may have been settled just before.
         let Some(row) = self.registry.engine(&seen.owner).await? else { return Err(OperationError::Stale) };
         if row.generation != seen.generation {
             return Err(OperationError::Stale);
         }
-        // Where another orchestrator has taken over, the claim is its own, and so is the engine.
+        // If another orchestrator has taken over, the claim and the engine are its own.
         self.registry.check_leadership().await?;
         match row.claim {
             Some(Change::Provision) if fault_injection::active(Mutation::ForgetRollBack) => {}
@@ -53,12 +54,12 @@ impl Fleet {
             Some(Change::Start | Change::Wake) => {
                 self.backend.remove_instance(row.target()).await?;
                 let (next, entry) = match row.status {
-                    // It was being moved to another version, and runs no more.
+                    // It was being moved to another version, and does not run any more.
                     EngineStatus::Running => {
-                        let why = "the orchestrator ended while it moved the engine to another version";
-                        (self.failed_state(row.restarts), Some(self.crash_entry(&row, why, "interrupted")))
+                        let reason = "the orchestrator exited while moving the engine to another version";
+                        (self.failed_state(row.restarts), Some(self.crash_entry(&row, reason, "interrupted")))
                     }
-                    // The start of a failed engine began the count of restarts anew.
+                    // The start of a failed engine has reset its restart count.
                     EngineStatus::Failed => (self.failed_state(row.restarts), None),
                     _ => (NextState::Unchanged, None),
                 };
@@ -80,8 +81,8 @@ impl Fleet {
         Err(OperationError::Stale)
     }
 
-    /// A stop or sleep that was cut off is finished: the engine may have been told to end already, and what ends
-    /// because it was told to has not failed. One that runs and was only about to be put to sleep may stay.
+    /// Completes an interrupted stop or sleep: the engine may have been sent the signal to exit already, and its
+    /// exit would then look like a crash. An engine that still runs and does not agree to sleep keeps running.
     async fn finish_stop(&self, row: &EngineRow, change: Change) -> Result<(), OperationError> {
         let runs = self
             .backend

@@ -1,4 +1,4 @@
-//! Restart: one attempt to bring a failed engine back, made by the supervisor.
+//! Restart: one attempt of the supervisor to boot a failed engine again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use crate::fault_injection::{self, Mutation};
 use crate::registry::{AuditEntry, EngineRow, Event, NextState};
 
 impl Fleet {
-    /// Attempts a restart. What keeps it from being attempted at all counts as no attempt, and neither does what says
-    /// nothing about the engine, such as a full host.
+    /// Attempts a restart. A failure before the launch does not count as an attempt, and neither does one that
+    /// says nothing about the engine, such as a full host.
     pub(super) async fn restart_engine(
         self: &Arc<Self>,
-        flight: &Arc<Operation>,
+        operation: &Arc<Operation>,
         seen: EngineRow,
     ) -> Outcome {
         let image = self.launch_image(&seen).clone();
@@ -39,8 +39,8 @@ impl Fleet {
             Ok(row) => row,
             Err(refused) => return Err(refused.into()),
         };
-        flight.mark_claimed(row.generation);
-        // Those who wait for it share it from here on.
+        operation.mark_claimed(row.generation);
+        // From here on, waiting callers share this operation.
         self.supervision.notify_waiters(row.engine_id);
         if let Some(error) = permanent {
             let entry = self.restart_entry(&row, EngineStatus::Failed, &error.to_string(), None);
@@ -49,14 +49,14 @@ impl Fleet {
                 .map_err(OperationError::from_settle_error)?;
             return Err(error.into());
         }
-        let before = row.engine_version.clone();
+        let previous_image = row.engine_version.clone();
         match self.boot_with_image(&mut row, image).await {
             Ok(booted) => self.settle_restart(&row, booted).await,
             Err(failure) => {
-                // As the registry has it: the image of a launch that failed is not what the engine runs.
-                row.engine_version = before;
-                tracing::warn!(engine.id = %row.engine_id, reason = failure.message(), "A restart failed.");
-                // Until it is ended, the row keeps its claim.
+                // As in the registry: the image of a failed launch is not the one that the engine runs.
+                row.engine_version = previous_image;
+                tracing::warn!(engine_id = %row.engine_id, reason = failure.message(), "A restart failed.");
+                // If the kill fails, the row keeps its claim until it is repaired.
                 self.backend.kill(row.target()).await?;
                 if failure.cause.is_host_failure() {
                     let next = self.failed_state_after_host_failure(row.restarts.saturating_sub(1));
@@ -90,7 +90,7 @@ impl Fleet {
         }
     }
 
-    /// The ledger's row of an attempt that has ended in `to`.
+    /// The audit log's row of an attempt that ended in the state `to`.
     pub(super) fn restart_entry(
         &self,
         row: &EngineRow,

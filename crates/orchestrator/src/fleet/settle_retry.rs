@@ -1,48 +1,51 @@
-//! The end of a change that the registry did not take because its server was away: tried again, for as long as its
-//! callers may wait.
+//! Retries the settlement of a change while the registry's server is unreachable, for as long as callers may wait.
 //!
-//! Whether the server did what it was asked before it was gone, the row's generation tells; also where a commit that
-//! was given up lands while the next attempt already waits for it. So an engine that was launched meanwhile is
-//! settled as soon as the server is back. One whose change has been given up keeps its claim, and is put in order as
-//! any other that nobody works on.
+//! The row's generation tells whether the server committed an attempt before the connection was lost, even if an
+//! abandoned commit arrives while the next attempt waits for it. So an engine that was launched during an outage
+//! is settled as soon as the server is back. If the retries end without success, the row keeps its claim and is
+//! repaired like any abandoned change.
 
 use std::time::Duration;
 
 use super::Fleet;
 use crate::registry::{AuditEntry, EngineRow, NextState, RegistryError};
 
-/// Between two tries.
+/// The pause between two attempts.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What has become of a change whose end was not confirmed.
+/// The state of a change whose settlement was not confirmed.
 enum SettleStatus {
-    /// It is still to be settled.
+    /// It is not settled yet.
     Pending,
-    /// It was settled: the row as it is then, if there is one.
+    /// It was settled. Contains the row after it, if there is one.
     Settled(Option<Box<EngineRow>>),
-    /// Somebody else has taken it over.
+    /// Another operation has taken it over.
     Superseded,
 }
 
 impl Fleet {
-    /// Settles a change in the registry, also if its server is away for a while.
+    /// Settles a change in the registry, and retries while its server is unreachable.
     pub(super) async fn settle_with_retry(
         &self,
         row: &EngineRow,
         next: NextState,
         entry: Option<&AuditEntry>,
     ) -> Result<Option<EngineRow>, RegistryError> {
-        let begun = self.clock.monotonic();
-        let mut away = match self.registry.settle(row, next.clone(), entry).await {
+        let started = self.clock.monotonic();
+        let mut last_error = match self.registry.settle(row, next.clone(), entry).await {
             Err(error @ RegistryError::Unreachable(_)) => error,
             settled => return settled,
         };
         {
-            let error: &dyn std::error::Error = &away;
-            tracing::warn!(engine.id = %row.engine_id, error, "The registry is away; a change is settled when it is back.");
+            let error: &dyn std::error::Error = &last_error;
+            tracing::warn!(
+                engine_id = %row.engine_id,
+                error,
+                "The registry is unreachable; the change is settled when it is back."
+            );
         }
-        let mut lost = false;
-        while self.clock.monotonic().saturating_sub(begun) < self.operation_timeout() {
+        let mut claim_lost = false;
+        while self.clock.monotonic().saturating_sub(started) < self.operation_timeout() {
             self.clock.sleep(RETRY_INTERVAL).await;
             let settled = match self.settle_status(row, &next).await {
                 Ok(SettleStatus::Pending) => self.registry.settle(row, next.clone(), entry).await,
@@ -54,13 +57,13 @@ impl Fleet {
                 Err(error) => Err(error),
             };
             match settled {
-                Err(error @ RegistryError::Unreachable(_)) => away = error,
-                // By somebody else, or by the attempt before: the row is looked at once more.
-                Err(RegistryError::ClaimLost { .. }) if !lost => lost = true,
+                Err(error @ RegistryError::Unreachable(_)) => last_error = error,
+                // Settled by another operation or by the previous attempt: the row is read once more.
+                Err(RegistryError::ClaimLost { .. }) if !claim_lost => claim_lost = true,
                 settled => return settled,
             }
         }
-        Err(away)
+        Err(last_error)
     }
 
     async fn settle_status(&self, row: &EngineRow, next: &NextState) -> Result<SettleStatus, RegistryError> {
@@ -73,7 +76,7 @@ impl Fleet {
         };
         Ok(match found.generation - row.generation {
             0 => SettleStatus::Pending,
-            // Whoever takes a change over claims the row.
+            // An operation that takes a change over claims the row.
             1 if found.claim.is_none() => SettleStatus::Settled(Some(Box::new(found))),
             _ => SettleStatus::Superseded,
         })

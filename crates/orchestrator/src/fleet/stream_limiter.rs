@@ -1,5 +1,7 @@
-//! Answers that may last: streams of the audit log, and calls that are passed on to engines. Each holds a connection for as
-//! long as its caller likes, so all together are kept from taking every connection, and no product takes the others'.
+//! Limits the responses that may last: streams of the audit log and calls proxied to engines.
+//!
+//! Each holds a connection for as long as its caller likes. The limit keeps connections free for short calls, and
+//! no product can use up the share of the others.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,10 +10,10 @@ use api::ProductId;
 
 use crate::fault_injection::{self, Mutation};
 
-/// How many may be open at once: three quarters of the connections that the service accepts.
+/// Concurrent long-lived responses: three quarters of the connections that the service accepts.
 const MAX_OPEN_STREAMS: usize = 12_288;
 
-/// The answers that are open.
+/// Grants permits for long-lived responses.
 pub(crate) struct StreamLimiter {
     open: Arc<Mutex<OpenStreams>>,
 }
@@ -22,7 +24,7 @@ struct OpenStreams {
     by_product: HashMap<ProductId, usize>,
 }
 
-/// One of them: it is open until this is dropped.
+/// A permit for one long-lived response, returned when it is dropped.
 pub(crate) struct StreamPermit {
     open: Arc<Mutex<OpenStreams>>,
     product_id: ProductId,
@@ -39,7 +41,8 @@ impl StreamLimiter {
         }
     }
 
-    /// Opens one for a product, which may have half of what the others leave; none if it has as many.
+    /// Acquires a permit. A product may hold at most half of the permits that others do not hold; `None` if it
+    /// already holds that many.
     pub(crate) fn acquire(&self, product_id: ProductId) -> Option<StreamPermit> {
         let mut open = lock(&self.open);
         let own = open.by_product.get(&product_id).copied().unwrap_or_default();
@@ -52,10 +55,10 @@ impl StreamLimiter {
         Some(StreamPermit { open: Arc::clone(&self.open), product_id })
     }
 
-    /// Lets so many be open at once.
+    /// Sets the number of concurrent long-lived responses.
     #[cfg(test)]
-    pub(crate) fn set_limit(&self, at_most: usize) {
-        lock(&self.open).limit = at_most;
+    pub(crate) fn set_limit(&self, limit: usize) {
+        lock(&self.open).limit = limit;
     }
 }
 
@@ -82,18 +85,18 @@ mod tests {
 
     #[test]
     fn each_product_has_half_of_what_the_others_leave() {
-        let answers = StreamLimiter::new();
-        answers.set_limit(8);
+        let limiter = StreamLimiter::new();
+        limiter.set_limit(8);
         let (one, other) = (ProductId::new(), ProductId::new());
-        let fill = |product| std::iter::from_fn(|| answers.acquire(product)).collect::<Vec<_>>();
-        let of_one = fill(one);
-        assert_eq!(of_one.len(), 4);
-        let of_other = fill(other);
-        assert_eq!(of_other.len(), 2);
-        assert!(answers.acquire(one).is_none());
-        drop(of_one);
+        let fill = |product| std::iter::from_fn(|| limiter.acquire(product)).collect::<Vec<_>>();
+        let one_permits = fill(one);
+        assert_eq!(one_permits.len(), 4);
+        let other_permits = fill(other);
+        assert_eq!(other_permits.len(), 2);
+        assert!(limiter.acquire(one).is_none());
+        drop(one_permits);
         assert_eq!(fill(other).len(), 2, "now half of all");
-        drop(of_other);
-        assert!(lock(&answers.open).by_product.is_empty());
+        drop(other_permits);
+        assert!(lock(&limiter.open).by_product.is_empty());
     }
 }

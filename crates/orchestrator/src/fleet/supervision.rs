@@ -1,8 +1,9 @@
-//! What the supervisor has to do, and when: every running engine is looked after, every failed one restarted
-//! as long as attempts are left.
+//! The supervisor's schedule: when each running engine is checked or put to sleep, and when each failed engine is
+//! restarted, as long as attempts are left.
 //!
-//! Nothing is scanned: each engine has one next moment, and the loop in [`duties`](super::supervisor) takes what is
-//! due. All is reckoned by monotonic time; the registry keeps wall times, for the next orchestrator alone.
+//! Nothing scans all engines: each one has a next due time, and the loop in [`supervisor`](super::supervisor)
+//! takes what is due. All times are monotonic; the wall-clock times in the registry are for the next orchestrator
+//! only.
 
 mod engine_monitor;
 
@@ -22,27 +23,27 @@ use crate::backend::Instance;
 use crate::fault_injection::{self, Mutation};
 use crate::registry::{EngineActivity, EngineOwner, EngineRow, SupervisedEngine};
 
-/// The supervisor's rules, as the operator set them.
+/// The supervisor's settings, as the operator configured them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SupervisionRules {
-    /// How often each running engine is asked how it is.
+    /// The interval between the health checks of a running engine.
     pub check_interval: Duration,
-    /// How long it may take to answer.
+    /// The timeout of a health check.
     pub check_timeout: Duration,
-    /// So many failed checks in a row, and it has failed.
+    /// The number of consecutive failed checks after which an engine has failed.
     pub max_failures: u32,
-    /// The wait before the first restart; each further one waits twice as long.
+    /// The wait before the first restart; it doubles with each further restart.
     pub backoff_base: Duration,
-    /// The longest wait before a restart, and how long an engine must be well for its restarts to be forgotten.
+    /// The longest wait before a restart. An engine that was healthy for this long has its restart count reset.
     pub backoff_max: Duration,
-    /// So many restarts are attempted.
+    /// The number of restarts that are attempted.
     pub max_restarts: u32,
-    /// An engine sleeps after so long without an admit; zero: never.
+    /// The time without an admit after which an engine is put to sleep; zero means never.
     pub idle_threshold: Duration,
 }
 
 impl Default for SupervisionRules {
-    /// The contract's example values.
+    /// The example values of the contract.
     fn default() -> Self {
         Self {
             check_interval: Duration::from_secs(30),
@@ -56,39 +57,39 @@ impl Default for SupervisionRules {
     }
 }
 
-/// A restart that could not be attempted is due again after so many milliseconds at least.
+/// The shortest delay before a restart that could not be attempted is due again, in milliseconds.
 const MIN_RESTART_DELAY_MS: MonoMillis = 1_000;
 
-/// A moment that one engine's duty is due.
+/// An action on one engine that is due.
 #[derive(Clone, Debug)]
 pub(super) struct DueAction {
     pub(super) engine_id: EngineId,
     pub(super) engine_owner: EngineOwner,
     pub(super) action: SupervisionAction,
-    /// The change of its row after which it was due.
+    /// The generation of the engine's row for which it was scheduled.
     pub(super) generation: i64,
-    /// How long ago that was.
+    /// The time since it was due.
     pub(super) lag: Duration,
 }
 
-/// A running engine that is to be asked how it is.
+/// The data that a health check of a running engine needs.
 #[derive(Clone, Debug)]
 pub(super) struct CheckTarget {
     pub(super) port: u16,
     pub(super) instance: Instance,
-    /// Checks failed in a row.
+    /// The number of consecutive failed checks.
     pub(super) failed_checks: u32,
     pub(super) key_state: KeyState,
     pub(super) key_hash: KeyHash,
-    /// Whether it has proven before that it has its key.
+    /// Whether the engine has proven before that it holds its key.
     pub(super) key_proven: bool,
 }
 
-/// See the module.
+/// The monitors of all supervised engines, ordered by their due times.
 pub(super) struct Supervision {
     rules: SupervisionRules,
     state: Mutex<State>,
-    /// Something may be due earlier than it was.
+    /// Notified when something may have become due earlier.
     changed: Notify,
 }
 
@@ -96,42 +97,42 @@ pub(super) struct Supervision {
 struct State {
     monitors: HashMap<EngineId, EngineMonitor>,
     due: BTreeSet<(MonoMillis, EngineId)>,
-    /// Those of which something was learnt that the registry does not have yet.
+    /// Engines whose activity has changed since it was last saved in the registry.
     unsaved: HashSet<EngineId>,
-    /// Products whose policy sets a threshold of its own.
+    /// The idle thresholds that policies set, by product.
     idle_thresholds: HashMap<ProductId, Duration>,
 }
 
 impl State {
-    /// Lets `change` work on a ward, and keeps its place in the order of what is due.
+    /// Applies `change` to a monitor and updates its position in the order of due times.
     fn update_monitor<T>(
         &mut self,
         engine_id: EngineId,
         change: impl FnOnce(&mut EngineMonitor) -> T,
     ) -> Option<T> {
-        let ward = self.monitors.get_mut(&engine_id)?;
-        let before = ward.next_due();
-        let made = change(ward);
-        let after = ward.next_due();
+        let monitor = self.monitors.get_mut(&engine_id)?;
+        let before = monitor.next_due();
+        let result = change(monitor);
+        let after = monitor.next_due();
         if before != after {
             self.due.remove(&(before, engine_id));
             self.due.insert((after, engine_id));
         }
-        Some(made)
+        Some(result)
     }
 
     fn remove(&mut self, engine_id: EngineId) {
-        if let Some(ward) = self.monitors.remove(&engine_id) {
-            self.due.remove(&(ward.next_due(), engine_id));
-            ward.changed.notify_waiters();
+        if let Some(monitor) = self.monitors.remove(&engine_id) {
+            self.due.remove(&(monitor.next_due(), engine_id));
+            monitor.changed.notify_waiters();
         }
     }
 
-    fn insert(&mut self, engine_id: EngineId, ward: EngineMonitor) {
+    fn insert(&mut self, engine_id: EngineId, monitor: EngineMonitor) {
         self.remove(engine_id);
         self.unsaved.remove(&engine_id);
-        self.due.insert((ward.next_due(), engine_id));
-        self.monitors.insert(engine_id, ward);
+        self.due.insert((monitor.next_due(), engine_id));
+        self.monitors.insert(engine_id, monitor);
     }
 }
 
@@ -144,73 +145,73 @@ impl Supervision {
         &self.rules
     }
 
-    /// Takes over what an earlier orchestrator knew.
+    /// Restores the monitors from the state that an earlier orchestrator saved.
     pub(super) fn restore(&self, supervised: &[SupervisedEngine], now: MonoMillis, wall: Timestamp) {
-        for SupervisedEngine { row, activity: stamp } in supervised {
-            let stamp = if fault_injection::active(Mutation::ForgetStamps) {
+        for SupervisedEngine { row, activity } in supervised {
+            let activity = if fault_injection::active(Mutation::ForgetStamps) {
                 EngineActivity::default()
             } else {
-                *stamp
+                *activity
             };
-            self.track_row(row, stamp, (now, wall));
-            // The registry may be a backup that is older than the engine's key.
+            self.track_row(row, activity, (now, wall));
+            // The registry may have been restored from a backup that is older than the engine's key.
             self.set_key_state(row.engine_id, KeyState::Unproven { until: now });
         }
         self.changed.notify_one();
     }
 
-    /// Takes note of the state that an engine has come into; `wanted`: because somebody wants it now.
-    pub(super) fn track(&self, row: &EngineRow, wanted: bool, now: MonoMillis, wall: Timestamp) {
+    /// Tracks the new state of an engine. `on_demand`: a caller requested it, which counts as an admit.
+    pub(super) fn track(&self, row: &EngineRow, on_demand: bool, now: MonoMillis, wall: Timestamp) {
         let known = self.state().monitors.get(&row.engine_id).map(EngineMonitor::activity);
-        let admitted_at = known.filter(|_| !wanted).and_then(|stamp| stamp.admitted_at);
-        let stamp = EngineActivity {
+        let admitted_at = known.filter(|_| !on_demand).and_then(|activity| activity.admitted_at);
+        let activity = EngineActivity {
             admitted_at: admitted_at.or(Some(wall)),
             last_health_at: row.last_health_at,
             healthy_since: Some(wall),
             failed_checks: 0,
             restarts: row.restarts,
         };
-        self.track_row(row, stamp, (now, wall));
+        self.track_row(row, activity, (now, wall));
         self.changed.notify_one();
     }
 
-    /// Forgets an engine that is no more.
+    /// Removes an engine that does not exist any more.
     pub(super) fn forget(&self, engine_id: EngineId) {
         self.state().remove(engine_id);
     }
 
-    fn track_row(&self, row: &EngineRow, stamp: EngineActivity, now: (MonoMillis, Timestamp)) {
+    fn track_row(&self, row: &EngineRow, activity: EngineActivity, now: (MonoMillis, Timestamp)) {
         let mut state = self.state();
-        // Whoever settled it later may have been faster to tell.
-        if state.monitors.get(&row.engine_id).is_some_and(|ward| ward.generation > row.generation) {
+        // A later change may have been tracked first.
+        if state.monitors.get(&row.engine_id).is_some_and(|monitor| monitor.generation > row.generation) {
             return;
         }
         let threshold = state.idle_thresholds.get(&row.owner.product_id).copied();
         let threshold = threshold.unwrap_or(self.rules.idle_threshold);
-        let ward = match (row.status, row.port, &row.instance) {
+        let monitor = match (row.status, row.port, &row.instance) {
             (EngineStatus::Running, Some(port), Some(instance)) => Some(EngineMonitor::running(
                 row,
                 (instance.clone(), port),
-                stamp,
+                activity,
                 &self.rules,
                 threshold,
                 now,
             )),
             (EngineStatus::Failed, ..) => row.restart_at.map(|at| {
-                // By a wall clock that was set meanwhile it may be any time away.
+                // If the wall clock was set meanwhile, the difference can be arbitrary.
                 let due_in = at.unix_ms().saturating_sub(now.1.unix_ms());
                 let due_in = due_in.clamp(0, to_mono_millis(self.rules.backoff_max).saturating_mul(2));
-                EngineMonitor::failed(row, stamp, now.0.saturating_add(due_in), now)
+                EngineMonitor::failed(row, activity, now.0.saturating_add(due_in), now)
             }),
             _ => None,
         };
-        match ward {
-            Some(ward) => state.insert(row.engine_id, ward),
+        match monitor {
+            Some(monitor) => state.insert(row.engine_id, monitor),
             None => state.remove(row.engine_id),
         }
     }
 
-    /// Sets a product's own threshold, or takes it away.
+    /// Sets the idle threshold of a product; with `None`, the operator's default applies again.
     pub(super) fn set_idle_threshold(&self, product_id: ProductId, threshold: Option<Duration>) {
         let mut state = self.state();
         match threshold {
@@ -218,105 +219,99 @@ impl Supervision {
             None => state.idle_thresholds.remove(&product_id),
         };
         let threshold = threshold.unwrap_or(self.rules.idle_threshold);
-        let of_product = state.monitors.iter().filter(|(_, ward)| ward.engine_owner.product_id == product_id);
+        let of_product =
+            state.monitors.iter().filter(|(_, monitor)| monitor.engine_owner.product_id == product_id);
         let engines: Vec<_> = of_product.map(|(engine_id, _)| *engine_id).collect();
         for engine_id in engines {
-            state.update_monitor(engine_id, |ward| ward.set_idle_threshold(threshold));
+            state.update_monitor(engine_id, |monitor| monitor.set_idle_threshold(threshold));
         }
         drop(state);
         self.changed.notify_one();
     }
 
-    /// Notes that the user of a running engine was admitted.
+    /// Records that the user of a running engine was admitted.
     pub(super) fn record_admit(&self, engine_id: EngineId, now: MonoMillis, wall: Timestamp) {
-        // When it may sleep is looked at when that was due: nothing is reckoned on an admit.
+        // An admit does not reschedule the idle check: when that is due, it finds the later admit.
         let mut state = self.state();
-        if let Some(ward) = state.monitors.get_mut(&engine_id) {
-            ward.record_admit(now, wall);
+        if let Some(monitor) = state.monitors.get_mut(&engine_id) {
+            monitor.record_admit(now, wall);
             state.unsaved.insert(engine_id);
         }
     }
 
-    /// Whether an engine's user has not been admitted for its threshold.
+    /// Whether the engine's user was not admitted within the idle threshold.
     pub(super) fn is_idle(&self, engine_id: EngineId, now: MonoMillis) -> bool {
-        self.state().monitors.get(&engine_id).is_some_and(|ward| ward.is_idle(now))
+        self.state().monitors.get(&engine_id).is_some_and(|monitor| monitor.is_idle(now))
     }
 
-    /// Takes all that is due.
+    /// Takes all actions that are due.
     pub(super) fn take_due(&self, now: MonoMillis) -> Vec<DueAction> {
         let mut state = self.state();
-        let mut taken = Vec::new();
+        let mut actions = Vec::new();
         while let Some((at, engine_id)) = state.due.first().copied().filter(|(at, _)| *at <= now) {
             let lag = Duration::from_millis(now.saturating_sub(at).unsigned_abs());
             let rules = self.rules;
-            let action = state.update_monitor(engine_id, |ward| {
-                let action = ward.take_due(now, &rules)?;
+            let action = state.update_monitor(engine_id, |monitor| {
+                let action = monitor.take_due(now, &rules)?;
                 Some(DueAction {
                     engine_id,
-                    engine_owner: ward.engine_owner.clone(),
+                    engine_owner: monitor.engine_owner.clone(),
                     action,
-                    generation: ward.generation,
+                    generation: monitor.generation,
                     lag,
                 })
             });
-            taken.extend(action.flatten());
+            actions.extend(action.flatten());
         }
-        taken
+        actions
     }
 
-    /// How many engines are supervised.
+    /// The number of supervised engines.
     pub(super) fn len(&self) -> usize {
         self.state().monitors.len()
     }
 
-    /// When something is due next.
+    /// The time at which the next action is due.
     pub(super) fn next_due(&self) -> Option<MonoMillis> {
         self.state().due.first().map(|(at, _)| *at)
     }
 
-    /// Waits until something may be due earlier than it was.
+    /// Waits until something may have become due earlier.
     pub(super) async fn wait_for_change(&self) {
         self.changed.notified().await;
     }
 
-    /// The engine to be asked, if it still runs.
+    /// The data for a health check, if the engine still runs.
     pub(super) fn check_target(&self, engine_id: EngineId) -> Option<CheckTarget> {
         let state = self.state();
-        let ward = state.monitors.get(&engine_id)?;
-        let RunningMonitor {
-            port,
-            instance,
-            failed_checks,
-            key_state: key,
-            key_hash,
-            key_proven: proven,
-            ..
-        } = ward.as_running()?;
+        let monitor = state.monitors.get(&engine_id)?;
+        let RunningMonitor { port, instance, failed_checks, key_state, key_hash, key_proven, .. } =
+            monitor.as_running()?;
         Some(CheckTarget {
             port: *port,
             instance: instance.clone(),
             failed_checks: *failed_checks,
-            key_state: *key,
+            key_state: *key_state,
             key_hash: *key_hash,
-            key_proven: *proven,
+            key_proven: *key_proven,
         })
     }
 
-    /// Whether a running engine takes the registry's key, as far as that is known.
+    /// Whether a running engine accepts the registry's key, as far as is known.
     pub(super) fn key_state(&self, engine_id: EngineId) -> Option<KeyState> {
         Some(self.state().monitors.get(&engine_id)?.as_running()?.key_state)
     }
 
-    /// Something was learnt of whether a running engine takes the registry's key.
-    pub(super) fn set_key_state(&self, engine_id: EngineId, key: KeyState) {
+    /// Records whether a running engine accepts the registry's key.
+    pub(super) fn set_key_state(&self, engine_id: EngineId, key_state: KeyState) {
         if let Some(running) =
             self.state().monitors.get_mut(&engine_id).and_then(EngineMonitor::as_running_mut)
         {
-            running.key_state = key;
+            running.key_state = key_state;
         }
     }
 
-    /// A running engine has another key from now on.
+    /// Records that the key of a running engine was replaced.
     pub(super) fn set_key_hash(&self, engine_id: EngineId, key_hash: KeyHash) {
         if let Some(running) =
             self.state().monitors.get_mut(&engine_id).and_then(EngineMonitor::as_running_mut)
@@ -325,7 +320,7 @@ impl Supervision {
         }
     }
 
-    /// A running engine has proven that it has the registry's key.
+    /// Records that a running engine has proven that it holds the registry's key.
     pub(super) fn mark_key_proven(&self, engine_id: EngineId, now: MonoMillis) {
         if let Some(running) =
             self.state().monitors.get_mut(&engine_id).and_then(EngineMonitor::as_running_mut)
@@ -335,7 +330,7 @@ impl Supervision {
         }
     }
 
-    /// A running engine has taken the registry's key.
+    /// Records that a running engine has accepted the registry's key.
     pub(super) fn mark_key_accepted(&self, engine_id: EngineId, now: MonoMillis) {
         if let Some(running) =
             self.state().monitors.get_mut(&engine_id).and_then(EngineMonitor::as_running_mut)
@@ -344,7 +339,7 @@ impl Supervision {
         }
     }
 
-    /// A check of `instance` is over. Returns how many have failed in a row.
+    /// Records the result of a health check of `instance`. Returns the number of consecutive failed checks.
     pub(super) fn record_check(
         &self,
         engine_id: EngineId,
@@ -360,67 +355,67 @@ impl Supervision {
         failed
     }
 
-    /// An engine was asked to sleep, and that is over. If it runs on, it is asked again as long after as it is
-    /// asked how it is.
+    /// Reschedules the idle check after an attempt to put the engine to sleep: if it keeps running, it is tried
+    /// again one check interval later.
     pub(super) fn reschedule_idle_check(&self, engine_id: EngineId, now: MonoMillis) {
-        let again = now.saturating_add(to_mono_millis(self.rules.check_interval));
-        self.state().update_monitor(engine_id, |ward| ward.recheck_idle_at(again));
+        let next_at = now.saturating_add(to_mono_millis(self.rules.check_interval));
+        self.state().update_monitor(engine_id, |monitor| monitor.recheck_idle_at(next_at));
         self.changed.notify_one();
     }
 
-    /// A restart that was due could not be attempted yet.
+    /// Postpones a restart that was due and could not be attempted.
     pub(super) fn postpone_restart(&self, engine_id: EngineId, now: MonoMillis) {
-        let again = now.saturating_add(to_mono_millis(self.rules.backoff_base).max(MIN_RESTART_DELAY_MS));
-        self.state().update_monitor(engine_id, |ward| ward.postpone(again));
+        let next_at = now.saturating_add(to_mono_millis(self.rules.backoff_base).max(MIN_RESTART_DELAY_MS));
+        self.state().update_monitor(engine_id, |monitor| monitor.postpone(next_at));
         self.changed.notify_one();
     }
 
-    /// The restart of a failed engine; none if none is known of.
+    /// The state of the restart of a failed engine; `None` if no restart is scheduled.
     pub(super) fn restart_state(&self, engine_id: EngineId) -> Option<RestartState> {
         self.state().monitors.get(&engine_id)?.restart_state()
     }
 
-    /// Restarts of a running engine that still count.
+    /// The number of restarts of a running engine that still count.
     pub(super) fn restart_count(&self, engine_id: EngineId, now: MonoMillis) -> Option<i64> {
         Some(self.state().monitors.get(&engine_id)?.as_running()?.restart_count(now, &self.rules))
     }
 
-    /// When a running engine's user was last admitted, and when it is idle; none if it never is.
+    /// When the user of a running engine was last admitted, and when it becomes idle, which may be never.
     pub(super) fn idleness(&self, engine_id: EngineId) -> Option<(Timestamp, Option<MonoMillis>)> {
         let state = self.state();
-        let ward = state.monitors.get(&engine_id)?;
-        Some((ward.activity().admitted_at?, ward.idle_deadline()))
+        let monitor = state.monitors.get(&engine_id)?;
+        Some((monitor.activity().admitted_at?, monitor.idle_deadline()))
     }
 
-    /// Somebody waits for the restart of an engine; what they get is told when it has begun or come to something
-    /// else. None if the engine is not known here.
+    /// Marks the restart of an engine as urgent, because a caller waits for it. The returned [`Notify`] is
+    /// notified when the restart has begun or the state has changed; `None` if the engine is not supervised.
     pub(super) fn prioritize(&self, engine_id: EngineId) -> Option<Arc<Notify>> {
         let mut state = self.state();
-        let ward = state.monitors.get_mut(&engine_id)?;
+        let monitor = state.monitors.get_mut(&engine_id)?;
         if !fault_injection::active(Mutation::NoHurry) {
-            ward.prioritize();
+            monitor.prioritize();
         }
-        Some(Arc::clone(&ward.changed))
+        Some(Arc::clone(&monitor.changed))
     }
 
-    /// Tells those who wait for the restart of an engine to look again.
+    /// Wakes the callers who wait for the restart of an engine, so that they decide again.
     pub(super) fn notify_waiters(&self, engine_id: EngineId) {
-        if let Some(ward) = self.state().monitors.get(&engine_id) {
-            ward.changed.notify_waiters();
+        if let Some(monitor) = self.state().monitors.get(&engine_id) {
+            monitor.changed.notify_waiters();
         }
     }
 
-    /// What was learnt since this was last asked.
+    /// Takes the activity of the engines that have changed since the last call.
     pub(super) fn take_unsaved_activity(&self) -> Vec<(EngineId, EngineActivity)> {
         let mut state = self.state();
         let unsaved = std::mem::take(&mut state.unsaved);
-        let stamp = |engine_id| Some((engine_id, state.monitors.get(&engine_id)?.activity()));
-        unsaved.into_iter().filter_map(stamp).collect()
+        let activity = |engine_id| Some((engine_id, state.monitors.get(&engine_id)?.activity()));
+        unsaved.into_iter().filter_map(activity).collect()
     }
 
-    /// What was taken could not be kept: it is to be taken again.
-    pub(super) fn mark_unsaved(&self, stamps: &[(EngineId, EngineActivity)]) {
-        self.state().unsaved.extend(stamps.iter().map(|(engine_id, _)| *engine_id));
+    /// Marks activity that could not be saved as unsaved again.
+    pub(super) fn mark_unsaved(&self, activities: &[(EngineId, EngineActivity)]) {
+        self.state().unsaved.extend(activities.iter().map(|(engine_id, _)| *engine_id));
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -1,6 +1,6 @@
-//! Figures for the operator's monitoring: what was refused, what was repaired, how far behind the supervisor is.
+//! Metrics for the operator's monitoring: error responses, repairs, and the lag of the supervisor.
 //!
-//! They are this process's and begin at zero with it. Labels are few and fixed: no user, no engine, no product.
+//! They count since the start of this process. Labels are few and fixed: no user, no engine, no product.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use prometheus_client::registry::Registry;
 
 use crate::fault_injection::{self, Mutation};
 
-/// The figures.
+/// The metrics and their registry.
 pub(crate) struct Telemetry {
     registry: Registry,
     refusals: Family<ErrorLabels, Counter>,
@@ -35,47 +35,47 @@ struct RepairLabels {
     what: Repair,
 }
 
-/// What a comparison of the registry with what runs has found and mended.
+/// A difference that reconciliation has found and repaired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub(crate) enum Repair {
-    /// A change that nobody worked on any more.
+    /// A claim that nobody worked on any more.
     Claim,
-    /// An engine that was to run and did not.
+    /// An engine that should have run and did not.
     Dead,
-    /// A process that no row knows.
+    /// A process without a row.
     Orphan,
 }
 
-/// The bounds of the lag's histogram, in seconds.
+/// The bucket bounds of the lag histogram, in seconds.
 const LAG_BUCKETS_SECONDS: [f64; 8] = [0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0];
 
 impl Telemetry {
     pub(super) fn new() -> Self {
         let mut registry = Registry::with_prefix("roundhouse");
         let (refusals, repairs) = (Family::default(), Family::default());
-        let (lag, supervised, flights) =
+        let (lag, supervised, operations) =
             (Histogram::new(LAG_BUCKETS_SECONDS), Gauge::default(), Gauge::default());
-        registry.register("refusals", "Answers that were errors, by code", Family::clone(&refusals));
+        registry.register("refusals", "Error responses, by code", Family::clone(&refusals));
         registry.register(
             "repairs",
-            "Differences between registry and reality that were mended",
+            "Differences between the registry and the running instances that were repaired",
             Family::clone(&repairs),
         );
         registry.register(
             "supervision_lag_seconds",
-            "How long after it was due a check, sleep or restart began",
+            "Delay between the due time and the start of a check, sleep or restart",
             Histogram::clone(&lag),
         );
         registry.register(
             "supervised_engines",
-            "Engines that run or are to be restarted",
+            "Engines that run or await a restart",
             Gauge::clone(&supervised),
         );
-        registry.register("changes_under_way", "Changes of engines under way", Gauge::clone(&flights));
-        Self { registry, refusals, repairs, lag, supervised, operations: flights }
+        registry.register("changes_under_way", "Operations on engines under way", Gauge::clone(&operations));
+        Self { registry, refusals, repairs, lag, supervised, operations }
     }
 
-    /// Counts an answer that was an error.
+    /// Counts an error response.
     pub(crate) fn record_error(&self, code: ErrorCode) {
         if fault_injection::active(Mutation::ForgetRefusals) {
             return;
@@ -92,12 +92,12 @@ impl Telemetry {
         self.lag.observe(lag.as_secs_f64());
     }
 
-    /// All figures in the `OpenMetrics` text format.
-    pub(super) fn encode(&self, supervised: usize, flights: usize) -> String {
+    /// All metrics in the `OpenMetrics` text format.
+    pub(super) fn encode(&self, supervised: usize, operations: usize) -> String {
         self.supervised.set(i64::try_from(supervised).unwrap_or(i64::MAX));
-        self.operations.set(i64::try_from(flights).unwrap_or(i64::MAX));
+        self.operations.set(i64::try_from(operations).unwrap_or(i64::MAX));
         let mut text = String::new();
-        // Writing into a text fails only where there is no memory.
+        // Writing to a `String` never fails.
         let _ = encode(&mut text, &self.registry);
         text
     }

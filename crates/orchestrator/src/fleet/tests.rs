@@ -1,4 +1,4 @@
-//! The rules through the front door, over a backend that fails as scripted.
+//! Tests of the fleet through the HTTP API, with a backend that fails as scripted.
 
 mod boots;
 mod data;

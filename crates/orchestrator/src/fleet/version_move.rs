@@ -1,8 +1,8 @@
-//! Another version for an engine: stopped, its brain copied, launched on the other image, and taken back with the copy
-//! if it does not become healthy.
+//! Moves an engine to another version: stops it, copies its brain, launches it on the other image, and rolls back
+//! with the copy if it does not become healthy.
 //!
-//! It is claimed like a start, which is what it is for everybody else. The row names the other image as soon as the
-//! copy is there: whoever finishes a move that was cut off goes forward.
+//! The move is claimed like a start, because other callers see it as one. The row names the other image as soon as
+//! the copy exists, so that the repair of an interrupted move continues with the new version.
 
 use std::sync::Arc;
 
@@ -20,22 +20,22 @@ use super::{Fleet, FleetError};
 use crate::backend::BrainCopy;
 use crate::registry::{AuditEntry, Claim, ClaimRefused, EngineRow, Event, NextState};
 
-/// What came of a move.
+/// The outcome of a move.
 #[derive(Clone, Debug)]
 pub(super) struct MoveOutcome {
-    /// The engine as it is now.
+    /// The engine after the move.
     pub(super) row: EngineRow,
     /// The image that it ran before.
     pub(super) previous_image: EngineImage,
-    /// The copy of its brain; none if the image is the same.
+    /// The copy of its brain; `None` if the image is the same.
     pub(super) brain_copy: Option<BrainCopy>,
-    /// Why it is on the image of before.
+    /// Why it was rolled back to the previous image; `None` if it was moved.
     pub(super) failure: Option<FleetError>,
 }
 
 /// A move under way.
 struct PendingMove {
-    /// The engine as it was before.
+    /// The engine before the move.
     before: EngineRow,
     image: EngineImage,
     pinned: bool,
@@ -43,107 +43,112 @@ struct PendingMove {
 }
 
 impl Fleet {
-    /// Moves an engine to the image that `job` asks for, which it stays with; to the deployment's, which it follows, if
-    /// it asks for none.
+    /// Moves an engine to the image of `request`, to which it is then pinned, or if there is none to the
+    /// deployment's image, which it then follows.
     pub(super) async fn move_engine(
         self: &Arc<Self>,
-        flight: &Arc<Operation>,
-        job: &OperationRequest,
+        operation: &Arc<Operation>,
+        request: &OperationRequest,
         seen: EngineRow,
     ) -> Outcome {
-        let pinned = job.image.is_some();
-        let image = job.image.clone().unwrap_or_else(|| self.settings.engine_image.clone());
+        let pinned = request.image.is_some();
+        let image = request.image.clone().unwrap_or_else(|| self.settings.engine_image.clone());
         let (same, runs) = (image == seen.engine_version, seen.status == EngineStatus::Running);
         if !same {
             self.backend.check_image(&image).await?;
             self.backend.check_engine_data(seen.engine_id).await?;
         }
         let claim = Claim { image: Some(image.clone()), ..self.new_claim(Change::Start) };
-        // One that runs has its port.
+        // A running engine has its port already.
         let ports = (!same && !runs).then_some(&self.ports);
         let mut row = match self.registry.claim(&seen, &claim, ports).await? {
             Ok(row) => row,
             Err(ClaimRefused::ImageNotAllowed) => return Err(image_denied_error(&image).into()),
             Err(refused) => return Err(refused.into()),
         };
-        flight.mark_claimed(row.generation);
-        let mut moving = PendingMove { before: seen, image, pinned, brain_copy: None };
+        operation.mark_claimed(row.generation);
+        let mut pending = PendingMove { before: seen, image, pinned, brain_copy: None };
         if same {
             self.registry
-                .set_version(&row, &moving.image, pinned)
+                .set_version(&row, &pending.image, pinned)
                 .await
                 .map_err(OperationError::from_settle_error)?;
-            return self.settle_move(row, &moving, NextState::Unchanged, None).await;
+            return self.settle_move(row, &pending, NextState::Unchanged, None).await;
         }
         if runs
             && let Err(error) = self.backend.stop(row.target(), STOP_GRACE_PERIOD).await
             && !self.has_ended(&row).await
         {
-            // The row keeps its claim until it is known what has become of the engine.
+            // The row keeps its claim until the engine's state is known.
             return Err(error.into());
         }
-        match self.boot_on_new_image(&mut row, &mut moving).await? {
-            Ok(booted) => self.complete_move(row, &moving, booted).await,
-            Err(failure) => self.roll_back_move(row, &moving, &failure).await,
+        match self.boot_on_new_image(&mut row, &mut pending).await? {
+            Ok(booted) => self.complete_move(row, &pending, booted).await,
+            Err(failure) => self.roll_back_move(row, &pending, &failure).await,
         }
     }
 
     async fn boot_on_new_image(
         self: &Arc<Self>,
         row: &mut EngineRow,
-        moving: &mut PendingMove,
+        pending: &mut PendingMove,
     ) -> Result<Result<Booted, BootFailure>, OperationError> {
         match self.backend.copy_brain(row.target()).await {
-            Ok(copy) => moving.brain_copy = Some(copy),
+            Ok(copy) => pending.brain_copy = Some(copy),
             Err(error) => {
                 return Ok(Err(BootFailure { cause: BootFailureCause::Backend(error), log: Vec::new() }));
             }
         }
         self.registry
-            .set_version(row, &moving.image, moving.pinned)
+            .set_version(row, &pending.image, pending.pinned)
             .await
             .map_err(OperationError::from_settle_error)?;
-        row.engine_version.clone_from(&moving.image);
+        row.engine_version.clone_from(&pending.image);
         Ok(self.boot(row, Readiness::BrainOnly).await)
     }
 
-    /// The engine is healthy on the other image: it stays up if it ran before or had failed, else it rests again.
+    /// Completes the move of an engine that is healthy on the other image. If it was stopped or asleep before, it
+    /// is stopped again; otherwise it keeps running.
     async fn complete_move(
         self: &Arc<Self>,
         row: EngineRow,
-        moving: &PendingMove,
+        pending: &PendingMove,
         booted: Booted,
     ) -> Outcome {
-        let rests = match moving.before.status {
+        let idle_status = match pending.before.status {
             status @ (EngineStatus::Stopped | EngineStatus::Sleeping) => Some(status),
             EngineStatus::Provisioning
             | EngineStatus::Running
             | EngineStatus::Failed
             | EngineStatus::Destroying => None,
         };
-        let next = match rests {
+        let next = match idle_status {
             Some(status) => {
                 self.backend.stop(row.target(), STOP_GRACE_PERIOD).await?;
                 NextState::NotRunning(status)
             }
             None => running_state(&row, booted),
         };
-        self.settle_move(row, moving, next, None).await
+        self.settle_move(row, pending, next, None).await
     }
 
-    /// Takes a move back that did not lead to a healthy engine.
+    /// Rolls back a move that did not lead to a healthy engine.
     async fn roll_back_move(
         self: &Arc<Self>,
         mut row: EngineRow,
-        moving: &PendingMove,
+        pending: &PendingMove,
         failure: &BootFailure,
     ) -> Outcome {
-        tracing::warn!(engine.id = %row.engine_id, reason = failure.message(), "A move to another version failed.");
+        tracing::warn!(
+            engine_id = %row.engine_id,
+            reason = failure.message(),
+            "A move to another version failed; rolling it back."
+        );
         self.backend.kill(row.target()).await?;
-        if moving.brain_copy.is_some() {
+        if pending.brain_copy.is_some() {
             self.backend.restore_brain(row.target()).await?;
         }
-        let before = &moving.before;
+        let before = &pending.before;
         self.registry
             .set_version(&row, &before.engine_version, before.pinned)
             .await
@@ -152,8 +157,12 @@ impl Fleet {
         let next = match before.status {
             EngineStatus::Running => match self.boot(&mut row, Readiness::BrainOnly).await {
                 Ok(booted) => running_state(&row, booted),
-                Err(again) => {
-                    tracing::warn!(engine.id = %row.engine_id, reason = again.message(), "Nor does it come up as before.");
+                Err(relaunch_failure) => {
+                    tracing::warn!(
+                        engine_id = %row.engine_id,
+                        reason = relaunch_failure.message(),
+                        "An engine failed to boot after its move was rolled back."
+                    );
                     self.backend.kill(row.target()).await?;
                     self.failed_state(0)
                 }
@@ -161,27 +170,27 @@ impl Fleet {
             EngineStatus::Failed => self.failed_state(0),
             status => NextState::NotRunning(status),
         };
-        self.settle_move(row, moving, next, Some(failure)).await
+        self.settle_move(row, pending, next, Some(failure)).await
     }
 
     async fn settle_move(
         &self,
         mut row: EngineRow,
-        moving: &PendingMove,
+        pending: &PendingMove,
         next: NextState,
         failure: Option<&BootFailure>,
     ) -> Outcome {
-        row.pinned = if failure.is_some() { moving.before.pinned } else { moving.pinned };
-        let entry = self.move_entry(&row, moving, &next, failure);
+        row.pinned = if failure.is_some() { pending.before.pinned } else { pending.pinned };
+        let entry = self.move_entry(&row, pending, &next, failure);
         let settled =
             self.settle(&row, next, Some(&entry)).await.map_err(OperationError::from_settle_error)?;
         let row = settled.ok_or(OperationError::Stale)?;
-        let from = moving.before.engine_version.clone();
+        let from = pending.before.engine_version.clone();
         let failure = failure.map(|failure| rolled_back_error(failure.to_fleet_error(), &from));
         Ok(OperationResult::Moved(Box::new(MoveOutcome {
             row,
             previous_image: from,
-            brain_copy: moving.brain_copy,
+            brain_copy: pending.brain_copy,
             failure,
         })))
     }
@@ -190,11 +199,11 @@ impl Fleet {
     fn move_entry(
         &self,
         row: &EngineRow,
-        moving: &PendingMove,
+        pending: &PendingMove,
         next: &NextState,
         failure: Option<&BootFailure>,
     ) -> AuditEntry {
-        let from = moving.before.status;
+        let from = pending.before.status;
         let to = match next {
             NextState::Running { .. } => EngineStatus::Running,
             NextState::NotRunning(status) => *status,
@@ -209,7 +218,7 @@ impl Fleet {
         };
         let mut detail = json!({
             "from": from, "to": to, "reason": "version",
-            "version": {"from": moving.before.engine_version, "to": moving.image, "pinned": moving.pinned},
+            "version": {"from": pending.before.engine_version, "to": pending.image, "pinned": pending.pinned},
             "outcome": if failure.is_some() { "taken_back" } else { "moved" },
         });
         if let (Value::Object(detail), Some(failure)) = (&mut detail, failure) {
@@ -230,13 +239,13 @@ fn running_state(row: &EngineRow, booted: Booted) -> NextState {
     }
 }
 
-/// What the caller of a move is answered that was taken back.
+/// The error for the caller of a move that was rolled back.
 fn rolled_back_error(error: FleetError, to: &EngineImage) -> FleetError {
-    let add = |why: String| format!("{why}; the engine is on {to} again, with its brain as it was");
+    let append = |reason: String| format!("{reason}; the engine is on {to} again, with its brain as it was");
     match error {
-        FleetError::BootTimeout(why) => FleetError::BootTimeout(add(why)),
-        FleetError::Backend(why) => FleetError::Backend(add(why)),
-        FleetError::CapacityExhausted(why) => FleetError::CapacityExhausted(add(why)),
+        FleetError::BootTimeout(reason) => FleetError::BootTimeout(append(reason)),
+        FleetError::Backend(reason) => FleetError::Backend(append(reason)),
+        FleetError::CapacityExhausted(reason) => FleetError::CapacityExhausted(append(reason)),
         error => error,
     }
 }

@@ -1,4 +1,4 @@
-//! Which versions engines are on, and the calls that move them to another.
+//! Lists the versions that engines run, and moves engines to other versions.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use super::version_move::MoveOutcome;
 use super::{Fleet, FleetError};
 use crate::registry::{EngineOwner, EngineRow, Product};
 
-/// How many engines are moved in one call that does not say.
+/// The number of engines that a call moves if it specifies none.
 const DEFAULT_MOVE_LIMIT: i64 = 10;
 
-/// How many of them at once: each is a stop and a boot.
+/// The number of concurrent moves in one call. Each is a stop and a boot.
 const MAX_CONCURRENT_MOVES: usize = 4;
 
 impl Fleet {
@@ -30,10 +30,10 @@ impl Fleet {
         self: &Arc<Self>,
         product: &Product,
         user_id: UserId,
-        ask: ChangeVersion,
+        params: ChangeVersion,
     ) -> Result<ChangedVersion, FleetError> {
         let MoveOutcome { row, previous_image: from, brain_copy: copy, .. } =
-            self.move_to(engine_owner(product, user_id), ask).await?;
+            self.move_to(engine_owner(product, user_id), params).await?;
         Ok(ChangedVersion {
             engine_id: row.engine_id,
             status: row.status,
@@ -48,12 +48,12 @@ impl Fleet {
 
     async fn move_to(
         self: &Arc<Self>,
-        seat: EngineOwner,
-        ask: ChangeVersion,
+        owner: EngineOwner,
+        params: ChangeVersion,
     ) -> Result<MoveOutcome, FleetError> {
-        let mut job = OperationRequest::new(seat, Trigger::ChangeVersion, "version");
-        job.image = ask.engine_version.into_image();
-        let OperationResult::Moved(moved) = self.execute(&job).await? else {
+        let mut request = OperationRequest::new(owner, Trigger::ChangeVersion, "version");
+        request.image = params.engine_version.into_image();
+        let OperationResult::Moved(moved) = self.execute(&request).await? else {
             return Err(FleetError::EngineNotFound);
         };
         match moved.failure {
@@ -62,7 +62,7 @@ impl Fleet {
         }
     }
 
-    /// Which versions engines are on.
+    /// Counts the engines per product, version and pin.
     pub(crate) async fn versions(&self) -> Result<VersionList, FleetError> {
         let counts = self.registry.version_counts().await?.into_iter();
         let versions = counts.map(|count| VersionCount {
@@ -76,18 +76,22 @@ impl Fleet {
         Ok(VersionList { default: self.settings.engine_image.clone(), versions: versions.collect() })
     }
 
-    /// Moves engines that are on one image, some at a time.
-    pub(crate) async fn move_engines(self: &Arc<Self>, ask: MoveEngines) -> Result<MovedEngines, FleetError> {
-        let limit = ask.limit.map_or(DEFAULT_MOVE_LIMIT, MoveLimit::get);
-        let found = self.registry.engines_on_image(&ask.from, ask.product_id, ask.after, limit).await?;
+    /// Moves a page of the engines that run one image to another version.
+    pub(crate) async fn move_engines(
+        self: &Arc<Self>,
+        params: MoveEngines,
+    ) -> Result<MovedEngines, FleetError> {
+        let limit = params.limit.map_or(DEFAULT_MOVE_LIMIT, MoveLimit::get);
+        let found =
+            self.registry.engines_on_image(&params.from, params.product_id, params.after, limit).await?;
         let more = i64::try_from(found.len()).is_ok_and(|found| found == limit);
         let next = found.last().filter(|_| more).map(|row| row.engine_id);
         let moves = found.into_iter().map(|row| {
-            let ask = ChangeVersion { engine_version: ask.engine_version.clone() };
+            let params = ChangeVersion { engine_version: params.engine_version.clone() };
             async move {
-                let EngineRow { engine_id, owner: seat, .. } = row;
-                let EngineOwner { product_id, user_id } = seat.clone();
-                let error = self.move_to(seat, ask).await.err();
+                let EngineRow { engine_id, owner, .. } = row;
+                let EngineOwner { product_id, user_id } = owner.clone();
+                let error = self.move_to(owner, params).await.err();
                 let error = error.map(|error| ErrorDetail { code: error.code(), message: error.to_string() });
                 MovedEngine { engine_id, product_id, user_id, error }
             }

@@ -1,4 +1,4 @@
-//! Rows as the wire and the ledger show them.
+//! Converts rows to the types of the API and of the audit log, and unseals keys.
 
 use api::orchestrator::{EngineRecord, EngineSummary};
 use api::{EngineId, EngineKey};
@@ -11,14 +11,14 @@ use crate::registry::{AdmitView, AuditEntry, Claim, EngineOwner, EngineRow, Even
 use api::Timestamp;
 
 impl AdmitView {
-    /// The engine as the table sees it. Whether a restart is due it does not know.
+    /// The input of the decision table. It does not know whether a restart is due.
     pub(super) fn view(&self) -> EngineView {
         EngineView { status: self.status, change: self.claim, restart_due: false }
     }
 }
 
 impl Fleet {
-    /// The address of an engine on `port`, as its callers reach it.
+    /// The URL of an engine on `port`, as callers reach it.
     pub(super) fn url(&self, port: u16) -> String {
         format!("http://{}:{port}", self.settings.url_host)
     }
@@ -42,16 +42,16 @@ impl Fleet {
         Ok(EngineRecord { summary: self.summary(row), api_key })
     }
 
-    /// The engine at `seat` with its key.
+    /// The engine of `owner` with its key.
     pub(super) fn admit_record(
         &self,
-        seat: EngineOwner,
+        owner: EngineOwner,
         engine: AdmitView,
     ) -> Result<EngineRecord, FleetError> {
         let api_key = self.unseal_key(engine.engine_id, &engine.sealed_key)?;
         let summary = EngineSummary {
             engine_id: engine.engine_id,
-            user_id: seat.user_id,
+            user_id: owner.user_id,
             status: engine.status,
             url: engine.port.map(|port| self.url(port)),
             engine_version: engine.engine_version,
@@ -70,16 +70,16 @@ impl Fleet {
         Ok(EngineKey::from_text(std::mem::take(&mut *key)))
     }
 
-    /// A claim of this process that begins now.
+    /// A claim of this process that starts now.
     pub(super) fn new_claim(&self, change: Change) -> Claim {
-        let patience_ms = i64::try_from(self.operation_timeout().as_millis()).unwrap_or(i64::MAX);
-        let deadline = Timestamp::from_unix_ms(self.now().unix_ms().saturating_add(patience_ms));
+        let timeout_ms = i64::try_from(self.operation_timeout().as_millis()).unwrap_or(i64::MAX);
+        let deadline = Timestamp::from_unix_ms(self.now().unix_ms().saturating_add(timeout_ms));
         let default_image = self.settings.engine_image.clone();
         let owner = self.settings.claim_owner.clone();
         Claim { change, pending: None, image: None, default_image, owner, deadline }
     }
 
-    /// A row of the ledger about an engine, as of now.
+    /// An audit log row about an engine, with the current time.
     pub(super) fn audit_entry(&self, row: &EngineRow, event: Event, detail: Value) -> AuditEntry {
         let engine = Some((row.engine_id, row.owner.user_id.clone()));
         AuditEntry { at: self.now(), event, engine, duration_ms: None, detail }

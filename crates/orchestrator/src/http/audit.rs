@@ -1,4 +1,4 @@
-//! The ledger, read and followed.
+//! The calling product's audit log: pages of rows, and a server-sent event stream of new ones.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,13 +19,14 @@ use super::error::to_api_error;
 use super::guarded_body::with_guard;
 use crate::fleet::{AuditFeed, FeedItem, Fleet};
 
-/// The header by which a client that comes back says what it saw last.
+/// The header in which a reconnecting client sends the id of the last event that it received, see
+/// <https://html.spec.whatwg.org/multipage/server-sent-events.html#the-last-event-id-header>.
 const LAST_EVENT_ID: &str = "last-event-id";
 
-/// What is sent where there is nothing to tell: a comment, which clients skip.
+/// A comment, which clients ignore. It is sent while there are no new rows.
 const KEEP_ALIVE_COMMENT: &[u8] = b": nothing new\n\n";
 
-/// Lists the calling product's rows of the ledger, newest first.
+/// Lists the calling product's audit log, newest row first.
 #[utoipa::path(
     operation_id = "list_audit",
     get, path = "/audit", tag = "ledger",
@@ -37,7 +38,7 @@ const KEEP_ALIVE_COMMENT: &[u8] = b": nothing new\n\n";
         ("user_id" = Option<UserId>, Query, description = "Only rows about this user's engines"),
     ),
     responses(
-        (status = 200, description = "A page", body = AuditList),
+        (status = 200, description = "A page of rows", body = AuditList),
         (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
         (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
         (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
@@ -47,71 +48,73 @@ const KEEP_ALIVE_COMMENT: &[u8] = b": nothing new\n\n";
 pub(super) async fn list(
     AuthenticatedProduct(product): AuthenticatedProduct,
     State(fleet): State<Arc<Fleet>>,
-    Query(ask): Query<ListAudit>,
+    Query(request): Query<ListAudit>,
 ) -> Result<Answer<AuditList>, ApiError> {
-    fleet.audit(&product, ask).await.map(Answer).map_err(to_api_error)
+    fleet.audit(&product, request).await.map(Answer).map_err(to_api_error)
 }
 
-/// Streams the calling product's rows of the ledger as they are committed. `event` is a row's event, `id` its id.
+/// Streams the calling product's audit rows as they are committed. `event` is a row's event, `id` its id.
 #[utoipa::path(
     operation_id = "follow_events",
     get, path = "/events", tag = "ledger",
     security(("platform_key" = [])),
     params(
         ("after" = inline(Option<AuditPosition>), Query,
-            description = "Rows after the one with this id, 0 for all; by default those from now on"),
-        ("Last-Event-ID" = inline(Option<AuditPosition>), Header, description = "The same; it beats `after`"),
+            description = "Start after the row with this id; 0 for all rows; by default only new rows"),
+        ("Last-Event-ID" = inline(Option<AuditPosition>), Header,
+            description = "Like `after`, and takes precedence over it"),
     ),
     responses(
         (status = 200, description = "The rows", body = AuditRow, content_type = "text/event-stream"),
-        (status = 400, description = "`INVALID_REQUEST`, also for a row that is not there yet", body = ErrorBody),
+        (status = 400, description = "`INVALID_REQUEST`, also for the id of a row that does not exist yet",
+            body = ErrorBody),
         (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
         (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
         (status = 503, description = "`CAPACITY_EXHAUSTED`: too many streams, `STARTING_UP`", body = ErrorBody),
     ),
 )]
 pub(super) async fn follow(
-    StreamingProduct(product, place): StreamingProduct,
+    StreamingProduct(product, permit): StreamingProduct,
     State(fleet): State<Arc<Fleet>>,
     headers: HeaderMap,
-    Query(ask): Query<FollowEvents>,
+    Query(request): Query<FollowEvents>,
 ) -> Result<Response, ApiError> {
     let after = match last_event_id(&headers)? {
         Some(id) => Some(id),
-        None => ask.after.map(AuditPosition::get),
+        None => request.after.map(AuditPosition::get),
     };
-    let follower = fleet.follow_audit_log(&product, after).await.map_err(to_api_error)?;
+    let feed = fleet.follow_audit_log(&product, after).await.map_err(to_api_error)?;
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-cache, no-transform"),
         (HeaderName::from_static("x-accel-buffering"), "no"),
     ];
-    Ok((headers, with_guard(Body::from_stream(event_stream(follower)), place)).into_response())
+    Ok((headers, with_guard(Body::from_stream(event_stream(feed)), permit)).into_response())
 }
 
 fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
-    // Browsers send an empty one for "none yet".
+    // Browsers send an empty header if they have received no event yet.
     let Some(value) = headers.get(LAST_EVENT_ID).filter(|value| !value.is_empty()) else { return Ok(None) };
     let id = value.to_str().ok().and_then(|text| text.parse().ok()).filter(|id| *id >= 0);
     id.map(Some).ok_or_else(|| {
-        let message = "`Last-Event-ID`: must be the id of a row, an integer of at least 0";
+        let message = "`Last-Event-ID`: must be the id of an audit row, an integer of at least 0";
         ApiError::new(ErrorCode::InvalidRequest, message)
     })
 }
 
-/// What `follower` is told, as it is sent. The next page is read when the one before has been taken.
-fn event_stream(follower: AuditFeed) -> impl Stream<Item = Result<Bytes, Infallible>> {
-    futures::stream::unfold(follower, |mut follower| async move {
-        match follower.next().await {
+/// Converts `feed` into a server-sent event stream. The next page is read once the previous one has been sent.
+fn event_stream(feed: AuditFeed) -> impl Stream<Item = Result<Bytes, Infallible>> {
+    futures::stream::unfold(feed, |mut feed| async move {
+        match feed.next().await {
             Ok(Some(FeedItem::Rows(rows))) => {
-                Some((Ok(rows.iter().map(sse_frame).collect::<String>().into()), follower))
+                Some((Ok(rows.iter().map(sse_frame).collect::<String>().into()), feed))
             }
-            Ok(Some(FeedItem::KeepAlive)) => Some((Ok(Bytes::from_static(KEEP_ALIVE_COMMENT)), follower)),
+            Ok(Some(FeedItem::KeepAlive)) => Some((Ok(Bytes::from_static(KEEP_ALIVE_COMMENT)), feed)),
             Ok(None) => None,
             Err(error) => {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
-                    "The ledger could not be read; a stream of it ends, and may be taken up again."
+                    "The audit log could not be read; its stream ends, and the client may resume it."
                 );
                 None
             }
@@ -119,7 +122,7 @@ fn event_stream(follower: AuditFeed) -> impl Stream<Item = Result<Bytes, Infalli
     })
 }
 
-/// A row as an event. Its data has no line breaks: JSON escapes them.
+/// Formats a row as a server-sent event. Its data is one line, because JSON escapes line breaks.
 fn sse_frame(row: &AuditRow) -> String {
     let data = serde_json::to_string(row).unwrap_or_default();
     format!("event: {}\nid: {}\ndata: {data}\n\n", row.event, row.id)

@@ -1,5 +1,7 @@
-//! Who calls, and may they call at all. As a handler's first argument it is settled before path, query and body
-//! are looked at. Until the orchestrator is ready it knows nobody, and says that.
+//! Extractors that authenticate the caller.
+//!
+//! They are a handler's first argument, so that authentication precedes the parsing of path, query and body. Until
+//! the orchestrator is ready, they reject every request with `STARTING_UP`.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,10 +18,10 @@ use super::starting_up;
 use crate::fleet::{Fleet, StreamPermit, check_not_suspended};
 use crate::registry::Product;
 
-/// After so many seconds whoever found no place for an answer that lasts may come back.
+/// The `Retry-After`, in seconds, of a request that got no stream permit.
 const STREAM_RETRY_AFTER_S: u64 = 5;
 
-/// The fleet, once it is ready.
+/// The fleet, extracted only once it is ready.
 pub(super) struct Ready(Arc<Fleet>);
 
 impl<S: Send + Sync> FromRequestParts<S> for Ready
@@ -34,7 +36,7 @@ where
     }
 }
 
-/// The calling product, which may make the call as far as its being suspended goes.
+/// The calling product. A suspended product passes only with GET or HEAD.
 pub(super) struct AuthenticatedProduct(pub(super) Arc<Product>);
 
 impl<S: Send + Sync> FromRequestParts<S> for AuthenticatedProduct
@@ -45,15 +47,16 @@ where
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let Ready(fleet) = Ready::from_request_parts(parts, state).await?;
-        let unknown =
-            || ApiError::new(ErrorCode::InvalidPlatformKey, "X-Platform-Key must hold the key of a product");
+        let unknown = || {
+            ApiError::new(ErrorCode::InvalidPlatformKey, "X-Platform-Key must contain the key of a product")
+        };
         let key = header(parts, PLATFORM_KEY_HEADER).ok_or_else(unknown)?;
         let product = fleet.authenticate(key).await.map_err(to_api_error)?;
         let product = product.ok_or_else(|| {
             fleet.log_auth_failure(PLATFORM_KEY_HEADER, client_address(parts));
             unknown()
         })?;
-        // HEAD is a GET that is answered without its body.
+        // HEAD is a GET without the body of the response.
         if !matches!(parts.method, Method::GET | Method::HEAD) {
             check_not_suspended(&product).map_err(to_api_error)?;
         }
@@ -61,7 +64,7 @@ where
     }
 }
 
-/// The calling product, whose answer may last: it holds one of the product's places for such answers.
+/// The calling product, with one of its permits for long-lived responses.
 pub(super) struct StreamingProduct(pub(super) Arc<Product>, pub(super) StreamPermit);
 
 impl<S: Send + Sync> FromRequestParts<S> for StreamingProduct
@@ -72,13 +75,13 @@ where
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let AuthenticatedProduct(product) = AuthenticatedProduct::from_request_parts(parts, state).await?;
-        let place = Arc::<Fleet>::from_ref(state).stream_limiter().acquire(product.product_id);
-        let place = place.ok_or_else(|| {
-            let message = "the product has as many streams and passed-on calls open as its share of the connections \
-                           allows: close some";
+        let permit = Arc::<Fleet>::from_ref(state).stream_limiter().acquire(product.product_id);
+        let permit = permit.ok_or_else(|| {
+            let message = "the product has reached its share of connections for event streams and proxied calls: \
+                           close some of them";
             ApiError::new(ErrorCode::CapacityExhausted, message).retry_after(STREAM_RETRY_AFTER_S)
         })?;
-        Ok(Self(product, place))
+        Ok(Self(product, permit))
     }
 }
 
@@ -101,7 +104,7 @@ where
         if key.is_some() {
             fleet.log_auth_failure(ADMIN_KEY_HEADER, client_address(parts));
         }
-        Err(ApiError::new(ErrorCode::InvalidAdminKey, "X-Admin-Key must hold the deployment's admin key"))
+        Err(ApiError::new(ErrorCode::InvalidAdminKey, "X-Admin-Key must contain the deployment's admin key"))
     }
 }
 

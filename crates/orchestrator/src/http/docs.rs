@@ -1,4 +1,4 @@
-//! The routes, each with its description: one cannot be without the other.
+//! The routes and their OpenAPI document, built together so that no route is undocumented.
 
 use axum::Json;
 use axum::routing::{MethodRouter, any, get};
@@ -11,7 +11,7 @@ use utoipa_axum::routes;
 use super::auth::Ready;
 use super::{AppState, audit, engines, health, logs, metrics, products, proxy, versions};
 
-/// Where the document is served.
+/// The path of the OpenAPI document.
 pub(super) const OPENAPI_PATH: &str = "/openapi.json";
 
 #[derive(OpenApi)]
@@ -24,35 +24,35 @@ pub(super) const OPENAPI_PATH: &str = "/openapi.json";
         (name = "service", description = "The service itself"),
         (name = "products", description = "Products (tenants), for the operator"),
         (name = "engines", description = "The calling product's engines, one per user"),
-        (name = "ledger", description = "What happened to the calling product, row by row"),
-        (name = "figures", description = "The calling product's fleet in numbers"),
+        (name = "ledger", description = "The calling product's audit log"),
+        (name = "figures", description = "The calling product's fleet in numbers, and the operator's metrics"),
     ),
     modifiers(&Keys),
 )]
 struct Api;
 
-/// The two headers that authenticate.
+/// Adds the two authentication headers to the document.
 struct Keys;
 
 impl Modify for Keys {
     fn modify(&self, document: &mut Document) {
         let components = document.components.get_or_insert_default();
-        for (name, header, whose) in [
-            ("platform_key", "X-Platform-Key", "The product's key, as registration issued it"),
+        for (name, header, description) in [
+            ("platform_key", "X-Platform-Key", "The product's key, issued at registration"),
             ("admin_key", "X-Admin-Key", "The deployment's admin key"),
         ] {
-            let key = ApiKeyValue::with_description(header, whose);
+            let key = ApiKeyValue::with_description(header, description);
             components.add_security_scheme(name, SecurityScheme::ApiKey(ApiKey::Header(key)));
         }
     }
 }
 
-/// The routes that answer from the first moment on.
+/// The routes that answer while the orchestrator starts.
 pub(super) fn startup_routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::with_openapi(Api::openapi()).routes(routes!(health::health))
 }
 
-/// The routes that wait until the orchestrator is ready.
+/// The routes that answer `STARTING_UP` until the orchestrator is ready.
 pub(super) fn ready_routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(products::list))
@@ -78,19 +78,19 @@ pub(super) fn ready_routes() -> OpenApiRouter<AppState> {
         .routes(routes!(metrics::prometheus))
 }
 
-/// A route under every method there is. The document has those that people use.
+/// Serves `route` for every method. The document lists only the common ones.
 fn every_method(route: UtoipaMethodRouter<AppState>) -> UtoipaMethodRouter<AppState> {
     let (schemas, paths, _) = route;
     (schemas, paths, any(proxy::proxy))
 }
 
-/// The document of all routes.
+/// Returns the OpenAPI document of all routes.
 pub(crate) fn document() -> Document {
     let mut document = startup_routes().merge(ready_routes()).into_openapi();
-    // The router's own form of a parameter that holds the rest of a path is not the document's.
+    // The router's wildcard syntax `{*path}` is not valid in OpenAPI.
     let paths = std::mem::take(&mut document.paths.paths);
     document.paths.paths = paths.into_iter().map(|(path, item)| (path.replace("{*", "{"), item)).collect();
-    // One function passes all methods on; a client made from the document needs a name for each.
+    // One handler serves all methods of the proxy, but generated clients need one operation id per method.
     for item in document.paths.paths.values_mut() {
         let methods = [
             ("get", &mut item.get),
@@ -104,7 +104,7 @@ pub(crate) fn document() -> Document {
                 && operation.operation_id.as_deref() == Some("proxy")
             {
                 operation.operation_id = Some(format!("proxy_{method}"));
-                // A suspended product may look, through the proxy too.
+                // A suspended product may read, through the proxy too.
                 if method == "get" {
                     operation.responses.responses.remove("403");
                 }
@@ -114,7 +114,7 @@ pub(crate) fn document() -> Document {
     document
 }
 
-/// Serves the document.
+/// Returns the route that serves the document.
 pub(super) fn serve() -> MethodRouter<AppState> {
     let document = document();
     get(move |_: Ready| std::future::ready(Json(document.clone())))

@@ -1,4 +1,4 @@
-//! Engines: the products' part.
+//! The products' endpoints for their engines.
 
 use std::sync::Arc;
 
@@ -23,10 +23,11 @@ type JsonResult<T> = Result<Answer<T>, ApiError>;
     security(("platform_key" = [])),
     request_body = ProvisionEngine,
     responses(
-        (status = 200, description = "It runs", body = ProvisionedEngine),
+        (status = 200, description = "The engine is running", body = ProvisionedEngine),
         (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
         (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
-        (status = 403, description = "`POLICY_DENIED`: suspended, or not an allowed engine version", body = ErrorBody),
+        (status = 403, description = "`POLICY_DENIED`: suspended, or not an allowed engine version",
+            body = ErrorBody),
         (status = 404, description = "`ENGINE_NOT_FOUND`: a delete cancelled the provision", body = ErrorBody),
         (status = 409, description = "`ENGINE_ALREADY_EXISTS`", body = ErrorBody),
         (status = 413, description = "`PAYLOAD_TOO_LARGE`", body = ErrorBody),
@@ -34,15 +35,16 @@ type JsonResult<T> = Result<Answer<T>, ApiError>;
         (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
         (status = 502, description = "`BACKEND_ERROR`", body = ErrorBody),
         (status = 503, description = "`PORT_EXHAUSTION`, `CAPACITY_EXHAUSTED`, `STARTING_UP`", body = ErrorBody),
-        (status = 504, description = "`BOOT_TIMEOUT`: the message names what was unwell", body = ErrorBody),
+        (status = 504, description = "`BOOT_TIMEOUT`: the message names the failed health check",
+            body = ErrorBody),
     ),
 )]
 pub(super) async fn provision(
     AuthenticatedProduct(product): AuthenticatedProduct,
     State(fleet): State<Arc<Fleet>>,
-    Json(ask): Json<ProvisionEngine>,
+    Json(request): Json<ProvisionEngine>,
 ) -> JsonResult<ProvisionedEngine> {
-    fleet.provision(&product, ask).await.map(Answer).map_err(to_api_error)
+    fleet.provision(&product, request).await.map(Answer).map_err(to_api_error)
 }
 
 /// Admits a user: hands out their engine. Safe to call on every request of the user.
@@ -52,10 +54,11 @@ pub(super) async fn provision(
     params(("user_id" = UserId, Path, description = "The product's user")),
     request_body = Admit,
     responses(
-        (status = 200, description = "Admitted, or the reason why not", body = Admission),
+        (status = 200, description = "The admitted engine, or the reason why there is none", body = Admission),
         (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
         (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
-        (status = 403, description = "`POLICY_DENIED`: suspended, or not an allowed engine version to provision", body = ErrorBody),
+        (status = 403, description = "`POLICY_DENIED`: suspended, or not an allowed engine version to provision",
+            body = ErrorBody),
         (status = 413, description = "`PAYLOAD_TOO_LARGE`", body = ErrorBody),
         (status = 429, description = "`RATE_LIMITED` (with `Retry-After`, unless the limit is 0), `QUOTA_EXCEEDED`",
             body = ErrorBody),
@@ -69,9 +72,9 @@ pub(super) async fn admit(
     AuthenticatedProduct(product): AuthenticatedProduct,
     State(fleet): State<Arc<Fleet>>,
     Path(user_id): Path<UserId>,
-    Json(ask): Json<Admit>,
+    Json(request): Json<Admit>,
 ) -> JsonResult<Admission> {
-    fleet.admit(&product, user_id, ask).await.map(Answer).map_err(to_api_error)
+    fleet.admit(&product, user_id, request).await.map(Answer).map_err(to_api_error)
 }
 
 /// Starts an engine that is stopped, sleeping or failed.
@@ -80,7 +83,7 @@ pub(super) async fn admit(
     security(("platform_key" = [])),
     params(("user_id" = UserId, Path, description = "The product's user")),
     responses(
-        (status = 200, description = "It runs", body = StartedEngine),
+        (status = 200, description = "The engine is running", body = StartedEngine),
         (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
         (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
         (status = 403, description = "`POLICY_DENIED`: suspended", body = ErrorBody),
@@ -106,7 +109,7 @@ pub(super) async fn start(
     security(("platform_key" = [])),
     params(("user_id" = UserId, Path, description = "The product's user")),
     responses(
-        (status = 200, description = "It is stopped", body = StoppedEngine),
+        (status = 200, description = "The engine is stopped", body = StoppedEngine),
         (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
         (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
         (status = 403, description = "`POLICY_DENIED`: suspended", body = ErrorBody),
@@ -125,7 +128,7 @@ pub(super) async fn stop(
     fleet.stop(&product, user_id).await.map(Answer).map_err(to_api_error)
 }
 
-/// Gives a running engine another key. The old one is invalid immediately.
+/// Replaces the key of a running engine. The old key becomes invalid immediately.
 #[utoipa::path(
     post, path = "/engines/{user_id}/rotate-key", tag = "engines",
     security(("platform_key" = [])),
@@ -138,7 +141,8 @@ pub(super) async fn stop(
         (status = 404, description = "`ENGINE_NOT_FOUND`", body = ErrorBody),
         (status = 409, description = "`ENGINE_NOT_RUNNING`", body = ErrorBody),
         (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
-        (status = 502, description = "`BACKEND_ERROR`: the engine did not confirm; GET tells which key holds", body = ErrorBody),
+        (status = 502, description = "`BACKEND_ERROR`: the engine did not confirm the key; GET returns the valid one",
+            body = ErrorBody),
         (status = 503, description = "`STARTING_UP`", body = ErrorBody),
     ),
 )]
@@ -150,7 +154,7 @@ pub(super) async fn rotate_key(
     fleet.rotate(&product, user_id).await.map(Answer).map_err(to_api_error)
 }
 
-/// Looks an engine up. Never provisions or wakes it.
+/// Returns an engine. Never provisions or wakes it.
 #[utoipa::path(
     get, path = "/engines/{user_id}", tag = "engines",
     security(("platform_key" = [])),
@@ -161,7 +165,7 @@ pub(super) async fn rotate_key(
         (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
         (status = 404, description = "`ENGINE_NOT_FOUND`", body = ErrorBody),
         (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
-        (status = 502, description = "`BACKEND_ERROR`: which key holds is not known yet", body = ErrorBody),
+        (status = 502, description = "`BACKEND_ERROR`: it is not known yet which key is valid", body = ErrorBody),
         (status = 503, description = "`STARTING_UP`", body = ErrorBody),
     ),
 )]
@@ -173,13 +177,13 @@ pub(super) async fn get(
     fleet.engine(&product, user_id).await.map(Answer).map_err(to_api_error)
 }
 
-/// Explains an engine: why it is as it is, and what happens to it next.
+/// Explains why an engine is in its state, and what happens next.
 #[utoipa::path(
     get, path = "/engines/{user_id}/explain", tag = "engines",
     security(("platform_key" = [])),
     params(("user_id" = UserId, Path, description = "The product's user")),
     responses(
-        (status = 200, description = "In fields and sentences", body = Explanation),
+        (status = 200, description = "The explanation, as fields and as sentences", body = Explanation),
         (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
         (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
         (status = 404, description = "`ENGINE_NOT_FOUND`", body = ErrorBody),
@@ -195,13 +199,13 @@ pub(super) async fn explain(
     fleet.explain(&product, user_id).await.map(Answer).map_err(to_api_error)
 }
 
-/// Destroys an engine: process or container, data, port and row. Irreversible.
+/// Destroys an engine: its process or container, data, port and registry row. Irreversible.
 #[utoipa::path(
     delete, path = "/engines/{user_id}", tag = "engines",
     security(("platform_key" = [])),
     params(("user_id" = UserId, Path, description = "The product's user")),
     responses(
-        (status = 200, description = "It is no more", body = DestroyedEngine),
+        (status = 200, description = "The engine is destroyed", body = DestroyedEngine),
         (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
         (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
         (status = 403, description = "`POLICY_DENIED`: suspended", body = ErrorBody),
@@ -229,7 +233,7 @@ pub(super) async fn destroy(
         ("offset" = inline(Option<PageOffset>), Query, description = "Rows to skip; 0 by default"),
     ),
     responses(
-        (status = 200, description = "A page, and how many match in all", body = EngineList),
+        (status = 200, description = "A page, and the total number of matches", body = EngineList),
         (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
         (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
         (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
@@ -239,7 +243,7 @@ pub(super) async fn destroy(
 pub(super) async fn list(
     AuthenticatedProduct(product): AuthenticatedProduct,
     State(fleet): State<Arc<Fleet>>,
-    Query(ask): Query<ListEngines>,
+    Query(request): Query<ListEngines>,
 ) -> JsonResult<EngineList> {
-    fleet.engines(&product, ask).await.map(Answer).map_err(to_api_error)
+    fleet.engines(&product, request).await.map(Answer).map_err(to_api_error)
 }

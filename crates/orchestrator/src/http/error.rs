@@ -1,4 +1,4 @@
-//! The rules' refusals and failures, in the envelope.
+//! Converts the fleet's errors to responses in the API's error envelope.
 
 use std::error::Error as _;
 
@@ -8,22 +8,22 @@ use http_service::http::ApiError;
 use crate::fault_injection::{self, Mutation};
 use crate::fleet::FleetError;
 
-/// What a handler answers when it does not succeed.
+/// Converts an error of the fleet to a response. Unexpected errors are logged, and answered without their causes.
 #[expect(clippy::needless_pass_by_value, reason = "the form that `map_err` calls")]
 pub(super) fn to_api_error(error: FleetError) -> ApiError {
     let code = error.code();
     if code == ErrorCode::InternalError {
-        // Logged here, once, with its causes; the caller learns only where to look.
+        // The caller gets only the request id, by which the operator finds this line.
         tracing::error!(error = error_chain(&error), "A request failed unexpectedly.");
         return ApiError::internal();
     }
     if matches!(error, FleetError::RegistryUnavailable(_)) {
-        tracing::warn!(error = error_chain(&error), "The registry was away.");
+        tracing::warn!(error = error_chain(&error), "The registry was unreachable.");
     }
-    let answer = ApiError::new(code, error.to_string());
+    let response = ApiError::new(code, error.to_string());
     match error.retry_after_s().filter(|_| !fault_injection::active(Mutation::NoRetryAfter)) {
-        Some(seconds) => answer.retry_after(seconds),
-        None => answer,
+        Some(seconds) => response.retry_after(seconds),
+        None => response,
     }
 }
 

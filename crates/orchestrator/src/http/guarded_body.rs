@@ -1,4 +1,4 @@
-//! A body that keeps something for as long as it is being sent.
+//! A response body that owns a guard, such as a permit, until it has been sent.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -6,15 +6,16 @@ use std::task::{Context, Poll};
 use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};
 
-/// See [`with_guard`].
+/// A body with a guard that is dropped with it, made by [`with_guard`].
 struct GuardedBody<T> {
     body: Body,
     _guard: T,
 }
 
-/// `body`, with `kept` until it has been sent or given up. Its length and its end stay known.
-pub(super) fn with_guard<T: Send + Unpin + 'static>(body: Body, kept: T) -> Body {
-    Body::new(GuardedBody { body, _guard: kept })
+/// Returns `body` with `guard`, which is dropped once the body has been sent or abandoned. The body's size hint
+/// and end of stream are preserved.
+pub(super) fn with_guard<T: Send + Unpin + 'static>(body: Body, guard: T) -> Body {
+    Body::new(GuardedBody { body, _guard: guard })
 }
 
 impl<T: Unpin> HttpBody for GuardedBody<T> {

@@ -1,4 +1,4 @@
-//! Whether the orchestrator is ready.
+//! The readiness endpoint, which needs no key.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use axum::response::{IntoResponse as _, Response};
 
 use crate::fleet::Fleet;
 
-/// Whether the orchestrator is ready.
+/// Reports whether the orchestrator is ready.
 #[utoipa::path(
     get, path = "/health", tag = "service",
     responses(
@@ -26,7 +26,7 @@ pub(super) async fn health(State(fleet): State<Arc<Fleet>>) -> Response {
     starting_response()
 }
 
-/// That it is not ready yet.
+/// Returns the 503 response of an orchestrator that is not ready.
 pub(super) fn starting_response() -> Response {
     let ErrorBody { error } = ErrorBody::new(ErrorCode::StartingUp, "the orchestrator is starting");
     let body = axum::Json(Health { status: HealthStatus::Starting, error: Some(error) });

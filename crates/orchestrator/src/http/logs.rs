@@ -1,4 +1,4 @@
-//! Engines' logs.
+//! The endpoint for an engine's log.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use super::auth::AuthenticatedProduct;
 use super::error::to_api_error;
 use crate::fleet::Fleet;
 
-/// Shows the last lines of an engine's log, whatever its state.
+/// Returns the last lines of an engine's log, whatever its state.
 #[utoipa::path(
     operation_id = "tail_logs",
     get, path = "/engines/{user_id}/logs", tag = "engines",
     security(("platform_key" = [])),
     params(
         ("user_id" = UserId, Path, description = "The product's user"),
-        ("tail" = inline(Option<TailLines>), Query, description = "How many lines; 200 by default"),
+        ("tail" = inline(Option<TailLines>), Query, description = "Number of lines; 200 by default"),
     ),
     responses(
         (status = 200, description = "The lines, oldest first", body = EngineLogs),
@@ -36,8 +36,8 @@ pub(super) async fn tail(
     AuthenticatedProduct(product): AuthenticatedProduct,
     State(fleet): State<Arc<Fleet>>,
     Path(user_id): Path<UserId>,
-    Query(ask): Query<ReadLogs>,
+    Query(request): Query<ReadLogs>,
 ) -> Result<([(HeaderName, &'static str); 1], String), ApiError> {
-    let logs = fleet.logs(&product, user_id, ask).await.map_err(to_api_error)?;
+    let logs = fleet.logs(&product, user_id, request).await.map_err(to_api_error)?;
     Ok(([(CONTENT_TYPE, "application/json")], logs))
 }

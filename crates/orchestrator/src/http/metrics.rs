@@ -1,4 +1,4 @@
-//! How the calling product's fleet is, and what has happened to it.
+//! Status and metrics of the calling product's fleet, and the operator's metrics.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ use crate::fleet::Fleet;
 /// The `OpenMetrics` text format, version 1.0.0.
 const OPENMETRICS_CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Tells how many of the calling product's engines are in each state.
+/// Returns how many of the calling product's engines are in each state.
 #[utoipa::path(
     get, path = "/status", tag = "figures",
     security(("platform_key" = [])),
     responses(
-        (status = 200, description = "The numbers", body = FleetStatus),
+        (status = 200, description = "The counts", body = FleetStatus),
         (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
         (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
         (status = 503, description = "`STARTING_UP`", body = ErrorBody),
@@ -35,8 +35,7 @@ pub(super) async fn status(
     fleet.status(&product).await.map(Answer).map_err(to_api_error)
 }
 
-/// Figures of this orchestrator for the operator's monitoring, since it began: refusals by code, repairs, the
-/// supervisor's lag.
+/// Returns metrics of this orchestrator since it started: refusals by code, repairs, the supervisor's lag.
 #[utoipa::path(
     get, path = "/metrics/prometheus", tag = "figures",
     security(("admin_key" = [])),
@@ -51,12 +50,12 @@ pub(super) async fn prometheus(_: Admin, State(fleet): State<Arc<Fleet>>) -> imp
     ([(header::CONTENT_TYPE, OPENMETRICS_CONTENT_TYPE)], fleet.open_metrics())
 }
 
-/// Tells what happened to the calling product's engines in the last hour, and ever.
+/// Returns counts of events of the calling product's engines, in the last hour and in total.
 #[utoipa::path(
     get, path = "/metrics", tag = "figures",
     security(("platform_key" = [])),
     responses(
-        (status = 200, description = "The numbers", body = Metrics),
+        (status = 200, description = "The counts", body = Metrics),
         (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
         (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
         (status = 503, description = "`STARTING_UP`", body = ErrorBody),

@@ -1,4 +1,4 @@
-//! Products: the operator's part.
+//! The operator's endpoints for products.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::auth::Admin;
 use super::error::to_api_error;
 use crate::fleet::{Fleet, FleetError};
 
-/// Registers a product and issues its platform key, which is shown this once.
+/// Registers a product and issues its platform key, which is returned only once.
 #[utoipa::path(
     post, path = "/products/register", tag = "products",
     security(("admin_key" = [])),
@@ -32,19 +32,19 @@ use crate::fleet::{Fleet, FleetError};
 pub(super) async fn register(
     _admin: Admin,
     State(fleet): State<Arc<Fleet>>,
-    Json(ask): Json<RegisterProduct>,
+    Json(request): Json<RegisterProduct>,
 ) -> Result<axum::Json<RegisteredProduct>, ApiError> {
-    fleet.register(ask).await.map(axum::Json).map_err(to_api_error)
+    fleet.register(request).await.map(axum::Json).map_err(to_api_error)
 }
 
-/// Replaces a product's policy as a whole. Engines above a lowered `max_engines` stay.
+/// Replaces a product's whole policy. Engines above a lowered `max_engines` are kept.
 #[utoipa::path(
     put, path = "/products/{product_id}/policy", tag = "products",
     security(("admin_key" = [])),
     params(("product_id" = ProductId, Path, description = "The product")),
     request_body = ReplacePolicy,
     responses(
-        (status = 200, description = "In force", body = ReplacedPolicy),
+        (status = 200, description = "The new policy", body = ReplacedPolicy),
         (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
         (status = 401, description = "`INVALID_ADMIN_KEY`", body = ErrorBody),
         (status = 404, description = "`PRODUCT_NOT_FOUND`", body = ErrorBody),
@@ -57,11 +57,11 @@ pub(super) async fn replace_policy(
     _admin: Admin,
     State(fleet): State<Arc<Fleet>>,
     Path(product_id): Path<String>,
-    Json(ask): Json<ReplacePolicy>,
+    Json(request): Json<ReplacePolicy>,
 ) -> Result<axum::Json<ReplacedPolicy>, ApiError> {
-    // What is no id is nobody's.
+    // An invalid id cannot belong to any product.
     let product_id = product_id.parse().map_err(|_| to_api_error(FleetError::ProductNotFound))?;
-    fleet.replace_policy(product_id, ask.policy).await.map(axum::Json).map_err(to_api_error)
+    fleet.replace_policy(product_id, request.policy).await.map(axum::Json).map_err(to_api_error)
 }
 
 /// Lists all products, oldest first, without their keys.
@@ -74,7 +74,7 @@ pub(super) async fn replace_policy(
         ("offset" = inline(Option<PageOffset>), Query, description = "Rows to skip; 0 by default"),
     ),
     responses(
-        (status = 200, description = "A page, and how many there are in all", body = ProductList),
+        (status = 200, description = "A page, and the total number of products", body = ProductList),
         (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
         (status = 401, description = "`INVALID_ADMIN_KEY`", body = ErrorBody),
         (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
@@ -84,7 +84,7 @@ pub(super) async fn replace_policy(
 pub(super) async fn list(
     _admin: Admin,
     State(fleet): State<Arc<Fleet>>,
-    Query(ask): Query<ListProducts>,
+    Query(request): Query<ListProducts>,
 ) -> Result<axum::Json<ProductList>, ApiError> {
-    fleet.list_products(ask).await.map(axum::Json).map_err(to_api_error)
+    fleet.list_products(request).await.map(axum::Json).map_err(to_api_error)
 }

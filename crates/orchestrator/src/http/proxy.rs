@@ -1,4 +1,5 @@
-//! Calls passed on to an engine: the product's backend needs neither the engine's address nor its key.
+//! The reverse proxy to a user's engine, through which a product's backend needs neither the engine's address nor
+//! its key.
 
 mod half_open_stream;
 
@@ -30,11 +31,11 @@ use crate::fleet::{EngineEndpoint, Fleet};
 
 /// How long an engine may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long it may take to begin its answer once it has all of the request. How long either takes to come is the
-/// caller's affair.
+/// How long an engine may take to start its response once it has the whole request, and to accept each chunk of
+/// the request. The duration of the bodies is not limited.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(100);
 
-/// What concerns one connection only (RFC 9110, 7.6.1), and so is not passed on.
+/// Headers that apply to a single connection and must not be forwarded (RFC 9110, section 7.6.1).
 const HOP_BY_HOP_HEADERS: [HeaderName; 8] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -46,12 +47,12 @@ const HOP_BY_HOP_HEADERS: [HeaderName; 8] = [
     header::UPGRADE,
 ];
 
-/// What carries calls to engines. It keeps no connection: an engine may be gone at the next call. And it leaves
-/// addresses as they are, where others would resolve a user's `%2E%2E`.
+/// The HTTP client that sends requests to engines. It does not pool connections, because an engine may be gone at
+/// the next request, and it does not normalize URLs: other clients would resolve a `%2E%2E` in a path.
 #[derive(Clone)]
 pub(super) struct ProxyClient(Arc<Client<Connector, Body>>);
 
-/// What opens a connection that is heard out.
+/// Opens connections whose responses are read even after a failed write, see [`HalfOpenStream`].
 type Connector = MapResponse<HttpConnector, fn(TokioIo<TcpStream>) -> TokioIo<HalfOpenStream<TcpStream>>>;
 
 impl ProxyClient {
@@ -65,8 +66,8 @@ impl ProxyClient {
     }
 }
 
-/// Passes a call on to the user's engine, and its answer back; both are streamed. The engine's key is added, its
-/// own limits hold, and its answers come as they are. Counts as activity.
+/// Forwards a request to the user's engine and streams the response back. The orchestrator adds the engine's key;
+/// the engine's own limits apply. Counts as activity.
 #[utoipa::path(
     method(get, post, put, patch, delete), path = "/engines/{user_id}/proxy/{*path}", tag = "engines",
     security(("platform_key" = [])),
@@ -75,19 +76,19 @@ impl ProxyClient {
         ("path" = String, Path, description = "The engine's path"),
     ),
     responses(
-        (status = 200, description = "Whatever the engine answers, errors too"),
+        (status = 200, description = "The engine's response, unchanged, including errors"),
         (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
         (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
         (status = 403, description = "`POLICY_DENIED`: suspended", body = ErrorBody),
         (status = 404, description = "`ENGINE_NOT_FOUND`", body = ErrorBody),
         (status = 409, description = "`ENGINE_NOT_RUNNING`", body = ErrorBody),
         (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
-        (status = 502, description = "`BACKEND_ERROR`: the engine does not answer", body = ErrorBody),
-        (status = 503, description = "`CAPACITY_EXHAUSTED`: too many calls, `STARTING_UP`", body = ErrorBody),
+        (status = 502, description = "`BACKEND_ERROR`: the engine does not respond", body = ErrorBody),
+        (status = 503, description = "`CAPACITY_EXHAUSTED`: too many open requests, `STARTING_UP`", body = ErrorBody),
     ),
 )]
 pub(super) async fn proxy(
-    StreamingProduct(product, place): StreamingProduct,
+    StreamingProduct(product, permit): StreamingProduct,
     State(fleet): State<Arc<Fleet>>,
     State(proxy_client): State<ProxyClient>,
     Path(path): Path<(UserId, String)>,
@@ -103,33 +104,33 @@ pub(super) async fn proxy(
     *outgoing.method_mut() = parts.method;
     *outgoing.uri_mut() = uri;
     *outgoing.headers_mut() = forwarded_headers(&parts.headers, &key).ok_or_else(ApiError::internal)?;
-    let answered = proxy_client.send(outgoing).await?;
-    if answered.status() == StatusCode::UNAUTHORIZED {
+    let response = proxy_client.send(outgoing).await?;
+    if response.status() == StatusCode::UNAUTHORIZED {
         fleet.mark_key_refused(engine_id);
     }
-    Ok(answered.map(|body| with_guard(body, place)))
+    Ok(response.map(|body| with_guard(body, permit)))
 }
 
 impl ProxyClient {
-    /// Sends the request to its engine, and gives the answer as soon as it begins. The engine has [`RESPONSE_TIMEOUT`] for that
-    /// from when it has all of the request, and for each piece of the request that it is to take.
+    /// Sends the request to its engine, and returns the response as soon as its head has arrived. Fails if the
+    /// engine exceeds [`RESPONSE_TIMEOUT`].
     async fn send(&self, request: Request) -> Result<Response, ApiError> {
         let progress = Arc::new(Notify::new());
-        let late = {
+        let timeout = {
             let progress = Arc::clone(&progress);
-            // A caller that sends nothing is given up before that, by the service itself.
+            // A caller that stops sending fails earlier, by the body timeout of the service.
             async move { while tokio::time::timeout(RESPONSE_TIMEOUT, progress.notified()).await.is_ok() {} }
         };
-        // The client drops a body that it is through with, whether it read to its end, to its last byte by
-        // Content-Length, or never looked at it because there is none: the stream owns what notices that.
-        let whole = NotifyOnDrop(progress);
+        // The client drops the body when it is done with it: at its end, after the last byte by Content-Length, or
+        // without polling an empty one. So the notification of the end is tied to the drop of the stream.
+        let notifier = NotifyOnDrop(progress);
         let request = request
-            .map(|body| Body::from_stream(body.into_data_stream().inspect(move |_| whole.0.notify_one())));
-        let answered = tokio::select! {
-            answered = self.0.request(request) => Some(answered),
-            () = late => None,
+            .map(|body| Body::from_stream(body.into_data_stream().inspect(move |_| notifier.0.notify_one())));
+        let result = tokio::select! {
+            result = self.0.request(request) => Some(result),
+            () = timeout => None,
         };
-        match answered {
+        match result {
             Some(Ok(incoming)) => {
                 let mut response = incoming.map(Body::new);
                 *response.headers_mut() = without_hop_by_hop_headers(response.headers());
@@ -140,15 +141,15 @@ impl ProxyClient {
                 if is_body_timeout(error) {
                     return Err(BodyTimeout.into());
                 }
-                tracing::warn!(error, "A call could not be passed on to an engine.");
-                Err(ApiError::new(ErrorCode::BackendError, "the engine did not answer this call"))
+                tracing::warn!(error, "A request could not be forwarded to an engine.");
+                Err(ApiError::new(ErrorCode::BackendError, "the engine did not answer this request"))
             }
             None => Err(ApiError::new(ErrorCode::BackendError, "the engine did not answer in time")),
         }
     }
 }
 
-/// Tells whoever waits when it is dropped.
+/// Notifies the waiting task when it is dropped.
 struct NotifyOnDrop(Arc<Notify>);
 
 impl Drop for NotifyOnDrop {
@@ -161,9 +162,9 @@ fn invalid_path_error() -> ApiError {
     ApiError::new(ErrorCode::InvalidRequest, "the path must be /engines/{user_id}/proxy/{path of the engine}")
 }
 
-/// The engine's path and query as the caller wrote them: what is escaped stays escaped.
+/// Returns the engine's path and query exactly as the caller wrote them, with escapes unchanged.
 fn engine_target(uri: &Uri) -> Option<String> {
-    // "", "engines", the user, "proxy", the rest.
+    // The segments: "", "engines", the user, "proxy", the rest.
     let rest = uri.path().splitn(5, '/').nth(4)?;
     Some(match uri.query() {
         Some(query) => format!("/{rest}?{query}"),
@@ -171,28 +172,29 @@ fn engine_target(uri: &Uri) -> Option<String> {
     })
 }
 
-/// The caller's headers, with the engine's key in place of their own.
+/// Returns the caller's headers, with the engine's key in place of the caller's keys; `None` if the key is not a
+/// valid header value.
 fn forwarded_headers(headers: &HeaderMap, key: &EngineKey) -> Option<HeaderMap> {
-    let mut passed = without_hop_by_hop_headers(headers);
-    for own in [PLATFORM_KEY_HEADER, ADMIN_KEY_HEADER, ENGINE_KEY_HEADER, header::HOST.as_str()] {
-        passed.remove(own);
+    let mut forwarded = without_hop_by_hop_headers(headers);
+    for name in [PLATFORM_KEY_HEADER, ADMIN_KEY_HEADER, ENGINE_KEY_HEADER, header::HOST.as_str()] {
+        forwarded.remove(name);
     }
     let mut value = HeaderValue::from_str(key.expose()).ok()?;
     value.set_sensitive(true);
-    passed.insert(HeaderName::from_static(ENGINE_KEY_HEADER), value);
-    Some(passed)
+    forwarded.insert(HeaderName::from_static(ENGINE_KEY_HEADER), value);
+    Some(forwarded)
 }
 
-/// All headers but those of the connection that they came by.
+/// Returns `headers` without the hop-by-hop ones, including those that `Connection` names.
 fn without_hop_by_hop_headers(headers: &HeaderMap) -> HeaderMap {
     let named = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
     let named: Vec<HeaderName> =
         named.flat_map(|names| names.split(',')).filter_map(|name| name.trim().parse().ok()).collect();
-    let mut kept = headers.clone();
+    let mut remaining = headers.clone();
     for name in HOP_BY_HOP_HEADERS.iter().chain(&named) {
-        kept.remove(name);
+        remaining.remove(name);
     }
-    kept
+    remaining
 }
 
 #[cfg(test)]
@@ -201,15 +203,15 @@ mod tests {
 
     use super::*;
 
-    /// One that takes the request, and says nothing.
+    /// The engine accepts the request and sends nothing.
     #[tokio::test(start_paused = true)]
     async fn an_engine_that_never_answers_is_given_up_whatever_the_request_is_like() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let engine = tokio::spawn(async move {
-            let mut kept = Vec::new();
+            let mut connections = Vec::new();
             loop {
-                kept.push(listener.accept().await.unwrap());
+                connections.push(listener.accept().await.unwrap());
             }
         });
         let proxy_client = ProxyClient::new();
@@ -223,7 +225,7 @@ mod tests {
             ("POST", Body::from("{}"), Some(2)),
             ("POST", streamed(), None),
             ("DELETE", Body::empty(), None),
-            // More than the connection takes while nobody reads.
+            // More than the socket buffers hold while the engine does not read.
             ("POST", Body::from(vec![b' '; 64 << 20]), Some(64 << 20)),
         ] {
             let request = Request::builder().method(method).uri(format!("http://{address}/tasks"));
@@ -231,11 +233,11 @@ mod tests {
                 Some(length) => request.header(header::CONTENT_LENGTH, length),
                 None => request,
             };
-            let begun = tokio::time::Instant::now();
-            let answered = proxy_client.send(request.body(body).unwrap());
-            let answered = tokio::time::timeout(RESPONSE_TIMEOUT * 3, answered).await;
-            assert!(answered.expect("it is waited for without an end").is_err(), "{method}");
-            assert!(begun.elapsed() >= RESPONSE_TIMEOUT, "{method}: {:?}", begun.elapsed());
+            let started = tokio::time::Instant::now();
+            let response = proxy_client.send(request.body(body).unwrap());
+            let response = tokio::time::timeout(RESPONSE_TIMEOUT * 3, response).await;
+            assert!(response.expect("the proxy waits without a limit").is_err(), "{method}");
+            assert!(started.elapsed() >= RESPONSE_TIMEOUT, "{method}: {:?}", started.elapsed());
         }
         engine.abort();
     }
@@ -272,11 +274,11 @@ mod tests {
             headers.insert(name.parse::<HeaderName>().unwrap(), HeaderValue::from_static(value));
         }
         let key = EngineKey::generate().unwrap();
-        let passed = forwarded_headers(&headers, &key).unwrap();
-        let mut names: Vec<_> = passed.keys().map(HeaderName::as_str).collect();
+        let forwarded = forwarded_headers(&headers, &key).unwrap();
+        let mut names: Vec<_> = forwarded.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
         assert_eq!(names, ["accept", "last-event-id", "x-engine-key"]);
-        assert_eq!(passed["x-engine-key"], key.expose());
-        assert!(!format!("{passed:?}").contains(key.expose()));
+        assert_eq!(forwarded["x-engine-key"], key.expose());
+        assert!(!format!("{forwarded:?}").contains(key.expose()));
     }
 }

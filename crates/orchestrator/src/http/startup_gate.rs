@@ -1,4 +1,5 @@
-//! What answers while there is no orchestrator yet: the registry is being opened, or another one holds it.
+//! Answers requests before the orchestrator exists: while its registry is being opened, or while another
+//! orchestrator holds it.
 
 use std::convert::Infallible;
 use std::sync::{Arc, OnceLock};
@@ -14,7 +15,7 @@ use tower::{Service, ServiceExt as _};
 
 use super::{MAX_BODY_BYTES, Routes, health, starting_up};
 
-/// The whole interface, or what stands in its place until it is there.
+/// The service that answers 503 until the complete interface is set by [`StartupGate::open`].
 #[derive(Clone)]
 pub(crate) struct StartupGate {
     routes: Arc<OnceLock<Routes>>,
@@ -22,19 +23,20 @@ pub(crate) struct StartupGate {
 }
 
 impl StartupGate {
-    /// Nothing is there yet.
+    /// Returns a closed gate.
     pub(crate) fn new() -> Self {
         let refuse = any(async || starting_up());
         let starting = Router::new().route("/health", get(async || health::starting_response()));
-        // As routes: what has none would be answered that it is not there, which may not be so.
+        // Explicit routes instead of a fallback: unmatched paths would be answered with 404, although they may
+        // exist once the gate is open.
         let starting = starting.route("/", refuse.clone()).route("/{*path}", refuse);
         let starting = apply_layers(starting, MAX_BODY_BYTES);
         Self { routes: Arc::default(), startup_router: starting }
     }
 
-    /// From now on `routes` answer.
+    /// Opens the gate: `routes` answer all further requests.
     pub(crate) fn open(&self, routes: Routes) {
-        // Opened once: a second set would be of a second orchestrator.
+        // It is opened once; there is no second orchestrator whose routes could be set.
         let _ = self.routes.set(routes);
     }
 }

@@ -1,4 +1,5 @@
-//! The interface through the real router: every field present, of its type, and no other; every refusal.
+//! The HTTP interface through the real router: responses have exactly the documented fields, and every refusal is
+//! tested.
 
 mod aborted_calls;
 mod audit;
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 use super::docs::document;
 use crate::testing::{ADMIN_KEY, Fault, ProductClient, SimulatedHealth, TestApp, summarize};
 
-/// Replaces every value by the name of its form, so that an answer shows its fields and their types.
+/// Replaces every value by the name of its type or format, so that a response can be compared by its fields.
 fn json_shape(value: &Value) -> Value {
     match value {
         Value::Null => json!("null"),
@@ -34,7 +35,7 @@ fn json_shape(value: &Value) -> Value {
     }
 }
 
-/// ISO 8601, UTC, milliseconds.
+/// Whether `text` is an ISO 8601 timestamp in UTC with milliseconds.
 fn is_timestamp(text: &str) -> bool {
     let shape: String = text.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
     shape == "0000-00-00T00:00:00.000Z"
@@ -191,7 +192,7 @@ async fn every_field_is_checked_and_named() {
     for path in ["/engines/%zz", "/engines/%ff", &format!("/engines/{}", long(257))] {
         assert_eq!(summarize(product.call("GET", path, &Value::Null).await), "400 INVALID_REQUEST", "{path}");
     }
-    // Nothing came of any of these.
+    // None of these requests had an effect.
     assert_eq!(product.call("GET", "/engines", &Value::Null).await.1["total"], 0);
 }
 
@@ -210,7 +211,7 @@ async fn optional_fields_may_be_null_and_bodies_empty() {
     assert_eq!(summarize(product.admit("ann", Value::Null).await), "200 running");
 }
 
-/// Method and path of every route that needs a key, and which.
+/// Returns method, path and the code for an invalid key of every route that needs a key.
 fn guarded_routes() -> Vec<(String, String, &'static str)> {
     let document = serde_json::to_value(document()).unwrap();
     let mut routes = Vec::new();
@@ -220,7 +221,7 @@ fn guarded_routes() -> Vec<(String, String, &'static str)> {
                 Some(key) if key == "admin_key" => "INVALID_ADMIN_KEY",
                 Some(_) => "INVALID_PLATFORM_KEY",
                 None => {
-                    assert_eq!(path, "/health", "a route without a key");
+                    assert_eq!(path, "/health", "a route that needs no key");
                     continue;
                 }
             };
@@ -239,19 +240,19 @@ async fn every_route_asks_for_its_key_before_anything_else() {
     let routes = guarded_routes();
     assert_eq!(routes.len(), 26);
     for (method, path, code) in routes {
-        let mangled = format!("{}x", product.key);
+        let invalid_key = format!("{}x", product.key);
         let other_key = if code == "INVALID_ADMIN_KEY" { "X-Platform-Key" } else { "X-Admin-Key" };
         for headers in [
             vec![],
             vec![("X-Platform-Key", ""), ("X-Admin-Key", "")],
-            vec![("X-Platform-Key", mangled.as_str()), ("X-Admin-Key", "open sesam")],
+            vec![("X-Platform-Key", invalid_key.as_str()), ("X-Admin-Key", "open sesam")],
             vec![("X-Platform-Key", ADMIN_KEY), ("X-Admin-Key", product.key.as_str())],
             vec![(other_key, if other_key == "X-Admin-Key" { ADMIN_KEY } else { &product.key })],
         ] {
             for path in [path.clone(), path.replace("ann", "%zz"), format!("{path}?limit=x")] {
                 let (status, _, answer) = app.send(&method, &path, &headers, &too_long).await;
-                let answered = (status, answer["error"]["code"].as_str().unwrap());
-                assert_eq!(answered, (401, code), "{method} {path} {headers:?}");
+                let actual = (status, answer["error"]["code"].as_str().unwrap());
+                assert_eq!(actual, (401, code), "{method} {path} {headers:?}");
             }
         }
     }
@@ -268,7 +269,7 @@ async fn products_see_only_their_own_engines() {
     }
     assert_eq!(summarize(other.delete("ann").await), "404 ENGINE_NOT_FOUND");
     assert_eq!(other.call("GET", "/engines", &Value::Null).await.1, json!({"engines": [], "total": 0}));
-    // The same user id is another user.
+    // The same user id in another product is another user.
     assert_eq!(summarize(other.provision("ann").await), "200 running");
     assert_ne!(one.get("ann").await.1["engine_id"], other.get("ann").await.1["engine_id"]);
 }
@@ -333,7 +334,7 @@ async fn a_hundred_are_listed_where_nobody_says_how_many() {
     for user in 0..100 {
         product.provision(&format!("u{user}")).await;
     }
-    // The range has a hundred ports.
+    // Frees a port: the range has only a hundred.
     product.stop("u0").await;
     assert_eq!(summarize(product.provision("one more").await), "200 running");
     let (_, list) = product.call("GET", "/engines", &Value::Null).await;

@@ -1,4 +1,4 @@
-//! Moves of engines to other versions.
+//! Endpoints that move engines to other versions.
 
 use std::sync::Arc;
 
@@ -12,36 +12,38 @@ use super::auth::{Admin, AuthenticatedProduct};
 use super::error::to_api_error;
 use crate::fleet::Fleet;
 
-/// Moves an engine to another version, also across a major one: it is stopped, its brain copied, and launched on the other
-/// image; if it does not become healthy, it is taken back with the copy. One at rest rests again afterwards.
+/// Moves an engine to another version, also across major versions: stops it, copies its brain, launches the other
+/// image, and restores the copy if it does not become healthy. A stopped or sleeping engine returns to its state.
 #[utoipa::path(
     put, path = "/engines/{user_id}/version", tag = "engines",
     security(("platform_key" = [])),
     params(("user_id" = UserId, Path, description = "The product's user")),
     request_body = ChangeVersion,
     responses(
-        (status = 200, description = "It is on that version", body = ChangedVersion),
+        (status = 200, description = "The engine is on that version", body = ChangedVersion),
         (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
         (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
-        (status = 403, description = "`POLICY_DENIED`: suspended, or not an allowed engine version", body = ErrorBody),
+        (status = 403, description = "`POLICY_DENIED`: suspended, or not an allowed engine version",
+            body = ErrorBody),
         (status = 404, description = "`ENGINE_NOT_FOUND`", body = ErrorBody),
         (status = 413, description = "`PAYLOAD_TOO_LARGE`", body = ErrorBody),
         (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
-        (status = 502, description = "`BACKEND_ERROR`: there is no such image, or it was taken back", body = ErrorBody),
+        (status = 502, description = "`BACKEND_ERROR`: there is no such image, or the move was reverted",
+            body = ErrorBody),
         (status = 503, description = "`PORT_EXHAUSTION`, `CAPACITY_EXHAUSTED`, `STARTING_UP`", body = ErrorBody),
-        (status = 504, description = "`BOOT_TIMEOUT`: it was taken back", body = ErrorBody),
+        (status = 504, description = "`BOOT_TIMEOUT`: the move was reverted", body = ErrorBody),
     ),
 )]
 pub(super) async fn change(
     AuthenticatedProduct(product): AuthenticatedProduct,
     State(fleet): State<Arc<Fleet>>,
     Path(user_id): Path<UserId>,
-    Json(ask): Json<ChangeVersion>,
+    Json(request): Json<ChangeVersion>,
 ) -> Result<Answer<ChangedVersion>, ApiError> {
-    fleet.change_version(&product, user_id, ask).await.map(Answer).map_err(to_api_error)
+    fleet.change_version(&product, user_id, request).await.map(Answer).map_err(to_api_error)
 }
 
-/// Tells which versions engines are on, product by product, and which of them follow the deployment's.
+/// Lists the versions of the engines of each product, and which engines follow the deployment's version.
 #[utoipa::path(
     operation_id = "list_versions",
     get, path = "/admin/versions", tag = "products",
@@ -60,13 +62,13 @@ pub(super) async fn list(
     fleet.versions().await.map(Answer).map_err(to_api_error)
 }
 
-/// Moves engines that are on one image to another version, some at a time.
+/// Moves all engines of one image to another version, a few at a time.
 #[utoipa::path(
     post, path = "/admin/versions/move", tag = "products",
     security(("admin_key" = [])),
     request_body = MoveEngines,
     responses(
-        (status = 200, description = "What came of each", body = MovedEngines),
+        (status = 200, description = "The result for each engine", body = MovedEngines),
         (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
         (status = 401, description = "`INVALID_ADMIN_KEY`", body = ErrorBody),
         (status = 413, description = "`PAYLOAD_TOO_LARGE`", body = ErrorBody),
@@ -77,7 +79,7 @@ pub(super) async fn list(
 pub(super) async fn move_engines(
     _admin: Admin,
     State(fleet): State<Arc<Fleet>>,
-    Json(ask): Json<MoveEngines>,
+    Json(request): Json<MoveEngines>,
 ) -> Result<Answer<MovedEngines>, ApiError> {
-    fleet.move_engines(ask).await.map(Answer).map_err(to_api_error)
+    fleet.move_engines(request).await.map(Answer).map_err(to_api_error)
 }

@@ -1,4 +1,4 @@
-//! Opening, serving and closing, over real files and a real socket.
+//! Opening, serving and closing an orchestrator, with real files and a real socket.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ async fn open(folder: &tempfile::TempDir, master_key: &str) -> Result<Orchestrat
 
 async fn refusal(folder: &tempfile::TempDir, master_key: &str) -> String {
     match open(folder, master_key).await {
-        Ok(_) => panic!("it was opened"),
+        Ok(_) => panic!("the registry was opened"),
         Err(error) => error.to_string(),
     }
 }
@@ -43,14 +43,14 @@ async fn refusal(folder: &tempfile::TempDir, master_key: &str) -> String {
 #[tokio::test]
 async fn another_master_key_is_refused_with_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
-    let (right, wrong) = (
+    let (right_key, wrong_key) = (
         "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopo".to_owned(),
         "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnops".to_owned(),
     );
-    open(&folder, &right).await.unwrap().close().await;
-    let refusal = refusal(&folder, &wrong).await;
+    open(&folder, &right_key).await.unwrap().close().await;
+    let refusal = refusal(&folder, &wrong_key).await;
     assert!(refusal.contains("roundhouse rekey") && refusal.contains("registry.db"), "{refusal}");
-    assert!(open(&folder, &right).await.is_ok());
+    assert!(open(&folder, &right_key).await.is_ok());
 }
 
 #[tokio::test]
@@ -121,9 +121,9 @@ async fn one_that_another_has_taken_over_from_ends_and_says_so() {
     config.database = database.url().clone();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let running = Orchestrator::run(config, Arc::new(SystemClock::new()), listener, CancellationToken::new());
-    let taking_over = async {
+    let takeover = async {
         let pool = database.pool().await;
-        // Waits until it has started.
+        // Raises the epoch once the orchestrator has started.
         let raise = "UPDATE meta SET value = '99' WHERE name = 'epoch' AND EXISTS \
                      (SELECT 1 FROM meta WHERE name = 'deployment_id')";
         while !sqlx::query(raise).execute(&pool).await.is_ok_and(|raised| raised.rows_affected() > 0) {
@@ -133,8 +133,11 @@ async fn one_that_another_has_taken_over_from_ends_and_says_so() {
                    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
         sqlx::query(end).fetch_all(&pool).await.unwrap();
     };
-    let both = Box::pin(async { tokio::join!(running, taking_over).0 });
-    let ended = tokio::time::timeout(Duration::from_mins(1), both).await.expect("it runs on").unwrap_err();
+    let both = Box::pin(async { tokio::join!(running, takeover).0 });
+    let ended = tokio::time::timeout(Duration::from_mins(1), both)
+        .await
+        .expect("the orchestrator keeps running")
+        .unwrap_err();
     assert!(matches!(ended, OpenError::LostLeadership { .. }), "{ended}");
     assert!(ended.to_string().contains("another orchestrator has taken over"), "{ended}");
 }

@@ -1,7 +1,7 @@
-//! What the supervisor knows of its engines, kept so that the next orchestrator knows it too.
+//! The supervisor's observations of its engines, stored so that the next orchestrator continues from them.
 //!
-//! These columns tell nothing about an engine's state: they are written in batches of their own, without the
-//! audit log, and a moment later than they came to be.
+//! These columns are no part of an engine's state: they are written in batches of their own, without the audit
+//! log, and with a delay.
 
 use std::collections::HashMap;
 
@@ -14,41 +14,42 @@ use super::access::with_deadline;
 use super::row::{EngineRow, select_engines};
 use super::{Registry, RegistryError, RegistryLock};
 
-/// What was learnt about a running engine.
+/// The observations of a running engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EngineActivity {
     /// When its user was last admitted.
     pub(crate) admitted_at: Option<Timestamp>,
     /// When it last passed a health check.
     pub(crate) last_health_at: Option<Timestamp>,
-    /// Since when it has passed them all.
+    /// The time since which it has passed them all.
     pub(crate) healthy_since: Option<Timestamp>,
-    /// Consecutive checks that it failed.
+    /// The number of consecutive checks that it failed.
     pub(crate) failed_checks: u32,
-    /// Restarts attempted since it was last well for long.
+    /// The number of restarts attempted since it was last healthy for long.
     pub(crate) restarts: i64,
 }
 
-/// An engine that is supervised, and what was known of it.
+/// A supervised engine with its stored activity.
 #[derive(Clone, Debug)]
 pub(crate) struct SupervisedEngine {
     pub(crate) row: EngineRow,
     pub(crate) activity: EngineActivity,
 }
 
-/// In two halves, each with an index of its own: of all engines most are at rest.
+/// Selects the engines that run or are to be restarted. There are two halves, each with an index of its own: most
+/// engines do not run.
 pub(super) const SELECT_SUPERVISED: &str = concat!(
     select_engines!("WHERE status = 'running' UNION ALL "),
     select_engines!("WHERE restart_at IS NOT NULL AND status <> 'running'")
 );
 
-/// What was stamped of them.
+/// Selects the stored activity of the same engines.
 pub(super) const SELECT_ACTIVITY: &str = "SELECT engine_id, admitted_at, well_since, failed_checks FROM engines WHERE status = 'running' \
      UNION ALL \
      SELECT engine_id, admitted_at, well_since, failed_checks FROM engines \
      WHERE restart_at IS NOT NULL AND status <> 'running'";
 
-/// Writes stamps, given as an array of objects in JSON.
+/// Writes activities, given as a JSON array of objects.
 const UPDATE_ACTIVITY_SQLITE: &str = "UPDATE engines SET admitted_at = stamp.value ->> 'admitted_at', \
      last_health_at = stamp.value ->> 'last_health_at', well_since = stamp.value ->> 'well_since', \
      failed_checks = stamp.value ->> 'failed_checks', restarts = stamp.value ->> 'restarts' \
@@ -61,73 +62,77 @@ const UPDATE_ACTIVITY_POSTGRES: &str = "UPDATE engines SET admitted_at = stamp.a
      last_health_at bigint, well_since bigint, failed_checks bigint, restarts bigint) \
      WHERE engines.engine_id = stamp.engine_id AND status = 'running'";
 
-/// Stamps in one transaction: few enough not to keep other writers waiting.
+/// The number of engines written in one transaction: few enough not to keep other writers waiting.
 const ACTIVITY_ROWS_PER_TRANSACTION: usize = 500;
 
 impl Registry {
-    /// All engines that run or are to be restarted. Rows that cannot be read are set aside.
+    /// Returns all engines that run or are to be restarted. Unreadable rows are skipped.
     pub(crate) async fn supervised(&self) -> Result<Vec<SupervisedEngine>, RegistryError> {
-        // One transaction, so that the two lists are of the same moment.
+        // One transaction, so that both lists come from the same snapshot.
         let mut transaction = with_deadline(self.reads.begin()).await?;
         let rows = with_deadline(sqlx::query(SELECT_SUPERVISED).fetch_all(&mut *transaction)).await?;
-        let stamps = with_deadline(sqlx::query(SELECT_ACTIVITY).fetch_all(&mut *transaction)).await?;
+        let activities = with_deadline(sqlx::query(SELECT_ACTIVITY).fetch_all(&mut *transaction)).await?;
         with_deadline(transaction.commit()).await?;
-        let mut known = HashMap::new();
-        for stamp in &stamps {
-            let moment =
-                |at: usize| stamp.try_get::<Option<i64>, _>(at).map(|ms| ms.map(Timestamp::from_unix_ms));
-            let failed: i64 = stamp.try_get(3)?;
+        let mut by_engine = HashMap::new();
+        for row in &activities {
+            let timestamp =
+                |at: usize| row.try_get::<Option<i64>, _>(at).map(|ms| ms.map(Timestamp::from_unix_ms));
+            let failed: i64 = row.try_get(3)?;
             let failed_checks = u32::try_from(failed).unwrap_or_default();
-            let stamp_read = EngineActivity {
-                admitted_at: moment(1)?,
-                healthy_since: moment(2)?,
+            let activity = EngineActivity {
+                admitted_at: timestamp(1)?,
+                healthy_since: timestamp(2)?,
                 failed_checks,
                 ..EngineActivity::default()
             };
-            known.insert(stamp.try_get::<String, _>(0)?, stamp_read);
+            by_engine.insert(row.try_get::<String, _>(0)?, activity);
         }
         let supervised = self.unreadable_rows.read_engines(&rows)?.into_iter().map(|row| {
-            let mut stamp = known.get(&row.engine_id.to_string()).copied().unwrap_or_default();
-            (stamp.last_health_at, stamp.restarts) = (row.last_health_at, row.restarts);
-            SupervisedEngine { row, activity: stamp }
+            let mut activity = by_engine.get(&row.engine_id.to_string()).copied().unwrap_or_default();
+            (activity.last_health_at, activity.restarts) = (row.last_health_at, row.restarts);
+            SupervisedEngine { row, activity }
         });
         Ok(supervised.collect())
     }
 
-    /// Writes what was learnt about running engines.
+    /// Writes the activity of running engines.
     pub(crate) async fn save_activity(
         &self,
-        stamps: &[(EngineId, EngineActivity)],
+        activities: &[(EngineId, EngineActivity)],
     ) -> Result<(), RegistryError> {
-        for batch in stamps.chunks(ACTIVITY_ROWS_PER_TRANSACTION) {
+        for batch in activities.chunks(ACTIVITY_ROWS_PER_TRANSACTION) {
             self.save_activity_batch(batch).await?;
         }
         Ok(())
     }
 
-    /// In one statement: on a server each costs a round trip, and others wait meanwhile who lease ports.
-    async fn save_activity_batch(&self, stamps: &[(EngineId, EngineActivity)]) -> Result<(), RegistryError> {
-        let ms = |moment: Option<Timestamp>| moment.map(Timestamp::unix_ms);
-        let stamps = stamps.iter().map(|(engine_id, stamp)| {
+    /// Writes a batch in one statement: on a server each statement costs a round trip, during which port leases
+    /// wait.
+    async fn save_activity_batch(
+        &self,
+        activities: &[(EngineId, EngineActivity)],
+    ) -> Result<(), RegistryError> {
+        let ms = |timestamp: Option<Timestamp>| timestamp.map(Timestamp::unix_ms);
+        let activities = activities.iter().map(|(engine_id, activity)| {
             json!({
-                "engine_id": engine_id, "admitted_at": ms(stamp.admitted_at),
-                "last_health_at": ms(stamp.last_health_at), "well_since": ms(stamp.healthy_since),
-                "failed_checks": stamp.failed_checks, "restarts": stamp.restarts,
+                "engine_id": engine_id, "admitted_at": ms(activity.admitted_at),
+                "last_health_at": ms(activity.last_health_at), "well_since": ms(activity.healthy_since),
+                "failed_checks": activity.failed_checks, "restarts": activity.restarts,
             })
         });
-        let stamps = stamps.collect::<Value>().to_string();
-        let stamp = match &self.lock {
+        let activities = activities.collect::<Value>().to_string();
+        let update = match &self.lock {
             RegistryLock::File { .. } => UPDATE_ACTIVITY_SQLITE,
             RegistryLock::Session(_) => UPDATE_ACTIVITY_POSTGRES,
         };
         let mut transaction = self.begin().await?;
         self.lock_multi_engine(&mut transaction).await?;
-        with_deadline(sqlx::query(stamp).bind(stamps).execute(&mut *transaction)).await?;
+        with_deadline(sqlx::query(update).bind(activities).execute(&mut *transaction)).await?;
         with_deadline(transaction.commit()).await?;
         Ok(())
     }
 
-    /// Every product's policy as far as it can be read, with the last number of its audit log.
+    /// Returns every product's policy, as far as it can be read, with the id of the product's last audit row.
     pub(crate) async fn policies(&self) -> Result<Vec<(ProductId, i64, Policy)>, RegistryError> {
         let query = sqlx::query("SELECT product_id, policy, audit_seq FROM products");
         let rows = with_deadline(query.fetch_all(&self.reads)).await?;

@@ -30,7 +30,7 @@ impl AuditEntry {
     pub(crate) fn hash(&self, product_id: ProductId, id: i64, before: &str) -> String {
         let engine = self.engine.as_ref();
         let engine_id = engine.map(|(engine_id, _)| engine_id.to_string());
-        let link = ChainedRow {
+        let row = ChainedRow {
             product_id: &product_id.to_string(),
             id,
             at: self.at.unix_ms(),
@@ -40,7 +40,7 @@ impl AuditEntry {
             duration_ms: self.duration_ms,
             detail: &self.detail.to_string(),
         };
-        link.hash(before)
+        row.hash(before)
     }
 }
 
@@ -83,22 +83,22 @@ impl Registry {
         rows: i64,
     ) -> Result<ProductTx, RegistryError> {
         // Waits no longer than for a statement.
-        let turn = with_deadline(async { Ok(self.product_locks.lock(product_id).await) }).await?;
+        let product_lock = with_deadline(async { Ok(self.product_locks.lock(product_id).await) }).await?;
         let mut transaction = with_deadline(self.writes.begin()).await?;
-        let take = match &self.lock {
+        let query = match &self.lock {
             RegistryLock::File { .. } => sqlx::query(LOCK_PRODUCT),
             RegistryLock::Session(_) => sqlx::query(LOCK_PRODUCT_FENCED),
         };
-        let mut take = take.bind(rows).bind(product_id.to_string());
-        if let RegistryLock::Session(hold) = &self.lock {
-            take = take.bind(hold.epoch().to_owned());
+        let mut query = query.bind(rows).bind(product_id.to_string());
+        if let RegistryLock::Session(lock) = &self.lock {
+            query = query.bind(lock.epoch().to_owned());
         }
-        let Some(end) = with_deadline(take.fetch_optional(&mut *transaction)).await? else {
+        let Some(product) = with_deadline(query.fetch_optional(&mut *transaction)).await? else {
             self.check_epoch(&mut transaction).await?;
             return Err(RegistryError::ProductGone);
         };
-        let last_id: i64 = end.try_get(0)?;
-        let (hash, policy) = (end.try_get(1)?, end.try_get(2)?);
+        let last_id: i64 = product.try_get(0)?;
+        let (hash, policy) = (product.try_get(1)?, product.try_get(2)?);
         Ok(ProductTx {
             transaction,
             product_id,
@@ -109,7 +109,7 @@ impl Registry {
             provisions: 0,
             destroys: 0,
             notifier: Arc::clone(&self.notifier),
-            _product_lock: turn,
+            _product_lock: product_lock,
         })
     }
 }

@@ -1,4 +1,7 @@
-//! Engines: looked up, listed, claimed, settled.
+//! Engines: lookup, listing, claiming and settling.
+//!
+//! A claim marks an engine's row for one operation by compare-and-swap on the generation; settling writes the next
+//! state with its audit row and ends the claim.
 
 use api::orchestrator::EngineStatus;
 use api::{EngineId, EngineImage, KeyHash, ProductId, Timestamp};
@@ -25,69 +28,69 @@ pub(crate) struct NewEngine {
     pub(crate) created_at: Timestamp,
 }
 
-/// A key that is to become an engine's, sealed, and its hash.
+/// The next key of an engine, sealed, with its hash.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingKey {
     pub(crate) sealed: String,
     pub(crate) hash: KeyHash,
 }
 
-/// Who claims, and until when.
+/// A claim to be made: the operation, its owner and its deadline.
 #[derive(Clone, Debug)]
 pub(crate) struct Claim {
     pub(crate) change: Change,
-    /// For a rotation alone.
+    /// The next key; only for a rotation.
     pub(crate) pending: Option<PendingKey>,
-    /// For a move to another version alone: the product's policy must allow it.
+    /// The image of a move to another version, which the product's policy must allow; otherwise `None`.
     pub(crate) image: Option<EngineImage>,
-    /// The deployment's image, by which a policy is judged that names none.
+    /// The deployment's image: a policy without a list of versions allows only images of this name.
     pub(crate) default_image: EngineImage,
-    /// The orchestrator process.
+    /// The orchestrator process that makes the claim.
     pub(crate) owner: String,
     pub(crate) deadline: Timestamp,
 }
 
-/// Why a claim was not made. The row is as it was.
+/// Why a claim was refused. The row is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClaimRefused {
-    /// The row is not as the caller saw it.
+    /// The row has changed since the caller read it.
     Stale,
-    /// The product has as many engines as its policy allows, which are these.
+    /// The product has as many engines as its policy allows.
     Quota {
-        /// Its limit.
+        /// The limit of the policy.
         max_engines: u64,
     },
     /// The product is suspended.
     Suspended,
     /// The product's policy does not allow the engine's image.
     ImageNotAllowed,
-    /// No port could be had.
+    /// No port is available.
     NoPort,
 }
 
-/// A claim made: the row under it.
+/// The result of a claim: the claimed row, or why it was refused.
 pub(crate) type ClaimResult = Result<EngineRow, ClaimRefused>;
 
-/// The state that a change ends in.
+/// The state in which an operation leaves the engine.
 #[derive(Clone, Debug)]
 pub(crate) enum NextState {
-    /// Running as `instance`, last seen well at `health_at`.
+    /// Running as `instance`, last healthy at `health_at`.
     Running {
         instance: Instance,
         image: EngineImage,
         health_at: Timestamp,
-        /// Whether it runs because somebody wants it now: its idle time begins then.
+        /// Whether it was started for a caller: its idle time begins at `health_at` then.
         on_demand: bool,
     },
-    /// At rest, with no process: `stopped` or `sleeping`.
+    /// Without a process: `stopped` or `sleeping`.
     NotRunning(EngineStatus),
-    /// Failed after so many restarts; the next one is due then, or never.
+    /// Failed after `restarts` restarts; the next one is due at `restart_at`, or never.
     Failed { restart_at: Option<Timestamp>, restarts: i64 },
-    /// Running with the key that was pending.
+    /// Running with the key that had been pending.
     KeyRotated(PendingKey),
-    /// As before: only the claim ends, and what was pending with it.
+    /// As before: only the claim ends, and any pending key is dropped.
     Unchanged,
-    /// No more.
+    /// Deleted.
     Removed,
 }
 
@@ -100,17 +103,18 @@ pub(crate) struct Page {
 }
 
 impl Registry {
-    /// The engine at `seat` as far as the admit of one that runs needs it, whose only query it is.
-    pub(crate) async fn admit_view(&self, seat: &EngineOwner) -> Result<Option<AdmitView>, RegistryError> {
-        self.hot_read().admit_view(seat).await
+    /// Returns the part of the engine of `owner` that the admit of a running engine needs. It is that admit's only
+    /// query.
+    pub(crate) async fn admit_view(&self, owner: &EngineOwner) -> Result<Option<AdmitView>, RegistryError> {
+        self.hot_read().admit_view(owner).await
     }
 
-    /// The engine at `seat`.
-    pub(crate) async fn engine(&self, seat: &EngineOwner) -> Result<Option<EngineRow>, RegistryError> {
-        self.hot_read().engine(seat).await
+    /// Returns the engine of `owner`.
+    pub(crate) async fn engine(&self, owner: &EngineOwner) -> Result<Option<EngineRow>, RegistryError> {
+        self.hot_read().engine(owner).await
     }
 
-    /// The engine with this id.
+    /// Returns the engine with this id.
     pub(crate) async fn engine_by_id(&self, engine_id: EngineId) -> Result<Option<EngineRow>, RegistryError> {
         let row = with_deadline(
             sqlx::query(select_engines!("WHERE engine_id = $1"))
@@ -121,13 +125,13 @@ impl Registry {
         row.as_ref().map(EngineRow::read).transpose()
     }
 
-    /// The engines that run or are being changed, of all products. Rows that cannot be read are set aside.
+    /// Returns the engines of all products that run or are being changed. Unreadable rows are skipped.
     pub(crate) async fn running_engines(&self) -> Result<Vec<EngineRow>, RegistryError> {
         let query = sqlx::query(SELECT_RUNNING_OR_CLAIMED);
         self.unreadable_rows.read_engines(&with_deadline(query.fetch_all(&self.reads)).await?)
     }
 
-    /// The key that a rotation of this engine has pending.
+    /// Returns the pending key of a rotation of this engine.
     pub(crate) async fn pending_key(&self, engine_id: EngineId) -> Result<Option<PendingKey>, RegistryError> {
         let row = with_deadline(
             sqlx::query("SELECT pending_key, pending_key_hash FROM engines WHERE engine_id = $1")
@@ -142,8 +146,8 @@ impl Registry {
         Ok(Some(PendingKey { sealed, hash: KeyHash::from_hex(&hash).map_err(unreadable)? }))
     }
 
-    /// One page of a product's engines, oldest first, and how many there are in all. Rows that cannot be read are
-    /// set aside, and counted.
+    /// Returns a page of a product's engines, oldest first, and the total number of engines. Unreadable rows are
+    /// left out of the page, but counted.
     pub(crate) async fn list(
         &self,
         product_id: ProductId,
@@ -170,7 +174,7 @@ impl Registry {
                     .bind(status.as_str()),
             ),
         };
-        // One transaction: the page and the total are of the same moment.
+        // One transaction, so that the page and the total come from the same snapshot.
         let mut transaction = with_deadline(self.reads.begin()).await?;
         let rows =
             with_deadline(rows.bind(page.limit).bind(page.offset).fetch_all(&mut *transaction)).await?;
@@ -179,47 +183,47 @@ impl Registry {
         Ok((self.unreadable_rows.read_engines(&rows)?, total.unsigned_abs()))
     }
 
-    /// Claims a seat for a new engine: row, the product's policy and port in one transaction.
+    /// Inserts and claims the row of a new engine: policy check, row and port lease in one transaction.
     pub(crate) async fn claim_new_engine(
         &self,
         engine: &NewEngine,
         claim: &Claim,
         ports: &PortAllocator,
     ) -> Result<ClaimResult, RegistryError> {
-        let mut ledger = self.begin_product_tx(engine.owner.product_id, 0).await?;
-        // Judged here, where the product's row is held: the caller may have waited since it was judged first, and once
-        // a policy has been replaced the old one lets nobody through any more.
-        let policy = self.stored_policy(&engine.owner.product_id.to_string(), ledger.policy());
+        let mut tx = self.begin_product_tx(engine.owner.product_id, 0).await?;
+        // Checked here, under the lock of the product's row: the caller may have waited since its first check, and
+        // a replaced policy must not let anybody through any more.
+        let policy = self.stored_policy(&engine.owner.product_id.to_string(), tx.policy());
         if policy.is_suspended() {
             return Ok(Err(ClaimRefused::Suspended));
         }
         if !policy.allows(&engine.engine_version, &claim.default_image) {
             return Ok(Err(ClaimRefused::ImageNotAllowed));
         }
-        let there = with_deadline(
+        let existing = with_deadline(
             sqlx::query("SELECT 1 FROM engines WHERE product_id = $1 AND user_id = $2")
                 .bind(engine.owner.product_id.to_string())
                 .bind(engine.owner.user_id.as_str().to_owned())
-                .fetch_optional(ledger.connection()),
+                .fetch_optional(tx.connection()),
         )
         .await?;
-        if there.is_some() {
+        if existing.is_some() {
             return Ok(Err(ClaimRefused::Stale));
         }
         if let Some(max_engines) = policy.max_engines {
             let count = with_deadline(
                 sqlx::query("SELECT COUNT(*) FROM engines WHERE product_id = $1")
                     .bind(engine.owner.product_id.to_string())
-                    .fetch_one(ledger.connection()),
+                    .fetch_one(tx.connection()),
             )
             .await?;
-            let uncounted = u64::from(fault_injection::active(Mutation::QuotaOffByOne));
-            if count.try_get::<i64, _>(0)?.unsigned_abs() >= max_engines.saturating_add(uncounted) {
+            let excess = u64::from(fault_injection::active(Mutation::QuotaOffByOne));
+            if count.try_get::<i64, _>(0)?.unsigned_abs() >= max_engines.saturating_add(excess) {
                 return Ok(Err(ClaimRefused::Quota { max_engines }));
             }
         }
-        self.lock_multi_engine(ledger.connection()).await?;
-        let Some(port) = ports.lease(ledger.connection(), None).await? else {
+        self.lock_multi_engine(tx.connection()).await?;
+        let Some(port) = ports.lease(tx.connection(), None).await? else {
             return Ok(Err(ClaimRefused::NoPort));
         };
         let row = EngineRow {
@@ -263,23 +267,24 @@ impl Registry {
             .bind(claim.change.as_str())
             .bind(claim.owner.clone())
             .bind(claim.deadline.unix_ms())
-            .execute(ledger.connection()),
+            .execute(tx.connection()),
         )
         .await?;
-        ledger.commit().await?;
+        tx.commit().await?;
         Ok(Ok(row))
     }
 
-    /// Claims `seen` for a change, if it is still as it was seen; with a port if `ports` are given.
+    /// Claims the engine of `seen` for an operation if its row is unchanged since `seen` was read, and leases it a
+    /// port if `ports` is given.
     pub(crate) async fn claim(
         &self,
         seen: &EngineRow,
         claim: &Claim,
         ports: Option<&PortAllocator>,
     ) -> Result<ClaimResult, RegistryError> {
-        let mut ledger = self.begin_product_tx(seen.owner.product_id, 0).await?;
+        let mut tx = self.begin_product_tx(seen.owner.product_id, 0).await?;
         if matches!(claim.change, Change::Start | Change::Wake) {
-            let policy = self.stored_policy(&seen.owner.product_id.to_string(), ledger.policy());
+            let policy = self.stored_policy(&seen.owner.product_id.to_string(), tx.policy());
             if policy.is_suspended() {
                 return Ok(Err(ClaimRefused::Suspended));
             }
@@ -288,7 +293,7 @@ impl Registry {
             }
         }
         if ports.is_some() {
-            self.lock_multi_engine(ledger.connection()).await?;
+            self.lock_multi_engine(tx.connection()).await?;
         }
         let destroying = claim.change == Change::Destroy;
         let pending = claim.pending.as_ref();
@@ -301,23 +306,23 @@ impl Registry {
                 .bind(seen.generation)
                 .bind(pending.map(|pending| pending.sealed.clone()))
                 .bind(pending.map(|pending| pending.hash.to_hex()))
-                .fetch_optional(ledger.connection()),
+                .fetch_optional(tx.connection()),
         )
         .await?;
         let Some(claimed) = claimed else { return Ok(Err(ClaimRefused::Stale)) };
-        let last: Option<i64> = claimed.try_get(0)?;
+        let last_port: Option<i64> = claimed.try_get(0)?;
         let restarts = claimed.try_get(1)?;
         let mut row = seen.clone();
         row.generation += 1;
         row.claim = Some(claim.change);
         row.restarts = restarts;
-        row.port = last.and_then(|port| u16::try_from(port).ok());
+        row.port = last_port.and_then(|port| u16::try_from(port).ok());
         if destroying {
             row.prior_status = seen.settled_status();
             row.status = EngineStatus::Destroying;
         }
         if let Some(ports) = ports {
-            let Some(port) = ports.lease(ledger.connection(), row.port).await? else {
+            let Some(port) = ports.lease(tx.connection(), row.port).await? else {
                 return Ok(Err(ClaimRefused::NoPort));
             };
             if row.port != Some(port) {
@@ -325,18 +330,18 @@ impl Registry {
                     sqlx::query("UPDATE engines SET port = $1 WHERE engine_id = $2")
                         .bind(i64::from(port))
                         .bind(row.engine_id.to_string())
-                        .execute(ledger.connection()),
+                        .execute(tx.connection()),
                 )
                 .await?;
                 row.port = Some(port);
             }
         }
-        ledger.commit().await?;
+        tx.commit().await?;
         Ok(Ok(row))
     }
 
-    /// Ends the change on `row`, if it is still as `row` has it: the next state and, where the change is one
-    /// for the audit log, its audit row. Returns the row as it is then, if there is one.
+    /// Ends the operation on `row` if the stored row is still the same: writes the next state and, if there is an
+    /// `entry`, its audit row. Returns the new row; `None` if the engine was removed.
     pub(crate) async fn settle(
         &self,
         row: &EngineRow,
@@ -344,17 +349,17 @@ impl Registry {
         entry: Option<&AuditEntry>,
     ) -> Result<Option<EngineRow>, RegistryError> {
         let entry = entry.filter(|_| !fault_injection::active_every_fifth_time(Mutation::SkipAudit));
-        let mut ledger = self.begin_product_tx(row.owner.product_id, i64::from(entry.is_some())).await?;
-        let settled = settle_row(&mut ledger, row, next).await?;
+        let mut tx = self.begin_product_tx(row.owner.product_id, i64::from(entry.is_some())).await?;
+        let settled = settle_row(&mut tx, row, next).await?;
         if let Some(entry) = entry {
-            ledger.append(entry).await?;
+            tx.append(entry).await?;
         }
-        ledger.commit().await?;
+        tx.commit().await?;
         Ok(settled)
     }
 
-    /// Moves engines of one product, none of them under a claim, each with its audit row. Returns those that
-    /// moved: one that has changed meanwhile is left out.
+    /// Settles several unclaimed engines of one product, each with its audit row. Returns the settled rows; an
+    /// engine that has changed meanwhile is skipped.
     pub(crate) async fn settle_all(
         &self,
         product_id: ProductId,
@@ -362,16 +367,16 @@ impl Registry {
     ) -> Result<Vec<EngineRow>, RegistryError> {
         let mut settled = Vec::new();
         for batch in moves.chunks(MOVES_PER_TRANSACTION) {
-            let mut ledger =
+            let mut tx =
                 self.begin_product_tx(product_id, i64::try_from(batch.len()).unwrap_or(i64::MAX)).await?;
-            self.lock_multi_engine(ledger.connection()).await?;
-            match settle_batch(&mut ledger, batch).await {
+            self.lock_multi_engine(tx.connection()).await?;
+            match settle_batch(&mut tx, batch).await {
                 Ok(rows) => {
-                    ledger.commit().await?;
+                    tx.commit().await?;
                     settled.extend(rows);
                 }
                 Err(RegistryError::ClaimLost { .. }) => {
-                    drop(ledger);
+                    drop(tx);
                     settled.extend(self.settle_each(batch).await?);
                 }
                 Err(error) => return Err(error),
@@ -393,33 +398,35 @@ impl Registry {
     }
 }
 
-/// In two halves, each with an index of its own: of all engines most are at rest.
+/// Selects the engines that run or are claimed. There are two halves, each with an index of its own: most engines
+/// neither run nor are claimed.
 pub(super) const SELECT_RUNNING_OR_CLAIMED: &str = concat!(
     select_engines!("WHERE status = 'running' UNION ALL "),
     select_engines!("WHERE claim_kind IS NOT NULL AND status <> 'running'")
 );
 
-/// One engine's move among many.
+/// The change of one engine in [`Registry::settle_all`].
 pub(crate) struct EngineMove {
     pub(crate) row: EngineRow,
     pub(crate) next: NextState,
     pub(crate) entry: AuditEntry,
 }
 
-/// Moves in one transaction: enough to share a commit, few enough not to keep other writers waiting.
+/// The number of engines settled in one transaction: enough to share a commit, few enough not to keep other
+/// writers waiting.
 const MOVES_PER_TRANSACTION: usize = 100;
 
-async fn settle_batch(ledger: &mut ProductTx, moves: &[EngineMove]) -> Result<Vec<EngineRow>, RegistryError> {
+async fn settle_batch(tx: &mut ProductTx, moves: &[EngineMove]) -> Result<Vec<EngineRow>, RegistryError> {
     let mut settled = Vec::new();
     for EngineMove { row, next, entry } in moves {
-        settled.extend(settle_row(ledger, row, next.clone()).await?);
-        ledger.append(entry).await?;
+        settled.extend(settle_row(tx, row, next.clone()).await?);
+        tx.append(entry).await?;
     }
     Ok(settled)
 }
 
-/// How each change is claimed. Parameters: the claim's kind, owner and deadline, the engine, the generation that
-/// was seen, and the pending key with its hash.
+/// Returns the statement that claims an engine for `change`. Parameters: the claim's kind, owner and deadline, the
+/// engine, the generation that the caller read, and the pending key with its hash.
 const fn claim_sql(change: Change) -> &'static str {
     macro_rules! claim {
         ($set:literal, $condition:literal) => {
@@ -434,13 +441,13 @@ const fn claim_sql(change: Change) -> &'static str {
         };
     }
     match change {
-        // Takes over whatever is under way.
+        // Takes over any operation under way.
         Change::Destroy => claim!(
             ", status = 'destroying', prior_status = CASE WHEN status IN ('provisioning', 'destroying') \
              THEN prior_status ELSE status END",
             ""
         ),
-        // Counted before it is made: an attempt that brings the orchestrator down counts too.
+        // Counted before the attempt, so that one that brings the orchestrator down counts too.
         Change::Restart => claim!(", restarts = restarts + 1", " AND claim_kind IS NULL"),
         Change::Start => claim!(", restarts = 0", " AND claim_kind IS NULL"),
         Change::Provision | Change::Wake | Change::Stop | Change::Sleep | Change::Rotate => {
@@ -449,8 +456,8 @@ const fn claim_sql(change: Change) -> &'static str {
     }
 }
 
-/// How a row is settled. All end the claim and what was pending. Parameters: the engine and its generation;
-/// what follows differs.
+/// A statement that settles a row: it ends the claim and drops any pending key. Parameters: the engine and its
+/// generation, then those of `$set`.
 macro_rules! settle {
     ($set:literal) => {
         concat!(
@@ -463,17 +470,17 @@ macro_rules! settle {
 }
 
 async fn settle_row(
-    ledger: &mut ProductTx,
+    tx: &mut ProductTx,
     row: &EngineRow,
     next: NextState,
 ) -> Result<Option<EngineRow>, RegistryError> {
     let mut settled = row.clone();
     settled.claim = None;
     settled.generation += 1;
-    let gone = matches!(next, NextState::Removed);
+    let removed = matches!(next, NextState::Removed);
     let statement = |sql: &'static str| sqlx::query(sql).bind(row.engine_id.to_string()).bind(row.generation);
     let statement = match next {
-        NextState::Running { instance, image, health_at, on_demand: wanted } => {
+        NextState::Running { instance, image, health_at, on_demand } => {
             settled.status = EngineStatus::Running;
             settled.restart_at = None;
             settled.last_health_at = Some(health_at);
@@ -485,7 +492,7 @@ async fn settle_row(
             .bind(instance.as_str().to_owned())
             .bind(image.as_str().to_owned())
             .bind(health_at.unix_ms())
-            .bind(i64::from(wanted));
+            .bind(i64::from(on_demand));
             (settled.instance, settled.engine_version) = (Some(instance), image);
             statement
         }
@@ -516,8 +523,8 @@ async fn settle_row(
         NextState::Unchanged => statement(settle!("")),
         NextState::Removed => statement("DELETE FROM engines WHERE engine_id = $1 AND generation = $2"),
     };
-    if with_deadline(statement.execute(ledger.connection())).await?.rows_affected() == 0 {
+    if with_deadline(statement.execute(tx.connection())).await?.rows_affected() == 0 {
         return Err(RegistryError::ClaimLost { engine_id: row.engine_id });
     }
-    Ok((!gone).then_some(settled))
+    Ok((!removed).then_some(settled))
 }

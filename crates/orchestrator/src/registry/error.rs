@@ -1,44 +1,44 @@
-//! What can go wrong with the registry once it is open.
+//! The errors of an open registry.
 
 use api::EngineId;
 
 use super::access::is_unreachable;
 
-/// A failure of the registry. None of these is a rule's refusal.
+/// A failure of the registry. Refusals by a rule, such as a quota, are not errors.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RegistryError {
     /// The database failed: full, read-only, gone, corrupt.
     #[error("the registry's database failed")]
     Database(#[source] sqlx::Error),
-    /// The database's server is out of reach, or did not answer in time: whether it did what it was asked is not
-    /// known.
+    /// The database's server is unreachable or did not answer in time: it is unknown whether the statement was
+    /// executed.
     #[error("the registry's database cannot be reached")]
     Unreachable(#[source] sqlx::Error),
-    /// Another orchestrator has taken the registry over. Nothing was changed.
+    /// Another orchestrator has taken over the registry. Nothing was changed.
     #[error("another orchestrator has taken over the registry")]
     LostLeadership,
-    /// The hot read failed, for such a reason.
+    /// The hot read on SQLite failed.
     #[error("the registry's database failed")]
     HotRead(#[from] rusqlite::Error),
-    /// It was closed.
+    /// The registry was closed.
     #[error("the registry is closed")]
     Closed,
-    /// A row holds what this version never writes.
-    #[error("the registry's column {column} holds what this version cannot read")]
+    /// A row contains a value that this version never writes.
+    #[error("the registry's column {column} contains a value that this version cannot read")]
     Unreadable {
-        /// Which column.
+        /// The name of the column.
         column: &'static str,
     },
     /// The product's row is gone.
-    #[error("the registry has no row for a product it had")]
+    #[error("the product's row is gone from the registry")]
     ProductGone,
-    /// A audit log transaction announced another number of rows than it wrote.
-    #[error("a ledger transaction ended with rows unwritten")]
+    /// A transaction wrote fewer audit rows than it had announced.
+    #[error("a transaction ended before all of its audit rows were written")]
     AuditIncomplete,
     /// The claim under which a change was made is no longer in force.
-    #[error("the claim on {engine_id} was taken over")]
+    #[error("the claim on engine {engine_id} was lost to another operation")]
     ClaimLost {
-        /// Whose claim.
+        /// The engine.
         engine_id: EngineId,
     },
 }

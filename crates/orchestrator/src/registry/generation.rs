@@ -13,13 +13,13 @@ impl Registry {
         seen: &EngineRow,
         generation: i64,
     ) -> Result<(), RegistryError> {
-        let mut ledger = self.begin_product_tx(seen.owner.product_id, 0).await?;
+        let mut tx = self.begin_product_tx(seen.owner.product_id, 0).await?;
         let raise =
             sqlx::query("UPDATE engines SET generation = $1 WHERE engine_id = $2 AND generation = $3")
                 .bind(generation)
                 .bind(seen.engine_id.to_string())
                 .bind(seen.generation);
-        with_deadline(raise.execute(ledger.connection())).await?;
-        ledger.commit().await
+        with_deadline(raise.execute(tx.connection())).await?;
+        tx.commit().await
     }
 }

@@ -29,19 +29,19 @@ const SELECT_ADMIT_VIEW: &str = "SELECT engine_id, status, claim_kind, sealed_ke
 const SELECT_ENGINE: &str = select_engines!("WHERE product_id = $1 AND user_id = $2");
 
 impl HotReadPool {
-    /// Returns the engine at `seat`.
-    pub(super) async fn engine(&self, seat: &EngineOwner) -> Result<Option<EngineRow>, RegistryError> {
+    /// Returns the engine of `owner`.
+    pub(super) async fn engine(&self, owner: &EngineOwner) -> Result<Option<EngineRow>, RegistryError> {
         match self {
-            Self::Sqlite(reads) => reads.read(SELECT_ENGINE, seat, |row| EngineRow::read(row)),
-            Self::Postgres(reads) => reads.read(SELECT_ENGINE, seat, EngineRow::read).await,
+            Self::Sqlite(reads) => reads.read(SELECT_ENGINE, owner, |row| EngineRow::read(row)),
+            Self::Postgres(reads) => reads.read(SELECT_ENGINE, owner, EngineRow::read).await,
         }
     }
 
     /// Returns the part of it that most admits need.
-    pub(super) async fn admit_view(&self, seat: &EngineOwner) -> Result<Option<AdmitView>, RegistryError> {
+    pub(super) async fn admit_view(&self, owner: &EngineOwner) -> Result<Option<AdmitView>, RegistryError> {
         match self {
-            Self::Sqlite(reads) => reads.read(SELECT_ADMIT_VIEW, seat, |row| AdmitView::read(row)),
-            Self::Postgres(reads) => reads.read(SELECT_ADMIT_VIEW, seat, AdmitView::read).await,
+            Self::Sqlite(reads) => reads.read(SELECT_ADMIT_VIEW, owner, |row| AdmitView::read(row)),
+            Self::Postgres(reads) => reads.read(SELECT_ADMIT_VIEW, owner, AdmitView::read).await,
         }
     }
 
@@ -102,14 +102,14 @@ impl SqliteReadPool {
     fn read<T>(
         &self,
         query: &str,
-        seat: &EngineOwner,
+        owner: &EngineOwner,
         read: impl FnOnce(&Row<'_>) -> Result<T, RegistryError>,
     ) -> Result<Option<T>, RegistryError> {
         let slot = self.acquire().ok_or(RegistryError::Closed)?;
         let Some(connection) = slot.as_ref() else { return Err(RegistryError::Closed) };
         let mut query: CachedStatement<'_> = connection.prepare_cached(query)?;
-        let at = (seat.product_id.to_string(), seat.user_id.as_str());
-        query.query_row(at, |row| Ok(read(row))).optional()?.transpose()
+        let parameters = (owner.product_id.to_string(), owner.user_id.as_str());
+        query.query_row(parameters, |row| Ok(read(row))).optional()?.transpose()
     }
 
     /// Returns an unused connection, or the first one once it is free.

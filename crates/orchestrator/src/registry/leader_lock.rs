@@ -1,9 +1,9 @@
-//! One orchestrator per PostgreSQL database: a lock that lives as long as a connection, and an epoch that makes
-//! the lock bite.
+//! The leader lock: one orchestrator per PostgreSQL database. It is an advisory lock, bound to a connection, with
+//! a fencing epoch.
 //!
-//! Who takes the lock raises the epoch, and every transaction that writes looks whether its own epoch is still in
-//! force. So an orchestrator whose lock was lost without its knowing, because it was frozen or cut off, can change
-//! nothing any more once another one has taken over. One that has lost the lock takes it again if nobody else has.
+//! A new leader raises the epoch, and every writing transaction checks that its own epoch is still in force. So an
+//! orchestrator that lost the lock without noticing, because it was frozen or cut off, cannot change anything once
+//! another one has taken over. An orchestrator that has lost the lock acquires it again if no other one has.
 
 use std::time::Duration;
 
@@ -16,23 +16,24 @@ use tokio_util::task::TaskTracker;
 use super::access::with_deadline;
 use super::open::OpenRegistryError;
 
-/// The advisory locks of this program are those of this class.
+/// The class of this program's advisory locks (`pg_advisory_lock(class, id)`).
 pub(super) const LOCK_CLASS: i32 = 0x526F_756E;
-/// Among them, the lock of the one orchestrator.
+/// The id of the leader lock within the class.
 const LEADER_LOCK_ID: i32 = 1;
 
-/// How often the lock's connection is looked after.
+/// How often the lock's connection is checked.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
-/// How long it may take to answer.
+/// How long the connection may take to answer.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between two tries to have it again.
+/// The time between two attempts to acquire a lost lock again.
 const REACQUIRE_INTERVAL: Duration = Duration::from_millis(250);
-/// How long a lock that is taken is waited for: a server notices the end of a client a moment later.
+/// How long to wait for a lock that is held: a server notices the end of a client with a short delay.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Between two tries in that time.
+/// The time between two attempts within [`ACQUIRE_TIMEOUT`].
 const ACQUIRE_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The lock, held until it is dropped, closed, or taken over.
+/// The held lock. It is released when dropped or on [`LeaderLock::release`], and may be lost to another
+/// orchestrator.
 pub(super) struct LeaderLock {
     epoch: String,
     lost_leadership: CancellationToken,
@@ -41,7 +42,7 @@ pub(super) struct LeaderLock {
     _shutdown_on_drop: DropGuard,
 }
 
-/// The lock, just taken, on its connection.
+/// The lock, just acquired, with its connection.
 pub(super) struct AcquiredLock {
     pub(super) connection: AnyConnection,
     options: AnyConnectOptions,
@@ -49,13 +50,13 @@ pub(super) struct AcquiredLock {
 }
 
 impl AcquiredLock {
-    /// Takes the lock, or says who has it.
+    /// Acquires the lock. If another process holds it, the error names that process.
     pub(super) async fn acquire(options: AnyConnectOptions) -> Result<Self, OpenRegistryError> {
         let name = session_name();
         let mut connection = connect(&options, &name).await?;
-        let begun = tokio::time::Instant::now();
+        let started = tokio::time::Instant::now();
         while !try_lock(&mut connection).await? {
-            if begun.elapsed() >= ACQUIRE_TIMEOUT {
+            if started.elapsed() >= ACQUIRE_TIMEOUT {
                 let holder = lock_holder(&mut connection).await?;
                 let description = holder.map_or_else(|| "another process".to_owned(), |(_, holder)| holder);
                 return Err(OpenRegistryError::Held(LockHolder::new(description)));
@@ -65,36 +66,30 @@ impl AcquiredLock {
         Ok(Self { connection, options, session_name: name })
     }
 
-    /// Raises the epoch: nobody else writes from now on. The table of facts is there. It waits for those who write
-    /// under the epoch before; the server ends those that do nothing.
+    /// Raises the epoch, so that nobody else writes from now on. The `meta` table must exist. This waits for the
+    /// transactions of the previous epoch; the server ends idle ones.
     pub(super) async fn raise_epoch(&mut self) -> Result<String, OpenRegistryError> {
         let raise = "INSERT INTO meta (name, value) VALUES ('epoch', '1') ON CONFLICT (name) \
                      DO UPDATE SET value = CAST(CAST(meta.value AS BIGINT) + 1 AS TEXT) RETURNING value";
         Ok(sqlx::query(raise).fetch_one(&mut self.connection).await?.try_get(0)?)
     }
 
-    /// Keeps the lock from now on, in `epoch`.
+    /// Starts the task that keeps the lock, under `epoch`.
     pub(super) fn maintain(self, epoch: String) -> LeaderLock {
         let Self { connection, options, session_name: name } = self;
-        let (deposed, ending) = (CancellationToken::new(), CancellationToken::new());
-        let task_tracker = LeaderLockTask {
+        let (lost_leadership, shutdown) = (CancellationToken::new(), CancellationToken::new());
+        let task = LeaderLockTask {
             options,
             session_name: name,
             epoch: epoch.clone(),
-            lost_leadership: deposed.clone(),
-            shutdown: ending.clone(),
+            lost_leadership: lost_leadership.clone(),
+            shutdown: shutdown.clone(),
         };
-        let tracker = TaskTracker::new();
-        tracker.spawn(task_tracker.run(connection));
-        tracker.close();
-        let at_the_end = ending.clone().drop_guard();
-        LeaderLock {
-            epoch,
-            lost_leadership: deposed,
-            task_tracker: tracker,
-            shutdown: ending,
-            _shutdown_on_drop: at_the_end,
-        }
+        let task_tracker = TaskTracker::new();
+        task_tracker.spawn(task.run(connection));
+        task_tracker.close();
+        let shutdown_on_drop = shutdown.clone().drop_guard();
+        LeaderLock { epoch, lost_leadership, task_tracker, shutdown, _shutdown_on_drop: shutdown_on_drop }
     }
 }
 
@@ -104,29 +99,29 @@ impl LeaderLock {
         &self.epoch
     }
 
-    /// Ends with the hold: another orchestrator has the registry.
+    /// The token that is cancelled when another orchestrator has taken over.
     pub(super) const fn lost_leadership(&self) -> &CancellationToken {
         &self.lost_leadership
     }
 
-    /// Gives the lock back.
+    /// Releases the lock and waits for its task to end.
     pub(super) async fn release(&self) {
         self.shutdown.cancel();
         self.task_tracker.wait().await;
     }
 }
 
-/// Whoever has taken the lock back, or cannot.
+/// The result of an attempt to acquire a lost lock again.
 enum Reacquired {
     Lock(AnyConnection),
     LostLeadership,
-    /// Somebody has the lock, and has not written under an epoch of their own.
+    /// Another session holds the lock, and has not raised the epoch.
     NotYet,
 }
 
 struct LeaderLockTask {
     options: AnyConnectOptions,
-    /// As the server's list of sessions shows it.
+    /// The session's name in `pg_stat_activity`.
     session_name: String,
     epoch: String,
     lost_leadership: CancellationToken,
@@ -134,18 +129,20 @@ struct LeaderLockTask {
 }
 
 impl LeaderLockTask {
-    /// Looks after the lock's connection until the end.
+    /// Keeps the lock until shutdown, or until another orchestrator has taken over.
     async fn run(self, connection: AnyConnection) {
-        let ending = self.shutdown.clone();
-        let mut kept = Some(connection);
+        let shutdown = self.shutdown.clone();
+        let mut current = Some(connection);
         loop {
-            if ending.run_until_cancelled(self.watch_connection(&mut kept)).await.is_none() {
+            if shutdown.run_until_cancelled(self.watch_connection(&mut current)).await.is_none() {
                 break;
             }
-            kept = None;
-            tracing::warn!("The connection that holds the registry's lock is lost; the lock is taken again.");
-            match ending.run_until_cancelled(self.reacquire()).await {
-                Some(Some(connection)) => kept = Some(connection),
+            current = None;
+            tracing::warn!(
+                "The connection that holds the leader lock was lost; trying to acquire the lock again."
+            );
+            match shutdown.run_until_cancelled(self.reacquire()).await {
+                Some(Some(connection)) => current = Some(connection),
                 Some(None) => {
                     tracing::error!("Another orchestrator has taken over the registry.");
                     self.lost_leadership.cancel();
@@ -153,17 +150,17 @@ impl LeaderLockTask {
                 }
                 None => break,
             }
-            tracing::info!("The registry's lock is held again.");
+            tracing::info!("The leader lock is held again.");
         }
-        if let Some(connection) = kept {
+        if let Some(connection) = current {
             // The server frees the lock with the connection.
             let _ = tokio::time::timeout(RESPONSE_TIMEOUT, connection.close()).await;
         }
     }
 
-    /// Returns when the connection does not answer any more.
-    async fn watch_connection(&self, kept: &mut Option<AnyConnection>) {
-        let Some(connection) = kept else { return };
+    /// Returns when the connection no longer answers.
+    async fn watch_connection(&self, current: &mut Option<AnyConnection>) {
+        let Some(connection) = current else { return };
         loop {
             tokio::time::sleep(PING_INTERVAL).await;
             let answer = tokio::time::timeout(RESPONSE_TIMEOUT, connection.ping()).await;
@@ -173,7 +170,7 @@ impl LeaderLockTask {
         }
     }
 
-    /// Takes the lock again; none if somebody else has taken over.
+    /// Acquires the lock again; returns `None` if another orchestrator has taken over.
     async fn reacquire(&self) -> Option<AnyConnection> {
         loop {
             match self.try_reacquire().await {
@@ -182,7 +179,7 @@ impl LeaderLockTask {
                 Ok(Reacquired::NotYet) => {}
                 Err(error) => {
                     let error: &dyn std::error::Error = &error;
-                    tracing::debug!(error, "The registry's lock could not be taken again yet.");
+                    tracing::debug!(error, "The leader lock could not be acquired again yet.");
                 }
             }
             tokio::time::sleep(REACQUIRE_INTERVAL).await;
@@ -201,8 +198,8 @@ impl LeaderLockTask {
         if locked {
             return Ok(Reacquired::Lock(connection));
         }
-        // Under our epoch only a session of our own can have it, which the server still takes for alive, or one
-        // that is just about to raise the epoch.
+        // Under our epoch, the holder is either a dead session of our own that the server still considers alive,
+        // or a new leader that is about to raise the epoch.
         if let Some((pid, holder)) = lock_holder(&mut connection).await?
             && holder.starts_with(&self.session_name)
         {
@@ -213,8 +210,8 @@ impl LeaderLockTask {
     }
 }
 
-/// A connection for the lock. The server is told to look whether this machine is still there, so that a lock does
-/// not outlive it for long.
+/// Opens a connection for the lock. Keepalives let the server notice when this machine is gone, so that the lock
+/// does not outlive it for long.
 async fn connect(options: &AnyConnectOptions, name: &str) -> Result<AnyConnection, sqlx::Error> {
     let connected = tokio::time::timeout(RESPONSE_TIMEOUT, options.connect()).await;
     let mut connection =
@@ -232,7 +229,7 @@ async fn try_lock(connection: &mut AnyConnection) -> Result<bool, sqlx::Error> {
     with_deadline(lock.fetch_one(connection)).await?.try_get(0)
 }
 
-/// The session that has the lock, and in words whose it is.
+/// Returns the session that holds the lock, and a description of it for people.
 async fn lock_holder(connection: &mut AnyConnection) -> Result<Option<(i32, String)>, sqlx::Error> {
     let query = sqlx::query(
         "SELECT activity.pid, COALESCE(NULLIF(application_name, ''), 'another process'), \
@@ -250,11 +247,11 @@ async fn lock_holder(connection: &mut AnyConnection) -> Result<Option<(i32, Stri
     Ok(Some((pid, format!("{} (session {pid}{}{})", text(1)?, text(2)?, text(3)?))))
 }
 
-/// A name for the server's list of sessions: this process, and a mark that no other hold has.
+/// Returns a name for the server's list of sessions: this process, and a mark that is unique to this lock.
 fn session_name() -> String {
     let system = rustix::system::uname();
     let host = system.nodename().to_string_lossy();
-    // The server takes 63 bytes, and shows what is not ASCII otherwise.
+    // The server keeps 63 bytes, and replaces characters that are not ASCII.
     let host: String = host.chars().filter(char::is_ascii_graphic).take(20).collect();
     let mark = uuid::Uuid::now_v7().simple().to_string();
     // Its last digits are random.

@@ -1,4 +1,4 @@
-//! Facts about the deployment: its id, its host, the canary of its master key, and what data it should have.
+//! Facts about the deployment: its id, its host, the check value of its master key, and what data it should have.
 
 use std::os::unix::fs::MetadataExt as _;
 
@@ -17,9 +17,9 @@ pub(crate) const KEY_CHECK: &str = "canary";
 pub(crate) const HOST: &str = "host";
 
 impl Registry {
-    /// The fact called `name`; `first` becomes it if there is none yet.
+    /// Returns the fact called `name`, which is set to `first` if it is missing.
     pub(crate) async fn get_or_insert_meta(&self, name: &str, first: &str) -> Result<String, RegistryError> {
-        // The update changes nothing, but makes RETURNING speak when the row was there.
+        // The update changes nothing, but makes RETURNING return a row that existed already.
         let mut transaction = self.begin().await?;
         let row = with_deadline(
             sqlx::query(
@@ -35,7 +35,7 @@ impl Registry {
         Ok(row.try_get(0)?)
     }
 
-    /// Replaces the fact called `name`, which is there.
+    /// Replaces the fact called `name`, which must exist.
     pub(crate) async fn set_meta(&self, name: &str, value: &str) -> Result<(), RegistryError> {
         let mut transaction = self.begin().await?;
         let replace = sqlx::query("UPDATE meta SET value = $2 WHERE name = $1").bind(name).bind(value);
@@ -44,7 +44,7 @@ impl Registry {
         Ok(())
     }
 
-    /// How many engines run or are being changed.
+    /// Returns the number of engines that run or are being changed.
     pub(crate) async fn count_running(&self) -> Result<u64, RegistryError> {
         let query =
             sqlx::query("SELECT COUNT(*) FROM engines WHERE status = 'running' OR claim_kind IS NOT NULL");
@@ -52,7 +52,7 @@ impl Registry {
         Ok(count.unsigned_abs())
     }
 
-    /// What this registry shares with no other one, a copy of it included.
+    /// Returns an identity that no other registry has, not even a copy of this one.
     pub(crate) async fn identity(&self, database: &DatabaseUrl) -> Result<String, RegistryError> {
         if let DatabaseUrl::Sqlite(path) = database {
             let file = tokio::fs::metadata(path).await.map_err(sqlx::Error::Io)?;
@@ -64,21 +64,21 @@ impl Registry {
         );
         let row = with_deadline(id.fetch_one(&self.reads)).await?;
         let (database, schema): (String, String) = (row.try_get(0)?, row.try_get(1)?);
-        // Not every role may ask for it: then databases of two servers may look alike, and nobody is refused.
+        // Not every role may read it. Without it, databases of two servers may have the same identity.
         let server = sqlx::query("SELECT CAST(system_identifier AS TEXT) FROM pg_control_system()");
         let server = with_deadline(server.fetch_one(&self.reads)).await.and_then(|row| row.try_get(0));
         let server: String = server.unwrap_or_default();
         Ok(format!("postgres {server}/{database}/{schema}"))
     }
 
-    /// What there is to know of the engines' data.
+    /// Returns which engines should have data: whether there are any, and a sample of their ids.
     pub(crate) async fn known_data(&self) -> Result<KnownData, RegistryError> {
         const SAMPLE_SIZE: i64 = 64;
         let engines =
             sqlx::query("SELECT engine_id FROM engines ORDER BY engine_id LIMIT $1").bind(SAMPLE_SIZE);
         let engines = with_deadline(engines.fetch_all(&self.reads)).await?;
-        let any = !engines.is_empty();
+        let has_engines = !engines.is_empty();
         let ids: Vec<String> = engines.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
-        Ok(KnownData { has_engines: any, engines: ids.iter().filter_map(|id| id.parse().ok()).collect() })
+        Ok(KnownData { has_engines, engines: ids.iter().filter_map(|id| id.parse().ok()).collect() })
     }
 }

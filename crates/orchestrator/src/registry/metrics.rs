@@ -1,4 +1,4 @@
-//! A product's numbers: one query each.
+//! A product's metrics: one query each.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,8 @@ use super::{Registry, RegistryError};
 pub(super) const SELECT_STATUS_COUNTS: &str =
     "SELECT status, COUNT(*) FROM engines WHERE product_id = $1 GROUP BY status";
 
-/// The hour is bounded on both sides: after the wall clock was set back, rows that seem to lie in the future
-/// would stay in it for longer than an hour.
+/// The hour has an upper bound too: after the wall clock was set back, rows that seem to lie in the future would
+/// count for longer than an hour.
 pub(super) const SELECT_METRICS: &str = "SELECT provisions, destroys, \
     (SELECT COUNT(*) FROM audit_log \
      WHERE product_id = $1 AND event = 'provision' AND at > $2 AND at <= $3), \
@@ -29,7 +29,7 @@ pub(super) const SELECT_METRICS: &str = "SELECT provisions, destroys, \
 const HOUR_MS: i64 = 3_600_000;
 
 impl Registry {
-    /// How many of a product's engines are in each state that this version knows.
+    /// Returns the number of a product's engines in each state that this version knows.
     pub(crate) async fn count_by_status(
         &self,
         product_id: ProductId,
@@ -40,7 +40,7 @@ impl Registry {
         .await?;
         let count = |row: &sqlx::any::AnyRow| {
             let Some(status) = EngineStatus::from_name(&row.try_get::<String, _>(0)?) else {
-                // Named wherever the rows themselves are read.
+                // Logged where the rows themselves are read.
                 return Ok(None);
             };
             Ok(Some((status, row.try_get::<i64, _>(1)?.unsigned_abs())))
@@ -48,7 +48,7 @@ impl Registry {
         rows.iter().filter_map(|row| count(row).transpose()).collect()
     }
 
-    /// A product's figures as of `now`.
+    /// Returns a product's metrics as of `now`.
     pub(crate) async fn metrics(
         &self,
         product_id: ProductId,
@@ -63,16 +63,16 @@ impl Registry {
         )
         .await?
         .ok_or(RegistryError::ProductGone)?;
-        let figure = |at: usize| row.try_get::<i64, _>(at).map(i64::unsigned_abs);
-        let (provisions_1h, boots_ms) = (figure(2)?, figure(5)?);
+        let counter = |at: usize| row.try_get::<i64, _>(at).map(i64::unsigned_abs);
+        let (provisions_1h, boots_ms) = (counter(2)?, counter(5)?);
         Ok(Metrics {
             provisions_1h,
-            crashes_1h: figure(3)?,
-            restarts_1h: figure(4)?,
+            crashes_1h: counter(3)?,
+            restarts_1h: counter(4)?,
             // To the nearest millisecond.
             avg_boot_ms: (boots_ms + provisions_1h / 2).checked_div(provisions_1h).unwrap_or_default(),
-            total_provisions: figure(0)?,
-            total_destroys: figure(1)?,
+            total_provisions: counter(0)?,
+            total_destroys: counter(1)?,
         })
     }
 }

@@ -1,5 +1,5 @@
-//! Word of new rows in the ledger, for those who wait for them: who follows the ledger asks the database only
-//! when there is something to read.
+//! Notifications of new audit rows, so that followers of an audit log query the database only when there is
+//! something to read.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,19 +7,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use api::ProductId;
 use tokio::sync::watch;
 
-/// Whom to tell, by product. Products that nobody follows are not in it.
+/// The followers by product. Products without followers have no entry.
 #[derive(Default)]
 pub(super) struct Notifier {
     listeners: Mutex<HashMap<ProductId, watch::Sender<()>>>,
 }
 
 impl Notifier {
-    /// Word of every commit from now on. Those that come before they are asked for count as one.
+    /// Subscribes to a product's commits from now on. Several commits between two checks count as one.
     pub(super) fn subscribe(&self, product_id: ProductId) -> watch::Receiver<()> {
         self.listeners().entry(product_id).or_insert_with(|| watch::Sender::new(())).subscribe()
     }
 
-    /// Rows of `product_id` have been committed.
+    /// Notifies the followers of `product_id` that rows have been committed.
     pub(super) fn notify(&self, product_id: ProductId) {
         let mut listeners = self.listeners();
         if listeners.get(&product_id).is_some_and(|listener| listener.send(()).is_err()) {
@@ -38,27 +38,27 @@ mod tests {
 
     #[test]
     fn word_comes_to_those_who_follow_the_product() {
-        let (news, one, other) = (Notifier::default(), ProductId::new(), ProductId::new());
-        let (mut first, mut second) = (news.subscribe(one), news.subscribe(one));
-        news.notify(other);
+        let (notifier, one, other) = (Notifier::default(), ProductId::new(), ProductId::new());
+        let (mut first, mut second) = (notifier.subscribe(one), notifier.subscribe(one));
+        notifier.notify(other);
         assert!(!first.has_changed().unwrap());
-        news.notify(one);
-        news.notify(one);
+        notifier.notify(one);
+        notifier.notify(one);
         assert!(first.has_changed().unwrap() && second.has_changed().unwrap());
         first.mark_unchanged();
         second.mark_unchanged();
-        // Who comes later hears only of what comes later.
-        assert!(!news.subscribe(one).has_changed().unwrap());
+        // A later subscriber is notified of later commits only.
+        assert!(!notifier.subscribe(one).has_changed().unwrap());
     }
 
     #[test]
     fn who_has_gone_is_forgotten() {
-        let (news, product) = (Notifier::default(), ProductId::new());
-        drop(news.subscribe(product));
-        news.notify(product);
-        assert!(news.listeners().is_empty());
-        let follower = news.subscribe(product);
-        news.notify(product);
+        let (notifier, product) = (Notifier::default(), ProductId::new());
+        drop(notifier.subscribe(product));
+        notifier.notify(product);
+        assert!(notifier.listeners().is_empty());
+        let follower = notifier.subscribe(product);
+        notifier.notify(product);
         assert!(follower.has_changed().unwrap());
     }
 }

@@ -89,13 +89,13 @@ const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenRegistryError {
     /// Another process holds it.
-    #[error("{0} holds it")]
+    #[error("the registry is held by {0}")]
     Held(LockHolder),
     /// Its folder or lock file cannot be used.
-    #[error("its folder cannot be used")]
+    #[error("the registry's folder or lock file cannot be used")]
     Folder(#[source] io::Error),
     /// A later version wrote it.
-    #[error("its schema has version {found}, this binary knows up to {known}")]
+    #[error("the registry's schema has version {found}; this binary supports versions up to {known}")]
     SchemaTooNew {
         /// The version found.
         found: i64,
@@ -103,22 +103,22 @@ pub(crate) enum OpenRegistryError {
         known: i64,
     },
     /// It contains foreign tables.
-    #[error("it holds a table `{table}` that is not the registry's")]
+    #[error("the database contains a table `{table}` that does not belong to the registry")]
     ForeignTables {
         /// One of its tables.
         table: String,
     },
     /// The server is reachable and denies access.
-    #[error("its server refuses: {reason}")]
+    #[error("the database server denies access: {reason}")]
     Refused {
         /// The server's message.
         reason: String,
     },
     /// The server is unreachable.
-    #[error("its server cannot be reached")]
+    #[error("the database server cannot be reached")]
     Unreachable(#[source] sqlx::Error),
     /// The file is no database, or a damaged one.
-    #[error("it is not a SQLite database, or a damaged one")]
+    #[error("the file is not a SQLite database, or a damaged one")]
     Corrupt(#[source] sqlx::Error),
     /// The connection for point reads could not be opened.
     #[error("the database cannot be read")]
@@ -142,12 +142,12 @@ impl From<sqlx::Error> for OpenRegistryError {
         if is_unreachable(&error) {
             return Self::Unreachable(error);
         }
-        let said = error.as_database_error();
-        let code = said.and_then(DatabaseError::code).unwrap_or_default();
+        let database_error = error.as_database_error();
+        let code = database_error.and_then(DatabaseError::code).unwrap_or_default();
         // PostgreSQL's codes have five characters, unlike any of SQLite's. Its message says what is wrong, such
         // as a missing database.
-        if let Some(said) = said.filter(|_| code.len() == 5) {
-            return Self::Refused { reason: said.message().to_owned() };
+        if let Some(refusal) = database_error.filter(|_| code.len() == 5) {
+            return Self::Refused { reason: refusal.message().to_owned() };
         }
         // SQLITE_CORRUPT, SQLITE_NOTADB: the primary code is the low byte.
         let primary = code.parse::<i64>().ok().map(|code| code & 0xff);
@@ -156,7 +156,8 @@ impl From<sqlx::Error> for OpenRegistryError {
 }
 
 impl Registry {
-    /// Opens the registry at `database` and brings its schema up to date. A SQLite file is created if it is missing.
+    /// Opens the registry at `database` and brings its schema up to date. A SQLite file is created if it is
+    /// missing.
     pub(crate) async fn open(database: &DatabaseUrl, now: Timestamp) -> Result<Self, OpenRegistryError> {
         install_drivers();
         let OpenedRegistry { writes, reads, hot_read_pool, lock } = match database {
@@ -185,8 +186,8 @@ async fn open_sqlite(database: &Path, now: Timestamp) -> Result<OpenedRegistry, 
     let mut lock = database.as_os_str().to_owned();
     lock.push(".lock");
     // This waits for a second if another process holds the lock, and a standby retries.
-    let taken = tokio::task::spawn_blocking(move || FileLock::acquire(Path::new(&lock), now)).await;
-    let lock = taken.map_err(|error| OpenRegistryError::Folder(io::Error::other(error)))??;
+    let acquired = tokio::task::spawn_blocking(move || FileLock::acquire(Path::new(&lock), now)).await;
+    let lock = acquired.map_err(|error| OpenRegistryError::Folder(io::Error::other(error)))??;
     create_private(&database).map_err(OpenRegistryError::Folder)?;
     let options: AnyConnectOptions = sqlite_url(&database, "rw").parse()?;
     // Done before any pool exists: a pool retries what can never succeed, and loses the cause.
@@ -301,22 +302,22 @@ pub(super) async fn migrate(
     found: i64,
 ) -> Result<(), OpenRegistryError> {
     for (version, migration) in (1_i64..).zip(MIGRATIONS).filter(|(version, _)| *version > found) {
-        let mut step = connection.begin().await?;
-        let own = match database {
+        let mut transaction = connection.begin().await?;
+        let specific = match database {
             DatabaseKind::Sqlite => migration.sqlite,
             DatabaseKind::Postgres => migration.postgres,
         };
-        for statements in [migration.shared, own] {
-            sqlx::raw_sql(statements).execute(&mut *step).await?;
+        for statements in [migration.shared, specific] {
+            sqlx::raw_sql(statements).execute(&mut *transaction).await?;
         }
         sqlx::query(
             "INSERT INTO meta (name, value) VALUES ('schema_version', $1) \
              ON CONFLICT (name) DO UPDATE SET value = excluded.value",
         )
         .bind(version.to_string())
-        .execute(&mut *step)
+        .execute(&mut *transaction)
         .await?;
-        step.commit().await?;
+        transaction.commit().await?;
     }
     if fault_injection::active(Mutation::ForgetIndex) {
         sqlx::raw_sql("DROP INDEX IF EXISTS audit_log_by_time").execute(connection).await?;

@@ -82,7 +82,7 @@ impl PortAllocator {
     async fn reclaim(&self, connection: &mut AnyConnection) -> Result<Option<u16>, RegistryError> {
         let shares = fault_injection::active(Mutation::SharePorts);
         let first = if shares { EngineStatus::Running } else { EngineStatus::Stopped };
-        let while_stopped = with_deadline(
+        let candidates = with_deadline(
             sqlx::query(
                 "SELECT engine_id, port FROM engines \
              WHERE port BETWEEN $1 AND $2 AND claim_kind IS NULL AND status IN ($3, $4, $5) \
@@ -96,14 +96,14 @@ impl PortAllocator {
             .fetch_all(&mut *connection),
         )
         .await?;
-        for row in while_stopped {
+        for row in candidates {
             let (engine_id, port): (String, i64) = (row.try_get(0)?, row.try_get(1)?);
             let Ok(port) = u16::try_from(port) else { continue };
             if !shares && !(self.is_free)(port) {
                 continue;
             }
             // Another product's engine may be starting at this moment: it keeps its port then.
-            let taken = with_deadline(
+            let reclaimed = with_deadline(
                 sqlx::query(
                     "UPDATE engines SET port = NULL WHERE engine_id = $1 AND port = $2 AND claim_kind IS NULL \
                      AND status IN ($3, $4, $5)",
@@ -115,7 +115,7 @@ impl PortAllocator {
                 .bind(EngineStatus::Failed.as_str())
                 .execute(&mut *connection),
             );
-            if taken.await?.rows_affected() > 0 {
+            if reclaimed.await?.rows_affected() > 0 {
                 return Ok(Some(port));
             }
         }
@@ -130,21 +130,20 @@ impl Registry {
         row: &EngineRow,
         ports: &PortAllocator,
     ) -> Result<Result<u16, ClaimRefused>, RegistryError> {
-        let mut ledger = self.begin_product_tx(row.owner.product_id, 0).await?;
-        self.lock_multi_engine(ledger.connection()).await?;
+        let mut tx = self.begin_product_tx(row.owner.product_id, 0).await?;
+        self.lock_multi_engine(tx.connection()).await?;
         // Its own port stays leased during the search, and so cannot be chosen again.
-        let Some(port) = ports.lease(ledger.connection(), None).await? else {
+        let Some(port) = ports.lease(tx.connection(), None).await? else {
             return Ok(Err(ClaimRefused::NoPort));
         };
-        let moved = sqlx::query("UPDATE engines SET port = $1 WHERE engine_id = $2 AND generation = $3")
+        let update = sqlx::query("UPDATE engines SET port = $1 WHERE engine_id = $2 AND generation = $3")
             .bind(i64::from(port))
             .bind(row.engine_id.to_string())
             .bind(row.generation);
-        let moved = with_deadline(moved.execute(ledger.connection())).await?;
-        if moved.rows_affected() == 0 {
+        if with_deadline(update.execute(tx.connection())).await?.rows_affected() == 0 {
             return Ok(Err(ClaimRefused::Stale));
         }
-        ledger.commit().await?;
+        tx.commit().await?;
         Ok(Ok(port))
     }
 }

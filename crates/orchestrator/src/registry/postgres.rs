@@ -1,4 +1,4 @@
-//! PostgreSQL: the connections and what they are told.
+//! PostgreSQL: the connection pools, their session settings, and opening the registry.
 
 use std::str::FromStr as _;
 use std::time::Duration;
@@ -15,87 +15,94 @@ use super::postgres_read_pool::PostgresReadPool;
 use super::{RegistryError, RegistryLock};
 use crate::config::PostgresUrl;
 
-/// Among the locks of this program, the one under which several engines are changed.
+/// The id, within [`LOCK_CLASS`], of the advisory lock for changes of several engines.
 const MULTI_ENGINE_LOCK_ID: i32 = 2;
 
-/// Products are changed side by side; a database takes some dozens of connections in all.
+/// Products are changed concurrently; a database accepts some dozens of connections in all.
 const WRITE_POOL_SIZE: u32 = 8;
 const READ_POOL_SIZE: u32 = 4;
 
-/// How long a call may wait for a connection before it is told that the server is out of reach: less than for an
-/// answer, so that it is told why.
+/// How long a call may wait for a connection before it fails as unreachable: less than [`with_deadline`] allows,
+/// so that the pool's error, which states the cause, comes first.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// What every connection is told. The server gives up on a statement before its caller does, frees what a frozen
-/// orchestrator holds, and notices one whose machine is gone. A server that acknowledges what it may yet lose is
-/// told not to.
+/// The settings of every connection. The server gives up on a statement before its caller does, releases the locks
+/// of a frozen orchestrator, and notices one whose machine is gone. `synchronous_commit` is switched on, because
+/// without it the server acknowledges commits that it may still lose.
 const SESSION_SETTINGS: &str = "SET statement_timeout = '8s'; SET lock_timeout = '8s'; \
     SET idle_in_transaction_session_timeout = '10s'; SET tcp_keepalives_idle = 10; \
     SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3; \
     SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'";
 
-/// Those that read see one moment throughout a transaction, and change nothing.
+/// The settings of connections that read: each transaction sees one snapshot, and changes nothing.
 const READ_SETTINGS: &str =
     "SET default_transaction_isolation = 'repeatable read'; SET default_transaction_read_only = on";
 
-/// A transaction that writes waits for the product's row, and sees what was committed until then.
+/// The settings of connections that write: a transaction waits for the product's row, and then sees all earlier
+/// commits.
 const WRITE_SETTINGS: &str =
     "SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off";
 
-/// Takes hold of the database and brings its schema up to date.
+/// Acquires the leader lock of the database and brings its schema up to date.
 pub(super) async fn open(url: &PostgresUrl) -> Result<OpenedRegistry, OpenRegistryError> {
     let options: AnyConnectOptions = url.expose().parse()?;
     let hot_read = PgConnectOptions::from_str(url.expose())?;
-    let mut taken = AcquiredLock::acquire(options.clone()).await?;
-    reject_foreign(&mut taken.connection, DatabaseKind::Postgres).await?;
-    let found = init_meta(&mut taken.connection).await?;
-    // Before the schema changes: whoever wrote until now knows another one.
-    let epoch = taken.raise_epoch().await?;
-    migrate(&mut taken.connection, DatabaseKind::Postgres, found).await?;
-    let hold = taken.maintain(epoch);
+    let mut acquired = AcquiredLock::acquire(options.clone()).await?;
+    reject_foreign(&mut acquired.connection, DatabaseKind::Postgres).await?;
+    let found = init_meta(&mut acquired.connection).await?;
+    // Done before the schema changes: the previous leader expects the old one.
+    let epoch = acquired.raise_epoch().await?;
+    migrate(&mut acquired.connection, DatabaseKind::Postgres, found).await?;
+    let lock = acquired.maintain(epoch);
     Ok(OpenedRegistry {
         writes: connect_pool(options.clone(), WRITE_POOL_SIZE, WRITE_SETTINGS),
         reads: connect_pool(options, READ_POOL_SIZE, READ_SETTINGS),
         hot_read_pool: HotReadPool::Postgres(Box::new(PostgresReadPool::new(hot_read))),
-        lock: RegistryLock::Session(hold),
+        lock: RegistryLock::Session(lock),
     })
 }
 
-fn connect_pool(options: AnyConnectOptions, connections: u32, role: &'static str) -> AnyPool {
+fn connect_pool(options: AnyConnectOptions, connections: u32, settings: &'static str) -> AnyPool {
     AnyPoolOptions::new()
         .max_connections(connections)
         .acquire_timeout(ACQUIRE_TIMEOUT)
-        // A connection that the server has ended fails no call. The hot read has connections of its own.
+        // So that a connection closed by the server fails no call. The hot read has connections of its own.
         .test_before_acquire(true)
         .idle_timeout(None)
         .max_lifetime(None)
-        .after_connect(move |connection, _| Box::pin(configure_connection(connection, role)))
-        // What a transaction that was dropped has left is undone here; a server that hangs keeps no place.
+        .after_connect(move |connection, _| Box::pin(configure_connection(connection, settings)))
+        // The query also runs the rollback that a dropped transaction has queued. A connection whose server hangs
+        // is discarded.
         .after_release(|connection, _| {
             Box::pin(async move {
-                // One whose caller went away in the midst of a BEGIN is still in that transaction, which nobody ends. Asked
-                // in one message: of a prepared statement the server takes the time at each, and no two are the same.
-                let alone = "SELECT now() = statement_timestamp()";
-                with_deadline(sqlx::raw_sql(alone).fetch_one(connection)).await?.try_get(0)
+                // If the caller disappeared during BEGIN, the connection is still in that transaction, which
+                // nobody ends. This is a simple query: in the extended protocol each message has a timestamp of
+                // its own, so that the two times would always differ.
+                let is_outside_transaction = "SELECT now() = statement_timestamp()";
+                with_deadline(sqlx::raw_sql(is_outside_transaction).fetch_one(connection)).await?.try_get(0)
             })
         })
         .connect_lazy_with(options)
 }
 
-async fn configure_connection(connection: &mut AnyConnection, role: &'static str) -> Result<(), sqlx::Error> {
+async fn configure_connection(
+    connection: &mut AnyConnection,
+    settings: &'static str,
+) -> Result<(), sqlx::Error> {
     sqlx::raw_sql(SESSION_SETTINGS).execute(&mut *connection).await?;
-    sqlx::raw_sql(role).execute(connection).await?;
+    sqlx::raw_sql(settings).execute(connection).await?;
     Ok(())
 }
 
-/// Tells a connection that it reads, and sees one moment.
+/// Makes a connection read-only, with one snapshot per transaction.
 pub(super) async fn set_read_only(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
     sqlx::raw_sql(READ_SETTINGS).execute(connection).await?;
     Ok(())
 }
 
-/// Lets nobody else touch several engines until the transaction ends: who leases a port, which products share,
-/// moves many engines or stamps them. Before any engine's row is touched, so that no two wait for each other.
+/// Takes the advisory lock for changes of several engines until the transaction ends: leasing a port (products
+/// share the range), settling many engines, saving their activity. It must be taken before any engine's row is
+/// changed, so that no two transactions wait for each other.
 pub(super) async fn lock_multi_engine(connection: &mut AnyConnection) -> Result<(), RegistryError> {
     let lock =
         sqlx::query("SELECT pg_advisory_xact_lock($1, $2)").bind(LOCK_CLASS).bind(MULTI_ENGINE_LOCK_ID);

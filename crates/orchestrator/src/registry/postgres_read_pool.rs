@@ -36,40 +36,40 @@ impl PostgresReadPool {
         Self { options, idle: Mutex::default(), permits: Semaphore::new(MAX_CONNECTIONS) }
     }
 
-    /// Applies `read` to the row that `query` finds at `seat`.
+    /// Applies `read` to the row that `query` finds for `owner`.
     pub(super) async fn read<T>(
         &self,
         query: &'static str,
-        seat: &EngineOwner,
+        owner: &EngineOwner,
         read: impl FnOnce(&PgRow) -> Result<T, RegistryError>,
     ) -> Result<Option<T>, RegistryError> {
-        let late = |_| sqlx::Error::Io(std::io::ErrorKind::TimedOut.into());
-        let permit = tokio::time::timeout(QUEUE_TIMEOUT, self.permits.acquire()).await.map_err(late)?;
+        let timed_out = |_| sqlx::Error::Io(std::io::ErrorKind::TimedOut.into());
+        let permit = tokio::time::timeout(QUEUE_TIMEOUT, self.permits.acquire()).await.map_err(timed_out)?;
         let _permit = permit.map_err(|_| RegistryError::Closed)?;
-        let found = tokio::time::timeout(READ_TIMEOUT, self.fetch_row(query, seat)).await;
-        found.map_err(late)??.as_ref().map(read).transpose()
+        let found = tokio::time::timeout(READ_TIMEOUT, self.fetch_row(query, owner)).await;
+        found.map_err(timed_out)??.as_ref().map(read).transpose()
     }
 
     async fn fetch_row(
         &self,
         query: &'static str,
-        seat: &EngineOwner,
+        owner: &EngineOwner,
     ) -> Result<Option<PgRow>, RegistryError> {
         loop {
-            let kept = self.idle().pop();
-            let was_kept = kept.is_some();
-            let mut connection = match kept {
+            let reused = self.idle().pop();
+            let was_reused = reused.is_some();
+            let mut connection = match reused {
                 Some(connection) => connection,
                 None => self.options.connect().await?,
             };
-            let query = sqlx::query(query).bind(seat.product_id.to_string()).bind(seat.user_id.as_str());
+            let query = sqlx::query(query).bind(owner.product_id.to_string()).bind(owner.user_id.as_str());
             match query.fetch_optional(&mut connection).await {
                 Ok(row) => {
                     self.idle().push(connection);
                     return Ok(row);
                 }
                 // The server closed it while it was unused. A new connection shows the server's state.
-                Err(error) if was_kept && is_unreachable(&error) => {}
+                Err(error) if was_reused && is_unreachable(&error) => {}
                 Err(error) => return Err(error.into()),
             }
         }

@@ -12,7 +12,7 @@ use super::hash_chain::GENESIS_HASH;
 use super::stored_policy::StoredPolicy;
 use super::{Registry, RegistryError};
 
-/// A product as the registry knows it.
+/// A product as the registry stores it.
 #[derive(Clone, Debug)]
 pub(crate) struct Product {
     pub(crate) product_id: ProductId,
@@ -21,9 +21,9 @@ pub(crate) struct Product {
     pub(crate) policy: Policy,
     pub(crate) key_hash: KeyHash,
     pub(crate) created_at: Timestamp,
-    /// When its policy was last replaced; none if it never was.
+    /// When its policy was last replaced; `None` if it never was.
     pub(crate) updated_at: Option<Timestamp>,
-    /// How long its ledger was when this was read: of two views of a product the one with the longer ledger is
+    /// The length of its audit log when this was read: of two views of a product, the one with the longer log is
     /// the later.
     pub(crate) audit_seq: i64,
 }
@@ -45,7 +45,7 @@ impl Registry {
         product: &Product,
         entry: &AuditEntry,
     ) -> Result<bool, RegistryError> {
-        // The product's audit log begins with this row; there is no row of the product to take first.
+        // The product's audit log begins with this row; the product has no row yet that could be locked first.
         let (id, hash) = (1, entry.hash(product.product_id, 1, GENESIS_HASH));
         let policy = policy_json(&product.policy)?;
         let mut transaction = self.begin().await?;
@@ -74,7 +74,7 @@ impl Registry {
         Ok(true)
     }
 
-    /// The product whose platform key has this hash.
+    /// Returns the product whose platform key has this hash.
     pub(crate) async fn product_by_key(&self, hash: KeyHash) -> Result<Option<Product>, RegistryError> {
         let query = sqlx::query(select_product!("WHERE api_key_hash = $1")).bind(hash.to_hex());
         with_deadline(query.fetch_optional(&self.reads))
@@ -84,7 +84,7 @@ impl Registry {
             .transpose()
     }
 
-    /// The product with this slug.
+    /// Returns the product with this slug.
     pub(crate) async fn product_by_slug(&self, slug: &Slug) -> Result<Option<Product>, RegistryError> {
         let query = sqlx::query(select_product!("WHERE slug = $1")).bind(slug.as_str().to_owned());
         with_deadline(query.fetch_optional(&self.reads))
@@ -94,16 +94,16 @@ impl Registry {
             .transpose()
     }
 
-    /// One page of all products, oldest first, and how many there are in all. Rows that cannot be read are set aside,
-    /// and counted.
+    /// Returns a page of all products, oldest first, and the total number of products. Unreadable rows are left
+    /// out of the page, but counted.
     pub(crate) async fn products(
         &self,
         limit: i64,
         offset: i64,
     ) -> Result<(Vec<Product>, u64), RegistryError> {
-        // One transaction: the page and the total are of the same moment.
+        // One transaction, so that the page and the total come from the same snapshot.
         let mut transaction = with_deadline(self.reads.begin()).await?;
-        // Ids made later sort later.
+        // Ids created later sort later.
         let rows = with_deadline(
             sqlx::query(select_product!("ORDER BY product_id LIMIT $1 OFFSET $2"))
                 .bind(limit)
@@ -126,26 +126,26 @@ impl Registry {
         Ok((products, total.try_get::<i64, _>(0)?.unsigned_abs()))
     }
 
-    /// Replaces a product's policy, with the audit row that `entry` makes of the stored one. Returns the product as
-    /// it is then; none if there is no such product.
+    /// Replaces a product's policy and writes the audit row that `entry` builds from the stored policy. Returns
+    /// the updated product; `None` if there is no such product.
     pub(crate) async fn replace_policy(
         &self,
         product_id: ProductId,
         policy: &Policy,
         entry: impl FnOnce(&Value) -> AuditEntry,
     ) -> Result<Option<Product>, RegistryError> {
-        let mut ledger = match self.begin_product_tx(product_id, 1).await {
+        let mut tx = match self.begin_product_tx(product_id, 1).await {
             Err(RegistryError::ProductGone) => return Ok(None),
-            ledger => ledger?,
+            tx => tx?,
         };
         let row = with_deadline(
             sqlx::query(select_product!("WHERE product_id = $1"))
                 .bind(product_id.to_string())
-                .fetch_one(ledger.connection()),
+                .fetch_one(tx.connection()),
         )
         .await?;
         let mut product = self.read_product(&row)?;
-        // As it was stored: also what this version cannot read goes on record.
+        // The policy as stored: the audit log also records what this version cannot read.
         let before: String = row.try_get(3)?;
         let entry = entry(&serde_json::from_str(&before).unwrap_or(Value::String(before)));
         with_deadline(
@@ -153,27 +153,28 @@ impl Registry {
                 .bind(policy_json(policy)?)
                 .bind(entry.at.unix_ms())
                 .bind(product_id.to_string())
-                .execute(ledger.connection()),
+                .execute(tx.connection()),
         )
         .await?;
-        ledger.append(&entry).await?;
-        ledger.commit().await?;
+        tx.append(&entry).await?;
+        tx.commit().await?;
         product.policy = policy.clone();
         product.updated_at = Some(entry.at);
         Ok(Some(product))
     }
 
-    /// A product once nothing that was begun before changes it any more; none if there is no such product.
+    /// Returns a product after all transactions on it that began earlier have ended; `None` if there is no such
+    /// product.
     pub(crate) async fn product_after_pending_changes(
         &self,
         product_id: ProductId,
     ) -> Result<Option<Product>, RegistryError> {
-        let mut ledger = match self.begin_product_tx(product_id, 0).await {
+        let mut tx = match self.begin_product_tx(product_id, 0).await {
             Err(RegistryError::ProductGone) => return Ok(None),
-            ledger => ledger?,
+            tx => tx?,
         };
         let query = sqlx::query(select_product!("WHERE product_id = $1")).bind(product_id.to_string());
-        let row = with_deadline(query.fetch_one(ledger.connection())).await?;
+        let row = with_deadline(query.fetch_one(tx.connection())).await?;
         self.read_product(&row).map(Some)
     }
 
@@ -193,22 +194,14 @@ impl Registry {
         })
     }
 
-    /// A stored policy as far as this version can read it. What it cannot read is named in the log.
+    /// Parses a stored policy as far as this version can read it, and logs the fields that it cannot read.
     pub(super) fn stored_policy(&self, product_id: &str, text: &str) -> Policy {
         let StoredPolicy { policy, unknown, unreadable } = StoredPolicy::read(text);
         for field in unknown {
-            self.unreadable_rows.log_once(
-                "product, whose other limits hold,",
-                product_id,
-                &format!("policy.{field}"),
-            );
+            self.unreadable_rows.log_once("product (field ignored)", product_id, &format!("policy.{field}"));
         }
         for field in unreadable {
-            self.unreadable_rows.log_once(
-                "product, which is suspended,",
-                product_id,
-                &format!("policy.{field}"),
-            );
+            self.unreadable_rows.log_once("product (suspended)", product_id, &format!("policy.{field}"));
         }
         policy
     }

@@ -1,4 +1,4 @@
-//! Every sealed secret of the registry, sealed anew: all of them in one transaction, or none.
+//! Re-encrypts every sealed secret of the registry with another master key, all in one transaction.
 
 use sqlx::{AnyConnection, Row as _};
 
@@ -7,27 +7,27 @@ use super::meta::{DEPLOYMENT_ID, KEY_CHECK};
 use super::{Registry, RegistryError, RegistryLock};
 use crate::keys::{KeyError, Purpose};
 
-/// A secret as the registry holds it.
+/// A sealed secret as stored in the registry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SealedSecret<'a> {
-    /// What it is bound to.
+    /// The id to which the seal is bound.
     pub(crate) owner: &'a str,
     pub(crate) purpose: Purpose,
     pub(crate) text: &'a str,
 }
 
-/// Why nothing was sealed anew.
+/// Why the secrets could not be resealed. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ResealError {
     /// The registry failed.
     #[error(transparent)]
     Registry(#[from] RegistryError),
     /// A secret could not be opened or sealed.
-    #[error("a secret of {owner}: {error}")]
+    #[error("a secret of {owner} cannot be resealed: {error}")]
     Secret {
-        /// Whose secret.
+        /// The id to which the secret is bound.
         owner: String,
-        /// Why.
+        /// The error of opening or sealing it.
         error: KeyError,
     },
 }
@@ -38,34 +38,34 @@ impl From<sqlx::Error> for ResealError {
     }
 }
 
-/// How many engines are read at a time.
+/// The number of engines read at a time.
 const PAGE_SIZE: i64 = 500;
 
 pub(super) const NEXT_ENGINES: &str = "SELECT engine_id, sealed_key, sealed_secrets_key, pending_key \
     FROM engines WHERE engine_id > $1 ORDER BY engine_id LIMIT $2";
 
 impl Registry {
-    /// The key check value; none if no orchestrator has used this registry yet.
+    /// Returns the key check value; `None` if no orchestrator has used this registry yet.
     pub(crate) async fn key_check(&self) -> Result<Option<String>, RegistryError> {
         let query = sqlx::query("SELECT value FROM meta WHERE name = $1").bind(KEY_CHECK);
         Ok(with_deadline(query.fetch_optional(&self.reads)).await?.map(|row| row.try_get(0)).transpose()?)
     }
 
-    /// Seals `key_check` and the secrets of all engines as `anew` does. Returns how many engines there are, and whether
-    /// nothing of the old is left in the file.
+    /// Reseals `key_check` and the secrets of all engines with `reseal`. Returns the number of engines, and
+    /// whether all copies of the old seals were removed from the database's files.
     pub(crate) async fn reseal(
         &self,
         key_check: &str,
-        anew: impl Fn(SealedSecret<'_>) -> Result<String, KeyError>,
+        reseal: impl Fn(SealedSecret<'_>) -> Result<String, KeyError>,
     ) -> Result<(u64, bool), ResealError> {
         let mut transaction = self.begin().await?;
-        let anew = |owner: &str, purpose, text: &str| {
-            anew(SealedSecret { owner, purpose, text })
+        let reseal = |owner: &str, purpose, text: &str| {
+            reseal(SealedSecret { owner, purpose, text })
                 .map_err(|error| ResealError::Secret { owner: owner.to_owned(), error })
         };
         with_deadline(
             sqlx::query("UPDATE meta SET value = $1 WHERE name = $2")
-                .bind(anew(DEPLOYMENT_ID, Purpose::KeyCheck, key_check)?)
+                .bind(reseal(DEPLOYMENT_ID, Purpose::KeyCheck, key_check)?)
                 .bind(KEY_CHECK)
                 .execute(&mut *transaction),
         )
@@ -82,9 +82,9 @@ impl Registry {
                 let (key, secrets_key): (String, String) = (row.try_get(1)?, row.try_get(2)?);
                 let pending: Option<String> = row.try_get(3)?;
                 let secrets = ResealedSecrets {
-                    key: anew(&engine_id, Purpose::EngineKey, &key)?,
-                    secrets_key: anew(&engine_id, Purpose::EngineSecrets, &secrets_key)?,
-                    pending: pending.map(|key| anew(&engine_id, Purpose::EngineKey, &key)).transpose()?,
+                    key: reseal(&engine_id, Purpose::EngineKey, &key)?,
+                    secrets_key: reseal(&engine_id, Purpose::EngineSecrets, &secrets_key)?,
+                    pending: pending.map(|key| reseal(&engine_id, Purpose::EngineKey, &key)).transpose()?,
                 };
                 secrets.write(&mut transaction, &engine_id).await?;
                 engines += 1;
@@ -96,8 +96,8 @@ impl Registry {
         Ok((engines, wiped))
     }
 
-    /// Replaced rows leave copies in a file's slack, which the old key still opens. All is written anew; where the
-    /// disk has no room for that, the new seals hold all the same.
+    /// Rewrites the files: replaced rows leave copies in unused space, which the old key still opens. If the disk
+    /// has no room for this, the new seals are in force all the same.
     async fn wipe(&self) -> Result<(), sqlx::Error> {
         let mut connection = self.writes.acquire().await?;
         let statements: &[&str] = match &self.lock {
@@ -113,11 +113,11 @@ impl Registry {
     }
 }
 
-/// An engine's secrets, sealed anew.
+/// An engine's resealed secrets.
 struct ResealedSecrets {
     key: String,
     secrets_key: String,
-    /// The key to come, where a rotation is under way.
+    /// The next key, if a rotation is under way.
     pending: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! An engine's row, read back into types.
+//! An engine's row, parsed into types. Any of the database drivers may have read it.
 
 use std::str::FromStr;
 
@@ -12,7 +12,7 @@ use super::{EngineOwner, RegistryError};
 use crate::backend::{Instance, Target};
 use crate::fleet::lifecycle::Change;
 
-/// A query for engines: their columns, in the order in which [`EngineRow::read`] takes them.
+/// A query for engines, with the columns in the order in which [`EngineRow::read`] expects them.
 macro_rules! select_engines {
     ($rest:literal) => {
         concat!(
@@ -25,42 +25,43 @@ macro_rules! select_engines {
 }
 pub(super) use select_engines;
 
-/// One engine as the registry knows it.
+/// An engine as the registry stores it.
 #[derive(Clone, Debug)]
 pub(crate) struct EngineRow {
     pub(crate) engine_id: EngineId,
     pub(crate) owner: EngineOwner,
     pub(crate) status: EngineStatus,
-    /// The settled state before `destroying`; none if there was none.
+    /// The settled state before `destroying`; `None` if there was none.
     pub(crate) prior_status: Option<EngineStatus>,
     pub(crate) key_hash: KeyHash,
     pub(crate) sealed_key: String,
     pub(crate) sealed_secrets_key: String,
     pub(crate) engine_version: EngineImage,
-    /// Whether it stays with its version instead of following the deployment's.
+    /// Whether the engine is pinned to its version instead of following the deployment's.
     pub(crate) pinned: bool,
     pub(crate) port: Option<u16>,
     /// The process or container that runs it.
     pub(crate) instance: Option<Instance>,
     pub(crate) created_at: Timestamp,
     pub(crate) last_health_at: Option<Timestamp>,
-    /// Counts the changes of the row.
+    /// The number of changes of the row so far.
     pub(crate) generation: i64,
-    /// The change under way.
+    /// The operation under way.
     pub(crate) claim: Option<Change>,
-    /// Automatic restarts attempted since it was last well for long.
+    /// The number of automatic restarts attempted since it was last healthy for long.
     pub(crate) restarts: i64,
-    /// When the next one is due; none if none is.
+    /// When the next restart is due; `None` if none is.
     pub(crate) restart_at: Option<Timestamp>,
 }
 
 impl EngineRow {
-    /// The engine as whoever changes this row may act on it.
+    /// Returns the engine and generation on which an operation under this row may act.
     pub(crate) const fn target(&self) -> Target {
         Target { engine_id: self.engine_id, generation: self.generation }
     }
 
-    /// The state it is or was settled in: `provisioning` and `destroying` are changes under way.
+    /// Returns the last settled state: `provisioning` and `destroying` are operations under way, not settled
+    /// states.
     pub(crate) fn settled_status(&self) -> Option<EngineStatus> {
         match self.status {
             EngineStatus::Provisioning | EngineStatus::Destroying => self.prior_status,
@@ -75,7 +76,7 @@ impl EngineRow {
             |at, name| Ok::<_, RegistryError>(Column { name, value: row.text(at)?.map(str::to_owned) });
         let integer = |at, name| Ok::<_, RegistryError>(Column { name, value: row.integer(at)? });
         let status = |name: String| EngineStatus::from_name(&name);
-        let moment = |ms| Some(Timestamp::from_unix_ms(ms));
+        let timestamp = |ms| Some(Timestamp::from_unix_ms(ms));
         Ok(Self {
             engine_id: text(0, "engine_id")?.parsed()?,
             owner: EngineOwner {
@@ -91,22 +92,22 @@ impl EngineRow {
             pinned: integer(9, "pinned")?.required(|flag| Some(flag != 0))?,
             port: integer(10, "port")?.optional(|port| u16::try_from(port).ok())?,
             instance: text(11, "instance")?.optional(|text| Some(Instance::new(text)))?,
-            created_at: integer(12, "created_at")?.required(moment)?,
-            last_health_at: integer(13, "last_health_at")?.optional(moment)?,
+            created_at: integer(12, "created_at")?.required(timestamp)?,
+            last_health_at: integer(13, "last_health_at")?.optional(timestamp)?,
             generation: integer(14, "generation")?.required(Some)?,
             claim: text(15, "claim_kind")?.optional(|name| Change::from_name(&name))?,
             restarts: integer(16, "restarts")?.required(Some)?,
-            restart_at: integer(17, "restart_at")?.optional(moment)?,
+            restart_at: integer(17, "restart_at")?.optional(timestamp)?,
         })
     }
 }
 
-/// A row that any of the drivers read. By position: the hot read has eighteen columns, and names would be looked up
-/// each time.
+/// A row of any of the drivers. Columns are read by position: the hot read has eighteen columns, and each name
+/// would be looked up every time.
 pub(super) trait ColumnSource {
-    /// The text in column `at`.
+    /// Returns the text in column `at`.
     fn text(&self, at: usize) -> Result<Option<&str>, RegistryError>;
-    /// The integer in column `at`.
+    /// Returns the integer in column `at`.
     fn integer(&self, at: usize) -> Result<Option<i64>, RegistryError>;
 }
 
@@ -140,7 +141,7 @@ impl ColumnSource for rusqlite::Row<'_> {
     }
 }
 
-/// A column with its name, for the error that says which one cannot be read.
+/// A column's value with its name, which is reported if the value cannot be read.
 struct Column<V> {
     name: &'static str,
     value: Option<V>,

@@ -1,8 +1,8 @@
 //! A product's policy as the registry stores it, which another version may have written.
 //!
-//! On the wire an unknown field is refused, so that a typo cannot drop a limit. In the store it is what a later version
-//! knows and this one does not: it is ignored, and said so. A field that this version knows, with a value that it cannot
-//! read, may be a limit: until it can be read, the product is suspended, which drops none.
+//! On the wire an unknown field is refused, so that a typo cannot drop a limit. In the registry, an unknown field
+//! comes from a later version: it is ignored and logged. A known field with an unreadable value may be a limit:
+//! the product is suspended until the value can be read, so that no limit is dropped.
 
 use api::orchestrator::Policy;
 use serde_json::{Map, Value};
@@ -13,8 +13,8 @@ pub(super) struct StoredPolicy {
     pub(super) policy: Policy,
     /// Fields that this version does not know.
     pub(super) unknown: Vec<String>,
-    /// Fields that it knows, with values that it cannot read; `policy` for the whole. If there are any, `policy` is
-    /// suspended.
+    /// Fields that it knows, with values that it cannot read; `policy` stands for the entire policy. If there are
+    /// any, `policy` is suspended.
     pub(super) unreadable: Vec<String>,
 }
 
@@ -51,7 +51,7 @@ impl StoredPolicy {
     }
 }
 
-/// A policy of this one field; none if it is refused. `null` stands for absent in every field that there is.
+/// Parses a policy of this one field; `None` if it is refused. Every known field accepts `null` for absent.
 fn parse_field(name: &str, value: Value) -> Option<Policy> {
     serde_json::from_value(Value::Object(Map::from_iter([(name.to_owned(), value)]))).ok()
 }

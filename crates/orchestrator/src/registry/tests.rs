@@ -1,4 +1,4 @@
-//! The registry by itself: the audit log's chain, compare-and-swap, quota and ports under concurrency.
+//! Tests of the registry by itself: the audit log's chain, compare-and-swap, quota and ports under concurrency.
 
 mod metrics;
 mod plans;
@@ -38,7 +38,7 @@ impl Fixture {
         Self::at(folder, database).await
     }
 
-    /// One on the server; none, with the reason told, if there is no server.
+    /// Creates a fixture on the PostgreSQL server; prints the reason and returns `None` if there is no server.
     async fn on_server() -> Option<Self> {
         let database = TestDatabase::create_on_test_server().await?;
         Some(Self::at(tempfile::tempdir().unwrap(), database).await)
@@ -71,13 +71,13 @@ impl Fixture {
         self.registry.claim_new_engine(&engine, &claim(Change::Provision), &self.ports).await.unwrap()
     }
 
-    /// Gives the product this policy.
+    /// Replaces the product's policy.
     async fn limit(&self, policy: Policy) {
         let entry = AuditEntry { engine: None, ..entry(EngineId::new(), Event::PolicyUpdate) };
         self.registry.replace_policy(self.product_id, &policy, |_| entry).await.unwrap().unwrap();
     }
 
-    /// An engine at rest in `status`, or running.
+    /// Creates an engine that is settled in `status`.
     async fn settled(&self, user: &str, status: EngineStatus) -> EngineRow {
         let row = self.claim_new_engine(user).await.unwrap();
         let next =
@@ -149,7 +149,7 @@ async fn a_products_rows_are_numbered_and_chained() {
         assert_eq!(row.get::<i64, _>(0), id);
         let hash: String = row.get(6);
         assert_eq!(written.hash(fixture.product_id, id, &before), hash);
-        // Anything else hashes otherwise.
+        // Any other content has another hash.
         let other = AuditEntry { duration_ms: None, ..written.clone() };
         assert_ne!(other.hash(fixture.product_id, id, &before), hash);
         assert_ne!(written.hash(fixture.product_id, id + 1, &before), hash);
@@ -186,25 +186,28 @@ async fn a_change_made_on_an_old_view_fails_whole() {
     let stop = claim(Change::Stop);
     let row = fixture.registry.claim(&seen, &stop, None).await.unwrap().unwrap();
     assert_eq!(fixture.registry.claim(&seen, &stop, None).await.unwrap().unwrap_err(), ClaimRefused::Stale);
-    // A claimed engine is claimed by no one else but a delete.
+    // Only a delete can claim a claimed engine.
     assert_eq!(fixture.registry.claim(&row, &stop, None).await.unwrap().unwrap_err(), ClaimRefused::Stale);
-    let taken = fixture.registry.claim(&row, &claim(Change::Destroy), None).await.unwrap().unwrap();
-    assert_eq!((taken.status, taken.prior_status), (EngineStatus::Destroying, Some(EngineStatus::Running)));
-    // The overtaken one settles nothing, its audit row included.
+    let destroying = fixture.registry.claim(&row, &claim(Change::Destroy), None).await.unwrap().unwrap();
+    assert_eq!(
+        (destroying.status, destroying.prior_status),
+        (EngineStatus::Destroying, Some(EngineStatus::Running))
+    );
+    // The superseded operation settles nothing, and writes no audit row.
     let entry = entry(row.engine_id, Event::Stop);
     let next = NextState::NotRunning(EngineStatus::Stopped);
-    let lost = fixture.registry.settle(&row, next, Some(&entry)).await.unwrap_err();
-    assert!(matches!(lost, RegistryError::ClaimLost { .. }));
+    let error = fixture.registry.settle(&row, next, Some(&entry)).await.unwrap_err();
+    assert!(matches!(error, RegistryError::ClaimLost { .. }));
     let count = sqlx::query("SELECT COUNT(*) FROM audit_log").fetch_one(&fixture.pool().await).await.unwrap();
     assert_eq!(count.get::<i64, _>(0), 2);
     let read = fixture.registry.engine(&seen.owner).await.unwrap().unwrap();
-    assert_eq!((read.generation, read.claim), (taken.generation, Some(Change::Destroy)));
-    assert!(fixture.registry.settle(&taken, NextState::Removed, None).await.unwrap().is_none());
+    assert_eq!((read.generation, read.claim), (destroying.generation, Some(Change::Destroy)));
+    assert!(fixture.registry.settle(&destroying, NextState::Removed, None).await.unwrap().is_none());
     assert!(fixture.registry.engine(&seen.owner).await.unwrap().is_none());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn lesson_o11_two_hundred_claims_at_once_never_exceed_a_quota_of_ten() {
+async fn regression_o11_two_hundred_claims_at_once_never_exceed_a_quota_of_ten() {
     let fixture = Arc::new(Fixture::new().await);
     fixture.limit(Policy { max_engines: Some(10), ..Policy::default() }).await;
     let claims = (0..200).map(|user| {
@@ -243,7 +246,7 @@ async fn ports_come_in_turn_and_last_ones_first() {
     let bob = fixture.settled("bob", EngineStatus::Running).await;
     assert_eq!((ann.port, bob.port), (Some(9_001), Some(9_002)));
     fixture.registry.settle(&bob, NextState::Removed, None).await.unwrap();
-    // The port just given up is not at once another user's.
+    // The port that was just freed does not go to another user at once.
     assert_eq!(fixture.claim_new_engine("eve").await.unwrap().port, Some(9_003));
     let again = fixture.registry.claim(&ann, &claim(Change::Start), Some(&fixture.ports)).await.unwrap();
     assert_eq!(again.unwrap().port, Some(9_001));
@@ -255,27 +258,28 @@ async fn a_full_range_takes_from_those_at_rest_and_never_from_those_that_run() {
     for user in 0..18 {
         fixture.settled(&format!("u{user}"), EngineStatus::Running).await;
     }
-    let rests = fixture.settled("rests", EngineStatus::Sleeping).await;
+    let sleeping = fixture.settled("sleeping", EngineStatus::Sleeping).await;
     let failed = fixture.settled("failed", EngineStatus::Failed).await;
-    // One at rest that is just being started keeps its port.
+    // A stopped engine that is being started keeps its port.
     let starting =
         fixture.registry.claim(&failed, &claim(Change::Start), Some(&fixture.ports)).await.unwrap();
     assert_eq!(starting.unwrap().port, failed.port);
-    assert_eq!(fixture.claim_new_engine("taker").await.unwrap().port, rests.port);
-    assert_eq!(fixture.registry.engine(&rests.owner).await.unwrap().unwrap().port, None);
+    assert_eq!(fixture.claim_new_engine("taker").await.unwrap().port, sleeping.port);
+    assert_eq!(fixture.registry.engine(&sleeping.owner).await.unwrap().unwrap().port, None);
     assert_eq!(fixture.claim_new_engine("late").await.unwrap_err(), ClaimRefused::NoPort);
-    let refused = fixture.registry.claim(&rests, &claim(Change::Wake), Some(&fixture.ports)).await.unwrap();
+    let refused =
+        fixture.registry.claim(&sleeping, &claim(Change::Wake), Some(&fixture.ports)).await.unwrap();
     assert_eq!(refused.unwrap_err(), ClaimRefused::NoPort);
-    assert_eq!(fixture.registry.engine(&rests.owner).await.unwrap().unwrap().claim, None);
+    assert_eq!(fixture.registry.engine(&sleeping.owner).await.unwrap().unwrap().claim, None);
 }
 
 #[tokio::test]
 async fn ports_that_something_else_holds_are_skipped() {
     let fixture = Fixture::new().await;
-    let held = PortAllocator::new(PortRange::new(9_001, 9_005).unwrap(), |port| port == 9_004);
+    let ports = PortAllocator::new(PortRange::new(9_001, 9_005).unwrap(), |port| port == 9_004);
     let lease = async |user| {
         let engine = fixture.new_engine(user);
-        fixture.registry.claim_new_engine(&engine, &claim(Change::Provision), &held).await.unwrap()
+        fixture.registry.claim_new_engine(&engine, &claim(Change::Provision), &ports).await.unwrap()
     };
     assert_eq!(lease("ann").await.unwrap().port, Some(9_004));
     assert_eq!(lease("bob").await.unwrap_err(), ClaimRefused::NoPort);
@@ -305,7 +309,7 @@ async fn many_engines_move_in_few_transactions_and_changed_ones_are_left_out() {
 }
 
 #[tokio::test]
-async fn lesson_o12_the_hot_reads_use_an_index() {
+async fn regression_o12_the_hot_reads_use_an_index() {
     if skip_unless_sqlite("query plans") {
         return;
     }

@@ -1,8 +1,8 @@
 //! Rows that this version cannot read, because another version wrote them or somebody edited them by hand.
 //!
-//! What comes over the wire is judged strictly; what is stored is read as far as it goes. One unreadable row must not
-//! keep the orchestrator from serving all the others: it is set aside and named in the log, once, and nothing is done
-//! to the engine or product that it describes until a version that can read it runs again.
+//! Wire input is validated strictly; stored data is read leniently. One unreadable row must not keep the
+//! orchestrator from serving all the others: it is skipped and logged once, and the engine or product that it
+//! describes is left alone until a version that can read it runs.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -14,14 +14,14 @@ use super::RegistryError;
 use super::row::EngineRow;
 use crate::fault_injection::{self, Mutation};
 
-/// Which rows have been named in the log already: the registry is read over and over.
+/// The rows that have been logged already: the registry is read over and over.
 #[derive(Default)]
 pub(super) struct UnreadableRows {
     logged: Mutex<HashSet<String>>,
 }
 
 impl UnreadableRows {
-    /// Reads the rows of engines, all but those that cannot be read.
+    /// Parses the rows of engines, leaving out those that this version cannot read.
     pub(super) fn read_engines(&self, rows: &[AnyRow]) -> Result<Vec<EngineRow>, RegistryError> {
         let mut read = Vec::with_capacity(rows.len());
         for row in rows {
@@ -38,19 +38,19 @@ impl UnreadableRows {
         Ok(read)
     }
 
-    /// Says in the log, once, that this version cannot read `column` of a row.
+    /// Logs, once, that this version cannot read `column` of a row.
     pub(super) fn log_once(&self, kind: &'static str, id: &str, column: &str) {
         let first = {
-            let mut named = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
-            named.insert(format!("{kind} {id} {column}"))
+            let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+            logged.insert(format!("{kind} {id} {column}"))
         };
         if first {
             tracing::error!(
                 kind,
                 id,
                 column,
-                "A row of the registry holds what this version cannot read. It is set aside: run the version that \
-                 wrote it, or a later one. All other rows are served."
+                "A row of the registry contains a value that this version cannot read, and is skipped. Run the \
+                 version that wrote it, or a later one. All other rows are served."
             );
         }
     }

@@ -32,7 +32,7 @@ pub struct VerifiedProduct {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChainBreak {
     /// An id is missing or out of order.
-    #[error("row {id} is missing: row {found} stands in its place")]
+    #[error("row {id} is missing: row {found} is in its place")]
     Missing {
         /// The expected id.
         id: i64,
@@ -40,7 +40,7 @@ pub enum ChainBreak {
         found: i64,
     },
     /// A row's hash does not match its content and the row before.
-    #[error("row {id} was changed, or the row before it was: its hash does not fit")]
+    #[error("row {id} or the row before it was changed: the hash does not match")]
     Changed {
         /// The row.
         id: i64,
@@ -52,7 +52,7 @@ pub enum ChainBreak {
         id: i64,
     },
     /// The last rows are missing.
-    #[error("row {id} is missing, with all after it: the ledger had {had} rows")]
+    #[error("row {id} is missing, and all rows after it: the audit log had {had} rows")]
     Truncated {
         /// The first row that is missing.
         id: i64,
@@ -60,7 +60,7 @@ pub enum ChainBreak {
         had: i64,
     },
     /// There are rows after the last.
-    #[error("row {id} was added: the ledger has {has} rows")]
+    #[error("row {id} was added: the audit log has {has} rows")]
     Added {
         /// The first surplus row.
         id: i64,
@@ -68,13 +68,13 @@ pub enum ChainBreak {
         has: i64,
     },
     /// The last row's hash is not the one in the product's own record.
-    #[error("row {id} is not the last row that was written: the product has another hash")]
+    #[error("row {id} is not the last row that was written: the product's record has a different hash")]
     WrongLastHash {
         /// The last row.
         id: i64,
     },
     /// There are rows of a product that does not exist.
-    #[error("row {id} belongs to a product that is gone")]
+    #[error("row {id} belongs to a product that does not exist")]
     NoProduct {
         /// Its first row.
         id: i64,
@@ -94,7 +94,7 @@ pub enum VerifyError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The database is not a registry, or one of a later version.
-    #[error("{database} is not a registry that this version of roundhouse can check")]
+    #[error("{database} is not a registry that this version of roundhouse can verify")]
     NotARegistry {
         /// The registry.
         database: DatabaseUrl,
@@ -144,9 +144,8 @@ pub(crate) async fn inventory(database: &DatabaseUrl) -> Result<Option<Inventory
     if !is_supported_schema(&mut connection, database).await? {
         return Ok(None);
     }
-    let get_or_insert_meta = sqlx::query("SELECT value FROM meta WHERE name = $1").bind(DEPLOYMENT_ID);
-    let deployment_id =
-        get_or_insert_meta.fetch_optional(&mut connection).await?.map(|row| row.try_get(0)).transpose()?;
+    let query = sqlx::query("SELECT value FROM meta WHERE name = $1").bind(DEPLOYMENT_ID);
+    let deployment_id = query.fetch_optional(&mut connection).await?.map(|row| row.try_get(0)).transpose()?;
     let mut inventory = Inventory { deployment_id, engines: HashSet::new(), settled: HashSet::new() };
     for row in sqlx::query(SELECT_ENGINE_STATUSES).fetch_all(&mut connection).await? {
         let (engine_id, status): (String, String) = (row.try_get(0)?, row.try_get(1)?);
@@ -262,13 +261,13 @@ async fn verify_product(
             return Ok(Err(ChainBreak::Added { id, has }));
         }
         // A column has a type that was never written.
-        let Ok((expected, written)) = expected_and_stored_hash(&row, product_id, id, &hash) else {
+        let Ok((expected, stored)) = expected_and_stored_hash(&row, product_id, id, &hash) else {
             return Ok(Err(ChainBreak::Unreadable { id }));
         };
-        if expected != written {
+        if expected != stored {
             return Ok(Err(ChainBreak::Changed { id }));
         }
-        (count, hash) = (id, written);
+        (count, hash) = (id, stored);
     }
     Ok(match end {
         Some((had, _)) if count < had => Err(ChainBreak::Truncated { id: count + 1, had }),
@@ -284,7 +283,7 @@ fn expected_and_stored_hash(
     id: i64,
     before: &str,
 ) -> Result<(String, String), sqlx::Error> {
-    let link = ChainedRow {
+    let chained = ChainedRow {
         product_id,
         id,
         at: row.try_get(1)?,
@@ -294,5 +293,5 @@ fn expected_and_stored_hash(
         duration_ms: row.try_get(5)?,
         detail: row.try_get(6)?,
     };
-    Ok((link.hash(before), row.try_get(7)?))
+    Ok((chained.hash(before), row.try_get(7)?))
 }

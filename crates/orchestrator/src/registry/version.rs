@@ -25,8 +25,8 @@ impl Registry {
         image: &EngineImage,
         pinned: bool,
     ) -> Result<(), RegistryError> {
-        let mut ledger = self.begin_product_tx(row.owner.product_id, 0).await?;
-        let set = sqlx::query(
+        let mut tx = self.begin_product_tx(row.owner.product_id, 0).await?;
+        let update = sqlx::query(
             "UPDATE engines SET engine_version = $1, pinned = $2 \
              WHERE engine_id = $3 AND generation = $4 AND claim_kind IS NOT NULL",
         )
@@ -34,10 +34,10 @@ impl Registry {
         .bind(i64::from(pinned))
         .bind(row.engine_id.to_string())
         .bind(row.generation);
-        if with_deadline(set.execute(ledger.connection())).await?.rows_affected() == 0 {
+        if with_deadline(update.execute(tx.connection())).await?.rows_affected() == 0 {
             return Err(RegistryError::ClaimLost { engine_id: row.engine_id });
         }
-        ledger.commit().await
+        tx.commit().await
     }
 
     /// Returns how many engines of each product are on each image. Rows that cannot be read are left out.

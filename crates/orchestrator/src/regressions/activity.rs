@@ -1,4 +1,4 @@
-//! What keeps an engine awake, and what does not.
+//! Which requests keep an engine awake: admits and running turns do, reads do not.
 
 use serde_json::json;
 
@@ -6,7 +6,7 @@ use super::{SECOND, STEP, advance, engine_id, wait_for_status};
 use crate::testing::{TestApp, summarize};
 
 #[tokio::test]
-async fn lesson_o06_a_look_is_no_activity_and_an_admit_is() {
+async fn regression_o06_a_look_is_no_activity_and_an_admit_is() {
     let app = TestApp::new().await;
     let product = app.register_product("demo", json!({"idle_sleep_threshold_s": 600})).await;
     product.provision("ann").await;
@@ -33,7 +33,7 @@ async fn lesson_o06_a_look_is_no_activity_and_an_admit_is() {
 }
 
 #[tokio::test]
-async fn lesson_o06_a_turn_whose_client_has_gone_keeps_its_engine_awake() {
+async fn regression_o06_a_turn_whose_client_has_gone_keeps_its_engine_awake() {
     let app = TestApp::new().await;
     let product = app.register_product("demo", json!({"idle_sleep_threshold_s": 60})).await;
     let engine_id = engine_id(&product.provision("ann").await);
@@ -41,7 +41,7 @@ async fn lesson_o06_a_turn_whose_client_has_gone_keeps_its_engine_awake() {
     advance(&app, SECOND * 600).await;
     assert_eq!(summarize(product.get("ann").await), "200 running");
     app.backend.set_busy(engine_id, false);
-    let begun = app.elapsed();
+    let start = app.elapsed();
     wait_for_status(&product, "ann", "sleeping").await;
-    assert!(app.since(begun) <= SECOND * 30 + STEP * 4, "it was not asked again in time");
+    assert!(app.since(start) <= SECOND * 30 + STEP * 4, "the engine was not checked again in time");
 }

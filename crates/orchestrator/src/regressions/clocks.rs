@@ -1,4 +1,4 @@
-//! A wall clock that jumps opens and closes nothing.
+//! A jump of the wall clock neither opens nor closes a rate limit window.
 
 use serde_json::json;
 
@@ -6,7 +6,7 @@ use super::{SECOND, advance};
 use crate::testing::{TestApp, summarize};
 
 #[tokio::test]
-async fn lesson_o17_a_rate_window_outlasts_a_wall_clock_that_jumps() {
+async fn regression_o17_a_rate_window_outlasts_a_wall_clock_that_jumps() {
     for hours in [-1, 1] {
         let app = TestApp::new().await;
         let product = app.register_product("demo", json!({"rate_limit_rpm": 2})).await;

@@ -1,4 +1,4 @@
-//! A disk that is full, or that nobody may write to: refusals with a reason, nothing lost, no storm.
+//! A full or read-only disk: changes are refused with a reason, nothing is lost, and no retry storm starts.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::testing::{
     BackendCall, Fault, ProductClient, SimulatedHealth, TestApp, skip_unless_sqlite, summarize,
 };
 
-/// Every call of a product that changes something.
+/// Sends every request of a product that changes something.
 async fn change_everything(product: &ProductClient<'_>) -> Vec<(u16, Value)> {
     let all = json!({"auto_provision": true, "auto_wake": true});
     vec![
@@ -23,7 +23,7 @@ async fn change_everything(product: &ProductClient<'_>) -> Vec<(u16, Value)> {
 }
 
 #[tokio::test]
-async fn lesson_o18_a_registry_that_cannot_be_written_to_refuses_and_loses_nothing() {
+async fn regression_o18_a_registry_that_cannot_be_written_to_refuses_and_loses_nothing() {
     if skip_unless_sqlite("disk") {
         return;
     }
@@ -37,7 +37,7 @@ async fn lesson_o18_a_registry_that_cannot_be_written_to_refuses_and_loses_nothi
     app.orchestrator.fleet().sleep_all("idle").await.unwrap();
     product.start("fails").await;
     let runs = product.provision("runs").await;
-    // Its restart is due while nothing can be written.
+    // The restart of this engine becomes due while the registry is read-only.
     app.backend.crash(fails);
     wait_for_status(&product, "fails", "failed").await;
     let (rows, launches) = (app.audit_lines().await, app.backend.count(BackendCall::Launch));
@@ -45,21 +45,21 @@ async fn lesson_o18_a_registry_that_cannot_be_written_to_refuses_and_loses_nothi
     for answer in change_everything(&product).await {
         assert_eq!(summarize(answer), "500 INTERNAL_ERROR");
     }
-    // Reads go on, and so do those who have an engine that runs.
+    // Reads and admits of running engines still work.
     assert_eq!(product.get_path("/engines").await.0, 200);
     assert_eq!(product.admit("runs", json!({})).await.1["engine"]["api_key"], runs.1["api_key"]);
     advance(&app, SECOND * 600).await;
     assert_eq!(
         app.backend.count(BackendCall::Launch),
         launches,
-        "engines are launched that cannot be recorded"
+        "engines were launched although the registry could not record them"
     );
     assert_eq!(summarize(product.get("runs").await), "200 running");
     assert_eq!(summarize(product.get("sleeps").await), "200 sleeping");
     assert_eq!(summarize(product.get("fails").await), "200 failed");
     assert_eq!(app.audit_lines().await, rows);
     app.assert_consistent().await;
-    // There is room again.
+    // The registry is writable again.
     app.lock_disk(false).await;
     wait_for_status(&product, "fails", "running").await;
     assert_eq!(summarize(product.admit("sleeps", json!({"auto_wake": true})).await), "200 running");
@@ -70,7 +70,7 @@ async fn lesson_o18_a_registry_that_cannot_be_written_to_refuses_and_loses_nothi
 }
 
 #[tokio::test]
-async fn lesson_o18_what_a_full_disk_did_not_take_was_not_acknowledged() {
+async fn regression_o18_what_a_full_disk_did_not_take_was_not_acknowledged() {
     if skip_unless_sqlite("disk") {
         return;
     }
@@ -79,7 +79,7 @@ async fn lesson_o18_what_a_full_disk_did_not_take_was_not_acknowledged() {
     app.fill_disk(true).await;
     let mut running = Vec::new();
     let mut refused = 0;
-    // There is room on pages that are not full yet; after a while there is none.
+    // At first there is room on pages that are not full yet.
     for user in 0..60 {
         let user = format!("u{user}");
         match summarize(app.while_time_passes(STEP, product.provision(&user)).await).as_str() {
@@ -92,9 +92,9 @@ async fn lesson_o18_what_a_full_disk_did_not_take_was_not_acknowledged() {
     for user in &running {
         assert_eq!(summarize(product.get(user).await), "200 running");
     }
-    let ran = app.backend.count(BackendCall::Launch);
+    let launches = app.backend.count(BackendCall::Launch);
     advance(&app, SECOND * 300).await;
-    assert_eq!(app.backend.count(BackendCall::Launch), ran);
+    assert_eq!(app.backend.count(BackendCall::Launch), launches);
     app.fill_disk(false).await;
     advance(&app, SECOND * 65).await;
     app.wait_unclaimed().await;
@@ -105,7 +105,7 @@ async fn lesson_o18_what_a_full_disk_did_not_take_was_not_acknowledged() {
 }
 
 #[tokio::test]
-async fn lesson_o18_a_change_whose_end_the_registry_did_not_take_is_no_success() {
+async fn regression_o18_a_change_whose_end_the_registry_did_not_take_is_no_success() {
     if skip_unless_sqlite("disk") {
         return;
     }
@@ -122,7 +122,7 @@ async fn lesson_o18_a_change_whose_end_the_registry_did_not_take_is_no_success()
     advance(&app, SECOND * 300).await;
     assert_eq!(app.backend.count(BackendCall::Launch), 1);
     app.lock_disk(false).await;
-    // What nobody was told of is not kept.
+    // The unacknowledged engine is removed.
     advance(&app, SECOND * 65).await;
     app.assert_consistent().await;
     assert!(app.backend.folders().is_empty());
@@ -131,7 +131,7 @@ async fn lesson_o18_a_change_whose_end_the_registry_did_not_take_is_no_success()
 }
 
 #[tokio::test]
-async fn lesson_o18_an_engine_whose_brain_cannot_be_written_to_fails_with_the_reason() {
+async fn regression_o18_an_engine_whose_brain_cannot_be_written_to_fails_with_the_reason() {
     let app = TestApp::new().await;
     let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
@@ -141,7 +141,7 @@ async fn lesson_o18_an_engine_whose_brain_cannot_be_written_to_fails_with_the_re
     assert_eq!(summarize(app.while_time_passes(SECOND, wake).await), "504 BOOT_TIMEOUT");
     assert_eq!(summarize(product.get("ann").await), "200 failed");
     assert_eq!(app.audit_lines().await.last().unwrap(), "crash sleeping→failed database: disk full");
-    // It is tried again as often as the rules say, and comes back when there is room.
+    // The restart is retried as the supervision rules say, and succeeds when there is room again.
     app.backend.set_health(SimulatedHealth::Healthy);
     wait_for_status(&product, "ann", "running").await;
     app.assert_consistent().await;

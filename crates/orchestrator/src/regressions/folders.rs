@@ -1,4 +1,4 @@
-//! No user has another's data, whatever they are called, and none of an engine that was before theirs.
+//! No user gets the data of another user, whatever their ids, nor the data of a destroyed engine of their own.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 use super::engine_id;
 use crate::testing::{TestApp, summarize};
 
-/// User ids as paths have them, and as they are.
+/// User ids, percent-encoded for paths and as they are.
 const USERS: [(&str, &str); 8] = [
     ("..%2F..%2Fetc", "../../etc"),
     ("%2E%2E", ".."),
@@ -20,7 +20,7 @@ const USERS: [(&str, &str); 8] = [
 ];
 
 #[tokio::test]
-async fn lesson_o14_users_are_kept_apart_whatever_they_are_called() {
+async fn regression_o14_users_are_kept_apart_whatever_they_are_called() {
     let app = TestApp::new().await;
     let product = app.register_product("demo", json!({})).await;
     let mut engines = Vec::new();
@@ -29,7 +29,7 @@ async fn lesson_o14_users_are_kept_apart_whatever_they_are_called() {
         assert_eq!(summarize(provisioned.clone()), "200 running", "{user}");
         engines.push(engine_id(&provisioned));
     }
-    // An engine's own id, which is ours, is all that a folder is named after.
+    // Folders are named only after the engine's id, which the orchestrator generates.
     assert_eq!(app.backend.folders(), engines.iter().copied().collect::<HashSet<_>>());
     for ((path, user), engine) in USERS.iter().zip(&engines) {
         let got = product.get(path).await;
@@ -39,9 +39,9 @@ async fn lesson_o14_users_are_kept_apart_whatever_they_are_called() {
     assert_eq!(product.get("a%00b").await.0, 400);
     assert_eq!(summarize(product.delete("ann").await), "200 destroyed");
     assert_eq!(summarize(product.get("Ann").await), "200 running");
-    let left: HashSet<_> = engines.iter().copied().filter(|engine| *engine != engines[5]).collect();
-    assert_eq!(app.backend.folders(), left);
-    // Who comes again begins anew.
+    let remaining: HashSet<_> = engines.iter().copied().filter(|engine| *engine != engines[5]).collect();
+    assert_eq!(app.backend.folders(), remaining);
+    // A new engine for the same user starts from nothing.
     let again = engine_id(&product.provision("ann").await);
     assert!(!engines.contains(&again));
     assert!(app.backend.folders().contains(&again));

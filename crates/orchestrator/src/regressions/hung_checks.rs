@@ -1,4 +1,4 @@
-//! One call that hangs holds up nobody else.
+//! A hung health check delays no other engine.
 
 use std::collections::HashSet;
 
@@ -10,32 +10,33 @@ use super::{SECOND, STEP, metric};
 use crate::testing::{BackendCall, Fault, TestApp};
 
 #[tokio::test]
-async fn lesson_o08_of_a_thousand_that_are_due_those_that_hang_hold_up_no_other() {
+async fn regression_o08_of_a_thousand_that_are_due_those_that_hang_hold_up_no_other() {
     let app = TestApp::new().await;
     app.register_product("demo", json!({"idle_sleep_threshold_s": 0})).await.provision("ann").await;
     let engines = app.add_engines(1_000).await;
     let app = app.kill_and_replace().await;
     app.start().await;
-    let (hung, well) = engines.split_at(50);
+    let (hung, healthy) = engines.split_at(50);
     for engine_id in hung {
         app.backend.freeze(*engine_id);
     }
-    let asked = |engines: &[EngineId], times| engines.iter().all(|id| app.backend.probe_count(*id) >= times);
-    // From here on the clock stands still: nobody waits for the hung ones to be given up.
+    let checked =
+        |engines: &[EngineId], count| engines.iter().all(|id| app.backend.probe_count(*id) >= count);
+    // From here on the clock stands still: the other checks do not wait until the hung ones time out.
     app.clock.advance(SECOND * 30);
-    app.wait_until(|| asked(well, 1)).await;
+    app.wait_until(|| checked(healthy, 1)).await;
     assert_eq!(app.elapsed(), SECOND * 30);
-    // All were late, and the operator is told.
+    // All checks were late, and the metrics show it.
     let late = metric(&app, "roundhouse_supervision_lag_seconds_count").await;
     assert!(late >= Some(1_001), "{late:?}");
-    // Nor does the backend: of what the failures need of it some hangs, too.
+    // Some of the backend calls that handle the failures hang, too.
     for call in [BackendCall::Ping, BackendCall::Kill, BackendCall::List] {
         for _ in 0..3 {
             app.backend.inject(call, Fault::Hang);
         }
     }
-    // Three checks of 10 s, the last one 90 s from now at the latest; then a ping and a kill. Whom one of these did
-    // not answer, in 15 s, fails its next check an interval later.
+    // Three checks of 10 s, the last one 90 s from now at the latest; then a ping and a kill. If one of these
+    // calls times out after 15 s, the engine fails its next check an interval later.
     let bound = SECOND * (90 + 10 + 15 + 30 + 10);
     let failed = async || {
         let failed = app.rows("SELECT engine_id FROM engines WHERE status = 'failed'").await;
@@ -45,6 +46,6 @@ async fn lesson_o08_of_a_thousand_that_are_due_those_that_hang_hold_up_no_other(
     app.advance_until(STEP * 8, failed).await;
     assert!(app.elapsed() <= SECOND * 30 + bound, "failed after {:?}", app.elapsed());
     let intervals = usize::try_from(app.clock.monotonic().as_secs() / 30).unwrap();
-    assert!(asked(well, intervals - 1), "the well ones were not asked in every interval");
+    assert!(checked(healthy, intervals - 1), "the healthy engines were not checked in every interval");
     assert!(app.rows("SELECT engine_id FROM engines WHERE status <> 'running'").await.len() == 50);
 }

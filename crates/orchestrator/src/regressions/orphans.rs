@@ -1,4 +1,4 @@
-//! Killed between any two steps of a change, the orchestrator leaves nothing behind that nobody knows of.
+//! An orchestrator that is killed between any two steps of a change leaves no orphaned process, folder or row.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::{SECOND, STEP};
 use crate::backend::BackendError;
 use crate::testing::{BackendCall, Fault, ProductClient, SimulatedHealth, TestApp, summarize};
 
-/// Each change, and a step of it in which the orchestrator is killed.
+/// Changes, each with a step during which the orchestrator is killed.
 const KILL_POINTS: [(&str, KillPoint); 20] = [
     ("provision", KillPoint::Call(BackendCall::CheckImage)),
     ("provision", KillPoint::Call(BackendCall::Launch)),
@@ -32,21 +32,21 @@ const KILL_POINTS: [(&str, KillPoint); 20] = [
     ("destroy", KillPoint::Call(BackendCall::Remove)),
 ];
 
-/// Where a change is cut off.
+/// The step of a change during which the orchestrator is killed.
 #[derive(Clone, Copy, Debug)]
 enum KillPoint {
-    /// In this call.
+    /// During this call.
     Call(BackendCall),
-    /// In this call, by which a launch that failed is undone.
+    /// During this call of the rollback of a failed launch.
     Rollback(BackendCall),
-    /// While the engine comes up.
+    /// While the engine boots.
     Boot,
 }
 
-/// Two comparisons of the registry with what runs, and a little more.
+/// Two reconciliation intervals, with a margin.
 const TWO_RECONCILE_INTERVALS: Duration = Duration::from_secs(65);
 
-/// Brings the engine of ann to where `change` begins.
+/// Brings ann's engine into the state from which `change` starts.
 async fn prepare(product: &ProductClient<'_>, change: &str) {
     if change == "provision" {
         return;
@@ -60,7 +60,7 @@ async fn prepare(product: &ProductClient<'_>, change: &str) {
     }
 }
 
-/// Asks for `change`. What nobody asks for comes with time.
+/// Requests `change`. Sleep and restart need no request; they happen as time passes.
 async fn send_change(product: &ProductClient<'_>, change: &str) -> (u16, Value) {
     match change {
         "provision" => product.provision("ann").await,
@@ -73,7 +73,7 @@ async fn send_change(product: &ProductClient<'_>, change: &str) -> (u16, Value) 
     }
 }
 
-/// Makes `change` and kills the orchestrator in it: in a call that has not acted yet, or has.
+/// Performs `change` and kills the orchestrator during `step`: before the call takes effect, or after if `acted`.
 async fn kill_during(app: TestApp, key: &str, change: &str, step: KillPoint, acted: bool) -> TestApp {
     let product = ProductClient { app: &app, key: key.to_owned() };
     prepare(&product, change).await;
@@ -92,11 +92,11 @@ async fn kill_during(app: TestApp, key: &str, change: &str, step: KillPoint, act
     if !matches!(step, KillPoint::Boot) {
         app.backend.inject(call, if acted { Fault::Delay(Duration::from_hours(1)) } else { Fault::Hang });
     }
-    let begun = app.advance_until(STEP, async || app.backend.count(call) > before);
+    let reached = app.advance_until(STEP, async || app.backend.count(call) > before);
     tokio::select! {
         biased;
         answer = send_change(&product, change) => panic!("{change} {step:?}: {answer:?}"),
-        () = begun => {}
+        () = reached => {}
     }
     let app = app.kill_and_replace().await;
     app.backend.clear_faults();
@@ -106,13 +106,13 @@ async fn kill_during(app: TestApp, key: &str, change: &str, step: KillPoint, act
 }
 
 #[tokio::test]
-async fn lesson_o01_killed_in_any_step_of_any_change_nothing_is_left_over() {
+async fn regression_o01_killed_in_any_step_of_any_change_nothing_is_left_over() {
     let mut app = TestApp::new().await;
     let key = app.register_product("demo", json!({"idle_sleep_threshold_s": 0})).await.key;
-    let dozing = app.register_product("dozing", json!({"idle_sleep_threshold_s": 60})).await.key;
+    let sleepy_key = app.register_product("dozing", json!({"idle_sleep_threshold_s": 60})).await.key;
     for (change, step) in KILL_POINTS {
         for acted in [false, true] {
-            let key = if change == "sleep" { &dozing } else { &key };
+            let key = if change == "sleep" { &sleepy_key } else { &key };
             app = kill_during(app, key, change, step, acted).await;
             app.while_time_passes(SECOND * 5, app.sleep(TWO_RECONCILE_INTERVALS)).await;
             app.wait_unclaimed().await;
@@ -125,11 +125,11 @@ async fn lesson_o01_killed_in_any_step_of_any_change_nothing_is_left_over() {
             let product = ProductClient { app: &app, key: key.clone() };
             let deleted = app.while_time_passes(STEP, product.delete("ann")).await;
             assert!(matches!(deleted.0, 200 | 404), "{change} {step:?}: {deleted:?}");
-            assert!(app.backend.folders().is_empty(), "{change} {step:?}: a folder is left");
-            assert!(app.backend.running().is_empty(), "{change} {step:?}: a process is left");
+            assert!(app.backend.folders().is_empty(), "{change} {step:?}: a folder is left over");
+            assert!(app.backend.running().is_empty(), "{change} {step:?}: a process is left over");
             assert!(
                 app.rows("SELECT engine_id FROM engines").await.is_empty(),
-                "{change} {step:?}: a row is left"
+                "{change} {step:?}: a row is left over"
             );
         }
     }

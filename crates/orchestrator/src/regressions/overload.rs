@@ -1,4 +1,4 @@
-//! Who is turned away learns when to come back, and who waits goes before what nobody waits for.
+//! Refused callers learn when to retry, and engines that a caller waits for start before the others.
 
 use serde_json::json;
 
@@ -6,7 +6,7 @@ use super::{STEP, metric};
 use crate::backend::BackendError;
 use crate::testing::{BackendCall, Fault, ProductClient, TestApp};
 
-/// The code of an answer, and after how many seconds it says to come back.
+/// Returns the error code of a refusal, and its `Retry-After` in seconds.
 async fn refused_response(product: &ProductClient<'_>, path: &str, body: &str) -> (String, Option<u64>) {
     let key = [("X-Platform-Key", product.key.as_str())];
     let (_, headers, answer) = product.app.send("POST", path, &key, body).await;
@@ -15,7 +15,7 @@ async fn refused_response(product: &ProductClient<'_>, path: &str, body: &str) -
 }
 
 #[tokio::test]
-async fn lesson_o15_who_is_turned_away_learns_when_to_come_back() {
+async fn regression_o15_who_is_turned_away_learns_when_to_come_back() {
     let app = TestApp::new().await;
     let key = app.register_product("demo", json!({"rate_limit_rpm": 1})).await.key;
     let product = ProductClient { app: &app, key: key.clone() };
@@ -43,7 +43,7 @@ async fn lesson_o15_who_is_turned_away_learns_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn lesson_o15_who_waits_goes_before_what_nobody_waits_for() {
+async fn regression_o15_who_waits_goes_before_what_nobody_waits_for() {
     let app = TestApp::new().await;
     let product = app.register_product("demo", json!({})).await;
     for user in 0..24 {
@@ -54,15 +54,15 @@ async fn lesson_o15_who_waits_goes_before_what_nobody_waits_for() {
         app.backend.crash(*engine_id);
         app.backend.inject(BackendCall::Launch, Fault::Delay(STEP * 40));
     }
-    // Four are being launched, as many as one product may have, and all others wait for their turn.
-    let passed = |moment: &[String]| moment[0].parse::<i64>().unwrap() + 500 < app.wall_ms();
+    // Four are being launched, the maximum for one product, and all others wait for a permit.
+    let is_past = |row: &[String]| row[0].parse::<i64>().unwrap() + 500 < app.wall_ms();
     let all_due = async || {
         let due = app
             .rows(
                 "SELECT CAST(restart_at AS TEXT) FROM engines WHERE status = 'failed' AND claim_kind IS NULL",
             )
             .await;
-        app.backend.count(BackendCall::Launch) == 28 && due.len() == 20 && due.iter().all(|row| passed(row))
+        app.backend.count(BackendCall::Launch) == 28 && due.len() == 20 && due.iter().all(|row| is_past(row))
     };
     app.advance_until(STEP, all_due).await;
     let last = app
@@ -71,6 +71,6 @@ async fn lesson_o15_who_waits_goes_before_what_nobody_waits_for() {
     let admitted = app.while_time_passes(STEP, product.admit(&last[0][0], json!({}))).await;
     assert_eq!(admitted.1["admitted"], true, "{admitted:?}");
     let launches = app.backend.launches();
-    let place = launches.iter().rposition(|launch| launch.engine_id.to_string() == last[0][1]).unwrap();
-    assert!((28..=29).contains(&place), "it was launched as number {place}");
+    let position = launches.iter().rposition(|launch| launch.engine_id.to_string() == last[0][1]).unwrap();
+    assert!((28..=29).contains(&position), "it was launched as number {position}");
 }

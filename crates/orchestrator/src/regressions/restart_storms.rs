@@ -1,4 +1,4 @@
-//! After a disaster everything comes back, and not all at once; what cannot come back is left alone.
+//! After an outage all engines are restarted, but not all at once; permanent failures are not retried.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use super::{SECOND, STEP, advance, engine_id, wait_for_status};
 use crate::testing::{BackendCall, Fault, ProductClient, TestApp, summarize};
 
 #[tokio::test]
-async fn lesson_o09_after_a_reboot_all_that_ran_comes_back_and_not_all_at_once() {
+async fn regression_o09_after_a_reboot_all_that_ran_comes_back_and_not_all_at_once() {
     let app = TestApp::new().await;
     let key = app.register_product("demo", json!({})).await.key;
     let product = ProductClient { app: &app, key: key.clone() };
@@ -29,14 +29,14 @@ async fn lesson_o09_after_a_reboot_all_that_ran_comes_back_and_not_all_at_once()
     app.start().await;
     let due = app.rows("SELECT CAST(restart_at AS TEXT) FROM engines WHERE restart_at IS NOT NULL").await;
     assert_eq!(due.len(), 24);
-    let event_counter: HashSet<_> = due.iter().collect();
-    assert!(event_counter.len() >= 12, "they come back together: {due:?}");
+    let distinct: HashSet<_> = due.iter().collect();
+    assert!(distinct.len() >= 12, "they restart together: {due:?}");
     app.advance_until(STEP, async || app.backend.running().len() == 24).await;
     app.advance_until(STEP, async || {
         app.rows("SELECT engine_id FROM engines WHERE status = 'running'").await.len() == 24
     })
     .await;
-    // Half of those that may be under way at all: the rest is for other products.
+    // Half of all boot permits: the rest is reserved for other products.
     assert_eq!(app.backend.max_concurrent(BackendCall::Launch), 4);
     assert_eq!(app.backend.running(), ran);
     let product = ProductClient { app: &app, key };
@@ -46,25 +46,25 @@ async fn lesson_o09_after_a_reboot_all_that_ran_comes_back_and_not_all_at_once()
 }
 
 #[tokio::test]
-async fn lesson_o09_a_permanent_fault_stops_after_one_attempt_and_touches_no_other_product() {
+async fn regression_o09_a_permanent_fault_stops_after_one_attempt_and_touches_no_other_product() {
     let app = TestApp::new().await;
-    let (broken, well) =
+    let (broken, healthy) =
         (app.register_product("broken", json!({})).await, app.register_product("well", json!({})).await);
-    let ask = json!({"user_id": "ann", "engine_version": "svc-engine:0.0.9"});
-    let pinned = engine_id(&broken.call("POST", "/engines/provision", &ask).await);
-    let other = engine_id(&well.provision("ann").await);
+    let body = json!({"user_id": "ann", "engine_version": "svc-engine:0.0.9"});
+    let pinned = engine_id(&broken.call("POST", "/engines/provision", &body).await);
+    let other = engine_id(&healthy.provision("ann").await);
     app.backend.remove_image("svc-engine:0.0.9".parse().unwrap());
     app.backend.crash(pinned);
     app.backend.crash(other);
-    wait_for_status(&well, "ann", "failed").await;
-    wait_for_status(&well, "ann", "running").await;
+    wait_for_status(&healthy, "ann", "failed").await;
+    wait_for_status(&healthy, "ann", "running").await;
     advance(&app, SECOND * 600).await;
-    let made = app.rows("SELECT engine_id, detail FROM audit_log WHERE event = 'restart'").await;
-    let of_it: Vec<_> = made.iter().filter(|row| row[0] == pinned.to_string()).collect();
-    assert_eq!(of_it.len(), 1, "{made:?}");
-    assert!(of_it[0][1].contains("the backend has no image svc-engine:0.0.9"), "{of_it:?}");
+    let restarts = app.rows("SELECT engine_id, detail FROM audit_log WHERE event = 'restart'").await;
+    let of_pinned: Vec<_> = restarts.iter().filter(|row| row[0] == pinned.to_string()).collect();
+    assert_eq!(of_pinned.len(), 1, "{restarts:?}");
+    assert!(of_pinned[0][1].contains("the backend has no image svc-engine:0.0.9"), "{of_pinned:?}");
     assert_eq!(summarize(broken.get("ann").await), "200 failed");
     assert_eq!(summarize(broken.admit("ann", json!({})).await), "200 engine_unhealthy");
-    assert_eq!(summarize(well.admit("ann", json!({})).await), "200 running");
-    assert_eq!(made.len(), 2);
+    assert_eq!(summarize(healthy.admit("ann", json!({})).await), "200 running");
+    assert_eq!(restarts.len(), 2);
 }

@@ -1,11 +1,11 @@
-//! What sleeps stays asleep, what is gone stays gone, until somebody asks for it.
+//! Sleeping engines stay asleep, and destroyed ones stay destroyed, until a caller requests otherwise.
 
 use serde_json::{Value, json};
 
 use super::{SECOND, advance};
 use crate::testing::{BackendCall, ProductClient, TestApp, summarize};
 
-/// Everything that a product can look at.
+/// All paths that a product can read.
 const READ_PATHS: [&str; 8] = [
     "/engines/ann",
     "/engines/ann/explain",
@@ -21,17 +21,17 @@ async fn read_everything(product: &ProductClient<'_>) {
     let launches = product.app.backend.count(BackendCall::Launch);
     for path in READ_PATHS {
         product.app.send_unread("GET", path, &[("X-Platform-Key", &product.key)], "").await;
-        assert_eq!(product.app.backend.count(BackendCall::Launch), launches, "{path} launched it");
+        assert_eq!(product.app.backend.count(BackendCall::Launch), launches, "{path} launched the engine");
     }
 }
 
 #[tokio::test]
-async fn lesson_o07_no_look_wakes_anything() {
+async fn regression_o07_no_look_wakes_anything() {
     let app = TestApp::new().await;
     let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
-    for rest in ["sleeping", "stopped"] {
-        if rest == "sleeping" {
+    for status in ["sleeping", "stopped"] {
+        if status == "sleeping" {
             app.orchestrator.fleet().sleep_all("idle").await.unwrap();
         } else {
             product.start("ann").await;
@@ -40,15 +40,15 @@ async fn lesson_o07_no_look_wakes_anything() {
         let launches = app.backend.count(BackendCall::Launch);
         read_everything(&product).await;
         advance(&app, SECOND * 300).await;
-        assert_eq!(summarize(product.admit("ann", json!({})).await), format!("200 engine_{rest}"));
+        assert_eq!(summarize(product.admit("ann", json!({})).await), format!("200 engine_{status}"));
         assert_eq!(summarize(product.rotate("ann").await), "409 ENGINE_NOT_RUNNING");
         assert_eq!(app.backend.count(BackendCall::Launch), launches);
-        assert_eq!(summarize(product.get("ann").await), format!("200 {rest}"));
+        assert_eq!(summarize(product.get("ann").await), format!("200 {status}"));
     }
 }
 
 #[tokio::test]
-async fn lesson_o07_only_a_provision_creates_what_was_destroyed() {
+async fn regression_o07_only_a_provision_creates_what_was_destroyed() {
     let app = TestApp::new().await;
     let key = app.register_product("demo", json!({})).await.key;
     let product = ProductClient { app: &app, key: key.clone() };
@@ -72,7 +72,7 @@ async fn lesson_o07_only_a_provision_creates_what_was_destroyed() {
 }
 
 #[tokio::test]
-async fn lesson_o07_two_hundred_naps_leave_an_engine_as_it_was() {
+async fn regression_o07_two_hundred_naps_leave_an_engine_as_it_was() {
     let app = TestApp::new().await;
     let product = app.register_product("demo", json!({})).await;
     let (_, before) = product.provision("ann").await;

@@ -1,4 +1,4 @@
-//! A restart of the control plane harms no engine, and forgets nothing about any.
+//! A restart of the orchestrator affects no engine and loses no state about any.
 
 use futures::future::join_all;
 use serde_json::json;
@@ -10,14 +10,14 @@ const USERS: [&str; 8] = ["ann", "bob", "cat", "dan", "eve", "fay", "gus", "hal"
 
 const RUNNING_QUERY: &str = "SELECT engine_id, instance FROM engines WHERE status = 'running'";
 
-/// How often the backend was asked for what touches an engine.
+/// Returns the numbers of backend calls that affect engines.
 fn engine_call_counts(app: &TestApp) -> [usize; 4] {
     [BackendCall::Launch, BackendCall::Stop, BackendCall::Kill, BackendCall::Remove]
         .map(|call| app.backend.count(call))
 }
 
 #[tokio::test]
-async fn lesson_o04_a_restart_under_load_touches_no_engine_and_forgets_nothing() {
+async fn regression_o04_a_restart_under_load_touches_no_engine_and_forgets_nothing() {
     let app = TestApp::new().await;
     let key = app.register_product("demo", json!({"max_engines": 8})).await.key;
     let product = ProductClient { app: &app, key: key.clone() };
@@ -29,19 +29,19 @@ async fn lesson_o04_a_restart_under_load_touches_no_engine_and_forgets_nothing()
             app.backend.freeze(engine_id(&provisioned));
         }
     }
-    // Two of three checks have failed, and the registry knows.
+    // Two of three health checks have failed, and the registry has recorded it.
     let failed_twice = async || {
         let failed = app.rows("SELECT engine_id FROM engines WHERE failed_checks = 2").await;
         failed.len() == 1
     };
     app.advance_until(STEP, failed_twice).await;
     let (before, instances) = (engine_call_counts(&app), app.rows(RUNNING_QUERY).await);
-    // All are being asked for when it dies.
+    // The orchestrator dies under load: every user is being admitted.
     let load = async {
         for _ in 0..20 {
             join_all(USERS.map(|user| product.admit(user, json!({})))).await;
         }
-        // One is in the middle of something that does not end.
+        // One engine has a key rotation in progress that hangs.
         app.backend.inject(BackendCall::Rpc, Fault::Hang);
         product.rotate("ann").await
     };
@@ -60,10 +60,10 @@ async fn lesson_o04_a_restart_under_load_touches_no_engine_and_forgets_nothing()
     }
     assert_eq!(summarize(product.provision("one too many").await), "429 QUOTA_EXCEEDED");
     assert_eq!(engine_call_counts(&app), before);
-    // One more check that fails is the third.
-    let begun = app.elapsed();
+    // The next failed check is the third.
+    let start = app.elapsed();
     wait_for_status(&product, "hal", "failed").await;
-    let took = app.since(begun);
+    let took = app.since(start);
     assert!(took <= SECOND * 41, "{took:?}");
     advance(&app, SECOND * 3).await;
     assert_eq!(app.backend.running().len(), 7);

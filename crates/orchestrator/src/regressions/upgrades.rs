@@ -1,12 +1,12 @@
-//! A new version takes over what the one before it left running, and drives it. What earlier versions put on command
-//! lines and on the wire is kept in `fixtures`; see also the tests beside `label` and `probe`.
+//! A new version adopts and manages the engines that the previous version left running. The command lines and
+//! wire formats of earlier versions are kept in `fixtures`; see also the tests of `label` and `probe`.
 
 use serde_json::json;
 
 use super::wait_for_status;
 use crate::testing::{BackendCall, ProductClient, TestApp, summarize};
 
-/// The images of the last launches, by user.
+/// Returns the image of the last launch of each user's engine.
 async fn launched_images(app: &TestApp, users: &[(&str, &ProductClient<'_>)]) -> Vec<String> {
     let mut images = Vec::new();
     for (user, product) in users {
@@ -19,15 +19,15 @@ async fn launched_images(app: &TestApp, users: &[(&str, &ProductClient<'_>)]) ->
 }
 
 #[tokio::test]
-async fn lesson_o19_engines_of_an_earlier_version_are_taken_over_and_follow_as_they_may() {
+async fn regression_o19_engines_of_an_earlier_version_are_taken_over_and_follow_as_they_may() {
     let app = TestApp::new().await;
-    let own = app.config_image();
+    let first_image = app.config_image();
     let free = app.register_product("free", json!({})).await.key;
-    let tied = app.register_product("tied", json!({"allowed_engine_versions": [own]})).await.key;
+    let tied = app.register_product("tied", json!({"allowed_engine_versions": [first_image]})).await.key;
     let (key_of_free, key_of_tied) = (free.clone(), tied.clone());
     let product = ProductClient { app: &app, key: free.clone() };
     product.provision("follows").await;
-    let pin = json!({"user_id": "pinned", "engine_version": own});
+    let pin = json!({"user_id": "pinned", "engine_version": first_image});
     product.call("POST", "/engines/provision", &pin).await;
     ProductClient { app: &app, key: tied.clone() }.provision("tied").await;
     let (running, launches) = (app.backend.running(), app.backend.count(BackendCall::Launch));
@@ -42,14 +42,14 @@ async fn lesson_o19_engines_of_an_earlier_version_are_taken_over_and_follow_as_t
         assert_eq!(summarize(product.stop(user).await), "200 stopped");
         assert_eq!(summarize(product.start(user).await), "200 running");
     }
-    assert_eq!(launched_images(&app, &users).await, ["svc-engine:0.99.0", &own, &own]);
+    assert_eq!(launched_images(&app, &users).await, ["svc-engine:0.99.0", &first_image, &first_image]);
     assert_eq!(free.get("follows").await.1["engine_version"], "svc-engine:0.99.0");
-    // A crash is no reason to follow either.
+    // A restart after a crash does not change the image of a pinned engine either.
     app.backend.crash(super::engine_id(&free.get("pinned").await));
     wait_for_status(&free, "pinned", "failed").await;
     wait_for_status(&free, "pinned", "running").await;
-    assert_eq!(launched_images(&app, &users).await, ["svc-engine:0.99.0", &own, &own]);
-    // Into another major nobody is taken without being asked.
+    assert_eq!(launched_images(&app, &users).await, ["svc-engine:0.99.0", &first_image, &first_image]);
+    // No engine moves to another major version without a request.
     let app = app.kill_and_upgrade("svc-engine:1.0.0").await;
     app.start().await;
     let (free, tied) =
@@ -62,8 +62,8 @@ async fn lesson_o19_engines_of_an_earlier_version_are_taken_over_and_follow_as_t
         }
     };
     stop_and_start().await;
-    assert_eq!(launched_images(&app, &users).await, ["svc-engine:0.99.0", &own, &own]);
-    // Where there is but one image, staying with another would be the end of an engine.
+    assert_eq!(launched_images(&app, &users).await, ["svc-engine:0.99.0", &first_image, &first_image]);
+    // With a single image, an engine that stayed on another one could not be launched any more.
     app.backend.add_image("svc-engine:1.0.0".parse().unwrap());
     app.backend.use_single_image();
     stop_and_start().await;

@@ -1,4 +1,4 @@
-//! Rekeying seals all secrets again, or none.
+//! Rekeying re-encrypts all secrets, or none.
 
 use api::{EngineId, EngineKey, ProductId, Timestamp};
 use http_service::clock::SystemClock;
@@ -15,7 +15,7 @@ fn vault(key: &str) -> Vault {
     Vault::new(&MasterKey::parse(key).unwrap()).unwrap()
 }
 
-/// A registry that was sealed under `OLD`, with engines, every third of which is in a key rotation.
+/// A registry whose secrets are encrypted under `OLD`. Every third engine is in a key rotation.
 struct Fixture {
     folder: tempfile::TempDir,
     database: TestDatabase,
@@ -129,7 +129,7 @@ async fn rekey(database: &DatabaseUrl, old: &str, new: &str) -> Result<RekeyOutc
 
 #[tokio::test]
 async fn every_secret_is_sealed_anew_and_stays_what_it_was() {
-    // More engines than are read at a time.
+    // More engines than are read in one batch.
     let fixture = Fixture::new(1_007).await;
     fixture.assert_sealed_under(OLD).await;
     let old = fixture.sealed().await;
@@ -139,10 +139,10 @@ async fn every_secret_is_sealed_anew_and_stays_what_it_was() {
     if !on_postgres() {
         let bytes = std::fs::read(fixture.folder.path().join("registry.db")).unwrap();
         let text = String::from_utf8_lossy(&bytes);
-        let left = old.iter().filter(|sealed| sealed.len() > 40 && text.contains(&sealed[..40])).count();
-        assert_eq!(left, 0);
+        let remaining = old.iter().filter(|sealed| sealed.len() > 40 && text.contains(&sealed[..40])).count();
+        assert_eq!(remaining, 0);
     }
-    // A second run finds the work done, whatever old key is given.
+    // A second run finds that it is already done, whatever old key is given.
     let done = fixture.sealed().await;
     for old in [OLD, NEW, OTHER] {
         assert_eq!(fixture.rekey(old, NEW).await.unwrap(), RekeyOutcome::AlreadyDone);

@@ -1,4 +1,4 @@
-//! What the document promises, operation by operation.
+//! The operations of the OpenAPI document, with the responses that it lists.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -6,30 +6,30 @@ use std::sync::LazyLock;
 use api::ErrorCode;
 use serde_json::Value;
 
-/// One method of one path.
+/// A method of a path.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiOperation {
     pub(crate) method: String,
-    /// With its parameters' names, as routes are written.
+    /// The path in the router's syntax, with parameter names.
     pub(crate) path: String,
-    /// The code that it answers without its key; none if it asks for none.
+    /// The code of the response to an invalid key; `None` if the operation needs no key.
     pub(crate) invalid_key_code: Option<ErrorCode>,
     pub(crate) has_body: bool,
-    /// Whether there is anything in a request that could be wrong.
+    /// Whether a request has a body or parameters, which could be invalid.
     pub(crate) has_input: bool,
-    /// Status and code of every answer; no code for a success.
+    /// Status and code of every response; no code for a success.
     pub(crate) responses: BTreeSet<(u16, Option<String>)>,
 }
 
 impl ApiOperation {
-    /// The path with `value` in place of every parameter.
+    /// Returns the path with every parameter replaced by `value`.
     pub(crate) fn path_with(&self, value: &str) -> String {
         let fill = |segment| if str::starts_with(segment, '{') { value } else { segment };
         self.path.split('/').map(fill).collect::<Vec<_>>().join("/")
     }
 }
 
-/// All operations of the document.
+/// Returns all operations of the document.
 pub(crate) fn api_operations() -> &'static [ApiOperation] {
     static OPERATIONS: LazyLock<Vec<ApiOperation>> = LazyLock::new(|| {
         let document = serde_json::to_value(crate::http::document()).unwrap();
@@ -56,7 +56,7 @@ fn parse_operation(method: &str, path: &str, operation: &Value) -> ApiOperation 
     let responses = operation["responses"].as_object().unwrap();
     ApiOperation {
         method: method.to_uppercase(),
-        // The rest of a path, as the router has it.
+        // The router's syntax of a wildcard.
         path: path.replace("/proxy/{path}", "/proxy/{*path}"),
         invalid_key_code,
         has_body,
@@ -65,7 +65,7 @@ fn parse_operation(method: &str, path: &str, operation: &Value) -> ApiOperation 
     }
 }
 
-/// What one response of the document promises: its description names its codes.
+/// Returns the status and codes of a response of the document. Its description names the codes.
 fn response_codes(status: &str, response: &Value) -> Vec<(u16, Option<String>)> {
     let status: u16 = status.parse().unwrap();
     if status < 300 {

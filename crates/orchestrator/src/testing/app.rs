@@ -1,5 +1,5 @@
-//! A whole orchestrator in this process: its own registry in a folder of its own, the fault backend, a clock
-//! that the test moves, and the real router.
+//! A complete orchestrator in the test's process: a registry in its own folder, the fault backend, a manual clock,
+//! and the real router.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ pub(crate) struct TestApp {
     pub(crate) orchestrator: Orchestrator,
     pub(crate) backend: Arc<FaultBackend>,
     pub(crate) clock: Arc<ManualClock>,
-    /// What its routes answered.
+    /// The responses of its routes.
     pub(crate) responses: ResponseRecorder,
     router: Router,
     database: Arc<TestDatabase>,
@@ -44,24 +44,24 @@ pub(crate) struct TestApp {
     _shutdown_guard: DropGuard,
 }
 
-/// An answer: status, headers, body.
+/// A response: status, headers, body.
 pub(crate) type TestResponse = (u16, HeaderMap, Value);
 
 impl TestApp {
-    /// An orchestrator that is ready.
+    /// Starts an orchestrator and waits until it is ready.
     pub(crate) async fn new() -> Self {
         Self::with_ports(9_001, 9_100).await
     }
 
-    /// One whose engines are on these ports.
+    /// Like [`TestApp::new`], with engines on these ports.
     pub(crate) async fn with_ports(first: u16, last: u16) -> Self {
         let app = Self::new_starting(PortRange::new(first, last).unwrap()).await;
         app.start().await;
         app
     }
 
-    /// One that supervises by these rules. Its registry is in memory where the system has a folder for that:
-    /// for tests of many short lives.
+    /// Like [`TestApp::new`], with these supervision rules. Its registry is in memory if the system has
+    /// `/dev/shm`, because some tests create many short-lived orchestrators.
     pub(crate) async fn with_rules(rules: SupervisionRules) -> Self {
         let memory = Path::new("/dev/shm");
         let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
@@ -70,12 +70,13 @@ impl TestApp {
         app
     }
 
-    /// An orchestrator that is not ready before [`TestApp::begin`].
+    /// An orchestrator that is not ready before [`TestApp::start`].
     pub(crate) async fn new_starting(range: PortRange) -> Self {
         Self::in_folder(tempfile::tempdir().unwrap(), |config| config.ports = range).await
     }
 
-    /// One whose registry is `database`, reached as `url` says. It is not ready before [`TestApp::begin`].
+    /// An orchestrator whose registry is `database`, reached through `url`. It is not ready before
+    /// [`TestApp::start`].
     pub(crate) async fn with_database(database: TestDatabase, url: DatabaseUrl) -> Self {
         let clock = Arc::new(ManualClock::at(Timestamp::from_unix_ms(1_795_174_231_042)));
         let backend = FaultBackend::new(Arc::clone(&clock) as Arc<dyn Clock>);
@@ -112,25 +113,25 @@ impl TestApp {
             clock: Arc::clone(&clock) as _,
         };
         let orchestrator = Orchestrator::from_parts(config.clone(), parts);
-        let seen = ResponseRecorder::default();
-        let router = seen.layer(Router::new().fallback_service(orchestrator.routes()));
+        let responses = ResponseRecorder::default();
+        let router = responses.layer(Router::new().fallback_service(orchestrator.routes()));
         let shutdown = CancellationToken::new();
-        let at_the_end = shutdown.clone().drop_guard();
+        let shutdown_guard = shutdown.clone().drop_guard();
         Self {
             orchestrator,
             backend,
             clock,
-            responses: seen,
+            responses,
             router,
             config,
             database,
             folder,
             shutdown,
-            _shutdown_guard: at_the_end,
+            _shutdown_guard: shutdown_guard,
         }
     }
 
-    /// Opens the registry. A server may take a moment to see that the one before has ended.
+    /// Opens the registry. A database server may take a moment to release the lock of the previous orchestrator.
     async fn open_registry(database: &DatabaseUrl, now: Timestamp) -> Registry {
         for _ in 0..30 {
             match Registry::open(database, now).await {
@@ -141,7 +142,7 @@ impl TestApp {
         panic!("the registry stays held")
     }
 
-    /// Lets the orchestrator do all that it does beside answering.
+    /// Starts the orchestrator's background tasks, and waits until it is ready.
     pub(crate) async fn start(&self) {
         let fleet = self.orchestrator.fleet();
         tokio::spawn(Arc::clone(fleet).watch_exits(self.shutdown.clone()));
@@ -153,13 +154,13 @@ impl TestApp {
         }
     }
 
-    /// The orchestrator dies, and another one begins on the same registry and backend. It is not ready before
-    /// [`TestApp::begin`].
+    /// Kills the orchestrator, and opens another one on the same registry and backend. It is not ready before
+    /// [`TestApp::start`].
     pub(crate) async fn kill_and_replace(self) -> Self {
         self.shutdown.cancel();
         let Self { orchestrator, backend, clock, router, config, folder, database, .. } = self;
         drop(router);
-        // What a kill does at once, the end of every task and file handle, takes some turns here.
+        // A kill ends every task and file handle at once; here the tasks need some polls to end.
         let fleet = Arc::downgrade(orchestrator.fleet());
         orchestrator.fleet().abort_operations();
         drop(orchestrator);
@@ -170,45 +171,45 @@ impl TestApp {
         Self::build_unready(clock, backend, folder, database, config).await
     }
 
-    /// [`TestApp::killed`], and the one that follows brings another image for its engines.
+    /// Like [`TestApp::kill_and_replace`], with `image` as the new orchestrator's default engine image.
     pub(crate) async fn kill_and_upgrade(mut self, image: &str) -> Self {
         self.config.engine_image = image.parse().unwrap();
         self.kill_and_replace().await
     }
 
-    /// The image of engines that ask for none.
+    /// The image of engines that request none.
     pub(crate) fn config_image(&self) -> String {
         self.config.engine_image.as_str().to_owned()
     }
 
-    /// Where the engines' folders would be.
+    /// The folder that would hold the engines' folders.
     pub(crate) fn data_root(&self) -> PathBuf {
         self.config.data_root.clone()
     }
 
-    /// The registry is full from now on, or is not any more.
+    /// Simulates a full registry disk, or frees space on it.
     pub(crate) async fn fill_disk(&self, full: bool) {
         self.orchestrator.fleet().registry().fill_disk(full).await;
     }
 
-    /// The registry cannot be written to from now on, or can again.
+    /// Makes the registry read-only, or writable again.
     pub(crate) async fn lock_disk(&self, locked: bool) {
         self.orchestrator.fleet().registry().lock_disk(locked).await;
     }
 
-    /// Gives the registry and the backend `count` more engines like the only one that they have, on the ports
-    /// behind its own; their keys are none. Returns them. Behind the orchestrator's back: one that is to know them
-    /// has to begin later.
+    /// Adds `count` copies of the only engine to the registry and the backend, on the ports after its own and
+    /// without valid keys, and returns them. The running orchestrator does not notice them; the next one adopts
+    /// them.
     pub(crate) async fn add_engines(&self, count: u16) -> Vec<EngineId> {
         let launch = self.backend.launches().pop().unwrap();
         let ids: Vec<EngineId> = (0..count).map(|_| EngineId::new()).collect();
-        let of_them: Vec<_> = ids.iter().map(|id| format!("('{id}')")).collect();
+        let values: Vec<_> = ids.iter().map(|id| format!("('{id}')")).collect();
         let columns = "product_id, status, key_hash, sealed_key, sealed_secrets_key, engine_version, pinned, \
                        created_at, last_health_at, generation, admitted_at, well_since";
         let copy = format!(
             "WITH more (id) AS (VALUES {}) INSERT INTO engines (engine_id, user_id, port, instance, {columns}) \
              SELECT id, id, port + ROW_NUMBER() OVER (), 'orphan', {columns} FROM engines, more",
-            of_them.join(", ")
+            values.join(", ")
         );
         self.execute(copy).await;
         for (engine_id, port) in ids.iter().zip(launch.port + 1..) {
@@ -217,14 +218,14 @@ impl TestApp {
         ids
     }
 
-    /// Runs `work` while the clock moves on by `step` every millisecond. It stands still while the registry is
-    /// at work: a slow disk must not look like a slow backend.
+    /// Runs `work` while the clock advances by `step` every millisecond. The clock stands still while the registry
+    /// is busy, so that a slow disk does not look like a slow backend.
     pub(crate) async fn while_time_passes<T>(&self, step: Duration, work: impl Future<Output = T>) -> T {
         tokio::pin!(work);
         loop {
             tokio::select! {
                 biased;
-                done = &mut work => return done,
+                output = &mut work => return output,
                 () = tokio::time::sleep(Duration::from_millis(1)) => {
                     if self.orchestrator.fleet().is_idle() {
                         self.clock.advance(step);
@@ -234,8 +235,8 @@ impl TestApp {
         }
     }
 
-    /// Lets time pass in steps until `condition` holds. It is looked at after each step: no state that lasts
-    /// longer than one is missed.
+    /// Advances the clock in steps until `condition` holds. The condition is evaluated after each step, so no
+    /// state that lasts longer than a step is missed.
     pub(crate) async fn advance_until(&self, step: Duration, condition: impl AsyncFn() -> bool) {
         let held = async {
             while !condition().await {
@@ -246,10 +247,8 @@ impl TestApp {
             }
         };
         let (before, held) = (self.elapsed(), tokio::time::timeout(Duration::from_mins(2), held).await);
-        let quiet = self.orchestrator.fleet().is_idle();
-        held.unwrap_or_else(|_| {
-            panic!("the condition never held in {:?}; quiet: {quiet}", self.since(before))
-        });
+        let idle = self.orchestrator.fleet().is_idle();
+        held.unwrap_or_else(|_| panic!("the condition never held in {:?}; idle: {idle}", self.since(before)));
     }
 
     /// Waits until `condition` holds.
@@ -262,37 +261,37 @@ impl TestApp {
         tokio::time::timeout(Duration::from_mins(1), held).await.expect("the condition never held");
     }
 
-    /// Time that has passed on the test's clock.
+    /// Returns the time that has passed on the test's clock.
     pub(crate) fn elapsed(&self) -> Duration {
         self.clock.monotonic()
     }
 
-    /// Time that has passed on the test's clock since it showed `before`.
+    /// Returns the time that has passed on the test's clock since `before`.
     pub(crate) fn since(&self, before: Duration) -> Duration {
         self.elapsed().saturating_sub(before)
     }
 
-    /// What the wall clock shows.
+    /// Returns the wall clock's time, in milliseconds since the Unix epoch.
     pub(crate) fn wall_ms(&self) -> i64 {
         self.clock.now().unix_ms()
     }
 
-    /// Sets the wall clock alone.
+    /// Moves the wall clock only, not the monotonic one.
     pub(crate) fn shift_wall(&self, by_ms: i64) {
         self.clock.set_wall(Timestamp::from_unix_ms(self.clock.now().unix_ms() + by_ms));
     }
 
-    /// Waits on the test's clock.
+    /// Sleeps on the test's clock.
     pub(crate) async fn sleep(&self, duration: Duration) {
         self.clock.sleep(duration).await;
     }
 
-    /// Whether any engine is being changed.
+    /// Whether any engine is claimed.
     async fn any_claimed(&self) -> bool {
         !self.rows("SELECT engine_id FROM engines WHERE claim_kind IS NOT NULL").await.is_empty()
     }
 
-    /// Waits until no engine is being changed.
+    /// Waits until no engine is claimed.
     pub(crate) async fn wait_unclaimed(&self) {
         let settled = async {
             while self.any_claimed().await {
@@ -331,7 +330,7 @@ impl TestApp {
         self.router.clone()
     }
 
-    /// Sends a request through the real router, and leaves the answer's body unread.
+    /// Sends a request through the real router, and leaves the response's body unread.
     pub(crate) async fn send_unread(
         &self,
         method: &str,
@@ -347,10 +346,10 @@ impl TestApp {
         self.router().oneshot(request).await.unwrap()
     }
 
-    /// Asserts that the ledger's chain is whole, and gives how many rows it has.
+    /// Asserts that the audit log's hash chains are intact, and returns the number of rows.
     pub(crate) async fn assert_hash_chain(&self) -> i64 {
         let mut rows = 0;
-        crate::verify(self.database.url(), |checked| rows += checked.rows.expect("a whole chain"))
+        crate::verify(self.database.url(), |checked| rows += checked.rows.expect("the chain is broken"))
             .await
             .unwrap();
         rows
@@ -364,7 +363,7 @@ impl TestApp {
         (status, answer)
     }
 
-    /// Rows of a query on the registry, read beside it.
+    /// Returns the rows of a query on the registry, through a separate connection.
     pub(crate) async fn rows(&self, query: &'static str) -> Vec<Vec<String>> {
         let pool = self.database.pool().await;
         let rows = sqlx::query(query).fetch_all(&pool).await.unwrap();
@@ -372,14 +371,14 @@ impl TestApp {
         rows.iter().map(|row| (0..row.len()).map(|at| row.get::<String, _>(at)).collect()).collect()
     }
 
-    /// Changes the registry behind the orchestrator's back.
+    /// Changes the registry without the orchestrator, through a separate connection.
     pub(crate) async fn execute(&self, statement: impl Into<String>) {
         let pool = self.database.pool().await;
         sqlx::query(sqlx::AssertSqlSafe(statement.into())).execute(&pool).await.unwrap();
         pool.close().await;
     }
 
-    /// All that the registry holds, as text.
+    /// Returns everything that the registry stores, as text.
     pub(crate) async fn dump(&self) -> String {
         if on_postgres() {
             let tables = "SELECT CAST(products AS TEXT) FROM products UNION ALL SELECT CAST(meta AS TEXT) FROM meta \
@@ -391,7 +390,8 @@ impl TestApp {
         files.iter().map(|file| String::from_utf8_lossy(&std::fs::read(file).unwrap()).into_owned()).collect()
     }
 
-    /// The ledger in commit order: event and, in short, what moved and why.
+    /// Returns the audit log in commit order, without registrations. A line has the event, the old and the new
+    /// status, and the reason.
     pub(crate) async fn audit_lines(&self) -> Vec<String> {
         let rows = self.rows("SELECT event, detail FROM audit_log ORDER BY at, product_id, id").await;
         let line = |row: &Vec<String>| {
@@ -402,20 +402,20 @@ impl TestApp {
         rows.iter().map(line).filter(|line| !line.starts_with("register")).collect()
     }
 
-    /// Asserts that nothing is left over or missing: engines that run are those whose rows say so, every
-    /// folder has its row, nothing is claimed.
+    /// Asserts that registry and backend agree: the running engines are those with status `running`, every folder
+    /// has a row and every row a folder, and nothing is claimed.
     pub(crate) async fn assert_consistent(&self) {
         let ids = |rows: Vec<Vec<String>>| -> HashSet<EngineId> {
             rows.iter().map(|row| row[0].parse().unwrap()).collect()
         };
-        assert!(!self.any_claimed().await, "an engine is still being changed");
+        assert!(!self.any_claimed().await, "an engine is still claimed");
         let running = self.rows("SELECT engine_id FROM engines WHERE status = 'running'").await;
         assert_eq!(ids(running), self.backend.running());
         assert_eq!(ids(self.rows("SELECT engine_id FROM engines").await), self.backend.folders());
     }
 }
 
-/// A product that calls.
+/// A client with a product's key.
 #[derive(Clone)]
 pub(crate) struct ProductClient<'a> {
     pub(crate) app: &'a TestApp,
@@ -423,13 +423,13 @@ pub(crate) struct ProductClient<'a> {
 }
 
 impl ProductClient<'_> {
-    /// Its id, as its ledger has it.
+    /// Returns the product's id, taken from its audit log.
     pub(crate) async fn product_id(&self) -> String {
         let (_, audit) = self.get_path("/audit?limit=1").await;
         audit["rows"][0]["product_id"].as_str().unwrap().to_owned()
     }
 
-    /// Replaces its policy, as the operator.
+    /// Replaces the product's policy, as the operator.
     pub(crate) async fn set_policy(&self, policy: Value) {
         let (status, answer) = self.app.replace_policy(&self.product_id().await, &policy).await;
         assert_eq!(status, 200, "{answer}");
@@ -449,8 +449,8 @@ impl ProductClient<'_> {
         self.call("POST", "/engines/provision", &json!({"user_id": user})).await
     }
 
-    pub(crate) async fn admit(&self, user: &str, ask: Value) -> (u16, Value) {
-        self.call("POST", &format!("/engines/{user}/admit"), &ask).await
+    pub(crate) async fn admit(&self, user: &str, body: Value) -> (u16, Value) {
+        self.call("POST", &format!("/engines/{user}/admit"), &body).await
     }
 
     pub(crate) async fn start(&self, user: &str) -> (u16, Value) {
@@ -474,14 +474,14 @@ impl ProductClient<'_> {
     }
 }
 
-/// In short: the status, and the code or what else decides.
+/// Summarizes a response: the HTTP status, and the error code, the reason or the engine's status.
 pub(crate) fn summarize((status, answer): (u16, Value)) -> String {
     let text = |value: &Value| value.as_str().map(str::to_owned);
-    let what = text(&answer["error"]["code"])
+    let outcome = text(&answer["error"]["code"])
         .or_else(|| text(&answer["reason"]))
         .or_else(|| text(&answer["engine"]["status"]))
         .or_else(|| text(&answer["status"]));
-    format!("{status} {}", what.unwrap_or_default())
+    format!("{status} {}", outcome.unwrap_or_default())
 }
 
 fn config(folder: &tempfile::TempDir, database: DatabaseUrl) -> Config {

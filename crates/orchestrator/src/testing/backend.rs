@@ -1,5 +1,5 @@
-//! A backend without processes. It does as it is told, unless a test has scripted a fault for the call; and it
-//! refuses, by a panic, what the rules must never ask of a backend.
+//! A simulated backend without processes. Each call succeeds unless a test has injected a fault for it. Calls that
+//! the fleet must never make, such as two engines on one port, panic.
 
 mod engines;
 
@@ -32,38 +32,38 @@ pub(crate) enum BackendCall {
     RestoreCopy,
     List,
     LogTail,
-    /// What an engine is told: not the backend's, but as likely to fail.
+    /// A command to an engine. It is not a call to the backend, but it can fail in the same ways.
     Rpc,
 }
 
-/// What goes wrong with a call.
+/// A fault of a call.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
-    /// It is never answered, and nothing happens.
+    /// The call never returns and has no effect.
     Hang,
-    /// It fails, and nothing happens.
+    /// The call fails and has no effect.
     Error(BackendError),
-    /// It is done, and answered so much later.
+    /// The call takes effect at once and returns after this delay.
     Delay(Duration),
-    /// The launched engine ends at once.
+    /// The launched engine exits at once.
     Exit,
 }
 
-/// How the engines say they are.
+/// The health that all engines report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SimulatedHealth {
     Healthy,
-    /// The provider is unwell, for this reason.
+    /// The provider is unhealthy, for this reason.
     Provider(&'static str),
-    /// The brain is unwell, for this reason.
+    /// The brain is unhealthy, for this reason.
     Database(&'static str),
-    /// No answer at all.
+    /// Health checks cannot connect.
     Unreachable,
-    /// Something else answers on every port: it is well, and takes no engine's key.
+    /// Another service answers on every port: it is healthy but accepts no engine's key.
     WrongEngine,
 }
 
-/// A backend that fails as a test says.
+/// A backend that fails as a test specifies.
 pub(crate) struct FaultBackend {
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
@@ -73,31 +73,31 @@ pub(crate) struct FaultBackend {
 
 struct State {
     running: HashMap<EngineId, (Instance, LaunchSpec)>,
-    /// What runs beside them: launched by an orchestrator that had been replaced.
+    /// Further instances of engines, launched by an orchestrator that had been replaced.
     strays: Vec<EngineListing>,
-    /// What is left of engines that ended, or never began.
+    /// Remains, such as exited containers, of engines that ended or never started.
     remains: HashMap<EngineId, Instance>,
-    /// What each engine is held to.
+    /// The limits of every running engine.
     resource_limits: Option<ResourceLimits>,
     folders: HashSet<EngineId>,
     faults: HashMap<BackendCall, VecDeque<Fault>>,
     calls: Vec<BackendCall>,
-    /// How many of a call are under way, and the most that ever were.
+    /// The number of each call in flight, and its maximum so far.
     in_flight: HashMap<BackendCall, (usize, usize)>,
     missing_images: HashSet<EngineImage>,
-    /// Images of later major versions than that of the tests.
+    /// Images with a later major version than the tests' own.
     extra_images: HashSet<EngineImage>,
-    /// Engines of these images end as soon as they have begun, and have brought the brain to their format before.
+    /// Images whose engines migrate the brain to their format and then exit.
     crashing_images: HashSet<EngineImage>,
-    /// The format of each brain: the major version that opened it last.
+    /// The format of each brain: the latest major version that opened it.
     brain_formats: HashMap<EngineId, u64>,
     brain_copies: HashMap<EngineId, u64>,
     single_image: bool,
     launches: Vec<LaunchSpec>,
     health: SimulatedHealth,
-    /// Engines prove their keys, as later ones do.
+    /// Whether engines prove their keys, as current versions do.
     proves_keys: bool,
-    /// How often a key was sent to show whose an engine is.
+    /// The number of times that a key was sent to identify an engine.
     keys_sent: usize,
     occupied_ports: HashSet<u16>,
     busy: HashSet<EngineId>,
@@ -140,12 +140,12 @@ impl FaultBackend {
         })
     }
 
-    /// Makes the next `call` fail with `fault`; further scripts for it come after.
+    /// Injects `fault` into the next `call`. Further faults for it apply to the calls after that.
     pub(crate) fn inject(&self, call: BackendCall, fault: Fault) {
         self.state().faults.entry(call).or_default().push_back(fault);
     }
 
-    /// Forgets all scripts: the backend is well again.
+    /// Removes all injected faults.
     pub(crate) fn clear_faults(&self) {
         self.state().faults.clear();
     }
@@ -154,17 +154,17 @@ impl FaultBackend {
         self.state().health = health;
     }
 
-    /// All engines prove their keys from now on.
+    /// Makes all engines prove their keys from now on.
     pub(crate) fn prove_keys(&self) {
         self.state().proves_keys = true;
     }
 
-    /// How often a key was sent to show whose an engine is.
+    /// The number of times that a key was sent to identify an engine.
     pub(crate) fn keys_sent(&self) -> usize {
         self.state().keys_sent
     }
 
-    /// A turn runs in this engine, or none does any more.
+    /// Simulates the start or the end of a turn in this engine.
     pub(crate) fn set_busy(&self, engine_id: EngineId, busy: bool) {
         let mut state = self.state();
         if busy {
@@ -174,88 +174,88 @@ impl FaultBackend {
         };
     }
 
-    /// This engine answers nothing any more, until its process is another one.
+    /// Makes this engine answer nothing until it is launched again.
     pub(crate) fn freeze(&self, engine_id: EngineId) {
         self.state().frozen.insert(engine_id);
     }
 
-    /// All engines answer again.
+    /// Makes all engines answer again.
     pub(crate) fn thaw(&self) {
         self.state().frozen.clear();
     }
 
-    /// The hashes of the keys that the running engines take.
+    /// Returns the hashes of the keys that the running engines accept.
     pub(crate) fn key_hashes(&self) -> Vec<KeyHash> {
         self.state().running.values().map(|(_, launch)| launch.key_hash).collect()
     }
 
-    /// No running engine takes its key any more.
+    /// Makes every running engine refuse its key.
     pub(crate) fn invalidate_keys(&self) {
         for (_, launch) in self.state().running.values_mut() {
             launch.key_hash = KeyHash::of("another key");
         }
     }
 
-    /// How often this engine was asked how it is.
+    /// Returns the number of health checks of this engine.
     pub(crate) fn probe_count(&self, engine_id: EngineId) -> usize {
         self.state().probe_counts.get(&engine_id).copied().unwrap_or_default()
     }
 
-    /// Something else on the host holds `port` from now on.
+    /// Simulates another program on the host that listens on `port`.
     pub(crate) fn occupy_port(&self, port: u16) {
         self.state().occupied_ports.insert(port);
     }
 
-    /// How often `call` was made.
+    /// Returns how often `call` was made.
     pub(crate) fn count(&self, call: BackendCall) -> usize {
         self.state().calls.iter().filter(|made| **made == call).count()
     }
 
-    /// How often anything was asked, of the backend or of an engine.
+    /// Returns the number of all calls to the backend and of all health checks.
     pub(crate) fn count_all_calls(&self) -> usize {
         let state = self.state();
         state.calls.len() + state.probe_counts.values().sum::<usize>()
     }
 
-    /// The most of `call` that were ever under way at once.
+    /// Returns the maximum number of concurrent `call`s.
     pub(crate) fn max_concurrent(&self, call: BackendCall) -> usize {
-        self.state().in_flight.get(&call).map_or(0, |(_, most)| *most)
+        self.state().in_flight.get(&call).map_or(0, |(_, max)| *max)
     }
 
-    /// There is but one image from now on, as where engines are processes.
+    /// Restricts the backend to a single image, like the process backend.
     pub(crate) fn use_single_image(&self) {
         let mut state = self.state();
         state.single_image = true;
-        // It is the orchestrator's own, which proves its key.
+        // It is the orchestrator's own version, which proves its key.
         state.proves_keys = true;
     }
 
-    /// This image of another major version is there from now on.
+    /// Adds an image of another major version.
     pub(crate) fn add_image(&self, image: EngineImage) {
         self.state().extra_images.insert(image);
     }
 
-    /// Engines of this image do not come up from now on, or do again.
-    pub(crate) fn set_crashing(&self, image: EngineImage, sick: bool) {
+    /// Makes engines of this image exit at launch, or start normally again.
+    pub(crate) fn set_crashing(&self, image: EngineImage, crashing: bool) {
         let mut state = self.state();
-        if sick {
+        if crashing {
             state.crashing_images.insert(image)
         } else {
             state.crashing_images.remove(&image)
         };
     }
 
-    /// The format of an engine's brain.
+    /// Returns the format of an engine's brain.
     pub(crate) fn brain_format(&self, engine_id: EngineId) -> u64 {
         self.state().brain_formats[&engine_id]
     }
 
-    /// This image is not there any more.
+    /// Removes an image.
     pub(crate) fn remove_image(&self, image: EngineImage) {
         self.state().missing_images.insert(image);
     }
 
-    /// Where the running engines listen.
+    /// Returns the ports of the running engines.
     pub(crate) fn ports(&self) -> HashMap<EngineId, u16> {
         self.state().running.iter().map(|(engine_id, (_, launch))| (*engine_id, launch.port)).collect()
     }
@@ -272,70 +272,71 @@ impl FaultBackend {
         self.state().folders.clone()
     }
 
-    /// The folder of this engine is taken away.
+    /// Removes the folder of this engine.
     pub(crate) fn remove_folder(&self, engine_id: EngineId) {
         self.state().folders.remove(&engine_id);
     }
 
-    /// The folder of this engine is there again.
+    /// Restores the folder of this engine.
     pub(crate) fn restore_folder(&self, engine_id: EngineId) {
         self.state().folders.insert(engine_id);
     }
 
-    /// Ends an engine from outside.
+    /// Kills an engine from outside.
     pub(crate) fn crash(&self, engine_id: EngineId) {
         self.end(engine_id, "signal: 9 (SIGKILL)");
     }
 
-    /// Ends an engine from outside, and nobody is told.
+    /// Kills an engine from outside, without an exit event.
     pub(crate) fn crash_silently(&self, engine_id: EngineId) {
         self.state().running.remove(&engine_id);
     }
 
-    /// Tells the end of an engine that runs again already.
+    /// Reports the exit of an engine that is already running again.
     pub(crate) fn send_stale_exit(&self, engine_id: EngineId) {
         let instance = self.state().running[&engine_id].0.clone();
         let _ = self.exits.lock().unwrap().send(InstanceExit { engine_id, instance, reason: None });
     }
 
-    /// Lets an engine run that nobody launched.
+    /// Adds a running engine that no orchestrator launched.
     pub(crate) fn run_orphan(&self, engine_id: EngineId, launch: LaunchSpec) {
         self.state().running.insert(engine_id, (Instance::new("orphan"), launch));
     }
 
-    /// A running engine was launched for a change that the registry does not know.
+    /// Sets the generation of a running engine to one that the registry does not know.
     pub(crate) fn set_generation(&self, engine_id: EngineId, generation: i64) {
         self.state().running.get_mut(&engine_id).unwrap().1.generation = generation;
     }
 
-    /// An orchestrator that has been replaced launches an engine that runs already, for an earlier change.
+    /// Adds a second instance of an engine, launched for an earlier change by an orchestrator that has been
+    /// replaced.
     pub(crate) fn run_stray(&self, engine_id: EngineId) {
         let stray =
             EngineListing { engine_id, instance: Instance::new("stray"), generation: 0, running: true };
         self.state().strays.push(stray);
     }
 
-    /// What runs beside the engines.
+    /// Returns the number of such second instances.
     pub(crate) fn strays(&self) -> usize {
         self.state().strays.len()
     }
 
-    /// Something is left of an engine that does not run.
+    /// Leaves remains of an engine that does not run.
     pub(crate) fn leave_remains(&self, engine_id: EngineId) {
         self.state().remains.insert(engine_id, Instance::new("remains"));
     }
 
-    /// Of which engines something is left.
+    /// Returns the engines with remains.
     pub(crate) fn remains(&self) -> HashSet<EngineId> {
         self.state().remains.keys().copied().collect()
     }
 
-    /// Every running engine is held to these.
-    pub(crate) fn set_resource_limits(&self, caps: ResourceLimits) {
-        self.state().resource_limits = Some(caps);
+    /// Sets the limits that every running engine reports.
+    pub(crate) fn set_resource_limits(&self, limits: ResourceLimits) {
+        self.state().resource_limits = Some(limits);
     }
 
-    /// Another orchestrator takes over: it hears of exits from now on.
+    /// Connects another orchestrator, which receives all exit events from now on.
     pub(crate) fn reconnect(&self) {
         let (exits, listener) = mpsc::unbounded_channel();
         *self.exits.lock().unwrap() = exits;
@@ -346,8 +347,8 @@ impl FaultBackend {
         self.state.lock().unwrap()
     }
 
-    /// Ends an engine, unless it was launched for a later change.
-    fn end_target(&self, target: Target, how: &str) -> Result<(), BackendError> {
+    /// Ends an engine unless it was launched for a later change.
+    fn end_target(&self, target: Target, reason: &str) -> Result<(), BackendError> {
         let later = {
             let mut state = self.state();
             state
@@ -359,23 +360,23 @@ impl FaultBackend {
         if let Some(generation) = later {
             return Err(BackendError::Superseded { generation });
         }
-        self.end(target.engine_id, how);
+        self.end(target.engine_id, reason);
         Ok(())
     }
 
-    fn end(&self, engine_id: EngineId, how: &str) {
+    fn end(&self, engine_id: EngineId, reason: &str) {
         let ended = {
             let mut state = self.state();
             state.frozen.remove(&engine_id);
             state.running.remove(&engine_id)
         };
         if let Some((instance, _)) = ended {
-            let exit = InstanceExit { engine_id, instance, reason: Some(how.to_owned()) };
+            let exit = InstanceExit { engine_id, instance, reason: Some(reason.to_owned()) };
             let _ = self.exits.lock().unwrap().send(exit);
         }
     }
 
-    /// Answers `call` with what `act` does, unless a fault is scripted.
+    /// Performs `call` with `act`, unless a fault has been injected.
     fn respond<'a, T: Send + 'a>(
         &'a self,
         call: BackendCall,
@@ -385,35 +386,35 @@ impl FaultBackend {
             let fault = {
                 let mut state = self.state();
                 state.calls.push(call);
-                let (now, most) = state.in_flight.entry(call).or_default();
-                *now += 1;
-                *most = (*most).max(*now);
+                let (current, max) = state.in_flight.entry(call).or_default();
+                *current += 1;
+                *max = (*max).max(*current);
                 state.faults.get_mut(&call).and_then(VecDeque::pop_front)
             };
-            let _over = CallGuard { backend: self, call };
+            let _guard = CallGuard { backend: self, call };
             match fault {
                 None => act(self),
                 Some(Fault::Hang) => std::future::pending().await,
                 Some(Fault::Error(error)) => Err(error),
-                Some(Fault::Delay(by)) => {
-                    let done = act(self);
-                    self.clock.sleep(by).await;
-                    done
+                Some(Fault::Delay(delay)) => {
+                    let result = act(self);
+                    self.clock.sleep(delay).await;
+                    result
                 }
                 Some(Fault::Exit) => {
                     let before = self.running();
-                    let done = act(self);
+                    let result = act(self);
                     for launched in self.running().difference(&before) {
                         self.end(*launched, "exit status: 1");
                     }
-                    done
+                    result
                 }
             }
         })
     }
 }
 
-/// Notes the end of a call, also of one that is dropped.
+/// RAII guard: the call counts as in flight while it is held, so that a dropped call is counted correctly.
 struct CallGuard<'a> {
     backend: &'a FaultBackend,
     call: BackendCall,
@@ -421,8 +422,8 @@ struct CallGuard<'a> {
 
 impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
-        if let Some((now, _)) = self.backend.state().in_flight.get_mut(&self.call) {
-            *now -= 1;
+        if let Some((current, _)) = self.backend.state().in_flight.get_mut(&self.call) {
+            *current -= 1;
         }
     }
 }
@@ -454,13 +455,13 @@ impl EngineBackend for FaultBackend {
     }
 
     fn has_data(&self, engine_id: EngineId) -> BackendFuture<'_, bool> {
-        let has = self.state().folders.contains(&engine_id);
-        Box::pin(std::future::ready(Ok(has)))
+        let has_data = self.state().folders.contains(&engine_id);
+        Box::pin(std::future::ready(Ok(has_data)))
     }
 
     fn launch(&self, launch: LaunchSpec) -> BackendFuture<'_, Instance> {
         let has_data = self.state().folders.contains(&launch.engine_id);
-        assert!(launch.is_first || has_data, "only the first launch of an engine makes its folder");
+        assert!(launch.is_first || has_data, "only the first launch of an engine creates its folder");
         self.respond(BackendCall::Launch, move |backend| {
             let engine_id = launch.engine_id;
             backend.end_target(launch.target(), "replaced")?;
@@ -470,13 +471,13 @@ impl EngineBackend for FaultBackend {
             state.remains.remove(&engine_id);
             state.folders.insert(engine_id);
             state.launches.push(launch.clone());
-            let (major, brain) = (launch.image.major(), state.brain_formats.entry(engine_id).or_default());
-            let opens = *brain <= major;
-            *brain = major.max(*brain);
-            let well = opens && !state.crashing_images.contains(&launch.image);
+            let (major, format) = (launch.image.major(), state.brain_formats.entry(engine_id).or_default());
+            let can_open = *format <= major;
+            *format = major.max(*format);
+            let starts = can_open && !state.crashing_images.contains(&launch.image);
             state.running.insert(engine_id, (instance.clone(), launch));
             drop(state);
-            if !well {
+            if !starts {
                 backend.end(engine_id, "exit status: 1");
             }
             Ok(instance)
@@ -517,9 +518,9 @@ impl EngineBackend for FaultBackend {
                 !state.running.contains_key(&target.engine_id),
                 "the brain of a running engine is copied"
             );
-            let brain = state.brain_formats.get(&target.engine_id).copied().unwrap_or_default();
-            state.brain_copies.insert(target.engine_id, brain);
-            Ok(BrainCopy { format: u32::try_from(brain).ok() })
+            let format = state.brain_formats.get(&target.engine_id).copied().unwrap_or_default();
+            state.brain_copies.insert(target.engine_id, format);
+            Ok(BrainCopy { format: u32::try_from(format).ok() })
         })
     }
 
@@ -530,9 +531,9 @@ impl EngineBackend for FaultBackend {
                 !state.running.contains_key(&target.engine_id),
                 "the brain of a running engine is replaced"
             );
-            let brain = state.brain_copies[&target.engine_id];
+            let format = state.brain_copies[&target.engine_id];
             if !fault_injection::active(Mutation::ForgetCopy) {
-                state.brain_formats.insert(target.engine_id, brain);
+                state.brain_formats.insert(target.engine_id, format);
             }
             Ok(())
         })
@@ -541,7 +542,7 @@ impl EngineBackend for FaultBackend {
     fn list(&self) -> BackendFuture<'_, Vec<EngineListing>> {
         self.respond(BackendCall::List, |backend| {
             let state = backend.state();
-            let listed = state.running.iter().map(|(engine_id, (instance, launch))| EngineListing {
+            let running = state.running.iter().map(|(engine_id, (instance, launch))| EngineListing {
                 engine_id: *engine_id,
                 instance: instance.clone(),
                 generation: launch.generation,
@@ -554,7 +555,7 @@ impl EngineBackend for FaultBackend {
                 generation: 0,
                 running: false,
             });
-            Ok(listed.chain(strays).chain(remains).collect())
+            Ok(running.chain(strays).chain(remains).collect())
         })
     }
 
@@ -564,8 +565,8 @@ impl EngineBackend for FaultBackend {
     }
 
     fn is_running<'a>(&'a self, instance: &'a Instance) -> BackendFuture<'a, bool> {
-        let runs = self.state().running.values().any(|(other, _)| other == instance);
-        Box::pin(std::future::ready(Ok(runs)))
+        let is_running = self.state().running.values().any(|(other, _)| other == instance);
+        Box::pin(std::future::ready(Ok(is_running)))
     }
 
     fn log_tail(&self, _: EngineId, lines: usize) -> BackendFuture<'_, Vec<String>> {

@@ -1,4 +1,4 @@
-//! A PostgreSQL server of the test's own, which it may stop and start.
+//! A PostgreSQL server for a single test, which the test may stop and start.
 
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
@@ -6,14 +6,14 @@ use std::process::{Command, Stdio};
 
 use super::database::skip_or_fail;
 
-/// A server on a port of its own. It goes with the test.
+/// A server on its own port. It is stopped and removed when dropped.
 pub(crate) struct Cluster {
     folder: tempfile::TempDir,
     bin_dir: PathBuf,
     port: u16,
 }
 
-/// Where distributions have the server's programs.
+/// Finds the folder in which distributions install the server's programs.
 fn find_bin_dir() -> Option<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
     let folders = versions.flatten().map(|version| version.path().join("bin"));
@@ -21,15 +21,15 @@ fn find_bin_dir() -> Option<PathBuf> {
 }
 
 impl Cluster {
-    /// One that runs; none, with the reason told, if this machine has no PostgreSQL.
+    /// Starts a server. Returns `None` and prints the reason if this machine has no PostgreSQL.
     pub(crate) fn new() -> Option<Self> {
-        let Some(programs) = find_bin_dir() else {
+        let Some(bin_dir) = find_bin_dir() else {
             skip_or_fail("there is no PostgreSQL under /usr/lib/postgresql");
             return None;
         };
         let folder = tempfile::tempdir().unwrap();
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let cluster = Self { folder, bin_dir: programs, port };
+        let cluster = Self { folder, bin_dir, port };
         if let Some((user, group)) = server_user() {
             chown(cluster.folder.path(), Some(user), Some(group)).unwrap();
         }
@@ -41,7 +41,7 @@ impl Cluster {
         Some(cluster)
     }
 
-    /// Its address, as its superuser.
+    /// The server's URL, for its superuser.
     pub(crate) fn url(&self) -> String {
         format!("postgres://postgres@127.0.0.1:{}/postgres?sslmode=disable", self.port)
     }
@@ -56,7 +56,7 @@ impl Cluster {
         self.run("pg_ctl", &["start", "-w", "-t", "120", "-D", &self.data_dir(), "-l", &log, "-o", &options]);
     }
 
-    /// Stops it as a crash does: without a word to its clients.
+    /// Stops the server like a crash: without notice to its clients.
     pub(crate) fn crash(&self) {
         self.run("pg_ctl", &["stop", "-w", "-t", "120", "-m", "immediate", "-D", &self.data_dir()]);
     }
@@ -78,7 +78,8 @@ impl Drop for Cluster {
     }
 }
 
-/// The user and group that the server runs as where the tests run as root, which it refuses.
+/// Returns the user and group to run the server as if the tests run as root, because PostgreSQL refuses to run as
+/// root.
 fn server_user() -> Option<(u32, u32)> {
     rustix::process::geteuid().is_root().then(|| {
         let id = |which| {

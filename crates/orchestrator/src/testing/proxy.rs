@@ -1,4 +1,4 @@
-//! A way to a server that a test can hang, cut and close.
+//! A TCP proxy to a server, whose connections a test can hang, cut and refuse.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Passes on what it is sent, as long as it is told nothing else.
+/// Forwards all traffic until a test injects a fault.
 pub(crate) struct FaultProxy {
     port: u16,
     state: watch::Sender<State>,
@@ -16,39 +16,40 @@ pub(crate) struct FaultProxy {
 
 #[derive(Clone, Copy, Default)]
 struct State {
-    /// Nothing is passed on.
+    /// Whether traffic is held back.
     hangs: bool,
-    /// Nobody is let in.
+    /// Whether new connections are closed immediately.
     refuses: bool,
-    /// How often all connections were cut.
+    /// The number of times that all connections were cut.
     disconnects: u64,
-    /// The next commit reaches the server, and its answer reaches nobody: the connection is cut.
+    /// A pending commit loss: the next commit reaches the server, but the connection is cut before its response
+    /// reaches the client.
     commit_loss: Option<CommitLoss>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CommitLoss {
     Armed,
-    /// The commit is with the server.
+    /// The commit has been sent to the server.
     Sent,
 }
 
 impl FaultProxy {
-    /// A way to the server at `address`.
+    /// Starts a proxy to the server at `address`.
     pub(crate) async fn start(address: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let state = watch::Sender::new(State::default());
-        let watched = state.clone();
+        let current = state.clone();
         let accepting = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                if watched.borrow().refuses {
+                if current.borrow().refuses {
                     continue;
                 }
-                let (watched, address) = (watched.clone(), address.clone());
+                let (state, address) = (current.clone(), address.clone());
                 tokio::spawn(async move {
                     let Ok(server) = TcpStream::connect(&address).await else { return };
-                    forward(client, server, watched).await;
+                    forward(client, server, state).await;
                 });
             }
         });
@@ -59,12 +60,12 @@ impl FaultProxy {
         self.port
     }
 
-    /// Passes nothing on from now on, or does again.
+    /// Holds back all traffic, or resumes forwarding it.
     pub(crate) fn hang(&self, hangs: bool) {
         self.state.send_modify(|state| state.hangs = hangs);
     }
 
-    /// Cuts all connections, and lets nobody in; or does again.
+    /// Cuts all connections and refuses new ones, or accepts connections again.
     pub(crate) fn refuse_connections(&self, refuses: bool) {
         self.state.send_modify(|state| {
             state.refuses = refuses;
@@ -72,26 +73,26 @@ impl FaultProxy {
         });
     }
 
-    /// The next commit is done, and nobody hears of it.
+    /// Loses the response to the next commit: the server commits, and the client is disconnected.
     pub(crate) fn drop_next_commit_ack(&self) {
         self.state.send_modify(|state| state.commit_loss = Some(CommitLoss::Armed));
     }
 
-    /// Whether no commit is waited for any more.
+    /// Whether the response to a commit has been lost, so that no loss is pending.
     pub(crate) fn commit_ack_dropped(&self) -> bool {
         self.state.borrow().commit_loss.is_none()
     }
 }
 
 async fn forward(client: TcpStream, server: TcpStream, state: watch::Sender<State>) {
-    let cuts = state.borrow().disconnects;
-    let mut cut = state.subscribe();
+    let disconnects = state.borrow().disconnects;
+    let mut changes = state.subscribe();
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     tokio::select! {
         _ = pump(from_client, to_server, &state, Side::Client) => {}
         _ = pump(from_server, to_client, &state, Side::Server) => {}
-        _ = cut.wait_for(|state| state.disconnects != cuts) => {}
+        _ = changes.wait_for(|state| state.disconnects != disconnects) => {}
     }
 }
 
@@ -107,23 +108,23 @@ async fn pump(
     state: &watch::Sender<State>,
     side: Side,
 ) -> io::Result<()> {
-    let mut told = state.subscribe();
+    let mut changes = state.subscribe();
     let mut buffer = vec![0; 16_384];
-    let mut is_losing = false;
+    let mut loses_ack = false;
     loop {
         let count = from.read(&mut buffer).await?;
         if count == 0 {
             return Ok(());
         }
-        let _ = told.wait_for(|state| !state.hangs).await;
+        let _ = changes.wait_for(|state| !state.hangs).await;
         let bytes = &buffer[..count];
         if side == Side::Client && bytes.windows(6).any(|window| window == b"COMMIT") {
             state.send_if_modified(|state| {
-                is_losing = state.commit_loss == Some(CommitLoss::Armed);
-                if is_losing {
+                loses_ack = state.commit_loss == Some(CommitLoss::Armed);
+                if loses_ack {
                     state.commit_loss = Some(CommitLoss::Sent);
                 }
-                is_losing
+                loses_ack
             });
         }
         if side == Side::Server && state.borrow().commit_loss == Some(CommitLoss::Sent) {

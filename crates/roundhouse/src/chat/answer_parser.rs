@@ -5,10 +5,12 @@ use api::event::{HitlKind, HitlRequest};
 
 /// Parses `line` as an answer to `request`.
 ///
-/// # Errors What to write instead, for the person.
+/// # Errors
+///
+/// Returns a hint for the person: what to type instead.
 pub(super) fn parse_answer(request: &HitlRequest, line: &str) -> Result<HitlRespond, String> {
     let line = line.trim();
-    let answered = match request.kind {
+    let parsed = match request.kind {
         HitlKind::Permission => parse_permission(line)?,
         HitlKind::Question => {
             ParsedAnswer::plain(parse_question(request.options.as_deref().unwrap_or_default(), line)?)
@@ -16,11 +18,11 @@ pub(super) fn parse_answer(request: &HitlRequest, line: &str) -> Result<HitlResp
     };
     Ok(HitlRespond {
         task_id: request.task_id.clone(),
-        answer: answered.answer.to_owned(),
-        feedback: answered.feedback.map(str::to_owned),
+        answer: parsed.answer.to_owned(),
+        feedback: parsed.feedback.map(str::to_owned),
         content_blocks: Vec::new(),
         request_id: Some(request.request_id.to_string()),
-        scope: answered.scope,
+        scope: parsed.scope,
     })
 }
 
@@ -49,10 +51,8 @@ fn parse_permission(line: &str) -> Result<ParsedAnswer<'_>, String> {
         ("n" | "no", "") => Ok(ParsedAnswer::plain("no")),
         ("n" | "no", why) => Ok(ParsedAnswer { feedback: Some(why), ..ParsedAnswer::plain("no") }),
         ("a" | "always", "") => Ok(always(GrantScope::Task)),
-        ("a" | "always", how_far) if how_far.eq_ignore_ascii_case("everywhere") => {
-            Ok(always(GrantScope::Engine))
-        }
-        _ => Err("Please answer `y`, `n`, `n` and why not, `a`, or `a everywhere`.".into()),
+        ("a" | "always", range) if range.eq_ignore_ascii_case("everywhere") => Ok(always(GrantScope::Engine)),
+        _ => Err("Please answer `y`, `n`, `n` with a reason, `a`, or `a everywhere`.".into()),
     }
 }
 
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_permission_takes_what_it_offers() {
-        let asked = request(HitlKind::Permission, &[]);
+        let request = request(HitlKind::Permission, &[]);
         let (task, engine) = (Some(GrantScope::Task), Some(GrantScope::Engine));
         for (line, answer, feedback, scope) in [
             ("y", "yes", None, None),
@@ -116,11 +116,11 @@ mod tests {
             ("none", "", None, None),
             ("?", "", None, None),
         ] {
-            match parse_answer(&asked, line) {
-                Ok(given) => {
-                    let found = (given.answer.as_str(), given.feedback.as_deref(), given.scope);
+            match parse_answer(&request, line) {
+                Ok(parsed) => {
+                    let found = (parsed.answer.as_str(), parsed.feedback.as_deref(), parsed.scope);
                     assert_eq!(found, (answer, feedback, scope), "{line:?}");
-                    assert_eq!(given.request_id, Some(asked.request_id.to_string()));
+                    assert_eq!(parsed.request_id, Some(request.request_id.to_string()));
                 }
                 Err(why) => assert!(answer.is_empty() && why.contains("`y`"), "{line:?}: {why}"),
             }
@@ -132,7 +132,7 @@ mod tests {
         let colours = request(HitlKind::Question, &["red", "green"]);
         let numbers = request(HitlKind::Question, &["2", "1"]);
         let free = request(HitlKind::Question, &[]);
-        for (asked, line, answer) in [
+        for (request, line, answer) in [
             (&colours, "2", Ok("green")),
             (&colours, " blue, rather ", Ok("blue, rather")),
             (&colours, "red", Ok("red")),
@@ -143,8 +143,8 @@ mod tests {
             (&free, "7", Ok("7")),
             (&free, "", Err("Please answer")),
         ] {
-            match (parse_answer(asked, line), answer) {
-                (Ok(given), Ok(answer)) => assert_eq!(given.answer, answer, "{line:?}"),
+            match (parse_answer(request, line), answer) {
+                (Ok(parsed), Ok(answer)) => assert_eq!(parsed.answer, answer, "{line:?}"),
                 (Err(found), Err(why)) => assert!(found.contains(why), "{line:?}: {found}"),
                 (found, _) => panic!("{line:?}: {found:?}"),
             }

@@ -30,7 +30,7 @@ pub(super) type InputLine = Result<String, InputError>;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum InputError {
     /// The line is not valid UTF-8.
-    #[error("This line is not UTF-8: it was not sent.")]
+    #[error("This line is not UTF-8 and was not sent.")]
     InvalidUtf8,
     /// Reading failed; there is no more input.
     #[error("The input cannot be read: {0}.")]
@@ -45,8 +45,8 @@ impl LineInput {
             let mut input = io::stdin().lock();
             while let Some(text) = read_line(&mut input) {
                 let is_last = matches!(text, Err(InputError::Io(_)));
-                let is_heard = sender.blocking_send(TimedLine { text, read_at: Instant::now() }).is_ok();
-                if is_last || !is_heard {
+                let is_open = sender.blocking_send(TimedLine { text, read_at: Instant::now() }).is_ok();
+                if is_last || !is_open {
                     return;
                 }
             }
@@ -112,7 +112,7 @@ mod tests {
                 sender.send(TimedLine { text: Ok(text.into()), read_at }).await.unwrap();
             }
             drop(sender);
-            let text = |heard: Option<InputLine>| heard.map(Result::unwrap);
+            let text = |line: Option<InputLine>| line.map(Result::unwrap);
             let answer = text(input.next_answer(Some(asked_at)).await);
             assert_eq!(answer.as_deref(), Some(if terminal { "n" } else { "y" }));
             let next = text(input.next_message().await);

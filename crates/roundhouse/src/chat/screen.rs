@@ -56,12 +56,12 @@ impl Screen {
 
     /// Shows a request of the agent.
     pub(super) fn show_question(&self, request: &HitlRequest) {
-        let (caller_bit, options) = match request.kind {
+        let (heading, options) = match request.kind {
             // Its options are always the same, and have shorter names than numbers.
-            HitlKind::Permission => ("The agent asks for leave:", None),
+            HitlKind::Permission => ("The agent asks for permission:", None),
             HitlKind::Question => ("The agent asks:", request.options.as_deref()),
         };
-        self.write(io::stdout(), DIM, &format!("{caller_bit}\n"));
+        self.write(io::stdout(), DIM, &format!("{heading}\n"));
         self.write(io::stdout(), "", &format!("{}\n", escape_hidden_characters(&request.question)));
         for (number, option) in (1..).zip(options.unwrap_or_default()) {
             self.write(io::stdout(), "", &format!("  {number}. {}\n", single_line(option, MAX_SHOWN_CHARS)));
@@ -70,14 +70,14 @@ impl Screen {
 
     /// Shows how to answer the request.
     pub(super) fn show_answer_hint(&self, request: &HitlRequest) {
-        let how = match (request.kind, &request.options) {
+        let hint = match (request.kind, &request.options) {
             (HitlKind::Permission, _) => {
-                "[y]es / [n]o / [a]lways    (`n` and why not; `a` in this conversation, `a everywhere` in all)"
+                "[y]es / [n]o / [a]lways    (`n` with a reason; `a` in this conversation, `a everywhere` in all)"
             }
             (HitlKind::Question, Some(_)) => "A number, or an answer in your own words.",
             (HitlKind::Question, None) => "Your answer is the next line.",
         };
-        self.write(io::stdout(), DIM, &format!("{how}\n"));
+        self.write(io::stdout(), DIM, &format!("{hint}\n"));
         self.prompt_answer();
     }
 
@@ -107,19 +107,19 @@ impl Screen {
                 self.write(io::stdout(), DIM, &format!("→ {tool} {}\n", single_line(&input, MAX_SHOWN_CHARS)));
             }
             Event::ToolResult(result) => {
-                let said = result.error.as_deref().unwrap_or(&result.output);
-                let first = said.lines().next().unwrap_or_default();
-                let more = if said.lines().nth(1).is_some() { " …" } else { "" };
+                let output = result.error.as_deref().unwrap_or(&result.output);
+                let first = output.lines().next().unwrap_or_default();
+                let more = if output.lines().nth(1).is_some() { " …" } else { "" };
                 self.write(io::stdout(), DIM, &format!("← {}{more}\n", single_line(first, MAX_SHOWN_CHARS)));
             }
             Event::AgentEvent(agent) => self.show_agent_event(agent),
             Event::CompactionEvent(compaction) => {
                 let count = compaction.messages_collapsed;
-                self.print_note(&format!("The conversation had become long: {count} messages were summarised."));
+                self.print_note(&format!("The conversation became too long: {count} messages were summarised."));
             }
             Event::Error(failure) => self.print_problem(&escape_hidden_characters(&failure.message)),
             Event::ThreadLifecycle(Lifecycle::Retrying { .. }) => {
-                self.print_note("The answer was cut off; this is the whole of it anew:");
+                self.print_note("The answer was interrupted; here it is again in full:");
             }
             Event::ThreadLifecycle(_)
             | Event::ContentBlockStop(_)
@@ -135,10 +135,10 @@ impl Screen {
     /// Shows a sub-agent's calls only, since its answer is the result of the call that runs it.
     fn show_agent_event(&self, agent: &AgentEvent) {
         if let Some(Event::ToolCall(call)) = agent.inner() {
-            let (caller_bit, tool) =
+            let (name, tool) =
                 (single_line(&agent.agent, MAX_SHOWN_CHARS), single_line(&call.tool, MAX_SHOWN_CHARS));
             let input = single_line(&call.input.to_string(), MAX_SHOWN_CHARS);
-            self.write(io::stdout(), DIM, &format!("  {caller_bit} → {tool} {input}\n"));
+            self.write(io::stdout(), DIM, &format!("  {name} → {tool} {input}\n"));
         }
     }
 }

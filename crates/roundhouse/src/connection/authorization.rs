@@ -42,7 +42,7 @@ impl Authorization {
     pub(super) fn new(server: &str, address: &str, state: String) -> Result<Self, Failure> {
         // A server must not make a person open any other kind of URL.
         let address = Url::parse(address).ok().filter(|address| matches!(address.scheme(), "https" | "http"));
-        let address = address.context("the engine gave no web address to give leave at")?;
+        let address = address.context("the engine returned no web address for the authorization")?;
         Ok(Self { server: server.to_owned(), authorization_url: address, state })
     }
 
@@ -51,45 +51,47 @@ impl Authorization {
         let callback_receiver = self.callback_receiver().await?;
         let address = single_line(self.authorization_url.as_str(), usize::MAX);
         print_line(&format!(
-            "To let the engine use `{}`, open this address in a browser:\n\n{address}\n\nWaiting for your leave, ten \
-             minutes at most; Ctrl-C ends.",
+            "To let the engine use `{}`, open this address in a browser:\n\n{address}\n\nWaiting for your \
+             authorization, ten minutes at most; Ctrl-C ends.",
             self.server
         ))?;
         let Self { server, state, .. } = self;
-        let given = match callback_receiver {
-            CallbackReceiver::Local(place, listener) => {
+        let done = match callback_receiver {
+            CallbackReceiver::Local(callback_address, listener) => {
                 let finish = async |callback| forward_callback(session, &server, callback).await;
-                place.receive(listener, state, AUTHORIZATION_TIMEOUT, finish).await?
+                callback_address.receive(listener, state, AUTHORIZATION_TIMEOUT, finish).await?
             }
             CallbackReceiver::External => {
-                let look = async || session.find_connection(&server).await;
-                tokio::time::timeout(AUTHORIZATION_TIMEOUT, poll_until_connected(look))
+                let find_connection = async || session.find_connection(&server).await;
+                tokio::time::timeout(AUTHORIZATION_TIMEOUT, poll_until_connected(find_connection))
                     .await
                     .ok()
                     .transpose()?
             }
         };
-        given.ok_or_else(|| anyhow!("no leave was given within ten minutes; {}", retry_hint(&server)).into())
+        done.ok_or_else(|| {
+            anyhow!("access was not granted within ten minutes; {}", retry_hint(&server)).into()
+        })
     }
 
     /// Listens on the redirect address, if it is a free port of this machine.
     async fn callback_receiver(&self) -> Result<CallbackReceiver, Failure> {
-        let back = self.authorization_url.query_pairs().find(|(name, _)| name == "redirect_uri");
-        let back = back.and_then(|(_, address)| Url::parse(&address).ok());
-        let Some(place) = back.as_ref().and_then(CallbackAddress::parse_url) else {
+        let redirect_url = self.authorization_url.query_pairs().find(|(name, _)| name == "redirect_uri");
+        let redirect_url = redirect_url.and_then(|(_, address)| Url::parse(&address).ok());
+        let Some(callback_address) = redirect_url.as_ref().and_then(CallbackAddress::parse_url) else {
             return Ok(CallbackReceiver::External);
         };
-        let error = match place.listen().await {
-            Ok(listener) => return Ok(CallbackReceiver::Local(place, listener)),
+        let error = match callback_address.listen().await {
+            Ok(listener) => return Ok(CallbackReceiver::Local(callback_address, listener)),
             Err(error) => error,
         };
-        let port = place.address.port();
+        let port = callback_address.address.port();
         let holder = tokio::task::spawn_blocking(move || port::holder(port)).await.ok().flatten();
-        let why = holder.map_or_else(|| error.to_string(), |holder| format!("{holder} does"));
+        let reason = holder.map_or_else(|| error.to_string(), |holder| format!("{holder} uses it"));
         print_line(&format!(
-            "The browser will be sent back to {}, where this command cannot listen: {why}. What does must forward the \
-             callback to the engine.\n",
-            place.address
+            "The browser will be sent back to {}, where this command cannot listen: {reason}. The server there \
+             must forward the callback to the engine.\n",
+            callback_address.address
         ))?;
         Ok(CallbackReceiver::External)
     }
@@ -127,15 +129,15 @@ impl Session {
 
 /// Polls until the connection is made, or has failed.
 async fn poll_until_connected(
-    mut look: impl AsyncFnMut() -> Result<Option<Connection>, ClientError>,
+    mut find_connection: impl AsyncFnMut() -> Result<Option<Connection>, ClientError>,
 ) -> Result<(), Failure> {
-    let mut begun = None;
+    let mut initial = None;
     let mut failures = 0;
     loop {
-        match look().await {
-            Ok(now) => {
+        match find_connection().await {
+            Ok(current) => {
                 failures = 0;
-                match progress(begun.get_or_insert_with(|| now.clone()).as_ref(), now.as_ref()) {
+                match progress(initial.get_or_insert_with(|| current.clone()).as_ref(), current.as_ref()) {
                     Progress::Pending => {}
                     Progress::Connected => return Ok(()),
                     Progress::Failed(reason) => return Err(anyhow!(reason).into()),
@@ -157,23 +159,25 @@ enum Progress {
 }
 
 /// Compares the connection before the authorization with the current one.
-fn progress(begun: Option<&Connection>, now: Option<&Connection>) -> Progress {
-    let Some(now) = now else {
+fn progress(initial: Option<&Connection>, current: Option<&Connection>) -> Progress {
+    let Some(current) = current else {
         // A connection that only awaited authorization is removed when access is denied.
-        return match begun {
-            Some(_) => Progress::Failed("no leave was given, or the connection was removed".into()),
+        return match initial {
+            Some(_) => Progress::Failed("access was not granted, or the connection was removed".into()),
             None => Progress::Pending,
         };
     };
-    match now.status {
+    match current.status {
         ConnectionStatus::Connected => Progress::Connected,
         ConnectionStatus::Pending => Progress::Pending,
         // An unchanged error may be the reason for the renewal.
-        _ if begun.is_some_and(|begun| (begun.status, &begun.error) == (now.status, &now.error)) => {
+        _ if initial
+            .is_some_and(|initial| (initial.status, &initial.error) == (current.status, &current.error)) =>
+        {
             Progress::Pending
         }
         status @ (ConnectionStatus::Expired | ConnectionStatus::Error) => {
-            let error = now.error.as_deref().unwrap_or(status.name());
+            let error = current.error.as_deref().unwrap_or(status.name());
             Progress::Failed(format!("the server was not connected: {}", single_line(error, usize::MAX)))
         }
     }

@@ -14,15 +14,17 @@ fn connection_with(status: ConnectionStatus, error: Option<&str>) -> Connection 
 }
 
 /// Returns the result of polling that sees these states in turn, the last one repeatedly; and how long it took.
-async fn poll_result(seen: Vec<Result<Option<Connection>, &str>>) -> (Option<Result<(), String>>, Duration) {
-    let begun = tokio::time::Instant::now();
-    let mut seen = seen.into_iter().peekable();
-    let look = async || {
-        let next = if seen.len() > 1 { seen.next() } else { seen.peek().cloned() };
+async fn poll_result(
+    states: Vec<Result<Option<Connection>, &str>>,
+) -> (Option<Result<(), String>>, Duration) {
+    let started = tokio::time::Instant::now();
+    let mut states = states.into_iter().peekable();
+    let next_state = async || {
+        let next = if states.len() > 1 { states.next() } else { states.peek().cloned() };
         next.unwrap().map_err(|error| ClientError::Failed(anyhow!("{error}")))
     };
-    let ended = tokio::time::timeout(AUTHORIZATION_TIMEOUT, poll_until_connected(look)).await.ok();
-    (ended.map(|ended| ended.map_err(|failure| failure.to_string())), begun.elapsed())
+    let ended = tokio::time::timeout(AUTHORIZATION_TIMEOUT, poll_until_connected(next_state)).await.ok();
+    (ended.map(|ended| ended.map_err(|failure| failure.to_string())), started.elapsed())
 }
 
 #[tokio::test(start_paused = true)]
@@ -39,7 +41,7 @@ async fn a_connection_that_is_made_ends_the_wait() {
 async fn a_connection_that_fails_ends_the_wait_with_its_reason() {
     let pending = || Ok(Some(connection_with(ConnectionStatus::Pending, None)));
     let (gone, _) = poll_result(vec![pending(), Ok(None)]).await;
-    assert_eq!(gone, Some(Err("no leave was given, or the connection was removed".into())));
+    assert_eq!(gone, Some(Err("access was not granted, or the connection was removed".into())));
     let (failed, _) =
         poll_result(vec![pending(), Ok(Some(connection_with(ConnectionStatus::Error, Some("it is\ndown"))))])
             .await;

@@ -58,16 +58,17 @@ impl CallbackAddress {
         self,
         listener: TcpListener,
         state: String,
-        patience: Duration,
+        timeout: Duration,
         finish: impl AsyncFnOnce(Callback) -> Result<T, Failure>,
     ) -> Result<Option<T>, Failure> {
         let (sender, arrival) = oneshot::channel();
-        let desk = Arc::new(CallbackState { path: self.path, state, pending: Mutex::new(Some(sender)) });
+        let callback_state =
+            Arc::new(CallbackState { path: self.path, state, pending: Mutex::new(Some(sender)) });
         let shutdown = CancellationToken::new();
-        let router = Router::new().fallback(handle_request).with_state(desk);
+        let router = Router::new().fallback(handle_request).with_state(callback_state);
         let serving = serve(listener, router, BOUNDS, shutdown.clone());
         let receiving = async {
-            let received = match tokio::time::timeout(patience, arrival).await {
+            let received = match tokio::time::timeout(timeout, arrival).await {
                 Ok(Ok(ReceivedCallback { callback, respond: page })) => {
                     let finished = finish(callback).await;
                     // If the browser has gone, the terminal shows the same.
@@ -103,27 +104,26 @@ struct Page {
     text: String,
 }
 
-async fn handle_request(State(desk): State<Arc<CallbackState>>, request: Request) -> Page {
+async fn handle_request(State(state): State<Arc<CallbackState>>, request: Request) -> Page {
     // A HEAD request must not use up the one callback.
-    if request.uri().path() != desk.path || request.method() != Method::GET {
-        return Page::new(StatusCode::NOT_FOUND, "There is nothing here.");
+    if request.uri().path() != state.path || request.method() != Method::GET {
+        return Page::new(StatusCode::NOT_FOUND, "There is no page at this address.");
     }
     let callback = match Query::<Callback>::try_from_uri(request.uri()) {
-        Ok(Query(callback)) if callback.state.as_ref() == Some(&desk.state) => callback,
+        Ok(Query(callback)) if callback.state.as_ref() == Some(&state.state) => callback,
         Ok(_) | Err(_) => {
-            let text =
-                "This is not the authorization that is waited for. Open the address that the terminal shows.";
+            let text = "This is not the expected authorization. Open the address that the terminal shows.";
             return Page::new(StatusCode::BAD_REQUEST, text);
         }
     };
-    let waiting = desk.pending.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let (page, shown) = oneshot::channel();
+    let receiver = state.pending.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let (page, result) = oneshot::channel();
     let is_first =
-        waiting.is_some_and(|waiting| waiting.send(ReceivedCallback { callback, respond: page }).is_ok());
+        receiver.is_some_and(|receiver| receiver.send(ReceivedCallback { callback, respond: page }).is_ok());
     if !is_first {
-        return Page::new(StatusCode::GONE, "This was used already. The terminal says what has come of it.");
+        return Page::new(StatusCode::GONE, "This address was already used. The terminal shows the result.");
     }
-    shown.await.unwrap_or_else(|_| Page::new(StatusCode::SERVICE_UNAVAILABLE, "The command has ended."))
+    result.await.unwrap_or_else(|_| Page::new(StatusCode::SERVICE_UNAVAILABLE, "The command has ended."))
 }
 
 impl Page {

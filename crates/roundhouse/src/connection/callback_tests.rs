@@ -7,9 +7,9 @@ use super::*;
 const CALLBACK_TIMEOUT: Duration = Duration::from_mins(10);
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-fn parse_place(url: &str) -> Option<(String, String)> {
-    let place = CallbackAddress::parse_url(&Url::parse(url).unwrap())?;
-    Some((place.address.to_string(), place.path))
+fn parse_address(url: &str) -> Option<(String, String)> {
+    let callback = CallbackAddress::parse_url(&Url::parse(url).unwrap())?;
+    Some((callback.address.to_string(), callback.path))
 }
 
 #[test]
@@ -21,10 +21,10 @@ fn only_a_port_of_this_machine_is_listened_on() {
         ("http://localhost:9", "127.0.0.1:9"),
         ("http://[::1]:8765", "[::1]:8765"),
     ] {
-        assert_eq!(parse_place(&format!("{base}{path}")), Some((address.to_owned(), path.to_owned())));
+        assert_eq!(parse_address(&format!("{base}{path}")), Some((address.to_owned(), path.to_owned())));
     }
     assert_eq!(
-        parse_place("http://127.0.0.1:1/my/base{x}/cb"),
+        parse_address("http://127.0.0.1:1/my/base{x}/cb"),
         Some(("127.0.0.1:1".into(), "/my/base%7Bx%7D/cb".into()))
     );
     for other in [
@@ -38,7 +38,7 @@ fn only_a_port_of_this_machine_is_listened_on() {
         "http://localhost.example.com:8765/cb",
         "app://callback",
     ] {
-        assert_eq!(parse_place(other), None, "{other}");
+        assert_eq!(parse_address(other), None, "{other}");
     }
 }
 
@@ -47,16 +47,16 @@ async fn run_receiver(
     finish: impl AsyncFnOnce(Callback) -> Result<&'static str, Failure>,
     browser: impl AsyncFnOnce(String),
 ) -> Result<Option<&'static str>, Failure> {
-    let place = CallbackAddress { address: "127.0.0.1:0".parse().unwrap(), path: "/cb".into() };
-    let listener = place.listen().await.unwrap();
+    let callback = CallbackAddress { address: "127.0.0.1:0".parse().unwrap(), path: "/cb".into() };
+    let listener = callback.listen().await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
-    let received = place.receive(listener, "s".into(), CALLBACK_TIMEOUT, finish);
+    let received = callback.receive(listener, "s".into(), CALLBACK_TIMEOUT, finish);
     tokio::join!(tokio::time::timeout(TEST_TIMEOUT, received), browser(address)).0.expect("it ends")
 }
 
 async fn get(url: String) -> (u16, String) {
-    let answer = reqwest::Client::builder().no_proxy().build().unwrap().get(url).send().await.unwrap();
-    (answer.status().as_u16(), answer.text().await.unwrap())
+    let response = reqwest::Client::builder().no_proxy().build().unwrap().get(url).send().await.unwrap();
+    (response.status().as_u16(), response.text().await.unwrap())
 }
 
 #[tokio::test]
@@ -81,9 +81,9 @@ async fn one_callback_with_the_state_is_forwarded_and_nothing_else() {
         ] {
             assert_eq!(get(format!("{address}{path}")).await.0, status, "{path}");
         }
-        let whole = format!("{address}/cb?code=a%20b&state=s&iss=https%3A%2F%2Fas&more=x");
+        let url = format!("{address}/cb?code=a%20b&state=s&iss=https%3A%2F%2Fas&more=x");
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
-        for request in [client.head(&whole), client.post(&whole)] {
+        for request in [client.head(&url), client.post(&url)] {
             assert_eq!(request.send().await.unwrap().status(), 404);
         }
         assert_eq!(forwarded.load(Ordering::Relaxed), 0);
@@ -91,11 +91,11 @@ async fn one_callback_with_the_state_is_forwarded_and_nothing_else() {
             while forwarded.load(Ordering::Relaxed) == 0 {
                 tokio::task::yield_now().await;
             }
-            let again = get(whole.clone()).await;
+            let again = get(url.clone()).await;
             release.notify_one();
             again
         };
-        let (first, again) = tokio::join!(get(whole.clone()), again);
+        let (first, again) = tokio::join!(get(url.clone()), again);
         assert_eq!(first, (200, "Connected. You can close this page.\n".to_owned()));
         assert_eq!(again.0, 410, "{}", again.1);
     };
@@ -108,17 +108,17 @@ async fn what_went_wrong_is_shown_in_the_browser_too() {
     let browser = async |address: String| {
         let (status, page) = get(format!("{address}/cb?error=access_denied&state=s")).await;
         assert_eq!(status, 502);
-        assert!(page.starts_with("Not connected: <b>no</b> leave\n"), "{page}");
+        assert!(page.starts_with("Not connected: <b>access</b> denied\n"), "{page}");
     };
-    let ended = run_receiver(async |_| Err(anyhow!("<b>no</b> leave").into()), browser).await;
-    assert_eq!(ended.unwrap_err().to_string(), "<b>no</b> leave");
+    let ended = run_receiver(async |_| Err(anyhow!("<b>access</b> denied").into()), browser).await;
+    assert_eq!(ended.unwrap_err().to_string(), "<b>access</b> denied");
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_never_comes_is_not_waited_for_for_ever() {
-    let place = CallbackAddress { address: "127.0.0.1:0".parse().unwrap(), path: "/cb".into() };
-    let listener = place.listen().await.unwrap();
-    let begun = tokio::time::Instant::now();
-    let received = place.receive(listener, "s".into(), CALLBACK_TIMEOUT, async |_| Ok(())).await.unwrap();
-    assert_eq!((received, begun.elapsed()), (None, CALLBACK_TIMEOUT));
+    let callback = CallbackAddress { address: "127.0.0.1:0".parse().unwrap(), path: "/cb".into() };
+    let listener = callback.listen().await.unwrap();
+    let started = tokio::time::Instant::now();
+    let received = callback.receive(listener, "s".into(), CALLBACK_TIMEOUT, async |_| Ok(())).await.unwrap();
+    assert_eq!((received, started.elapsed()), (None, CALLBACK_TIMEOUT));
 }

@@ -16,11 +16,11 @@ const MAX_KEY_BYTES: u64 = 64 * 1024;
 pub(super) async fn read_key(server: &str) -> Result<Option<Credentials>, Failure> {
     let terminal = io::stdin().is_terminal();
     // Restored when this future is dropped, also on Ctrl-C.
-    let _unseen = if terminal {
-        let unseen = EchoGuard::disable_echo().context("the terminal cannot be told to show nothing")?;
-        let question = format!("Key for `{server}` (empty: the one that it was given before): ");
-        io::stderr().lock().write_all(question.as_bytes())?;
-        Some(unseen)
+    let _echo_off = if terminal {
+        let echo_off = EchoGuard::disable_echo().context("the terminal's echo cannot be disabled")?;
+        let prompt = format!("Key for `{server}` (empty: keep the one given before): ");
+        io::stderr().lock().write_all(prompt.as_bytes())?;
+        Some(echo_off)
     } else {
         None
     };
@@ -51,11 +51,11 @@ struct EchoGuard {
 impl EchoGuard {
     fn disable_echo() -> io::Result<Self> {
         let input = io::stdin();
-        let before = tcgetattr(&input)?;
-        let mut unseen = before.clone();
-        unseen.local_modes.remove(LocalModes::ECHO | LocalModes::ECHONL);
-        tcsetattr(&input, OptionalActions::Flush, &unseen)?;
-        Ok(Self { original_termios: before, input, output: io::stderr() })
+        let original = tcgetattr(&input)?;
+        let mut silent = original.clone();
+        silent.local_modes.remove(LocalModes::ECHO | LocalModes::ECHONL);
+        tcsetattr(&input, OptionalActions::Flush, &silent)?;
+        Ok(Self { original_termios: original, input, output: io::stderr() })
     }
 }
 

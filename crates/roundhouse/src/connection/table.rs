@@ -56,29 +56,29 @@ impl Row {
             auth: "NEEDS".into(),
             status: "STATUS".into(),
             tools: "TOOLS".into(),
-            description: "WHAT IT IS FOR".into(),
+            description: "PURPOSE".into(),
             details: Vec::new(),
         }
     }
 
     fn new(name: &str, server: Option<&Server>, connection: Option<&Connection>) -> Self {
-        let whole = |text: &str| single_line(text, usize::MAX);
+        let one_line = |text: &str| single_line(text, usize::MAX);
         let needs = match server.map(|server| server.auth) {
             Some(AuthKind::None) => "nothing",
             Some(AuthKind::ApiKey) => "a key",
-            Some(AuthKind::OAuth) => "your leave",
+            Some(AuthKind::OAuth) => "sign-in",
             None => "-",
         };
         let error = connection.and_then(|connection| connection.error.as_deref());
         let tools =
             connection.map(|connection| connection.tools.join(", ")).filter(|names| !names.is_empty());
         Self {
-            name: whole(name),
+            name: one_line(name),
             auth: needs.into(),
             status: connection.map_or("not connected", |connection| connection.status.name()).into(),
             tools: connection.map_or_else(|| "-".into(), |connection| connection.tools.len().to_string()),
-            description: server.map(|server| whole(&server.description)).unwrap_or_default(),
-            details: error.map(whole).into_iter().chain(tools.as_deref().map(whole)).collect(),
+            description: server.map(|server| one_line(&server.description)).unwrap_or_default(),
+            details: error.map(one_line).into_iter().chain(tools.as_deref().map(one_line)).collect(),
         }
     }
 }
@@ -122,10 +122,15 @@ mod tests {
                 "gone",
                 ConnectionStatus::Error,
                 &["x"],
-                Some("the catalog names no such server any more"),
+                Some("the catalog no longer names this server"),
             ),
             connection("clock", ConnectionStatus::Connected, &["now", "convert"], None),
-            connection("issues", ConnectionStatus::Expired, &[], Some("the leave is over: connect again")),
+            connection(
+                "issues",
+                ConnectionStatus::Expired,
+                &[],
+                Some("the authorization has expired: connect again"),
+            ),
         ];
         (servers, connections)
     }
@@ -134,14 +139,14 @@ mod tests {
     fn servers_and_connections_are_one_table() {
         let (servers, connections) = sample();
         let expected = r"
-SERVER  NEEDS       STATUS         TOOLS  WHAT IT IS FOR
-clock   nothing     connected          2  What time it is, and where
+SERVER  NEEDS    STATUS         TOOLS  PURPOSE
+clock   nothing  connected          2  What time it is, and where
         now, convert
-issues  your leave  expired            0  Issues\u{1b}[2J and\nboards
-        the leave is over: connect again
-mail    a key       not connected      -
-gone    -           error              1
-        the catalog names no such server any more
+issues  sign-in  expired            0  Issues\u{1b}[2J and\nboards
+        the authorization has expired: connect again
+mail    a key    not connected      -
+gone    -        error              1
+        the catalog no longer names this server
         x";
         pretty_assertions::assert_eq!(render(&servers, &connections, None), expected.trim_start());
     }
@@ -151,6 +156,6 @@ gone    -           error              1
         let (servers, connections) = sample();
         let shown = render(&servers, &connections, Some(50));
         assert!(shown.lines().all(|line| line.chars().count() <= 50), "{shown}");
-        assert!(shown.contains("2  What ti…\n"), "{shown}");
+        assert!(shown.contains("2  What time …\n"), "{shown}");
     }
 }

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use api::event::HitlKind;
 use api::{CallId, Timestamp};
-use engine::llm::{Answer, Content, TokenUsage, ToolOutcome, ToolUse};
-use engine::store::StoredStep;
-use engine::store::steps::{Compacted, Opened, Replacement, Step, TurnBase, TurnOutcome};
+use llm::{Answer, Content, TokenUsage, ToolOutcome, ToolUse};
+use store::StoredStep;
+use store::steps::{Compacted, Opened, Replacement, Step, TurnBase, TurnOutcome};
 
 use crate::terminal::single_line;
 
@@ -44,8 +44,8 @@ fn format_turn(steps: &[StoredStep], calls: &CallsById<'_>) -> String {
         .map(|first| format!("{}  opened {}  {}", first.turn_id, first.at, turn_state(steps)))
         .unwrap_or_default();
     let lines = steps.iter().map(|stored| {
-        let (kind, essence) = describe_step(&stored.step, calls);
-        format!("  {}  {kind:<8}  {essence}", time_of_day(stored.at)).trim_end().to_owned()
+        let (kind, summary) = describe_step(&stored.step, calls);
+        format!("  {}  {kind:<8}  {summary}", time_of_day(stored.at)).trim_end().to_owned()
     });
     std::iter::once(heading).chain(lines).collect::<Vec<_>>().join("\n")
 }
@@ -61,24 +61,24 @@ fn turn_state(steps: &[StoredStep]) -> String {
         Some(TurnOutcome::Errored { failure }) => format!("errored ({})", wire_name(&failure.code)),
         Some(TurnOutcome::Cancelled { .. }) => "cancelled".into(),
         Some(TurnOutcome::Unknown) => "ended".into(),
-        None if awaits_human(steps) => "waits for a person".into(),
+        None if awaits_human(steps) => "waiting for the user".into(),
         None => "not ended".into(),
     }
 }
 
 /// Whether a request to the user is still unanswered.
 fn awaits_human(steps: &[StoredStep]) -> bool {
-    let asked =
+    let requested =
         steps.iter().filter(|stored| matches!(innermost_step(&stored.step), Step::Asked { .. })).count();
     let resolved =
         steps.iter().filter(|stored| matches!(innermost_step(&stored.step), Step::Resolved { .. })).count();
-    asked > resolved
+    requested > resolved
 }
 
 /// The time without its date, which the heading shows.
 fn time_of_day(at: Timestamp) -> String {
-    let whole = at.to_string();
-    whole.split_once('T').map_or(whole.as_str(), |(_, time)| time.trim_end_matches('Z')).to_owned()
+    let timestamp = at.to_string();
+    timestamp.split_once('T').map_or(timestamp.as_str(), |(_, time)| time.trim_end_matches('Z')).to_owned()
 }
 
 /// Returns a step's kind and a summary of it.
@@ -88,7 +88,7 @@ fn describe_step(step: &Step, calls: &CallsById<'_>) -> (&'static str, String) {
         Step::Opened(opened) => ("opened", describe_message(opened)),
         Step::Answered { model, answer, .. } => ("answered", describe_answer(model, answer)),
         Step::Spent { model, tokens, .. } => {
-            ("spent", format!("{} beside the answers", describe_usage(model, *tokens)))
+            ("spent", format!("{} for other model calls", describe_usage(model, *tokens)))
         }
         Step::Compacted(compacted) => ("compacted", describe_compaction(compacted)),
         Step::ReasoningDropped => ("dropped", "the reasoning so far, which the provider refused".into()),
@@ -99,10 +99,10 @@ fn describe_step(step: &Step, calls: &CallsById<'_>) -> (&'static str, String) {
         Step::Planned { plan: Some(plan), .. } => ("planned", quoted(plan)),
         Step::Planned { plan: None, .. } => ("planned", "nothing".into()),
         Step::Delegated { call_id, did } => {
-            let (kind, essence) = describe_step(did, calls);
+            let (kind, summary) = describe_step(did, calls);
             let agent =
                 call(call_id).and_then(|call| call.input.get("agent")?.as_str()).unwrap_or("an agent");
-            ("agent", format!("{}: {kind}  {essence}", single_line(agent, MAX_TEXT_CHARS)))
+            ("agent", format!("{}: {kind}  {summary}", single_line(agent, MAX_TEXT_CHARS)))
         }
         Step::Steered { message, .. } => ("steered", quoted(message)),
         Step::Asked { call_id, kind, question, options, .. } => {
@@ -112,33 +112,33 @@ fn describe_step(step: &Step, calls: &CallsById<'_>) -> (&'static str, String) {
         Step::Intended { call_id } => ("intended", call(call_id).map(describe_call).unwrap_or_default()),
         Step::Resulted { call_id, outcome, .. } => ("resulted", describe_result(call(call_id), outcome)),
         Step::Ended { outcome } => ("ended", describe_end(outcome)),
-        Step::Unknown => ("unknown", "a step of a later version".into()),
+        Step::Unknown => ("unknown", "a step that this version does not know".into()),
     }
 }
 
 fn describe_compaction(compacted: &Compacted) -> String {
     let what = match &compacted.instead {
         Replacement::Summary { text } => quoted(text),
-        Replacement::Reset => "nothing but working memory and the last message".into(),
+        Replacement::Reset => "working memory and the last message only".into(),
     };
-    format!("{} messages; in their place {what}", compacted.covers)
+    format!("{} messages, replaced by {what}", compacted.covers)
 }
 
 fn describe_message(opened: &Opened) -> String {
-    let mut told = match opened.base {
+    let mut text = match opened.base {
         TurnBase::End => quoted(&opened.message),
         TurnBase::Edit { message_id } => format!("{} in place of {message_id}", quoted(&opened.message)),
         TurnBase::Retry { message_id } => format!("again from {message_id}"),
     };
-    told.push_str(&describe_attachments(&opened.media));
-    told
+    text.push_str(&describe_attachments(&opened.media));
+    text
 }
 
 fn describe_answer(model: &str, answer: &Answer) -> String {
     let text = answer.text();
-    let said = (!text.is_empty()).then(|| quoted(&text));
+    let text_part = (!text.is_empty()).then(|| quoted(&text));
     let parts = std::iter::once(describe_usage(model, answer.usage))
-        .chain(said)
+        .chain(text_part)
         .chain(answer.calls().map(describe_call));
     parts.collect::<Vec<_>>().join("  ")
 }
@@ -183,7 +183,7 @@ fn describe_end(outcome: &TurnOutcome) -> String {
         }
         TurnOutcome::Cancelled { said: Some(said) } => format!("cancelled after {}", quoted(&said.text)),
         TurnOutcome::Cancelled { said: None } => "cancelled".into(),
-        TurnOutcome::Unknown => "in a way of a later version".into(),
+        TurnOutcome::Unknown => "with an outcome that this version does not know".into(),
     }
 }
 

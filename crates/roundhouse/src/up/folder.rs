@@ -49,8 +49,8 @@ pub(crate) enum FolderError {
     },
     /// A key is missing or damaged, but the data that it protects exists.
     #[error(
-        "{path} {what}, and the registry beside it cannot be read without it: restore it from a copy, or move \
-         the folder away to begin anew (its engines are then lost)"
+        "{path} {what}, and the registry beside it cannot be read without it: restore the key from a backup, or \
+         move the folder away to start afresh (its engines are then lost)"
     )]
     BrokenKey {
         /// The key's file.
@@ -87,7 +87,7 @@ impl UpFolder {
     /// Checks that the folder can be used, as far as that can be seen without changing anything.
     pub(super) fn check(&self) -> Result<(), FolderError> {
         let usable = || match fs::metadata(&self.path) {
-            Ok(about) if !about.is_dir() => Err(io::ErrorKind::NotADirectory.into()),
+            Ok(metadata) if !metadata.is_dir() => Err(io::ErrorKind::NotADirectory.into()),
             Ok(_) => Ok(rustix::fs::access(&self.path, Access::WRITE_OK | Access::EXEC_OK)?),
             // It can be created; if not, `lock` reports why.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -167,7 +167,7 @@ pub(super) enum KeyError<E> {
     #[error(transparent)]
     Folder(#[from] FolderError),
     /// `make` failed.
-    #[error("no key could be made")]
+    #[error("a key could not be generated")]
     Make(#[source] E),
 }
 
@@ -184,10 +184,10 @@ mod tests {
     fn keys_are_made_once_and_for_their_owner_alone() {
         let dir = tempfile::tempdir().unwrap();
         let folder = UpFolder::resolve(Some(&dir.path().join("up"))).unwrap();
-        let taken = folder.lock(NOW).unwrap();
-        assert_eq!(taken.load_or_create_key("a.key", MAKE, |_| true).unwrap(), "a-key");
-        assert_eq!(taken.load_or_create_key("a.key", || Err("made twice"), |_| true).unwrap(), "a-key");
-        let mode = |name: &str| fs::metadata(taken.join(name)).unwrap().permissions().mode() & 0o777;
+        let locked = folder.lock(NOW).unwrap();
+        assert_eq!(locked.load_or_create_key("a.key", MAKE, |_| true).unwrap(), "a-key");
+        assert_eq!(locked.load_or_create_key("a.key", || Err("made twice"), |_| true).unwrap(), "a-key");
+        let mode = |name: &str| fs::metadata(locked.join(name)).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode("a.key"), 0o600);
         assert_eq!(fs::metadata(folder.path()).unwrap().permissions().mode() & 0o777, 0o700);
     }
@@ -196,12 +196,12 @@ mod tests {
     fn a_registry_without_its_key_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let folder = UpFolder::resolve(Some(dir.path())).unwrap();
-        let taken = folder.lock(NOW).unwrap();
-        fs::write(taken.join(REGISTRY_FILE), "").unwrap();
-        let missing = taken.load_or_create_key("a.key", MAKE, |_| true).unwrap_err().to_string();
+        let locked = folder.lock(NOW).unwrap();
+        fs::write(locked.join(REGISTRY_FILE), "").unwrap();
+        let missing = locked.load_or_create_key("a.key", MAKE, |_| true).unwrap_err().to_string();
         assert!(missing.contains("a.key is missing"), "{missing}");
-        fs::write(taken.join("a.key"), "damaged").unwrap();
-        let damaged = taken.load_or_create_key("a.key", MAKE, |_| false).unwrap_err().to_string();
+        fs::write(locked.join("a.key"), "damaged").unwrap();
+        let damaged = locked.load_or_create_key("a.key", MAKE, |_| false).unwrap_err().to_string();
         assert!(damaged.contains("does not hold a key"), "{damaged}");
     }
 
@@ -209,10 +209,10 @@ mod tests {
     fn a_folder_is_taken_once() {
         let dir = tempfile::tempdir().unwrap();
         let folder = UpFolder::resolve(Some(dir.path())).unwrap();
-        let taken = folder.lock(NOW).unwrap();
+        let locked = folder.lock(NOW).unwrap();
         let second = folder.lock(NOW).err().unwrap().to_string();
         assert!(second.contains(&format!("process {}", std::process::id())), "{second}");
-        drop(taken);
+        drop(locked);
         assert!(folder.lock(NOW).is_ok());
     }
 

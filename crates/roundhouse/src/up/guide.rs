@@ -44,7 +44,7 @@ impl fmt::Display for Guide<'_> {
         writeln!(f, "  folder   {} (keys, registry, engines, catalog)", folder.display())?;
         writeln!(f, "  model    {model}")?;
         writeln!(f, "\nIn another terminal, as the user `ada`:\n")?;
-        writeln!(f, "Admit her (her engine is made, woken or found):\n  {admit}\n")?;
+        writeln!(f, "Admit her (her engine is created or woken if needed):\n  {admit}\n")?;
         writeln!(f, "Send her engine a message and watch the answer stream:\n  {execute}\n")?;
         writeln!(f, "Talk to it:\n  {program} chat --user ada{dir}\n")?;
         write!(f, "Ctrl-C puts the engines to sleep and ends.")

@@ -1,4 +1,4 @@
-//! The operator checks the ledger: `roundhouse audit verify`.
+//! `roundhouse audit verify`: the operator verifies the audit log.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use serde_json::json;
 
 use crate::support::{Fleet, ProgramExit, TestEnv};
 
-/// Checks the ledger of a deployment.
+/// Verifies the audit log of a deployment.
 async fn verify(fleet: &Fleet) -> ProgramExit {
     let database = format!("sqlite:{}", fleet.folder().join("registry.sqlite").display());
     let variables = BTreeMap::from([("ORCH_DATABASE_URL".to_owned(), database)]);
     fleet.test_env.run(&["audit", "verify"], &variables).wait().await
 }
 
-/// Changes a registry as one does who may write its file.
+/// Changes a registry directly, as anyone with write access to its file could.
 fn tamper(fleet: &Fleet, statements: &str) {
     let registry = Connection::open(fleet.folder().join("registry.sqlite")).unwrap();
     registry.execute_batch(statements).unwrap();
@@ -28,17 +28,17 @@ async fn a_whole_ledger_is_told_product_by_product_beside_a_running_orchestrator
     let (product, other) = (up.product(), up.register("other", json!({})).await);
     product.engine("ada").await;
     product.stop("ada").await.assert_ok("status:text");
-    let said = verify(&fleet).await.assert_success();
+    let output = verify(&fleet).await.assert_success();
     // register, provision, stop; register.
-    assert!(said.contains(": 3 row(s)") && said.contains(": 1 row(s)"), "{said}");
-    assert!(said.contains("2 products"), "{said}");
-    // Nobody was disturbed, and what is written from now on is seen too.
+    assert!(output.contains(": 3 row(s)") && output.contains(": 1 row(s)"), "{output}");
+    assert!(output.contains("2 products"), "{output}");
+    // The orchestrator was not disturbed, and later rows are verified too.
     other.engine("bob").await;
     product.delete("ada").await.assert_ok("status:text engine_id:engine");
     up.signal_and_wait(Signal::TERM).await.assert_success();
-    let said = verify(&fleet).await.assert_success();
+    let output = verify(&fleet).await.assert_success();
     // The end of `up` put bob's engine to sleep.
-    assert!(said.contains(": 4 row(s)") && said.contains(": 3 row(s)"), "{said}");
+    assert!(output.contains(": 4 row(s)") && output.contains(": 3 row(s)"), "{output}");
     fleet.start_up().await.signal_and_wait(Signal::TERM).await.assert_success();
 }
 
@@ -56,7 +56,9 @@ async fn a_changed_row_and_a_cut_tail_are_found() {
     };
 
     tamper(&fleet, "DROP TRIGGER audit_log_no_update; UPDATE audit_log SET at = at + 1 WHERE id = 2");
-    verify(&fleet).await.assert_failure(1, &[&product_id, "row 2 was changed", "broken"]);
+    verify(&fleet)
+        .await
+        .assert_failure(1, &[&product_id, "row 2 or the row before it was changed", "broken"]);
     tamper(&fleet, "UPDATE audit_log SET at = at - 1 WHERE id = 2");
     verify(&fleet).await.assert_success();
     tamper(&fleet, "DROP TRIGGER audit_log_no_delete; DELETE FROM audit_log WHERE id = 3");

@@ -1,5 +1,5 @@
-//! Story 8: what cannot work says so, ends with the right code and loses nothing. `up` and its folder here,
-//! the engine in `bad_engine_setups`.
+//! Story 8: a setup that cannot work is reported, ends the program with the right exit code, and loses no data.
+//! This file covers `up` and its folder; `bad_engine_setups` covers the engine.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use crate::support::turn::assert_completed;
 use crate::support::{Fleet, TestEnv, processes};
 
-/// A deployment with one engine that has answered, put to sleep.
+/// A deployment with one engine that has run a turn and was put to sleep.
 async fn used_fleet() -> Fleet {
     let fleet = Fleet::new();
     let up = fleet.start_up().await;
@@ -22,7 +22,7 @@ async fn used_fleet() -> Fleet {
     fleet
 }
 
-/// Asserts that the deployment works, with all that it knew before.
+/// Asserts that the deployment works and has kept its data.
 async fn assert_nothing_lost(fleet: &Fleet) {
     let up = fleet.start_up().await;
     let engine = up.product().engine("ada").await;
@@ -41,9 +41,9 @@ async fn a_port_in_use_is_named_with_its_holder() {
         variables.insert("ORCH_PORT".to_owned(), port.clone());
         fleet.test_env.run(&["up", "--dir", fleet.folder().to_str().unwrap()], &variables)
     };
-    let ended = program.wait_for_output("Ctrl-C").await.expect_err("the port is in use");
+    let exit = program.wait_for_output("Ctrl-C").await.expect_err("the port is in use");
     let own = std::process::id().to_string();
-    ended.assert_failure(2, &[&port, &own]);
+    exit.assert_failure(2, &[&port, &own]);
     drop(holder);
     assert_nothing_lost(&fleet).await;
 }
@@ -54,9 +54,9 @@ async fn a_folder_that_cannot_be_made_is_named() {
     let file = fleet.test_env.path().join("file");
     fs::write(&file, "kept").unwrap();
     for folder in [fleet.folder().to_str().unwrap(), file.to_str().unwrap()] {
-        let ended = fleet.test_env.run(&["up", "--dir", folder], &fleet.variables).wait().await;
-        let said = ended.assert_failure(2, &[folder, "must be a folder", "--dir"]);
-        assert!(!said.contains("gateway.json"), "{said}");
+        let exit = fleet.test_env.run(&["up", "--dir", folder], &fleet.variables).wait().await;
+        let output = exit.assert_failure(2, &[folder, "must be a folder", "--dir"]);
+        assert!(!output.contains("gateway.json"), "{output}");
     }
     assert_eq!(fs::read_to_string(file).unwrap(), "kept");
 }
@@ -68,9 +68,9 @@ async fn a_second_up_on_the_same_folder_is_refused_and_disturbs_nothing() {
     let engine = up.product().engine("ada").await;
     let process = fleet.engine_process();
 
-    let ended = fleet.run_failing_up().await;
+    let exit = fleet.run_failing_up().await;
     let holder = up.program.pid().as_raw_nonzero().to_string();
-    ended.assert_failure(2, &[fleet.folder().to_str().unwrap(), &holder]);
+    exit.assert_failure(2, &[fleet.folder().to_str().unwrap(), &holder]);
     assert_eq!(fleet.engine_process(), process);
     assert_eq!(up.product().engine("ada").await.url, engine.url);
 }
@@ -93,8 +93,8 @@ async fn another_master_key_is_refused_with_the_way_out() {
     let right = fs::read_to_string(&file).unwrap();
     let wrong = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopo".to_owned();
     fs::write(&file, &wrong).unwrap();
-    let said = fleet.run_failing_up().await.assert_failure(2, &["MASTER_KEY", "roundhouse rekey"]);
-    assert!(!said.contains(&wrong) && !said.contains(right.trim()), "a key is shown: {said}");
+    let output = fleet.run_failing_up().await.assert_failure(2, &["MASTER_KEY", "roundhouse rekey"]);
+    assert!(!output.contains(&wrong) && !output.contains(right.trim()), "a key is shown: {output}");
     fs::write(&file, right).unwrap();
     assert_nothing_lost(&fleet).await;
 }
@@ -107,10 +107,10 @@ async fn a_registry_full_of_garbage_is_named_at_once_and_left_alone() {
     let garbage = b"no database ".repeat(1_000);
     fs::write(&file, &garbage).unwrap();
     let start = Instant::now();
-    let said = fleet.run_failing_up().await.assert_failure(2, &[file.to_str().unwrap()]);
-    assert!(start.elapsed() < Duration::from_secs(5), "it took {:?}: {said}", start.elapsed());
-    assert!(said.contains("database"), "it does not say what is wrong: {said}");
-    assert!(fs::read(&file).unwrap() == garbage, "what cannot be read was touched");
+    let output = fleet.run_failing_up().await.assert_failure(2, &[file.to_str().unwrap()]);
+    assert!(start.elapsed() < Duration::from_secs(5), "it took {:?}: {output}", start.elapsed());
+    assert!(output.contains("database"), "the error is not explained: {output}");
+    assert!(fs::read(&file).unwrap() == garbage, "the unreadable file was changed");
     fs::write(&file, right).unwrap();
     assert_nothing_lost(&fleet).await;
 }
@@ -137,8 +137,8 @@ async fn a_registry_of_a_later_version_is_left_alone() {
 #[tokio::test]
 async fn an_unknown_provider_is_named_with_those_that_exist() {
     let fleet = Fleet::new().with_env("LLM_PROVIDER", "oracle");
-    let ended = fleet.run_failing_up().await;
-    ended.assert_failure(2, &["LLM_PROVIDER", "oracle", "anthropic", "openai", "scripted"]);
+    let exit = fleet.run_failing_up().await;
+    exit.assert_failure(2, &["LLM_PROVIDER", "oracle", "anthropic", "openai", "scripted"]);
 }
 
 #[tokio::test]
@@ -152,8 +152,8 @@ async fn a_missing_provider_key_is_named() {
 #[tokio::test]
 async fn a_compatible_provider_needs_an_address() {
     let fleet = Fleet::new().with_env("LLM_PROVIDER", "openai-compatible").with_env("LLM_API_KEY", "key");
-    let said = fleet.run_failing_up().await.assert_failure(2, &["LLM_BASE_URL"]);
-    assert!(!said.contains("`key`"), "a secret is shown: {said}");
+    let output = fleet.run_failing_up().await.assert_failure(2, &["LLM_BASE_URL"]);
+    assert!(!output.contains("`key`"), "a secret is shown: {output}");
 }
 
 #[tokio::test]
@@ -162,9 +162,9 @@ async fn all_faults_of_a_configuration_are_named_at_once() {
         .with_env("ORCH_PORT", "door")
         .with_env("ORCH_PORT_MIN", "low")
         .with_env("ORCH_PORT_MAX", "70000");
-    let said =
+    let output =
         fleet.run_failing_up().await.assert_failure(2, &["ORCH_PORT_MIN", "low", "ORCH_PORT_MAX", "70000"]);
-    assert!(said.contains("ORCH_PORT ") && said.contains("door"), "{said}");
+    assert!(output.contains("ORCH_PORT ") && output.contains("door"), "{output}");
 }
 
 #[tokio::test]
@@ -176,8 +176,8 @@ async fn faults_of_the_provider_are_named_with_the_others() {
 #[tokio::test]
 async fn all_missing_variables_of_an_orchestrator_are_named_at_once() {
     let home = TestEnv::new();
-    let ended = home.run(&["orchestrator"], &BTreeMap::new()).wait().await;
-    ended.assert_failure(2, &["ORCH_DATABASE_URL", "ORCH_MASTER_KEY", "ORCH_ADMIN_KEY", "ORCH_ENGINE_IMAGE"]);
+    let exit = home.run(&["orchestrator"], &BTreeMap::new()).wait().await;
+    exit.assert_failure(2, &["ORCH_DATABASE_URL", "ORCH_MASTER_KEY", "ORCH_ADMIN_KEY", "ORCH_ENGINE_IMAGE"]);
 }
 
 #[tokio::test]
@@ -190,11 +190,11 @@ async fn a_brain_of_a_later_version_keeps_its_engine_down_and_is_left_alone() {
     let brain = folder.join("brain.sqlite");
     let version = |to: Option<i64>| -> i64 {
         let brain = Connection::open(&brain).unwrap();
-        let was = brain.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
+        let before = brain.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
         if let Some(version) = to {
             brain.pragma_update(None, "user_version", version).unwrap();
         }
-        was
+        before
     };
     let right = version(Some(9_999));
 
@@ -203,7 +203,7 @@ async fn a_brain_of_a_later_version_keeps_its_engine_down_and_is_left_alone() {
     assert_ne!(product.status("ada").await, "running");
     let log = fs::read_to_string(folder.join("engine.log")).unwrap();
     assert!(log.contains("9999") || log.contains("later version"), "the log does not say why: {log}");
-    assert_eq!(version(None), 9_999, "it was not touched");
+    assert_eq!(version(None), 9_999, "the brain was not changed");
     assert_eq!(fleet.engine_processes(), []);
 
     version(Some(right));
@@ -238,7 +238,7 @@ async fn with_no_free_port_provision_says_so_and_leaves_nothing() {
     assert_eq!(product.list("").await.1, 2);
     assert_eq!(fs::read_dir(fleet.folder().join("engines")).unwrap().count(), 2);
 
-    // A stopped engine's port is given away, and its address with it.
+    // A stopped engine's port may be given to another engine, and then its address is gone.
     product.stop("one").await.assert_ok("status:text");
     product.engine("three").await;
     assert_eq!(product.get("one").await.body["url"], serde_json::Value::Null);

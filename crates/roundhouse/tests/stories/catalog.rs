@@ -1,5 +1,5 @@
-//! Story 42: what a product gives its users' agents is changed while engines run. What is faulty keeps its last good
-//! version and is named, a turn under way keeps what it began with, and the catalog that ships is whole.
+//! Story 42: the catalog is changed while engines run. A faulty entry keeps its last good version and is reported,
+//! a running turn keeps the catalog that it started with, and the shipped catalog has no faults.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,14 +14,14 @@ use crate::support::tool_programs::{done_reply, tool_reply, tool_results, write_
 use crate::support::turn::{assert_completed, of_kind};
 use crate::support::{EngineFixture, StandaloneEngine, assert_fields, skip};
 
-/// A tool that needs leave.
+/// A tool that needs approval.
 const BOOK_TOOL: &str = r#"{"description": "Books a table.", "command": ["sh", "-c", "echo booked"]}"#;
 
 fn agent_file(description: &str) -> String {
     format!("---\ndescription: {description}\n---\nYou are an agent.")
 }
 
-/// The skill `knots_skill`.
+/// The `SKILL.md` of the skill `knots`.
 fn knots_skill() -> String {
     "---\nname: knots\ndescription: Ties knots.\n---\nOver and under.".to_owned()
 }
@@ -44,7 +44,7 @@ impl EngineFixture {
         if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.unwrap();
     }
 
-    /// Reloads the catalog: how many agents, skills and tools it has, and what is said of it.
+    /// Reloads the catalog; returns the numbers of its agents, skills and tools, and the warnings.
     async fn reload(&self) -> ([u64; 3], Vec<String>) {
         let answer = self.engine.post("/admin/reload-catalog", &json!({})).await;
         let answer = answer.assert_ok("status:text counts:object warnings:array");
@@ -55,7 +55,7 @@ impl EngineFixture {
         (counts, warnings.map(|warning| warning.as_str().unwrap().to_owned()).collect())
     }
 
-    /// Reloads the soul: its version.
+    /// Reloads the soul; returns its version.
     async fn reload_soul(&self) -> String {
         let answer = self.engine.post("/admin/reload-core-soul", &json!({})).await;
         let answer = answer.assert_ok("status:text version:text");
@@ -63,7 +63,7 @@ impl EngineFixture {
         answer["version"].as_str().unwrap().to_owned()
     }
 
-    /// What the model is told in a new turn of who it is and what it has: the soul, and the tools as JSON text.
+    /// Runs a new turn; returns the system prompt and the tools that the model was sent, as JSON text.
     async fn prompt_of_new_turn(&self) -> (String, String) {
         self.provider.enqueue_all([done_reply()]);
         self.engine.run_turn("another", "Hello!").await;
@@ -76,7 +76,7 @@ impl EngineFixture {
     }
 }
 
-/// Asserts that `warnings` are as many as `names`, and that each names one and says `why`.
+/// Asserts that there is one warning for each of `names`, and that it contains `why`.
 #[track_caller]
 fn assert_warnings(warnings: &[String], names: &[&str], why: &str) {
     assert_eq!(warnings.len(), names.len(), "{warnings:#?}");
@@ -88,82 +88,82 @@ fn assert_warnings(warnings: &[String], names: &[&str], why: &str) {
 
 #[tokio::test]
 async fn what_is_added_changed_and_taken_away_is_in_use_after_a_reload() {
-    let rig = EngineFixture::with_setup("anthropic", [], StandaloneEngine::allowing_unconfined).await;
-    assert_eq!(rig.reload().await, ([0, 0, 0], vec![]));
-    rig.write("agents/finder.md", &agent_file("Finds lost keys."));
-    rig.write("skills/knots/SKILL.md", &knots_skill());
-    rig.write("tools/weather.json", &tool_file("Tells the weather."));
+    let fixture = EngineFixture::with_setup("anthropic", [], StandaloneEngine::allowing_unconfined).await;
+    assert_eq!(fixture.reload().await, ([0, 0, 0], vec![]));
+    fixture.write("agents/finder.md", &agent_file("Finds lost keys."));
+    fixture.write("skills/knots/SKILL.md", &knots_skill());
+    fixture.write("tools/weather.json", &tool_file("Tells the weather."));
     let all = ["Finds lost keys.", "Ties knots.", "Tells the weather."];
-    let (_, tools) = rig.prompt_of_new_turn().await;
-    assert!(all.iter().all(|words| !tools.contains(words)), "nothing changes by itself: {tools}");
-    assert_eq!(rig.reload().await, ([1, 1, 1], vec![]));
-    let (_, tools) = rig.prompt_of_new_turn().await;
+    let (_, tools) = fixture.prompt_of_new_turn().await;
+    assert!(all.iter().all(|words| !tools.contains(words)), "nothing changes without a reload: {tools}");
+    assert_eq!(fixture.reload().await, ([1, 1, 1], vec![]));
+    let (_, tools) = fixture.prompt_of_new_turn().await;
     assert!(all.iter().all(|words| tools.contains(words)), "{tools}");
 
-    rig.write("agents/finder.md", &agent_file("Finds lost time."));
-    rig.remove("skills/knots");
-    rig.remove("tools/weather.json");
-    assert_eq!(rig.reload().await, ([1, 0, 0], vec![]));
-    let (_, tools) = rig.prompt_of_new_turn().await;
+    fixture.write("agents/finder.md", &agent_file("Finds lost time."));
+    fixture.remove("skills/knots");
+    fixture.remove("tools/weather.json");
+    assert_eq!(fixture.reload().await, ([1, 0, 0], vec![]));
+    let (_, tools) = fixture.prompt_of_new_turn().await;
     assert!(tools.contains("Finds lost time.") && all.iter().all(|words| !tools.contains(words)), "{tools}");
 }
 
 #[tokio::test]
 async fn what_is_faulty_keeps_its_last_good_version_and_what_is_gone_is_gone() {
     let names = ["agents/finder.md", "skills/knots", "tools/weather.json", "permissions.json"];
-    let ready = |place: StandaloneEngine| {
-        let place = place
+    let configure = |setup: StandaloneEngine| {
+        let setup = setup
             .allowing_unconfined()
             .with_catalog_file("agents/finder.md", &agent_file("Finds lost keys."));
-        let place = place.with_catalog_file("skills/knots/SKILL.md", &knots_skill());
-        let place = place.with_catalog_file("tools/weather.json", &tool_file("Tells the weather."));
-        place.with_catalog_file("permissions.json", r#"{"tools": {"write_file": "deny"}}"#)
+        let setup = setup.with_catalog_file("skills/knots/SKILL.md", &knots_skill());
+        let setup = setup.with_catalog_file("tools/weather.json", &tool_file("Tells the weather."));
+        setup.with_catalog_file("permissions.json", r#"{"tools": {"write_file": "deny"}}"#)
     };
-    let rig = EngineFixture::with_setup("anthropic", [], ready).await;
+    let fixture = EngineFixture::with_setup("anthropic", [], configure).await;
     let all = ["Finds lost keys.", "Ties knots.", "Tells the weather."];
-    let as_ever = async |rig: &EngineFixture| {
-        let (_, tools) = rig.prompt_of_new_turn().await;
+    let assert_unchanged = async |fixture: &EngineFixture| {
+        let (_, tools) = fixture.prompt_of_new_turn().await;
         let denied = !tools.contains("\"write_file\"") && tools.contains("\"edit_file\"");
         assert!(denied && all.iter().all(|words| tools.contains(words)), "{tools}");
     };
     for name in ["agents/finder.md", "skills/knots/SKILL.md", "tools/weather.json", "permissions.json"] {
-        rig.write(name, "{ faulty");
+        fixture.write(name, "{ faulty");
     }
-    // What never was good is left out.
-    rig.write("agents/never.md", "faulty");
-    rig.write("tools/never.json", "{}");
+    // An entry that was never valid is left out.
+    fixture.write("agents/never.md", "faulty");
+    fixture.write("tools/never.json", "{}");
     for _ in 0..2 {
-        let (counts, warnings) = rig.reload().await;
+        let (counts, warnings) = fixture.reload().await;
         assert_eq!(counts, [1, 1, 1]);
         let (kept, left_out): (Vec<_>, Vec<_>) =
             warnings.into_iter().partition(|warning| warning.contains("last good version"));
         assert_warnings(&kept, &names, "");
         assert_warnings(&left_out, &["agents/never.md", "tools/never.json"], "left out");
-        as_ever(&rig).await;
+        assert_unchanged(&fixture).await;
     }
-    rig.remove("agents");
-    rig.remove("skills");
-    rig.remove("tools");
-    rig.remove("permissions.json");
-    assert_eq!(rig.reload().await, ([0, 0, 0], vec![]));
-    let (_, tools) = rig.prompt_of_new_turn().await;
+    fixture.remove("agents");
+    fixture.remove("skills");
+    fixture.remove("tools");
+    fixture.remove("permissions.json");
+    assert_eq!(fixture.reload().await, ([0, 0, 0], vec![]));
+    let (_, tools) = fixture.prompt_of_new_turn().await;
     assert!(tools.contains("\"write_file\"") && all.iter().all(|words| !tools.contains(words)), "{tools}");
 
-    // A version that was good before the engine started is none that it knows.
-    rig.write("agents/finder.md", "faulty");
-    let rig = rig.stop_and_start().await;
-    let (counts, warnings) = rig.reload().await;
+    // The engine does not know good versions from before its start.
+    fixture.write("agents/finder.md", "faulty");
+    let fixture = fixture.stop_and_start().await;
+    let (counts, warnings) = fixture.reload().await;
     assert_eq!(counts, [0, 0, 0]);
     assert_warnings(&warnings, &["agents/finder.md"], "left out");
 }
 
 #[tokio::test]
 async fn a_large_catalog_reloads_at_once_and_ten_faulty_entries_stop_none_of_the_good_ones() {
-    let rig = EngineFixture::new([]).await;
+    let fixture = EngineFixture::new([]).await;
     let body = "Take one step after the other, and look at what came of it before the next.\n".repeat(60);
     for number in 0..200 {
         let name = format!("skill-{number}");
-        // One in twenty is faulty, each in one of a few ways.
+        // One in twenty is faulty, in one of five ways.
         let text = match number {
             7 | 77 => "no front matter".to_owned(),
             17 | 87 => format!("---\nname: {name}\n---\n{body}"),
@@ -172,29 +172,32 @@ async fn a_large_catalog_reloads_at_once_and_ten_faulty_entries_stop_none_of_the
             47 | 117 => format!("---\nname: {name}\ndescription: x\n"),
             _ => format!("---\nname: {name}\ndescription: Does the thing number {number}.\n---\n{body}"),
         };
-        rig.write(&format!("skills/{name}/SKILL.md"), &text);
-        rig.write(&format!("skills/{name}/scripts/run.sh"), "echo");
-        rig.write(&format!("skills/{name}/references/more.md"), &body);
+        fixture.write(&format!("skills/{name}/SKILL.md"), &text);
+        fixture.write(&format!("skills/{name}/scripts/run.sh"), "echo");
+        fixture.write(&format!("skills/{name}/references/more.md"), &body);
     }
     for number in 0..50 {
-        rig.write(&format!("agents/agent-{number}.md"), &agent_file(&format!("Knows the subject {number}.")));
+        fixture.write(
+            &format!("agents/agent-{number}.md"),
+            &agent_file(&format!("Knows the subject {number}.")),
+        );
     }
-    let invalid_field =
+    let faulty_prefixes =
         [7, 77, 17, 87, 27, 97, 37, 107, 47, 117].map(|number| format!("skills/skill-{number}: "));
-    let invalid_field: Vec<&str> = invalid_field.iter().map(String::as_str).collect();
+    let faulty_prefixes: Vec<&str> = faulty_prefixes.iter().map(String::as_str).collect();
     let mut fastest = Duration::MAX;
     for _ in 0..5 {
-        let began = Instant::now();
-        let (counts, warnings) = rig.reload().await;
-        fastest = fastest.min(began.elapsed());
+        let started = Instant::now();
+        let (counts, warnings) = fixture.reload().await;
+        fastest = fastest.min(started.elapsed());
         assert_eq!(counts, [50, 190, 0]);
-        assert_warnings(&warnings, &invalid_field, "left out");
+        assert_warnings(&warnings, &faulty_prefixes, "left out");
     }
-    // The blink of an eye; of a program that was built for looking into it, several.
+    // A release build takes a fraction of this; a debug build is several times slower.
     assert!(fastest < Duration::from_secs(1), "{fastest:?}");
-    let (_, tools) = rig.prompt_of_new_turn().await;
+    let (_, tools) = fixture.prompt_of_new_turn().await;
     for number in 0..200 {
-        let is_faulty = invalid_field.contains(&format!("skills/skill-{number}: ").as_str());
+        let is_faulty = faulty_prefixes.contains(&format!("skills/skill-{number}: ").as_str());
         let words = format!("Does the thing number {number}.");
         assert_eq!(tools.contains(&words), !is_faulty, "{words}");
     }
@@ -202,43 +205,44 @@ async fn a_large_catalog_reloads_at_once_and_ten_faulty_entries_stop_none_of_the
 
 #[tokio::test]
 async fn a_turn_under_way_keeps_what_it_began_with_and_the_next_one_has_what_is_new() {
-    let ready = |place: StandaloneEngine| {
-        let place = place.allowing_unconfined().with_catalog_file("tools/book.json", BOOK_TOOL);
-        place.with_catalog_file("soul.md", "You are the old one.")
+    let configure = |setup: StandaloneEngine| {
+        let setup = setup.allowing_unconfined().with_catalog_file("tools/book.json", BOOK_TOOL);
+        setup.with_catalog_file("soul.md", "You are the old one.")
     };
-    let rig = EngineFixture::with_setup(
+    let fixture = EngineFixture::with_setup(
         "anthropic",
         [tool_reply("book", json!({})), tool_reply("book", json!({}))],
-        ready,
+        configure,
     )
     .await;
-    let (mut stream, _) = rig.engine.run_until_hitl_request(&direct_message("task", "Book a table.")).await;
-    rig.remove("tools/book.json");
-    rig.write("soul.md", "You are the new one.");
-    rig.write("permissions.json", r#"{"default": "deny"}"#);
-    rig.reload().await;
-    rig.reload_soul().await;
-    // The call that waits is made, and so is one that comes later; the model is told the same as before.
-    rig.engine.respond("task", "yes").await.assert_ok("status:text request_id:hitl");
+    let (mut stream, _) =
+        fixture.engine.run_until_hitl_request(&direct_message("task", "Book a table.")).await;
+    fixture.remove("tools/book.json");
+    fixture.write("soul.md", "You are the new one.");
+    fixture.write("permissions.json", r#"{"default": "deny"}"#);
+    fixture.reload().await;
+    fixture.reload_soul().await;
+    // The waiting call is made, and so is a later one; the model is sent the same prompt and tools as before.
+    fixture.engine.respond("task", "yes").await.assert_ok("status:text request_id:hitl");
     stream.next_hitl_request().await;
-    rig.provider.enqueue_all([done_reply()]);
-    rig.engine.respond("task", "yes").await.assert_ok("status:text request_id:hitl");
+    fixture.provider.enqueue_all([done_reply()]);
+    fixture.engine.respond("task", "yes").await.assert_ok("status:text request_id:hitl");
     let events = stream.collect().await;
     assert_completed(&events);
     assert_eq!(tool_results(&events), [Ok("booked\n"), Ok("booked\n")]);
-    let told: Vec<(Value, Value)> = rig
+    let prompts: Vec<(Value, Value)> = fixture
         .provider
         .requests()
         .into_iter()
         .map(|request| (request.body["system"].clone(), request.body["tools"].clone()))
         .collect();
-    assert_eq!(told.len(), 3);
-    assert!(told.iter().all(|each| each.1 == told[0].1), "{told:?}");
-    assert!(told.iter().all(|each| each.0.to_string().contains("the old one")), "{told:?}");
+    assert_eq!(prompts.len(), 3);
+    assert!(prompts.iter().all(|each| each.1 == prompts[0].1), "{prompts:?}");
+    assert!(prompts.iter().all(|each| each.0.to_string().contains("the old one")), "{prompts:?}");
 
-    rig.provider.enqueue_all([done_reply()]);
-    rig.engine.run_turn("task", "And now?").await;
-    let (soul, tools) = rig.last_prompt();
+    fixture.provider.enqueue_all([done_reply()]);
+    fixture.engine.run_turn("task", "And now?").await;
+    let (soul, tools) = fixture.last_prompt();
     assert!(soul.contains("the new one") && !tools.contains("Books a table."), "{soul} {tools}");
 }
 
@@ -246,13 +250,13 @@ async fn a_turn_under_way_keeps_what_it_began_with_and_the_next_one_has_what_is_
 async fn the_soul_is_a_template_with_a_version() {
     let text = "---\nversion: 1.10\n---\nSoul {{version}}. Agents:\n{{agents}}\nSkills: {{skills}}\n\
                 In {{ workspace }}, \\{{version}}.";
-    let ready = |place: StandaloneEngine| {
-        place
+    let configure = |setup: StandaloneEngine| {
+        setup
             .with_catalog_file("soul.md", text)
             .with_catalog_file("agents/finder.md", &agent_file("Finds lost keys."))
     };
-    let rig = EngineFixture::with_setup("anthropic", [], ready).await;
-    let workspace = rig.setup.workspace();
+    let fixture = EngineFixture::with_setup("anthropic", [], configure).await;
+    let workspace = fixture.setup.workspace();
     let expected = |version: &str, agent: &str| {
         let workspace = workspace.display();
         let soul = format!(
@@ -260,34 +264,34 @@ async fn the_soul_is_a_template_with_a_version() {
         );
         serde_json::to_string(&soul).unwrap().trim_matches('"').to_owned()
     };
-    let (soul, _) = rig.prompt_of_new_turn().await;
+    let (soul, _) = fixture.prompt_of_new_turn().await;
     assert!(soul.contains(&expected("1.10", "Finds lost keys.")), "{soul}");
-    // A reload of the catalog fills the template anew, but does not read it.
-    rig.write("agents/finder.md", &agent_file("Finds lost time."));
-    rig.write("soul.md", &text.replace("version: 1.10", "version: two"));
-    rig.reload().await;
-    let (soul, _) = rig.prompt_of_new_turn().await;
+    // Reloading the catalog fills in the template again, but does not read the file again.
+    fixture.write("agents/finder.md", &agent_file("Finds lost time."));
+    fixture.write("soul.md", &text.replace("version: 1.10", "version: two"));
+    fixture.reload().await;
+    let (soul, _) = fixture.prompt_of_new_turn().await;
     assert!(soul.contains(&expected("1.10", "Finds lost time.")), "{soul}");
-    assert_eq!(rig.reload_soul().await, "two");
-    let (soul, _) = rig.prompt_of_new_turn().await;
+    assert_eq!(fixture.reload_soul().await, "two");
+    let (soul, _) = fixture.prompt_of_new_turn().await;
     assert!(soul.contains(&expected("two", "Finds lost time.")), "{soul}");
 
-    // Without one of its own, its version tells one content from another.
-    rig.write("soul.md", "You are Ada.");
-    let ada = rig.reload_soul().await;
-    assert_eq!(rig.reload_soul().await, ada);
-    rig.write("soul.md", "You are Bob.");
-    assert_ne!(rig.reload_soul().await, ada);
-    rig.remove("soul.md");
-    rig.reload_soul().await;
-    let (soul, _) = rig.prompt_of_new_turn().await;
+    // A soul without a version gets one that is derived from its content.
+    fixture.write("soul.md", "You are Ada.");
+    let ada = fixture.reload_soul().await;
+    assert_eq!(fixture.reload_soul().await, ada);
+    fixture.write("soul.md", "You are Bob.");
+    assert_ne!(fixture.reload_soul().await, ada);
+    fixture.remove("soul.md");
+    fixture.reload_soul().await;
+    let (soul, _) = fixture.prompt_of_new_turn().await;
     assert!(soul.contains("You are a person's own assistant."), "{soul}");
 }
 
 #[tokio::test]
 async fn a_faulty_soul_is_refused_with_its_reason_and_never_stops_an_engine() {
-    let rig = EngineFixture::with_setup("anthropic", [], |place| {
-        place.with_catalog_file("soul.md", "You are Ada.")
+    let fixture = EngineFixture::with_setup("anthropic", [], |setup| {
+        setup.with_catalog_file("soul.md", "You are Ada.")
     })
     .await;
     let large = "x".repeat(70_000);
@@ -299,88 +303,91 @@ async fn a_faulty_soul_is_refused_with_its_reason_and_never_stops_an_engine() {
         (large.as_str(), "70000 bytes"),
     ];
     for (text, why) in faults {
-        rig.write("soul.md", text);
-        let answer = rig.engine.post("/admin/reload-core-soul", &json!({})).await;
+        fixture.write("soul.md", text);
+        let answer = fixture.engine.post("/admin/reload-core-soul", &json!({})).await;
         let reason = answer.assert_error(400, "INVALID_REQUEST");
         assert!(reason.starts_with("soul.md: ") && reason.contains(why), "{reason}");
-        let (soul, _) = rig.prompt_of_new_turn().await;
+        let (soul, _) = fixture.prompt_of_new_turn().await;
         assert!(soul.contains("You are Ada."), "{soul}");
     }
-    rig.write("soul.md", "Use {{date}}.");
-    let rig = rig.stop_and_start().await;
-    let (soul, _) = rig.prompt_of_new_turn().await;
+    fixture.write("soul.md", "Use {{date}}.");
+    let fixture = fixture.stop_and_start().await;
+    let (soul, _) = fixture.prompt_of_new_turn().await;
     assert!(soul.contains("You are a person's own assistant."), "{soul}");
-    assert!(rig.program.output().contains("`date`"), "the log says why: {}", rig.program.output());
-    rig.write("soul.md", "You are Ada.");
-    rig.reload_soul().await;
-    assert!(rig.prompt_of_new_turn().await.0.contains("You are Ada."));
+    assert!(fixture.program.output().contains("`date`"), "the log says why: {}", fixture.program.output());
+    fixture.write("soul.md", "You are Ada.");
+    fixture.reload_soul().await;
+    assert!(fixture.prompt_of_new_turn().await.0.contains("You are Ada."));
 }
 
 #[tokio::test]
 async fn an_admin_call_needs_the_engines_key() {
-    let rig = EngineFixture::new([]).await;
+    let fixture = EngineFixture::new([]).await;
     for path in ["/admin/reload-core-soul", "/admin/reload-catalog"] {
-        let url = format!("{}{path}", rig.engine.url);
+        let url = format!("{}{path}", fixture.engine.url);
         assert_eq!(reqwest::Client::new().post(url).send().await.unwrap().status(), 401);
     }
 }
 
-/// The catalog that ships.
+/// The folder of the shipped catalog.
 fn shipped_catalog() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../catalog")
 }
 
-/// An engine with the catalog that ships, where programs run only if they are confined.
+/// An engine with the shipped catalog, which runs programs only in the sandbox.
 async fn fixture_with_shipped_catalog(
-    ready: impl FnOnce(StandaloneEngine) -> StandaloneEngine,
+    configure: impl FnOnce(StandaloneEngine) -> StandaloneEngine,
 ) -> EngineFixture {
-    EngineFixture::with_setup("anthropic", [], |place| {
-        let to = &place.variables["CATALOG_DIR"];
+    EngineFixture::with_setup("anthropic", [], |setup| {
+        let to = &setup.variables["CATALOG_DIR"];
         let copied = Command::new("cp").arg("--recursive").arg(shipped_catalog().join(".")).arg(to).status();
-        assert!(copied.is_ok_and(|status| status.success()), "the catalog that ships is copied");
-        ready(place)
+        assert!(copied.is_ok_and(|status| status.success()), "the shipped catalog is copied");
+        configure(setup)
     })
     .await
 }
 
 #[tokio::test]
 async fn the_catalog_that_ships_has_no_fault() {
-    let rig = fixture_with_shipped_catalog(|place| place).await;
-    assert_eq!(rig.reload().await, ([3, 6, 0], vec![]));
-    assert_eq!(rig.reload_soul().await, "1");
-    assert!(!rig.program.output().contains("has a fault"), "{}", rig.program.output());
-    let (soul, tools) = rig.prompt_of_new_turn().await;
-    assert!(soul.contains(&rig.setup.workspace().display().to_string()) && !soul.contains("{{"), "{soul}");
+    let fixture = fixture_with_shipped_catalog(|setup| setup).await;
+    assert_eq!(fixture.reload().await, ([3, 6, 0], vec![]));
+    assert_eq!(fixture.reload_soul().await, "1");
+    assert!(!fixture.program.output().contains("contains an error"), "{}", fixture.program.output());
+    let (soul, tools) = fixture.prompt_of_new_turn().await;
+    assert!(
+        soul.contains(&fixture.setup.workspace().display().to_string()) && !soul.contains("{{"),
+        "{soul}"
+    );
     for folder in ["skills", "agents"] {
         for entry in fs::read_dir(shipped_catalog().join(folder)).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
-            assert!(tools.contains(name.trim_end_matches(".md")), "the model is not told of {name}");
+            assert!(tools.contains(name.trim_end_matches(".md")), "the model is not sent {name}");
         }
     }
 }
 
 #[tokio::test]
 async fn its_script_does_what_it_says_on_the_leash_without_asking() {
-    let rig = fixture_with_shipped_catalog(|place| place).await;
-    let level = rig.engine.activity().await["confinement"].as_str().unwrap().to_owned();
+    let fixture = fixture_with_shipped_catalog(|setup| setup).await;
+    let level = fixture.engine.activity().await["confinement"].as_str().unwrap().to_owned();
     if !level.contains("landlock") {
         return skip(&format!("a kernel that confines programs: {level}"));
     }
     let table = "name;age;city\n\"Doe; \"\"J\"\"\";30;Oslo\nAnn;4.5;\n\nBob;19;\"New\nYork\"\r\nshort;1\n";
-    fs::create_dir_all(rig.setup.workspace()).unwrap();
-    fs::write(rig.setup.workspace().join("people.csv"), table).unwrap();
+    fs::create_dir_all(fixture.setup.workspace()).unwrap();
+    fs::write(fixture.setup.workspace().join("people.csv"), table).unwrap();
     let script = |args: Value, input: &str| {
         let script =
             json!({"skill": "summarize-table", "script": "summary.sh", "args": args, "input": input});
         tool_reply("run_skill_script", script)
     };
-    rig.provider.enqueue_all([
+    fixture.provider.enqueue_all([
         script(json!(["people.csv"]), ""),
         script(json!([]), "a,b\n1,x|y\n2,\n"),
         script(json!([]), ""),
         done_reply(),
     ]);
-    let events = rig.engine.run_turn("task", "What is in the table?").await;
+    let events = fixture.engine.run_turn("task", "What is in the table?").await;
     assert_eq!(of_kind(&events, "hitl_request").len(), 0);
     let results = tool_results(&events);
     let expected = "4 rows, 3 columns
@@ -404,17 +411,19 @@ Warning: 1 rows have more or fewer values than the first line.
 
 #[tokio::test]
 async fn a_plan_names_skills_of_the_catalog_and_no_others() {
-    let rig = fixture_with_shipped_catalog(|place| place).await;
+    let fixture = fixture_with_shipped_catalog(|setup| setup).await;
     let plan = json!({"skills": ["meeting-notes", "flying"], "steps": ["Sort what was said."]});
-    rig.provider.enqueue_all([Reply::from_text(plan.to_string()), done_reply()]);
-    let events = rig.engine.run_turn_with(&json!({"task_id": "task", "message": "Minutes, please."})).await;
-    let noted = of_kind(&events, "working_memory_update")[0];
+    fixture.provider.enqueue_all([Reply::from_text(plan.to_string()), done_reply()]);
+    let events =
+        fixture.engine.run_turn_with(&json!({"task_id": "task", "message": "Minutes, please."})).await;
+    let update = of_kind(&events, "working_memory_update")[0];
     let kept = json!({"agent": null, "skills": ["meeting-notes"], "steps": ["Sort what was said."]});
-    assert_eq!((&noted.data["key"], &noted.data["value"]), (&json!("plan"), &kept));
-    rig.last_messages()
+    assert_eq!((&update.data["key"], &update.data["value"]), (&json!("plan"), &kept));
+    fixture
+        .last_messages()
         .assert_contains(&["load_skill", "`meeting-notes`", "Sort what was said."])
         .assert_lacks(&["flying"]);
-    let planner = rig.provider.requests()[0].body["system"].to_string();
+    let planner = fixture.provider.requests()[0].body["system"].to_string();
     for name in ["meeting-notes", "summarize-table", "researcher", "reviewer"] {
         assert!(planner.contains(&format!("- {name}: ")), "{planner}");
     }
@@ -430,12 +439,12 @@ async fn a_script_of_answers_is_asked_for_plans_only_if_it_is_made_the_planner()
         if is_planner {
             gateway["planner"] = "one".into();
         }
-        let place = StandaloneEngine::new().with_catalog_file("gateway.json", &gateway.to_string());
-        let place = place.with_catalog_file("agents/finder.md", &agent_file("Finds."));
-        let file = place.test_env.path().join("script.yaml");
+        let setup = StandaloneEngine::new().with_catalog_file("gateway.json", &gateway.to_string());
+        let setup = setup.with_catalog_file("agents/finder.md", &agent_file("Finds."));
+        let file = setup.test_env.path().join("script.yaml");
         fs::write(&file, rules).unwrap();
-        let place = place.with_env("LLM_SCRIPT_PATH", file.to_str().unwrap());
-        let (_program, engine) = place.start().await;
+        let setup = setup.with_env("LLM_SCRIPT_PATH", file.to_str().unwrap());
+        let (_program, engine) = setup.start().await;
         let events = engine.run_turn_with(&json!({"task_id": "task", "message": "Hello!"})).await;
         assert_eq!(assert_completed(&events), "Good day.");
         let planned = of_kind(&events, "working_memory_update");

@@ -1,4 +1,4 @@
-//! Story 1, at the terminal: a person talks to their engine.
+//! Story 1, in the terminal: a person talks to their engine with `roundhouse chat`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,13 +11,13 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::{Fleet, processes};
 
-/// Reads a request to its end, and asks that its connection be closed after it.
+/// Reads a complete request and returns it with `connection: close` added.
 async fn read_request(client: &mut TcpStream) -> String {
     let mut request = String::new();
     loop {
         let mut bytes = [0; 4_096];
         let count = client.read(&mut bytes).await.unwrap();
-        assert!(count > 0, "half a request: {request}");
+        assert!(count > 0, "the request is incomplete: {request}");
         request += std::str::from_utf8(&bytes[..count]).unwrap();
         let Some((head, body)) = request.split_once("\r\n\r\n") else { continue };
         let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap_or("0");
@@ -27,7 +27,7 @@ async fn read_request(client: &mut TcpStream) -> String {
     }
 }
 
-/// An orchestrator that admits everyone with `admission`. Gives its address.
+/// Starts an orchestrator that answers every admit with `admission`; returns its address.
 async fn orchestrator(admission: String) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -42,26 +42,27 @@ async fn orchestrator(admission: String) -> String {
     address
 }
 
-/// A way to the engine at `url` on which the answers to the first two messages get lost, once they have begun.
-/// Gives its address, and counts the messages.
+/// Starts a proxy for the engine at `url` that cuts off the responses to the first two messages once they have
+/// begun. Returns its address and a counter of the messages.
 async fn lossy_proxy(url: &str) -> (String, Arc<AtomicU32>) {
     let engine = url.strip_prefix("http://").unwrap().to_owned();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let messages = Arc::new(AtomicU32::new(0));
-    let counted = Arc::clone(&messages);
+    let message_count = Arc::clone(&messages);
     tokio::spawn(async move {
         while let Ok((mut client, _)) = listener.accept().await {
-            let (engine, counted) = (engine.clone(), Arc::clone(&counted));
+            let (engine, message_count) = (engine.clone(), Arc::clone(&message_count));
             tokio::spawn(async move {
                 let request = read_request(&mut client).await;
                 let mut server = TcpStream::connect(engine).await.unwrap();
                 server.write_all(request.as_bytes()).await.unwrap();
-                if request.starts_with("POST /execute ") && counted.fetch_add(1, Ordering::Relaxed) < 2 {
+                if request.starts_with("POST /execute ") && message_count.fetch_add(1, Ordering::Relaxed) < 2
+                {
                     server.read_u8().await.unwrap();
                     return;
                 }
-                // A client may leave.
+                // The client may have disconnected.
                 let _ = copy_bidirectional(&mut client, &mut server).await;
             });
         }
@@ -91,9 +92,9 @@ async fn ctrl_c_leaves_a_turn_to_itself_and_the_next_message_shows_its_rest() {
 
     gate.release();
     input.write_all(b"is that all?\n").await.unwrap();
-    let said = chat.wait_for_output("And that is all.").await.unwrap();
-    let rest = said.find("second half").expect("the rest of the first turn is shown");
-    assert!(rest < said.find("And that is all.").unwrap(), "{said}");
+    let output = chat.wait_for_output("And that is all.").await.unwrap();
+    let rest = output.find("second half").expect("the rest of the first turn is shown");
+    assert!(rest < output.find("And that is all.").unwrap(), "{output}");
     drop(input);
     chat.wait().await.assert_success();
     up.signal_and_wait(Signal::TERM).await.assert_success();
@@ -113,8 +114,8 @@ async fn a_message_whose_answer_got_lost_is_sent_again_and_said_once() {
     let arguments = ["chat", "--user", "ada", "--dir", folder, "--url", &orchestrator];
     let (mut chat, mut input) = fleet.test_env.run_interactive(&arguments, &fleet.variables);
     input.write_all(b"can you hear me?\n").await.unwrap();
-    let said = chat.wait_for_output("I heard you.").await.unwrap();
-    assert_eq!(said.matches("I heard you.").count(), 1, "{said}");
+    let output = chat.wait_for_output("I heard you.").await.unwrap();
+    assert_eq!(output.matches("I heard you.").count(), 1, "{output}");
     drop(input);
     chat.wait().await.assert_success();
     assert_eq!((messages.load(Ordering::Relaxed), provider.requests().len()), (3, 1));

@@ -1,4 +1,4 @@
-//! The person in the loop, at the terminal: the agent asks, and takes the answer.
+//! Human in the loop in the terminal: the agent asks a person, and the person answers in `roundhouse chat`.
 
 use mock_llm::{Fault, Gate, MockProvider, Refusal, Reply};
 use reqwest::Method;
@@ -17,7 +17,7 @@ async fn fleet(replies: impl IntoIterator<Item = Reply>) -> (Fleet, MockProvider
     (Fleet::new().with_provider(&provider), provider)
 }
 
-/// The model writes a file, which needs leave.
+/// The model writes a file, which needs approval.
 fn write_file_reply(path: &str) -> Reply {
     Reply::new().tool_use("write_file", json!({"path": path, "content": "hello"}))
 }
@@ -45,7 +45,7 @@ impl ChatUser {
         self.input.write_all(text.as_bytes()).await.unwrap();
     }
 
-    /// Waits for words, and gives all that was said so far.
+    /// Waits for `words` and returns all output so far.
     async fn wait_for_output(&mut self, words: &str) -> String {
         self.chat
             .wait_for_output(words)
@@ -53,14 +53,14 @@ impl ChatUser {
             .unwrap_or_else(|ended| panic!("no {words:?} but {}", ended.output))
     }
 
-    /// Has no more to write, and gives all that was said.
+    /// Closes the input, waits for the end and returns all output.
     async fn close_input(self) -> String {
         drop(self.input);
         self.chat.wait().await.assert_success()
     }
 }
 
-/// The results of the tools that the model was told, oldest first.
+/// The tool results that the model was sent, oldest first.
 fn tool_results(provider: &MockProvider) -> Vec<String> {
     let last = provider.requests().last().unwrap().body.clone();
     let messages = last["messages"].as_array().unwrap().clone();
@@ -73,7 +73,7 @@ async fn grants(engine: &Engine) -> Vec<Value> {
     grants["grants"].as_array().unwrap().clone()
 }
 
-/// Answers what waits in the conversation, from elsewhere.
+/// Answers the pending request of the conversation from another client.
 async fn answer_from_elsewhere(up: &RunningUp, answer: &str) {
     let engine = up.product().engine("ada").await;
     let body = json!({"task_id": "chat", "answer": answer});
@@ -99,9 +99,12 @@ async fn leave_is_given_refused_and_given_for_good() {
     let mut person = ChatUser::start(&fleet);
 
     person.write_line("the first\n").await;
-    let asked = person.wait_for_output("[y]es / [n]o / [a]lways").await;
-    assert!(asked.contains("asks for leave") && asked.contains(r#"Write the new file "a""#), "{asked}");
-    assert!(!asked.contains("1."), "its answers have no numbers: {asked}");
+    let output = person.wait_for_output("[y]es / [n]o / [a]lways").await;
+    assert!(
+        output.contains("asks for permission") && output.contains(r#"Write the new file "a""#),
+        "{output}"
+    );
+    assert!(!output.contains("1."), "its options have no numbers: {output}");
     person.write_line("well, maybe\n").await;
     person.wait_for_output("Please answer `y`").await;
     person.write_line("y\n").await;
@@ -122,9 +125,9 @@ async fn leave_is_given_refused_and_given_for_good() {
     person.write_line("a\n").await;
     person.wait_for_output("Wrote the third.").await;
     person.write_line("the fourth\n").await;
-    let said = person.wait_for_output("Wrote the fourth.").await;
-    assert!(!said.contains(r#"Write the new file "d""#), "{said}");
-    assert!(!said.contains("Answered"), "one's own answers are not told again: {said}");
+    let output = person.wait_for_output("Wrote the fourth.").await;
+    assert!(!output.contains(r#"Write the new file "d""#), "{output}");
+    assert!(!output.contains("Answered"), "the person's own answers are not repeated: {output}");
     person.close_input().await;
 
     let engine = up.product().engine("ada").await;
@@ -149,13 +152,13 @@ async fn piped_lines_are_messages_and_answers_as_they_are_wanted() {
     let up = fleet.start_up().await;
     let mut person = ChatUser::start(&fleet);
     person.write_line("colour\n7\n2\nand again\n\nblue, rather\nwrite\nalways everywhere\n").await;
-    let said = person.close_input().await;
-    assert!(said.contains("  1. red\n  2. green\n") && said.contains("There is no option 7"), "{said}");
-    assert!(said.contains("Please answer the question."), "{said}");
-    assert!(said.contains("Which colour?\\u{1b}[2J") && !said.contains('\u{1b}'), "{said}");
-    assert!(said.ends_with("Written.\n"), "{said}");
-    let told = tool_results(&provider);
-    assert!(told[0].contains("green") && told[1].contains("blue, rather"), "{told:?}");
+    let output = person.close_input().await;
+    assert!(output.contains("  1. red\n  2. green\n") && output.contains("There is no option 7"), "{output}");
+    assert!(output.contains("Please answer the question."), "{output}");
+    assert!(output.contains("Which colour?\\u{1b}[2J") && !output.contains('\u{1b}'), "{output}");
+    assert!(output.ends_with("Written.\n"), "{output}");
+    let results = tool_results(&provider);
+    assert!(results[0].contains("green") && results[1].contains("blue, rather"), "{results:?}");
     let engine = up.product().engine("ada").await;
     assert_eq!(grants(&engine).await[0]["scope"], "engine");
 }
@@ -166,12 +169,12 @@ async fn a_question_without_an_answer_waits_for_the_next_chat() {
     let _up = fleet.start_up().await;
     let mut first = ChatUser::start(&fleet);
     first.write_line("colour\n").await;
-    let said = first.close_input().await;
-    assert!(said.contains("Which colour?") && said.contains("waits for an answer"), "{said}");
+    let output = first.close_input().await;
+    assert!(output.contains("Which colour?") && output.contains("is waiting for an answer"), "{output}");
 
     let mut second = ChatUser::start(&fleet);
-    let asked = second.wait_for_output("in your own words").await;
-    assert!(asked.contains("Which colour?") && asked.contains("2. green"), "{asked}");
+    let output = second.wait_for_output("in your own words").await;
+    assert!(output.contains("Which colour?") && output.contains("2. green"), "{output}");
     second.write_line("1\n").await;
     second.wait_for_output("Thank you.").await;
     second.close_input().await;
@@ -212,9 +215,9 @@ async fn a_question_that_was_left_is_asked_again() {
     processes::signal(person.chat.pid(), Signal::INT);
     person.wait_for_output("waits for your answer").await;
     person.write_line("is all well?\n2\n").await;
-    let said = person.wait_for_output("All is well.").await;
-    assert_eq!(said.matches("The agent asks:").count(), 2, "{said}");
-    assert!(said.find("Thank you.") < said.find("All is well."), "{said}");
+    let output = person.wait_for_output("All is well.").await;
+    assert_eq!(output.matches("The agent asks:").count(), 2, "{output}");
+    assert!(output.find("Thank you.") < output.find("All is well."), "{output}");
     person.close_input().await;
     assert!(tool_results(&provider)[0].contains("green"), "{:?}", tool_results(&provider));
 }
@@ -233,12 +236,12 @@ async fn a_question_outlives_its_engine() {
     product.start("ada").await.assert_ok("status:text url:url");
     person.write_line("2\n").await;
     person.wait_for_output("Thank you.").await;
-    let said = person.close_input().await;
-    assert_eq!(said.matches("The agent asks:").count(), 1, "{said}");
+    let output = person.close_input().await;
+    assert_eq!(output.matches("The agent asks:").count(), 1, "{output}");
     assert!(tool_results(&provider)[0].contains("green"), "{:?}", tool_results(&provider));
 }
 
-/// A program that pipes its messages in reads of the exit code how it went.
+/// A program that pipes messages in learns from the exit code whether they succeeded.
 #[tokio::test]
 async fn who_pipes_learns_from_the_exit_code_whether_all_went_well() {
     let (fleet, provider) = fleet([Reply::from_text("One."), Reply::from_text("Two.")]).await;
@@ -247,16 +250,16 @@ async fn who_pipes_learns_from_the_exit_code_whether_all_went_well() {
     let chat = format!("{} chat --user ada --dir {}", env!("CARGO_BIN_EXE_roundhouse"), folder.display());
     let run = async |line: &str| fleet.test_env.run_shell(line).wait().await;
 
-    let said = run(&format!("printf 'h\\377\\nhello\\n' | {chat}"))
+    let output = run(&format!("printf 'h\\377\\nhello\\n' | {chat}"))
         .await
         .assert_failure(1, &["This line is not UTF-8"]);
-    assert!(said.contains("One."), "the lines after it are sent: {said}");
+    assert!(output.contains("One."), "later lines are sent: {output}");
     assert_eq!(provider.requests().len(), 1);
     run(&format!("printf 'again\\n' | {chat}")).await.assert_success();
 
     provider.enqueue(Reply::from_fault(Fault::Refuse { refusal: Refusal::Unauthorized }));
-    let said = run(&format!("printf 'third\\n' | {chat}")).await.assert_failure(1, &["401"]);
-    assert!(!said.contains("InvalidEngineKey"), "{said}");
+    let output = run(&format!("printf 'third\\n' | {chat}")).await.assert_failure(1, &["401"]);
+    assert!(!output.contains("InvalidEngineKey"), "{output}");
     provider.take_refusals();
 
     provider.enqueue(Reply::from_text("Four."));

@@ -1,5 +1,5 @@
-//! Story 2, harder: whatever is asked at once, the answers are those of the contract, and in the end rows,
-//! processes and folders say the same.
+//! Story 2, under load: whatever requests run concurrently, the responses conform to the contract, and afterwards
+//! rows, processes and folders agree.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +9,10 @@ use crate::support::schema::{ENGINE_RECORD, PROVISIONED};
 use crate::support::turn::assert_completed;
 use crate::support::{Engine, Fleet, HttpResponse, Product, eventually};
 
-/// Does one thing to a user's engine and asserts that the answer is one that the contract knows.
+/// Performs one operation on a user's engine and asserts that the contract allows the response.
 async fn apply_random_op(product: &Product, user: &str, choice: u32) {
     let (answer, fields, refusals): (HttpResponse, &str, &[(u16, &str)]) = match choice {
-        // A provision loses against another one or an admit, or is cancelled by a delete.
+        // A provision loses to another provision or an admit, or is cancelled by a delete.
         0 => (
             product.provision(user).await,
             PROVISIONED,
@@ -34,11 +34,12 @@ async fn apply_random_op(product: &Product, user: &str, choice: u32) {
     };
     if answer.status == 200 {
         let body = answer.assert_ok(fields);
-        // Nothing but an explicit stop keeps a user out here.
+        // Here only an explicit stop denies a user.
         assert!(body["admitted"] != false || body["reason"] == "engine_stopped", "{body}");
     } else {
         let refusal = refusals.iter().find(|(status, _)| *status == answer.status);
-        let (status, code) = refusal.unwrap_or_else(|| panic!("no answer of the contract: {answer:?}"));
+        let (status, code) =
+            refusal.unwrap_or_else(|| panic!("the contract allows no such response: {answer:?}"));
         answer.assert_error(*status, code);
     }
 }
@@ -49,7 +50,7 @@ async fn whatever_is_asked_at_once_rows_processes_and_folders_agree_in_the_end()
     let up = fleet.start_up().await;
     let product = up.product();
     let users = ["ada", "bob", "cyd"];
-    // The same sequence in every run; how it interleaves is the machine's choice.
+    // The sequence is the same in every run; the interleaving is not.
     let mut number: u32 = 1;
     for _ in 0..6 {
         let round: Vec<_> = (0..24)
@@ -77,11 +78,11 @@ async fn whatever_is_asked_at_once_rows_processes_and_folders_agree_in_the_end()
         folders.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     assert_eq!(folders, rows);
 
-    // The ledger tells of as many engines as there are.
-    let made = fleet.audit_rows("provision").len();
-    let gone =
+    // The audit log accounts for all engines.
+    let provisioned = fleet.audit_rows("provision").len();
+    let destroyed =
         fleet.audit_rows("destroy").into_iter().filter(|(_, detail)| !detail["from"].is_null()).count();
-    assert_eq!(made - gone, engines.len(), "provisions and destroys in the ledger");
+    assert_eq!(provisioned - destroyed, engines.len(), "provisions and destroys in the audit log");
     for user in users {
         let record = product.get(user).await;
         if record.status == 200 && record.body["status"] == "running" {

@@ -1,4 +1,4 @@
-//! Story 6: a thread goes on where it was, as long as its engine is not deleted.
+//! Story 6: a conversation continues where it was, unless its engine was deleted.
 
 use mock_llm::{MockProvider, Reply};
 use reqwest::Method;
@@ -9,26 +9,26 @@ use crate::support::schema::PROVISIONED;
 use crate::support::turn::assert_completed;
 use crate::support::{Engine, Fleet};
 
-/// A turn of one model call.
+/// Runs a turn of one model call; returns its text.
 async fn run_turn_text(engine: &Engine, task: &str, message: &str) -> String {
     let body = json!({"task_id": task, "message": message, "direct": true});
     assert_completed(&engine.execute_with(&body).await.collect().await).to_owned()
 }
 
-/// The messages of a request without cache marks.
+/// The messages of a request to the model, without cache markers.
 fn messages(request: &Value) -> Vec<Value> {
-    fn without_marks(value: &mut Value) {
+    fn remove_cache_control(value: &mut Value) {
         match value {
             Value::Object(fields) => {
                 fields.remove("cache_control");
-                fields.values_mut().for_each(without_marks);
+                fields.values_mut().for_each(remove_cache_control);
             }
-            Value::Array(items) => items.iter_mut().for_each(without_marks),
+            Value::Array(items) => items.iter_mut().for_each(remove_cache_control),
             _ => {}
         }
     }
     let mut messages = request["messages"].clone();
-    without_marks(&mut messages);
+    remove_cache_control(&mut messages);
     messages.as_array().unwrap().clone()
 }
 
@@ -80,10 +80,10 @@ async fn another_task_begins_anew_and_is_told_what_is_remembered() {
     run_turn_text(&engine, "two", "What is the word?").await;
     run_turn_text(&engine, "three", "How is the weather?").await;
     let requests: Vec<Value> = provider.requests().into_iter().map(|request| request.body).collect();
-    let told = messages(&requests[1]);
-    assert_eq!(told.len(), 1, "its conversation is its own: {told:?}");
-    assert!(told[0].to_string().contains("quicksilver"), "{told:?}");
-    // What has nothing to do with it is not told.
+    let sent = messages(&requests[1]);
+    assert_eq!(sent.len(), 1, "tasks share no conversation: {sent:?}");
+    assert!(sent[0].to_string().contains("quicksilver"), "{sent:?}");
+    // Memory that is not relevant is not sent.
     assert!(!requests[2].to_string().contains("quicksilver"), "{}", requests[2]);
 }
 
@@ -117,7 +117,7 @@ async fn a_deleted_engine_comes_back_empty() {
         .assert_error(404, "TASK_NOT_FOUND");
     run_turn_text(&fresh, "task", "What is the word?").await;
     assert!(!provider.requests().last().unwrap().body.to_string().contains("quicksilver"));
-    // The key of the engine that was is no key to the one that is.
+    // The deleted engine's key does not work for the new one.
     let mut stale = fresh;
     stale.key = engine.key;
     send(stale.request(Method::GET, "/execute/replay")).await.assert_error(401, "INVALID_ENGINE_KEY");

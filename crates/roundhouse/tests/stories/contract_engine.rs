@@ -1,4 +1,4 @@
-//! Lines of the engine's contract that no other story tells of. `docs/contract.md` has them all.
+//! Lines of the engine's contract that no other story covers. `docs/contract.md` lists them all.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,13 +25,13 @@ Count the words that you are given.
 ";
 const TOOL: &str = r#"{"description": "Says what it was given.", "permission": "allow", "command": ["cat"]}"#;
 
-/// How much of the prompts a cache served.
+/// The fields of prompt cache statistics.
 const CACHE_STATS: &str =
     "calls:int input_tokens:int cache_read_tokens:int cache_write_tokens:int share:number|null";
 const MODEL_STATE: &str = "name:text model:text cool_down_seconds:number retry_after_seconds:number|null \
                            failures_in_a_row:int last_failure:object|null";
 
-/// What a tool or a skill gives that goes well.
+/// The output of a call of a tool or a skill, which must succeed.
 async fn output(engine: &Engine, method: &str, params: Value) -> String {
     let result = engine.rpc_result(method, params).await;
     assert_fields(&result, "output:text");
@@ -43,7 +43,7 @@ async fn telemetry(engine: &Engine, op: &str) -> Value {
     engine.post("/rpc", &call).await.assert_ok("result:object")["result"].take()
 }
 
-/// The methods that are listed, each with the schema of what it takes.
+/// The listed methods, each with the schema of its parameters.
 async fn methods(engine: &Engine) -> BTreeMap<String, Value> {
     let listed = engine.rpc_result("rpc.methods", json!({})).await;
     assert_fields(&listed, "methods:array");
@@ -58,9 +58,9 @@ async fn methods(engine: &Engine) -> BTreeMap<String, Value> {
     methods
 }
 
-/// The place of an engine with a skill and a tool of the catalog.
-fn with_skill_and_tool(place: StandaloneEngine) -> StandaloneEngine {
-    place
+/// Adds a skill and a tool to an engine's catalog.
+fn with_skill_and_tool(setup: StandaloneEngine) -> StandaloneEngine {
+    setup
         .allowing_unconfined()
         .with_catalog_file("skills/counting/SKILL.md", SKILL)
         .with_catalog_file("skills/counting/scripts/count.sh", "wc -w")
@@ -69,15 +69,15 @@ fn with_skill_and_tool(place: StandaloneEngine) -> StandaloneEngine {
 
 #[tokio::test]
 async fn every_method_that_is_listed_can_be_called_and_no_other() {
-    let rig = EngineFixture::with_setup("anthropic", [], |place| {
+    let fixture = EngineFixture::with_setup("anthropic", [], |setup| {
         let denied = r#"{"tools": {"edit_file": "deny", "shell": "allow"}}"#;
-        with_skill_and_tool(place)
+        with_skill_and_tool(setup)
             .with_catalog_file("permissions.json", denied)
             .with_env("OAUTH_REDIRECT_BASE_URL", "https://product.example")
             .with_env("OAUTH_CLIENT_METADATA_URL", "https://product.example/client.json")
     })
     .await;
-    let engine = &rig.engine;
+    let engine = &fixture.engine;
     let rhyme = json!({"name": "rhyme", "prompt": "Rhyme on what you are given."});
     assert_eq!(engine.post("/skills/create", &rhyme).await.status, 200);
 
@@ -97,13 +97,13 @@ async fn every_method_that_is_listed_can_be_called_and_no_other() {
             assert_eq!(answer.status, 200, "{method}: {answer:?}");
         }
     }
-    // What is denied is told of by its own code, and not listed.
+    // A denied tool is refused with a code of its own, and not listed.
     engine.rpc("tool.edit_file", json!({})).await.assert_flat_error(400, "TOOL_DENIED");
     assert!(!listed.contains_key("tool.edit_file"), "{listed:?}");
 
     assert_eq!(engine.delete("/skills/rhyme").await.status, 200);
     assert!(!methods(engine).await.contains_key("skill.rhyme"));
-    // What needs a turn cannot be called without one.
+    // A method that needs a turn cannot be called without one.
     for method in [
         "skill.rhyme",
         "tool.ask_user",
@@ -125,11 +125,11 @@ async fn every_method_that_is_listed_can_be_called_and_no_other() {
 #[tokio::test]
 async fn every_built_in_tool_that_needs_no_turn_does_its_work() {
     let server = WebServer::with_text("A page of the web.").await;
-    let rig = EngineFixture::with_setup("anthropic", [], |place| {
-        with_skill_and_tool(place).with_env("ENGINE_WEB_ALLOW", server.address.to_string())
+    let fixture = EngineFixture::with_setup("anthropic", [], |setup| {
+        with_skill_and_tool(setup).with_env("ENGINE_WEB_ALLOW", server.address.to_string())
     })
     .await;
-    let engine = &rig.engine;
+    let engine = &fixture.engine;
     let listed = methods(engine).await;
     let tools: Vec<&str> = listed.keys().filter_map(|method| method.strip_prefix("tool.")).collect();
     let expected = [
@@ -146,7 +146,7 @@ async fn every_built_in_tool_that_needs_no_turn_does_its_work() {
     ];
     assert_eq!(tools, expected);
 
-    let file = rig.setup.workspace().join("fruit.txt");
+    let file = fixture.setup.workspace().join("fruit.txt");
     output(engine, "tool.write_file", json!({"path": "fruit.txt", "content": "a red apple"})).await;
     assert_eq!(fs::read_to_string(&file).unwrap(), "a red apple");
     output(engine, "tool.edit_file", json!({"path": "fruit.txt", "old": "red", "new": "green"})).await;
@@ -163,20 +163,20 @@ async fn every_built_in_tool_that_needs_no_turn_does_its_work() {
     assert_eq!(output(engine, "tool.run_skill_script", script).await.trim(), "3");
     let page = output(engine, "tool.web_fetch", json!({"url": server.url()})).await;
     assert!(page.contains("A page of the web."), "{page}");
-    let said = output(engine, "tool.say", json!({"word": "hello"})).await;
-    assert_eq!(serde_json::from_str::<Value>(&said).unwrap(), json!({"word": "hello"}));
-    assert_eq!((engine.pending().await, rig.model_calls()), (vec![], 0), "nobody was asked");
+    let echoed = output(engine, "tool.say", json!({"word": "hello"})).await;
+    assert_eq!(serde_json::from_str::<Value>(&echoed).unwrap(), json!({"word": "hello"}));
+    assert_eq!((engine.pending().await, fixture.model_calls()), (vec![], 0), "no approval was requested");
 }
 
 #[tokio::test]
 async fn refusals_of_calls_are_flat_whatever_was_wrong() {
     let refused = || Reply::from_fault(Fault::refuse(Refusal::Unauthorized));
-    let rig = EngineFixture::with_setup("anthropic", [refused()], with_skill_and_tool).await;
-    let engine = &rig.engine;
-    // A provider that fails is not the caller's doing.
+    let fixture = EngineFixture::with_setup("anthropic", [refused()], with_skill_and_tool).await;
+    let engine = &fixture.engine;
+    // A failure of the provider is not the caller's fault.
     let failed = engine.rpc("skill.counting", json!({"input": "one two"})).await;
     let message = failed.assert_flat_error(500, "INTERNAL_ERROR");
-    assert!(message.contains("401"), "it says why: {message}");
+    assert!(message.contains("401"), "the message gives the reason: {message}");
     let scripts = engine.rpc("skill.counting", json!({"script": "nothing.sh"})).await;
     assert!(scripts.assert_flat_error(400, "TOOL_FAILED").contains("count.sh"));
     engine.rpc("skill.counting", json!({"script": 7})).await.assert_flat_error(400, "INVALID_REQUEST");
@@ -188,28 +188,29 @@ async fn refusals_of_calls_are_flat_whatever_was_wrong() {
     for op in ["set_config", "set_key_hash"] {
         engine.control(op, json!({})).await.assert_flat_error(400, "INVALID_REQUEST");
     }
-    // Of the path itself nothing is known to be a call.
+    // Errors of the path itself use the nested envelope.
     send(engine.request(Method::GET, "/rpc")).await.assert_error(405, "METHOD_NOT_ALLOWED");
 }
 
 #[tokio::test]
 async fn a_call_that_comes_at_a_bad_moment_is_told_when_to_come_back() {
     const MAX_CONCURRENT_CALLS: usize = 16;
-    let rig = EngineFixture::allowing_unconfined([]).await;
-    let engine = &rig.engine;
-    let again = |answer: &HttpResponse| {
+    let fixture = EngineFixture::allowing_unconfined([]).await;
+    let engine = &fixture.engine;
+    let has_retry_after = |answer: &HttpResponse| {
         answer.header("retry-after").is_some_and(|seconds| seconds.parse::<u64>().is_ok())
     };
     assert!(engine.quiesce().await);
     let refused = engine.rpc("tool.shell", json!({"command": "true"})).await;
     refused.assert_flat_error(503, "QUIESCED");
-    assert!(again(&refused), "{refused:?}");
+    assert!(has_retry_after(&refused), "{refused:?}");
     engine.lift_quiesce().await;
 
-    let waits = json!({"command": "echo >> begun; until [ -e told ]; do sleep 0.02; done"});
-    let calls = join_all((0..MAX_CONCURRENT_CALLS).map(|_| engine.rpc("tool.shell", waits.clone())));
+    let blocking_command = json!({"command": "echo >> begun; until [ -e release ]; do sleep 0.02; done"});
+    let calls =
+        join_all((0..MAX_CONCURRENT_CALLS).map(|_| engine.rpc("tool.shell", blocking_command.clone())));
     let one_more = async {
-        let begun = rig.setup.workspace().join("begun");
+        let begun = fixture.setup.workspace().join("begun");
         eventually("all of them run", async || {
             let lines = fs::read_to_string(&begun).unwrap_or_default().lines().count();
             (lines == MAX_CONCURRENT_CALLS).then_some(())
@@ -217,8 +218,8 @@ async fn a_call_that_comes_at_a_bad_moment_is_told_when_to_come_back() {
         .await;
         let refused = engine.rpc("tool.read_file", json!({"path": "begun"})).await;
         refused.assert_flat_error(503, "OVERLOADED");
-        assert!(again(&refused), "{refused:?}");
-        fs::write(rig.setup.workspace().join("told"), "").unwrap();
+        assert!(has_retry_after(&refused), "{refused:?}");
+        fs::write(fixture.setup.workspace().join("release"), "").unwrap();
     };
     let (answers, ()) = futures::join!(calls, one_more);
     for answer in answers {
@@ -229,15 +230,15 @@ async fn a_call_that_comes_at_a_bad_moment_is_told_when_to_come_back() {
 
 #[tokio::test]
 async fn the_operations_of_the_gateway_tell_what_was_spent_and_what_the_caches_served() {
-    let used = Usage {
+    let usage = Usage {
         input: Some(1_000),
         output: Some(50),
         cache_read: 3_000,
         cache_write: 500,
         ..Usage::default()
     };
-    let rig = EngineFixture::new([Reply::from_text("Hello.").usage(used)]).await;
-    let engine = &rig.engine;
+    let fixture = EngineFixture::new([Reply::from_text("Hello.").usage(usage)]).await;
+    let engine = &fixture.engine;
     let fresh = telemetry(engine, "cache_state").await;
     assert_fields(&fresh, "total:object models:object");
     assert_fields(&fresh["total"], CACHE_STATS);
@@ -269,24 +270,24 @@ async fn the_operations_of_the_gateway_tell_what_was_spent_and_what_the_caches_s
         (&json!(0), &json!(null))
     );
 
-    // A model that fails is told as one, with when it will be asked first again.
-    rig.provider.enqueue(Reply::from_fault(Fault::refuse(Refusal::Unauthorized)));
+    // A failing model is reported as such, with the time until its next attempt.
+    fixture.provider.enqueue(Reply::from_fault(Fault::refuse(Refusal::Unauthorized)));
     assert_errored(&engine.execute_with(&direct_message("task", "Hello?")).await.collect().await);
     let model = telemetry(engine, "quota_state").await["models"][0].clone();
     assert_eq!(model["failures_in_a_row"], 1, "{model}");
     assert_fields(&model["last_failure"], "kind:text message:text seconds_ago:number");
     assert!(model["cool_down_seconds"].as_f64() > Some(0.0), "{model}");
-    // The caches are those of this start, what was spent is kept.
-    let rig = rig.stop_and_start().await;
-    assert_eq!(telemetry(&rig.engine, "cache_state").await["total"]["calls"], 0);
-    assert_eq!(telemetry(&rig.engine, "quota_state").await["spent"][0]["input_tokens"], 4_500);
+    // Cache statistics start with the process; usage is kept.
+    let fixture = fixture.stop_and_start().await;
+    assert_eq!(telemetry(&fixture.engine, "cache_state").await["total"]["calls"], 0);
+    assert_eq!(telemetry(&fixture.engine, "quota_state").await["spent"][0]["input_tokens"], 4_500);
 }
 
 #[tokio::test]
 async fn a_budget_that_is_set_ends_turns_until_it_is_lifted() {
-    let rig = EngineFixture::new([]).await;
-    let engine = &rig.engine;
-    rig.engine.run_turn("task", "Hello!").await;
+    let fixture = EngineFixture::new([]).await;
+    let engine = &fixture.engine;
+    fixture.engine.run_turn("task", "Hello!").await;
     let mut config =
         engine.control("get_config", json!({})).await.assert_ok("result:object")["result"]["config"].take();
     config["budgets"] = json!({"tokens_per_hour": 1});
@@ -294,12 +295,15 @@ async fn a_budget_that_is_set_ends_turns_until_it_is_lifted() {
     let hour = telemetry(engine, "quota_state").await["budgets"]["tokens_per_hour"].clone();
     assert_eq!((&hour["limit"], &hour["remaining"]), (&json!(1), &json!(0)));
     let events = engine.execute_with(&direct_message("task", "And now?")).await.collect().await;
-    assert_eq!((events.last().unwrap().data["stop_reason"].as_str(), rig.model_calls()), (Some("budget"), 1));
-    // `reload` goes back to what the catalog or the environment says.
+    assert_eq!(
+        (events.last().unwrap().data["stop_reason"].as_str(), fixture.model_calls()),
+        (Some("budget"), 1)
+    );
+    // `reload` restores the configuration of the catalog or the environment.
     assert_eq!(engine.control("reload", json!({})).await.body, json!({"result": {}}));
     let events = engine.run_turn("task", "And now?").await;
     assert_eq!(
-        (events.last().unwrap().data["stop_reason"].as_str(), rig.model_calls()),
+        (events.last().unwrap().data["stop_reason"].as_str(), fixture.model_calls()),
         (Some("end_turn"), 2)
     );
 }
@@ -316,18 +320,18 @@ async fn what_a_turn_came_to_is_replayed_when_its_deltas_have_had_their_time() {
     let note = Reply::new().thinking("I note it.").text("A moment.");
     let note = note.tool_use("working_memory_set", json!({"key": "colour", "value": "green"}));
     let replies = || [note.clone(), Reply::from_text("Noted.")];
-    for (time, is_revoked) in [("0.1", true), ("3h", false)] {
-        let rig = EngineFixture::with_setup("anthropic", replies(), |place| {
-            place.with_env("CHANNEL_STATE_TTL_ACTIVE", time)
+    for (ttl, expires) in [("0.1", true), ("3h", false)] {
+        let fixture = EngineFixture::with_setup("anthropic", replies(), |setup| {
+            setup.with_env("CHANNEL_STATE_TTL_ACTIVE", ttl)
         })
         .await;
-        let before = rig.engine.run_turn("task", "Note it.").await;
+        let before = fixture.engine.run_turn("task", "Note it.").await;
         assert!(event_types(&before).contains(&"text_delta"), "{before:#?}");
-        // What ended before is looked at as the engine starts.
-        let rig = rig.stop_and_start().await;
-        let replayed = async || rig.engine.replay("task", 0).await.collect().await;
-        if !is_revoked {
-            assert_eq!(replayed().await, before, "{time}");
+        // Turns that ended before are cleaned up when the engine starts.
+        let fixture = fixture.stop_and_start().await;
+        let replayed = async || fixture.engine.replay("task", 0).await.collect().await;
+        if !expires {
+            assert_eq!(replayed().await, before, "{ttl}");
             continue;
         }
         let after = eventually("the deltas are gone", async || {
@@ -335,10 +339,10 @@ async fn what_a_turn_came_to_is_replayed_when_its_deltas_have_had_their_time() {
             (!event_types(&after).contains(&"text_delta")).then_some(after)
         })
         .await;
-        let passes = ["text_delta", "thinking_delta", "content_block_start", "content_block_stop"];
+        let expiring_kinds = ["text_delta", "thinking_delta", "content_block_start", "content_block_stop"];
         let kept: Vec<Event> =
-            before.into_iter().filter(|event| !passes.contains(&event.kind.as_str())).collect();
-        assert_eq!(after, kept, "all else is as it was");
+            before.into_iter().filter(|event| !expiring_kinds.contains(&event.kind.as_str())).collect();
+        assert_eq!(after, kept, "all other events are unchanged");
         assert_eq!(after.last().unwrap().text(), "Noted.");
         assert_eq!(of_kind(&after, "tool_result").len(), 1);
     }
@@ -347,30 +351,30 @@ async fn what_a_turn_came_to_is_replayed_when_its_deltas_have_had_their_time() {
 #[tokio::test]
 async fn a_conversation_that_is_too_long_is_shortened_unless_that_is_switched_off() {
     let long = "All this I have to tell you. ".repeat(400);
-    for (open_block, shortens) in [("true", true), ("false", false)] {
-        let rig = EngineFixture::with_setup("anthropic", [], |place| {
-            place.with_env("REACTIVE_COMPACT_ENABLED", open_block)
+    for (enabled, compacts) in [("true", true), ("false", false)] {
+        let fixture = EngineFixture::with_setup("anthropic", [], |setup| {
+            setup.with_env("REACTIVE_COMPACT_ENABLED", enabled)
         })
         .await;
         for number in 0..6 {
-            rig.engine.run_turn("task", &format!("Question {number}. {long}")).await;
+            fixture.engine.run_turn("task", &format!("Question {number}. {long}")).await;
         }
-        rig.provider.enqueue_all([
+        fixture.provider.enqueue_all([
             Reply::from_fault(Fault::refuse(Refusal::PromptTooLong)),
             Reply::from_text("Many questions were asked."),
             Reply::from_text("Forty-two."),
         ]);
-        let events = rig.engine.execute_with(&direct_message("task", "And now?")).await.collect().await;
+        let events = fixture.engine.execute_with(&direct_message("task", "And now?")).await.collect().await;
         let compacted = of_kind(&events, "compaction_event").len();
-        if shortens {
+        if compacts {
             assert_eq!((assert_completed(&events), compacted), ("Forty-two.", 1));
         } else {
             assert_errored(&events);
             assert_eq!((phases(&events), compacted), (vec!["started", "errored"], 0));
-            assert_eq!(rig.provider.pending_replies(), 2, "it is not asked again");
+            assert_eq!(fixture.provider.pending_replies(), 2, "the model is not called again");
         }
     }
-    // It is a word, and one of these two.
+    // Only `true` and `false` are valid.
     let refused = StandaloneEngine::new().with_env("REACTIVE_COMPACT_ENABLED", "1").launch().wait().await;
     refused.assert_failure(2, &["REACTIVE_COMPACT_ENABLED"]);
 }
@@ -379,14 +383,14 @@ async fn a_conversation_that_is_too_long_is_shortened_unless_that_is_switched_of
 async fn an_engine_with_all_the_turns_that_it_can_take_says_so() {
     const MAX_CONCURRENT_TURNS: usize = 256;
     let gate = Gate::new();
-    let rig = EngineFixture::new([]).await;
+    let fixture = EngineFixture::new([]).await;
     let held = gate.clone();
-    rig.provider.set_responder(move |_| Reply::from_text("Here I am.").hold(0, &held));
+    fixture.provider.set_responder(move |_| Reply::from_text("Here I am.").hold(0, &held));
     let begin = |number: usize| {
-        let engine = rig.engine.clone();
+        let engine = fixture.engine.clone();
         async move {
             let body = direct_message(&format!("task-{number}"), "Are you there?");
-            // The turn goes on without its client.
+            // The turn continues without its client.
             engine.request(Method::POST, "/execute").json(&body).send().await.unwrap().status().as_u16()
         }
     };
@@ -395,28 +399,29 @@ async fn an_engine_with_all_the_turns_that_it_can_take_says_so() {
         statuses.extend(join_all(numbers.iter().map(|number| begin(*number))).await);
     }
     assert_eq!(statuses, vec![200; MAX_CONCURRENT_TURNS]);
-    let refused = rig.engine.post_execute(&direct_message("one-too-many", "And me?")).await;
+    let refused = fixture.engine.post_execute(&direct_message("one-too-many", "And me?")).await;
     refused.assert_error(503, "OVERLOADED");
     assert!(refused.header("retry-after").unwrap().parse::<u64>().unwrap() > 0);
-    assert_eq!(rig.engine.tasks("").await.1, MAX_CONCURRENT_TURNS as u64, "a refusal begins no task");
-    assert_eq!(rig.engine.health().await["status"], "ok");
+    assert_eq!(fixture.engine.tasks("").await.1, MAX_CONCURRENT_TURNS as u64, "a refusal creates no task");
+    assert_eq!(fixture.engine.health().await["status"], "ok");
     gate.release();
     eventually("there is room again", async || {
-        (rig.engine.activity().await["running_turns"] == 0).then_some(())
+        (fixture.engine.activity().await["running_turns"] == 0).then_some(())
     })
     .await;
-    rig.engine.run_turn("one-too-many", "And now?").await;
+    fixture.engine.run_turn("one-too-many", "And now?").await;
 }
 
 #[tokio::test]
 async fn what_a_broken_answer_cost_stays_counted() {
-    let used = |output| Usage { input: Some(1_000), output: Some(output), ..Usage::default() };
-    let broken = Reply::from_text("One two three four five six.").usage(used(9)).fault(Fault::cut_after(3));
-    for (again, seam) in [("One two three four five six.", false), ("Something else.", true)] {
-        let rig = EngineFixture::new([broken.clone(), Reply::from_text(again).usage(used(20))]).await;
-        let events = rig.engine.run_turn("task", "Count.").await;
-        assert_eq!((assert_completed(&events), rig.model_calls()), (again, 2));
-        assert_eq!(phases(&events).contains(&"retrying"), seam);
+    let tokens = |output| Usage { input: Some(1_000), output: Some(output), ..Usage::default() };
+    let broken = Reply::from_text("One two three four five six.").usage(tokens(9)).fault(Fault::cut_after(3));
+    for (second_text, is_voided) in [("One two three four five six.", false), ("Something else.", true)] {
+        let fixture =
+            EngineFixture::new([broken.clone(), Reply::from_text(second_text).usage(tokens(20))]).await;
+        let events = fixture.engine.run_turn("task", "Count.").await;
+        assert_eq!((assert_completed(&events), fixture.model_calls()), (second_text, 2));
+        assert_eq!(phases(&events).contains(&"retrying"), is_voided);
         let usage = &of_kind(&events, "usage").last().unwrap().data;
         assert_eq!(usage["input_tokens"], 2_000, "both prompts are billed: {usage}");
         assert!(usage["output_tokens"].as_u64() >= Some(20), "{usage}");

@@ -1,4 +1,4 @@
-//! Not a story, but what holds the table of the contract together: each test that `docs/contract.md` names is there.
+//! Not a story, but a check of the contract's table: each test that `docs/contract.md` names exists.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::{fs, iter};
 
 static WORKSPACE: LazyLock<PathBuf> = LazyLock::new(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
 
-/// The files in which the test `path` of a crate, or of the stories, can stand.
+/// The files that may contain a test of these modules of a crate, or of the stories.
 fn files(owner: &str, modules: &[&str]) -> Vec<PathBuf> {
     let module = modules.join("/");
     if owner == "stories" {
@@ -17,7 +17,7 @@ fn files(owner: &str, modules: &[&str]) -> Vec<PathBuf> {
     let package = if product.exists() { product } else { WORKSPACE.join("testing").join(owner) };
     let source = package.join("src");
     let mut files = vec![source.join(format!("{module}.rs")), package.join(format!("tests/{module}.rs"))];
-    // A module's tests stand in its own file, or beside it.
+    // A module's tests are in its own file or in a file beside it.
     match modules {
         ["tests"] => files.extend([source.join("lib.rs"), source.join(format!("{owner}_tests.rs"))]),
         [parents @ .., "tests"] => {
@@ -30,7 +30,7 @@ fn files(owner: &str, modules: &[&str]) -> Vec<PathBuf> {
     files
 }
 
-/// Whether `text` has a test of this name.
+/// Whether `text` contains a test of this name.
 fn has_test(text: &str, name: &str) -> bool {
     let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
     let heads = [format!("fn {name}("), format!("async fn {name}(")];
@@ -42,25 +42,25 @@ fn has_test(text: &str, name: &str) -> bool {
     })
 }
 
-/// What is wrong with `owner path`, as the table names a test.
+/// The fault of a reference `owner path` to a test, as the table contains it; `None` if the test exists.
 fn fault(test: &str) -> Option<String> {
     let Some((owner, path)) = test.split_once(' ') else { return Some(format!("`{test}` names no crate")) };
     let parts: Vec<&str> = path.split("::").collect();
     let [modules @ .., name] = parts.as_slice() else { return Some(format!("`{test}` names no test")) };
-    let there = |file: PathBuf| fs::read_to_string(file).is_ok_and(|text| has_test(&text, name));
-    (!files(owner, modules).into_iter().any(there)).then(|| format!("`{test}` is not there"))
+    let contains_test = |file: PathBuf| fs::read_to_string(file).is_ok_and(|text| has_test(&text, name));
+    (!files(owner, modules).into_iter().any(contains_test)).then(|| format!("`{test}` does not exist"))
 }
 
-/// The rows of the tables, without their heads: what each says in its last column.
+/// The rows of the tables without their headings, each with the content of its last column.
 fn rows(document: &str) -> Vec<(&str, &str)> {
-    let cells = |line: &str| line.matches('|').count() > 2;
-    let rows = document.lines().filter(|line| line.starts_with('|') && cells(line));
+    let has_columns = |line: &str| line.matches('|').count() > 2;
+    let rows = document.lines().filter(|line| line.starts_with('|') && has_columns(line));
     let rows = rows.filter(|line| !line.starts_with("|---") && !line.starts_with("| line "));
     rows.map(|line| (line, line.trim_end_matches(['|', ' ']).rsplit(" | ").next().unwrap_or_default()))
         .collect()
 }
 
-/// The texts in backticks.
+/// The texts in backticks in a cell.
 fn named(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
 }
@@ -82,16 +82,16 @@ fn every_line_of_the_contract_names_tests_that_are_there() {
 
 #[test]
 fn a_test_that_is_not_there_is_missed() {
-    for there in [
+    for existing in [
         "stories contract_table::a_test_that_is_not_there_is_missed",
         "stories tools::rpc::a_tool_is_called_and_nobody_is_asked",
         "api error::tests::the_envelope_is_nested_and_codes_are_upper_case",
         "engine http::rpc_tests::activity_has_exactly_its_fields",
-        "engine llm::gateway::gateway_tests::the_state_of_each_model_is_told",
+        "llm gateway::gateway_tests::the_state_of_each_model_is_told",
         "engine tests::a_taken_address_is_named_and_the_brain_is_free_again",
         "sandbox-escapes escapes::the_table_and_the_suite_agree",
     ] {
-        assert_eq!(fault(there), None);
+        assert_eq!(fault(existing), None);
     }
     for missing in [
         "a_test_that_is_not_there_is_missed",

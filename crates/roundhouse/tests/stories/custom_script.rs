@@ -1,4 +1,4 @@
-//! Story 1, a product's test mode: the engines say what a script of one's own says.
+//! Story 1, a product's test mode: engines answer with the texts of a custom script.
 
 use serde_json::json;
 

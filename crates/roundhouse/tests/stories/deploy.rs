@@ -1,4 +1,4 @@
-//! What is in `deploy/` is taken by the programs that it is for.
+//! The files in `deploy/` are accepted by the programs that read them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,19 +17,20 @@ fn the_unit_is_one_and_keeps_engines_alive() {
     if !Path::new("/usr/bin/systemd-analyze").exists() {
         return;
     }
-    // Program and user are those of a deployment.
-    let here =
+    // The program and the user exist only in a deployment.
+    let adapted =
         unit.replace("/usr/local/bin/roundhouse", "/bin/true").replace("User=roundhouse", "User=daemon");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("roundhouse.service");
-    fs::write(&file, here).unwrap();
-    let judged = Command::new("systemd-analyze").arg("verify").arg(&file).output().unwrap();
-    let said = String::from_utf8_lossy(&judged.stderr);
-    let of_the_unit = |line: &&str| line.contains("roundhouse.service");
-    assert_eq!(said.lines().filter(of_the_unit).collect::<Vec<_>>(), [""; 0], "{said}");
+    fs::write(&file, adapted).unwrap();
+    let verified = Command::new("systemd-analyze").arg("verify").arg(&file).output().unwrap();
+    let output = String::from_utf8_lossy(&verified.stderr);
+    let is_about_unit = |line: &&str| line.contains("roundhouse.service");
+    assert_eq!(output.lines().filter(is_about_unit).collect::<Vec<_>>(), [""; 0], "{output}");
 }
 
-/// docker-compose 1.29, which distributions still ship, takes a file without a version, but only these.
+/// docker-compose 1.29, which distributions still ship, accepts a file without a version only if it has no other
+/// top-level keys than these.
 #[test]
 fn compose_has_nothing_at_its_top_that_older_ones_refuse() {
     let compose = fs::read_to_string(deploy("compose.yaml")).unwrap();

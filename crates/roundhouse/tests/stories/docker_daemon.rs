@@ -1,5 +1,5 @@
-//! Story 35 (lesson o05): a daemon that is away, or hangs, says nothing about any engine. Whoever needs it is told so in
-//! time, nobody else notices, and when it is back the truth is read again.
+//! Story 35 (lesson o05): a Docker daemon that is down or hangs proves nothing about an engine. Calls that need
+//! the daemon fail in time, others are not affected, and when it is back the state of the engines is read again.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::support::{
     Deployment, DockerDaemon, Engine, LiveRestore, Product, assert_within, eventually, processes,
 };
 
-/// A deployment at a daemon of its own whose engines are checked all the time.
+/// A deployment with a daemon of its own whose engines are checked very often.
 fn frequently_checked_deployment(daemon: &DockerDaemon) -> Deployment {
     Deployment::with_docker(&daemon.docker)
         .with_env("ORCH_RESTART_BACKOFF_BASE_S", "0.5")
@@ -21,7 +21,7 @@ fn frequently_checked_deployment(daemon: &DockerDaemon) -> Deployment {
         .with_env("ORCH_BOOT_TIMEOUT_S", "30")
 }
 
-/// Asserts that every call that needs the daemon is refused, in time, and that none of them changed anything.
+/// Asserts that every call that needs the daemon is refused in time, and that none of them changes anything.
 async fn assert_unavailable(product: &Product) {
     let start = Instant::now();
     let states = async || {
@@ -32,7 +32,7 @@ async fn assert_unavailable(product: &Product) {
         states
     };
     let before = states().await;
-    // All at once: one that hangs holds up no other.
+    // Concurrently: a call that hangs does not delay the others.
     let (stopped, started, deleted, provisioned) = futures::join!(
         product.stop("ada"),
         product.start("bob"),
@@ -45,22 +45,22 @@ async fn assert_unavailable(product: &Product) {
     assert!(start.elapsed() < Duration::from_secs(75), "it took {:?}", start.elapsed());
     assert_eq!(states().await, before, "nothing has changed");
     product.get("eve").await.assert_error(404, "ENGINE_NOT_FOUND");
-    // What needs no daemon works.
+    // Calls that do not need the daemon work.
     assert_eq!(product.list("").await.1, 2);
     let admitted = product.admit_existing("ada").await.assert_ok("admitted:bool engine:object");
     assert_eq!(admitted["engine"]["status"], "running");
 }
 
-/// When ada's engine was last found well.
+/// The time of the last successful health check of ada's engine.
 async fn last_check(product: &Product) -> Value {
     product.get("ada").await.assert_ok(ENGINE_RECORD)["last_health_at"].clone()
 }
 
-/// Waits until ada's engine has failed more checks in a row than are tolerated, had they counted.
+/// Waits until ada's engine has failed more checks in a row than would be tolerated if they counted.
 async fn wait_for_failed_checks(product: &Product) {
-    // Three checks take two seconds, and what the last good one found is written down a second later.
+    // Three checks take two seconds, and the last successful one is stored a second later.
     let (mut last, mut since) = (last_check(product).await, Instant::now());
-    eventually("no check is good any more", async || {
+    eventually("no check succeeds any more", async || {
         let now = last_check(product).await;
         if now != last {
             (last, since) = (now, Instant::now());
@@ -70,7 +70,7 @@ async fn wait_for_failed_checks(product: &Product) {
     .await;
 }
 
-/// What the ledger tells of moves that nobody asked for.
+/// The audit rows of state changes that no caller requested.
 async fn unrequested_transitions(product: &Product) -> Vec<(String, Value)> {
     let mut rows = Vec::new();
     for event in ["crash", "restart", "destroy", "sleep"] {
@@ -79,7 +79,7 @@ async fn unrequested_transitions(product: &Product) -> Vec<(String, Value)> {
     rows
 }
 
-/// Ada's engine runs, bob's is stopped.
+/// Creates ada's running engine and bob's stopped one; returns ada's and its messages.
 async fn two_engines(product: &Product) -> (Engine, Vec<Value>) {
     product.engine("bob").await;
     product.stop("bob").await.assert_ok("status:text");
@@ -90,23 +90,22 @@ async fn two_engines(product: &Product) -> (Engine, Vec<Value>) {
 }
 
 #[tokio::test]
-async fn lesson_o05_a_daemon_that_hangs_harms_no_engine_and_holds_up_nobody() {
+async fn regression_o05_a_daemon_that_hangs_harms_no_engine_and_holds_up_nobody() {
     let Some(daemon) = DockerDaemon::start(LiveRestore::Yes).await else { return };
-    let place = frequently_checked_deployment(&daemon);
-    let (_orchestrator, product) = place.start_with_product().await;
+    let deployment = frequently_checked_deployment(&daemon);
+    let (_orchestrator, product) = deployment.start_with_product().await;
     let (engine, messages) = two_engines(&product).await;
-    let process = place.process_of(&engine);
+    let process = deployment.process_of(&engine);
     daemon.pause();
     assert_unavailable(&product).await;
     let last = last_check(&product).await;
-    eventually("it is checked all the same", async || (last_check(&product).await != last).then_some(()))
-        .await;
+    eventually("health checks continue", async || (last_check(&product).await != last).then_some(())).await;
     assert_eq!(engine.messages("task").await, messages);
     assert_eq!(unrequested_transitions(&product).await, []);
     daemon.resume();
-    // What it was asked to do in the meantime does not happen after all, or is put right.
+    // The operations requested in the meantime do not happen after all, or are repaired.
     assert_eq!(product.status("ada").await, "running");
-    eventually("it can be driven again", async || {
+    eventually("engines can be operated again", async || {
         (product.start("bob").await.status == 200 || product.status("bob").await == "running").then_some(())
     })
     .await;
@@ -114,33 +113,33 @@ async fn lesson_o05_a_daemon_that_hangs_harms_no_engine_and_holds_up_nobody() {
     let again = product.engine("ada").await;
     assert_eq!(again.messages("task").await, messages);
     if unrequested_transitions(&product).await.is_empty() {
-        assert_eq!(place.process_of(&engine), process);
+        assert_eq!(deployment.process_of(&engine), process);
     }
     product.stop("ada").await.assert_ok("status:text");
     product.provision("eve").await.assert_ok(crate::support::schema::PROVISIONED);
 }
 
 #[tokio::test]
-async fn lesson_o05_engines_outlive_a_daemon_that_is_stopped_and_started_again() {
+async fn regression_o05_engines_outlive_a_daemon_that_is_stopped_and_started_again() {
     let Some(mut daemon) = DockerDaemon::start(LiveRestore::Yes).await else { return };
-    let place = frequently_checked_deployment(&daemon);
-    let (orchestrator, product) = place.start_with_product().await;
+    let deployment = frequently_checked_deployment(&daemon);
+    let (orchestrator, product) = deployment.start_with_product().await;
     let (engine, messages) = two_engines(&product).await;
-    let (process, container) = (place.process_of(&engine), place.container_of(&engine).await);
+    let (process, container) = (deployment.process_of(&engine), deployment.container_of(&engine).await);
     assert!(process.is_some());
     daemon.stop();
     assert_unavailable(&product).await;
-    // It runs on, behind a port that Docker's own forwarder no longer serves.
-    assert_eq!(place.process_of(&engine), process);
+    // The engine keeps running, behind a port that Docker's own forwarder no longer serves.
+    assert_eq!(deployment.process_of(&engine), process);
     wait_for_failed_checks(&product).await;
     assert_eq!(
         (product.status("ada").await.as_str(), unrequested_transitions(&product).await),
         ("running", vec![])
     );
 
-    // An orchestrator that starts meanwhile is ready, and knows what it knew.
+    // An orchestrator that starts meanwhile becomes ready and keeps its state.
     assert_eq!(orchestrator.signal_and_wait(Signal::KILL).await.code, None);
-    let _orchestrator = place.start().await;
+    let _orchestrator = deployment.start().await;
     assert_unavailable(&product).await;
     assert_eq!(
         (product.status("ada").await.as_str(), unrequested_transitions(&product).await),
@@ -148,22 +147,24 @@ async fn lesson_o05_engines_outlive_a_daemon_that_is_stopped_and_started_again()
     );
 
     daemon.launch().await;
-    eventually("it can be driven again", async || (product.start("bob").await.status == 200).then_some(()))
-        .await;
-    assert_eq!(place.process_of(&engine), process, "the engine has noticed nothing");
-    assert_eq!(place.container_of(&engine).await, container);
+    eventually("engines can be operated again", async || {
+        (product.start("bob").await.status == 200).then_some(())
+    })
+    .await;
+    assert_eq!(deployment.process_of(&engine), process, "the engine has noticed nothing");
+    assert_eq!(deployment.container_of(&engine).await, container);
     assert_eq!(product.engine("ada").await.messages("task").await, messages);
     assert_eq!(unrequested_transitions(&product).await, []);
 }
 
 #[tokio::test]
-async fn lesson_o05_ends_are_told_of_again_when_the_daemon_is_back() {
+async fn regression_o05_ends_are_told_of_again_when_the_daemon_is_back() {
     let Some(mut daemon) = DockerDaemon::start(LiveRestore::Yes).await else { return };
-    // Checks of health are too far apart to notice anything.
-    let place = Deployment::with_docker(&daemon.docker)
+    // Health checks are too rare to notice anything.
+    let deployment = Deployment::with_docker(&daemon.docker)
         .with_env("ORCH_HEALTH_CHECK_INTERVAL_S", "600")
         .with_env("ORCH_RESTART_BACKOFF_BASE_S", "0.5");
-    let (_orchestrator, product) = place.start_with_product().await;
+    let (_orchestrator, product) = deployment.start_with_product().await;
     let engine = product.engine("ada").await;
     for (number, crash) in [false, true].into_iter().enumerate() {
         if crash {
@@ -172,7 +173,7 @@ async fn lesson_o05_ends_are_told_of_again_when_the_daemon_is_back() {
             daemon.stop();
         }
         daemon.launch().await;
-        let container = place.container_of(&engine).await.expect("it outlived the daemon");
+        let container = deployment.container_of(&engine).await.expect("it outlived the daemon");
         let start = Instant::now();
         daemon.docker.run(&["kill", &container]).await;
         eventually("it is noticed", async || {
@@ -183,8 +184,8 @@ async fn lesson_o05_ends_are_told_of_again_when_the_daemon_is_back() {
         product.wait_for_status("ada", "running").await;
         assert_eq!(product.audit_rows("crash").await[number].1["cause"], "exit");
     }
-    // An end that nobody told of, too: the daemon was away when it came.
-    let process = place.process_of(&engine).unwrap();
+    // An exit that was never reported is noticed too: the daemon was down when it happened.
+    let process = deployment.process_of(&engine).unwrap();
     daemon.stop();
     processes::kill(process);
     daemon.launch().await;
@@ -194,28 +195,28 @@ async fn lesson_o05_ends_are_told_of_again_when_the_daemon_is_back() {
 }
 
 #[tokio::test]
-async fn lesson_o05_engines_that_a_daemon_takes_along_are_brought_back_when_it_is_there_again() {
+async fn regression_o05_engines_that_a_daemon_takes_along_are_brought_back_when_it_is_there_again() {
     let Some(mut daemon) = DockerDaemon::start(LiveRestore::No).await else { return };
-    let place = frequently_checked_deployment(&daemon);
-    let (_orchestrator, product) = place.start_with_product().await;
+    let deployment = frequently_checked_deployment(&daemon);
+    let (_orchestrator, product) = deployment.start_with_product().await;
     let (engine, messages) = two_engines(&product).await;
     for crash in [false, true] {
-        let before = place.process_of(&engine);
+        let before = deployment.process_of(&engine);
         let (crashes, container) =
-            (product.audit_rows("crash").await.len(), place.container_of(&engine).await);
+            (product.audit_rows("crash").await.len(), deployment.container_of(&engine).await);
         if crash {
             daemon.crash();
-            assert_eq!(place.process_of(&engine), before, "the engine outlives its daemon");
+            assert_eq!(deployment.process_of(&engine), before, "the engine outlives its daemon");
         } else {
-            // The daemon ends what runs; its orchestrator is not told.
+            // The daemon stops its containers and does not report it.
             daemon.stop();
-            assert_eq!(place.process_of(&engine), None);
+            assert_eq!(deployment.process_of(&engine), None);
         }
         wait_for_failed_checks(&product).await;
-        let moved = product.audit_rows("crash").await.len() - crashes;
-        // An end of which the daemon told before it went is known.
-        if moved == 0 {
-            assert_eq!(product.status("ada").await, "running", "silence is no death");
+        let reported = product.audit_rows("crash").await.len() - crashes;
+        // An exit that the daemon reported before it went down is known.
+        if reported == 0 {
+            assert_eq!(product.status("ada").await, "running", "a silent daemon is no failure of the engine");
             assert_unavailable(&product).await;
         }
         assert_eq!(
@@ -224,10 +225,10 @@ async fn lesson_o05_engines_that_a_daemon_takes_along_are_brought_back_when_it_i
             "nothing is restarted without a daemon"
         );
 
-        // Then truth is read again: it takes what outlived it down at its start.
+        // Then the state is read again: at its start the daemon removes the containers that survived it.
         daemon.launch().await;
         eventually("the engine is back", async || {
-            let now = place.container_of(&engine).await;
+            let now = deployment.container_of(&engine).await;
             (now.is_some() && now != container && product.status("ada").await == "running").then_some(())
         })
         .await;

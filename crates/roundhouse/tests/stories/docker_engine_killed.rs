@@ -1,4 +1,5 @@
-//! Story 42 (lesson e09) in a container: an engine that is killed takes along what its agent runs, and goes on where it was.
+//! Story 42 (lesson e09) in a container: killing an engine ends the programs of its agent, and the turn continues
+//! after the restart.
 
 use std::fs;
 
@@ -12,7 +13,7 @@ use crate::support::tool_programs::{
 use crate::support::turn::assert_completed;
 use crate::support::{Deployment, eventually, processes};
 
-/// Who gets the signal.
+/// The target of the signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KillTarget {
     /// The container, which is its first process: the kernel ends all others with it.
@@ -27,22 +28,22 @@ async fn a_container_that_is_killed_leaves_no_program_behind() {
 }
 
 #[tokio::test]
-async fn lesson_e09_an_engine_that_is_killed_in_its_container_leaves_no_program_behind() {
+async fn regression_e09_an_engine_that_is_killed_in_its_container_leaves_no_program_behind() {
     assert_nothing_left_behind(KillTarget::Engine).await;
 }
 
 async fn assert_nothing_left_behind(killed: KillTarget) {
-    let Some(place) = Deployment::docker() else { return };
+    let Some(deployment) = Deployment::docker() else { return };
     let provider = MockProvider::builder().bind_thinking(true).start().await.unwrap();
     provider.enqueue_all([shell_reply(&format!("echo began >> runs\n{LINGERING_PROGRAMS}")), done_reply()]);
     provider.set_default_reply(Reply::from_text("I am here."));
-    let place = place.with_provider(&provider).with_env("ORCH_RESTART_BACKOFF_BASE_S", "0.2");
-    write_catalog_file(&place.catalog(), "permissions.json", r#"{"default": "allow"}"#);
-    let (_orchestrator, product) = place.start_with_product().await;
+    let deployment = deployment.with_provider(&provider).with_env("ORCH_RESTART_BACKOFF_BASE_S", "0.2");
+    write_catalog_file(&deployment.catalog(), "permissions.json", r#"{"default": "allow"}"#);
+    let (_orchestrator, product) = deployment.start_with_product().await;
     let engine = product.engine("ada").await;
-    let container = place.container_of(&engine).await.unwrap();
+    let container = deployment.container_of(&engine).await.unwrap();
     let stream = engine.execute_with(&direct_message("task", "Stay.")).await;
-    // All of them are seen from outside, however they hide within.
+    // From outside the container, all programs are visible.
     let lingering_processes = || {
         let inside = processes::in_container(&container);
         let mut found = processes::with_command_line_text("clings\0/data/workspace\0".as_ref());
@@ -56,9 +57,9 @@ async fn assert_nothing_left_behind(killed: KillTarget) {
 
     match killed {
         KillTarget::Container => {
-            drop(place.docker_daemon().run(&["kill", "--signal", "KILL", &container]).await);
+            drop(deployment.docker_daemon().run(&["kill", "--signal", "KILL", &container]).await);
         }
-        KillTarget::Engine => drop(place.kill_engine(&engine)),
+        KillTarget::Engine => drop(deployment.kill_engine(&engine)),
     }
     drop(stream.collect_until_broken().await);
     eventually("nothing of the container is left", async || {
@@ -66,15 +67,15 @@ async fn assert_nothing_left_behind(killed: KillTarget) {
     })
     .await;
     eventually("it is back in another container", async || {
-        place.container_of(&engine).await.filter(|now| *now != container)
+        deployment.container_of(&engine).await.filter(|now| *now != container)
     })
     .await;
-    // The turn goes on: nobody knows what the command did, and it is not run again.
+    // The turn continues: the effect of the command is unknown, and it is not run again.
     let engine = product.engine("ada").await;
     let events = engine.replay("task", 0).await.collect().await;
     assert_eq!(assert_completed(&events), "Done.");
     assert!(tool_results(&events)[0].unwrap_err().contains("unknown"), "{events:#?}");
-    let folder = place.fleet.engine_folder(&engine.id);
+    let folder = deployment.fleet.engine_folder(&engine.id);
     assert_eq!(fs::read_to_string(folder.join("workspace/runs")).unwrap(), "began\n");
     let messages = engine.messages("task").await;
     engine.run_turn("task", "Are you there?").await;

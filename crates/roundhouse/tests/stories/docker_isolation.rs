@@ -1,4 +1,4 @@
-//! Story 33 (lesson o14): what an engine in a container can see and do, looked at from inside.
+//! Story 33 (lesson o14): what an engine in a container can see and do, checked from inside the container.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,9 +11,9 @@ use serde_json::Value;
 
 use crate::support::{Deployment, Engine, Product, eventually};
 
-/// A product with an engine in a container, which is looked at.
+/// An engine in a container that is inspected.
 struct InspectedEngine {
-    place: Deployment,
+    deployment: Deployment,
     _orchestrator: crate::support::Orchestrator,
     product: Product,
     engine: Engine,
@@ -22,30 +22,33 @@ struct InspectedEngine {
 
 impl InspectedEngine {
     async fn new() -> Option<Self> {
-        let place = Deployment::docker()?;
-        let (orchestrator, product) = place.start_with_product().await;
+        let deployment = Deployment::docker()?;
+        let (orchestrator, product) = deployment.start_with_product().await;
         let engine = product.engine("ada").await;
-        let container = place.container_of(&engine).await.unwrap();
-        Some(Self { place, _orchestrator: orchestrator, product, engine, container })
+        let container = deployment.container_of(&engine).await.unwrap();
+        Some(Self { deployment, _orchestrator: orchestrator, product, engine, container })
     }
 
-    /// What a line says inside.
+    /// The output of a shell line that the engine's user runs in the container.
     async fn exec_shell(&self, line: &str) -> String {
-        self.place.docker_daemon().exec_shell(&self.container, line).await
+        self.deployment.docker_daemon().exec_shell(&self.container, line).await
     }
 
-    /// What a line says inside that root runs there.
+    /// The output of a shell line that root runs in the container.
     async fn exec_shell_as_root(&self, line: &str) -> String {
         let line = format!("{line} 2>&1; true");
-        self.place.docker_daemon().run(&["exec", "--user", "0", &self.container, "sh", "-c", &line]).await
+        self.deployment
+            .docker_daemon()
+            .run(&["exec", "--user", "0", &self.container, "sh", "-c", &line])
+            .await
     }
 
     async fn inspect(&self) -> Value {
-        self.place.docker_daemon().inspect(&self.container).await
+        self.deployment.docker_daemon().inspect(&self.container).await
     }
 }
 
-/// The user whom engines run as: whoever runs the orchestrator, unless that is root.
+/// The user and group as which engines run: those of the orchestrator, unless it runs as root.
 fn engine_ids() -> (u32, u32) {
     let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
     if uid.is_root() { (10_001, 10_001) } else { (uid.as_raw(), gid.as_raw()) }
@@ -53,25 +56,25 @@ fn engine_ids() -> (u32, u32) {
 
 #[tokio::test]
 async fn an_engine_has_no_power_over_its_machine() {
-    let Some(look) = InspectedEngine::new().await else { return };
+    let Some(inspected) = InspectedEngine::new().await else { return };
     let (uid, gid) = engine_ids();
-    assert_eq!(look.exec_shell("id -u; id -g; id -G").await, format!("{uid}\n{gid}\n{gid}"));
-    // The engine's own process, by the kernel's word.
-    let process = look.place.process_of(&look.engine).unwrap().as_raw_nonzero();
+    assert_eq!(inspected.exec_shell("id -u; id -g; id -G").await, format!("{uid}\n{gid}\n{gid}"));
+    // The kernel's view of the engine's own process.
+    let process = inspected.deployment.process_of(&inspected.engine).unwrap().as_raw_nonzero();
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    let said = |name: &str| {
+    let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         line.unwrap_or_else(|| panic!("no {name} in {status}")).trim().to_owned()
     };
     for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
-        assert_eq!(said(set), "0000000000000000", "{set}");
+        assert_eq!(field(set), "0000000000000000", "{set}");
     }
-    assert_eq!((said("NoNewPrivs"), said("Seccomp")), ("1".to_owned(), "2".to_owned()));
-    assert_eq!(said("Uid"), [uid; 4].map(|uid| uid.to_string()).join("\t"));
-    // Something takes over its orphans and passes signals on.
-    assert_eq!(look.exec_shell("cat /proc/1/comm").await, "docker-init");
-    let told = look.inspect().await;
-    let host = &told["HostConfig"];
+    assert_eq!((field("NoNewPrivs"), field("Seccomp")), ("1".to_owned(), "2".to_owned()));
+    assert_eq!(field("Uid"), [uid; 4].map(|uid| uid.to_string()).join("\t"));
+    // An init process reaps orphans and forwards signals.
+    assert_eq!(inspected.exec_shell("cat /proc/1/comm").await, "docker-init");
+    let container_info = inspected.inspect().await;
+    let host = &container_info["HostConfig"];
     assert_eq!((&host["Privileged"], &host["RestartPolicy"]["Name"]), (&false.into(), &"no".into()));
     assert_eq!((&host["PidMode"], &host["IpcMode"]), (&"".into(), &"private".into()), "{host}");
     let log = (&host["LogConfig"]["Type"], &host["LogConfig"]["Config"]["max-file"]);
@@ -81,47 +84,51 @@ async fn an_engine_has_no_power_over_its_machine() {
 
 #[tokio::test]
 async fn an_engine_writes_where_it_may_and_nowhere_else() {
-    let Some(look) = InspectedEngine::new().await else { return };
-    // Not even root could: the file system itself refuses.
-    for place in ["/", "/usr/bin", "/etc", "/root", "/var/tmp", "/catalog"] {
-        let said = look.exec_shell_as_root(&format!("touch {place}/file")).await;
-        assert!(said.contains("Read-only file system"), "{place}: {said}");
+    let Some(inspected) = InspectedEngine::new().await else { return };
+    // Not even root can write there: the file systems are read-only.
+    for path in ["/", "/usr/bin", "/etc", "/root", "/var/tmp", "/catalog"] {
+        let output = inspected.exec_shell_as_root(&format!("touch {path}/file")).await;
+        assert!(output.contains("Read-only file system"), "{path}: {output}");
     }
-    assert_eq!(look.exec_shell("touch /data/file && rm /data/file && echo well").await, "well");
-    // Everybody may write to /tmp, and nobody runs anything from there.
-    assert_eq!(look.exec_shell("stat -c %a /tmp").await, "1777");
-    let mounts = look.exec_shell("cat /proc/mounts").await;
+    assert_eq!(inspected.exec_shell("touch /data/file && rm /data/file && echo done").await, "done");
+    // Everyone may write to /tmp, and nothing can be executed from there.
+    assert_eq!(inspected.exec_shell("stat -c %a /tmp").await, "1777");
+    let mounts = inspected.exec_shell("cat /proc/mounts").await;
     let tmp: Vec<&str> = mounts.lines().filter(|line| line.split(' ').nth(1) == Some("/tmp")).collect();
     let options: BTreeSet<&str> = tmp[0].split(' ').nth(3).unwrap().split(',').collect();
     assert!(options.is_superset(&BTreeSet::from(["rw", "noexec", "nosuid", "nodev"])), "{tmp:?}");
-    let said = look
+    let output = inspected
         .exec_shell("cp /bin/true /tmp/it && chmod 755 /tmp/it && { /tmp/it 2>&1 || echo refused; }")
         .await;
-    assert!(said.contains("refused"), "{said}");
-    // Its own folder is its own alone, also on this machine.
+    assert!(output.contains("refused"), "{output}");
+    // Its folder is private, on the host too.
     let (uid, gid) = engine_ids();
-    let folder = fs::metadata(look.place.fleet.engine_folder(&look.engine.id)).unwrap();
+    let folder = fs::metadata(inspected.deployment.fleet.engine_folder(&inspected.engine.id)).unwrap();
     assert_eq!((folder.permissions().mode() & 0o7777, folder.uid(), folder.gid()), (0o700, uid, gid));
-    assert_eq!(look.exec_shell("stat -c '%a %u %g' /data").await, format!("700 {uid} {gid}"));
+    assert_eq!(inspected.exec_shell("stat -c '%a %u %g' /data").await, format!("700 {uid} {gid}"));
 }
 
 #[tokio::test]
 async fn an_engine_sees_its_own_data_and_nobody_elses() {
-    let Some(look) = InspectedEngine::new().await else { return };
-    let other = look.product.engine("bob").await;
-    let mounts = look.exec_shell("cat /proc/self/mountinfo").await;
-    // What comes from this machine's disks, beside what Docker itself puts into /etc.
+    let Some(inspected) = InspectedEngine::new().await else { return };
+    let other = inspected.product.engine("bob").await;
+    let mounts = inspected.exec_shell("cat /proc/self/mountinfo").await;
+    // Mounts from the host's disks, except those that Docker itself makes in /etc.
     let points = mounts.lines().map(|line| line.split(' ').nth(4).unwrap());
     let ours: Vec<&str> =
         points.filter(|point| point.starts_with("/data") || point.starts_with("/catalog")).collect();
     assert_eq!(ours.len(), 2, "{mounts}");
-    assert!(!mounts.contains(&other.id) && mounts.contains(&look.engine.id), "{mounts}");
-    let told = look.inspect().await;
-    let bound = told["Mounts"].as_array().unwrap().iter().map(|mount| mount["Destination"].as_str().unwrap());
-    assert_eq!(bound.collect::<BTreeSet<_>>(), BTreeSet::from(["/catalog", "/data"]), "{told}");
-    let folders = fs::canonicalize(look.place.fleet.engine_folder(&look.engine.id)).unwrap();
+    assert!(!mounts.contains(&other.id) && mounts.contains(&inspected.engine.id), "{mounts}");
+    let container_info = inspected.inspect().await;
+    let bound = container_info["Mounts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|mount| mount["Destination"].as_str().unwrap());
+    assert_eq!(bound.collect::<BTreeSet<_>>(), BTreeSet::from(["/catalog", "/data"]), "{container_info}");
+    let folders = fs::canonicalize(inspected.deployment.fleet.engine_folder(&inspected.engine.id)).unwrap();
     assert_eq!(
-        told["Mounts"]
+        container_info["Mounts"]
             .as_array()
             .unwrap()
             .iter()
@@ -129,16 +136,19 @@ async fn an_engine_sees_its_own_data_and_nobody_elses() {
             .count(),
         1
     );
-    assert_eq!(look.exec_shell("ls -d /run/docker.sock /var/run/docker.sock 2>/dev/null; true").await, "");
+    assert_eq!(
+        inspected.exec_shell("ls -d /run/docker.sock /var/run/docker.sock 2>/dev/null; true").await,
+        ""
+    );
 }
 
 #[tokio::test]
 async fn an_engines_environment_is_made_from_nothing() {
-    let Some(place) = Deployment::docker() else { return };
-    let place = place.with_env("SOMETHING_ELSE", "not-passed-through");
-    let (_orchestrator, product) = place.start_with_product().await;
+    let Some(deployment) = Deployment::docker() else { return };
+    let deployment = deployment.with_env("SOMETHING_ELSE", "not-passed-through");
+    let (_orchestrator, product) = deployment.start_with_product().await;
     let engine = product.engine("ada").await;
-    let process = place.process_of(&engine).unwrap().as_raw_nonzero();
+    let process = deployment.process_of(&engine).unwrap().as_raw_nonzero();
     let environment = fs::read(format!("/proc/{process}/environ")).unwrap();
     let environment = String::from_utf8(environment).unwrap();
     let variables: Vec<(&str, &str)> =
@@ -152,10 +162,14 @@ async fn an_engines_environment_is_made_from_nothing() {
     assert!(hash.len() == 64 && hash.bytes().all(|byte| b"0123456789abcdef".contains(&byte)), "{hash}");
     assert!(!variables.iter().any(|(name, _)| name.starts_with("ORCH_")), "{variables:?}");
     assert_eq!(value("SOMETHING_ELSE"), None);
-    let told = place.docker_daemon().inspect(&place.container_of(&engine).await.unwrap()).await.to_string();
-    for secret in [&place.admin_key, &place.master_key, &engine.key, &product.key] {
+    let container_info = deployment
+        .docker_daemon()
+        .inspect(&deployment.container_of(&engine).await.unwrap())
+        .await
+        .to_string();
+    for secret in [&deployment.admin_key, &deployment.master_key, &engine.key, &product.key] {
         assert!(
-            !environment.contains(secret.as_str()) && !told.contains(secret.as_str()),
+            !environment.contains(secret.as_str()) && !container_info.contains(secret.as_str()),
             "a key reached the engine"
         );
     }
@@ -163,88 +177,93 @@ async fn an_engines_environment_is_made_from_nothing() {
 
 #[tokio::test]
 async fn engines_cannot_reach_one_another() {
-    let Some(look) = InspectedEngine::new().await else { return };
-    let other = look.product.engine("bob").await;
-    let container = look.place.container_of(&other).await.unwrap();
+    let Some(inspected) = InspectedEngine::new().await else { return };
+    let other = inspected.product.engine("bob").await;
+    let container = inspected.deployment.container_of(&other).await.unwrap();
     let address = async |container: &str| {
-        let told = look.place.docker_daemon().inspect(container).await;
-        let address = &told["NetworkSettings"]["Networks"][look.place.network()]["IPAddress"];
+        let container_info = inspected.deployment.docker_daemon().inspect(container).await;
+        let address =
+            &container_info["NetworkSettings"]["Networks"][inspected.deployment.network()]["IPAddress"];
         address.as_str().unwrap().to_owned()
     };
-    let (own, others) = (address(&look.container).await, address(&container).await);
+    let (own, others) = (address(&inspected.container).await, address(&container).await);
     assert!(!own.is_empty() && !others.is_empty() && own != others, "{own:?} and {others:?}");
     let port: u16 = other.url.rsplit(':').next().unwrap().parse().unwrap();
     let reaches = async |host: &str, port: u16| {
         let line = format!(
             "python3 -c \"import socket; socket.create_connection(('{host}', {port}), 3)\" 2>/dev/null && echo yes || echo no"
         );
-        look.exec_shell(&line).await == "yes"
+        inspected.exec_shell(&line).await == "yes"
     };
-    // The way of asking is right: it reaches itself, and the other one is there for this machine.
+    // The probe itself works: the engine reaches itself, and the host reaches the other engine.
     assert!(reaches(&own, 8000).await, "it reaches itself");
-    let there = format!("{others}:8000").parse::<SocketAddr>().unwrap();
-    TcpStream::connect_timeout(&there, Duration::from_secs(10)).expect("this machine reaches the other one");
-    assert!(!reaches(&others, 8000).await, "it reaches the other one's port");
+    let other_address = format!("{others}:8000").parse::<SocketAddr>().unwrap();
+    TcpStream::connect_timeout(&other_address, Duration::from_secs(10))
+        .expect("the host reaches the other engine");
+    assert!(!reaches(&others, 8000).await, "it reaches the other engine's port");
     assert!(
-        !reaches(&look.place.docker_daemon().host_address(), port).await,
-        "it reaches the other one by way of this machine"
+        !reaches(&inspected.deployment.docker_daemon().host_address(), port).await,
+        "it reaches the other engine through the host"
     );
 }
 
 #[tokio::test]
 async fn an_engines_port_is_open_to_this_machine_alone() {
-    let Some(look) = InspectedEngine::new().await else { return };
-    let port: u16 = look.engine.url.rsplit(':').next().unwrap().parse().unwrap();
-    assert_eq!(look.engine.health().await["status"], "ok");
-    let told = look.inspect().await;
-    let bound = &told["NetworkSettings"]["Ports"]["8000/tcp"];
+    let Some(inspected) = InspectedEngine::new().await else { return };
+    let port: u16 = inspected.engine.url.rsplit(':').next().unwrap().parse().unwrap();
+    assert_eq!(inspected.engine.health().await["status"], "ok");
+    let container_info = inspected.inspect().await;
+    let bound = &container_info["NetworkSettings"]["Ports"]["8000/tcp"];
     assert_eq!(bound.as_array().map(Vec::len), Some(1), "{bound}");
     assert_eq!(
         (bound[0]["HostIp"].as_str(), bound[0]["HostPort"].as_str()),
         (Some("127.0.0.1"), Some(port.to_string().as_str()))
     );
     let elsewhere: SocketAddr =
-        format!("{}:{port}", look.place.docker_daemon().host_address()).parse().unwrap();
+        format!("{}:{port}", inspected.deployment.docker_daemon().host_address()).parse().unwrap();
     assert!(TcpStream::connect_timeout(&elsewhere, Duration::from_secs(3)).is_err(), "{elsewhere} is open");
 }
 
 #[tokio::test]
 async fn a_network_where_engines_could_talk_is_refused_at_the_start() {
-    let Some(place) = Deployment::docker() else { return };
-    place.docker_daemon().run(&["network", "create", place.network()]).await;
-    let ended = place.launch().program.wait().await;
-    assert!(ended.code.is_some_and(|code| code != 0), "{ended:?}");
-    assert!(ended.output.contains(place.network()), "it names the network: {}", ended.output);
-    assert!(ended.output.contains("enable_icc"), "it says what is wrong with it: {}", ended.output);
+    let Some(deployment) = Deployment::docker() else { return };
+    deployment.docker_daemon().run(&["network", "create", deployment.network()]).await;
+    let exit = deployment.launch().program.wait().await;
+    assert!(exit.code.is_some_and(|code| code != 0), "{exit:?}");
+    assert!(exit.output.contains(deployment.network()), "the error names the network: {}", exit.output);
+    assert!(exit.output.contains("enable_icc"), "the error names the faulty option: {}", exit.output);
 }
 
 #[tokio::test]
-async fn lesson_o14_users_are_kept_apart_and_their_names_reach_nothing() {
-    let Some(place) = Deployment::docker() else { return };
-    let orchestrator = place.start().await;
+async fn regression_o14_users_are_kept_apart_and_their_names_reach_nothing() {
+    let Some(deployment) = Deployment::docker() else { return };
+    let orchestrator = deployment.start().await;
     let product = orchestrator.register("unheard-of-shop", serde_json::json!({})).await;
     let users = ["../../etc", "ada-lovelace", "ADA-LOVELACE", "\u{1f980}\u{1f600}", "slash/ed", "$(touch x)"];
     let engines = join_all(users.map(|user| product.engine(user))).await;
     for (engine, user) in engines.iter().zip(users) {
         engine.run_turn("task", &format!("I am {user}.")).await;
     }
-    let root = place.fleet.folder().join("engines");
+    let root = deployment.fleet.folder().join("engines");
     let folders: BTreeSet<String> =
         fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     assert_eq!(folders, engines.iter().map(|engine| engine.id.clone()).collect());
     for (engine, user) in engines.iter().zip(users) {
-        let told =
-            place.docker_daemon().inspect(&place.container_of(engine).await.unwrap()).await.to_string();
+        let container_info = deployment
+            .docker_daemon()
+            .inspect(&deployment.container_of(engine).await.unwrap())
+            .await
+            .to_string();
         let json = serde_json::to_string(user).unwrap();
         assert!(
-            !told.contains(json.trim_matches('"')) && !told.contains("unheard-of-shop"),
-            "{user}: {told}"
+            !container_info.contains(json.trim_matches('"')) && !container_info.contains("unheard-of-shop"),
+            "{user}: {container_info}"
         );
         let messages = engine.messages("task").await;
         assert_eq!(messages.len(), 2);
         assert_eq!(messages[0]["content"], format!("I am {user}."));
     }
-    // What is destroyed leaves the others alone, and who comes again begins anew.
+    // Destroying engines leaves the others alone, and a returning user starts with an empty engine.
     product.delete("../../etc").await.assert_ok("status:text engine_id:engine");
     product.delete("ADA-LOVELACE").await.assert_ok("status:text engine_id:engine");
     assert!(fs::exists("/etc/passwd").unwrap());
@@ -258,14 +277,14 @@ async fn lesson_o14_users_are_kept_apart_and_their_names_reach_nothing() {
 
 #[tokio::test]
 async fn a_link_in_the_place_of_a_folder_is_not_followed() {
-    let Some(look) = InspectedEngine::new().await else { return };
-    look.product.stop("ada").await.assert_ok("status:text");
-    let folder = look.place.fleet.engine_folder(&look.engine.id);
-    let precious = look.place.fleet.test_env.path().join("precious");
+    let Some(inspected) = InspectedEngine::new().await else { return };
+    inspected.product.stop("ada").await.assert_ok("status:text");
+    let folder = inspected.deployment.fleet.engine_folder(&inspected.engine.id);
+    let precious = inspected.deployment.fleet.test_env.path().join("precious");
     fs::create_dir(&precious).unwrap();
     fs::write(precious.join("file"), "kept").unwrap();
     fs::remove_dir_all(&folder).unwrap();
     std::os::unix::fs::symlink(&precious, &folder).unwrap();
-    look.product.delete("ada").await;
+    inspected.product.delete("ada").await;
     assert_eq!(fs::read_to_string(precious.join("file")).unwrap(), "kept");
 }

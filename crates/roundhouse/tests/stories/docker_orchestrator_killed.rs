@@ -1,5 +1,5 @@
-//! Story 34 (lessons o01, o04, o16): the orchestrator is killed in the middle of what it does to a container. No other
-//! engine notices, and afterwards rows, containers and folders are one to one.
+//! Story 34 (lessons o01, o04, o16): the orchestrator is killed in the middle of an operation on a container.
+//! Other engines are not affected, and afterwards rows, containers and folders are one to one.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::support::http::client;
 use crate::support::schema::ENGINE_RECORD;
 use crate::support::{Deployment, Docker, Engine, Orchestrator, Product, eventually, with_deadline};
 
-/// What is begun before the orchestrator is killed.
+/// The operation during which the orchestrator is killed.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Provision,
@@ -26,23 +26,23 @@ enum Change {
     Rotate,
 }
 
-/// When it is killed.
+/// The moment at which the orchestrator is killed.
 #[derive(Clone, Copy, Debug)]
 enum KillMoment {
-    /// So many milliseconds after it was asked for, wherever it is then.
+    /// This many milliseconds after the request, whatever the operation is doing then.
     After(u64),
-    /// When the daemon tells that this has happened to the container.
+    /// When the daemon reports this event of the container.
     EventSeen(&'static str),
 }
 
-/// What a daemon tells of a deployment's containers, as it happens.
+/// The daemon's events of a deployment's containers.
 struct DockerEvents {
     _client: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
 impl DockerEvents {
-    /// Listens from now on.
+    /// Listens for events from now on.
     async fn start(docker: &Docker, deployment: &str) -> Self {
         let now = docker.run(&["info", "--format", "{{.SystemTime}}"]).await;
         let mut client = Command::new("docker")
@@ -62,19 +62,19 @@ impl DockerEvents {
     }
 
     async fn wait_for(&mut self, what: &str) {
-        let told = async {
+        let waiting = async {
             while let Some(line) = self.lines.next_line().await.unwrap() {
                 if line.split(':').next() == Some(what) {
                     return;
                 }
             }
-            panic!("the daemon stopped telling before {what}");
+            panic!("the daemon's events ended before {what}");
         };
-        with_deadline(what, told).await;
+        with_deadline(what, waiting).await;
     }
 }
 
-/// An engine that nothing is done to, which is asked something all the time.
+/// An engine without operations that is sent requests continuously.
 struct Witness {
     engine: Engine,
     container: Option<String>,
@@ -84,11 +84,11 @@ struct Witness {
 }
 
 impl Witness {
-    async fn new(place: &Deployment, product: &Product) -> Self {
+    async fn new(deployment: &Deployment, product: &Product) -> Self {
         let engine = product.engine("witness").await;
-        let (stop, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let asking = tokio::spawn({
-            let (engine, stop, asked) = (engine.clone(), stop.clone(), asked.clone());
+        let (stop, request_count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let requests_task = tokio::spawn({
+            let (engine, stop, request_count) = (engine.clone(), stop.clone(), request_count.clone());
             async move {
                 let mut failures = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
@@ -98,25 +98,19 @@ impl Witness {
                         Ok(answer) if answer.status() == 200 => {}
                         other => failures.push(format!("{other:?}")),
                     }
-                    asked.fetch_add(1, Ordering::Relaxed);
+                    request_count.fetch_add(1, Ordering::Relaxed);
                 }
                 failures
             }
         });
-        Self {
-            container: place.container_of(&engine).await,
-            engine,
-            stop,
-            request_count: asked,
-            requests_task: asking,
-        }
+        Self { container: deployment.container_of(&engine).await, engine, stop, request_count, requests_task }
     }
 
-    async fn assert_noticed_nothing(self, place: &Deployment, product: &Product) {
+    async fn assert_noticed_nothing(self, deployment: &Deployment, product: &Product) {
         self.stop.store(true, Ordering::Relaxed);
         assert_eq!(self.requests_task.await.unwrap(), Vec::<String>::new());
-        assert!(self.request_count.load(Ordering::Relaxed) > 20, "it was asked all the time");
-        assert_eq!(place.container_of(&self.engine).await, self.container);
+        assert!(self.request_count.load(Ordering::Relaxed) > 20, "requests were sent all the time");
+        assert_eq!(deployment.container_of(&self.engine).await, self.container);
         for event in ["crash", "restart", "start"] {
             let rows = product.audit_rows(event).await;
             assert!(rows.iter().all(|(user, _)| user != "witness"), "{event}: {rows:?}");
@@ -124,8 +118,8 @@ impl Witness {
     }
 }
 
-/// Waits until rows, containers and folders are one to one and nothing is under way.
-async fn wait_until_consistent(place: &Deployment, product: &Product) {
+/// Waits until rows, containers and folders are one to one and no operation is under way.
+async fn wait_until_consistent(deployment: &Deployment, product: &Product) {
     eventually("rows, containers and folders are one to one", async || {
         let (engines, _) = product.list("").await;
         let settled = |engine: &&serde_json::Value| {
@@ -140,33 +134,36 @@ async fn wait_until_consistent(place: &Deployment, product: &Product) {
             ids
         };
         let mut contained = Vec::new();
-        for container in place.containers().await {
-            // One that is just going is none that stays.
+        for container in deployment.containers().await {
+            // A container that is being removed counts as not settled.
             let format = "{{.State.Status}} {{index .Config.Labels \"roundhouse.engine\"}}";
-            let told =
-                place.docker_daemon().try_run(&["inspect", "--format", format, &container]).await.ok()?;
-            contained.push(told.strip_prefix("running ")?.to_owned());
+            let inspected = deployment
+                .docker_daemon()
+                .try_run(&["inspect", "--format", format, &container])
+                .await
+                .ok()?;
+            contained.push(inspected.strip_prefix("running ")?.to_owned());
         }
         contained.sort();
-        let folders = std::fs::read_dir(place.fleet.folder().join("engines")).unwrap();
+        let folders = std::fs::read_dir(deployment.fleet.folder().join("engines")).unwrap();
         let mut folders: Vec<String> =
             folders.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         folders.sort();
-        let well = engines.iter().all(|engine| settled(&engine));
-        (well && contained == ids(Some("running")) && folders == ids(None)).then_some(())
+        let all_settled = engines.iter().all(|engine| settled(&engine));
+        (all_settled && contained == ids(Some("running")) && folders == ids(None)).then_some(())
     })
     .await;
 }
 
-/// Begins a change to ada's engine and kills the orchestrator at a moment of it.
+/// Starts an operation on ada's engine, kills the orchestrator at `moment`, and starts it again.
 async fn kill_at_moment(
-    place: &Deployment,
+    deployment: &Deployment,
     orchestrator: Orchestrator,
     product: &Product,
     (change, moment): (Change, KillMoment),
-    deployment: &str,
+    label: &str,
 ) -> Orchestrator {
-    let mut told = DockerEvents::start(place.docker_daemon(), deployment).await;
+    let mut events = DockerEvents::start(deployment.docker_daemon(), label).await;
     let call = tokio::spawn({
         let product = product.clone();
         async move {
@@ -184,25 +181,25 @@ async fn kill_at_moment(
         }
     });
     match moment {
-        KillMoment::EventSeen(what) => told.wait_for(what).await,
+        KillMoment::EventSeen(what) => events.wait_for(what).await,
         KillMoment::After(milliseconds) => tokio::time::sleep(Duration::from_millis(milliseconds)).await,
     }
     assert_eq!(orchestrator.signal_and_wait(Signal::KILL).await.code, None);
     call.abort();
-    let orchestrator = place.start().await;
-    wait_until_consistent(place, product).await;
+    let orchestrator = deployment.start().await;
+    wait_until_consistent(deployment, product).await;
     orchestrator
 }
 
-/// Kills the orchestrator in each of these moments of a change; `before` says whether ada's engine runs, is stopped, or
-/// is not there.
-async fn kill_in_each_moment(change: Change, before: &str, event_counter: &[KillMoment]) {
-    let Some(place) = Deployment::docker() else { return };
-    let (mut orchestrator, product) = place.start_with_product().await;
-    let witness = Witness::new(&place, &product).await;
-    let told = place.docker_daemon().inspect(witness.container.as_ref().unwrap()).await;
-    let deployment = told["Config"]["Labels"]["roundhouse.deployment"].as_str().unwrap().to_owned();
-    for moment in event_counter {
+/// Kills the orchestrator in each of these moments of an operation; `before` is the state of ada's engine:
+/// running, stopped or absent.
+async fn kill_in_each_moment(change: Change, before: &str, moments: &[KillMoment]) {
+    let Some(deployment) = Deployment::docker() else { return };
+    let (mut orchestrator, product) = deployment.start_with_product().await;
+    let witness = Witness::new(&deployment, &product).await;
+    let container_info = deployment.docker_daemon().inspect(witness.container.as_ref().unwrap()).await;
+    let label = container_info["Config"]["Labels"]["roundhouse.deployment"].as_str().unwrap().to_owned();
+    for moment in moments {
         match before {
             "running" => drop(product.engine("ada").await),
             "stopped" => {
@@ -211,8 +208,8 @@ async fn kill_in_each_moment(change: Change, before: &str, event_counter: &[Kill
             }
             _ => assert_eq!(product.get("ada").await.status, 404),
         }
-        orchestrator = kill_at_moment(&place, orchestrator, &product, (change, *moment), &deployment).await;
-        // Whatever became of it, it can be put right by whoever wants it.
+        orchestrator = kill_at_moment(&deployment, orchestrator, &product, (change, *moment), &label).await;
+        // Whatever the result, callers can get the engine to run.
         match product.admit_existing("ada").await.body["reason"].as_str() {
             Some("engine_stopped") => drop(product.start("ada").await.assert_ok("status:text url:url")),
             Some("engine_not_found" | "engine_sleeping") | None => {}
@@ -220,17 +217,17 @@ async fn kill_in_each_moment(change: Change, before: &str, event_counter: &[Kill
         }
         let engine = product.engine("ada").await;
         engine.get("/tasks").await.assert_ok("tasks:array total:int");
-        wait_until_consistent(&place, &product).await;
+        wait_until_consistent(&deployment, &product).await;
         if before != "running" {
             product.delete("ada").await.assert_ok("status:text engine_id:engine");
         }
     }
-    witness.assert_noticed_nothing(&place, &product).await;
+    witness.assert_noticed_nothing(&deployment, &product).await;
     drop(orchestrator);
 }
 
 #[tokio::test]
-async fn lesson_o01_killed_amid_a_provision() {
+async fn regression_o01_killed_amid_a_provision() {
     kill_in_each_moment(
         Change::Provision,
         "none",
@@ -240,7 +237,7 @@ async fn lesson_o01_killed_amid_a_provision() {
 }
 
 #[tokio::test]
-async fn lesson_o01_killed_amid_a_start() {
+async fn regression_o01_killed_amid_a_start() {
     kill_in_each_moment(
         Change::Start,
         "stopped",
@@ -250,37 +247,36 @@ async fn lesson_o01_killed_amid_a_start() {
 }
 
 #[tokio::test]
-async fn lesson_o01_killed_amid_a_stop() {
-    let event_counter = [
+async fn regression_o01_killed_amid_a_stop() {
+    let moments = [
         KillMoment::After(5),
         KillMoment::EventSeen("kill"),
         KillMoment::EventSeen("die"),
         KillMoment::EventSeen("destroy"),
     ];
-    // A stopped engine is no longer running: each round begins with a start.
-    kill_in_each_moment(Change::Stop, "running", &event_counter).await;
+    // Each round starts with a running engine.
+    kill_in_each_moment(Change::Stop, "running", &moments).await;
 }
 
 #[tokio::test]
-async fn lesson_o01_killed_amid_a_delete() {
-    let event_counter =
-        [KillMoment::After(5), KillMoment::EventSeen("die"), KillMoment::EventSeen("destroy")];
-    kill_in_each_moment(Change::Delete, "running", &event_counter).await;
+async fn regression_o01_killed_amid_a_delete() {
+    let moments = [KillMoment::After(5), KillMoment::EventSeen("die"), KillMoment::EventSeen("destroy")];
+    kill_in_each_moment(Change::Delete, "running", &moments).await;
 }
 
 #[tokio::test]
-async fn lesson_o04_engines_in_containers_do_not_notice_that_the_orchestrator_is_started_again() {
-    let Some(place) = Deployment::docker() else { return };
-    let place = place
+async fn regression_o04_engines_in_containers_do_not_notice_that_the_orchestrator_is_started_again() {
+    let Some(deployment) = Deployment::docker() else { return };
+    let deployment = deployment
         .with_env("ORCH_RESTART_BACKOFF_BASE_S", "600")
         .with_env("ORCH_RESTART_BACKOFF_MAX_S", "600")
         .with_env("ORCH_IDLE_SLEEP_THRESHOLD_S", "3000");
-    let mut orchestrator = place.start().await;
+    let mut orchestrator = deployment.start().await;
     let product = orchestrator.register("shop", json!({"max_engines": 2})).await;
-    let witness = Witness::new(&place, &product).await;
-    // One that waits for its restart.
+    let witness = Witness::new(&deployment, &product).await;
+    // An engine that waits for its restart.
     let failed = product.engine("ada").await;
-    place.kill_engine(&failed);
+    deployment.kill_engine(&failed);
     product.wait_for_status("ada", "failed").await;
     let before = (product.explain("witness").await, product.explain("ada").await);
     assert_eq!(
@@ -289,41 +285,43 @@ async fn lesson_o04_engines_in_containers_do_not_notice_that_the_orchestrator_is
     );
     for signal in [Signal::KILL, Signal::TERM, Signal::KILL] {
         orchestrator.signal_and_wait(signal).await;
-        orchestrator = place.start().await;
+        orchestrator = deployment.start().await;
         let after = (product.explain("witness").await, product.explain("ada").await);
-        assert_eq!(after.1["next_action"], before.1["next_action"], "the back-off goes on");
+        assert_eq!(after.1["next_action"], before.1["next_action"], "the back-off continues");
         assert_eq!(after.1["restart_attempt"], before.1["restart_attempt"]);
-        let [was, is] = [&before.0, &after.0].map(|told| {
-            assert_eq!(told["next_action"]["action"], "sleep");
-            serde_json::from_value::<api::Timestamp>(told["next_action"]["at"].clone()).unwrap().unix_ms()
+        let [planned, replanned] = [&before.0, &after.0].map(|explanation| {
+            assert_eq!(explanation["next_action"]["action"], "sleep");
+            serde_json::from_value::<api::Timestamp>(explanation["next_action"]["at"].clone())
+                .unwrap()
+                .unix_ms()
         });
-        // A kill forgets a second of activity at most.
-        assert!((was - is).abs() <= 1_500, "the idle clock goes on: {was} {is}");
+        // A kill loses at most a second of recorded activity.
+        assert!((planned - replanned).abs() <= 1_500, "the idle clock continues: {planned} {replanned}");
         product.provision("bob").await.assert_error(429, "QUOTA_EXCEEDED");
     }
-    witness.assert_noticed_nothing(&place, &product).await;
+    witness.assert_noticed_nothing(&deployment, &product).await;
     drop(orchestrator);
 }
 
 #[tokio::test]
-async fn lesson_o16_killed_amid_a_rotation_one_key_works_and_the_rest_are_dead() {
-    let Some(place) = Deployment::docker() else { return };
-    let (mut orchestrator, product) = place.start_with_product().await;
-    let witness = Witness::new(&place, &product).await;
-    let told = place.docker_daemon().inspect(witness.container.as_ref().unwrap()).await;
-    let deployment = told["Config"]["Labels"]["roundhouse.deployment"].as_str().unwrap().to_owned();
+async fn regression_o16_killed_amid_a_rotation_one_key_works_and_the_rest_are_dead() {
+    let Some(deployment) = Deployment::docker() else { return };
+    let (mut orchestrator, product) = deployment.start_with_product().await;
+    let witness = Witness::new(&deployment, &product).await;
+    let container_info = deployment.docker_daemon().inspect(witness.container.as_ref().unwrap()).await;
+    let label = container_info["Config"]["Labels"]["roundhouse.deployment"].as_str().unwrap().to_owned();
     let mut dead: Vec<String> = Vec::new();
     for milliseconds in [1, 3, 6, 12, 25] {
         let before = product.engine("ada").await;
         let rotation = (Change::Rotate, KillMoment::After(milliseconds));
-        orchestrator = kill_at_moment(&place, orchestrator, &product, rotation, &deployment).await;
+        orchestrator = kill_at_moment(&deployment, orchestrator, &product, rotation, &label).await;
         let engine = product.engine("ada").await;
         assert_eq!(product.get("ada").await.assert_ok(ENGINE_RECORD)["api_key"], engine.key.as_str());
         engine.get("/tasks").await.assert_ok("tasks:array total:int");
         if engine.key != before.key {
             dead.push(before.key.clone());
         }
-        // What was told to be done is done for good.
+        // A rotation that was reported as done is permanent.
         dead.push(engine.key.clone());
         product.rotate_key("ada").await.assert_ok("new_api_key:engine-key");
         let now = product.engine("ada").await;
@@ -333,6 +331,6 @@ async fn lesson_o16_killed_amid_a_rotation_one_key_works_and_the_rest_are_dead()
             former.get("/tasks").await.assert_error(401, "INVALID_ENGINE_KEY");
         }
     }
-    witness.assert_noticed_nothing(&place, &product).await;
+    witness.assert_noticed_nothing(&deployment, &product).await;
     drop(orchestrator);
 }

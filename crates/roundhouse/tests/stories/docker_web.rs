@@ -1,5 +1,5 @@
-//! Story 43: what the agent of an engine in a container fetches of the web is of the public web, however the way
-//! elsewhere is disguised.
+//! Story 43: the agent of an engine in a container can fetch only from the public web, however a path to another
+//! network is disguised.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -14,16 +14,16 @@ use crate::support::turn::assert_completed;
 use crate::support::web_server::WebServer;
 use crate::support::{Deployment, Docker, Event, skip};
 
-/// What no fetch may bring.
+/// The text that no fetch may return.
 const LOCAL_SECRET: &str = "a secret of this machine";
 
-/// Why an address is not fetched.
+/// The error for an address that is not fetched.
 const NOT_PUBLIC_MESSAGE: &str = "is not on the public internet";
 
 /// The cloud's metadata server.
 const METADATA_ADDRESS: &str = "169.254.169.254";
 
-/// A web server of this machine that containers reach.
+/// A web server of the host that containers can reach.
 struct ForwardedServer {
     server: WebServer,
     forwarder: TcpForwarder,
@@ -31,8 +31,8 @@ struct ForwardedServer {
 
 impl ForwardedServer {
     fn new(docker: &Docker, server: WebServer) -> Self {
-        let way = TcpForwarder::bind_any(&docker.host_address(), server.address);
-        Self { server, forwarder: way }
+        let forwarder = TcpForwarder::bind_any(&docker.host_address(), server.address);
+        Self { server, forwarder }
     }
 
     async fn with_text(docker: &Docker, text: &str) -> Self {
@@ -49,14 +49,14 @@ impl ForwardedServer {
     }
 }
 
-/// Has a container ask this name server, and nobody else. Says that a story is skipped where that cannot be.
+/// Makes a container use only this name server. Skips the story if that is impossible.
 async fn use_name_server(
-    place: &Deployment,
+    deployment: &Deployment,
     container: &str,
     names: &[(&str, &[&[&str]])],
 ) -> Option<NameServer> {
-    let told = place.docker_daemon().inspect(container).await;
-    let gateway = &told["NetworkSettings"]["Networks"][place.network()]["Gateway"];
+    let inspected = deployment.docker_daemon().inspect(container).await;
+    let gateway = &inspected["NetworkSettings"]["Networks"][deployment.network()]["Gateway"];
     let address = SocketAddr::new(gateway.as_str().unwrap().parse().unwrap(), 53);
     let server = match NameServer::bind(address, names).await {
         Ok(server) => server,
@@ -65,20 +65,20 @@ async fn use_name_server(
             return None;
         }
     };
-    let file = told["ResolvConfPath"].as_str().unwrap();
+    let file = inspected["ResolvConfPath"].as_str().unwrap();
     if let Err(error) = fs::write(file, format!("nameserver {}\n", address.ip())) {
-        skip(&format!("the say over what name server a container asks: {file}: {error}"));
+        skip(&format!("write access to a container's resolv.conf: {file}: {error}"));
         return None;
     }
     Some(server)
 }
 
-/// A turn in which the model fetches all of these.
+/// The model fetches all of these.
 fn fetch_reply<'a>(urls: impl IntoIterator<Item = &'a str>) -> Reply {
     urls.into_iter().fold(Reply::new(), |reply, url| reply.tool_use("web_fetch", json!({"url": url})))
 }
 
-/// The calls for all of these were refused, for they lead to what is not public.
+/// Asserts that all of these fetches were refused because they lead to a non-public address.
 #[track_caller]
 fn assert_refused(events: &[Event], urls: &[String]) {
     assert_completed(events);
@@ -90,16 +90,17 @@ fn assert_refused(events: &[Event], urls: &[String]) {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "most of it are tables of addresses")]
 async fn an_engine_in_a_container_fetches_nothing_of_its_machine_and_of_the_cloud() {
-    let Some(place) = Deployment::docker() else { return };
-    let docker = place.docker_daemon().clone();
+    let Some(deployment) = Deployment::docker() else { return };
+    let docker = deployment.docker_daemon().clone();
     let provider = MockProvider::builder().bind_thinking(true).start().await.unwrap();
     provider.set_default_reply(done_reply());
     let page = ForwardedServer::with_text(&docker, "A page.").await;
     let inner = ForwardedServer::with_text(&docker, LOCAL_SECRET).await;
     let port = page.forwarder.address.port();
-    // Redirects are followed, and lead nowhere else either.
-    let leads = [
+    // Redirects are followed, but not to non-public addresses.
+    let redirect_targets = [
         "http://127.0.0.1:8000/health".to_owned(),
         "http://[::1]:8000/health".to_owned(),
         format!("http://{METADATA_ADDRESS}/latest/meta-data/"),
@@ -108,21 +109,21 @@ async fn an_engine_in_a_container_fetches_nothing_of_its_machine_and_of_the_clou
         inner.url(),
     ];
     let mut redirects = Vec::new();
-    for to in &leads {
+    for to in &redirect_targets {
         redirects.push(ForwardedServer::redirecting(&docker, to).await);
     }
     let good_redirect = ForwardedServer::redirecting(&docker, &page.url()).await;
     let sites = redirects.iter().chain([&page, &good_redirect]);
-    let allowed: Vec<String> = sites.map(|site| site.forwarder.address.to_string()).collect();
-    let place = place.with_provider(&provider).with_env("ENGINE_WEB_ALLOW", allowed.join(","));
-    write_catalog_file(&place.catalog(), "permissions.json", r#"{"default": "allow"}"#);
-    let (_orchestrator, product) = place.start_with_product().await;
+    let allowed = sites.map(|site| site.forwarder.address.to_string()).collect::<Vec<_>>().join(",");
+    let deployment = deployment.with_provider(&provider).with_env("ENGINE_WEB_ALLOW", allowed);
+    write_catalog_file(&deployment.catalog(), "permissions.json", r#"{"default": "allow"}"#);
+    let (_orchestrator, product) = deployment.start_with_product().await;
     let (engine, other) = (product.engine("ada").await, product.engine("bob").await);
-    let container = place.container_of(&engine).await.unwrap();
+    let container = deployment.container_of(&engine).await.unwrap();
     let reached = page.forwarder.address.ip().to_string();
     let names: &[(&str, &[&[&str]])] = &[
         ("page.test", &[&[&reached]]),
-        // Dressed as one of the internet, this is a name as any other.
+        // Here `localhost` is resolved like any other name.
         ("localhost", &[&["127.0.0.1"]]),
         ("inside.test", &[&["127.0.0.1"]]),
         ("inside-six.test", &[&["::1"]]),
@@ -131,24 +132,25 @@ async fn an_engine_in_a_container_fetches_nothing_of_its_machine_and_of_the_clou
         ("metadata-six.test", &[&["fd00:ec2::254"]]),
         ("both.test", &[&[&reached, "127.0.0.1"]]),
         ("both-six.test", &[&[&reached, "::1"]]),
-        // It is good when it is looked at, and another when it is used: each time it is asked.
+        // The first answer is public, the next one is not.
         ("rebinds.test", &[&[&reached], &["127.0.0.1"], &[&reached], &["127.0.0.1"]]),
         ("rebinds-to-metadata.test", &[&[&reached], &[METADATA_ADDRESS]]),
     ];
-    let Some(server) = use_name_server(&place, &container, names).await else { return };
+    let Some(server) = use_name_server(&deployment, &container, names).await else { return };
     let fetch = async |task: &str, urls: &[String]| {
         provider.enqueue_all([fetch_reply(urls.iter().map(String::as_str)), done_reply()]);
         engine.run_turn(task, "Read them.").await
     };
 
-    // What may be fetched is, by address, name and redirect: the ways are open.
+    // Allowed pages are fetched, by address, name and redirect.
     let urls = [page.url(), format!("http://page.test:{port}/"), good_redirect.url()];
     let events = fetch("control", &urls).await;
     let pages = tool_results(&events);
     assert!(pages.len() == 3 && pages.iter().all(|page| page.unwrap().contains("A page.")), "{pages:?}");
 
-    let told = docker.inspect(&place.container_of(&other).await.unwrap()).await;
-    let others = told["NetworkSettings"]["Networks"][place.network()]["IPAddress"].as_str().unwrap();
+    let inspected = docker.inspect(&deployment.container_of(&other).await.unwrap()).await;
+    let networks = &inspected["NetworkSettings"]["Networks"];
+    let others = networks[deployment.network()]["IPAddress"].as_str().unwrap();
     let own_port = |host: &str| format!("http://{host}:8000/health");
     let hosts = [
         "localhost",
@@ -170,7 +172,7 @@ async fn an_engine_in_a_container_fetches_nothing_of_its_machine_and_of_the_clou
         others,
     ];
     let urls: Vec<String> =
-        hosts.into_iter().map(own_port).chain([inner.url(), provider_url(&place)]).collect();
+        hosts.into_iter().map(own_port).chain([inner.url(), provider_url(&deployment)]).collect();
     assert_refused(&fetch("loopback", &urls).await, &urls);
 
     let hosts = [
@@ -195,7 +197,7 @@ async fn an_engine_in_a_container_fetches_nothing_of_its_machine_and_of_the_clou
         assert_eq!(site.server.requests().len(), 1, "its redirect was read");
     }
 
-    // One of its addresses is enough to refuse a name.
+    // A single non-public address is enough to refuse a name.
     let urls = ["both.test", "both-six.test"].map(|name| format!("http://{name}:{port}/"));
     assert_refused(&fetch("several", &urls).await, &urls);
 
@@ -204,7 +206,8 @@ async fn an_engine_in_a_container_fetches_nothing_of_its_machine_and_of_the_clou
     assert!(provider.requests().iter().all(|request| !request.body.to_string().contains(LOCAL_SECRET)));
 }
 
-/// A name that is good when it is looked at leads elsewhere the next time: what was looked at is what is asked.
+/// Asserts that a fetch connects to the address that was checked, although the name resolves to another one the
+/// next time.
 async fn assert_rebinding_resisted(
     server: &NameServer,
     port: u16,
@@ -216,13 +219,13 @@ async fn assert_rebinding_resisted(
             let before = server.query_count(name);
             let events = fetch(&format!("{name}-{turn}"), &url).await;
             assert!(tool_results(&events)[0].is_ok_and(|page| page.contains("A page.")), "{events:#?}");
-            assert_eq!(server.query_count(name) - before, 1, "a second look would have led elsewhere");
+            assert_eq!(server.query_count(name) - before, 1, "a second query would have led elsewhere");
             assert_refused(&fetch(&format!("{name}-{turn}-again"), &url).await, &url);
         }
     }
 }
 
-/// The model's own address, which the engine reaches and its agent does not.
-fn provider_url(place: &Deployment) -> String {
-    place.fleet.variables["LLM_BASE_URL"].clone()
+/// The model provider's address, which the engine can reach but its agent cannot.
+fn provider_url(deployment: &Deployment) -> String {
+    deployment.fleet.variables["LLM_BASE_URL"].clone()
 }

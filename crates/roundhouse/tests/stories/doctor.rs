@@ -1,4 +1,4 @@
-//! The operator asks what is to be looked at: `roundhouse doctor`.
+//! `roundhouse doctor`: the operator looks for problems.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,13 +23,13 @@ async fn a_folder_that_belongs_to_no_engine_is_named_and_left_alone() {
     let fleet = Fleet::new();
     let up = fleet.start_up().await;
     up.product().engine("ada").await;
-    let said = doctor(&fleet, "process").await.assert_success();
-    assert!(said.contains("all is well"), "{said}");
+    let output = doctor(&fleet, "process").await.assert_success();
+    assert!(output.contains("all is well"), "{output}");
 
     let stray = fleet.folder().join("engines/eng_0123456789abcdef0123456789abcdef");
     fs::create_dir(&stray).unwrap();
     fs::write(stray.join("brain.sqlite"), "somebody's").unwrap();
-    // Something else that lies there is nobody's engine.
+    // A folder whose name is no engine id is ignored.
     fs::create_dir(fleet.folder().join("engines/lost+found")).unwrap();
     doctor(&fleet, "process").await.assert_failure(1, &[stray.to_str().unwrap(), "belongs to no engine"]);
     up.signal_and_wait(Signal::TERM).await.assert_success();
@@ -46,7 +46,7 @@ async fn services_that_containers_reach_are_named_by_their_ports() {
     let open = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
     let port = open.local_addr().unwrap().port().to_string();
     doctor(&fleet, "docker").await.assert_failure(1, &[&port, "127.0.0.1", "firewall"]);
-    // Engines that are processes reach the host anyway.
+    // With the process backend, engines reach the host anyway.
     doctor(&fleet, "process").await.assert_success();
     up.signal_and_wait(Signal::TERM).await.assert_success();
 }

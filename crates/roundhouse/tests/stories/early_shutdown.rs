@@ -1,6 +1,7 @@
-//! An orchestrator that is told to end before it has begun: at any instant of a start, whatever it waits for.
+//! An orchestrator is told to stop before its start has finished: at any instant of the start, whatever it waits
+//! for.
 //!
-//! `ROUNDHOUSE_TEST_EARLY_ENDS` says how many instants each story tries.
+//! `ROUNDHOUSE_TEST_EARLY_ENDS` is the number of instants that each story tries.
 
 use std::env;
 use std::net::TcpListener;
@@ -12,14 +13,14 @@ use rustix::process::Signal;
 
 use crate::support::{Deployment, Orchestrator};
 
-/// The instants of a start that are tried lie in this time: in it a backend that hangs is looked for, listed, and given
-/// up for the moment.
+/// The span of a start in which instants are tried. Within it the orchestrator connects to a hanging backend,
+/// lists its engines, and gives up for the moment.
 const START_SPAN: Duration = Duration::from_secs(12);
 
-/// A database that hangs is given up for good after some five seconds: the instants before that are tried.
+/// The orchestrator gives up a hanging database after about five seconds; instants before that are tried.
 const DATABASE_SPAN: Duration = Duration::from_secs(4);
 
-/// What an end may take: 30 seconds for what is in flight, and a moment.
+/// The longest shutdown: 30 seconds for operations in flight, plus a margin.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(31);
 
 fn instants(span: Duration) -> impl Iterator<Item = Duration> {
@@ -28,63 +29,64 @@ fn instants(span: Duration) -> impl Iterator<Item = Duration> {
     (0..count).map(move |number| span / count * number)
 }
 
-/// Launches an orchestrator over and over, and ends it after each of the instants in `span`.
+/// Launches an orchestrator repeatedly and stops it after each of the instants in `span`; asserts that it ends in
+/// time.
 async fn assert_ends_in_time(span: Duration, launch: impl Fn() -> Orchestrator) {
     for instant in instants(span) {
         let orchestrator = launch();
-        // The instant is what is tried.
+        // The instant is what the story varies.
         tokio::time::sleep(instant).await;
-        let asked = Instant::now();
-        let ended = orchestrator.signal_and_wait(Signal::TERM).await;
-        let took = asked.elapsed();
-        assert!(took < SHUTDOWN_LIMIT, "told to end after {instant:?}, it took {took:?}: {}", ended.output);
-        // Before it listens for signals, the system ends it.
-        assert!(matches!(ended.code, Some(0) | None), "{:?}: {}", ended.code, ended.output);
+        let stopped_at = Instant::now();
+        let exit = orchestrator.signal_and_wait(Signal::TERM).await;
+        let elapsed = stopped_at.elapsed();
+        assert!(elapsed < SHUTDOWN_LIMIT, "the shutdown after {instant:?} took {elapsed:?}: {}", exit.output);
+        // Before it handles signals, SIGTERM kills it.
+        assert!(matches!(exit.code, Some(0) | None), "{:?}: {}", exit.code, exit.output);
     }
 }
 
-/// Nothing of those that ended remains: the next one has the registry.
-async fn assert_next_start_succeeds(place: &Deployment) {
-    place.start().await.signal_and_wait(Signal::TERM).await.assert_success();
+/// Asserts that the stopped orchestrators left nothing behind: the next one gets the registry.
+async fn assert_next_start_succeeds(deployment: &Deployment) {
+    deployment.start().await.signal_and_wait(Signal::TERM).await.assert_success();
 }
 
-/// A socket where a Docker daemon should be. While it is kept, calls reach it and nothing comes back.
-fn silent_daemon(place: &Deployment) -> (UnixListener, PathBuf) {
-    let path = place.fleet.test_env.path().join("docker.sock");
+/// A socket in place of a Docker daemon's. While the listener lives, calls connect but get no response.
+fn silent_daemon(deployment: &Deployment) -> (UnixListener, PathBuf) {
+    let path = deployment.fleet.test_env.path().join("docker.sock");
     (UnixListener::bind(&path).unwrap(), path)
 }
 
 #[tokio::test]
 async fn while_the_docker_daemon_hangs() {
-    let place = Deployment::process_and_sqlite();
-    let (_listener, path) = silent_daemon(&place);
-    let place = place.with_env("ORCH_DOCKER_SOCKET", path.to_str().unwrap());
-    assert_ends_in_time(START_SPAN, || place.launch_with("ORCH_BACKEND", "docker")).await;
-    assert_next_start_succeeds(&place).await;
+    let deployment = Deployment::process_and_sqlite();
+    let (_listener, path) = silent_daemon(&deployment);
+    let deployment = deployment.with_env("ORCH_DOCKER_SOCKET", path.to_str().unwrap());
+    assert_ends_in_time(START_SPAN, || deployment.launch_with("ORCH_BACKEND", "docker")).await;
+    assert_next_start_succeeds(&deployment).await;
 }
 
 #[tokio::test]
 async fn while_the_docker_daemon_is_away() {
-    let place = Deployment::process_and_sqlite();
-    let path = place.fleet.test_env.path().join("nobody.sock");
-    let place = place.with_env("ORCH_DOCKER_SOCKET", path.to_str().unwrap());
-    assert_ends_in_time(START_SPAN, || place.launch_with("ORCH_BACKEND", "docker")).await;
-    assert_next_start_succeeds(&place).await;
+    let deployment = Deployment::process_and_sqlite();
+    let path = deployment.fleet.test_env.path().join("nobody.sock");
+    let deployment = deployment.with_env("ORCH_DOCKER_SOCKET", path.to_str().unwrap());
+    assert_ends_in_time(START_SPAN, || deployment.launch_with("ORCH_BACKEND", "docker")).await;
+    assert_next_start_succeeds(&deployment).await;
 }
 
 #[tokio::test]
 async fn while_the_database_hangs() {
-    let place = Deployment::process_and_sqlite();
+    let deployment = Deployment::process_and_sqlite();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("postgres://nobody@{}/none?sslmode=disable", listener.local_addr().unwrap());
-    assert_ends_in_time(DATABASE_SPAN, || place.launch_with("ORCH_DATABASE_URL", &url)).await;
+    assert_ends_in_time(DATABASE_SPAN, || deployment.launch_with("ORCH_DATABASE_URL", &url)).await;
 }
 
-/// Another orchestrator has it: those that are ended are its standbys.
+/// Another orchestrator holds the registry; those that are stopped are its standbys.
 #[tokio::test]
 async fn while_another_holds_the_registry() {
-    let place = Deployment::process_and_sqlite();
-    let first = place.start().await;
-    assert_ends_in_time(START_SPAN, || place.launch_second()).await;
+    let deployment = Deployment::process_and_sqlite();
+    let first = deployment.start().await;
+    assert_ends_in_time(START_SPAN, || deployment.launch_second()).await;
     first.signal_and_wait(Signal::TERM).await.assert_success();
 }

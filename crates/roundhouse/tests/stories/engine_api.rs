@@ -1,4 +1,4 @@
-//! Story 4: who may call an engine, and what it makes of odd and bad input.
+//! Story 4: authentication of calls to an engine, and its handling of odd and invalid input.
 
 use api::EngineKey;
 use mock_llm::{Gate, MockProvider, Reply};
@@ -9,15 +9,15 @@ use crate::support::http::{send, send_raw};
 use crate::support::turn::assert_completed;
 use crate::support::{Engine, EventStream, HttpResponse, StandaloneEngine, with_deadline};
 
-/// A script that answers anything with one word.
+/// A script that answers everything with one word.
 const SHORT_SCRIPT: &str = "rules:\n  - when: ''\n    answers:\n      - text: Done.\n";
 
 /// An engine whose turns are short.
 fn short_turn_engine() -> StandaloneEngine {
-    let place = StandaloneEngine::new();
-    let script = place.test_env.path().join("script.yaml");
+    let setup = StandaloneEngine::new();
+    let script = setup.test_env.path().join("script.yaml");
     std::fs::write(&script, SHORT_SCRIPT).unwrap();
-    place.with_env("LLM_SCRIPT_PATH", script.to_str().unwrap())
+    setup.with_env("LLM_SCRIPT_PATH", script.to_str().unwrap())
 }
 
 async fn call(engine: &Engine, head: &str, body: impl AsRef<[u8]>) -> HttpResponse {
@@ -26,10 +26,10 @@ async fn call(engine: &Engine, head: &str, body: impl AsRef<[u8]>) -> HttpRespon
 
 #[tokio::test]
 async fn without_the_right_key_every_call_is_refused_before_anything_else() {
-    let place = StandaloneEngine::new();
-    let (_program, engine) = place.start().await;
+    let setup = StandaloneEngine::new();
+    let (_program, engine) = setup.start().await;
     let unknown = EngineKey::generate().unwrap();
-    let (longer, hash) = (format!("{}x", engine.key), &place.variables["ENGINE_KEY_HASH"]);
+    let (longer, hash) = (format!("{}x", engine.key), &setup.variables["ENGINE_KEY_HASH"]);
     let too_long = vec![b' '; (32 << 20) + 1];
     for head in ["POST /execute", "GET /execute/replay", "GET /execute/replay?after=x", "GET /openapi.json"] {
         let good = br#"{"message": "Hello!", "task_id": "task"}"#;
@@ -49,8 +49,8 @@ async fn without_the_right_key_every_call_is_refused_before_anything_else() {
 
 #[tokio::test]
 async fn health_needs_no_key_and_the_openapi_document_does() {
-    let place = StandaloneEngine::new();
-    let (_program, engine) = place.start().await;
+    let setup = StandaloneEngine::new();
+    let (_program, engine) = setup.start().await;
     let health = engine.health().await;
     assert_eq!(health["status"], "ok");
     assert_eq!(
@@ -69,8 +69,8 @@ async fn health_needs_no_key_and_the_openapi_document_does() {
 
 #[tokio::test]
 async fn a_bad_message_is_refused_and_its_field_is_named() {
-    let place = short_turn_engine();
-    let (_program, engine) = place.start().await;
+    let setup = short_turn_engine();
+    let (_program, engine) = setup.start().await;
     let good = json!({"message": "Hello!", "task_id": "task"});
     let cases: Vec<(&str, Value)> = vec![
         ("message", json!(null)),
@@ -116,8 +116,8 @@ async fn a_bad_message_is_refused_and_its_field_is_named() {
 
 #[tokio::test]
 async fn optional_fields_may_be_null_and_unknown_ones_are_ignored() {
-    let place = short_turn_engine();
-    let (_program, engine) = place.start().await;
+    let setup = short_turn_engine();
+    let (_program, engine) = setup.start().await;
     let body = json!({
         "message": "Hello!", "task_id": "task", "media": null, "direct": null, "edit_message_id": null,
         "retry_message_id": null, "max_turns": null, "super_thinking": null, "colour": "green",
@@ -132,8 +132,8 @@ async fn optional_fields_may_be_null_and_unknown_ones_are_ignored() {
 
 #[tokio::test]
 async fn any_text_can_be_a_task() {
-    let place = short_turn_engine();
-    let (_program, engine) = place.start().await;
+    let setup = short_turn_engine();
+    let (_program, engine) = setup.start().await;
     for task in [" ", "a/b", "..", "🦀\n\0", "a?b#c&d=e", "\"}", &"x".repeat(1_024)] {
         let events = engine.execute(task, "Hello!").await.collect().await;
         assert_eq!(assert_completed(&events), "Done.");
@@ -144,8 +144,8 @@ async fn any_text_can_be_a_task() {
 
 #[tokio::test]
 async fn a_long_message_is_taken_and_one_over_the_limit_is_not() {
-    let place = short_turn_engine();
-    let (_program, engine) = place.start().await;
+    let setup = short_turn_engine();
+    let (_program, engine) = setup.start().await;
     let long = "word ".repeat(400_000);
     assert_eq!(assert_completed(&engine.execute("task", &long).await.collect().await), "Done.");
     let too_long = format!("{{}}{}", " ".repeat(32 << 20));
@@ -154,8 +154,8 @@ async fn a_long_message_is_taken_and_one_over_the_limit_is_not() {
 
 #[tokio::test]
 async fn a_bad_replay_is_refused() {
-    let place = short_turn_engine();
-    let (_program, engine) = place.start().await;
+    let setup = short_turn_engine();
+    let (_program, engine) = setup.start().await;
     engine.execute("task", "Hello!").await.collect().await;
     for query in ["after=x", "after=-1", "after=1.5", "task_id="] {
         call(&engine, &format!("GET /execute/replay?{query}"), "").await.assert_error(400, "INVALID_REQUEST");
@@ -164,8 +164,8 @@ async fn a_bad_replay_is_refused() {
 
 #[tokio::test]
 async fn no_path_and_no_method_leaves_the_envelope() {
-    let place = StandaloneEngine::new();
-    let (_program, engine) = place.start().await;
+    let setup = StandaloneEngine::new();
+    let (_program, engine) = setup.start().await;
     for head in ["GET /", "GET /nothing", "POST /execute/nothing"] {
         call(&engine, head, "").await.assert_error(404, "NOT_FOUND");
     }
@@ -181,8 +181,8 @@ async fn no_path_and_no_method_leaves_the_envelope() {
 
 #[tokio::test]
 async fn every_answer_names_its_request() {
-    let place = short_turn_engine();
-    let (_program, engine) = place.start().await;
+    let setup = short_turn_engine();
+    let (_program, engine) = setup.start().await;
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
     let traceparent = format!("00-{trace}-00f067aa0ba902b7-01");
     let body = r#"{"message": "Hello!", "task_id": "task"}"#;
@@ -206,8 +206,8 @@ async fn a_task_runs_one_turn_at_a_time() {
     let provider = MockProvider::start().await.unwrap();
     let gate = Gate::new();
     provider.enqueue(Reply::from_text("This takes a while.").hold(1, &gate));
-    let place = StandaloneEngine::new().with_provider("anthropic", &provider);
-    let (_program, engine) = place.start().await;
+    let setup = StandaloneEngine::new().with_provider("anthropic", &provider);
+    let (_program, engine) = setup.start().await;
     let body = json!({"message": "Hello!", "task_id": "task", "direct": true});
     let stream = engine.execute_with(&body).await;
     with_deadline("the answer is held", gate.reached()).await;
@@ -223,8 +223,8 @@ async fn a_task_runs_one_turn_at_a_time() {
 
 #[tokio::test]
 async fn of_many_turns_of_a_task_begun_at_once_one_runs() {
-    let place = StandaloneEngine::new();
-    let (_program, engine) = place.start().await;
+    let setup = StandaloneEngine::new();
+    let (_program, engine) = setup.start().await;
     let body = json!({"message": "Hello!", "task_id": "task"}).to_string();
     let answers = futures::future::join_all((0..10).map(|_| call(&engine, "POST /execute", &body))).await;
     let won = answers.iter().filter(|answer| answer.status == 200).count();
@@ -242,8 +242,8 @@ async fn max_turns_caps_the_model_calls_of_a_turn() {
         provider
             .enqueue(Reply::new().tool_use("working_memory_set", json!({"key": "count", "value": number})));
     }
-    let place = StandaloneEngine::new().with_provider("anthropic", &provider);
-    let (_program, engine) = place.start().await;
+    let setup = StandaloneEngine::new().with_provider("anthropic", &provider);
+    let (_program, engine) = setup.start().await;
     let body = json!({"message": "Hello!", "task_id": "task", "direct": true, "max_turns": 2});
     let events = engine.execute_with(&body).await.collect().await;
     assert_completed(&events);

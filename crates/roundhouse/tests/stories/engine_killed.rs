@@ -1,4 +1,4 @@
-//! Story 7: a turn outlives the death of its engine.
+//! Story 7: a turn survives a crash of its engine.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::support::schema::ENGINE_RECORD;
 use crate::support::turn::{assert_complete_turn, assert_completed, phases, visible_text};
 use crate::support::{Engine, Event, Fleet, Product, eventually, processes, with_deadline};
 
-/// What all the turns here are asked.
+/// The request of all turns of this story.
 fn execute_body() -> Value {
     json!({"task_id": "task", "message": "Tell me.", "direct": true})
 }
@@ -27,8 +27,8 @@ async fn kill_and_start(fleet: &Fleet, product: &Product) -> Engine {
     product.engine("ada").await
 }
 
-/// Streams `first` until some of it was sent, kills the engine, and lets the provider say `second` after the
-/// restart. Gives the events of the whole turn.
+/// Streams `first` until a part of it was sent, kills the engine, and has the provider answer `second` after the
+/// restart. Returns all events of the turn.
 async fn run_turn_killed_mid_stream(first: &str, second: &str) -> Vec<Event> {
     let provider = MockProvider::start().await.unwrap();
     let gate = Gate::new();
@@ -49,7 +49,7 @@ async fn run_turn_killed_mid_stream(first: &str, second: &str) -> Vec<Event> {
     assert_eq!(fleet.audit_rows("crash").len(), 1);
     assert_eq!(fleet.audit_rows("crash")[0].1["cause"], "exit");
 
-    // The client goes on where it was.
+    // The client continues where it was.
     let rest = again.replay("task", before.last().unwrap().ts()).await.collect().await;
     let events = again.replay("task", 0).await.collect().await;
     assert_eq!([before, rest].concat(), events);
@@ -65,7 +65,7 @@ async fn a_turn_whose_model_says_the_same_again_goes_on_without_a_seam() {
     let events = run_turn_killed_mid_stream(text, text).await;
     assert_eq!(phases(&events), ["started", "resumed", "completed"]);
     assert_eq!(assert_completed(&events), text);
-    assert_eq!(visible_text(&events, "text_delta"), text, "the text is there once");
+    assert_eq!(visible_text(&events, "text_delta"), text, "the text appears once");
 }
 
 #[tokio::test]
@@ -74,7 +74,11 @@ async fn a_turn_whose_model_says_something_else_voids_what_it_said() {
     let events = run_turn_killed_mid_stream("One two three four five six seven eight.", text).await;
     assert_eq!(phases(&events), ["started", "resumed", "retrying", "completed"]);
     assert_eq!(assert_completed(&events), text);
-    assert_eq!(visible_text(&events, "text_delta"), text, "who honours void_after sees the text once");
+    assert_eq!(
+        visible_text(&events, "text_delta"),
+        text,
+        "a client that honours void_after shows the text once"
+    );
     assert_step_voided(&events);
 }
 
@@ -87,7 +91,7 @@ async fn a_turn_whose_model_says_less_voids_what_it_said() {
     assert_step_voided(&events);
 }
 
-/// `void_after` is the time of the last event before the step whose text is void.
+/// Asserts that `void_after` is the timestamp of the last event before the step whose text is void.
 #[track_caller]
 fn assert_step_voided(events: &[Event]) {
     let retrying = events.iter().find(|event| event.phase() == Some("retrying")).unwrap();
@@ -125,8 +129,8 @@ async fn a_tool_that_had_answered_is_not_called_again() {
 async fn a_turn_outlives_two_deaths() {
     let provider = MockProvider::start().await.unwrap();
     let text = "One two three four five six seven eight nine ten.";
-    let gates_at = [Gate::new(), Gate::new()];
-    for gate in &gates_at {
+    let gates = [Gate::new(), Gate::new()];
+    for gate in &gates {
         provider.enqueue(Reply::from_text(text).chars_per_delta(4).hold(5, gate));
     }
     provider.enqueue(Reply::from_text(text).chars_per_delta(4));
@@ -134,10 +138,10 @@ async fn a_turn_outlives_two_deaths() {
     let up = fleet.start_up().await;
     let product = up.product();
     let stream = product.engine("ada").await.execute_with(&execute_body()).await;
-    with_deadline("the first answer is held", gates_at[0].reached()).await;
+    with_deadline("the first answer is held", gates[0].reached()).await;
     kill_and_start(&fleet, &product).await;
     drop(stream);
-    with_deadline("the second answer is held", gates_at[1].reached()).await;
+    with_deadline("the second answer is held", gates[1].reached()).await;
     let again = kill_and_start(&fleet, &product).await;
 
     let events = again.replay("task", 0).await.collect().await;
@@ -187,7 +191,7 @@ async fn a_turn_outlives_the_end_of_up() {
     let up = fleet.start_up().await;
     let again = up.product().engine("ada").await;
     let events = again.replay("task", 0).await.collect().await;
-    assert_eq!(events[..before.len()], before, "what was sent stands");
+    assert_eq!(events[..before.len()], before, "events that were sent stay");
     assert_eq!(assert_completed(&events), text);
     assert_eq!(visible_text(&events, "text_delta"), text);
 }
@@ -203,7 +207,11 @@ async fn an_engine_that_hangs_can_be_deleted_at_once() {
     product.get("ada").await.assert_ok(ENGINE_RECORD);
     product.engine("bob").await.health().await;
     product.delete("ada").await.assert_ok("status:text engine_id:engine");
-    assert!(start.elapsed() < Duration::from_secs(10), "it held others up: {:?}", start.elapsed());
+    assert!(
+        start.elapsed() < Duration::from_secs(10),
+        "the hanging engine delayed others: {:?}",
+        start.elapsed()
+    );
     assert!(!fleet.engine_folder(&engine.id).exists());
     assert_eq!(fleet.engine_processes().len(), 1);
 }

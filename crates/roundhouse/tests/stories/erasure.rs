@@ -1,4 +1,5 @@
-//! What is deleted is erased: no byte of it is left in any file of the engine, whatever happens meanwhile.
+//! Deleted data is erased: no byte of it remains in any file of the engine, even if the engine is killed
+//! meanwhile.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -19,8 +20,8 @@ use crate::support::tool_programs::shell_reply;
 use crate::support::turn::assert_completed;
 use crate::support::{EngineFixture, eventually};
 
-/// What is told, each in another place. An index for searches cuts the beginning of a word that others share, so each
-/// is looked for by its end.
+/// Secrets, each for a different kind of data. The full-text index strips prefixes that words share, so each
+/// secret is searched for by its end.
 const SECRETS: [&str; 10] = [
     "ambermessage7q41x",
     "birchanswer8w52y",
@@ -34,14 +35,14 @@ const SECRETS: [&str; 10] = [
     "junipernoted7p40s",
 ];
 
-/// How much of a secret is looked for.
+/// The length of the part of a secret that is searched for.
 const TAIL_LEN: usize = 7;
 
 fn tail(secret: &str) -> &str {
     &secret[secret.len() - TAIL_LEN..]
 }
 
-/// All files in a folder and those below it.
+/// All files in a folder and its subfolders.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries
@@ -49,32 +50,32 @@ fn files(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The files in which a secret is.
-fn files_with_secret(rig: &EngineFixture, secret: &str) -> Vec<PathBuf> {
-    let holds = |file: &PathBuf| {
-        // One may be gone by now.
+/// The files that contain a secret.
+fn files_with_secret(fixture: &EngineFixture, secret: &str) -> Vec<PathBuf> {
+    let contains_secret = |file: &PathBuf| {
+        // The file may be gone by now.
         let bytes = fs::read(file).unwrap_or_default();
         String::from_utf8_lossy(&bytes).to_ascii_lowercase().contains(tail(secret))
     };
-    files(rig.setup.test_env.path()).into_iter().filter(holds).collect()
+    files(fixture.setup.test_env.path()).into_iter().filter(contains_secret).collect()
 }
 
-/// Which secrets are in a file.
-fn remaining_secrets(rig: &EngineFixture) -> Vec<(&'static str, Vec<PathBuf>)> {
-    let held = SECRETS.into_iter().map(|secret| (secret, files_with_secret(rig, secret)));
-    held.filter(|(_, files)| !files.is_empty()).collect()
+/// The secrets that are still in a file, with these files.
+fn remaining_secrets(fixture: &EngineFixture) -> Vec<(&'static str, Vec<PathBuf>)> {
+    let found = SECRETS.into_iter().map(|secret| (secret, files_with_secret(fixture, secret)));
+    found.filter(|(_, files)| !files.is_empty()).collect()
 }
 
 #[track_caller]
-fn assert_erased(rig: &EngineFixture) {
-    assert_eq!(remaining_secrets(rig), []);
+fn assert_erased(fixture: &EngineFixture) {
+    assert_eq!(remaining_secrets(fixture), []);
 }
 
-/// Tells the secrets in a task.
-async fn tell_secrets(rig: &EngineFixture, task: &str) {
+/// Stores all secrets by running a task.
+async fn tell_secrets(fixture: &EngineFixture, task: &str) {
     let [asked, answered, attached, small, spilled, working, saved, corrected, reported, noted] = SECRETS;
     let knowledge = json!({"content": format!("The harbour is called {noted}.")});
-    assert_eq!(rig.engine.post("/memory/knowledge", &knowledge).await.status, 200);
+    assert_eq!(fixture.engine.post("/memory/knowledge", &knowledge).await.status, 200);
     let known = Reply::new()
         .memory_set("plan", working)
         .tool_use("memory_save", json!({"content": format!("The user likes {saved}.")}));
@@ -82,7 +83,7 @@ async fn tell_secrets(rig: &EngineFixture, task: &str) {
         "shell",
         json!({"command": format!("head -c 100000 /dev/zero | tr '\\0' x; echo; echo {spilled}; seq 20000")}),
     );
-    rig.provider.enqueue_all([known, runs, Reply::from_text(format!("It is {answered}."))]);
+    fixture.provider.enqueue_all([known, runs, Reply::from_text(format!("It is {answered}."))]);
     let media = json!([{
         "type": "document", "media_type": "text/plain", "name": "a.txt", "data": BASE64.encode(format!("Of {attached}.")),
     }]);
@@ -90,146 +91,152 @@ async fn tell_secrets(rig: &EngineFixture, task: &str) {
         direct_message(task, &format!("What of the harbour and {asked}?")),
         json!({"media": media}),
     );
-    assert_completed(&rig.engine.run_turn_with(&body).await);
+    assert_completed(&fixture.engine.run_turn_with(&body).await);
     for number in 0..5 {
-        rig.engine.run_turn(task, &format!("And the {number}th?")).await;
+        fixture.engine.run_turn(task, &format!("And the {number}th?")).await;
     }
     for feedback in [
         json!({"task_id": task, "feedback_type": "correction", "correction_text": format!("It is {corrected}.")}),
         json!({"task_id": task, "feedback_type": "error_report", "comment": format!("It said {reported}.")}),
     ] {
-        rig.engine.post("/feedback", &feedback).await.assert_ok("status:text feedback_id:text");
+        fixture.engine.post("/feedback", &feedback).await.assert_ok("status:text feedback_id:text");
     }
-    // As an orchestrator copies the brain before it moves the engine to another version.
-    let brain = Path::new(&rig.setup.variables["SQLITE_DB_PATH"]);
+    // A copy of the brain, as an orchestrator makes before it moves the engine to another version.
+    let brain = Path::new(&fixture.setup.variables["SQLITE_DB_PATH"]);
     let copy = brain.with_file_name("brain.before");
     fs::create_dir_all(&copy).unwrap();
     for file in ["brain.sqlite", "brain.sqlite-wal"] {
         fs::copy(brain.with_file_name(file), copy.join(file)).unwrap();
     }
-    assert_eq!(remaining_secrets(rig).len(), SECRETS.len(), "each is somewhere");
+    assert_eq!(remaining_secrets(fixture).len(), SECRETS.len(), "each secret is in some file");
 }
 
-/// Deletes what was told in a task, with what was learned from it.
-async fn delete_task(rig: &EngineFixture, task: &str) {
-    rig.engine.delete(&format!("/tasks/{task}?forget=knowledge")).await.assert_ok("status:text");
-    delete_notes(rig).await;
+/// Deletes a task with the knowledge that was learned from it.
+async fn delete_task(fixture: &EngineFixture, task: &str) {
+    fixture.engine.delete(&format!("/tasks/{task}?forget=knowledge")).await.assert_ok("status:text");
+    delete_notes(fixture).await;
 }
 
-/// Deletes what was noted beside the task.
-async fn delete_notes(rig: &EngineFixture) {
-    for record in knowledge(rig).await {
+/// Deletes the knowledge that was stored outside the task.
+async fn delete_notes(fixture: &EngineFixture) {
+    for record in knowledge(fixture).await {
         if record["content"].as_str().unwrap().contains("harbour") {
             let deleted =
-                rig.engine.delete(&format!("/memory/knowledge/{}", record["id"].as_str().unwrap())).await;
+                fixture.engine.delete(&format!("/memory/knowledge/{}", record["id"].as_str().unwrap())).await;
             deleted.assert_ok("status:text");
         }
     }
 }
 
-async fn knowledge(rig: &EngineFixture) -> Vec<Value> {
-    let list = rig.engine.get("/memory/knowledge").await.assert_ok("knowledge:array total:int");
+async fn knowledge(fixture: &EngineFixture) -> Vec<Value> {
+    let list = fixture.engine.get("/memory/knowledge").await.assert_ok("knowledge:array total:int");
     list["knowledge"].as_array().unwrap().clone()
 }
 
 #[tokio::test]
 async fn nothing_is_left_of_a_deleted_task_in_any_file() {
-    let rig = EngineFixture::allowing_all_tools([]).await;
-    rig.engine.run_turn("kept", "Do you know the way?").await;
-    rig.engine.run_turn("kept", "And back again?").await;
-    tell_secrets(&rig, "confided").await;
-    let kept = rig.engine.messages("kept").await;
-    // From before an upgrade.
-    let copy = rig.setup.test_env.path().join("brain.sqlite.before-1");
+    let fixture = EngineFixture::allowing_all_tools([]).await;
+    fixture.engine.run_turn("kept", "Do you know the way?").await;
+    fixture.engine.run_turn("kept", "And back again?").await;
+    tell_secrets(&fixture, "confided").await;
+    let kept = fixture.engine.messages("kept").await;
+    // A copy from before an upgrade.
+    let copy = fixture.setup.test_env.path().join("brain.sqlite.before-1");
     fs::write(&copy, SECRETS[0]).unwrap();
-    delete_task(&rig, "confided").await;
-    assert_erased(&rig);
+    delete_task(&fixture, "confided").await;
+    assert_erased(&fixture);
     assert!(!copy.exists());
 
-    let rig = rig.stop_and_start().await;
-    assert_erased(&rig);
-    assert_eq!(rig.engine.messages("kept").await, kept);
-    let found = rig.engine.rpc_result("memory.search", json!({"query": "the way back"})).await;
+    let fixture = fixture.stop_and_start().await;
+    assert_erased(&fixture);
+    assert_eq!(fixture.engine.messages("kept").await, kept);
+    let found = fixture.engine.rpc_result("memory.search", json!({"query": "the way back"})).await;
     assert!(found.to_string().contains("Do you know the way?"), "{found}");
 }
 
 #[tokio::test]
 async fn nothing_is_left_of_a_deleted_task_though_the_engine_is_killed_meanwhile() {
-    let mut rig = EngineFixture::allowing_all_tools([]).await;
+    let mut fixture = EngineFixture::allowing_all_tools([]).await;
     let document = SyntheticExport::with_mib(2).document();
-    send(rig.engine.request(Method::POST, "/memory/import").body(document))
+    send(fixture.engine.request(Method::POST, "/memory/import").body(document))
         .await
         .assert_ok("status:text mode:text counts:object");
     for round in 0..4_u32 {
         let task = format!("confided-{round}");
-        tell_secrets(&rig, &task).await;
+        tell_secrets(&fixture, &task).await;
         let (request, pause) =
-            (rig.engine.request(Method::DELETE, &format!("/tasks/{task}?forget=knowledge")), round * 40);
+            (fixture.engine.request(Method::DELETE, &format!("/tasks/{task}?forget=knowledge")), round * 40);
         let deleting = tokio::spawn(async move { drop(request.send().await) });
-        // Anywhere in it.
+        // The kill falls anywhere in the deletion.
         tokio::time::sleep(Duration::from_millis(u64::from(pause))).await;
-        rig = rig.kill_and_start().await;
+        fixture = fixture.kill_and_start().await;
         deleting.await.unwrap();
-        if rig.engine.get(&format!("/tasks/{task}")).await.status == 200 {
-            // It had not begun.
-            rig.engine.delete(&format!("/tasks/{task}?forget=knowledge")).await.assert_ok("status:text");
+        if fixture.engine.get(&format!("/tasks/{task}")).await.status == 200 {
+            // The deletion had not begun.
+            fixture.engine.delete(&format!("/tasks/{task}?forget=knowledge")).await.assert_ok("status:text");
         }
-        delete_notes(&rig).await;
-        eventually("nothing is left", async || remaining_secrets(&rig).is_empty().then_some(())).await;
+        delete_notes(&fixture).await;
+        eventually("nothing is left", async || remaining_secrets(&fixture).is_empty().then_some(())).await;
     }
-    assert_eq!(rig.engine.tasks("").await.1, 9);
+    assert_eq!(fixture.engine.tasks("").await.1, 9);
 }
 
 #[tokio::test]
 async fn what_was_learned_from_a_deleted_task_stays_without_a_word_of_its_conversation() {
-    let rig = EngineFixture::allowing_all_tools([]).await;
-    tell_secrets(&rig, "confided").await;
-    rig.engine.delete("/tasks/confided").await.assert_ok("status:text");
+    let fixture = EngineFixture::allowing_all_tools([]).await;
+    tell_secrets(&fixture, "confided").await;
+    fixture.engine.delete("/tasks/confided").await.assert_ok("status:text");
     let [_, _, _, _, _, _, saved, corrected, _, noted] = SECRETS;
-    let left: Vec<_> = remaining_secrets(&rig).into_iter().map(|(secret, _)| secret).collect();
+    let left: Vec<_> = remaining_secrets(&fixture).into_iter().map(|(secret, _)| secret).collect();
     assert_eq!(left, [saved, corrected, noted]);
-    let contents: Vec<String> =
-        knowledge(&rig).await.iter().map(|record| record["content"].as_str().unwrap().to_owned()).collect();
-    assert!(contents.contains(&format!("It is {corrected}.")), "without its question: {contents:?}");
+    let contents: Vec<String> = knowledge(&fixture)
+        .await
+        .iter()
+        .map(|record| record["content"].as_str().unwrap().to_owned())
+        .collect();
+    assert!(
+        contents.contains(&format!("It is {corrected}.")),
+        "the correction is kept without its question: {contents:?}"
+    );
     let search = json!({"query": corrected});
-    let found = rig.engine.post("/memory/knowledge/search", &search).await.assert_ok("results:array");
+    let found = fixture.engine.post("/memory/knowledge/search", &search).await.assert_ok("results:array");
     assert_eq!(found["results"][0]["content"], format!("It is {corrected}."));
-    let refused = rig.engine.delete("/tasks/other?forget=everything").await;
+    let refused = fixture.engine.delete("/tasks/other?forget=everything").await;
     assert!(refused.assert_error(400, "INVALID_REQUEST").contains("forget"));
 }
 
 #[tokio::test]
 async fn nothing_is_left_of_what_an_import_replaces() {
-    let rig = EngineFixture::allowing_all_tools([]).await;
-    tell_secrets(&rig, "confided").await;
-    let import = rig.engine.request(Method::POST, "/memory/import?mode=replace");
+    let fixture = EngineFixture::allowing_all_tools([]).await;
+    tell_secrets(&fixture, "confided").await;
+    let import = fixture.engine.request(Method::POST, "/memory/import?mode=replace");
     send(import.body(r#"{"version":1}"#)).await.assert_ok("status:text mode:text counts:object");
-    assert_erased(&rig);
+    assert_erased(&fixture);
 }
 
 #[tokio::test]
 async fn the_disk_gets_back_what_a_deleted_task_took_and_files_are_private() {
     const MIB: u64 = 1 << 20;
-    let rig = EngineFixture::allowing_all_tools([]).await;
-    let brain = rig.setup.brain();
+    let fixture = EngineFixture::allowing_all_tools([]).await;
+    let brain = fixture.setup.brain();
     let size = || {
-        files(rig.setup.test_env.path())
+        files(fixture.setup.test_env.path())
             .iter()
             .map(|file| fs::metadata(file).map_or(0, |file| file.len()))
             .sum::<u64>()
     };
-    rig.engine.run_turn("kept", "Hi!").await;
+    fixture.engine.run_turn("kept", "Hi!").await;
     let before = size();
     for number in 0..3_u8 {
         let text = [b'a' + number].repeat(5 << 20);
         let media = json!([{"type": "document", "media_type": "text/plain", "name": "long.txt", "data": BASE64.encode(text)}]);
         let body = with_fields(direct_message("large", "Read."), json!({"media": media}));
-        rig.provider.enqueue_all([Reply::from_text("Read.")]);
-        rig.engine.run_turn_with(&body).await;
+        fixture.provider.enqueue_all([Reply::from_text("Read.")]);
+        fixture.engine.run_turn_with(&body).await;
     }
     assert!(size() > before + 15 * MIB);
-    rig.engine.delete("/tasks/large").await.assert_ok("status:text");
-    assert!(size() < before + MIB, "{before} became {}", size());
+    fixture.engine.delete("/tasks/large").await.assert_ok("status:text");
+    assert!(size() < before + MIB, "the size was {before}, and is {}", size());
     for suffix in ["", "-wal", "-shm"] {
         let file = format!("{}{suffix}", brain.display());
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600, "{file}");

@@ -1,4 +1,4 @@
-//! A product follows its ledger over a real connection: `GET /events`.
+//! `GET /events`: a product follows its audit log over a real connection.
 
 use std::pin::Pin;
 use std::time::{Duration, Instant};
@@ -48,10 +48,10 @@ async fn a_client_that_comes_back_after_a_restart_has_missed_nothing() {
     let (last, event, user) = next(&mut events).await;
     assert_eq!((event.as_str(), user.as_str()), ("provision", "ada"));
 
-    // An open stream does not hold up the end.
+    // An open stream does not delay the shutdown.
     let start = Instant::now();
     up.signal_and_wait(Signal::TERM).await.assert_success();
-    assert!(start.elapsed() < Duration::from_secs(10), "the end took {:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(10), "the shutdown took {:?}", start.elapsed());
     assert!(with_deadline("the stream ends", events.next()).await.is_none_or(|next| next.is_err()));
 
     let up = fleet.start_up().await;

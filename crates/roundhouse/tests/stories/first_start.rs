@@ -1,4 +1,4 @@
-//! Story 1: the first start, its printed commands, and its end by each signal.
+//! Story 1: the first start of `roundhouse up`, the commands that it prints, and its end by each signal.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ fn printed_commands(output: &str) -> Vec<String> {
     commands.map(|pair| pair[1].trim_start().to_owned()).collect()
 }
 
-/// What the `text_delta` or `thinking_delta` events of a raw stream say.
+/// The text of the events `kind` (`text_delta` or `thinking_delta`) of a raw stream.
 fn delta_text(stream: &str, kind: &str) -> String {
     let mut lines = stream.lines();
     let mut text = String::new();
@@ -31,7 +31,7 @@ fn delta_text(stream: &str, kind: &str) -> String {
     text
 }
 
-/// Runs the three printed commands and asserts that each does what its heading promises.
+/// Runs the three printed commands and asserts that each does what its heading says.
 async fn assert_printed_commands_work(fleet: &Fleet, output: &str) {
     let commands = printed_commands(output);
     let [admit, execute, chat] = commands.as_slice() else { panic!("no three commands in: {output}") };
@@ -62,16 +62,16 @@ async fn the_printed_commands_work_as_they_are_and_again_after_a_restart() {
     assert_printed_commands_work(&fleet, &up.program.output()).await;
     assert_eq!(fleet.audit_rows("provision").len(), 1, "the three commands share one engine");
 
-    let said = up.signal_and_wait(Signal::TERM).await.assert_success();
-    assert!(said.contains("sleep"), "{said}");
+    let output = up.signal_and_wait(Signal::TERM).await.assert_success();
+    assert!(output.contains("sleep"), "{output}");
 
     let up = fleet.start_up_by_output().await;
     assert_printed_commands_work(&fleet, &up.program.output()).await;
-    assert_eq!(fleet.audit_rows("provision").len(), 1, "the engine of before is found again");
+    assert_eq!(fleet.audit_rows("provision").len(), 1, "the existing engine is used again");
     assert_eq!(fleet.audit_rows("wake").len(), 1);
 }
 
-/// Whoever is on the machine can read what commands are given.
+/// Every user of the machine can read the arguments of commands.
 #[tokio::test]
 async fn no_printed_command_gives_a_key_to_a_program_as_an_argument() {
     if !is_installed("curl") {
@@ -79,14 +79,14 @@ async fn no_printed_command_gives_a_key_to_a_program_as_an_argument() {
     }
     let fleet = Fleet::new();
     let up = fleet.start_up_by_output().await;
-    let given = fleet.test_env.path().join("given");
-    let noting = format!("curl() {{ echo \"$@\" >> {}; command curl \"$@\"; }}", given.display());
+    let log = fleet.test_env.path().join("arguments");
+    let logging_curl = format!("curl() {{ echo \"$@\" >> {}; command curl \"$@\"; }}", log.display());
     for command in printed_commands(&up.program.output()).iter().take(2) {
-        fleet.test_env.run_shell(&format!("{noting}; {command}")).wait().await.assert_success();
+        fleet.test_env.run_shell(&format!("{logging_curl}; {command}")).wait().await.assert_success();
     }
-    let given = fs::read_to_string(given).unwrap();
-    assert_eq!(given.lines().count(), 3, "{given}");
-    assert!(!given.contains("pk-svc-") && !given.contains("sk-svc-"), "{given}");
+    let arguments = fs::read_to_string(log).unwrap();
+    assert_eq!(arguments.lines().count(), 3, "{arguments}");
+    assert!(!arguments.contains("pk-svc-") && !arguments.contains("sk-svc-"), "{arguments}");
 }
 
 #[tokio::test]
@@ -118,7 +118,8 @@ async fn a_first_answer_streams_thinking_text_and_tools() {
     assert!(events.iter().any(|event| event.kind == "usage"), "{events:#?}");
 }
 
-/// Ends `up` with `signal` and asserts that its engines sleep, that it says so and that nothing is left.
+/// Ends `up` with `signal` and asserts that its engines sleep, that the output says so, and that no process is
+/// left.
 async fn assert_engines_put_to_sleep(signal: Signal) {
     let fleet = Fleet::new();
     let up = fleet.start_up().await;
@@ -129,14 +130,14 @@ async fn assert_engines_put_to_sleep(signal: Signal) {
     assert_completed(&before.execute("task", "Hello!").await.collect().await);
     let orchestrator = up.program.pid();
 
-    let said = up.signal_and_wait(signal).await.assert_success();
-    assert!(said.contains("sleep"), "{said}");
+    let output = up.signal_and_wait(signal).await.assert_success();
+    assert!(output.contains("sleep"), "{output}");
     assert!(!processes::is_alive(orchestrator));
     assert_eq!(fleet.engine_processes(), []);
-    let skipped_sleeps = fleet.audit_rows("sleep");
-    assert_eq!(skipped_sleeps.len(), 1, "{skipped_sleeps:?}");
-    assert_eq!(skipped_sleeps[0].0, "ada");
-    assert_eq!(skipped_sleeps[0].1["reason"], "up_ended");
+    let sleeps = fleet.audit_rows("sleep");
+    assert_eq!(sleeps.len(), 1, "{sleeps:?}");
+    assert_eq!(sleeps[0].0, "ada");
+    assert_eq!(sleeps[0].1["reason"], "up_ended");
 
     let up = fleet.start_up().await;
     let product = up.product();
@@ -179,13 +180,13 @@ async fn what_is_said_to_be_up_is_up() {
 async fn chat_without_a_running_fleet_says_so() {
     let fleet = Fleet::new();
     let chat = ["chat", "--user", "ada", "--dir", fleet.folder().to_str().unwrap()];
-    let never = fleet.test_env.run(&chat, &fleet.variables).wait().await;
-    assert!(never.code.is_some_and(|code| code != 0), "{never:?}");
-    assert!(never.output.contains("roundhouse up"), "{}", never.output);
+    let before_first_start = fleet.test_env.run(&chat, &fleet.variables).wait().await;
+    assert!(before_first_start.code.is_some_and(|code| code != 0), "{before_first_start:?}");
+    assert!(before_first_start.output.contains("roundhouse up"), "{}", before_first_start.output);
     fleet.start_up().await.signal_and_wait(Signal::TERM).await.assert_success();
-    let no_more = fleet.test_env.run(&chat, &fleet.variables).wait().await;
-    assert!(no_more.code.is_some_and(|code| code != 0), "{no_more:?}");
-    assert!(no_more.output.contains("roundhouse up"), "{}", no_more.output);
+    let after_end = fleet.test_env.run(&chat, &fleet.variables).wait().await;
+    assert!(after_end.code.is_some_and(|code| code != 0), "{after_end:?}");
+    assert!(after_end.output.contains("roundhouse up"), "{}", after_end.output);
 }
 
 #[tokio::test]
@@ -200,7 +201,7 @@ async fn an_edited_catalog_is_kept_and_used() {
     let up = fleet.start_up().await;
     assert_eq!(fs::read_to_string(&soul).unwrap(), "You are a lighthouse keeper.");
     assert_completed(&up.product().engine("ada").await.execute("task", "Hello!").await.collect().await);
-    // The first question is for a plan: the catalog that ships has agents.
+    // The first request is for a plan, because the shipped catalog has agents.
     let requests = provider.requests();
     assert!(requests[1].body["system"].to_string().contains("lighthouse keeper"), "{}", requests[1].body);
 }

@@ -1,4 +1,4 @@
-//! Story 4: which model an engine asks is changed while it runs, and its keys go nowhere else.
+//! Story 4: the model of an engine is changed while it runs, and its keys are sent to no other address.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use crate::support::{Engine, Event, Fleet, StandaloneEngine, assert_fields};
 
 const BUDGET: &str = "limit:int|null used:int remaining:int|null frees_at:time|null";
 
-/// One model of `provider` at `base`.
+/// A configuration with one model of `provider` at `base`.
 fn one_model(provider: &str, base: &str, more: &Value) -> Value {
     let mut model = json!({"provider": provider, "model": "m", "base_url": base, "context_window": 100_000});
     for (field, value) in more.as_object().unwrap() {
@@ -21,19 +21,19 @@ fn one_model(provider: &str, base: &str, more: &Value) -> Value {
     json!({"models": {"one": model}, "default": "one", "budgets": {"tokens_per_hour": 1_000_000}})
 }
 
-async fn provider(says: &str) -> MockProvider {
+async fn provider(text: &str) -> MockProvider {
     let provider = MockProvider::start().await.unwrap();
-    provider.set_default_reply(Reply::from_text(says));
+    provider.set_default_reply(Reply::from_text(text));
     provider
 }
 
-fn write_file(place: &StandaloneEngine, text: &str) {
-    fs::write(place.test_env.path().join("catalog/gateway.json"), text).unwrap();
+fn write_file(setup: &StandaloneEngine, text: &str) {
+    fs::write(setup.test_env.path().join("catalog/gateway.json"), text).unwrap();
 }
 
-async fn restart(place: &StandaloneEngine, program: Program) -> (Program, Engine) {
+async fn restart(setup: &StandaloneEngine, program: Program) -> (Program, Engine) {
     program.signal_and_wait(Signal::TERM).await.assert_success();
-    place.start().await
+    setup.start().await
 }
 
 async fn control_ok(engine: &Engine, op: &str, parameters: Value) {
@@ -57,59 +57,60 @@ async fn run_turn_text(engine: &Engine) -> String {
 #[tokio::test]
 async fn a_configuration_that_was_set_outlives_a_restart_until_reload_drops_it() {
     let (file, local) = (provider("From the file.").await, provider("From the local server.").await);
-    let place = StandaloneEngine::new().with_env("LLM_API_KEY", "the-secret-key");
-    let of_file =
+    let setup = StandaloneEngine::new().with_env("LLM_API_KEY", "the-secret-key");
+    let file_config =
         one_model("openai-compatible", &file.openai_base_url(), &json!({"api_key_env": "LLM_API_KEY"}));
-    write_file(&place, &of_file.to_string());
-    let (program, engine) = place.start().await;
+    write_file(&setup, &file_config.to_string());
+    let (program, engine) = setup.start().await;
     assert_eq!(run_turn_text(&engine).await, "From the file.");
-    assert_eq!(config(&engine).await, of_file);
+    assert_eq!(config(&engine).await, file_config);
 
-    // An own server, which is sent no key.
-    let of_local = one_model("openai-compatible", &local.openai_base_url(), &json!({"api_key_env": "none"}));
-    control_ok(&engine, "set_config", json!({"config": of_local})).await;
+    // A local server, which is sent no key.
+    let local_config =
+        one_model("openai-compatible", &local.openai_base_url(), &json!({"api_key_env": "none"}));
+    control_ok(&engine, "set_config", json!({"config": local_config})).await;
     assert_eq!(
         (run_turn_text(&engine).await.as_str(), config(&engine).await),
-        ("From the local server.", of_local.clone())
+        ("From the local server.", local_config.clone())
     );
     let keys: Vec<Option<String>> =
         local.requests().iter().map(|request| request.headers.get("authorization").cloned()).collect();
     assert_eq!(keys, [Some("Bearer none".to_owned())]);
-    let (program, engine) = restart(&place, program).await;
+    let (program, engine) = restart(&setup, program).await;
     assert_eq!(
         (run_turn_text(&engine).await.as_str(), config(&engine).await),
-        ("From the local server.", of_local.clone())
+        ("From the local server.", local_config.clone())
     );
 
-    // A faulty file is refused whole.
-    write_file(&place, "{\"models\": {}, \"bugdets\": {}}");
+    // A faulty file is refused completely.
+    write_file(&setup, "{\"models\": {}, \"bugdets\": {}}");
     let answer = engine.control("reload", json!({})).await;
     let refused = answer.assert_flat_error(400, "INVALID_REQUEST");
     assert!(refused.contains("gateway.json.bugdets"), "{refused}");
-    assert_eq!(config(&engine).await, of_local);
-    write_file(&place, &of_file.to_string());
+    assert_eq!(config(&engine).await, local_config);
+    write_file(&setup, &file_config.to_string());
     control_ok(&engine, "reload", json!({})).await;
     assert_eq!(
         (run_turn_text(&engine).await.as_str(), config(&engine).await),
-        ("From the file.", of_file.clone())
+        ("From the file.", file_config.clone())
     );
-    let (_program, engine) = restart(&place, program).await;
-    assert_eq!(config(&engine).await, of_file);
+    let (_program, engine) = restart(&setup, program).await;
+    assert_eq!(config(&engine).await, file_config);
 }
 
 #[tokio::test]
 async fn a_key_is_sent_nowhere_that_a_caller_names() {
-    let (vendor, thief) = (provider("From the vendor.").await, provider("From the thief.").await);
-    let place =
+    let (vendor, attacker) = (provider("From the vendor.").await, provider("From the attacker.").await);
+    let setup =
         StandaloneEngine::new().with_provider("anthropic", &vendor).with_env("OTHER_API_KEY", "another-key");
-    let (_program, engine) = place.start().await;
+    let (_program, engine) = setup.start().await;
     let before = config(&engine).await;
-    let port = thief.base_url().rsplit(':').next().unwrap().to_owned();
+    let port = attacker.base_url().rsplit(':').next().unwrap().to_owned();
     for (base, more) in [
-        (thief.base_url(), json!({})),
-        (format!("{}/", thief.base_url()), json!({"api_key_env": "LLM_API_KEY"})),
+        (attacker.base_url(), json!({})),
+        (format!("{}/", attacker.base_url()), json!({"api_key_env": "LLM_API_KEY"})),
         (format!("http://localhost:{port}"), json!({"api_key_env": "OTHER_API_KEY"})),
-        (format!("{}/{}", thief.base_url(), vendor.base_url()), json!({})),
+        (format!("{}/{}", attacker.base_url(), vendor.base_url()), json!({})),
         ("http://api.anthropic.com".to_owned(), json!({})),
     ] {
         let answer =
@@ -129,17 +130,17 @@ async fn a_key_is_sent_nowhere_that_a_caller_names() {
     }
     assert_eq!(config(&engine).await, before);
     assert_eq!(run_turn_text(&engine).await, "From the vendor.");
-    assert_eq!(thief.requests().len(), 0);
+    assert_eq!(attacker.requests().len(), 0);
     assert!(!before.to_string().contains("provider-key"));
 }
 
 #[tokio::test]
 async fn what_is_left_of_a_budget_is_told_also_after_a_restart() {
     let vendor = provider("Hello.").await;
-    let place = StandaloneEngine::new().with_provider("anthropic", &vendor);
+    let setup = StandaloneEngine::new().with_provider("anthropic", &vendor);
     let prices = json!({"prices": {"input": 3, "output": 15}});
-    write_file(&place, &one_model("anthropic", &vendor.base_url(), &prices).to_string());
-    let (program, engine) = place.start().await;
+    write_file(&setup, &one_model("anthropic", &vendor.base_url(), &prices).to_string());
+    let (program, engine) = setup.start().await;
     run_turn_text(&engine).await;
     let state = telemetry(&engine, "quota_state").await;
     assert_fields(&state, "budgets:object models:array spent:array");
@@ -150,7 +151,7 @@ async fn what_is_left_of_a_budget_is_told_also_after_a_restart() {
     assert!(state["spent"][0]["cost_usd"].as_f64().unwrap() > 0.0, "{state}");
     assert_eq!(telemetry(&engine, "cache_state").await["total"]["calls"], 1);
 
-    let (_program, engine) = restart(&place, program).await;
+    let (_program, engine) = restart(&setup, program).await;
     assert_eq!(telemetry(&engine, "quota_state").await["budgets"]["tokens_per_hour"], *hour);
 }
 
@@ -159,14 +160,14 @@ async fn up_refuses_a_catalog_whose_configuration_cannot_work() {
     let fleet = Fleet::new();
     let catalog = fleet.folder().join("catalog");
     fs::create_dir_all(&catalog).unwrap();
-    for (invalid_field, named) in [
+    for (text, named) in [
         ("{".to_owned(), "gateway.json"),
         (
             one_model("anthropic", "https://api.anthropic.com", &json!({})).to_string(),
             "ANTHROPIC_API_KEY is not set",
         ),
     ] {
-        fs::write(catalog.join("gateway.json"), invalid_field).unwrap();
+        fs::write(catalog.join("gateway.json"), text).unwrap();
         fleet.run_failing_up().await.assert_failure(2, &[named]);
     }
 }

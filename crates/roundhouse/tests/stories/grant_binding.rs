@@ -1,4 +1,4 @@
-//! What a person allowed a tool for good holds for that tool, and not for what comes to have its name.
+//! A grant applies to the tool for which it was given, and not to another tool that gets the same name.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::support::tool_programs::{done_reply, tool_reply, write_catalog_file};
 use crate::support::turn::assert_completed;
 use crate::support::{EngineFixture, Event, is_installed};
 
-/// A tool server with one tool, which describes itself as its first argument says and notes each call in a file.
+/// A tool server with one tool, whose description is the server's first argument.
 const SERVER_SCRIPT: &str = r#"
 import json, sys
 tool = {"name": "act", "description": sys.argv[1], "inputSchema": {"type": "object", "properties": {}}}
@@ -33,37 +33,37 @@ for line in sys.stdin:
     print(json.dumps(answer), flush=True)
 "#;
 
-fn catalog(rig: &EngineFixture) -> std::path::PathBuf {
-    rig.setup.variables["CATALOG_DIR"].clone().into()
+fn catalog(fixture: &EngineFixture) -> std::path::PathBuf {
+    fixture.setup.variables["CATALOG_DIR"].clone().into()
 }
 
-/// The catalog's servers: one called `srv`, of this program, which describes its tool so.
-fn servers(rig: &EngineFixture, program: &str, description: &str) -> Value {
-    let program = catalog(rig).join(program);
+/// The catalog's servers: one named `srv`, which runs `program` and describes its tool as `description`.
+fn servers(fixture: &EngineFixture, program: &str, description: &str) -> Value {
+    let program = catalog(fixture).join(program);
     json!({"mcpServers": {"srv": {"command": "python3", "args": [program, description]}}})
 }
 
-async fn reload(rig: &EngineFixture, servers: &Value) {
-    write_catalog_file(&catalog(rig), "mcp.json", &servers.to_string());
-    reload_catalog(rig).await;
+async fn reload(fixture: &EngineFixture, servers: &Value) {
+    write_catalog_file(&catalog(fixture), "mcp.json", &servers.to_string());
+    reload_catalog(fixture).await;
 }
 
-async fn reload_catalog(rig: &EngineFixture) {
-    let reloaded = send(rig.engine.request(Method::POST, "/admin/reload-catalog")).await;
+async fn reload_catalog(fixture: &EngineFixture) {
+    let reloaded = send(fixture.engine.request(Method::POST, "/admin/reload-catalog")).await;
     assert_eq!((reloaded.status, &reloaded.body["warnings"]), (200, &json!([])), "{}", reloaded.body);
 }
 
-/// A turn that calls a tool, and is answered `always` if somebody is asked; the question.
-async fn call_tool_always(rig: &EngineFixture, tool: &str) -> Option<String> {
-    rig.provider.enqueue_all([tool_reply(tool, json!({})), done_reply()]);
-    let mut stream = rig.engine.execute_with(&direct_message("task", "Act.")).await;
-    let asked_or_done = |event: &Event| event.kind == "hitl_request" || event.kind == "tool_result";
-    let first = stream.read_until("a request or a result", asked_or_done).await;
+/// Runs a turn that calls a tool, and answers `always` if approval is requested; returns the question.
+async fn call_tool_always(fixture: &EngineFixture, tool: &str) -> Option<String> {
+    fixture.provider.enqueue_all([tool_reply(tool, json!({})), done_reply()]);
+    let mut stream = fixture.engine.execute_with(&direct_message("task", "Act.")).await;
+    let requested_or_done = |event: &Event| event.kind == "hitl_request" || event.kind == "tool_result";
+    let first = stream.read_until("a request or a result", requested_or_done).await;
     let question =
         (first.kind == "hitl_request").then(|| first.data["question"].as_str().unwrap().to_owned());
     if question.is_some() {
         let always = json!({"task_id": "task", "answer": "always", "scope": "engine"});
-        rig.engine.respond_with(&always).await.assert_ok("status:text request_id:hitl");
+        fixture.engine.respond_with(&always).await.assert_ok("status:text request_id:hitl");
     }
     assert_completed(&stream.collect().await);
     question
@@ -74,53 +74,56 @@ async fn what_was_allowed_of_a_servers_tool_ends_with_the_connection_the_server_
     if !is_installed("python3") {
         return;
     }
-    let rig = EngineFixture::with_servers(json!({})).await;
+    let fixture = EngineFixture::with_servers(json!({})).await;
     for program in ["one.py", "two.py"] {
-        write_catalog_file(&catalog(&rig), program, SERVER_SCRIPT);
+        write_catalog_file(&catalog(&fixture), program, SERVER_SCRIPT);
     }
-    reload(&rig, &servers(&rig, "one.py", "reads the weather")).await;
-    let connection = rig.engine.connect_server("srv").await;
-    let first = call_tool_always(&rig, "srv__act").await.expect("it is asked");
+    reload(&fixture, &servers(&fixture, "one.py", "reads the weather")).await;
+    let connection = fixture.engine.connect_server("srv").await;
+    let first = call_tool_always(&fixture, "srv__act").await.expect("approval is requested");
     assert!(!first.contains("changed"), "{first}");
-    assert_eq!(call_tool_always(&rig, "srv__act").await, None);
+    assert_eq!(call_tool_always(&fixture, "srv__act").await, None);
 
-    // Another server by the name, after an end and a new connection: nothing of the old one holds.
-    rig.engine.disconnect(&connection).await.assert_ok("status:text");
-    assert_eq!(rig.engine.grants().await, Vec::<Value>::new(), "what was allowed ends with the connection");
-    reload(&rig, &servers(&rig, "two.py", "reads the weather")).await;
-    rig.engine.connect_server("srv").await;
-    assert!(call_tool_always(&rig, "srv__act").await.is_some());
-    assert_eq!(call_tool_always(&rig, "srv__act").await, None);
+    // Another server of the same name, after disconnecting and connecting again: the old grant does not apply.
+    fixture.engine.disconnect(&connection).await.assert_ok("status:text");
+    assert_eq!(fixture.engine.grants().await, Vec::<Value>::new(), "grants end with the connection");
+    reload(&fixture, &servers(&fixture, "two.py", "reads the weather")).await;
+    fixture.engine.connect_server("srv").await;
+    assert!(call_tool_always(&fixture, "srv__act").await.is_some());
+    assert_eq!(call_tool_always(&fixture, "srv__act").await, None);
 
-    // The same server describes its tool in another way.
-    let changed = servers(&rig, "two.py", "pays what it is told to");
-    reload(&rig, &changed).await;
-    rig.engine.connect_server("srv").await;
-    let asked = call_tool_always(&rig, "srv__act").await.expect("it is another tool");
-    assert!(asked.contains("changed since") && asked.contains("> pays what it is told to"), "{asked}");
-    assert_eq!(call_tool_always(&rig, "srv__act").await, None);
-    assert_eq!(rig.engine.grants().await.len(), 1, "the new one is in the place of the old one");
+    // The same server describes its tool differently.
+    let changed = servers(&fixture, "two.py", "pays what it is told to");
+    reload(&fixture, &changed).await;
+    fixture.engine.connect_server("srv").await;
+    let question = call_tool_always(&fixture, "srv__act").await.expect("it is another tool");
+    assert!(
+        question.contains("changed since") && question.contains("> pays what it is told to"),
+        "{question}"
+    );
+    assert_eq!(call_tool_always(&fixture, "srv__act").await, None);
+    assert_eq!(fixture.engine.grants().await.len(), 1, "the new grant replaces the old one");
 
-    // Also what an earlier version noted of no tool in particular is asked once more.
-    let rig = rig.stop_and_start().await;
-    let brain = rusqlite::Connection::open(rig.setup.brain()).unwrap();
+    // For a grant of an earlier version, which is not bound to a definition, approval is requested once more.
+    let fixture = fixture.stop_and_start().await;
+    let brain = rusqlite::Connection::open(fixture.setup.brain()).unwrap();
     brain.execute("UPDATE grants SET binding = NULL", []).unwrap();
-    let asked = call_tool_always(&rig, "srv__act").await.expect("nobody knows of which tool it was");
-    assert!(asked.contains("you are asked again"), "{asked}");
-    assert_eq!(call_tool_always(&rig, "srv__act").await, None);
+    let question = call_tool_always(&fixture, "srv__act").await.expect("the grant is bound to no definition");
+    assert!(question.contains("you are asked again"), "{question}");
+    assert_eq!(call_tool_always(&fixture, "srv__act").await, None);
 }
 
 #[tokio::test]
 async fn what_was_allowed_of_a_tool_of_the_catalog_ends_with_its_definition() {
-    let rig = EngineFixture::allowing_unconfined([]).await;
+    let fixture = EngineFixture::allowing_unconfined([]).await;
     let tool = |command: &str| json!({"description": "Says something.", "input_schema": {"type": "object"}, "command": ["/bin/echo", command]});
-    write_catalog_file(&catalog(&rig), "tools/say.json", &tool("hello").to_string());
-    reload_catalog(&rig).await;
-    assert!(call_tool_always(&rig, "say").await.is_some());
-    assert_eq!(call_tool_always(&rig, "say").await, None);
-    write_catalog_file(&catalog(&rig), "tools/say.json", &tool("goodbye").to_string());
-    reload_catalog(&rig).await;
-    let asked = call_tool_always(&rig, "say").await.expect("it is another tool");
-    assert!(asked.contains("changed since") && asked.contains("> Says something."), "{asked}");
-    assert_eq!(call_tool_always(&rig, "say").await, None);
+    write_catalog_file(&catalog(&fixture), "tools/say.json", &tool("hello").to_string());
+    reload_catalog(&fixture).await;
+    assert!(call_tool_always(&fixture, "say").await.is_some());
+    assert_eq!(call_tool_always(&fixture, "say").await, None);
+    write_catalog_file(&catalog(&fixture), "tools/say.json", &tool("goodbye").to_string());
+    reload_catalog(&fixture).await;
+    let question = call_tool_always(&fixture, "say").await.expect("it is another tool");
+    assert!(question.contains("changed since") && question.contains("> Says something."), "{question}");
+    assert_eq!(call_tool_always(&fixture, "say").await, None);
 }

@@ -1,4 +1,4 @@
-//! Story 16: the agent asks a person, for leave or for an answer, and goes on with what it is told.
+//! Story 16: the agent asks a person for approval or for an answer, and continues with the response.
 
 use std::fs;
 
@@ -29,17 +29,17 @@ fn answer_body(words: &str, more: Value) -> Value {
 #[tokio::test]
 async fn with_leave_the_file_is_written() {
     for wire in WIRES {
-        let rig = EngineFixture::for_wire(wire, [write_file_reply("notes.txt"), done_reply()]).await;
+        let fixture = EngineFixture::for_wire(wire, [write_file_reply("notes.txt"), done_reply()]).await;
         let (mut stream, request) =
-            rig.engine.run_until_hitl_request(&direct_message("task", "Write.")).await;
-        let file = rig.setup.workspace().join("notes.txt");
+            fixture.engine.run_until_hitl_request(&direct_message("task", "Write.")).await;
+        let file = fixture.setup.workspace().join("notes.txt");
         assert_eq!((&request.data["kind"], &request.data["task_id"]), (&json!("permission"), &json!("task")));
-        let asked = request.data["question"].as_str().unwrap();
-        assert!(asked.contains("notes.txt"), "the question does not say what is to be done: {asked}");
+        let question = request.data["question"].as_str().unwrap();
+        assert!(question.contains("notes.txt"), "the question does not name the file: {question}");
         assert_eq!(request.data.get("options"), None);
-        assert!(!file.exists(), "{wire}: it was not waited for the leave");
+        assert!(!file.exists(), "{wire}: the write did not wait for approval");
 
-        assert_resumed(rig.engine.respond("task", "yes").await, &request);
+        assert_resumed(fixture.engine.respond("task", "yes").await, &request);
         let resolved = stream.read_until("hitl_resolved", |event| event.kind == "hitl_resolved").await;
         assert_eq!(resolved.data["request_id"], request.data["request_id"]);
         assert_eq!(resolved.data["answer"], "yes");
@@ -48,36 +48,37 @@ async fn with_leave_the_file_is_written() {
         let events = stream.collect().await;
         assert_eq!((assert_completed(&events), phases(&events)), ("Done.", vec!["started", "completed"]));
         assert_eq!(fs::read_to_string(&file).unwrap(), "This is notes.txt.");
-        assert_eq!(rig.engine.pending().await, [Value::Null; 0]);
-        assert_eq!(rig.engine.replay("task", 0).await.collect().await, events);
-        assert_eq!(rig.model_calls(), 2);
+        assert_eq!(fixture.engine.pending().await, [Value::Null; 0]);
+        assert_eq!(fixture.engine.replay("task", 0).await.collect().await, events);
+        assert_eq!(fixture.model_calls(), 2);
     }
 }
 
 #[tokio::test]
 async fn without_leave_nothing_is_written_and_the_model_hears_why() {
     for wire in WIRES {
-        let rig = EngineFixture::for_wire(wire, [write_file_reply("notes.txt"), done_reply()]).await;
-        let (stream, request) = rig.engine.run_until_hitl_request(&direct_message("task", "Write.")).await;
+        let fixture = EngineFixture::for_wire(wire, [write_file_reply("notes.txt"), done_reply()]).await;
+        let (stream, request) =
+            fixture.engine.run_until_hitl_request(&direct_message("task", "Write.")).await;
         let no = answer_body("no", json!({"feedback": "The folder is being moved."}));
-        assert_resumed(rig.engine.respond_with(&no).await, &request);
+        assert_resumed(fixture.engine.respond_with(&no).await, &request);
         let events = stream.collect().await;
         assert_eq!(assert_completed(&events), "Done.");
         let results = of_kind(&events, "tool_result");
         assert_eq!(results.len(), 1);
         let error = results[0].data["error"].as_str().expect("a refused tool fails");
         assert!(error.contains("The folder is being moved."), "{error}");
-        rig.last_messages().assert_contains(&["Write.", "The folder is being moved."]);
-        assert!(!rig.setup.workspace().join("notes.txt").exists(), "{wire}");
-        assert_eq!(rig.model_calls(), 2);
+        fixture.last_messages().assert_contains(&["Write.", "The folder is being moved."]);
+        assert!(!fixture.setup.workspace().join("notes.txt").exists(), "{wire}");
+        assert_eq!(fixture.model_calls(), 2);
     }
 }
 
 #[tokio::test]
 async fn a_no_without_a_word_will_do() {
-    let rig = EngineFixture::new([write_file_reply("notes.txt"), done_reply()]).await;
-    let (stream, request) = rig.engine.run_until_hitl_request(&direct_message("task", "Write.")).await;
-    assert_resumed(rig.engine.respond("task", "no").await, &request);
+    let fixture = EngineFixture::new([write_file_reply("notes.txt"), done_reply()]).await;
+    let (stream, request) = fixture.engine.run_until_hitl_request(&direct_message("task", "Write.")).await;
+    assert_resumed(fixture.engine.respond("task", "no").await, &request);
     let events = stream.collect().await;
     assert_completed(&events);
     assert!(of_kind(&events, "tool_result")[0].data["error"].is_string());
@@ -87,13 +88,14 @@ async fn a_no_without_a_word_will_do() {
 #[tokio::test]
 async fn a_yes_may_come_with_advice() {
     for wire in WIRES {
-        let rig = EngineFixture::for_wire(wire, [write_file_reply("notes.txt"), done_reply()]).await;
-        let (stream, request) = rig.engine.run_until_hitl_request(&direct_message("task", "Write.")).await;
+        let fixture = EngineFixture::for_wire(wire, [write_file_reply("notes.txt"), done_reply()]).await;
+        let (stream, request) =
+            fixture.engine.run_until_hitl_request(&direct_message("task", "Write.")).await;
         let yes = answer_body("yes", json!({"feedback": "But be brief next time."}));
-        assert_resumed(rig.engine.respond_with(&yes).await, &request);
+        assert_resumed(fixture.engine.respond_with(&yes).await, &request);
         assert_completed(&stream.collect().await);
-        rig.last_messages().assert_contains(&["Write.", "But be brief next time."]);
-        assert!(rig.setup.workspace().join("notes.txt").exists());
+        fixture.last_messages().assert_contains(&["Write.", "But be brief next time."]);
+        assert!(fixture.setup.workspace().join("notes.txt").exists());
     }
 }
 
@@ -106,14 +108,14 @@ async fn an_edit_of_a_file_needs_leave_and_reading_does_not() {
         Reply::new().tool_use("edit_file", edit),
         done_reply(),
     ];
-    let rig = EngineFixture::new(script).await;
-    fs::create_dir_all(rig.setup.workspace()).unwrap();
-    let file = rig.setup.workspace().join("notes.txt");
+    let fixture = EngineFixture::new(script).await;
+    fs::create_dir_all(fixture.setup.workspace()).unwrap();
+    let file = fixture.setup.workspace().join("notes.txt");
     fs::write(&file, "a red apple").unwrap();
-    let (stream, request) = rig.engine.run_until_hitl_request(&direct_message("task", "Paint.")).await;
+    let (stream, request) = fixture.engine.run_until_hitl_request(&direct_message("task", "Paint.")).await;
     assert_eq!(fs::read_to_string(&file).unwrap(), "a red apple");
-    rig.last_messages().assert_contains(&["a red apple"]);
-    assert_resumed(rig.engine.respond("task", "yes").await, &request);
+    fixture.last_messages().assert_contains(&["a red apple"]);
+    assert_resumed(fixture.engine.respond("task", "yes").await, &request);
     let events = stream.collect().await;
     assert_completed(&events);
     assert_eq!(of_kind(&events, "hitl_request").len(), 1);
@@ -124,56 +126,58 @@ async fn an_edit_of_a_file_needs_leave_and_reading_does_not() {
 async fn a_question_is_put_with_its_options_and_answered_in_free_words() {
     for wire in WIRES {
         let asks = json!({"question": "Which colour?", "options": ["red", "green"]});
-        let rig =
+        let fixture =
             EngineFixture::for_wire(wire, [Reply::new().tool_use("ask_user", asks), done_reply()]).await;
-        let (stream, request) = rig.engine.run_until_hitl_request(&direct_message("task", "Paint.")).await;
+        let (stream, request) =
+            fixture.engine.run_until_hitl_request(&direct_message("task", "Paint.")).await;
         let data = &request.data;
         assert_eq!((&data["kind"], &data["question"]), (&json!("question"), &json!("Which colour?")));
         assert_eq!(data["options"], json!(["red", "green"]));
-        let pending = rig.engine.pending().await;
+        let pending = fixture.engine.pending().await;
         assert_eq!(pending.len(), 1);
         assert_fields(&pending[0], HITL_REQUEST);
 
-        assert_resumed(rig.engine.respond("task", "Turquoise, rather.").await, &request);
+        assert_resumed(fixture.engine.respond("task", "Turquoise, rather.").await, &request);
         let events = stream.collect().await;
         assert_eq!(assert_completed(&events), "Done.");
         assert_eq!(of_kind(&events, "hitl_resolved")[0].data["answer"], "Turquoise, rather.");
         let result = of_kind(&events, "tool_result")[0];
         assert!(result.data["output"].as_str().unwrap().contains("Turquoise, rather."), "{result:?}");
-        rig.last_messages().assert_contains(&["Paint.", "Which colour?", "Turquoise, rather."]);
-        assert_eq!(rig.model_calls(), 2);
+        fixture.last_messages().assert_contains(&["Paint.", "Which colour?", "Turquoise, rather."]);
+        assert_eq!(fixture.model_calls(), 2);
     }
 }
 
 #[tokio::test]
 async fn an_answer_may_come_with_a_picture_and_a_word() {
     for wire in WIRES {
-        let rig =
+        let fixture =
             EngineFixture::for_wire(wire, [ask_user_reply("What does it look like?"), done_reply()]).await;
-        let (stream, request) = rig.engine.run_until_hitl_request(&direct_message("task", "Paint.")).await;
+        let (stream, request) =
+            fixture.engine.run_until_hitl_request(&direct_message("task", "Paint.")).await;
         let blocks = json!([
             {"type": "text", "text": "Taken this morning."},
             {"type": "image", "media_type": "image/png", "data": PNG_BASE64},
         ]);
         let more = json!({"feedback": "Sorry for the delay.", "content_blocks": blocks});
-        assert_resumed(rig.engine.respond_with(&answer_body("Like this.", more)).await, &request);
+        assert_resumed(fixture.engine.respond_with(&answer_body("Like this.", more)).await, &request);
         assert_completed(&stream.collect().await);
-        let told = rig.last_messages();
+        let sent = fixture.last_messages();
         for word in ["Like this.", "Sorry for the delay.", "Taken this morning.", PNG_BASE64] {
-            told.assert_contains(&["Paint.", word]);
+            sent.assert_contains(&["Paint.", word]);
         }
-        // The picture stays where it is in the turns that follow.
-        rig.engine.run_turn("task", "And now?").await;
-        rig.last_messages().assert_contains(&[PNG_BASE64, "And now?"]);
+        // The picture stays in the conversation of later turns.
+        fixture.engine.run_turn("task", "And now?").await;
+        fixture.last_messages().assert_contains(&[PNG_BASE64, "And now?"]);
     }
 }
 
 #[tokio::test]
 async fn a_bad_answer_is_refused_and_the_request_stays_pending() {
-    let rig = EngineFixture::new([write_file_reply("notes.txt"), done_reply()]).await;
-    let (stream, request) = rig.engine.run_until_hitl_request(&direct_message("task", "Write.")).await;
+    let fixture = EngineFixture::new([write_file_reply("notes.txt"), done_reply()]).await;
+    let (stream, request) = fixture.engine.run_until_hitl_request(&direct_message("task", "Write.")).await;
     for words in ["", "maybe", "YES", "yes please", "y", "true", " no "] {
-        let refused = rig.engine.respond("task", words).await;
+        let refused = fixture.engine.respond("task", words).await;
         assert!(refused.assert_error(400, "INVALID_REQUEST").contains("answer"), "{words:?}");
     }
     for (field, body) in [
@@ -196,12 +200,12 @@ async fn a_bad_answer_is_refused_and_the_request_stays_pending() {
             ),
         ),
     ] {
-        let refused = rig.engine.respond_with(&body).await;
+        let refused = fixture.engine.respond_with(&body).await;
         assert!(refused.assert_error(400, "INVALID_REQUEST").contains(field), "{body}");
     }
-    assert_eq!(rig.engine.pending().await[0]["request_id"], request.data["request_id"]);
-    assert_eq!((rig.engine.task_status("task").await.as_str(), rig.model_calls()), ("paused", 1));
-    assert_resumed(rig.engine.respond("task", "yes").await, &request);
+    assert_eq!(fixture.engine.pending().await[0]["request_id"], request.data["request_id"]);
+    assert_eq!((fixture.engine.task_status("task").await.as_str(), fixture.model_calls()), ("paused", 1));
+    assert_resumed(fixture.engine.respond("task", "yes").await, &request);
     let events = stream.collect().await;
     assert_completed(&events);
     assert_eq!(of_kind(&events, "hitl_resolved").len(), 1);
@@ -215,27 +219,27 @@ async fn several_calls_ask_one_after_the_other() {
             .write_file("one.txt")
             .write_file("two.txt")
             .write_file("three.txt");
-        let rig = EngineFixture::for_wire(wire, [calls, done_reply()]).await;
+        let fixture = EngineFixture::for_wire(wire, [calls, done_reply()]).await;
         let body = with_fields(direct_message("task", "Write."), json!({"super_thinking": true}));
-        let mut stream = rig.engine.execute_with(&body).await;
+        let mut stream = fixture.engine.execute_with(&body).await;
         let mut ids = Vec::new();
         for (name, words) in [("one.txt", "yes"), ("two.txt", "no"), ("three.txt", "yes")] {
             let request = stream.next_hitl_request().await;
-            let pending = rig.engine.pending().await;
+            let pending = fixture.engine.pending().await;
             assert_eq!(pending.len(), 1, "one request at a time");
             assert_eq!(pending[0]["request_id"], request.data["request_id"]);
-            assert!(!rig.setup.workspace().join(name).exists(), "{wire}: {name}");
-            assert_resumed(rig.engine.respond("task", words).await, &request);
+            assert!(!fixture.setup.workspace().join(name).exists(), "{wire}: {name}");
+            assert_resumed(fixture.engine.respond("task", words).await, &request);
             ids.push(request.data["request_id"].clone());
         }
         ids.dedup();
         assert_eq!(ids.len(), 3, "each has an id of its own");
         let events = stream.collect().await;
-        assert_eq!((assert_completed(&events), rig.model_calls()), ("Done.", 2));
+        assert_eq!((assert_completed(&events), fixture.model_calls()), ("Done.", 2));
         let written =
-            ["one.txt", "two.txt", "three.txt"].map(|name| rig.setup.workspace().join(name).exists());
+            ["one.txt", "two.txt", "three.txt"].map(|name| fixture.setup.workspace().join(name).exists());
         assert_eq!(written, [true, false, true], "{wire}");
-        // In whichever order: what is refused is over at once.
+        // In any order: a refused call ends at once.
         let mut failed: Vec<bool> =
             of_kind(&events, "tool_result").iter().map(|result| result.data["error"].is_string()).collect();
         failed.sort_unstable();
@@ -245,8 +249,8 @@ async fn several_calls_ask_one_after_the_other() {
 
 #[tokio::test]
 async fn what_needs_no_leave_does_not_ask() {
-    let rig = EngineFixture::new([memory_set_reply("colour", "green"), done_reply()]).await;
-    let events = rig.engine.run_turn("task", "Note it.").await;
+    let fixture = EngineFixture::new([memory_set_reply("colour", "green"), done_reply()]).await;
+    let events = fixture.engine.run_turn("task", "Note it.").await;
     assert_eq!(of_kind(&events, "hitl_request").len(), 0);
-    rig.engine.respond("task", "yes").await.assert_error(404, "HITL_NOT_PENDING");
+    fixture.engine.respond("task", "yes").await.assert_error(404, "HITL_NOT_PENDING");
 }

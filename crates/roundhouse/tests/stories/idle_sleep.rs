@@ -1,4 +1,4 @@
-//! Story 4: an engine that nobody needs sleeps, and is awake again as if it had not slept.
+//! Story 4: an idle engine sleeps, and wakes as if it had not slept.
 
 use std::time::{Duration, Instant};
 
@@ -17,16 +17,17 @@ fn deployment_with_idle_threshold(seconds: &str) -> Deployment {
     Deployment::new().with_env("ORCH_IDLE_SLEEP_THRESHOLD_S", seconds)
 }
 
-/// Waits until the engine of a user who comes now sleeps: who came earlier was due before.
+/// Admits a user now and waits until their engine sleeps: an engine that was idle earlier would sleep before it.
 async fn wait_until_newcomer_sleeps(product: &Product, user: &str) {
     product.engine(user).await;
     product.wait_for_status(user, "sleeping").await;
 }
 
-/// The sentences that say why a user's engine is awake.
+/// The sentences that explain why a user's engine is awake.
 async fn awake_because(product: &Product, user: &str) -> Vec<String> {
-    let told = product.explain(user).await;
-    let sentences = told["awake_because"].as_array().unwrap_or_else(|| panic!("no sentences: {told}"));
+    let explanation = product.explain(user).await;
+    let sentences =
+        explanation["awake_because"].as_array().unwrap_or_else(|| panic!("no sentences: {explanation}"));
     sentences.iter().map(|sentence| sentence.as_str().unwrap().to_owned()).collect()
 }
 
@@ -34,8 +35,8 @@ async fn awake_because(product: &Product, user: &str) -> Vec<String> {
 async fn assert_slept_and_woke_once(product: &Product, user: &str) {
     for (event, from, to) in [("sleep", "running", "sleeping"), ("wake", "sleeping", "running")] {
         let rows = product.audit_rows(event).await;
-        let brain_of_user: Vec<&Value> = rows.iter().filter(|row| row.0 == user).map(|row| &row.1).collect();
-        let [row] = brain_of_user.as_slice() else { panic!("one {event}, not {brain_of_user:?}") };
+        let details: Vec<&Value> = rows.iter().filter(|row| row.0 == user).map(|row| &row.1).collect();
+        let [row] = details.as_slice() else { panic!("one {event}, not {details:?}") };
         assert_eq!((&row["from"], &row["to"]), (&json!(from), &json!(to)), "{row}");
         assert!(row["reason"].is_string(), "{row}");
     }
@@ -44,41 +45,53 @@ async fn assert_slept_and_woke_once(product: &Product, user: &str) {
 
 #[tokio::test]
 async fn an_idle_engine_sleeps_and_nothing_but_an_admit_wakes_it() {
-    let place = deployment_with_idle_threshold("1.5");
-    let (_orchestrator, product) = place.start_with_product().await;
+    let deployment = deployment_with_idle_threshold("1.5");
+    let (_orchestrator, product) = deployment.start_with_product().await;
     let engine = product.engine("ada").await;
     let start = Instant::now();
-    // Before it sleeps it says when it will.
-    let told = product.explain("ada").await;
-    assert_eq!((&told["status"], &told["next_action"]["action"]), (&json!("running"), &json!("sleep")));
+    // Before it sleeps, the explanation says when it will.
+    let explanation = product.explain("ada").await;
+    assert_eq!(
+        (&explanation["status"], &explanation["next_action"]["action"]),
+        (&json!("running"), &json!("sleep"))
+    );
     let time = |value: &Value| -> Timestamp { value.as_str().unwrap().parse().unwrap() };
-    assert!(time(&told["next_action"]["at"]) > time(&told["last_transition"]["at"]), "{told}");
+    assert!(
+        time(&explanation["next_action"]["at"]) > time(&explanation["last_transition"]["at"]),
+        "{explanation}"
+    );
     assert!(!awake_because(&product, "ada").await.iter().any(String::is_empty));
     engine.run_turn("task", "Hello!").await;
     let messages = engine.messages("task").await;
     let asleep_after = async || {
-        // Looking at it all the time is no activity.
+        // Frequent reads are no activity.
         product.list("").await;
         product.explain("ada").await;
         (product.status("ada").await == "sleeping").then(|| start.elapsed())
     };
     let elapsed = eventually("it sleeps", asleep_after).await;
     assert_within("it slept", elapsed, 1.4..8.0);
-    assert_eq!(place.process_of(&engine), None);
+    assert_eq!(deployment.process_of(&engine), None);
 
-    // Nothing but an admit that says so wakes it.
+    // Nothing but an admit with `auto_wake` wakes it.
     let (listed, total) = product.list("?status=sleeping").await;
     assert_eq!((listed[0]["engine_id"].as_str(), total), (Some(engine.id.as_str()), 1));
     assert_fields(&listed[0], ENGINE_SUMMARY);
-    let told = product.explain("ada").await;
-    assert_eq!((&told["status"], &told["last_transition"]["event"]), (&json!("sleeping"), &json!("sleep")));
-    assert!(told["awake_because"].is_null(), "{told}");
-    assert!(told["next_action"].is_null() || told["next_action"]["action"] == "none", "{told}");
+    let explanation = product.explain("ada").await;
+    assert_eq!(
+        (&explanation["status"], &explanation["last_transition"]["event"]),
+        (&json!("sleeping"), &json!("sleep"))
+    );
+    assert!(explanation["awake_because"].is_null(), "{explanation}");
+    assert!(
+        explanation["next_action"].is_null() || explanation["next_action"]["action"] == "none",
+        "{explanation}"
+    );
     product.stop("ada").await.assert_error(409, "ENGINE_NOT_RUNNING");
     product.rotate_key("ada").await.assert_error(409, "ENGINE_NOT_RUNNING");
     product.provision("ada").await.assert_error(409, "ENGINE_ALREADY_EXISTS");
     assert_eq!(product.denial_reason("ada").await, "engine_sleeping");
-    assert_eq!((product.status("ada").await.as_str(), place.process_of(&engine)), ("sleeping", None));
+    assert_eq!((product.status("ada").await.as_str(), deployment.process_of(&engine)), ("sleeping", None));
 
     let again = product.engine("ada").await;
     assert_eq!((&again.id, &again.key), (&engine.id, &engine.key));
@@ -87,7 +100,7 @@ async fn an_idle_engine_sleeps_and_nothing_but_an_admit_wakes_it() {
     again.run_turn("task", "Hello again!").await;
     assert_slept_and_woke_once(&product, "ada").await;
 
-    // `start` wakes as well, and is told as what it is.
+    // `start` wakes it as well, and is recorded as a start.
     product.wait_for_status("ada", "sleeping").await;
     product.start("ada").await.assert_ok("status:text url:url");
     assert_eq!(product.audit_rows("start").await.len(), 1);
@@ -99,24 +112,24 @@ async fn a_running_turn_keeps_its_engine_awake_also_when_nobody_listens() {
     let provider = MockProvider::start().await.unwrap();
     let gate = Gate::new();
     provider.enqueue(Reply::from_text("This takes a while.").hold(2, &gate));
-    let place = deployment_with_idle_threshold("1")
+    let deployment = deployment_with_idle_threshold("1")
         .with_env("ORCH_HEALTH_CHECK_INTERVAL_S", "1")
         .with_provider(&provider);
-    let (_orchestrator, product) = place.start_with_product().await;
+    let (_orchestrator, product) = deployment.start_with_product().await;
     let engine = product.engine("ada").await;
     let stream = engine.execute_with(&direct_message("task", "Go.")).await;
     wait_gate_reached(&gate).await;
     let before = awake_because(&product, "ada").await;
     assert!(!before.is_empty());
     drop(stream);
-    let process = place.process_of(&engine);
-    // Twice over the time after which it would sleep.
+    let process = deployment.process_of(&engine);
+    // Twice the time after which it would sleep.
     wait_until_newcomer_sleeps(&product, "bob").await;
     wait_until_newcomer_sleeps(&product, "bob").await;
-    assert_eq!((product.status("ada").await.as_str(), place.process_of(&engine)), ("running", process));
+    assert_eq!((product.status("ada").await.as_str(), deployment.process_of(&engine)), ("running", process));
     assert!(!awake_because(&product, "ada").await.is_empty());
     assert!(product.audit_rows("sleep").await.iter().all(|row| row.0 == "bob"));
-    // It was not asked to hold still for long either: it begins turns.
+    // It was not quiesced for long either: it accepts turns.
     engine.run_turn("other", "Hello!").await;
 
     gate.release();
@@ -130,14 +143,14 @@ async fn a_running_turn_keeps_its_engine_awake_also_when_nobody_listens() {
 async fn a_turn_that_waits_for_a_person_sleeps_and_can_be_answered_after() {
     let provider = MockProvider::start().await.unwrap();
     provider.enqueue_all([write_file_reply("notes.txt"), Reply::from_text("Done.")]);
-    let place = deployment_with_idle_threshold("1").with_provider(&provider);
-    let (_orchestrator, product) = place.start_with_product().await;
+    let deployment = deployment_with_idle_threshold("1").with_provider(&provider);
+    let (_orchestrator, product) = deployment.start_with_product().await;
     let engine = product.engine("ada").await;
     let (stream, request) = engine.run_until_hitl_request(&direct_message("task", "Write.")).await;
     let pending = engine.pending().await;
     assert_eq!(pending.len(), 1);
     product.wait_for_status("ada", "sleeping").await;
-    assert_eq!(place.process_of(&engine), None);
+    assert_eq!(deployment.process_of(&engine), None);
     drop(stream);
 
     let again = product.engine("ada").await;
@@ -149,31 +162,31 @@ async fn a_turn_that_waits_for_a_person_sleeps_and_can_be_answered_after() {
     assert_eq!(assert_completed(&events), "Done.");
     assert_eq!(of_kind(&events, "hitl_request"), [&request]);
     assert_slept_and_woke_once(&product, "ada").await;
-    assert!(place.fleet.engine_folder(&engine.id).join("workspace/notes.txt").exists());
+    assert!(deployment.fleet.engine_folder(&engine.id).join("workspace/notes.txt").exists());
 }
 
 #[tokio::test]
 async fn who_is_admitted_again_and_again_stays_awake() {
-    let place = deployment_with_idle_threshold("1.5");
-    let (_orchestrator, product) = place.start_with_product().await;
+    let deployment = deployment_with_idle_threshold("1.5");
+    let (_orchestrator, product) = deployment.start_with_product().await;
     let engine: Engine = product.engine("ada").await;
-    let process = place.process_of(&engine);
+    let process = deployment.process_of(&engine);
     product.engine("bob").await;
     eventually("bob sleeps", async || {
-        // An admit that wakes nothing is activity as well.
+        // An admit of an awake engine is activity as well.
         let admission = product.admit_existing("ada").await.assert_ok("admitted:bool engine:object");
         assert_eq!(admission["admitted"], true, "{admission}");
         (product.status("bob").await == "sleeping").then_some(())
     })
     .await;
-    assert_eq!((product.status("ada").await.as_str(), place.process_of(&engine)), ("running", process));
+    assert_eq!((product.status("ada").await.as_str(), deployment.process_of(&engine)), ("running", process));
     assert!(product.audit_rows("sleep").await.iter().all(|row| row.0 == "bob"));
 }
 
 #[tokio::test]
 async fn many_admits_of_a_sleeper_wake_it_once() {
-    let place = deployment_with_idle_threshold("1");
-    let (_orchestrator, product) = place.start_with_product().await;
+    let deployment = deployment_with_idle_threshold("1");
+    let (_orchestrator, product) = deployment.start_with_product().await;
     let engine = product.engine("ada").await;
     product.wait_for_status("ada", "sleeping").await;
     let admits = futures::future::join_all((0..20).map(|_| product.engine("ada")));
@@ -185,9 +198,9 @@ async fn many_admits_of_a_sleeper_wake_it_once() {
 
 #[tokio::test]
 async fn who_is_admitted_at_the_moment_of_sleep_gets_an_engine_that_works() {
-    let place = deployment_with_idle_threshold("1");
-    let (_orchestrator, product) = place.start_with_product().await;
-    // The pauses lie before, at and after the moment when each would sleep.
+    let deployment = deployment_with_idle_threshold("1");
+    let (_orchestrator, product) = deployment.start_with_product().await;
+    // The pauses end before, at and after the moment when each engine would sleep.
     let users = (0..6).map(|number| {
         let (product, user) = (product.clone(), format!("user-{number}"));
         async move {
@@ -205,8 +218,8 @@ async fn who_is_admitted_at_the_moment_of_sleep_gets_an_engine_that_works() {
 
 #[tokio::test]
 async fn a_product_sets_its_own_time_and_nothing_means_never() {
-    let place = deployment_with_idle_threshold("1");
-    let (orchestrator, product) = place.start_with_product().await;
+    let deployment = deployment_with_idle_threshold("1");
+    let (orchestrator, product) = deployment.start_with_product().await;
     let never = orchestrator.register("never", json!({"idle_sleep_threshold_s": 0})).await;
     let later = orchestrator.register("later", json!({"idle_sleep_threshold_s": 3600})).await;
     let engines = [never.engine("ada").await, later.engine("ada").await];
@@ -214,9 +227,12 @@ async fn a_product_sets_its_own_time_and_nothing_means_never() {
     wait_until_newcomer_sleeps(&product, "bob").await;
     for (product, engine) in [&never, &later].into_iter().zip(&engines) {
         assert_eq!(product.status("ada").await, "running");
-        assert!(place.process_of(engine).is_some());
+        assert!(deployment.process_of(engine).is_some());
     }
-    let told = never.explain("ada").await;
-    assert!(told["next_action"].is_null() || told["next_action"]["action"] == "none", "{told}");
+    let explanation = never.explain("ada").await;
+    assert!(
+        explanation["next_action"].is_null() || explanation["next_action"]["action"] == "none",
+        "{explanation}"
+    );
     assert_eq!(later.explain("ada").await["next_action"]["action"], "sleep");
 }

@@ -1,4 +1,4 @@
-//! `roundhouse engine journal`: what an engine did, for the eyes of a person.
+//! `roundhouse engine journal`: prints the journal of a task for a person to read.
 
 use std::fs;
 
@@ -10,19 +10,19 @@ use serde_json::{Value, json};
 use crate::support::http::send;
 use crate::support::{Engine, Fleet, ProgramExit, StandaloneEngine, eventually};
 
-/// The journal of a task, by the environment of the engine.
-async fn journal(place: &StandaloneEngine, task: &str) -> ProgramExit {
-    place.test_env.run(&["engine", "journal", task], &place.variables).wait().await
+/// Runs `roundhouse engine journal` for a task, with the environment of its engine.
+async fn journal(setup: &StandaloneEngine, task: &str) -> ProgramExit {
+    setup.test_env.run(&["engine", "journal", task], &setup.variables).wait().await
 }
 
-/// Runs a turn that may come to wait for a person.
+/// Starts a turn and drops its stream, because the turn may pause for the user.
 async fn run_turn(engine: &Engine, message: &str) {
     let body = json!({"task_id": "task", "message": message, "direct": true});
     let answer = engine.request(Method::POST, "/execute").json(&body).send().await.unwrap();
     assert_eq!(answer.status(), 200);
 }
 
-/// Waits until the task is at `status`.
+/// Waits until the status of the task is `status`.
 async fn wait_for_task_status(engine: &Engine, status: &str) {
     eventually(&format!("the task is {status}"), async || {
         let tasks = send(engine.request(Method::GET, "/tasks")).await.assert_ok("tasks:array total:int");
@@ -37,9 +37,9 @@ async fn respond(engine: &Engine, body: &Value) {
         .assert_ok("status:text request_id:text");
 }
 
-/// The text with `X` for what differs from run to run: ids, times and durations.
+/// Replaces what differs between runs (ids, times and durations) with `X`.
 fn normalize(text: &str) -> String {
-    let mut normalize = String::new();
+    let mut normalized = String::new();
     for line in text.lines() {
         let words: Vec<&str> = line.split(' ').collect();
         let words = words.iter().enumerate().map(|(index, word)| {
@@ -54,10 +54,10 @@ fn normalize(text: &str) -> String {
                 None => (*word).to_owned(),
             }
         });
-        normalize += &words.collect::<Vec<_>>().join(" ");
-        normalize.push('\n');
+        normalized += &words.collect::<Vec<_>>().join(" ");
+        normalized.push('\n');
     }
-    normalize
+    normalized
 }
 
 #[tokio::test]
@@ -75,8 +75,8 @@ async fn a_person_reads_what_happened_also_while_the_engine_runs() {
         Reply::from_fault(Fault::refuse(Refusal::Unauthorized)),
         tokens(Reply::new().tool_use("ask_user", json!({"question": "Which?", "options": ["one", "two"]}))),
     ]);
-    let place = StandaloneEngine::new().with_provider("anthropic", &provider);
-    let (program, engine) = place.start().await;
+    let setup = StandaloneEngine::new().with_provider("anthropic", &provider);
+    let (program, engine) = setup.start().await;
     run_turn(&engine, "Write a file.").await;
     wait_for_task_status(&engine, "paused").await;
     respond(&engine, &json!({"task_id": "task", "answer": "no", "feedback": "not that\u{202e} one"})).await;
@@ -86,7 +86,7 @@ async fn a_person_reads_what_happened_also_while_the_engine_runs() {
     run_turn(&engine, "Ask me.").await;
     wait_for_task_status(&engine, "paused").await;
 
-    let running = journal(&place, "task").await.assert_success();
+    let running = journal(&setup, "task").await.assert_success();
     insta::assert_snapshot!(normalize(&running), @r#"
     turn_X  opened X  completed (end_turn)
       X  opened    “Write a file.”
@@ -104,50 +104,51 @@ async fn a_person_reads_what_happened_also_while_the_engine_runs() {
       X  opened    “And now?”
       X  ended     errored  PROVIDER_AUTH  “the provider answered 401: invalid x-api-key”
 
-    turn_X  opened X  waits for a person
+    turn_X  opened X  waiting for the user
       X  opened    “Ask me.”
       X  answered  claude-sonnet-4-5  100+20 tokens  ask_user {"options":["one","two"],"question":"Which?"}
       X  intended  ask_user {"options":["one","two"],"question":"Which?"}
       X  asked     question  ask_user  “Which?”  of “one” “two”
     "#);
     program.signal_and_wait(Signal::TERM).await.assert_success();
-    assert_eq!(journal(&place, "task").await.assert_success(), running, "the engine need not run");
+    assert_eq!(journal(&setup, "task").await.assert_success(), running, "the engine need not be running");
 }
 
 #[tokio::test]
 async fn a_task_that_there_is_not_is_told_with_those_that_there_are() {
-    let place = StandaloneEngine::new();
-    let (program, engine) = place.start().await;
-    let none = journal(&place, "other").await.assert_failure(1, &["there is no task `other`"]);
-    assert!(!none.contains("last that ran"), "{none}");
+    let setup = StandaloneEngine::new();
+    let (program, engine) = setup.start().await;
+    let output = journal(&setup, "other").await.assert_failure(1, &["there is no task `other`"]);
+    assert!(!output.contains("last that ran"), "{output}");
     for number in 0..11 {
         engine.execute(&format!("task {number}"), "Hello!").await.collect().await;
     }
     engine.execute("odd\n\u{1b}[2J", "Hello!").await.collect().await;
-    let told = journal(&place, "other")
+    let listed = journal(&setup, "other")
         .await
         .assert_failure(1, &["last that ran:\n  odd\\n\\u{1b}[2J\n  task 10\n"]);
-    assert_eq!(told.lines().count(), 11, "ten are named: {told}");
-    // Any task can be asked for as it was named.
-    journal(&place, "odd\n\u{1b}[2J").await.assert_success();
+    assert_eq!(listed.lines().count(), 11, "ten tasks are listed: {listed}");
+    // A task is found under its exact id.
+    journal(&setup, "odd\n\u{1b}[2J").await.assert_success();
     program.signal_and_wait(Signal::TERM).await.assert_success();
 }
 
 #[tokio::test]
 async fn what_is_no_brain_is_refused_and_left_as_it_is() {
-    let place = StandaloneEngine::new();
-    let brain = place.brain();
-    let missing = journal(&place, "task").await;
+    let setup = StandaloneEngine::new();
+    let brain = setup.brain();
+    let missing = journal(&setup, "task").await;
     missing.assert_failure(2, &["brain.sqlite cannot be opened", "No such file"]);
-    assert!(!brain.exists(), "nothing is made");
+    assert!(!brain.exists(), "no file is created");
     fs::write(&brain, "no database, but long enough to be taken for one".repeat(40)).unwrap();
-    journal(&place, "task").await.assert_failure(1, &["damaged or not a brain"]);
+    journal(&setup, "task").await.assert_failure(1, &["damaged or not a brain"]);
     fs::remove_file(&brain).unwrap();
     rusqlite::Connection::open(&brain).unwrap().execute_batch("CREATE TABLE tasks (id)").unwrap();
-    journal(&place, "task").await.assert_failure(2, &["is not a brain"]);
-    let nameless = place.test_env.run(&["engine", "journal", "task"], &std::collections::BTreeMap::new());
-    nameless.wait().await.assert_failure(2, &["--brain", "--user"]);
-    journal(&place, "").await.assert_failure(2, &["the task: must be 1 to 1,024 bytes"]);
+    journal(&setup, "task").await.assert_failure(2, &["is not a brain"]);
+    let without_brain =
+        setup.test_env.run(&["engine", "journal", "task"], &std::collections::BTreeMap::new());
+    without_brain.wait().await.assert_failure(2, &["--brain", "--user"]);
+    journal(&setup, "").await.assert_failure(2, &["the task: must be 1 to 1,024 bytes"]);
 }
 
 #[tokio::test]
@@ -160,15 +161,15 @@ async fn the_brain_of_a_user_is_found() {
     product.stop("ada").await.assert_ok("status:text");
     let folder = fleet.folder().to_str().unwrap();
     let arguments = ["engine", "journal", "task", "--dir", folder, "--user"];
-    let of = |user| fleet.test_env.run(&[&arguments[..], &[user]].concat(), &fleet.variables).wait();
-    let told = of("ada").await.assert_success();
-    assert!(told.contains("“Hello, journal!”") && told.contains("completed (end_turn)"), "{told}");
+    let journal_of = |user| fleet.test_env.run(&[&arguments[..], &[user]].concat(), &fleet.variables).wait();
+    let output = journal_of("ada").await.assert_success();
+    assert!(output.contains("“Hello, journal!”") && output.contains("completed (end_turn)"), "{output}");
     assert_eq!(product.status("ada").await, "stopped", "the engine is not woken");
-    of("bob").await.assert_failure(1, &["bob's engine cannot be found", "ENGINE_NOT_FOUND"]);
+    journal_of("bob").await.assert_failure(1, &["bob's engine cannot be found", "ENGINE_NOT_FOUND"]);
 
     let brain = fleet.engine_folder(&engine.id).join("brain.sqlite");
     up.signal_and_wait(Signal::TERM).await.assert_success();
-    of("ada").await.assert_failure(1, &["roundhouse up", "--brain"]);
+    journal_of("ada").await.assert_failure(1, &["roundhouse up", "--brain"]);
     let arguments = ["engine", "journal", "task", "--brain", brain.to_str().unwrap()];
-    assert_eq!(fleet.test_env.run(&arguments, &fleet.variables).wait().await.assert_success(), told);
+    assert_eq!(fleet.test_env.run(&arguments, &fleet.variables).wait().await.assert_success(), output);
 }

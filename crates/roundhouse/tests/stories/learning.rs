@@ -1,4 +1,4 @@
-//! Learning: what a person corrects holds from the next turn on, and becomes a lesson that outlives the engine's death.
+//! Learning: a correction applies from the next turn on, and becomes a lesson that survives a kill of the engine.
 
 use mock_llm::{CapturedRequest, Gate, Reply};
 use reqwest::Method;
@@ -13,7 +13,7 @@ const QUESTION: &str = "What is the capital of Australia?";
 const FEEDBACK: &str = "status:text feedback_id:text";
 const BATCH: &str = "status:text batch_id:text trajectory_count:int";
 
-/// A model that does as it is taught, drafts lessons and judges fairly.
+/// A mock model that follows corrections, drafts lessons and passes every evaluation.
 fn learning_model(request: &CapturedRequest) -> Reply {
     let system = request.body["system"].to_string();
     let messages = request.body["messages"].to_string();
@@ -31,35 +31,36 @@ fn learning_model(request: &CapturedRequest) -> Reply {
     })
 }
 
-async fn lessons(rig: &EngineFixture) -> Vec<Value> {
-    let answer = send(rig.engine.request(Method::GET, "/memory/lessons")).await.assert_ok("lessons:array");
+async fn lessons(fixture: &EngineFixture) -> Vec<Value> {
+    let answer =
+        send(fixture.engine.request(Method::GET, "/memory/lessons")).await.assert_ok("lessons:array");
     answer["lessons"].as_array().unwrap().clone()
 }
 
-async fn run_turn_text(rig: &EngineFixture, task: &str, message: &str) -> String {
-    assert_completed(&rig.engine.run_turn(task, message).await).to_owned()
+async fn run_turn_text(fixture: &EngineFixture, task: &str, message: &str) -> String {
+    assert_completed(&fixture.engine.run_turn(task, message).await).to_owned()
 }
 
-async fn correct(rig: &EngineFixture, task: &str, text: &str) {
+async fn correct(fixture: &EngineFixture, task: &str, text: &str) {
     let body = json!({"task_id": task, "feedback_type": "correction", "correction_text": text});
-    let answer = rig.engine.post("/feedback", &body).await.assert_ok(FEEDBACK);
+    let answer = fixture.engine.post("/feedback", &body).await.assert_ok(FEEDBACK);
     assert_eq!(answer["status"], "recorded");
     assert!(answer["feedback_id"].as_str().unwrap().starts_with("fb-"), "{answer}");
 }
 
 #[tokio::test]
 async fn feedback_is_recorded_by_its_rules_and_a_correction_holds_from_the_next_turn_on() {
-    let rig = EngineFixture::new([]).await;
-    rig.provider.set_responder(learning_model);
-    assert_eq!(run_turn_text(&rig, "task", QUESTION).await, "Sydney.");
+    let fixture = EngineFixture::new([]).await;
+    fixture.provider.set_responder(learning_model);
+    assert_eq!(run_turn_text(&fixture, "task", QUESTION).await, "Sydney.");
     for body in [
         json!({"task_id": "task", "feedback_type": "rating", "rating": 2}),
         json!({"task_id": "task", "feedback_type": "rating"}),
         json!({"task_id": "task", "feedback_type": "error_report", "comment": "Wrong."}),
     ] {
-        rig.engine.post("/feedback", &body).await.assert_ok(FEEDBACK);
+        fixture.engine.post("/feedback", &body).await.assert_ok(FEEDBACK);
     }
-    assert_eq!(run_turn_text(&rig, "task", QUESTION).await, "Sydney.", "a rating changes nothing");
+    assert_eq!(run_turn_text(&fixture, "task", QUESTION).await, "Sydney.", "a rating changes nothing");
     for body in [
         json!({"task_id": "task", "feedback_type": "correction"}),
         json!({"task_id": "task", "feedback_type": "correction", "correction_text": "  "}),
@@ -67,43 +68,43 @@ async fn feedback_is_recorded_by_its_rules_and_a_correction_holds_from_the_next_
         json!({"task_id": "task", "feedback_type": "applause"}),
         json!({"feedback_type": "rating"}),
     ] {
-        rig.engine.post("/feedback", &body).await.assert_error(400, "INVALID_REQUEST");
+        fixture.engine.post("/feedback", &body).await.assert_error(400, "INVALID_REQUEST");
     }
     let unknown = json!({"task_id": "nobody", "feedback_type": "rating"});
-    rig.engine.post("/feedback", &unknown).await.assert_error(404, "TASK_NOT_FOUND");
+    fixture.engine.post("/feedback", &unknown).await.assert_error(404, "TASK_NOT_FOUND");
 
-    correct(&rig, "task", "It is Canberra.").await;
-    assert_eq!(run_turn_text(&rig, "task", QUESTION).await, "Canberra.");
-    rig.last_messages().assert_contains(&["What the user taught you", "It is Canberra.", QUESTION]);
-    assert_eq!(run_turn_text(&rig, "another", QUESTION).await, "Canberra.");
-    rig.last_messages().assert_contains(&["What the user taught you", "It is Canberra.", QUESTION]);
+    correct(&fixture, "task", "It is Canberra.").await;
+    assert_eq!(run_turn_text(&fixture, "task", QUESTION).await, "Canberra.");
+    fixture.last_messages().assert_contains(&["What the user taught you", "It is Canberra.", QUESTION]);
+    assert_eq!(run_turn_text(&fixture, "another", QUESTION).await, "Canberra.");
+    fixture.last_messages().assert_contains(&["What the user taught you", "It is Canberra.", QUESTION]);
 }
 
 #[tokio::test]
 async fn a_batch_killed_in_its_middle_ends_once_and_its_lesson_is_listed_and_undone() {
-    let rig = EngineFixture::new([]).await;
-    rig.provider.set_responder(learning_model);
-    assert_eq!(run_turn_text(&rig, "song", "Sing me a song.").await, "As ever.");
-    assert_eq!(run_turn_text(&rig, "task", QUESTION).await, "Sydney.");
-    correct(&rig, "task", "It is Canberra.").await;
+    let fixture = EngineFixture::new([]).await;
+    fixture.provider.set_responder(learning_model);
+    assert_eq!(run_turn_text(&fixture, "song", "Sing me a song.").await, "As ever.");
+    assert_eq!(run_turn_text(&fixture, "task", QUESTION).await, "Sydney.");
+    correct(&fixture, "task", "It is Canberra.").await;
     let gate = Gate::new();
     let held = gate.clone();
-    rig.provider.set_responder(move |request| match request.body["system"].to_string() {
+    fixture.provider.set_responder(move |request| match request.body["system"].to_string() {
         system if system.contains("You judge whether") => learning_model(request).hold(0, &held),
         _ => learning_model(request),
     });
-    let started = rig.engine.post("/admin/lc/trigger", &json!({})).await.assert_ok(BATCH);
+    let started = fixture.engine.post("/admin/lc/trigger", &json!({})).await.assert_ok(BATCH);
     assert_eq!((&started["status"], &started["trajectory_count"]), (&json!("started"), &json!(2)));
     wait_gate_reached(&gate).await;
-    let quiesced = rig.engine.control("quiesce", json!({})).await.assert_ok("result:object");
+    let quiesced = fixture.engine.control("quiesce", json!({})).await.assert_ok("result:object");
     assert_eq!(quiesced["result"]["quiesced"], false);
-    let again = rig.engine.post("/admin/lc/trigger", &json!({})).await.assert_ok(BATCH);
-    assert_eq!(again, started, "one is under way at a time");
+    let again = fixture.engine.post("/admin/lc/trigger", &json!({})).await.assert_ok(BATCH);
+    assert_eq!(again, started, "only one batch runs at a time");
 
-    rig.provider.set_responder(learning_model);
-    let rig = rig.kill_and_start().await;
+    fixture.provider.set_responder(learning_model);
+    let fixture = fixture.kill_and_start().await;
     let learned = eventually("the batch has ended", async || {
-        let learned = lessons(&rig).await;
+        let learned = lessons(&fixture).await;
         (!learned.is_empty()).then_some(learned)
     })
     .await;
@@ -120,18 +121,20 @@ async fn a_batch_killed_in_its_middle_ends_once_and_its_lesson_is_listed_and_und
         .map(|verdict| (&verdict["check"], &verdict["passed"]))
         .collect();
     assert_eq!(checks, [(&json!("corrected"), &json!(true)), (&json!("unharmed"), &json!(true))]);
-    assert_eq!(run_turn_text(&rig, "new", QUESTION).await, "Canberra.");
-    rig.last_messages()
+    assert_eq!(run_turn_text(&fixture, "new", QUESTION).await, "Canberra.");
+    fixture
+        .last_messages()
         .assert_contains(&["The capital of Australia is Canberra."])
         .assert_lacks(&["It is Canberra."]);
 
     let path = format!("/memory/lessons/{}", learned[0]["id"].as_str().unwrap());
-    let deleted = send(rig.engine.request(Method::DELETE, &path)).await.assert_ok("status:text");
+    let deleted = send(fixture.engine.request(Method::DELETE, &path)).await.assert_ok("status:text");
     assert_eq!(deleted["status"], "deleted");
-    send(rig.engine.request(Method::DELETE, &path)).await.assert_error(404, "NOT_FOUND");
-    assert_eq!(lessons(&rig).await, Vec::<Value>::new());
-    assert_eq!(run_turn_text(&rig, "newer", QUESTION).await, "Canberra.", "the correction holds");
-    rig.last_messages()
+    send(fixture.engine.request(Method::DELETE, &path)).await.assert_error(404, "NOT_FOUND");
+    assert_eq!(lessons(&fixture).await, Vec::<Value>::new());
+    assert_eq!(run_turn_text(&fixture, "newer", QUESTION).await, "Canberra.", "the correction still applies");
+    fixture
+        .last_messages()
         .assert_contains(&["It is Canberra."])
         .assert_lacks(&["The capital of Australia is Canberra."]);
 }

@@ -1,4 +1,4 @@
-//! Story 10: quotas, rates, and products that know nothing of each other.
+//! Story 10: quotas, rate limits, and the isolation of products from each other.
 
 use std::collections::BTreeSet;
 
@@ -18,28 +18,28 @@ async fn a_quota_of_two_lets_two_of_twenty_pass() {
         async move { product.provision(&format!("user-{number}")).await }
     }))
     .await;
-    let mut won = Vec::new();
+    let mut provisioned = Vec::new();
     for answer in answers {
         if answer.status == 200 {
-            won.push(answer.assert_ok(PROVISIONED)["user_id"].as_str().unwrap().to_owned());
+            provisioned.push(answer.assert_ok(PROVISIONED)["user_id"].as_str().unwrap().to_owned());
         } else {
             answer.assert_error(429, "QUOTA_EXCEEDED");
             assert_eq!(answer.header("retry-after"), None, "waiting does not help");
         }
     }
-    assert_eq!(won.len(), 2, "{won:?}");
+    assert_eq!(provisioned.len(), 2, "{provisioned:?}");
     assert_eq!(product.list("").await.1, 2);
     assert_eq!(fleet.engine_processes().len(), 2);
 
-    // An admit of those who have an engine is no provision; of others it is one.
-    product.engine(&won[0]).await;
+    // An admit of a user with an engine provisions nothing; an admit of another user does.
+    product.engine(&provisioned[0]).await;
     product.admit("another").await.assert_error(429, "QUOTA_EXCEEDED");
     let denied = product.call(reqwest::Method::POST, "/engines/another/admit", None).await;
     assert_eq!(denied.assert_ok("admitted:bool engine:null reason:text")["reason"], "engine_not_found");
     // A stopped engine counts, a deleted one does not.
-    product.stop(&won[0]).await.assert_ok("status:text");
+    product.stop(&provisioned[0]).await.assert_ok("status:text");
     product.provision("another").await.assert_error(429, "QUOTA_EXCEEDED");
-    product.delete(&won[0]).await.assert_ok("status:text engine_id:engine");
+    product.delete(&provisioned[0]).await.assert_ok("status:text engine_id:engine");
     product.provision("another").await.assert_ok(PROVISIONED);
 }
 
@@ -69,13 +69,13 @@ async fn the_fourth_admit_of_three_per_minute_is_told_when_to_come_back() {
             answer.header("retry-after").expect("a Retry-After").parse().expect("whole seconds");
         assert!((1..=60).contains(&seconds), "{seconds}");
     }
-    // The check comes before the look-up, and is for admits only.
+    // The rate is checked before the engine is looked up, and applies to admits only.
     product.admit("nobody").await.assert_error(429, "RATE_LIMITED");
     assert_eq!(product.status("ada").await, "running");
     product.provision("bob").await.assert_ok(PROVISIONED);
     product.stop("bob").await.assert_ok("status:text");
     product.start("bob").await.assert_ok("status:text url:url");
-    // Another product has a window of its own.
+    // Another product has its own window.
     up.product().engine("ada").await;
 }
 

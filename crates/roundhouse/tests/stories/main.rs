@@ -1,7 +1,7 @@
-//! What a user of Roundhouse sees, told by the contract alone: each test starts the real binary, in a folder
-//! and on ports of its own, and talks to it over HTTP, signals and the terminal.
+//! End-to-end tests of the public contract: each test starts the real binary, in its own folder and on its own
+//! ports, and talks to it over HTTP, signals and the terminal.
 //!
-//! One file per story. All of them are one test binary, so that the stories run side by side; `support`
+//! There is one file per story. All of them are one test binary, so that the stories run in parallel; `support`
 //! holds what they share.
 
 #![expect(

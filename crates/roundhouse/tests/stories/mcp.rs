@@ -1,4 +1,4 @@
-//! Story 47: the tools of other people's servers, and the leave that a user gives for them.
+//! Story 47: tools of third-party MCP servers, and the permissions and authorizations that users give for them.
 
 mod authorization;
 mod authorization_refused;
@@ -24,46 +24,46 @@ use crate::support::tool_programs::{done_reply, tool_reply, tool_results};
 use crate::support::turn::assert_completed;
 use crate::support::{Engine, EngineFixture, Event, Peers};
 
-/// A turn in which the model calls a tool, for which the user gives leave if asked; what came of it.
+/// Runs a turn in which the model calls a tool, which the user approves if asked; returns the tool's result.
 async fn call_tool_in_turn(
-    rig: &EngineFixture,
+    fixture: &EngineFixture,
     task: &str,
     tool: &str,
     input: Value,
 ) -> Result<String, String> {
-    let events = turn_events(rig, task, tool, input).await;
+    let events = turn_events(fixture, task, tool, input).await;
     let result = tool_results(&events).pop().expect("the tool was called");
     result.map(str::to_owned).map_err(str::to_owned)
 }
 
-/// The events of a turn in which the model calls a tool, for which the user gives leave if asked.
-async fn turn_events(rig: &EngineFixture, task: &str, tool: &str, input: Value) -> Vec<Event> {
-    rig.provider.enqueue_all([tool_reply(tool, input), done_reply()]);
-    let mut stream = rig.engine.execute_with(&direct_message(task, "Do it.")).await;
+/// The events of a turn in which the model calls a tool, which the user approves if asked.
+async fn turn_events(fixture: &EngineFixture, task: &str, tool: &str, input: Value) -> Vec<Event> {
+    fixture.provider.enqueue_all([tool_reply(tool, input), done_reply()]);
+    let mut stream = fixture.engine.execute_with(&direct_message(task, "Do it.")).await;
     let asked_or_done = |event: &Event| event.kind == "hitl_request" || event.kind == "tool_result";
     let first = stream.read_until("a request or a result", asked_or_done).await;
     if first.kind == "hitl_request" {
         assert_eq!(first.data["kind"], "permission", "{first:?}");
-        rig.engine.respond(task, "yes").await.assert_ok("status:text request_id:hitl");
+        fixture.engine.respond(task, "yes").await.assert_ok("status:text request_id:hitl");
     }
     let events = stream.collect().await;
     assert_eq!(assert_completed(&events), "Done.");
     events
 }
 
-/// The only connection.
+/// The engine's only connection.
 async fn only_connection(engine: &Engine) -> Value {
     let connections = engine.connections().await;
     let [one] = connections.as_slice() else { panic!("one connection, not {connections:#?}") };
     one.clone()
 }
 
-/// The names of a connection's tools, as the server has them.
+/// The names of a connection's tools, without the prefix of the server.
 fn tool_names(connection: &Value) -> Vec<&str> {
     connection["tools"].as_array().unwrap().iter().map(|tool| tool.as_str().unwrap()).collect()
 }
 
-/// All files below a folder, with what is in them. Those that are the peers' own are left out.
+/// All files below a folder with their contents, except those of the peers.
 fn files_below(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -74,24 +74,24 @@ fn files_below(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
         if path.is_dir() {
             files.extend(files_below(&path));
         } else if let Ok(content) = fs::read(&path) {
-            // A file of SQLite's may go while it is looked at.
+            // SQLite may remove one of its files meanwhile.
             files.push((path, content));
         }
     }
     files
 }
 
-/// Asserts that a secret stands in no file of the engine's place, its log among them, but in those named.
+/// Asserts that no file of the engine's test folder contains a secret, its log included, except the allowed ones.
 #[track_caller]
-fn assert_stored_nowhere(rig: &EngineFixture, what: &str, secret: &str, allowed: &[&str]) {
-    for (file, content) in files_below(rig.setup.test_env.path()) {
+fn assert_stored_nowhere(fixture: &EngineFixture, what: &str, secret: &str, allowed: &[&str]) {
+    for (file, content) in files_below(fixture.setup.test_env.path()) {
         let name = file.file_name().unwrap().to_str().unwrap();
         let found = contains(&content, secret.as_bytes());
-        assert!(!found || allowed.contains(&name), "{what} stands in {}", file.display());
+        assert!(!found || allowed.contains(&name), "{what} is stored in {}", file.display());
     }
 }
 
-/// A server, the authorization server that gives leave for it, and an engine that knows the server as `peer`.
+/// An MCP server, its authorization server, and an engine whose catalog names the server `peer`.
 struct ProtectedServer {
     authorization_server: AuthorizationServer,
     server: PeerServer,
@@ -99,24 +99,24 @@ struct ProtectedServer {
 }
 
 impl ProtectedServer {
-    /// With access tokens that live for an hour, and clients that register.
+    /// Starts them with access tokens that live for an hour, and dynamic client registration.
     async fn new(peers: &Peers) -> Self {
         Self::with_token_ttl(peers, 3600).await
     }
 
-    /// With access tokens that live so long.
+    /// As [`Self::new`], with another lifetime of the access tokens.
     async fn with_token_ttl(peers: &Peers, access_token_ttl_s: u32) -> Self {
-        let authority = peers.start_authorization_server(access_token_ttl_s, "dynamic").await;
-        let server = peers.start_http(&["--issuer", authority.url()]).await;
-        let rig = EngineFixture::with_servers(json!({"peer": server.mcp_entry("oauth")})).await;
-        Self { authorization_server: authority, server, fixture: rig }
+        let authorization_server = peers.start_authorization_server(access_token_ttl_s, "dynamic").await;
+        let server = peers.start_http(&["--issuer", authorization_server.url()]).await;
+        let fixture = EngineFixture::with_servers(json!({"peer": server.mcp_entry("oauth")})).await;
+        Self { authorization_server, server, fixture }
     }
 
     fn engine(&self) -> &Engine {
         &self.fixture.engine
     }
 
-    /// Asks for a connection; gives where the user must go, and the state.
+    /// Requests a connection; returns the authorization URL for the user and the `state`.
     async fn begin_authorization(&self) -> (String, String) {
         self.begin_authorization_with(json!({"server": "peer"})).await
     }
@@ -129,7 +129,7 @@ impl ProtectedServer {
         (text("authorization_url"), text("state"))
     }
 
-    /// Asks for a connection, and goes and agrees; gives what the user comes back with.
+    /// Requests a connection and grants it in the browser; returns the parameters of the callback.
     async fn authorize(&self) -> CallbackParams {
         let (url, state) = self.begin_authorization().await;
         let returned = self.authorization_server.authorize_in_browser(&url).await;
@@ -137,7 +137,7 @@ impl ProtectedServer {
         returned
     }
 
-    /// Goes the whole way; gives the connection's id.
+    /// Completes the authorization; returns the connection's id.
     async fn connect(&self) -> String {
         let returned = self.authorize().await;
         let answer = self.engine().post("/assets/callback", &returned.body()).await;
@@ -146,7 +146,7 @@ impl ProtectedServer {
         answer["connection"].as_str().unwrap().to_owned()
     }
 
-    /// The same with the engine stopped and started again.
+    /// Stops the engine and starts it again.
     async fn restart(self) -> Self {
         Self { fixture: self.fixture.stop_and_start().await, ..self }
     }

@@ -1,4 +1,4 @@
-//! What an engine remembers, as its user saves, searches, lists, deletes and moves it.
+//! Memory: a user saves, searches, lists, deletes, exports and imports what the engine remembers.
 
 use mock_llm::Reply;
 use serde_json::{Value, json};
@@ -7,42 +7,42 @@ use crate::support::http::send_raw;
 use crate::support::turn::of_kind;
 use crate::support::{EngineFixture, StandaloneEngine, assert_fields, eventually};
 
-/// What is known, as it is saved and listed.
+/// A knowledge record, as it is saved and listed.
 const KNOWLEDGE: &str =
     "id:text content:text source:text tags:array created_at:time valid_until?:time supersedes?:text";
-/// What a search of knowledge finds.
+/// A result of a search in the knowledge.
 const SEARCH_RESULT: &str = "id:text content:text source:text tags:array score:number created_at:time";
 
 #[tokio::test]
 async fn what_is_remembered_is_saved_found_listed_exported_and_deleted_by_its_methods() {
-    let rig = EngineFixture::new([Reply::from_text("Otters it is.")]).await;
-    let engine = &rig.engine;
+    let fixture = EngineFixture::new([Reply::from_text("Otters it is.")]).await;
+    let engine = &fixture.engine;
     let saved =
         engine.rpc_result("memory.save", json!({"content": "Otters eat crabs.", "tags": ["animals"]})).await;
     assert_fields(&saved, KNOWLEDGE);
     assert_eq!((&saved["source"], &saved["tags"]), (&json!("user"), &json!(["animals"])));
     let events = engine.run_turn("task", "Tell me of otters.").await;
 
-    // All that is remembered is searched: what is known, what became of turns, what was said.
+    // A search covers all of memory: knowledge, the outcomes of turns, and messages.
     let found = engine.rpc_result("memory.search", json!({"query": "otters"})).await;
     assert_fields(&found, "results:array");
-    let of = |kind: &str| {
+    let result_of = |kind: &str| {
         let mut results = found["results"].as_array().unwrap().iter();
         results.find(|found| found["kind"] == kind).unwrap_or_else(|| panic!("no {kind} in {found}"))
     };
-    let known = of("knowledge");
+    let known = result_of("knowledge");
     assert_fields(
         known,
         "kind:text id:text content:text source:text tags:array score:number created_at:time",
     );
     assert_eq!((&known["id"], &known["content"]), (&saved["id"], &saved["content"]));
-    let episode = of("episode");
+    let episode = result_of("episode");
     assert_fields(
         episode,
         "kind:text id:text content:text source:text score:number created_at:time task_id:text",
     );
     assert_eq!(episode["task_id"], "task");
-    let window = of("message");
+    let window = result_of("message");
     assert_fields(
         window,
         "kind:text id:text content:text score:number created_at:time task_id:text message_ids:array",
@@ -52,14 +52,14 @@ async fn what_is_remembered_is_saved_found_listed_exported_and_deleted_by_its_me
     let one = engine.rpc_result("memory.search", json!({"query": "otters", "limit": 1})).await;
     assert_eq!(one["results"].as_array().unwrap().len(), 1);
 
-    // A newer record takes an older one's place.
-    let start_with_new_master_key = json!({"content": "Otters eat fish.", "supersedes": saved["id"]});
-    let start_with_new_master_key = engine.rpc_result("memory.save", start_with_new_master_key).await;
-    assert_eq!(start_with_new_master_key["supersedes"], saved["id"]);
+    // A newer record supersedes an older one.
+    let superseding = json!({"content": "Otters eat fish.", "supersedes": saved["id"]});
+    let superseding = engine.rpc_result("memory.save", superseding).await;
+    assert_eq!(superseding["supersedes"], saved["id"]);
     let listed = engine.rpc_result("memory.list", json!({})).await;
     assert_fields(&listed, "knowledge:array total:int");
-    assert_eq!((&listed["knowledge"][0], &listed["total"]), (&start_with_new_master_key, &json!(2)));
-    assert_eq!(listed["knowledge"][1]["valid_until"], start_with_new_master_key["created_at"]);
+    assert_eq!((&listed["knowledge"][0], &listed["total"]), (&superseding, &json!(2)));
+    assert_eq!(listed["knowledge"][1]["valid_until"], superseding["created_at"]);
     let page = engine.rpc_result("memory.list", json!({"limit": 1, "offset": 1})).await;
     assert_eq!((&page["knowledge"][0]["id"], &page["total"]), (&saved["id"], &json!(2)));
 
@@ -67,10 +67,10 @@ async fn what_is_remembered_is_saved_found_listed_exported_and_deleted_by_its_me
     assert_eq!(document, engine.get("/memory/export").await.body);
     assert!(document["version"].is_u64(), "{document}");
 
-    let deleted = engine.rpc_result("memory.delete", json!({"id": start_with_new_master_key["id"]})).await;
+    let deleted = engine.rpc_result("memory.delete", json!({"id": superseding["id"]})).await;
     assert_eq!(deleted, json!({"status": "deleted"}));
     engine
-        .rpc("memory.delete", json!({"id": start_with_new_master_key["id"]}))
+        .rpc("memory.delete", json!({"id": superseding["id"]}))
         .await
         .assert_flat_error(400, "INVALID_REQUEST");
     let bad = [
@@ -90,8 +90,8 @@ async fn what_is_remembered_is_saved_found_listed_exported_and_deleted_by_its_me
 
 #[tokio::test]
 async fn knowledge_and_episodes_are_searched_listed_and_deleted() {
-    let rig = EngineFixture::new([]).await;
-    let engine = &rig.engine;
+    let fixture = EngineFixture::new([]).await;
+    let engine = &fixture.engine;
     assert_eq!(engine.get("/memory/knowledge").await.body, json!({"knowledge": [], "total": 0}));
     let mut saved = Vec::new();
     for number in 0..12 {
@@ -100,13 +100,13 @@ async fn knowledge_and_episodes_are_searched_listed_and_deleted() {
     }
     let search = async |body: Value| {
         let found = engine.post("/memory/knowledge/search", &body).await.assert_ok("results:array");
-        let found = found["results"].as_array().unwrap().clone();
-        for found in &found {
-            assert_fields(found, SEARCH_RESULT);
+        let results = found["results"].as_array().unwrap().clone();
+        for result in &results {
+            assert_fields(result, SEARCH_RESULT);
         }
-        found
+        results
     };
-    assert_eq!(search(json!({"query": "pear"})).await.len(), 10, "ten, where nobody says how many");
+    assert_eq!(search(json!({"query": "pear"})).await.len(), 10, "the default limit is ten");
     assert_eq!(search(json!({"query": "pear", "limit": 100})).await.len(), 12);
     assert_eq!(search(json!({"query": "pear", "limit": 1})).await.len(), 1);
     for body in [json!({}), json!({"query": "pear", "limit": 0}), json!({"query": "pear", "limit": 101})] {
@@ -118,11 +118,11 @@ async fn knowledge_and_episodes_are_searched_listed_and_deleted() {
     let path = format!("/memory/knowledge/{}", saved[3]["id"].as_str().unwrap());
     assert_eq!(engine.delete(&path).await.assert_ok("status:text"), json!({"status": "deleted"}));
     engine.delete(&path).await.assert_error(404, "NOT_FOUND");
-    let rig = rig.kill_and_start().await;
-    assert_eq!(rig.engine.get("/memory/knowledge").await.body["total"], 11);
+    let fixture = fixture.kill_and_start().await;
+    assert_eq!(fixture.engine.get("/memory/knowledge").await.body["total"], 11);
 
-    let events = rig.engine.run_turn("task", "Are pears green?").await;
-    let episodes = rig.engine.get("/memory/episodes").await.body;
+    let events = fixture.engine.run_turn("task", "Are pears green?").await;
+    let episodes = fixture.engine.get("/memory/episodes").await.body;
     let [episode] = episodes["episodes"].as_array().unwrap().as_slice() else { panic!("one of {episodes}") };
     assert_fields(episode, "id:text task_id:text turn_id:turn content:text created_at:time");
     assert_eq!((&episode["task_id"], &episode["turn_id"]), (&json!("task"), &events[0].data["turn_id"]));
@@ -135,29 +135,29 @@ async fn knowledge_and_episodes_are_searched_listed_and_deleted() {
         ("GET", "/memory/export"),
         ("POST", "/memory/import"),
     ] {
-        let answer = send_raw(&rig.engine.url, &format!("{method} {path}"), &[], b"{").await;
+        let answer = send_raw(&fixture.engine.url, &format!("{method} {path}"), &[], b"{").await;
         answer.assert_error(401, "INVALID_ENGINE_KEY");
     }
 }
 
 #[tokio::test]
 async fn what_was_exported_is_known_to_the_engine_that_imports_it() {
-    let rig = EngineFixture::new([Reply::from_text("Nice to meet you, Ada.")]).await;
-    rig.engine.run_turn("task", "I am Ada.").await;
+    let fixture = EngineFixture::new([Reply::from_text("Nice to meet you, Ada.")]).await;
+    fixture.engine.run_turn("task", "I am Ada.").await;
     let knowledge = json!({"content": "The heron is the staging database."});
-    rig.engine.post("/memory/knowledge", &knowledge).await.assert_ok(KNOWLEDGE);
+    fixture.engine.post("/memory/knowledge", &knowledge).await.assert_ok(KNOWLEDGE);
     let skill = json!({"name": "rhyme", "prompt": "Rhyme."});
-    assert_eq!(rig.engine.post("/skills/create", &skill).await.status, 200);
-    let document = rig.engine.get("/memory/export").await.body;
+    assert_eq!(fixture.engine.post("/skills/create", &skill).await.status, 200);
+    let document = fixture.engine.get("/memory/export").await.body;
     assert!(document["version"].is_u64(), "{document}");
 
-    let place = StandaloneEngine::new();
-    let (_program, other) = place.start().await;
+    let setup = StandaloneEngine::new();
+    let (_program, other) = setup.start().await;
     other.run_turn("mine", "Hello!").await;
     let import = async |query: &str| other.post(&format!("/memory/import{query}"), &document).await;
     let merged = import("").await.assert_ok("status:text mode:text counts:object");
     assert_eq!((&merged["status"], &merged["mode"]), (&json!("imported"), &json!("merge")));
-    assert_eq!(other.messages("task").await, rig.engine.messages("task").await);
+    assert_eq!(other.messages("task").await, fixture.engine.messages("task").await);
     assert_eq!((other.tasks("").await.1, other.messages("mine").await.len()), (2, 2));
     assert_eq!(other.get("/skills/rhyme").await.body["prompt"], "Rhyme.");
 
@@ -172,25 +172,25 @@ async fn what_was_exported_is_known_to_the_engine_that_imports_it() {
 
 #[tokio::test]
 async fn what_is_recalled_is_within_its_budget() {
-    let rig = EngineFixture::new([]).await;
+    let fixture = EngineFixture::new([]).await;
     for number in 0..40 {
         let content =
             format!("Pear number {number} is green. {}", format!("So is pear {number}. ").repeat(100));
         let record = json!({"content": content});
-        rig.engine.post("/memory/knowledge", &record).await.assert_ok(KNOWLEDGE);
+        fixture.engine.post("/memory/knowledge", &record).await.assert_ok(KNOWLEDGE);
     }
     let mut number = 0;
-    // A search that takes too long, on a machine that is busy, recalls nothing.
-    let told = eventually("something is recalled", async || {
+    // On a busy machine the search may time out, and then nothing is recalled.
+    let sent = eventually("something is recalled", async || {
         number += 1;
-        let events = rig.engine.run_turn(&format!("task-{number}"), "Which pear is green?").await;
+        let events = fixture.engine.run_turn(&format!("task-{number}"), "Which pear is green?").await;
         let recalled = of_kind(&events, "working_memory_update")
             .into_iter()
             .any(|event| event.data["key"] == "recalled");
-        recalled.then(|| rig.last_messages())
+        recalled.then(|| fixture.last_messages())
     })
     .await;
-    told.assert_contains(&["pear", "Which pear is green?"]);
-    // A thousand tokens at most, of about four bytes each, and the message.
-    assert!(told.0.len() < 6_000, "{} bytes", told.0.len());
+    sent.assert_contains(&["pear", "Which pear is green?"]);
+    // The recalled text has at most 1,000 tokens of about four bytes each; the rest is the message.
+    assert!(sent.0.len() < 6_000, "{} bytes", sent.0.len());
 }

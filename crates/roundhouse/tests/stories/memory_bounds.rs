@@ -1,6 +1,6 @@
-//! What an engine holds in memory at once is bounded, whatever it is asked to read.
+//! The memory of an engine is bounded, whatever it is asked to read.
 //!
-//! By default the sizes are such that a test takes seconds; `ROUNDHOUSE_TEST_LARGE=1` takes those of a bad day.
+//! By default the sizes allow a test of seconds; `ROUNDHOUSE_TEST_LARGE=1` takes those of a heavy load.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,20 +18,20 @@ use crate::support::process_memory::{is_large_run, memory_and_peak_mib, reset_pe
 use crate::support::turn::of_kind;
 use crate::support::{EngineFixture, Program};
 
-/// How many MiB an engine may take beyond what it has when it is idle.
+/// How many MiB an engine may use beyond its idle memory.
 const MAX_EXTRA_MIB: usize = 64;
 const MIB: usize = 1 << 20;
-/// What a PNG begins with.
+/// The first bytes of a PNG file.
 const PNG_SIGNATURE: &[u8] = b"\x89PNG\r\n\x1a\n";
 
-/// Asserts how much more than `idle` the program had at most.
+/// Asserts that the program's peak memory exceeded `idle` (in MiB) by at most [`MAX_EXTRA_MIB`].
 #[track_caller]
 fn assert_bounded(program: &Program, idle: usize) {
     let (_, peak) = memory_and_peak_mib(program);
     assert!(peak <= idle + MAX_EXTRA_MIB, "{idle} MiB became {peak} MiB");
 }
 
-/// A server of large pages, each of which takes its time.
+/// A web server whose pages are large and end with a delay.
 struct SlowPageServer {
     address: SocketAddr,
     task: AbortHandle,
@@ -43,13 +43,13 @@ impl SlowPageServer {
         let address = listener.local_addr().unwrap();
         let line = "<p>All work and no play makes Jack a dull boy.</p>\n";
         let page = line.repeat(5 * MIB / line.len() - 1);
-        // To make sense of HTML takes an unoptimized engine long.
+        // An unoptimized engine takes long to convert HTML.
         let kind = if is_large_run() { "text/html" } else { "text/plain" };
         let task = tokio::spawn(async move {
             while let Ok((mut connection, _)) = listener.accept().await {
                 let page = page.clone();
                 tokio::spawn(async move {
-                    // The head of a request comes at one go; who has gone hears nothing.
+                    // The request's head arrives in one read. Errors are ignored: the client may have gone.
                     let _ = connection.read(&mut [0; 4096]).await;
                     let head = format!(
                         "HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
@@ -77,24 +77,24 @@ async fn a_plain_turn_beside_many_large_pages_finds_its_memory() {
     let count = if is_large_run() { 80 } else { 20 };
     let pages = SlowPageServer::start().await;
     let permissions = r#"{"tools": {"web_fetch": "allow"}}"#;
-    let ready = |place| {
-        with_immediate_purge(place)
+    let configure = |setup| {
+        with_immediate_purge(setup)
             .with_env("ENGINE_WEB_ALLOW", "127.0.0.1")
             .with_catalog_file("permissions.json", permissions)
     };
-    let rig = EngineFixture::with_setup("anthropic", [Reply::from_text("Hi.")], ready).await;
-    rig.engine.run_turn("plain", "Hi!").await;
+    let fixture = EngineFixture::with_setup("anthropic", [Reply::from_text("Hi.")], configure).await;
+    fixture.engine.run_turn("plain", "Hi!").await;
 
-    let idle = reset_peak(&rig.program);
+    let idle = reset_peak(&fixture.program);
     let fetches = (0..count).fold(Reply::new(), |reply, number| {
         reply.tool_use("web_fetch", json!({"url": format!("http://{}/{number}", pages.address)}))
     });
-    rig.provider.enqueue(fetches);
-    let mut reading = rig.engine.execute_with(&direct_message("pages", "Read these.")).await;
-    while reading.next().await.is_some_and(|event| event.kind != "tool_result") {}
-    rig.engine.run_turn("plain", "Hi again!").await;
-    let events = reading.collect().await;
-    assert_bounded(&rig.program, idle);
+    fixture.provider.enqueue(fetches);
+    let mut stream = fixture.engine.execute_with(&direct_message("pages", "Read these.")).await;
+    while stream.next().await.is_some_and(|event| event.kind != "tool_result") {}
+    fixture.engine.run_turn("plain", "Hi again!").await;
+    let events = stream.collect().await;
+    assert_bounded(&fixture.program, idle);
     let results = of_kind(&events, "tool_result");
     let errors: Vec<_> =
         results.iter().map(|event| &event.data["error"]).filter(|error| !error.is_null()).collect();
@@ -105,28 +105,29 @@ async fn a_plain_turn_beside_many_large_pages_finds_its_memory() {
 #[tokio::test]
 async fn a_plain_turn_after_many_pictures_finds_its_memory() {
     let messages = if is_large_run() { 8 } else { 3 };
-    let rig = EngineFixture::with_setup("anthropic", [], with_immediate_purge).await;
+    let fixture = EngineFixture::with_setup("anthropic", [], with_immediate_purge).await;
     for message_number in 0..messages {
         let picture = |number: u8| {
-            // Nobody looks into a picture; of two that are alike one would be stored.
+            // Nothing decodes the picture, but its bytes must differ: equal media are stored once.
             let mut picture = vec![number; 5 * MIB];
             picture[..PNG_SIGNATURE.len()].copy_from_slice(PNG_SIGNATURE);
             let (name, data) = (format!("{number}.png"), BASE64.encode(picture));
             json!({"type": "image", "media_type": "image/png", "name": name, "data": data})
         };
         let media: Vec<_> = (message_number * 4..message_number * 4 + 4).map(picture).collect();
-        rig.engine
+        fixture
+            .engine
             .run_turn_with(&with_fields(direct_message("pictures", "Look."), json!({"media": media})))
             .await;
     }
 
-    let rig = rig.stop_and_start().await;
-    rig.engine.run_turn("plain", "Hi!").await;
-    let idle = reset_peak(&rig.program);
-    rig.engine.run_turn("pictures", "Hi again!").await;
-    assert_bounded(&rig.program, idle);
-    // The newest are sent as they are, and of the others is told that there were some.
-    let told = rig.last_messages();
-    told.assert_contains(&["0.png", "is left out", &BASE64.encode([messages * 4 - 1; 60]), "Hi again!"])
+    let fixture = fixture.stop_and_start().await;
+    fixture.engine.run_turn("plain", "Hi!").await;
+    let idle = reset_peak(&fixture.program);
+    fixture.engine.run_turn("pictures", "Hi again!").await;
+    assert_bounded(&fixture.program, idle);
+    // The newest pictures are sent; the others are replaced by a note.
+    let sent = fixture.last_messages();
+    sent.assert_contains(&["0.png", "is left out", &BASE64.encode([messages * 4 - 1; 60]), "Hi again!"])
         .assert_lacks(&[&BASE64.encode([0; 60])]);
 }

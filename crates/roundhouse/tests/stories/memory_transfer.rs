@@ -1,5 +1,5 @@
-//! Story 44: what an engine remembers moves into another one: whole or not at all, whatever kills it, and in little
-//! memory, however much it is.
+//! Story 44: the memory of an engine is moved into another one: completely or not at all, even if the engine is
+//! killed, and with little RAM, whatever its size.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -35,7 +35,7 @@ async fn export(engine: &Engine) -> String {
     response.text().await.unwrap()
 }
 
-/// A number from the environment.
+/// A number from the environment variable `name`, or the default.
 fn env_number(name: &str, default: usize) -> usize {
     std::env::var(name).map_or(default, |value| value.parse().unwrap())
 }
@@ -43,8 +43,8 @@ fn env_number(name: &str, default: usize) -> usize {
 #[tokio::test]
 async fn an_import_that_is_killed_at_any_moment_leaves_all_of_it_or_nothing() {
     let kills = env_number("ROUNDHOUSE_TEST_TRANSFER_KILLS", 8);
-    let place = StandaloneEngine::new();
-    let (mut program, mut engine) = place.start().await;
+    let setup = StandaloneEngine::new();
+    let (mut program, mut engine) = setup.start().await;
     assert_completed(&engine.execute("mine", "Hello.").await.collect().await);
     let before = export(&engine).await;
     let document = SyntheticExport::with_tasks(6).document();
@@ -52,7 +52,7 @@ async fn an_import_that_is_killed_at_any_moment_leaves_all_of_it_or_nothing() {
         import(&engine, "replace", before.clone()).await;
         let start = Instant::now();
         import(&engine, mode, document.clone()).await;
-        let took = start.elapsed();
+        let elapsed = start.elapsed();
         let after = export(&engine).await;
         assert_ne!(before, after);
 
@@ -62,35 +62,36 @@ async fn an_import_that_is_killed_at_any_moment_leaves_all_of_it_or_nothing() {
             assert_eq!(export(&engine).await, before);
             let path = format!("/memory/import?mode={mode}");
             let importing = tokio::spawn(engine.request(Method::POST, &path).body(document.clone()).send());
-            // The kills are spread over what the first import took, and a little beyond.
+            // The kills are spread over the duration of the first import, and a little beyond.
             let share = f64::from(u32::try_from(kill).unwrap()) / f64::from(u32::try_from(kills).unwrap());
-            let instant = took.mul_f64(1.2 * share);
+            let instant = elapsed.mul_f64(1.2 * share);
             tokio::time::sleep(instant).await;
             processes::kill(program.pid());
             answered += usize::from(importing.await.unwrap().is_ok_and(|response| response.status() == 200));
-            (program, engine) = place.start().await;
+            (program, engine) = setup.start().await;
             let now = export(&engine).await;
             match (now == before, now == after) {
                 (true, _) => unchanged += 1,
                 (_, true) => imported += 1,
-                _ => panic!("{mode}, killed after {instant:?}: a part of it is there"),
+                _ => panic!("{mode}, killed after {instant:?}: the import is there in part"),
             }
-            let left = fs::read_dir(place.test_env.path()).unwrap().map(|entry| entry.unwrap().file_name());
-            let left: Vec<_> = left.filter(|name| name.to_str().unwrap().contains("import")).collect();
-            assert!(left.is_empty(), "{left:?}");
-            // And it works.
+            let leftovers =
+                fs::read_dir(setup.test_env.path()).unwrap().map(|entry| entry.unwrap().file_name());
+            let leftovers: Vec<_> =
+                leftovers.filter(|name| name.to_str().unwrap().contains("import")).collect();
+            assert!(leftovers.is_empty(), "{leftovers:?}");
+            // And the engine works.
             assert_completed(&engine.execute("mine", "Still there?").await.collect().await);
         }
         print_line(&format!(
-            "{mode}: {unchanged} kills came before the import was in force, {imported} after ({answered} answered)"
+            "{mode}: {unchanged} kills before the import was committed, {imported} after it ({answered} answered)"
         ));
-        assert!(unchanged > 0, "no kill came before the import was in force");
-        assert!(imported >= answered, "what was answered was lost");
+        assert!(unchanged > 0, "no kill came before the import was committed");
+        assert!(imported >= answered, "an acknowledged import was lost");
     }
 }
 
-/// How much memory a process has of its own and of its share of others, now and at most since the last
-/// [`reset_peak`], in KiB.
+/// The resident memory of a process, now and its peak since the last [`reset_peak`], in KiB.
 fn resident_and_peak_kib(program: &Program) -> (u64, u64) {
     let status = fs::read_to_string(format!("/proc/{}/status", program.pid().as_raw_nonzero())).unwrap();
     let field = |name: &str| {
@@ -108,16 +109,16 @@ fn print_line(line: &str) {
     writeln!(std::io::stderr().lock(), "{line}").unwrap();
 }
 
-/// The hash of what `engine` exports, and how many bytes that is.
+/// The SHA-256 of the engine's export in hex, and its length in bytes.
 async fn export_hash(engine: &Engine) -> (String, usize) {
     let response = engine.request(Method::GET, "/memory/export").send().await.unwrap();
     assert_eq!(response.status(), 200);
     let (mut hash, mut length) = (Sha256::new(), 0);
-    let mut pieces = response.bytes_stream();
-    while let Some(piece) = pieces.next().await {
-        let piece = piece.unwrap();
-        hash.update(&piece);
-        length += piece.len();
+    let mut chunks = response.bytes_stream();
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk.unwrap();
+        hash.update(&chunk);
+        length += chunk.len();
     }
     let hash = hash.finalize().iter().fold(String::new(), |mut text, byte| {
         write!(text, "{byte:02x}").unwrap();
@@ -126,34 +127,34 @@ async fn export_hash(engine: &Engine) -> (String, usize) {
     (hash, length)
 }
 
-/// How much memory an engine may take for an import or an export, in KiB, however large it is.
+/// How much memory an engine may use for an import or an export of any size, in KiB.
 const MAX_EXTRA_KIB: u64 = 64 * 1024;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_size_of_what_is_moved_costs_no_memory() {
-    let most = env_number("ROUNDHOUSE_TEST_TRANSFER_MIB", 16);
-    for mib in [most / 4, most / 2, most] {
+    let max_mib = env_number("ROUNDHOUSE_TEST_TRANSFER_MIB", 16);
+    for mib in [max_mib / 4, max_mib / 2, max_mib] {
         let (from, to) = (StandaloneEngine::new(), StandaloneEngine::new());
-        let ((one, engine), (other, fresh)) = (from.start().await, to.start().await);
-        let (idle, _) = resident_and_peak_kib(&one);
-        let (idle_fresh, _) = resident_and_peak_kib(&other);
+        let ((source, engine), (target, fresh)) = (from.start().await, to.start().await);
+        let (idle, _) = resident_and_peak_kib(&source);
+        let (idle_fresh, _) = resident_and_peak_kib(&target);
         let start = Instant::now();
-        reset_peak(&one);
-        let pieces =
+        reset_peak(&source);
+        let chunks =
             futures::stream::iter(SyntheticExport::with_mib(mib).chunks().map(Ok::<Bytes, std::io::Error>));
-        import(&engine, "merge", Body::wrap_stream(pieces)).await;
-        let (took, (_, peak)) = (start.elapsed(), resident_and_peak_kib(&one));
+        import(&engine, "merge", Body::wrap_stream(chunks)).await;
+        let (elapsed, (_, peak)) = (start.elapsed(), resident_and_peak_kib(&source));
 
-        // Out of the one and into the other, neither of which ever has it whole.
-        reset_peak(&one);
-        reset_peak(&other);
+        // Streamed from one engine into the other; neither ever holds the whole document.
+        reset_peak(&source);
+        reset_peak(&target);
         let start = Instant::now();
         let export = engine.request(Method::GET, "/memory/export").send().await.unwrap();
         assert_eq!(export.status(), 200);
         import(&fresh, "replace", Body::wrap_stream(export.bytes_stream())).await;
         let moved = start.elapsed();
         let ((_, peak_export), (_, peak_import)) =
-            (resident_and_peak_kib(&one), resident_and_peak_kib(&other));
+            (resident_and_peak_kib(&source), resident_and_peak_kib(&target));
         let exported = export_hash(&engine).await;
         assert_eq!(export_hash(&fresh).await, exported);
         let grown = [
@@ -165,7 +166,7 @@ async fn the_size_of_what_is_moved_costs_no_memory() {
             "{mib} MiB ({} bytes exported): imported in {}; moved in {}; memory grew by {} KiB importing, {} KiB \
              exporting, {} KiB importing what was exported, from {idle} KiB",
             exported.1,
-            seconds(took),
+            seconds(elapsed),
             seconds(moved),
             grown[0],
             grown[1],

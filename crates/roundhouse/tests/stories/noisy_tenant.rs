@@ -1,7 +1,7 @@
-//! One product's trouble is its own: while its boots hang, its connections say nothing and its provisions come by the
-//! hundred, a neighbour's engine that dies is back as soon as ever, and its users are admitted.
+//! Isolation between products: while one product's boots hang, its connections stall and its provisions come in a
+//! burst, another product's crashed engine is restarted as soon as ever, and its users are admitted.
 //!
-//! How much slower a neighbour gets is measured by `bench fairness`.
+//! `bench fairness` measures how much slower the other product gets.
 
 use std::io::Write as _;
 use std::net::TcpStream;
@@ -17,14 +17,14 @@ use serde_json::json;
 
 use crate::support::{Deployment, Orchestrator, Product, assert_within, eventually, processes};
 
-/// The noisy product's engines: more than restart at once.
+/// The number of the noisy product's engines: more than may restart at the same time.
 const ENGINES: usize = 12;
-/// Connections that say half a sentence.
+/// The number of connections that send half a request.
 const CONNECTIONS: usize = 1_000;
-/// Provisions that are asked for at once.
+/// The number of simultaneous provisions.
 const PROVISIONS: usize = 40;
 
-/// Stops the processes of engines as they are launched, until it is dropped: boots that hang.
+/// Sends SIGSTOP to the processes of engines as they are launched, until it is dropped, so that their boots hang.
 struct BootFreezer {
     ended: Arc<AtomicBool>,
     frozen: Arc<AtomicUsize>,
@@ -32,22 +32,22 @@ struct BootFreezer {
 }
 
 impl BootFreezer {
-    /// For the engines whose data is in these folders.
+    /// Freezes the engines whose data is in these folders.
     fn start(folders: Vec<PathBuf>) -> Self {
         let (ended, frozen) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let (is_ended, count) = (Arc::clone(&ended), Arc::clone(&frozen));
         let watcher = thread::spawn(move || {
-            let mut held: Vec<Pid> = Vec::new();
+            let mut frozen_pids: Vec<Pid> = Vec::new();
             while !is_ended.load(Ordering::Relaxed) {
                 for pid in folders.iter().flat_map(|folder| processes::engines_in_folder(folder)) {
-                    if !held.contains(&pid) {
+                    if !frozen_pids.contains(&pid) {
                         processes::signal(pid, Signal::STOP);
-                        held.push(pid);
-                        count.store(held.len(), Ordering::Relaxed);
+                        frozen_pids.push(pid);
+                        count.store(frozen_pids.len(), Ordering::Relaxed);
                     }
                 }
             }
-            held
+            frozen_pids
         });
         Self { ended, frozen, watcher: Some(watcher) }
     }
@@ -60,8 +60,8 @@ impl BootFreezer {
 impl Drop for BootFreezer {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
-        if let Some(held) = self.watcher.take().and_then(|watcher| watcher.join().ok()) {
-            held.into_iter().filter(|pid| processes::is_alive(*pid)).for_each(processes::kill);
+        if let Some(frozen_pids) = self.watcher.take().and_then(|watcher| watcher.join().ok()) {
+            frozen_pids.into_iter().filter(|pid| processes::is_alive(*pid)).for_each(processes::kill);
         }
     }
 }
@@ -70,8 +70,8 @@ fn users() -> impl Iterator<Item = String> {
     (0..ENGINES).map(|number| format!("noisy-{number}"))
 }
 
-async fn two_products(place: &Deployment) -> (Orchestrator, Product, Product) {
-    let orchestrator = place.start().await;
+async fn two_products(deployment: &Deployment) -> (Orchestrator, Product, Product) {
+    let orchestrator = deployment.start().await;
     let noisy = orchestrator.register("noisy", json!({})).await;
     let quiet = orchestrator.register("quiet", json!({})).await;
     (orchestrator, noisy, quiet)
@@ -79,40 +79,40 @@ async fn two_products(place: &Deployment) -> (Orchestrator, Product, Product) {
 
 #[tokio::test]
 async fn boots_that_hang_hold_up_no_other_products_restart() {
-    let place = Deployment::process_and_sqlite().with_env("ORCH_RESTART_BACKOFF_BASE_S", "1");
-    let (_orchestrator, noisy, quiet) = two_products(&place).await;
+    let deployment = Deployment::process_and_sqlite().with_env("ORCH_RESTART_BACKOFF_BASE_S", "1");
+    let (_orchestrator, noisy, quiet) = two_products(&deployment).await;
     let mut folders = Vec::new();
     for user in users() {
         let engine = noisy.engine(&user).await;
-        folders.push(place.fleet.engine_folder(&engine.id));
+        folders.push(deployment.fleet.engine_folder(&engine.id));
     }
     let engine = quiet.engine("ada").await;
-    let first = place.process_of(&engine).unwrap();
+    let first = deployment.process_of(&engine).unwrap();
 
     for process in folders.iter().flat_map(|folder| processes::engines_in_folder(folder)) {
         processes::kill(process);
     }
     let freezer = BootFreezer::start(folders);
-    // As many as may be restarted at once for one product.
+    // 4 is the limit of simultaneous restarts for one product.
     eventually("their boots hang", async || (freezer.count() >= 4).then_some(())).await;
 
-    // The neighbour's engine dies, and is back after its own back-off, which its user waits for.
+    // The other product's engine crashes, and is restarted after its own back-off; its user's admit waits for it.
     processes::kill(first);
     let start = Instant::now();
     quiet.wait_for_status("ada", "failed").await;
-    let back = quiet.engine("ada").await;
-    assert_within("it is back", start.elapsed(), 1.0..15.0);
-    assert_ne!(place.process_of(&back), Some(first));
-    // New users of both come in: one's boots do not take all that may be under way.
+    let restarted = quiet.engine("ada").await;
+    assert_within("the engine is restarted", start.elapsed(), 1.0..15.0);
+    assert_ne!(deployment.process_of(&restarted), Some(first));
+    // A new user is admitted: one product's boots do not use up all operations.
     quiet.engine("bob").await;
-    assert_within("somebody new is there", start.elapsed(), 1.0..20.0);
-    assert!(freezer.count() < ENGINES, "not all of them were launched at once");
+    assert_within("a new user is admitted", start.elapsed(), 1.0..20.0);
+    assert!(freezer.count() < ENGINES, "not all of them were launched at the same time");
 }
 
 #[tokio::test]
 async fn connections_and_provisions_of_one_keep_no_user_of_another_waiting() {
-    let place = Deployment::process_and_sqlite();
-    let (orchestrator, noisy, quiet) = two_products(&place).await;
+    let deployment = Deployment::process_and_sqlite();
+    let (orchestrator, noisy, quiet) = two_products(&deployment).await;
     quiet.engine("ada").await;
     let address = orchestrator.base.strip_prefix("http://").unwrap().to_owned();
     let connections: Vec<TcpStream> = (0..CONNECTIONS)
@@ -138,8 +138,8 @@ async fn connections_and_provisions_of_one_keep_no_user_of_another_waiting() {
         slowest = slowest.max(start.elapsed());
         admits += 1;
     }
-    // Generous: the provisions need the processors too.
-    assert!(slowest < Duration::from_secs(5), "{slowest:?} in the worst case");
+    // A generous limit, because the provisions use the CPUs too.
+    assert!(slowest < Duration::from_secs(5), "the slowest admit took {slowest:?}");
     for provision in provisions {
         assert_eq!(provision.await.unwrap().unwrap().status(), 200);
     }

@@ -1,4 +1,4 @@
-//! Story 2: however many ask at once, a user has one engine.
+//! Story 2: a user has one engine, however many callers ask for it at the same time.
 
 use std::collections::BTreeSet;
 
@@ -39,7 +39,7 @@ async fn provisions_among_the_admits_win_once_or_not_at_all() {
 
     for round in 0..3 {
         let user = format!("user-{round}");
-        // Who comes first differs from round to round.
+        // The order of admits and provisions alternates.
         let admits = join_all((0..20).map(|_| product.admit(&user)));
         let provisions = join_all((0..20).map(|_| product.provision(&user)));
         let (admits, provisions) = if round % 2 == 0 {
@@ -50,10 +50,10 @@ async fn provisions_among_the_admits_win_once_or_not_at_all() {
         };
 
         let mut seen = BTreeSet::new();
-        let mut won = 0;
+        let mut provisioned_count = 0;
         for answer in provisions {
             if answer.status == 200 {
-                won += 1;
+                provisioned_count += 1;
                 let provisioned = answer.assert_ok(PROVISIONED);
                 assert_eq!(
                     (&provisioned["user_id"], &provisioned["status"]),
@@ -68,11 +68,14 @@ async fn provisions_among_the_admits_win_once_or_not_at_all() {
             let engine = &answer.assert_ok("admitted:bool engine:object")["engine"];
             seen.insert((engine["engine_id"].to_string(), engine["api_key"].to_string()));
         }
-        assert_eq!(seen.len(), 1, "one engine, whoever asked: {seen:?}");
-        assert!(won <= 1, "{won} provisions of one user succeeded");
+        assert_eq!(seen.len(), 1, "one engine for all callers: {seen:?}");
+        assert!(provisioned_count <= 1, "{provisioned_count} provisions of one user succeeded");
         let reasons: Vec<_> = fleet.audit_rows("provision").into_iter().filter(|row| row.0 == user).collect();
         assert_eq!(reasons.len(), 1, "{reasons:?}");
-        assert_eq!(reasons[0].1["reason"], if won == 1 { "requested" } else { "auto_provision" });
+        assert_eq!(
+            reasons[0].1["reason"],
+            if provisioned_count == 1 { "requested" } else { "auto_provision" }
+        );
     }
     assert_eq!(product.list("").await.1, 3);
     assert_eq!(fleet.engine_processes().len(), 3);

@@ -1,4 +1,4 @@
-//! Story 4: who may call the orchestrator, and what every answer of it carries.
+//! Story 4: authentication of calls to the orchestrator, and the headers of all its responses.
 
 use api::{EngineKey, PlatformKey};
 use rustix::process::Signal;
@@ -18,7 +18,7 @@ const PRODUCT_CALLS: [&str; 7] = [
     "POST /engines/ada/stop",
 ];
 
-/// Calls `head` with each wrong key and each body, and asserts that the key is judged before anything else.
+/// Calls `head` with each wrong key and each body, and asserts that the key is checked before anything else.
 async fn assert_key_required(up: &RunningUp, head: &str, header: &str, wrong: &[&str], code: &str) {
     let too_long = vec![b' '; 2 << 20];
     let bodies: [&[u8]; 4] = [b"", b"{", b"{\"user_id\": 7}", &too_long];
@@ -51,21 +51,21 @@ async fn without_the_right_key_every_call_is_refused_before_anything_else() {
     let longer = format!("{admin}x");
     let wrong = [platform, &longer, &admin[..admin.len() - 1], "", "\u{e9}"];
     assert_key_required(&up, "POST /products/register", "x-admin-key", &wrong, "INVALID_ADMIN_KEY").await;
-    // A key in the other service's header is no key.
+    // A valid key in another header is refused.
     let answer = send_raw(&up.base, "GET /engines", &[("x-admin-key", &admin)], b"").await;
     answer.assert_error(401, "INVALID_PLATFORM_KEY");
     let key = EngineKey::generate().unwrap();
     let answer = send_raw(&up.base, "GET /engines", &[("x-engine-key", key.expose())], b"").await;
     answer.assert_error(401, "INVALID_PLATFORM_KEY");
 
-    assert_eq!(product.status("ada").await, "running", "nothing has happened");
+    assert_eq!(product.status("ada").await, "running", "nothing was changed");
     assert_eq!(product.list("").await.1, 1);
 }
 
 #[tokio::test]
 async fn keys_that_are_refused_are_logged_with_whose_they_are_and_fill_no_log() {
-    let place = Deployment::process_and_sqlite();
-    let orchestrator = place.start().await;
+    let deployment = Deployment::process_and_sqlite();
+    let orchestrator = deployment.start().await;
     for number in 0..200 {
         let (key, base) = (format!("pk-svc-{number}"), &orchestrator.base);
         send_raw(base, "GET /engines", &[("x-platform-key", &key)], b"")
@@ -74,12 +74,12 @@ async fn keys_that_are_refused_are_logged_with_whose_they_are_and_fill_no_log() 
     }
     let ended = orchestrator.signal_and_wait(Signal::TERM).await;
     let lines: Vec<_> = ended.output.lines().filter(|line| line.contains("A key was refused.")).collect();
-    // More than one period of 10 s may have gone by.
+    // The limit is per 10 s, and more than one such period may have passed.
     assert!((1..=10).contains(&lines.len()), "{} lines", lines.len());
-    for part in ["client.address=127.0.0.1", "x-platform-key", "request.id="] {
+    for part in ["client_address=127.0.0.1", "x-platform-key", "request_id="] {
         assert!(lines[0].contains(part), "{part} is not in {}", lines[0]);
     }
-    assert!(!ended.output.contains("pk-svc-"), "a key is shown");
+    assert!(!ended.output.contains("pk-svc-"), "the log shows a key");
 }
 
 #[tokio::test]
@@ -107,10 +107,10 @@ async fn health_and_the_openapi_document_need_no_key() {
         let (method, path) = head.split_once(' ').unwrap();
         let path = path.replace("ada", "{user_id}");
         let operation = &document["paths"][&path][method.to_lowercase()];
-        assert!(operation["responses"]["200"].is_object(), "{head} is not described");
+        assert!(operation["responses"]["200"].is_object(), "{head} is not documented");
     }
-    let described = document["paths"].as_object().unwrap().len();
-    assert!(described >= 8, "{described}");
+    let path_count = document["paths"].as_object().unwrap().len();
+    assert!(path_count >= 8, "{path_count}");
 }
 
 #[tokio::test]
@@ -177,13 +177,13 @@ async fn every_answer_names_its_request() {
         let returned = answer.header("traceparent").unwrap_or_else(|| panic!("{head}: no traceparent"));
         assert_eq!(returned.split('-').nth(1), Some(trace), "{head}: {returned}");
 
-        let insane = "x".repeat(5_000);
+        let too_long = "x".repeat(5_000);
         let answer =
-            send_raw(&up.base, head, &[("x-platform-key", key), ("x-request-id", &insane)], b"").await;
-        let made = answer.header("x-request-id").expect("an X-Request-Id");
-        assert!(!made.is_empty() && made.len() < 200, "{head}: {made}");
+            send_raw(&up.base, head, &[("x-platform-key", key), ("x-request-id", &too_long)], b"").await;
+        let generated = answer.header("x-request-id").expect("an X-Request-Id");
+        assert!(!generated.is_empty() && generated.len() < 200, "{head}: {generated}");
         let other = send_raw(&up.base, head, &[("x-platform-key", key)], b"").await;
-        assert_ne!(other.header("x-request-id"), Some(made), "{head}: each request has its own");
+        assert_ne!(other.header("x-request-id"), Some(generated), "{head}: each request gets its own id");
     }
 }
 

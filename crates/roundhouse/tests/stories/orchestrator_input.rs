@@ -1,4 +1,4 @@
-//! Story 4: what the orchestrator makes of odd and bad input.
+//! Story 4: how the orchestrator handles unusual and invalid input.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::support::http::{path_segment, send_raw};
 use crate::support::schema::{ENGINE_RECORD, PROVISIONED, REGISTERED};
 use crate::support::{Fleet, HttpResponse, Product, RunningUp};
 
-/// A call of a product, byte for byte.
+/// Sends a product's request with exactly these bytes as its path and body.
 async fn call(product: &Product, head: &str, body: impl AsRef<[u8]>) -> HttpResponse {
     send_raw(&product.base, head, &[("x-platform-key", &product.key)], body.as_ref()).await
 }
@@ -38,7 +38,7 @@ async fn a_user_without_an_engine_is_not_found() {
     ] {
         call(&product, head, "").await.assert_error(404, "ENGINE_NOT_FOUND");
     }
-    // An empty body is `{}`, null is absent, unknown fields are ignored, and JSON is JSON whatever it is called.
+    // An empty body counts as `{}`, null as absent, unknown fields are ignored, and the content type is too.
     for body in ["", "{}", "  ", r#"{"auto_provision": null, "auto_wake": null}"#, r#"{"extra": [1]}"#] {
         let answer = call(&product, "POST /engines/nobody/admit", body).await;
         let denied = answer.assert_ok("admitted:bool engine:null reason:text");
@@ -82,7 +82,7 @@ async fn what_is_no_utf8_is_no_json() {
     let product = up.product();
     let body = b"{\"user_id\": \"\xff\"}";
     call(&product, "POST /engines/provision", body).await.assert_error(400, "INVALID_REQUEST");
-    // Nor where the field is none that anybody asked for.
+    // Also where the field is unknown and would be ignored.
     call(&product, "POST /engines/ada/admit", body).await.assert_error(400, "INVALID_REQUEST");
 }
 
@@ -91,7 +91,7 @@ async fn a_bad_field_is_named() {
     let fleet = Fleet::new();
     let up = fleet.start_up().await;
     let product = up.product();
-    let (long, blank) = ("x".repeat(257), "line\nbreak");
+    let (long, with_line_break) = ("x".repeat(257), "line\nbreak");
     for body in [
         json!({}),
         json!({"user_id": null}),
@@ -100,7 +100,7 @@ async fn a_bad_field_is_named() {
         json!({"user_id": ""}),
         json!({"user_id": long}),
         json!({"user_id": "é".repeat(129)}),
-        json!({"user_id": blank}),
+        json!({"user_id": with_line_break}),
         json!({"user_id": "nul\0"}),
     ] {
         assert_names_field(&call(&product, "POST /engines/provision", body.to_string()).await, "user_id");
@@ -168,7 +168,7 @@ async fn a_bad_product_is_refused_and_its_field_is_named() {
     }
     assert_names_field(&register(&up, with("policy", json!({"max_engine": 1}))).await, "max_engine");
     assert_names_field(&register(&up, with("policy", json!(7))).await, "policy");
-    // None of these took the slug.
+    // None of these registered the slug.
     register(&up, good.to_string()).await.assert_ok(REGISTERED);
     for (slug, name) in [("0", "🦀".repeat(200)), (&"x".repeat(63), "x".to_owned())] {
         let body = json!({"slug": slug, "display_name": name, "policy": {"max_engines": null}});
@@ -189,7 +189,7 @@ async fn a_body_over_a_mebibyte_is_too_large() {
     let fits = call(&product, "POST /engines/ada/admit", padded(1 << 20)).await;
     fits.assert_ok("admitted:bool engine:null reason:text");
 
-    // Nor can it be smuggled in without a length.
+    // The limit also holds for a chunked body, which has no content-length.
     let chunk = || Ok::<_, std::io::Error>(vec![b' '; 1 << 16]);
     let body = reqwest::Body::wrap_stream(futures::stream::iter((0..17).map(move |_| chunk())));
     let request = crate::support::http::client().post(format!("{}/engines/ada/admit", up.base));
@@ -197,7 +197,7 @@ async fn a_body_over_a_mebibyte_is_too_large() {
     answer.assert_error(413, "PAYLOAD_TOO_LARGE");
 }
 
-/// Takes a user through all endpoints under the path segment given.
+/// Calls all endpoints of a user's engine, with `segment` as the user's path segment.
 async fn run_whole_lifecycle(product: &Product, user: &str, segment: &str) {
     let body = json!({"user_id": user}).to_string();
     let provisioned = call(product, "POST /engines/provision", &body).await.assert_ok(PROVISIONED);
@@ -257,7 +257,7 @@ async fn any_text_can_be_a_user() {
     assert_eq!(total, users.len() as u64);
     let listed: BTreeSet<_> = engines.iter().map(|engine| engine["user_id"].as_str().unwrap()).collect();
     assert_eq!(listed, users.into_iter().collect());
-    // Names derive from the engine's id alone.
+    // Folder names derive from the engine's id alone.
     let mut folders = std::fs::read_dir(fleet.folder().join("engines")).unwrap();
     assert!(folders.all(|entry| entry.unwrap().file_name().to_str().unwrap().starts_with("eng_")));
 }
@@ -329,7 +329,7 @@ async fn what_is_no_http_is_refused_in_the_envelope_by_both_services() {
     }
 }
 
-/// Neither the libraries' words nor the language that the services are written in.
+/// Error messages speak of HTTP and JSON; they do not show texts of libraries or Rust's terms.
 #[tokio::test]
 async fn a_refusal_is_in_the_words_of_http_and_json() {
     let fleet = Fleet::new();

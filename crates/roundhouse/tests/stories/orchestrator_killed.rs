@@ -1,4 +1,4 @@
-//! Story 3: a SIGKILL of the orchestrator harms no engine.
+//! Story 3: a SIGKILL of the orchestrator affects no engine.
 
 use mock_llm::{Gate, MockProvider, Reply};
 use reqwest::Method;
@@ -25,7 +25,7 @@ async fn a_stream_outlives_the_orchestrator_and_its_engine_is_adopted() {
     stream.read_until("the first delta", |event| event.kind == "text_delta").await;
     with_deadline("the provider holds the answer", gate.reached()).await;
     assert_eq!(up.signal_and_wait(Signal::KILL).await.code, None);
-    assert_eq!(fleet.engine_process(), process, "the engine runs on");
+    assert_eq!(fleet.engine_process(), process, "the engine keeps running");
 
     let up = fleet.start_up().await;
     let product = up.product();
@@ -42,7 +42,7 @@ async fn a_stream_outlives_the_orchestrator_and_its_engine_is_adopted() {
         assert_eq!(fleet.audit_rows(event), [], "{event}: nothing happened to the engine");
     }
 
-    // What was adopted can be driven.
+    // The adopted engine can be stopped and started.
     product.stop("ada").await.assert_ok("status:text");
     assert!(!processes::is_alive(process));
     product.start("ada").await.assert_ok("status:text url:url");

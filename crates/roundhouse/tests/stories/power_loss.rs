@@ -1,5 +1,5 @@
-//! What is on the disk for good when it is acknowledged. Power cannot be cut here; whether a program waits for the disk
-//! can be seen: a library that is loaded before all others notes each time it does.
+//! Durability: what is acknowledged survives a power loss. Power cannot be cut in a test, but a preloaded library
+//! can record each `fsync` and `fdatasync` of a program.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::support::tool_programs::{done_reply, shell_reply, tool_reply};
 use crate::support::turn::assert_completed;
 use crate::support::{Deployment, EngineFixture, TestEnv, is_installed};
 
-/// Notes the file of each `fsync` and `fdatasync`.
+/// A library for `LD_PRELOAD` that records the file of each `fsync` and `fdatasync`.
 const SYNC_RECORDER_SOURCE: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -41,14 +41,14 @@ int fsync(int fd) { note(fd); return syscall(SYS_fsync, fd); }
 int fdatasync(int fd) { note(fd); return syscall(SYS_fdatasync, fd); }
 "#;
 
-/// The library, and where it notes what it sees.
+/// The compiled library, and the file that it records to.
 struct SyncRecorder {
     library: PathBuf,
     notes: PathBuf,
 }
 
 impl SyncRecorder {
-    /// Builds the library in a folder; none where no C compiler is.
+    /// Builds the library in a folder; `None` without a C compiler.
     fn new(home: &TestEnv) -> Option<Self> {
         if !is_installed("cc") {
             return None;
@@ -65,7 +65,7 @@ impl SyncRecorder {
         [("LD_PRELOAD", text(&self.library)), ("NOTES_OF_SYNCS", text(&self.notes))]
     }
 
-    /// How often it was waited for the log of this database.
+    /// How often the write-ahead log of this database was synced.
     fn sync_count(&self, database: &str) -> usize {
         let log = format!("/{database}-wal");
         fs::read_to_string(&self.notes)
@@ -78,27 +78,30 @@ impl SyncRecorder {
 
 #[tokio::test]
 async fn what_an_orchestrator_acknowledges_is_on_the_disk() {
-    let place = Deployment::process_and_sqlite();
-    let Some(syncs) = SyncRecorder::new(&place.fleet.test_env) else { return };
-    let place = syncs.variables().into_iter().fold(place, |place, (name, value)| place.with_env(name, value));
-    let (orchestrator, product) = place.start_with_product().await;
+    let deployment = Deployment::process_and_sqlite();
+    let Some(syncs) = SyncRecorder::new(&deployment.fleet.test_env) else { return };
+    let deployment = syncs
+        .variables()
+        .into_iter()
+        .fold(deployment, |deployment, (name, value)| deployment.with_env(name, value));
+    let (orchestrator, product) = deployment.start_with_product().await;
     let mut before = syncs.sync_count("registry.sqlite");
     assert!(before > 0);
-    let mut grew = |what: &str| {
+    let mut assert_synced = |what: &str| {
         let now = syncs.sync_count("registry.sqlite");
-        assert!(now > before, "{what} was acknowledged and not on the disk");
+        assert!(now > before, "{what} was acknowledged before it was on the disk");
         before = now;
     };
     orchestrator.register("other", json!({})).await;
-    grew("a registration");
+    assert_synced("a registration");
     product.engine("ada").await;
-    grew("a provision");
+    assert_synced("a provision");
     product.rotate_key("ada").await.assert_ok("new_api_key:engine-key");
-    grew("another key");
+    assert_synced("a key rotation");
     product.stop("ada").await.assert_ok("status:text");
-    grew("a stop");
+    assert_synced("a stop");
     product.delete("ada").await.assert_ok("status:text engine_id:engine");
-    grew("an end");
+    assert_synced("a deletion");
 }
 
 #[tokio::test]
@@ -108,40 +111,40 @@ async fn what_an_engine_must_not_do_twice_is_on_the_disk_before_it_is_done() {
         [memory_set_reply("colour", "green"), done_reply(), Reply::from_text("Hello.").hold(0, &gate)];
     let home = TestEnv::new();
     let Some(syncs) = SyncRecorder::new(&home) else { return };
-    let rig = EngineFixture::with_setup("anthropic", replies, |place| {
+    let fixture = EngineFixture::with_setup("anthropic", replies, |setup| {
         let permissions = r#"{"tools": {"shell": "allow", "write_file": "ask"}}"#;
-        let place = place.allowing_unconfined().with_catalog_file("permissions.json", permissions);
-        syncs.variables().into_iter().fold(place, |place, (name, value)| place.with_env(name, value))
+        let setup = setup.allowing_unconfined().with_catalog_file("permissions.json", permissions);
+        syncs.variables().into_iter().fold(setup, |setup, (name, value)| setup.with_env(name, value))
     })
     .await;
-    let now = || syncs.sync_count("brain.sqlite");
-    // The first commits begin the log.
-    rig.engine.run_turn("task", "Note my colour.").await;
+    let sync_count = || syncs.sync_count("brain.sqlite");
+    // The first commits create the log.
+    fixture.engine.run_turn("task", "Note my colour.").await;
 
-    // Neither the opening of a turn nor what can be done again waits for the disk.
-    let before = now();
-    let stream = rig.engine.execute_with(&direct_message("task", "Hello!")).await;
+    // Neither the opening of a turn nor a repeatable tool call waits for the disk.
+    let before = sync_count();
+    let stream = fixture.engine.execute_with(&direct_message("task", "Hello!")).await;
     wait_gate_reached(&gate).await;
-    assert_eq!(now(), before, "the model is asked at once");
+    assert_eq!(sync_count(), before, "the model is called without waiting for the disk");
     gate.release();
     assert_completed(&stream.collect().await);
-    rig.provider.enqueue_all([tool_reply("list_files", json!({"path": "."})), done_reply()]);
-    rig.engine.run_turn("task", "What is there?").await;
-    assert_eq!(now(), before);
+    fixture.provider.enqueue_all([tool_reply("list_files", json!({"path": "."})), done_reply()]);
+    fixture.engine.run_turn("task", "What is there?").await;
+    assert_eq!(sync_count(), before);
 
-    // What cannot be done again is on the disk before it is done, and so is what a person answers.
-    rig.provider.enqueue_all([shell_reply("echo once >> list"), done_reply()]);
-    let mut stream = rig.engine.execute_with(&direct_message("task", "Count.")).await;
+    // A tool call that cannot be repeated is on the disk before it is made, and so is the user's answer.
+    fixture.provider.enqueue_all([shell_reply("echo once >> list"), done_reply()]);
+    let mut stream = fixture.engine.execute_with(&direct_message("task", "Count.")).await;
     stream.read_until("the call", |event| event.kind == "tool_call").await;
-    let called = now();
-    assert!(called > before, "the call is told of before it is on the disk");
+    let after_call = sync_count();
+    assert!(after_call > before, "the call was sent before it was on the disk");
     assert_completed(&stream.collect().await);
 
     let write = json!({"path": "notes.txt", "content": "x"});
-    rig.provider.enqueue_all([tool_reply("write_file", write), done_reply()]);
-    let (stream, _) = rig.engine.run_until_hitl_request(&direct_message("task", "Write.")).await;
-    let asked = now();
-    rig.engine.respond("task", "yes").await.assert_ok("status:text request_id:hitl");
-    assert!(now() > asked, "an answer was taken and is not on the disk");
+    fixture.provider.enqueue_all([tool_reply("write_file", write), done_reply()]);
+    let (stream, _) = fixture.engine.run_until_hitl_request(&direct_message("task", "Write.")).await;
+    let before_answer = sync_count();
+    fixture.engine.respond("task", "yes").await.assert_ok("status:text request_id:hitl");
+    assert!(sync_count() > before_answer, "an answer was accepted before it was on the disk");
     assert_completed(&stream.collect().await);
 }

@@ -1,4 +1,4 @@
-//! Story 9: what a provider does wrong, on both wires, and what the client sees of it.
+//! Story 9: failures of a provider, on both wires, and what the client sees of them.
 
 use std::time::{Duration, Instant};
 
@@ -13,12 +13,12 @@ use crate::support::{Event, StandaloneEngine};
 const WIRES: [&str; 2] = ["anthropic", "openai"];
 const TEXT: &str = "One two three four five six seven eight nine ten.";
 
-/// The events of a turn whose model calls are answered with `replies`, and how many calls there were.
+/// The events of a turn whose model calls are answered with `replies`, and the number of calls.
 async fn turn(wire: &str, replies: impl IntoIterator<Item = Reply>) -> (Vec<Event>, usize) {
     let provider = MockProvider::builder().api_key("provider-key").start().await.unwrap();
     provider.enqueue_all(replies);
-    let place = StandaloneEngine::new().with_provider(wire, &provider);
-    let (_program, engine) = place.start().await;
+    let setup = StandaloneEngine::new().with_provider(wire, &provider);
+    let (_program, engine) = setup.start().await;
     let body = json!({"task_id": "task", "message": "Count.", "direct": true, "super_thinking": true});
     let events = engine.execute_with(&body).await.collect().await;
     assert_complete_turn(&events);
@@ -101,7 +101,7 @@ async fn a_broken_stream_whose_text_is_repeated_shows_no_seam() {
             assert_eq!(phases(&events), ["started", "completed"], "{what}: {events:#?}");
             let all: String =
                 events.iter().filter(|event| event.kind == "text_delta").map(Event::text).collect();
-            assert_eq!(all, TEXT, "{what}: also for a client that knows no void_after");
+            assert_eq!(all, TEXT, "{what}: also for a client that ignores void_after");
         }
     }
 }
@@ -124,15 +124,15 @@ async fn a_broken_stream_whose_text_departs_voids_what_was_said() {
     }
 }
 
-/// Asserts that a turn fails at its only model call, and gives the error.
+/// Asserts that a turn fails at its only model call, and returns the error.
 async fn assert_fails_at_once(wire: &str, reply: Reply) -> Value {
     let what = format!("{wire}, {:?}", reply.fault);
     let (events, calls) = turn(wire, [reply]).await;
-    assert_eq!(calls, 1, "{what}: asked again in vain");
+    assert_eq!(calls, 1, "{what}: the model is not called again");
     assert_eq!(phases(&events), ["started", "errored"], "{what}");
     let error = assert_errored(&events);
     assert_event("error", error);
-    assert!(!error.to_string().contains("provider-key"), "{what}: the key is shown: {error}");
+    assert!(!error.to_string().contains("provider-key"), "{what}: the error shows the key: {error}");
     error.clone()
 }
 
@@ -209,11 +209,11 @@ async fn a_task_whose_turn_failed_can_go_on() {
         let provider = MockProvider::start().await.unwrap();
         let call = Reply::new().tool_use("working_memory_set", json!({"key": "a", "value": "b"}));
         provider.enqueue_all([call, refusal(Refusal::Unauthorized), text()]);
-        let place = StandaloneEngine::new().with_provider(wire, &provider);
-        let (_program, engine) = place.start().await;
+        let setup = StandaloneEngine::new().with_provider(wire, &provider);
+        let (_program, engine) = setup.start().await;
         let body = json!({"task_id": "task", "message": "Count.", "direct": true});
         assert_errored(&engine.execute_with(&body).await.collect().await);
-        // The strict provider refuses a history that holds a call without its result.
+        // The mock provider refuses a history that contains a call without its result.
         assert_eq!(assert_completed(&engine.execute_with(&body).await.collect().await), TEXT, "{wire}");
     }
 }
@@ -221,8 +221,8 @@ async fn a_task_whose_turn_failed_can_go_on() {
 #[tokio::test]
 async fn three_failures_in_a_row_show_in_health_and_one_success_mends_it() {
     let provider = MockProvider::start().await.unwrap();
-    let place = StandaloneEngine::new().with_provider("anthropic", &provider);
-    let (_program, engine) = place.start().await;
+    let setup = StandaloneEngine::new().with_provider("anthropic", &provider);
+    let (_program, engine) = setup.start().await;
     let body = json!({"task_id": "task", "message": "Count.", "direct": true});
     for failures in 1..=3 {
         provider.enqueue(refusal(Refusal::Unauthorized));
@@ -233,17 +233,17 @@ async fn three_failures_in_a_row_show_in_health_and_one_success_mends_it() {
     provider.enqueue(text());
     assert_completed(&engine.execute_with(&body).await.collect().await);
     assert_eq!(engine.health().await["status"], "ok");
-    assert_eq!(provider.requests().len(), 4, "health spends no tokens");
-    let open = engine.request(Method::GET, "/health").send().await.unwrap();
-    assert_eq!(open.status(), 200);
+    assert_eq!(provider.requests().len(), 4, "a health check calls no model");
+    let without_key = engine.request(Method::GET, "/health").send().await.unwrap();
+    assert_eq!(without_key.status(), 200);
 }
 
 #[tokio::test]
 async fn a_providers_own_key_goes_before_the_general_one() {
     for (wire, variable) in [("anthropic", "ANTHROPIC_API_KEY"), ("openai", "OPENAI_API_KEY")] {
         let provider = MockProvider::start().await.unwrap();
-        let place = StandaloneEngine::new().with_provider(wire, &provider).with_env(variable, "its-own-key");
-        let (_program, engine) = place.start().await;
+        let setup = StandaloneEngine::new().with_provider(wire, &provider).with_env(variable, "its-own-key");
+        let (_program, engine) = setup.start().await;
         assert_completed(&engine.execute("task", "Hello!").await.collect().await);
         assert_eq!(provider.requests()[0].api_key(), Some("its-own-key"), "{wire}");
     }

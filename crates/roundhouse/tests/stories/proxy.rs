@@ -1,4 +1,5 @@
-//! Story 4: a product reaches its users' engines through the orchestrator, which adds the key and nothing else.
+//! Story 4: a product reaches its users' engines through the orchestrator, which replaces the key and changes
+//! nothing else.
 
 use mock_llm::{Gate, MockProvider, Reply};
 use reqwest::Method;
@@ -14,7 +15,7 @@ use crate::support::{
     Deployment, Engine, EventStream, Fleet, HttpResponse, Product, QUICK_SCRIPT, eventually, with_deadline,
 };
 
-/// What a call through the orchestrator answers.
+/// The response to a call of ada's engine through the orchestrator.
 async fn call_through_proxy(
     product: &Product,
     method: Method,
@@ -24,7 +25,7 @@ async fn call_through_proxy(
     product.call(method, &Product::proxy_path("ada", path), body).await
 }
 
-/// Asserts that a call answers the same through the orchestrator as from the engine.
+/// Asserts that a call gets the same response through the orchestrator as from the engine; returns it.
 async fn assert_same_response(
     product: &Product,
     engine: &Engine,
@@ -38,14 +39,14 @@ async fn assert_same_response(
         None => request,
     })
     .await;
-    let passed = call_through_proxy(product, method.clone(), path, body).await;
-    assert_eq!((passed.status, &passed.body), (direct.status, &direct.body), "{method} {path}");
+    let proxied = call_through_proxy(product, method.clone(), path, body).await;
+    assert_eq!((proxied.status, &proxied.body), (direct.status, &direct.body), "{method} {path}");
     for name in ["content-type", "allow", "retry-after"] {
-        assert_eq!(passed.header(name), direct.header(name), "{name} of {method} {path}");
+        assert_eq!(proxied.header(name), direct.header(name), "{name} of {method} {path}");
     }
-    assert!(passed.header("x-request-id").is_some(), "{method} {path}");
-    assert!(!format!("{passed:?}").contains(&engine.key), "{method} {path} shows the engine's key");
-    passed
+    assert!(proxied.header("x-request-id").is_some(), "{method} {path}");
+    assert!(!format!("{proxied:?}").contains(&engine.key), "{method} {path} shows the engine's key");
+    proxied
 }
 
 #[tokio::test]
@@ -61,7 +62,7 @@ async fn a_turn_is_streamed_as_it_comes() {
     let request = product.request(Method::POST, &Product::proxy_path("ada", "/execute"));
     let mut stream = EventStream::open(request.json(&direct_message("task", "Count."))).await;
     wait_gate_reached(&gate).await;
-    // What the model has said is here, although the answer is far from its end.
+    // The text so far arrives while the model still writes its answer.
     while visible_text(&stream.received, "text_delta").len() < 20 {
         stream.next().await.expect("the stream goes on");
     }
@@ -98,7 +99,7 @@ async fn bodies_pass_up_to_the_engines_own_limit() {
     let product = up.product();
     let engine = product.engine("ada").await;
     let path = Product::proxy_path("ada", "/execute");
-    // Unknown fields are ignored, so any body can be as large as one likes.
+    // Unknown fields are ignored, so padding can make a body as large as needed.
     let padded = |mebibytes: usize| {
         let padding = "x".repeat(mebibytes << 20);
         format!(r#"{{"task_id": "task", "message": "Hello!", "direct": true, "padding": "{padding}"}}"#)
@@ -110,9 +111,9 @@ async fn bodies_pass_up_to_the_engines_own_limit() {
         send_raw(&engine.url, "POST /execute", &[("x-engine-key", &engine.key)], large.as_bytes()).await;
     direct.assert_error(413, "PAYLOAD_TOO_LARGE");
     let head = format!("POST {path}");
-    let passed = send_raw(&up.base, &head, &[("x-platform-key", &product.key)], large.as_bytes()).await;
-    assert_eq!((passed.status, &passed.body), (direct.status, &direct.body));
-    // The orchestrator's own limit holds for its own calls.
+    let proxied = send_raw(&up.base, &head, &[("x-platform-key", &product.key)], large.as_bytes()).await;
+    assert_eq!((proxied.status, &proxied.body), (direct.status, &direct.body));
+    // The orchestrator's own limit applies to its own calls.
     let answer = send_raw(
         &up.base,
         "POST /engines/provision",
@@ -154,7 +155,7 @@ async fn answers_are_the_engines_own_errors_too() {
     assert_eq!(engine.tasks("").await.1, 0);
 }
 
-/// The engine of a user whose name a client would tidy up.
+/// Admits a user whose id an HTTP client would normalize in the path.
 async fn admit_odd_user(product: &Product, user: &str) -> Engine {
     let head = format!("POST /engines/{}/admit", path_segment(user));
     let headers = [("x-platform-key", product.key.as_str())];
@@ -172,7 +173,7 @@ async fn names_and_queries_arrive_as_they_were_written() {
     for user in ["a/b c", "..", "provision", "ünï+%2F"] {
         let engine = admit_odd_user(&product, user).await;
         engine.run_turn(tasks[0], &format!("I am {user}.")).await;
-        // The client would tidy up dots; what is sent is exactly this.
+        // An HTTP client would normalize dots; `send_raw` sends exactly this.
         for query in ["", "?limit=1", "?limit=1&offset=0&unknown=%26%3D"] {
             let head = format!("GET {}{query}", Product::proxy_path(user, "/tasks"));
             let listed = send_raw(&up.base, &head, &headers, b"").await.assert_ok("tasks:array total:int");
@@ -180,7 +181,7 @@ async fn names_and_queries_arrive_as_they_were_written() {
         }
         let head = format!("GET {}", Product::proxy_path(user, "/tasks?offset=1"));
         let listed = send_raw(&up.base, &head, &headers, b"").await.assert_ok("tasks:array total:int");
-        assert_eq!(listed["tasks"], json!([]), "the query is heeded");
+        assert_eq!(listed["tasks"], json!([]), "the query is passed on");
         let head =
             format!("GET {}", Product::proxy_path(user, &format!("/tasks/{}", path_segment(tasks[0]))));
         let found = send_raw(&up.base, &head, &headers, b"").await.assert_ok("messages:array");
@@ -218,9 +219,9 @@ async fn a_name_of_dots_arrives_as_it_was_written() {
         let direct =
             send_raw(&engine.url, &format!("GET {path}"), &[("x-engine-key", &engine.key)], b"").await;
         let head = format!("GET {}", Product::proxy_path("ada", &path));
-        let passed = send_raw(&up.base, &head, &[("x-platform-key", &product.key)], b"").await;
-        assert_eq!((passed.status, &passed.body), (direct.status, &direct.body));
-        passed.assert_ok("messages:array");
+        let proxied = send_raw(&up.base, &head, &[("x-platform-key", &product.key)], b"").await;
+        assert_eq!((proxied.status, &proxied.body), (direct.status, &direct.body));
+        proxied.assert_ok("messages:array");
     }
 }
 
@@ -235,7 +236,7 @@ async fn the_platform_key_opens_it_and_nothing_else_does() {
     for user in ["ada", "nobody", "%zz"] {
         for key in ["", "wrong", &engine.key] {
             let head = format!("POST /engines/{user}/proxy/execute");
-            // The engine's own key in its own header opens the engine, not this.
+            // The engine's key authenticates at the engine, not at the proxy.
             let headers = [("x-platform-key", key), ("x-engine-key", engine.key.as_str())];
             send_raw(&up.base, &head, &headers, &large).await.assert_error(401, "INVALID_PLATFORM_KEY");
         }
@@ -243,39 +244,39 @@ async fn the_platform_key_opens_it_and_nothing_else_does() {
     call_through_proxy(&other, Method::GET, "/tasks", None).await.assert_error(404, "ENGINE_NOT_FOUND");
     let nobody = product.call(Method::GET, &Product::proxy_path("nobody", "/tasks"), None).await;
     nobody.assert_error(404, "ENGINE_NOT_FOUND");
-    // A wrong engine key of the caller's is none of the engine's business.
+    // An engine key that the caller sends is not passed on.
     let request = product.request(Method::GET, &Product::proxy_path("ada", "/tasks"));
     send(request.header("x-engine-key", "sk-svc-wrong")).await.assert_ok("tasks:array total:int");
 
-    // A rotated key is the orchestrator's to know.
+    // After a rotation the orchestrator uses the new key.
     product.call(Method::POST, "/engines/ada/rotate-key", None).await.assert_ok("new_api_key:engine-key");
     call_through_proxy(&product, Method::GET, "/tasks", None).await.assert_ok("tasks:array total:int");
     product.stop("ada").await.assert_ok("status:text");
     call_through_proxy(&product, Method::GET, "/tasks", None).await.assert_error(409, "ENGINE_NOT_RUNNING");
     call_through_proxy(&product, Method::GET, "/health", None).await.assert_error(409, "ENGINE_NOT_RUNNING");
-    assert_eq!(product.status("ada").await, "stopped", "it wakes nothing");
+    assert_eq!(product.status("ada").await, "stopped", "a proxied call wakes no engine");
     product.start("ada").await.assert_ok("status:text url:url");
     call_through_proxy(&product, Method::GET, "/tasks", None).await.assert_ok("tasks:array total:int");
 }
 
-/// Takes the place of an engine for one request: what it was sent, and what the product was answered. None if
-/// the orchestrator knew already that the engine is dead.
+/// Kills an engine and answers one request in its place; returns the request as received, and the product's
+/// response. `None` if the orchestrator had already noticed that the engine is dead.
 async fn stand_in_for_engine(
-    place: &Deployment,
+    deployment: &Deployment,
     product: &Product,
     engine: &Engine,
     head: &str,
 ) -> Option<(String, HttpResponse)> {
-    place.kill_engine(engine);
+    deployment.kill_engine(engine);
     let address = engine.url.strip_prefix("http://").unwrap();
     let listener = eventually("the port is free", async || TcpListener::bind(address).await.ok()).await;
-    let double = async {
+    let stand_in = async {
         let (mut connection, _) = listener.accept().await.unwrap();
         let mut request = Vec::new();
         while !request.ends_with(b"the body") {
             let mut part = [0; 4096];
             let length = connection.read(&mut part).await.unwrap();
-            assert!(length > 0, "it broke off after {:?}", String::from_utf8_lossy(&request));
+            assert!(length > 0, "the request broke off after {:?}", String::from_utf8_lossy(&request));
             request.extend_from_slice(&part[..length]);
         }
         let answer = "HTTP/1.1 418 I'm a teapot\r\nx-tea: green\r\ncontent-type: application/x-tea\r\n\
@@ -292,9 +293,9 @@ async fn stand_in_for_engine(
         ("last-event-id", "17"),
     ];
     let call = send_raw(&product.base, head, &headers, b"the body");
-    tokio::pin!(call, double);
+    tokio::pin!(call, stand_in);
     tokio::select! {
-        request = &mut double => Some((request, with_deadline("the answer", call).await)),
+        request = &mut stand_in => Some((request, with_deadline("the answer", call).await)),
         answer = &mut call => {
             assert_eq!(answer.status, 409, "{answer:?}");
             None
@@ -304,18 +305,18 @@ async fn stand_in_for_engine(
 
 #[tokio::test]
 async fn the_engine_is_sent_its_own_key_and_all_else_as_it_was() {
-    let place = Deployment::new().with_env("ORCH_RESTART_BACKOFF_BASE_S", "300");
-    let (_orchestrator, product) = place.start_with_product().await;
+    let deployment = Deployment::new().with_env("ORCH_RESTART_BACKOFF_BASE_S", "300");
+    let (_orchestrator, product) = deployment.start_with_product().await;
     let engine = product.engine("ada").await;
     let path = "/tasks/a%2Fb/%C3%BC/..%2e?x=%26&y=a+b&x";
     let head = format!("PATCH /engines/ada/proxy{path}");
-    let (request, answer) = eventually("the engine is doubled in time", async || {
+    let (request, answer) = eventually("the stand-in gets the request", async || {
         if product.status("ada").await != "running" {
             product.start("ada").await.assert_ok("status:text url:url");
         }
-        // A launch prefers the last port, and it was free.
+        // A launch prefers the engine's previous port, and that was free.
         assert_eq!(product.engine("ada").await.url, engine.url);
-        stand_in_for_engine(&place, &product, &engine, &head).await
+        stand_in_for_engine(&deployment, &product, &engine, &head).await
     })
     .await;
     let (first, rest) = request.split_once("\r\n").unwrap();
@@ -326,7 +327,7 @@ async fn the_engine_is_sent_its_own_key_and_all_else_as_it_was() {
         lines.filter(|line| line.0.eq_ignore_ascii_case(name)).map(|line| line.1).collect()
     };
     assert_eq!(header("x-engine-key"), [engine.key.as_str()]);
-    assert_eq!(header("x-platform-key"), [""; 0], "the product's key is not the engine's business");
+    assert_eq!(header("x-platform-key"), [""; 0], "the product's key is not passed on");
     assert!(!request.contains(&product.key), "{request}");
     assert_eq!((header("x-own"), header("last-event-id")), (vec!["kept"], vec!["17"]));
     assert_eq!(header("x-request-id"), ["order-66"]);
@@ -341,10 +342,10 @@ async fn the_engine_is_sent_its_own_key_and_all_else_as_it_was() {
 
 #[tokio::test]
 async fn an_engine_that_does_not_answer_is_said_in_the_envelope() {
-    let place = Deployment::new().with_env("ORCH_RESTART_BACKOFF_BASE_S", "300");
-    let (_orchestrator, product) = place.start_with_product().await;
+    let deployment = Deployment::new().with_env("ORCH_RESTART_BACKOFF_BASE_S", "300");
+    let (_orchestrator, product) = deployment.start_with_product().await;
     let engine = product.engine("ada").await;
-    place.kill_engine(&engine);
+    deployment.kill_engine(&engine);
     let answer = call_through_proxy(&product, Method::GET, "/tasks", None).await;
     if answer.status == 502 {
         answer.assert_error(502, "BACKEND_ERROR");
@@ -357,18 +358,18 @@ async fn an_engine_that_does_not_answer_is_said_in_the_envelope() {
 
 #[tokio::test]
 async fn who_is_called_through_it_stays_awake() {
-    let place = Deployment::new().with_env("ORCH_IDLE_SLEEP_THRESHOLD_S", "1.5");
-    let (_orchestrator, product) = place.start_with_product().await;
+    let deployment = Deployment::new().with_env("ORCH_IDLE_SLEEP_THRESHOLD_S", "1.5");
+    let (_orchestrator, product) = deployment.start_with_product().await;
     let engine = product.engine("ada").await;
-    let process = place.process_of(&engine);
+    let process = deployment.process_of(&engine);
     product.engine("bob").await;
     eventually("bob sleeps", async || {
         call_through_proxy(&product, Method::GET, "/tasks", None).await.assert_ok("tasks:array total:int");
         (product.status("bob").await == "sleeping").then_some(())
     })
     .await;
-    assert_eq!((product.status("ada").await.as_str(), place.process_of(&engine)), ("running", process));
-    // And sleeps when nobody calls any more; a call does not wake it.
+    assert_eq!((product.status("ada").await.as_str(), deployment.process_of(&engine)), ("running", process));
+    // And it sleeps when the calls stop; a proxied call does not wake it.
     product.wait_for_status("ada", "sleeping").await;
     call_through_proxy(&product, Method::GET, "/tasks", None).await.assert_error(409, "ENGINE_NOT_RUNNING");
 }

@@ -1,4 +1,4 @@
-//! The operator changes the master key: `roundhouse rekey`.
+//! `roundhouse rekey`: the operator changes the master key.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use crate::support::{Fleet, ProgramExit};
 const NEW_MASTER_KEY: &str = "BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBA";
 const OTHER_MASTER_KEY: &str = "CCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCA";
 
-/// Seals the registry of a deployment under `new`.
+/// Runs `roundhouse rekey`, which encrypts the deployment's secrets under the master key `new`.
 async fn rekey(fleet: &Fleet, old: &str, new: &str) -> ProgramExit {
     let variables = BTreeMap::from([
         (
@@ -36,28 +36,28 @@ async fn after_a_rekey_the_new_key_opens_everything_and_the_old_one_nothing() {
     rekey(&fleet, &old, NEW_MASTER_KEY).await.assert_failure(2, &["registry.sqlite", &holder]);
     up.signal_and_wait(Signal::TERM).await.assert_success();
 
-    let said = rekey(&fleet, OTHER_MASTER_KEY, NEW_MASTER_KEY)
+    let output = rekey(&fleet, OTHER_MASTER_KEY, NEW_MASTER_KEY)
         .await
         .assert_failure(2, &["ORCH_MASTER_KEY_OLD", "nothing was changed"]);
     assert!(
-        !said.contains(&old) && !said.contains(NEW_MASTER_KEY) && !said.contains(OTHER_MASTER_KEY),
-        "a key is shown: {said}"
+        !output.contains(&old) && !output.contains(NEW_MASTER_KEY) && !output.contains(OTHER_MASTER_KEY),
+        "the output shows a key: {output}"
     );
     let up = fleet.start_up().await;
     assert_eq!(up.product().engine("ada").await.key, ada.key, "nothing was changed");
     up.signal_and_wait(Signal::TERM).await.assert_success();
 
-    let said = rekey(&fleet, &old, NEW_MASTER_KEY).await.assert_success();
-    assert!(said.contains("2 engine(s)"), "{said}");
-    let said = rekey(&fleet, &old, NEW_MASTER_KEY).await.assert_success();
-    assert!(said.contains("already"), "{said}");
+    let output = rekey(&fleet, &old, NEW_MASTER_KEY).await.assert_success();
+    assert!(output.contains("2 engine(s)"), "{output}");
+    let output = rekey(&fleet, &old, NEW_MASTER_KEY).await.assert_success();
+    assert!(output.contains("already"), "{output}");
     fleet.run_failing_up().await.assert_failure(2, &["roundhouse rekey", "ORCH_MASTER_KEY_OLD"]);
     fs::write(&file, NEW_MASTER_KEY).unwrap();
     let up = fleet.start_up().await;
-    let again = up.product().engine("ada").await;
-    assert_eq!(again.key, ada.key);
-    assert_completed(&again.execute("task", "Hello!").await.collect().await);
-    // The engine's own sealed key came with it: it boots.
+    let restarted_engine = up.product().engine("ada").await;
+    assert_eq!(restarted_engine.key, ada.key);
+    assert_completed(&restarted_engine.execute("task", "Hello!").await.collect().await);
+    // The engine's encrypted secrets were converted too: it boots.
     up.product().stop("ada").await.assert_ok("status:text");
     up.product().start("ada").await.assert_ok("status:text url:url");
     up.signal_and_wait(Signal::TERM).await.assert_success();
@@ -66,6 +66,6 @@ async fn after_a_rekey_the_new_key_opens_everything_and_the_old_one_nothing() {
 #[tokio::test]
 async fn all_that_is_missing_is_named_at_once() {
     let fleet = Fleet::new();
-    let ended = fleet.test_env.run(&["rekey"], &BTreeMap::new()).wait().await;
-    ended.assert_failure(2, &["ORCH_DATABASE_URL", "ORCH_MASTER_KEY is", "ORCH_MASTER_KEY_OLD is"]);
+    let exit = fleet.test_env.run(&["rekey"], &BTreeMap::new()).wait().await;
+    exit.assert_failure(2, &["ORCH_DATABASE_URL", "ORCH_MASTER_KEY is", "ORCH_MASTER_KEY_OLD is"]);
 }

@@ -1,4 +1,4 @@
-//! Story 42 (lesson e09): what the agent runs reaches what it was given, and ends with its engine.
+//! Story 42 (lesson e09): programs that the agent runs reach only what they were given, and end with their engine.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -20,17 +20,17 @@ use crate::support::{
     Engine, EngineFixture, EventStream, Fleet, StandaloneEngine, eventually, is_installed, processes, skip,
 };
 
-/// The programs of [`LINGERING_PROGRAMS`] that run in this folder.
+/// The processes of [`LINGERING_PROGRAMS`] in this workspace.
 fn lingering_processes(workspace: &Path) -> Vec<rustix::process::Pid> {
-    // Arguments are told one after the other with a zero between.
+    // `/proc/PID/cmdline` separates arguments by null bytes.
     let mark = format!("clings\0{}\0", workspace.display());
     processes::with_command_line_text(mark.as_ref())
 }
 
-/// Begins a turn and waits until all of [`LINGERING_PROGRAMS`] runs.
-async fn start_lingering_programs(rig: &EngineFixture) -> EventStream {
-    let stream = rig.engine.execute_with(&direct_message("task", "Stay.")).await;
-    let workspace = rig.setup.workspace();
+/// Starts a turn and waits until all of [`LINGERING_PROGRAMS`] run.
+async fn start_lingering_programs(fixture: &EngineFixture) -> EventStream {
+    let stream = fixture.engine.execute_with(&direct_message("task", "Stay.")).await;
+    let workspace = fixture.setup.workspace();
     eventually("the programs run", async || {
         (lingering_processes(&workspace).len() == LINGERING_PROGRAM_COUNT).then_some(())
     })
@@ -38,18 +38,18 @@ async fn start_lingering_programs(rig: &EngineFixture) -> EventStream {
     stream
 }
 
-/// What a command says, run without a turn; also what the engine says where it fails.
+/// The response to a shell command that is run without a turn, also if it fails.
 async fn shell_output(engine: &Engine, command: &str) -> String {
     let body = json!({"method": "tool.shell", "params": {"command": command, "timeout_s": 20}});
     engine.post("/rpc", &body).await.body.to_string()
 }
 
-/// How far the engine's programs are confined.
+/// The confinement that the engine reports for its programs.
 async fn confinement(engine: &Engine) -> String {
     engine.activity().await["confinement"].as_str().unwrap().to_owned()
 }
 
-/// Whether they are confined at all; says that a story is skipped where they are not.
+/// Whether programs are confined; otherwise logs that the test is skipped.
 async fn is_confined(engine: &Engine) -> bool {
     let level = confinement(engine).await;
     let confined = level.contains("landlock");
@@ -60,19 +60,19 @@ async fn is_confined(engine: &Engine) -> bool {
 }
 
 #[tokio::test]
-async fn lesson_e09_an_engine_that_is_killed_leaves_no_program_behind() {
+async fn regression_e09_an_engine_that_is_killed_leaves_no_program_behind() {
     if !is_installed("perl") {
         return;
     }
-    let rig = EngineFixture::allowing_all_tools([shell_reply(LINGERING_PROGRAMS), done_reply()]).await;
-    let stream = start_lingering_programs(&rig).await;
-    let rig = rig.kill_and_start().await;
+    let fixture = EngineFixture::allowing_all_tools([shell_reply(LINGERING_PROGRAMS), done_reply()]).await;
+    let stream = start_lingering_programs(&fixture).await;
+    let fixture = fixture.kill_and_start().await;
     drop(stream.collect_until_broken().await);
-    let workspace = rig.setup.workspace();
+    let workspace = fixture.setup.workspace();
     eventually("the programs are gone", async || lingering_processes(&workspace).is_empty().then_some(()))
         .await;
-    // The turn goes on: nobody knows what the command did, and it is not run again.
-    let events = rig.engine.replay("task", 0).await.collect().await;
+    // The turn continues; the command's outcome is unknown, and it is not run again.
+    let events = fixture.engine.replay("task", 0).await.collect().await;
     assert_eq!(assert_completed(&events), "Done.");
     assert!(tool_results(&events)[0].unwrap_err().contains("unknown"), "{events:#?}");
     assert_eq!(lingering_processes(&workspace), []);
@@ -83,10 +83,10 @@ async fn an_engine_that_is_stopped_leaves_no_program_behind() {
     if !is_installed("perl") {
         return;
     }
-    let rig = EngineFixture::allowing_all_tools([shell_reply(LINGERING_PROGRAMS), done_reply()]).await;
-    let _stream = start_lingering_programs(&rig).await;
-    let workspace = rig.setup.workspace();
-    rig.program.signal_and_wait(Signal::TERM).await.assert_success();
+    let fixture = EngineFixture::allowing_all_tools([shell_reply(LINGERING_PROGRAMS), done_reply()]).await;
+    let _stream = start_lingering_programs(&fixture).await;
+    let workspace = fixture.setup.workspace();
+    fixture.program.signal_and_wait(Signal::TERM).await.assert_success();
     assert_eq!(lingering_processes(&workspace), []);
 }
 
@@ -95,20 +95,20 @@ async fn a_turn_that_is_cancelled_leaves_no_program_behind() {
     if !is_installed("perl") {
         return;
     }
-    let rig = EngineFixture::allowing_all_tools([shell_reply(LINGERING_PROGRAMS), done_reply()]).await;
-    let stream = start_lingering_programs(&rig).await;
-    let began = Instant::now();
-    let answer = rig.engine.cancel("task").await;
-    let took = began.elapsed();
-    let left = lingering_processes(&rig.setup.workspace());
-    eprintln!("cancelled within {took:?}");
+    let fixture = EngineFixture::allowing_all_tools([shell_reply(LINGERING_PROGRAMS), done_reply()]).await;
+    let stream = start_lingering_programs(&fixture).await;
+    let start = Instant::now();
+    let answer = fixture.engine.cancel("task").await;
+    let elapsed = start.elapsed();
+    let remaining = lingering_processes(&fixture.setup.workspace());
+    eprintln!("cancelled within {elapsed:?}");
     answer.assert_ok("status:text turn_id:turn");
-    assert_eq!(left, [], "who is told that it is cancelled finds no program");
-    // 250 ms are promised; a busy machine is given some more.
-    assert!(took < Duration::from_secs(1), "it took {took:?}");
+    assert_eq!(remaining, [], "no program is left when the cancel is answered");
+    // The guarantee is 250 ms; a busy machine may need longer.
+    assert!(elapsed < Duration::from_secs(1), "it took {elapsed:?}");
     assert_cancelled(&stream.collect().await);
-    rig.provider.take_refusals();
-    assert_eq!(rig.engine.health().await["status"], "ok");
+    fixture.provider.take_refusals();
+    assert_eq!(fixture.engine.health().await["status"], "ok");
 }
 
 #[tokio::test]
@@ -116,10 +116,10 @@ async fn a_caller_who_goes_leaves_no_program_behind() {
     if !is_installed("perl") {
         return;
     }
-    let rig = EngineFixture::allowing_unconfined([]).await;
+    let fixture = EngineFixture::allowing_unconfined([]).await;
     let body = json!({"method": "tool.shell", "params": {"command": LINGERING_PROGRAMS}});
-    let calling = tokio::spawn(rig.engine.request(Method::POST, "/rpc").json(&body).send());
-    let workspace = rig.setup.workspace();
+    let calling = tokio::spawn(fixture.engine.request(Method::POST, "/rpc").json(&body).send());
+    let workspace = fixture.setup.workspace();
     eventually("the programs run", async || {
         (lingering_processes(&workspace).len() == LINGERING_PROGRAM_COUNT).then_some(())
     })
@@ -127,7 +127,7 @@ async fn a_caller_who_goes_leaves_no_program_behind() {
     calling.abort();
     eventually("the programs are gone", async || lingering_processes(&workspace).is_empty().then_some(()))
         .await;
-    assert!(shell_output(&rig.engine, "echo well").await.contains("well"));
+    assert!(shell_output(&fixture.engine, "echo well").await.contains("well"));
 }
 
 #[tokio::test]
@@ -136,26 +136,26 @@ async fn a_command_that_ends_leaves_no_program_behind() {
         return;
     }
     let daemon = "perl -MPOSIX -e 'exit if fork; POSIX::setsid(); sleep 600' clings \"$PWD\"; echo ended";
-    let rig = EngineFixture::allowing_all_tools([shell_reply(daemon), done_reply()]).await;
-    let events = rig.engine.run_turn("task", "Leave one behind.").await;
+    let fixture = EngineFixture::allowing_all_tools([shell_reply(daemon), done_reply()]).await;
+    let events = fixture.engine.run_turn("task", "Leave one behind.").await;
     assert!(tool_results(&events)[0].unwrap().contains("ended"));
-    assert_eq!(lingering_processes(&rig.setup.workspace()), []);
+    assert_eq!(lingering_processes(&fixture.setup.workspace()), []);
 }
 
 #[tokio::test]
 async fn a_command_sees_neither_the_engine_nor_what_is_its_own() {
-    let rig = EngineFixture::allowing_all_tools([]).await;
-    if !is_confined(&rig.engine).await {
+    let fixture = EngineFixture::allowing_all_tools([]).await;
+    if !is_confined(&fixture.engine).await {
         return;
     }
-    let (brain, home) = (rig.setup.brain(), rig.setup.test_env.path().to_owned());
-    let engine = rig.program.pid().as_raw_nonzero();
+    let (brain, home) = (fixture.setup.brain(), fixture.setup.test_env.path().to_owned());
+    let engine = fixture.program.pid().as_raw_nonzero();
     fs::write(home.join("diary"), "a secret beside the brain").unwrap();
     let own = fs::read(format!("/proc/{engine}/environ")).unwrap();
-    let hash = rig.setup.variables["ENGINE_KEY_HASH"].clone();
+    let hash = fixture.setup.variables["ENGINE_KEY_HASH"].clone();
     assert!(processes::contains(&own, b"provider-key") && processes::contains(&own, hash.as_bytes()));
 
-    let environment = shell_output(&rig.engine, "env").await;
+    let environment = shell_output(&fixture.engine, "env").await;
     assert!(environment.contains("HOME=") && environment.contains("TMPDIR="), "{environment}");
     for secret in ["provider-key", hash.as_str(), "ENGINE_", "LLM_", "SQLITE_DB_PATH"] {
         assert!(!environment.contains(secret), "{secret:?} is in its environment: {environment}");
@@ -190,36 +190,36 @@ async fn a_command_sees_neither_the_engine_nor_what_is_its_own() {
         "kill -KILL $PPID".to_owned(),
         format!("touch {home}/catalog/planted"),
     ] {
-        let said = shell_output(&rig.engine, &format!("({command}) && echo it was let")).await;
-        assert!(!said.contains("it was let\\n") && !said.contains("a secret"), "{command}: {said}");
-        assert!(said.contains("exit code"), "it was tried: {command}: {said}");
+        let output = shell_output(&fixture.engine, &format!("({command}) && echo it was let")).await;
+        assert!(!output.contains("it was let\\n") && !output.contains("a secret"), "{command}: {output}");
+        assert!(output.contains("exit code"), "it was tried: {command}: {output}");
     }
     assert_eq!(
-        fs::read_to_string(rig.setup.test_env.path().join("diary")).unwrap(),
+        fs::read_to_string(fixture.setup.test_env.path().join("diary")).unwrap(),
         "a secret beside the brain"
     );
-    assert_eq!(rig.engine.health().await["status"], "ok");
-    rig.engine.run_turn("task", "Are you there?").await;
+    assert_eq!(fixture.engine.health().await["status"], "ok");
+    fixture.engine.run_turn("task", "Are you there?").await;
 }
 
-/// The kernel tells programs nothing of files that change: what other users do would be among it.
+/// Sandboxed programs get no file notifications (inotify), which would reveal what other users do.
 #[tokio::test]
 async fn a_program_that_waits_for_a_file_to_change_looks_for_itself() {
-    let rig = EngineFixture::allowing_all_tools([]).await;
-    if !is_confined(&rig.engine).await {
+    let fixture = EngineFixture::allowing_all_tools([]).await;
+    if !is_confined(&fixture.engine).await {
         return;
     }
     let follow = "touch log; timeout 9 tail -f log > seen & sleep 0.2; echo news >> log; \
                   until grep news seen; do sleep 0.05; done; kill $!";
-    let said = shell_output(&rig.engine, follow).await;
-    assert!(said.contains("news"), "{said}");
+    let output = shell_output(&fixture.engine, follow).await;
+    assert!(output.contains("news"), "{output}");
     if Path::new("/usr/bin/node").exists() {
         let script = "const fs = require('fs'); fs.writeFileSync('a', 'a'); \
                       try { fs.watch('a') } catch (error) { console.log(error.code) } \
                       fs.watchFile('a', {interval: 20}, () => { console.log('seen'); process.exit() }); \
                       setTimeout(() => fs.writeFileSync('a', 'longer'), 100)";
-        let said = shell_output(&rig.engine, &format!("node -e \"{script}\"")).await;
-        assert!(said.contains("ENOSYS") && said.contains("seen"), "{said}");
+        let output = shell_output(&fixture.engine, &format!("node -e \"{script}\"")).await;
+        assert!(output.contains("ENOSYS") && output.contains("seen"), "{output}");
     }
 }
 
@@ -228,7 +228,7 @@ async fn a_command_has_what_it_needs() {
     if !is_installed("perl") {
         return;
     }
-    let rig = EngineFixture::allowing_all_tools([]).await;
+    let fixture = EngineFixture::allowing_all_tools([]).await;
     for (command, expected) in [
         ("pwd", "/workspace"),
         ("echo kept > $TMPDIR/x && cat $TMPDIR/x", "kept"),
@@ -245,8 +245,8 @@ async fn a_command_has_what_it_needs() {
         if command.starts_with("id ") && !rustix::process::getuid().is_root() {
             continue;
         }
-        let said = shell_output(&rig.engine, command).await;
-        assert!(said.contains(expected) && said.contains("exit code 0"), "{command}: {said}");
+        let output = shell_output(&fixture.engine, command).await;
+        assert!(output.contains(expected) && output.contains("exit code 0"), "{command}: {output}");
     }
 }
 
@@ -265,30 +265,30 @@ async fn under_up_a_users_commands_see_nothing_of_other_users_and_of_the_fleet()
     bob.run_turn("task", "I am bob.").await;
     shell_output(&bob, "echo mine > diary").await;
     let folder = fleet.folder();
-    let others = fleet.engine_folder(&bob.id);
-    assert!(others.join("workspace/diary").exists(), "there is something to see");
-    let bobs = processes::engines_in_folder(&others)[0].as_raw_nonzero();
+    let bobs_folder = fleet.engine_folder(&bob.id);
+    assert!(bobs_folder.join("workspace/diary").exists(), "there is a file to protect");
+    let bobs_pid = processes::engines_in_folder(&bobs_folder)[0].as_raw_nonzero();
     let orchestrator = up.program.pid().as_raw_nonzero();
     let port: u16 = bob.url.rsplit(':').next().unwrap().parse().unwrap();
-    let (folder, others) = (folder.display(), others.display());
+    let (folder, bobs_folder) = (folder.display(), bobs_folder.display());
     for command in [
-        format!("cat {others}/workspace/diary"),
-        format!("ls {others}"),
-        format!("head -c 16 {others}/brain.sqlite"),
+        format!("cat {bobs_folder}/workspace/diary"),
+        format!("ls {bobs_folder}"),
+        format!("head -c 16 {bobs_folder}/brain.sqlite"),
         format!("cat ../../{}/workspace/diary", bob.id),
         format!("ls {folder}/engines"),
         format!("cat {folder}/admin.key"),
         format!("cat {folder}/master.key"),
         format!("cat {folder}/platform.key"),
         format!("head -c 16 {folder}/registry.sqlite"),
-        format!("kill -KILL {bobs}"),
+        format!("kill -KILL {bobs_pid}"),
         format!("kill -KILL {orchestrator}"),
-        format!("cat /proc/{bobs}/environ"),
+        format!("cat /proc/{bobs_pid}/environ"),
         format!("perl -MIO::Socket::INET -e 'IO::Socket::INET->new(\"127.0.0.1:{port}\") or exit 1'"),
     ] {
-        let said = shell_output(&ada, &format!("({command}) && echo it was let")).await;
-        assert!(!said.contains("it was let\\n") && !said.contains("mine"), "{command}: {said}");
-        assert!(said.contains("exit code"), "it was tried: {command}: {said}");
+        let output = shell_output(&ada, &format!("({command}) && echo it was let")).await;
+        assert!(!output.contains("it was let\\n") && !output.contains("mine"), "{command}: {output}");
+        assert!(output.contains("exit code"), "it was tried: {command}: {output}");
     }
     let environment = shell_output(&ada, "env").await;
     for secret in [ada.key.as_str(), product.key.as_str(), &up.admin_key(), "ENGINE_KEY_HASH", "ORCH_"] {
@@ -304,8 +304,8 @@ async fn where_programs_cannot_be_confined_the_agent_runs_none() {
     }
     let tool = r#"{"description": "Runs a program.", "command": ["true"]}"#;
     let skill = "---\nname: counting\ndescription: Counts.\n---\n\nCount.\n";
-    let ready = |place: StandaloneEngine| {
-        place
+    let configure = |setup: StandaloneEngine| {
+        setup
             .without_landlock()
             .with_catalog_file("permissions.json", r#"{"default": "allow"}"#)
             .with_catalog_file("tools/program.json", tool)
@@ -319,21 +319,21 @@ async fn where_programs_cannot_be_confined_the_agent_runs_none() {
         tool_reply("run_skill_script", script),
         done_reply(),
     ];
-    let rig = EngineFixture::with_setup("anthropic", replies, ready).await;
-    let events = rig.engine.run_turn("task", "Run them.").await;
+    let fixture = EngineFixture::with_setup("anthropic", replies, configure).await;
+    let events = fixture.engine.run_turn("task", "Run them.").await;
     assert!(tool_results(&events).iter().all(Result::is_err), "{events:#?}");
-    assert!(!rig.setup.workspace().join("ran").exists());
-    let told = rig.offered_tools();
+    assert!(!fixture.setup.workspace().join("ran").exists());
+    let offered = fixture.offered_tools();
     for tool in ["shell", "run_skill_script", "program"] {
-        assert!(!told.iter().any(|name| name == tool), "{told:?}");
+        assert!(!offered.iter().any(|name| name == tool), "{offered:?}");
     }
-    assert!(told.iter().any(|name| name == "write_file"), "the others are there: {told:?}");
+    assert!(offered.iter().any(|name| name == "write_file"), "the other tools are offered: {offered:?}");
     let body = json!({"method": "tool.shell", "params": {"command": "touch ran"}});
-    rig.engine.post("/rpc", &body).await.assert_flat_error(404, "METHOD_NOT_FOUND");
-    assert!(!confinement(&rig.engine).await.contains("landlock,"));
-    let said = rig.program.output();
-    assert!(said.contains("ENGINE_ALLOW_UNCONFINED"), "the log says what can be done: {said}");
-    assert_eq!(rig.engine.health().await["status"], "ok");
+    fixture.engine.post("/rpc", &body).await.assert_flat_error(404, "METHOD_NOT_FOUND");
+    assert!(!confinement(&fixture.engine).await.contains("landlock,"));
+    let output = fixture.program.output();
+    assert!(output.contains("ENGINE_ALLOW_UNCONFINED"), "the log names the setting: {output}");
+    assert_eq!(fixture.engine.health().await["status"], "ok");
 }
 
 #[tokio::test]
@@ -341,25 +341,25 @@ async fn programs_run_unconfined_where_that_is_said() {
     if !["python3", "perl"].into_iter().all(is_installed) {
         return;
     }
-    let ready = |place: StandaloneEngine| place.without_landlock().allowing_all_tools();
-    let rig = EngineFixture::with_setup(
+    let configure = |setup: StandaloneEngine| setup.without_landlock().allowing_all_tools();
+    let fixture = EngineFixture::with_setup(
         "anthropic",
         [shell_reply("cat ../brain.sqlite | head -c 15; env"), done_reply()],
-        ready,
+        configure,
     )
     .await;
-    let events = rig.engine.run_turn("task", "Look.").await;
-    let said = tool_results(&events)[0].unwrap();
-    // They reach all that the engine can, and still begin with a clean environment.
-    assert!(said.contains("SQLite format 3") && !said.contains("provider-key"), "{said}");
-    let level = confinement(&rig.engine).await;
+    let events = fixture.engine.run_turn("task", "Look.").await;
+    let output = tool_results(&events)[0].unwrap();
+    // They reach everything that the engine can, but still start with a clean environment.
+    assert!(output.contains("SQLite format 3") && !output.contains("provider-key"), "{output}");
+    let level = confinement(&fixture.engine).await;
     assert!(level.contains("unconfined"), "{level}");
-    assert!(rig.program.output().contains("WARN"), "{}", rig.program.output());
-    // And they end with their engine all the same.
-    rig.provider.enqueue_all([shell_reply(LINGERING_PROGRAMS), done_reply()]);
-    let _stream = start_lingering_programs(&rig).await;
-    let workspace = rig.setup.workspace();
-    rig.program.signal_and_wait(Signal::KILL).await;
+    assert!(fixture.program.output().contains("WARN"), "{}", fixture.program.output());
+    // And they still end with their engine.
+    fixture.provider.enqueue_all([shell_reply(LINGERING_PROGRAMS), done_reply()]);
+    let _stream = start_lingering_programs(&fixture).await;
+    let workspace = fixture.setup.workspace();
+    fixture.program.signal_and_wait(Signal::KILL).await;
     eventually("the programs are gone", async || lingering_processes(&workspace).is_empty().then_some(()))
         .await;
 }
@@ -367,45 +367,45 @@ async fn programs_run_unconfined_where_that_is_said() {
 #[tokio::test]
 async fn saying_that_they_may_run_unconfined_confines_no_less_where_that_is_possible() {
     let (_program, plain) = {
-        let place = StandaloneEngine::new();
-        let (program, engine) = place.start().await;
-        ((program, place), confinement(&engine).await)
+        let setup = StandaloneEngine::new();
+        let (program, engine) = setup.start().await;
+        ((program, setup), confinement(&engine).await)
     };
     if !plain.contains("landlock, ") {
         skip(&format!("a kernel that confines programs: {plain}"));
         return;
     }
-    let place = StandaloneEngine::new().allowing_unconfined();
-    let (_other, engine) = place.start().await;
+    let setup = StandaloneEngine::new().allowing_unconfined();
+    let (_other, engine) = setup.start().await;
     assert_eq!(confinement(&engine).await, plain);
-    let said = shell_output(&engine, "cat ../brain.sqlite").await;
-    assert!(!said.contains("SQLite format"), "{said}");
+    let output = shell_output(&engine, "cat ../brain.sqlite").await;
+    assert!(!output.contains("SQLite format"), "{output}");
 }
 
 #[tokio::test]
 async fn files_with_keys_are_read_by_no_program_and_a_tools_own_program_runs() {
     let tool = r#"{"description": "Says hello.", "command": ["/bin/sh", "tools/hello.sh"]}"#;
-    let files = |place: StandaloneEngine| {
-        place
+    let configure = |setup: StandaloneEngine| {
+        setup
             .allowing_all_tools()
             .with_catalog_file("tools/hello.sh", "cat \"$(dirname \"$0\")/greeting.txt\"")
             .with_catalog_file("tools/greeting.txt", "hello from the catalog")
             .with_catalog_file("tools/hello.json", tool)
             .with_catalog_file("mcp.json", r#"{"mcpServers": {}}"#)
     };
-    let rig = EngineFixture::with_setup("anthropic", [], files).await;
-    if !is_confined(&rig.engine).await {
+    let fixture = EngineFixture::with_setup("anthropic", [], configure).await;
+    if !is_confined(&fixture.engine).await {
         return;
     }
-    assert!(rig.engine.tool_output("hello", json!({})).await.contains("hello from the catalog"));
-    let catalog = &rig.setup.variables["CATALOG_DIR"];
+    assert!(fixture.engine.tool_output("hello", json!({})).await.contains("hello from the catalog"));
+    let catalog = &fixture.setup.variables["CATALOG_DIR"];
     for file in ["mcp.json", "tools/hello.json"] {
         let command = format!(
             "cat {catalog}/{file}; ln -s {catalog}/{file} link; cat link; rm link; cat {catalog}/tools/hello.sh"
         );
-        let said = rig.engine.tool_output("shell", json!({"command": command})).await;
-        assert_eq!(said.matches("Permission denied").count(), 2, "{said}");
-        assert!(said.contains("dirname") && !said.contains("mcpServers"), "{said}");
+        let output = fixture.engine.tool_output("shell", json!({"command": command})).await;
+        assert_eq!(output.matches("Permission denied").count(), 2, "{output}");
+        assert!(output.contains("dirname") && !output.contains("mcpServers"), "{output}");
     }
 }
 
@@ -416,26 +416,29 @@ async fn programs_run_from_folders_that_the_catalog_names() {
     fs::write(&program, "#!/bin/sh\necho hello from elsewhere").unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     let tool = json!({"description": "Says hello.", "command": [program]}).to_string();
-    let rig = EngineFixture::with_setup("anthropic", [], |place| {
-        place.allowing_all_tools().with_catalog_file("tools/hello.json", &tool)
+    let fixture = EngineFixture::with_setup("anthropic", [], |setup| {
+        setup.allowing_all_tools().with_catalog_file("tools/hello.json", &tool)
     })
     .await;
-    if !is_confined(&rig.engine).await {
+    if !is_confined(&fixture.engine).await {
         return;
     }
-    let refused = rig.engine.call_tool("hello", json!({})).await.body.to_string();
+    let refused = fixture.engine.call_tool("hello", json!({})).await.body.to_string();
     assert!(refused.contains("programs can be run that lie") && refused.contains("/usr"), "{refused}");
-    let data = rig.setup.test_env.path();
-    let permissions = json!({"default": "allow", "executable": [folder.path(), data, "relative", "/"]});
+    let data = fixture.setup.test_env.path();
+    let link = folder.path().with_extension("link");
+    std::os::unix::fs::symlink(data, &link).unwrap();
+    let permissions = json!({"default": "allow", "executable": [folder.path(), data, link, "relative", "/"]});
     write_catalog_file(
-        Path::new(&rig.setup.variables["CATALOG_DIR"]),
+        Path::new(&fixture.setup.variables["CATALOG_DIR"]),
         "permissions.json",
         &permissions.to_string(),
     );
-    let reloaded = send(rig.engine.request(Method::POST, "/admin/reload-catalog")).await.body;
+    let reloaded = send(fixture.engine.request(Method::POST, "/admin/reload-catalog")).await.body;
     assert_eq!(reloaded["warnings"].as_array().unwrap().len(), 2, "{reloaded}");
-    assert!(rig.engine.tool_output("hello", json!({})).await.contains("hello from elsewhere"));
-    let command = json!({"command": format!("cat {}", rig.setup.brain().display())});
-    let said = rig.engine.call_tool("shell", command).await.body.to_string();
-    assert!(said.contains("Permission denied"), "the engine's data are not opened: {said}");
+    assert!(fixture.engine.tool_output("hello", json!({})).await.contains("hello from elsewhere"));
+    let command = json!({"command": format!("cat {}", fixture.setup.brain().display())});
+    let output = fixture.engine.call_tool("shell", command).await.body.to_string();
+    fs::remove_file(&link).unwrap();
+    assert!(output.contains("Permission denied"), "the engine's data cannot be read: {output}");
 }

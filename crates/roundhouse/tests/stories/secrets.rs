@@ -1,4 +1,4 @@
-//! Story 10: keys stay where they belong.
+//! Story 10: each key is stored only in its own file, and the registry stores only hashes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,14 +26,14 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Asserts that `secret` stands in no file of the deployment but those named, nor in what `up` said.
-fn assert_stored_only_in(fleet: &Fleet, ended: &ProgramExit, what: &str, secret: &str, allowed: &[&str]) {
+/// Asserts that no file of the deployment contains `secret`, except the allowed ones, nor the output of `up`.
+fn assert_stored_only_in(fleet: &Fleet, exit: &ProgramExit, what: &str, secret: &str, allowed: &[&str]) {
     for file in files_below(fleet.folder()) {
         let name = file.file_name().unwrap().to_str().unwrap();
         let found = contains(&fs::read(&file).unwrap(), secret.as_bytes());
-        assert!(!found || allowed.contains(&name), "{what} stands in {}", file.display());
+        assert!(!found || allowed.contains(&name), "{what} is stored in {}", file.display());
     }
-    assert!(!ended.output.contains(secret), "{what} was printed");
+    assert!(!exit.output.contains(secret), "{what} was printed");
 }
 
 #[tokio::test]
@@ -46,9 +46,9 @@ async fn no_key_stands_anywhere_but_in_its_own_file() {
     let up = fleet.start_up().await;
     let (product, other) = (up.product(), up.register("other", json!({})).await);
     let engine = product.engine("ada").await;
-    let gone = product.engine("bob").await;
+    let deleted = product.engine("bob").await;
     assert_completed(&engine.execute("task", "Hello!").await.collect().await);
-    // Refusals are where keys leak: a wrong key, a key in a body, a key in a path.
+    // Errors are where keys leak: a wrong key, a key in a body, a key in a path.
     let mut wrong = engine.clone();
     wrong.key = "sk-svc-a-wrong-key-that-somebody-tried-to-enter-with".to_owned();
     send(wrong.request(reqwest::Method::GET, "/openapi.json")).await.assert_error(401, "INVALID_ENGINE_KEY");
@@ -60,44 +60,45 @@ async fn no_key_stands_anywhere_but_in_its_own_file() {
     let master_key = fs::read_to_string(fleet.folder().join("master.key")).unwrap().trim().to_owned();
     let environment = fs::read(format!("/proc/{}/environ", fleet.engine_process().as_raw_nonzero())).unwrap();
     assert!(!contains(&environment, master_key.as_bytes()) && !contains(&environment, b"ORCH_"));
-    assert!(!contains(&environment, b"not-for-engines"), "an environment is made from nothing");
-    assert!(!contains(&environment, engine.key.as_bytes()), "an engine knows its key's hash alone");
+    assert!(!contains(&environment, b"not-for-engines"), "an engine inherits no environment");
+    assert!(!contains(&environment, engine.key.as_bytes()), "an engine knows only the hash of its key");
     let secrets_key = environment
         .split(|byte| *byte == 0)
         .find_map(|variable| variable.strip_prefix(b"AD_ENCRYPTION_KEY="));
-    let secrets_key = String::from_utf8(secrets_key.expect("each engine has its own").to_vec()).unwrap();
+    let secrets_key =
+        String::from_utf8(secrets_key.expect("each engine has its own secrets key").to_vec()).unwrap();
     let admin_key = up.admin_key();
-    // While it runs, the write-ahead logs are full; once it has ended, the files are whole. Both count.
+    // Checked twice: while it runs the write-ahead logs are full, and after its end they are checkpointed.
     let running = ProgramExit { code: None, output: up.program.output() };
-    let plain = |ended: &ProgramExit| {
-        assert_stored_only_in(&fleet, ended, "the platform key", &product.key, &["platform.key"]);
-        assert_stored_only_in(&fleet, ended, "the admin key", &admin_key, &["admin.key"]);
-        assert_stored_only_in(&fleet, ended, "the master key", &master_key, &["master.key"]);
+    let assert_keys_protected = |exit: &ProgramExit| {
+        assert_stored_only_in(&fleet, exit, "the platform key", &product.key, &["platform.key"]);
+        assert_stored_only_in(&fleet, exit, "the admin key", &admin_key, &["admin.key"]);
+        assert_stored_only_in(&fleet, exit, "the master key", &master_key, &["master.key"]);
         for (what, key) in [
             ("another product's key", &other.key),
             ("an engine's key", &engine.key),
-            ("a deleted engine's key", &gone.key),
+            ("a deleted engine's key", &deleted.key),
             ("a wrong key", &wrong.key),
             ("an engine's secrets key", &secrets_key),
             ("the provider's key", &"the-providers-secret-key".to_owned()),
         ] {
-            assert_stored_only_in(&fleet, ended, what, key, &[]);
+            assert_stored_only_in(&fleet, exit, what, key, &[]);
         }
     };
-    plain(&running);
-    let ended = up.signal_and_wait(Signal::TERM).await;
-    plain(&ended);
+    assert_keys_protected(&running);
+    let exit = up.signal_and_wait(Signal::TERM).await;
+    assert_keys_protected(&exit);
 
-    // The registry keeps the hashes; nothing else does.
+    // Only the registry stores the hashes.
     let registry = ["registry.sqlite", "registry.sqlite-wal"];
     for (what, key) in [("platform", &product.key), ("other platform", &other.key), ("engine", &engine.key)] {
         let hash = KeyHash::of(key).to_hex();
-        assert_stored_only_in(&fleet, &ended, &format!("the hash of the {what} key"), &hash, &registry);
+        assert_stored_only_in(&fleet, &exit, &format!("the hash of the {what} key"), &hash, &registry);
     }
     for key in [&admin_key, &master_key] {
         assert_stored_only_in(
             &fleet,
-            &ended,
+            &exit,
             "the hash of a key of the deployment",
             &KeyHash::of(key).to_hex(),
             &[],
@@ -127,7 +128,7 @@ async fn keys_are_made_once() {
     up.signal_and_wait(Signal::TERM).await.assert_success();
     let up = fleet.start_up().await;
     assert_eq!(keys(names), before);
-    // A second engine's key is its own.
+    // Two engines have different keys.
     let engines: Vec<Engine> = vec![up.product().engine("ada").await, up.product().engine("bob").await];
     assert_ne!(engines[0].key, engines[1].key);
 }

@@ -1,4 +1,4 @@
-//! Story 43: skills, those of the platform and the user's own.
+//! Story 43: skills of the platform (from the catalog) and the user's own.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,9 +15,9 @@ use crate::support::{
     Engine, EngineFixture, HttpResponse, StandaloneEngine, assert_fields, eventually, skip, with_deadline,
 };
 
-/// A skill in a list.
+/// The fields of a skill in a list.
 const SUMMARY: &str = "name:text description:text|null category:text|null capabilities:array source:text";
-/// A whole skill.
+/// The fields of a complete skill.
 const SKILL: &str = "name:text description:text|null category:text|null prompt:text|null capabilities:array \
                      scripts:object source:text created_at:time updated_at:time";
 
@@ -32,8 +32,8 @@ metadata:
 Run `scripts/count.sh` with the words as its input.
 ";
 
-fn with_platform_skill(place: StandaloneEngine) -> StandaloneEngine {
-    place
+fn with_platform_skill(setup: StandaloneEngine) -> StandaloneEngine {
+    setup
         .with_catalog_file("skills/counting/SKILL.md", PLATFORM)
         .with_catalog_file("skills/counting/references/why.md", "Because.")
         .with_catalog_file("skills/counting/scripts/count.sh", "wc -w")
@@ -71,8 +71,8 @@ fn baking_skill() -> Value {
 
 #[tokio::test]
 async fn a_skill_is_created_read_changed_and_deleted() {
-    let place = StandaloneEngine::new();
-    let (_program, engine) = place.start().await;
+    let setup = StandaloneEngine::new();
+    let (_program, engine) = setup.start().await;
     assert_eq!(engine.skills().await, [json!(null); 0]);
     let created = engine.create_skill(baking_skill()).await;
     for (field, value) in baking_skill().as_object().unwrap() {
@@ -97,7 +97,7 @@ async fn a_skill_is_created_read_changed_and_deleted() {
     }
     assert_eq!(changed, expected);
     assert!(changed["updated_at"].as_str() >= created["updated_at"].as_str());
-    // Null is what is left out, its own name is no other, and an empty text empties.
+    // Null means unchanged, its own name is accepted, and an empty text clears the field.
     let again = engine
         .put_skill("baking", json!({"name": "baking", "prompt": null, "category": ""}))
         .await
@@ -118,8 +118,8 @@ async fn a_skill_is_created_read_changed_and_deleted() {
 
 #[tokio::test]
 async fn what_is_no_skill_is_refused_and_named() {
-    let place = StandaloneEngine::new();
-    let (_program, engine) = place.start().await;
+    let setup = StandaloneEngine::new();
+    let (_program, engine) = setup.start().await;
     engine.create_skill(json!({"name": "there", "prompt": "Do."})).await;
     let words = |number: usize, length: usize| json!(vec!["x".repeat(length); number]);
     let scripts = |number: usize, length: usize| {
@@ -162,19 +162,19 @@ async fn what_is_no_skill_is_refused_and_named() {
         let mut skill = json!({"name": "new", "prompt": "Do."});
         skill[field] = value.clone();
         let created = engine.post("/skills/create", &skill).await;
-        let told = value.to_string().chars().take(60).collect::<String>();
-        assert!(created.assert_error(400, "INVALID_REQUEST").contains(field), "{field} {told}");
+        let excerpt = value.to_string().chars().take(60).collect::<String>();
+        assert!(created.assert_error(400, "INVALID_REQUEST").contains(field), "{field} {excerpt}");
         let changed = engine.put_skill("there", json!({field: value})).await;
-        assert!(changed.assert_error(400, "INVALID_REQUEST").contains(field), "{field} {told}");
+        assert!(changed.assert_error(400, "INVALID_REQUEST").contains(field), "{field} {excerpt}");
     }
-    for nothing in [
+    for empty in [
         json!({"name": "new"}),
         json!({"name": "new", "prompt": "  "}),
         json!({"name": "new", "prompt": null, "scripts": {}}),
         json!({"name": "new", "description": "Is for nothing."}),
     ] {
-        let refused = engine.post("/skills/create", &nothing).await;
-        assert!(refused.assert_error(400, "INVALID_REQUEST").contains("prompt"), "{nothing}");
+        let refused = engine.post("/skills/create", &empty).await;
+        assert!(refused.assert_error(400, "INVALID_REQUEST").contains("prompt"), "{empty}");
     }
     let emptied = engine.put_skill("there", json!({"prompt": ""})).await;
     assert!(emptied.assert_error(400, "INVALID_REQUEST").contains("prompt"));
@@ -185,13 +185,13 @@ async fn what_is_no_skill_is_refused_and_named() {
         assert!(renamed.assert_error(400, "INVALID_REQUEST").contains("name"), "{other}");
     }
     engine.put_skill("there", json!({"name": 7})).await.assert_error(400, "INVALID_REQUEST");
-    assert_eq!(engine.skills().await.len(), 1, "nothing of it was kept");
+    assert_eq!(engine.skills().await.len(), 1, "no invalid skill was stored");
 }
 
 #[tokio::test]
 async fn a_name_is_of_its_form() {
-    let place = StandaloneEngine::new();
-    let (_program, engine) = place.start().await;
+    let setup = StandaloneEngine::new();
+    let (_program, engine) = setup.start().await;
     let long = "x".repeat(64);
     for good in ["a", "0", "a-b-c", "create", &long] {
         engine.create_skill(json!({"name": good, "prompt": "Do."})).await;
@@ -205,7 +205,7 @@ async fn a_name_is_of_its_form() {
     for bad in ["", "-", "a-", "-a", "a--b", "A", "a_b", "a b", "a/b", "..", "a\n", "ä", "a.md", &longer] {
         let refused = engine.post("/skills/create", &json!({"name": bad, "prompt": "Do."})).await;
         assert!(refused.assert_error(400, "INVALID_REQUEST").contains("name"), "{bad:?}");
-        // Of these a client makes another path.
+        // With these two an HTTP client requests another path.
         if !["", ".."].contains(&bad) {
             engine.get(&format!("/skills/{}", path_segment(bad))).await.assert_error(404, "SKILL_NOT_FOUND");
         }
@@ -232,8 +232,8 @@ async fn a_name_is_of_its_form() {
 
 #[tokio::test]
 async fn a_skill_of_the_platform_is_shown_and_stays_as_it_is() {
-    let rig = EngineFixture::with_setup("anthropic", [], with_platform_skill).await;
-    let engine = &rig.engine;
+    let fixture = EngineFixture::with_setup("anthropic", [], with_platform_skill).await;
+    let engine = &fixture.engine;
     let skill = engine.get("/skills/counting").await.assert_ok(SKILL);
     for (field, value) in [
         ("description", json!("Counts words. Use it whenever somebody wants words counted.")),
@@ -257,12 +257,12 @@ async fn a_skill_of_the_platform_is_shown_and_stays_as_it_is() {
     engine.post("/skills/create", &taken).await.assert_error(409, "SKILL_EXISTS");
     assert_eq!(engine.get("/skills/counting").await.assert_ok(SKILL), skill);
 
-    // One that comes later does not take the user's own away.
-    let EngineFixture { provider, setup: place, program, .. } = rig;
+    // A platform skill that is added later does not replace the user's own skill.
+    let EngineFixture { provider, setup, program, .. } = fixture;
     program.signal_and_wait(rustix::process::Signal::TERM).await.assert_success();
     let later = PLATFORM.replace("counting", "baking");
-    let place = place.with_catalog_file("skills/baking/SKILL.md", &later);
-    let (_program, engine) = place.start().await;
+    let setup = setup.with_catalog_file("skills/baking/SKILL.md", &later);
+    let (_program, engine) = setup.start().await;
     assert_eq!(engine.get("/skills/baking").await.assert_ok(SKILL)["source"], "custom");
     assert_eq!(engine.skills().await.len(), 2);
     engine.put_skill("baking", json!({"prompt": "Mine."})).await.assert_ok(SKILL);
@@ -273,31 +273,31 @@ async fn a_skill_of_the_platform_is_shown_and_stays_as_it_is() {
 
 #[tokio::test]
 async fn what_was_answered_outlives_a_kill() {
-    let mut rig = EngineFixture::new([]).await;
-    let mut made = Vec::new();
+    let mut fixture = EngineFixture::new([]).await;
+    let mut created = Vec::new();
     for number in 0..3 {
         let name = format!("skill-{number}");
-        made.push(rig.engine.create_skill(json!({"name": name, "prompt": "Do."})).await);
-        rig = rig.kill_and_start().await;
-        for skill in &made {
+        created.push(fixture.engine.create_skill(json!({"name": name, "prompt": "Do."})).await);
+        fixture = fixture.kill_and_start().await;
+        for skill in &created {
             let name = skill["name"].as_str().unwrap();
-            assert_eq!(&rig.engine.get(&format!("/skills/{name}")).await.assert_ok(SKILL), skill);
+            assert_eq!(&fixture.engine.get(&format!("/skills/{name}")).await.assert_ok(SKILL), skill);
         }
     }
-    rig.engine.delete("/skills/skill-0").await.assert_ok("status:text");
-    let changed = rig.engine.put_skill("skill-1", json!({"prompt": "Do better."})).await.assert_ok(SKILL);
-    let rig = rig.kill_and_start().await;
-    assert_eq!(rig.engine.get("/skills/skill-1").await.assert_ok(SKILL), changed);
-    assert_eq!(rig.engine.skills().await.len(), 2);
+    fixture.engine.delete("/skills/skill-0").await.assert_ok("status:text");
+    let changed = fixture.engine.put_skill("skill-1", json!({"prompt": "Do better."})).await.assert_ok(SKILL);
+    let fixture = fixture.kill_and_start().await;
+    assert_eq!(fixture.engine.get("/skills/skill-1").await.assert_ok(SKILL), changed);
+    assert_eq!(fixture.engine.skills().await.len(), 2);
 }
 
 #[tokio::test]
 async fn a_kill_before_the_answer_leaves_a_whole_skill_or_none() {
-    let rig = EngineFixture::new([]).await;
+    let fixture = EngineFixture::new([]).await;
     let script = "echo ".repeat(20_000);
     let creations = (0..40).map(|number| {
         let skill = json!({"name": format!("skill-{number}"), "prompt": "Do.", "scripts": {"a.sh": script}});
-        let request = rig.engine.request(Method::POST, "/skills/create").json(&skill);
+        let request = fixture.engine.request(Method::POST, "/skills/create").json(&skill);
         tokio::spawn(async move {
             let answer = request.send().await.ok()?;
             answer.bytes().await.ok().map(|_| format!("skill-{number}"))
@@ -305,20 +305,25 @@ async fn a_kill_before_the_answer_leaves_a_whole_skill_or_none() {
     });
     let mut creations: Vec<_> = creations.collect();
     let first = with_deadline("the first answer", creations.remove(0)).await.unwrap();
-    let rig = rig.kill_and_start().await;
-    let mut answered: Vec<String> = first.into_iter().collect();
+    let fixture = fixture.kill_and_start().await;
+    let mut acknowledged: Vec<String> = first.into_iter().collect();
     for creation in creations {
-        answered.extend(with_deadline("an answer or none", creation).await.unwrap());
+        acknowledged.extend(with_deadline("an answer or none", creation).await.unwrap());
     }
-    assert!(!answered.is_empty());
-    let listed: Vec<String> =
-        rig.engine.skills().await.iter().map(|skill| skill["name"].as_str().unwrap().to_owned()).collect();
-    for name in &answered {
-        assert!(listed.contains(name), "{name} was answered and is gone: {listed:?}");
+    assert!(!acknowledged.is_empty());
+    let listed: Vec<String> = fixture
+        .engine
+        .skills()
+        .await
+        .iter()
+        .map(|skill| skill["name"].as_str().unwrap().to_owned())
+        .collect();
+    for name in &acknowledged {
+        assert!(listed.contains(name), "{name} was acknowledged and is missing: {listed:?}");
     }
     for name in listed {
         assert_eq!(
-            rig.engine.get(&format!("/skills/{name}")).await.assert_ok(SKILL)["scripts"],
+            fixture.engine.get(&format!("/skills/{name}")).await.assert_ok(SKILL)["scripts"],
             json!({"a.sh": script})
         );
     }
@@ -326,56 +331,62 @@ async fn a_kill_before_the_answer_leaves_a_whole_skill_or_none() {
 
 #[tokio::test]
 async fn a_skill_that_is_made_in_the_middle_of_a_task_is_told_loaded_and_run() {
-    let rig = EngineFixture::with_setup("anthropic", [done_reply()], |place| {
-        with_platform_skill(place.allowing_all_tools())
+    let fixture = EngineFixture::with_setup("anthropic", [done_reply()], |setup| {
+        with_platform_skill(setup.allowing_all_tools())
     })
     .await;
-    rig.engine.run_turn("task", "Hello!").await;
+    fixture.engine.run_turn("task", "Hello!").await;
     let skill = json!({
         "name": "greeting", "description": "Greets people.", "prompt": "Run scripts/greet.sh with the name.",
         "scripts": {"greet.sh": "echo \"Hello, $1!\"; basename \"$SKILL_DIR\"; ls \"$SKILL_DIR\""},
     });
-    rig.engine.create_skill(skill).await;
+    fixture.engine.create_skill(skill).await;
     let script = json!({"skill": "greeting", "script": "greet.sh", "args": ["Ada"]});
-    rig.provider.enqueue_all([
+    fixture.provider.enqueue_all([
         tool_reply("load_skill", json!({"skill": "greeting"})),
         tool_reply("run_skill_script", script.clone()),
         done_reply(),
     ]);
-    let events = rig.engine.run_turn("task", "Greet Ada.").await;
-    let [loaded, commit_run] = tool_results(&events).try_into().unwrap();
+    let events = fixture.engine.run_turn("task", "Greet Ada.").await;
+    let [loaded, output] = tool_results(&events).try_into().unwrap();
     assert!(loaded.unwrap().contains("Run scripts/greet.sh"), "{loaded:?}");
-    assert_eq!(commit_run, Ok("Hello, Ada!\ngreeting\nSKILL.md\nscripts\n"));
-    rig.last_messages().assert_contains(&[
+    assert_eq!(output, Ok("Hello, Ada!\ngreeting\nSKILL.md\nscripts\n"));
+    fixture.last_messages().assert_contains(&[
         "- greeting: Greets people.",
         "Greet Ada.",
         "Run scripts/greet.sh",
         "Hello, Ada!",
     ]);
-    let requests = rig.provider.requests();
+    let requests = fixture.provider.requests();
     let tools: Vec<_> = requests.iter().map(|request| request.body["tools"].to_string()).collect();
-    assert!(tools.iter().all(|told| *told == tools[0]), "the prompt keeps its beginning");
+    assert!(
+        tools.iter().all(|declared| *declared == tools[0]),
+        "the prompt keeps its prefix, so that it stays cached"
+    );
     assert!(tools[0].contains("counting") && !tools[0].contains("greeting"));
 
-    // It is run as it is now, also after a kill.
-    rig.engine
+    // The current version is run, also after a kill.
+    fixture
+        .engine
         .put_skill("greeting", json!({"scripts": {"greet.sh": "echo Welcome."}}))
         .await
         .assert_ok(SKILL);
-    let rig = rig.kill_and_start().await;
-    rig.provider.enqueue_all([tool_reply("run_skill_script", script.clone()), done_reply()]);
-    assert_eq!(tool_results(&rig.engine.run_turn("task", "Again.").await), [Ok("Welcome.\n")]);
-    rig.engine.delete("/skills/greeting").await.assert_ok("status:text");
-    rig.provider.enqueue_all([tool_reply("run_skill_script", script), done_reply()]);
-    let events = rig.engine.run_turn("task", "Again.").await;
+    let fixture = fixture.kill_and_start().await;
+    fixture.provider.enqueue_all([tool_reply("run_skill_script", script.clone()), done_reply()]);
+    assert_eq!(tool_results(&fixture.engine.run_turn("task", "Again.").await), [Ok("Welcome.\n")]);
+    fixture.engine.delete("/skills/greeting").await.assert_ok("status:text");
+    fixture.provider.enqueue_all([tool_reply("run_skill_script", script), done_reply()]);
+    let events = fixture.engine.run_turn("task", "Again.").await;
     assert!(tool_results(&events)[0].unwrap_err().contains("there is no skill called `greeting`"));
-    rig.last_messages().assert_contains(&["- greeting: Greets people.", "no skills of their own any more"]);
-    wait_for_skill_folders(&rig.setup, 0).await;
+    fixture
+        .last_messages()
+        .assert_contains(&["- greeting: Greets people.", "no skills of their own any more"]);
+    wait_for_skill_folders(&fixture.setup, 0).await;
 }
 
-/// Waits until so many of the user's skills are laid out for programs.
-async fn wait_for_skill_folders(place: &StandaloneEngine, number: usize) {
-    let folder = place.test_env.path().join("brain.sqlite.skills");
+/// Waits until `number` skills of the user exist as folders for programs.
+async fn wait_for_skill_folders(setup: &StandaloneEngine, number: usize) {
+    let folder = setup.test_env.path().join("brain.sqlite.skills");
     eventually(&format!("{number} folders in {}", folder.display()), async || {
         (std::fs::read_dir(&folder).map_or(0, Iterator::count) == number).then_some(())
     })
@@ -384,15 +395,15 @@ async fn wait_for_skill_folders(place: &StandaloneEngine, number: usize) {
 
 #[tokio::test]
 async fn a_script_has_its_skill_until_it_ends_whatever_becomes_of_it() {
-    let rig = EngineFixture::with_setup("anthropic", [], StandaloneEngine::allowing_unconfined).await;
-    let engine = &rig.engine;
-    let files = |told: &str| {
-        let waits = format!("echo > started-{told}\nuntil [ -e told ]; do sleep 0.02; done\n");
-        json!({"run.sh": format!("{waits}. \"$SKILL_DIR/scripts/rest\""), "rest": format!("echo {told}\n")})
+    let fixture = EngineFixture::with_setup("anthropic", [], StandaloneEngine::allowing_unconfined).await;
+    let engine = &fixture.engine;
+    let files = |word: &str| {
+        let waits = format!("echo > started-{word}\nuntil [ -e go ]; do sleep 0.02; done\n");
+        json!({"run.sh": format!("{waits}. \"$SKILL_DIR/scripts/rest\""), "rest": format!("echo {word}\n")})
     };
-    let workspace = rig.setup.workspace();
-    let started = async |told: &str| {
-        let file = workspace.join(format!("started-{told}"));
+    let workspace = fixture.setup.workspace();
+    let started = async |word: &str| {
+        let file = workspace.join(format!("started-{word}"));
         eventually("the script's start", async || file.exists().then_some(())).await;
     };
     engine.create_skill(json!({"name": "waits", "scripts": files("one")})).await;
@@ -402,38 +413,38 @@ async fn a_script_has_its_skill_until_it_ends_whatever_becomes_of_it() {
         engine.put_skill("waits", json!({"scripts": files("two")})).await.assert_ok(SKILL);
         let second_and_end = async {
             started("two").await;
-            wait_for_skill_folders(&rig.setup, 2).await;
+            wait_for_skill_folders(&fixture.setup, 2).await;
             engine.delete("/skills/waits").await.assert_ok("status:text");
             run().await.assert_flat_error(404, "METHOD_NOT_FOUND");
-            wait_for_skill_folders(&rig.setup, 2).await;
-            std::fs::write(workspace.join("told"), "").unwrap();
+            wait_for_skill_folders(&fixture.setup, 2).await;
+            std::fs::write(workspace.join("go"), "").unwrap();
         };
         tokio::join!(run(), second_and_end).0
     };
     let (first, second) = tokio::join!(run(), changes);
-    for (commit_run, told) in [(first, "one\n"), (second, "two\n")] {
-        assert_eq!(commit_run.assert_ok("result:object"), json!({"result": {"output": told}}));
+    for (answer, output) in [(first, "one\n"), (second, "two\n")] {
+        assert_eq!(answer.assert_ok("result:object"), json!({"result": {"output": output}}));
     }
-    wait_for_skill_folders(&rig.setup, 0).await;
+    wait_for_skill_folders(&fixture.setup, 0).await;
 }
 
 #[tokio::test]
 async fn a_catalog_beside_the_brain_keeps_its_skills() {
-    let rig = EngineFixture::with_setup("anthropic", [], |place| {
-        let home = place.test_env.path().to_str().unwrap().to_owned();
-        with_platform_skill(place.with_env("CATALOG_DIR", home).allowing_unconfined())
+    let fixture = EngineFixture::with_setup("anthropic", [], |setup| {
+        let home = setup.test_env.path().to_str().unwrap().to_owned();
+        with_platform_skill(setup.with_env("CATALOG_DIR", home).allowing_unconfined())
     })
     .await;
-    rig.engine.create_skill(baking_skill()).await;
-    let weighed = rig.engine.run_skill("baking", json!({"script": "weigh.sh", "input": "flour"})).await;
+    fixture.engine.create_skill(baking_skill()).await;
+    let weighed = fixture.engine.run_skill("baking", json!({"script": "weigh.sh", "input": "flour"})).await;
     assert_eq!(weighed.assert_ok("result:object")["result"]["output"].as_str().unwrap().trim(), "5");
-    rig.engine.delete("/skills/baking").await.assert_ok("status:text");
-    wait_for_skill_folders(&rig.setup, 0).await;
+    fixture.engine.delete("/skills/baking").await.assert_ok("status:text");
+    wait_for_skill_folders(&fixture.setup, 0).await;
     assert_eq!(
-        std::fs::read_to_string(rig.setup.test_env.path().join("skills/counting/SKILL.md")).unwrap(),
+        std::fs::read_to_string(fixture.setup.test_env.path().join("skills/counting/SKILL.md")).unwrap(),
         PLATFORM
     );
-    let counted = rig.engine.run_skill("counting", json!({"script": "count.sh", "input": "a b"})).await;
+    let counted = fixture.engine.run_skill("counting", json!({"script": "count.sh", "input": "a b"})).await;
     assert_eq!(counted.assert_ok("result:object")["result"]["output"].as_str().unwrap().trim(), "2");
 }
 
@@ -444,17 +455,18 @@ async fn scripts_of_the_users_own_are_confined() {
         echo forged >> \"$0\" && echo changed itself
         touch \"$SKILL_DIR/../other\" && echo made a neighbour
         touch here && cat \"$SKILL_DIR/SKILL.md\" | head -1";
-    let rig = EngineFixture::with_setup("anthropic", [], StandaloneEngine::allowing_all_tools).await;
-    let level = rig.engine.activity().await["confinement"].as_str().unwrap().to_owned();
+    let fixture = EngineFixture::with_setup("anthropic", [], StandaloneEngine::allowing_all_tools).await;
+    let level = fixture.engine.activity().await["confinement"].as_str().unwrap().to_owned();
     if !level.contains("landlock") {
         return skip(&format!("a kernel that confines programs: {level}"));
     }
-    let brain = rig.setup.brain();
+    let brain = fixture.setup.brain();
     let script = escapes.replace("$BRAIN", brain.to_str().unwrap());
-    rig.engine.create_skill(json!({"name": "escape", "scripts": {"out.sh": script}})).await;
-    let answer = rig.engine.run_skill("escape", json!({"script": "out.sh"})).await.assert_ok("result:object");
+    fixture.engine.create_skill(json!({"name": "escape", "scripts": {"out.sh": script}})).await;
+    let answer =
+        fixture.engine.run_skill("escape", json!({"script": "out.sh"})).await.assert_ok("result:object");
     assert_eq!(answer, json!({"result": {"output": "---\n"}}));
-    assert!(rig.setup.workspace().join("here").exists());
+    assert!(fixture.setup.workspace().join("here").exists());
 }
 
 #[tokio::test]
@@ -469,40 +481,40 @@ async fn scripts_of_the_users_own_have_no_network_unless_it_is_granted() {
     let without = r#"{"default": "allow"}"#;
     let granted = r#"{"default": "allow", "network": ["run_skill_script"]}"#;
     for (permissions, outcome) in [(granted, "connected\n"), (without, "refused\n")] {
-        let rig = EngineFixture::with_setup("anthropic", [], |place| {
-            place.allowing_all_tools().with_catalog_file("permissions.json", permissions)
+        let fixture = EngineFixture::with_setup("anthropic", [], |setup| {
+            setup.allowing_all_tools().with_catalog_file("permissions.json", permissions)
         })
         .await;
-        let level = rig.engine.activity().await["confinement"].as_str().unwrap().to_owned();
+        let level = fixture.engine.activity().await["confinement"].as_str().unwrap().to_owned();
         if !level.contains("landlock") {
             return skip(&format!("a kernel that confines programs: {level}"));
         }
-        rig.engine.create_skill(json!({"name": "connect", "scripts": {"out": connect}})).await;
+        fixture.engine.create_skill(json!({"name": "connect", "scripts": {"out": connect}})).await;
         let answer =
-            rig.engine.run_skill("connect", json!({"script": "out"})).await.assert_ok("result:object");
+            fixture.engine.run_skill("connect", json!({"script": "out"})).await.assert_ok("result:object");
         assert_eq!(answer, json!({"result": {"output": outcome}}), "{permissions}");
-        let came = tokio::time::timeout(Duration::ZERO, listener.accept()).await;
-        assert_eq!(came.is_ok(), outcome == "connected\n", "{permissions}");
+        let connection = tokio::time::timeout(Duration::ZERO, listener.accept()).await;
+        assert_eq!(connection.is_ok(), outcome == "connected\n", "{permissions}");
     }
 }
 
 #[tokio::test]
 async fn skills_are_run_by_their_names() {
-    let rig = EngineFixture::with_setup("anthropic", [Reply::from_text("Mat.")], |place| {
-        with_platform_skill(place.allowing_unconfined())
+    let fixture = EngineFixture::with_setup("anthropic", [Reply::from_text("Mat.")], |setup| {
+        with_platform_skill(setup.allowing_unconfined())
     })
     .await;
-    rig.engine.create_skill(json!({"name": "rhyme", "prompt": "Rhyme on what you are given."})).await;
-    let answer = rig.engine.run_skill("rhyme", json!({"input": "cat"})).await.assert_ok("result:object");
+    fixture.engine.create_skill(json!({"name": "rhyme", "prompt": "Rhyme on what you are given."})).await;
+    let answer = fixture.engine.run_skill("rhyme", json!({"input": "cat"})).await.assert_ok("result:object");
     assert_eq!(answer, json!({"result": {"output": "Mat."}}));
-    rig.last_messages().assert_contains(&["cat"]);
+    fixture.last_messages().assert_contains(&["cat"]);
     let count = json!({"script": "scripts/count.sh", "input": "one two three"});
-    let answer = rig.engine.run_skill("counting", count.clone()).await.assert_ok("result:object");
+    let answer = fixture.engine.run_skill("counting", count.clone()).await.assert_ok("result:object");
     assert_eq!(answer["result"]["output"].as_str().unwrap().trim(), "3");
-    let wrong = rig.engine.run_skill("counting", json!({"script": "../../count.sh"})).await;
+    let wrong = fixture.engine.run_skill("counting", json!({"script": "../../count.sh"})).await;
     assert!(wrong.assert_flat_error(400, "TOOL_FAILED").contains("scripts/count.sh"));
-    rig.engine.run_skill("none", json!({})).await.assert_flat_error(404, "METHOD_NOT_FOUND");
-    let methods = rig
+    fixture.engine.run_skill("none", json!({})).await.assert_flat_error(404, "METHOD_NOT_FOUND");
+    let methods = fixture
         .engine
         .post("/rpc", &json!({"method": "rpc.methods", "params": {}}))
         .await
@@ -516,14 +528,14 @@ async fn skills_are_run_by_their_names() {
     assert!(methods.contains(&json!("skill.rhyme")) && methods.contains(&json!("skill.counting")));
 
     let denied = r#"{"tools": {"run_skill_script": "deny"}}"#;
-    let rig = EngineFixture::with_setup("anthropic", [], |place| {
-        with_platform_skill(place.allowing_unconfined()).with_catalog_file("permissions.json", denied)
+    let fixture = EngineFixture::with_setup("anthropic", [], |setup| {
+        with_platform_skill(setup.allowing_unconfined()).with_catalog_file("permissions.json", denied)
     })
     .await;
-    rig.engine.run_skill("counting", count).await.assert_flat_error(400, "TOOL_DENIED");
+    fixture.engine.run_skill("counting", count).await.assert_flat_error(400, "TOOL_DENIED");
 }
 
-/// The status of an export, its headers and what it holds.
+/// An export's status, its content type and disposition, and its body.
 async fn export_skill(engine: &Engine, name: &str) -> (u16, [String; 2], Vec<u8>) {
     let request = engine.request(Method::GET, &format!("/skills/{name}/export"));
     let response = with_deadline("an export", request.send()).await.unwrap();
@@ -533,34 +545,34 @@ async fn export_skill(engine: &Engine, name: &str) -> (u16, [String; 2], Vec<u8>
     (status, headers, with_deadline("an export", response.bytes()).await.unwrap().to_vec())
 }
 
-/// Unpacks an archive into a folder, with the system's own program.
+/// Unpacks an archive into a folder, with the system's `tar`.
 fn unpack(archive: &[u8], folder: &Path) {
     std::fs::create_dir_all(folder).unwrap();
     let file = folder.join("skill.tar");
     std::fs::write(&file, archive).unwrap();
-    let ended = Command::new("tar").arg("-xf").arg(&file).arg("-C").arg(folder).status().unwrap();
-    assert!(ended.success());
+    let status = Command::new("tar").arg("-xf").arg(&file).arg("-C").arg(folder).status().unwrap();
+    assert!(status.success());
     std::fs::remove_file(file).unwrap();
 }
 
 #[tokio::test]
 async fn an_exported_skill_is_one_of_the_platform_elsewhere() {
-    let rig = EngineFixture::with_setup("anthropic", [], with_platform_skill).await;
-    let made = rig.engine.create_skill(baking_skill()).await;
-    let elsewhere = StandaloneEngine::new();
-    let catalog = elsewhere.test_env.path().join("catalog/skills");
+    let fixture = EngineFixture::with_setup("anthropic", [], with_platform_skill).await;
+    let created = fixture.engine.create_skill(baking_skill()).await;
+    let other_setup = StandaloneEngine::new();
+    let catalog = other_setup.test_env.path().join("catalog/skills");
     for name in ["baking", "counting"] {
-        let (status, headers, archive) = export_skill(&rig.engine, name).await;
+        let (status, headers, archive) = export_skill(&fixture.engine, name).await;
         assert_eq!((status, headers[0].as_str()), (200, "application/x-tar"));
         assert_eq!(headers[1], format!("attachment; filename=\"{name}.tar\""));
         unpack(&archive, &catalog);
     }
     assert_eq!(std::fs::read_to_string(catalog.join("counting/SKILL.md")).unwrap(), PLATFORM);
     assert_eq!(std::fs::read_to_string(catalog.join("counting/references/why.md")).unwrap(), "Because.");
-    let (_program, engine) = elsewhere.start().await;
-    let there = engine.get("/skills/baking").await.assert_ok(SKILL);
+    let (_program, engine) = other_setup.start().await;
+    let imported = engine.get("/skills/baking").await.assert_ok(SKILL);
     for field in ["name", "description", "category", "prompt", "capabilities", "scripts"] {
-        assert_eq!(there[field], made[field], "{field}");
+        assert_eq!(imported[field], created[field], "{field}");
     }
-    assert_eq!(there["source"], "platform");
+    assert_eq!(imported["source"], "platform");
 }

@@ -1,4 +1,4 @@
-//! Story 4: a second orchestrator on the same registry waits, says so, and takes over.
+//! Story 4: a second orchestrator on the same registry waits as a standby, answers `STARTING_UP`, and takes over.
 
 use mock_llm::{Gate, MockProvider, Reply};
 use reqwest::Method;
@@ -12,7 +12,7 @@ use crate::support::schema::{ENGINE_RECORD, PROVISIONED};
 use crate::support::turn::assert_completed;
 use crate::support::{Deployment, HttpResponse, Orchestrator, Product, assert_fields, eventually};
 
-/// What an orchestrator can be asked.
+/// Endpoints of the orchestrator that a standby refuses.
 const ENDPOINTS: [(Method, &str); 12] = [
     (Method::POST, "/products/register"),
     (Method::PUT, "/products/prod_01234567890123456789012345678901/policy"),
@@ -28,7 +28,7 @@ const ENDPOINTS: [(Method, &str); 12] = [
     (Method::GET, "/engines/ada/proxy/tasks"),
 ];
 
-/// Waits until a standby answers at all; its answer.
+/// Waits until a standby accepts connections; returns its health response.
 async fn health(standby: &mut Orchestrator) -> HttpResponse {
     eventually("the standby answers", async || {
         assert!(standby.program.is_running(), "the standby ended: {}", standby.program.output());
@@ -39,7 +39,7 @@ async fn health(standby: &mut Orchestrator) -> HttpResponse {
     .await
 }
 
-/// Asserts that an answer says that the orchestrator is starting.
+/// Asserts that a response is a `STARTING_UP` error with `Retry-After: 1`.
 #[track_caller]
 fn assert_starting_up(answer: &HttpResponse) {
     assert_eq!(answer.header("retry-after"), Some("1"), "{answer:?}");
@@ -48,13 +48,13 @@ fn assert_starting_up(answer: &HttpResponse) {
 
 #[tokio::test]
 async fn a_second_orchestrator_waits_and_says_for_whom() {
-    let place = Deployment::new();
-    let (orchestrator, product) = place.start_with_product().await;
+    let deployment = Deployment::new();
+    let (orchestrator, product) = deployment.start_with_product().await;
     let engine = product.engine("ada").await;
-    let process = place.process_of(&engine);
-    let mut standby = place.launch_second();
+    let process = deployment.process_of(&engine);
+    let mut standby = deployment.launch_second();
 
-    // Its health is what it is, and an error in the envelope's form.
+    // Its health response has both a status and an error envelope.
     let answer = health(&mut standby).await;
     assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")), "{answer:?}");
     assert_fields(&answer.body, "status:text error:object");
@@ -66,15 +66,15 @@ async fn a_second_orchestrator_waits_and_says_for_whom() {
     assert!(answer.header("x-request-id").is_some());
 
     let holder = orchestrator.program.pid().as_raw_nonzero().to_string();
-    let said = standby.program.wait_for_output(&holder).await.expect("it names the holder");
-    assert!(!said.contains(&place.master_key) && !said.contains(&place.admin_key), "{said}");
+    let output = standby.program.wait_for_output(&holder).await.expect("it names the holder");
+    assert!(!output.contains(&deployment.master_key) && !output.contains(&deployment.admin_key), "{output}");
 
-    // The first one has noticed nothing.
+    // The first orchestrator is not affected.
     assert_eq!(product.list("").await.1, 1);
-    assert_eq!(place.process_of(&engine), process);
+    assert_eq!(deployment.process_of(&engine), process);
     product.provision("bob").await.assert_ok(PROVISIONED);
 
-    // A standby that is ended ends well.
+    // A standby ends cleanly on SIGTERM.
     standby.signal_and_wait(Signal::TERM).await.assert_success();
     assert_eq!(product.status("ada").await, "running");
     product.engine("bob").await.health().await;
@@ -82,13 +82,13 @@ async fn a_second_orchestrator_waits_and_says_for_whom() {
 
 #[tokio::test]
 async fn whoever_asks_a_standby_is_to_come_back() {
-    let place = Deployment::new();
-    let (_orchestrator, product) = place.start_with_product().await;
-    let mut standby = place.launch_second();
+    let deployment = Deployment::new();
+    let (_orchestrator, product) = deployment.start_with_product().await;
+    let mut standby = deployment.launch_second();
     health(&mut standby).await;
-    // With the right key or without: whose it is cannot be known yet.
+    // Also with a wrong key: a standby cannot check keys yet.
     for (method, path) in ENDPOINTS {
-        for (key, admin_key) in [(product.key.as_str(), place.admin_key.as_str()), ("wrong", "wrong")] {
+        for (key, admin_key) in [(product.key.as_str(), deployment.admin_key.as_str()), ("wrong", "wrong")] {
             let request = client().request(method.clone(), format!("{}{path}", standby.base));
             let request = request.header("x-platform-key", key).header("x-admin-key", admin_key);
             assert_starting_up(&send(request.json(&json!({"user_id": "eve"}))).await);
@@ -104,13 +104,13 @@ async fn a_standby_takes_over_from_a_killed_one_and_no_engine_notices() {
     let gate = Gate::new();
     let text = "The answer is longer than the orchestrator's life.";
     provider.enqueue(Reply::from_text(text).chars_per_delta(5).hold(4, &gate));
-    let place = Deployment::new().with_provider(&provider);
-    let (orchestrator, product) = place.start_with_product().await;
+    let deployment = Deployment::new().with_provider(&provider);
+    let (orchestrator, product) = deployment.start_with_product().await;
     product.engine("stopped").await;
     product.stop("stopped").await.assert_ok("status:text");
     let engine = product.engine("ada").await;
-    let process = place.process_of(&engine);
-    let mut standby = place.launch_second();
+    let process = deployment.process_of(&engine);
+    let mut standby = deployment.launch_second();
     assert_eq!(health(&mut standby).await.status, 503);
     let stream = engine.execute_with(&direct_message("task", "Tell me.")).await;
     wait_gate_reached(&gate).await;
@@ -120,7 +120,7 @@ async fn a_standby_takes_over_from_a_killed_one_and_no_engine_notices() {
     let product = Product::new(&standby.base, &product.key);
     let record: Value = product.get("ada").await.assert_ok(ENGINE_RECORD);
     assert_eq!((&record["status"], &record["api_key"]), (&json!("running"), &json!(engine.key)));
-    assert_eq!(place.process_of(&engine), process, "it was adopted, not restarted");
+    assert_eq!(deployment.process_of(&engine), process, "it was adopted, not restarted");
     assert_eq!(product.engine("ada").await.url, engine.url);
     assert_eq!(product.status("stopped").await, "stopped");
     gate.release();
@@ -129,25 +129,25 @@ async fn a_standby_takes_over_from_a_killed_one_and_no_engine_notices() {
         assert!(product.audit_rows(event).await.is_empty(), "{event}: nothing happened to the engine");
     }
 
-    // It drives what it took over, and whoever comes now waits for it.
+    // It operates the engines that it took over, and a third orchestrator waits for it.
     product.stop("ada").await.assert_ok("status:text");
     product.start("ada").await.assert_ok("status:text url:url");
     product.provision("bob").await.assert_ok(PROVISIONED);
-    let mut again = place.launch();
-    assert_eq!(health(&mut again).await.body["status"], "starting");
+    let mut third = deployment.launch();
+    assert_eq!(health(&mut third).await.body["status"], "starting");
     standby.signal_and_wait(Signal::TERM).await.assert_success();
-    again.wait_ready().await;
-    let product = Product::new(&again.base, &product.key);
+    third.wait_ready().await;
+    let product = Product::new(&third.base, &product.key);
     assert_eq!(product.list("?status=running").await.1, 2);
 }
 
 #[tokio::test]
 async fn of_two_that_begin_at_once_one_serves() {
-    let place = Deployment::new();
-    let mut both = [place.launch(), place.launch_second()];
+    let deployment = Deployment::new();
+    let mut both = [deployment.launch(), deployment.launch_second()];
     let serving = eventually("one of them serves", async || {
-        for (number, one) in both.iter_mut().enumerate() {
-            if health(one).await.status == 200 {
+        for (number, orchestrator) in both.iter_mut().enumerate() {
+            if health(orchestrator).await.status == 200 {
                 return Some(number);
             }
         }

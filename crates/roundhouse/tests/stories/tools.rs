@@ -1,4 +1,4 @@
-//! Story 41: what the agent does with its tools, and what it may.
+//! Story 41: the agent's tools and their permissions.
 
 mod approvals;
 mod catalog;
@@ -10,9 +10,9 @@ mod web;
 
 use crate::support::{EngineFixture, skip};
 
-/// Whether programs are confined here; says that a story is skipped where they are not.
-pub(crate) async fn is_confined(rig: &EngineFixture) -> bool {
-    let level = rig.engine.activity().await["confinement"].as_str().unwrap().to_owned();
+/// Whether programs are confined on this machine; otherwise logs that the test is skipped.
+pub(crate) async fn is_confined(fixture: &EngineFixture) -> bool {
+    let level = fixture.engine.activity().await["confinement"].as_str().unwrap().to_owned();
     let confined = level.contains("landlock");
     if !confined {
         skip(&format!("a kernel that confines programs: {level}"));

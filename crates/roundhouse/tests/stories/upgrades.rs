@@ -1,6 +1,6 @@
-//! A deployment is taken through the versions of the past up to this one, back down, and up again in one leap: each
-//! version serves what any other has stored, drives the engines that any other has started, and finishes what one that
-//! was killed in the middle has left.
+//! A deployment is upgraded through the earlier versions up to this one, downgraded step by step, and upgraded
+//! again in one step. Each version serves what any other has stored, operates the engines that any other has
+//! started, and completes the operations that a killed one has left.
 //!
 //! The versions are built from this repository's history (`.ci/earlier-versions`).
 
@@ -20,7 +20,7 @@ use crate::support::image::ProgramImage;
 use crate::support::test_env::BINARY;
 use crate::support::{Backend, Deployment, Engine, Orchestrator, Product, eventually, processes, skip};
 
-/// A model that keeps a note, asks a question, or just answers.
+/// A script for a model that keeps a note, asks a question, or just answers.
 const SCRIPT: &str = r#"
 rules:
   - when: 'Note (?<value>\w+)'
@@ -34,19 +34,19 @@ rules:
   - answers: [{text: So it is.}]
 "#;
 
-/// A version: its program, and the engines' image that it is configured with.
+/// A version: its program, and the engine image that it is configured with.
 struct Version {
     program: String,
     image: String,
-    /// What removes the image at the end, where it is one of a daemon's.
+    /// Removes the image from the Docker daemon when dropped.
     _image: Option<ProgramImage>,
 }
 
-/// The versions of the past, oldest first; none, with a reason that is said, where they were not built. `none`: they
-/// cannot be, in a clone whose history is cut.
+/// The programs of earlier versions, oldest first. `None`, with a logged reason, if they were not built. The value
+/// `none` of the variable means that they cannot be built, for instance in a shallow clone.
 fn earlier_programs() -> Option<Vec<PathBuf>> {
     let Some(folder) = env::var_os("ROUNDHOUSE_TEST_EARLIER_VERSIONS") else {
-        skip("the versions of the past: eval \"$(.ci/earlier-versions DIR)\" builds them");
+        skip("the earlier versions: eval \"$(.ci/earlier-versions DIR)\" builds them");
         return None;
     };
     if folder == "none" {
@@ -58,16 +58,19 @@ fn earlier_programs() -> Option<Vec<PathBuf>> {
     Some(folders.into_iter().map(|folder| folder.join("roundhouse")).collect())
 }
 
-fn versions(place: &Deployment, earlier: Vec<PathBuf>) -> Vec<Version> {
+fn versions(deployment: &Deployment, earlier: Vec<PathBuf>) -> Vec<Version> {
     let programs = earlier.into_iter().chain([PathBuf::from(BINARY)]).enumerate();
     programs
         .map(|(index, program)| {
             let (image, guard) = match Backend::from_env() {
                 Backend::Process => (format!("svc-engine:{}", version_of(&program)), None),
-                // A tag of its own, though the versions of the past all call themselves 0.1.0.
+                // A unique tag, because the earlier versions all report 0.1.0.
                 Backend::Docker => {
-                    let image =
-                        ProgramImage::build(place.docker_daemon(), &program, &format!("0.1.{}", 90 + index));
+                    let image = ProgramImage::build(
+                        deployment.docker_daemon(),
+                        &program,
+                        &format!("0.1.{}", 90 + index),
+                    );
                     (image.reference.clone(), Some(image))
                 }
             };
@@ -76,50 +79,50 @@ fn versions(place: &Deployment, earlier: Vec<PathBuf>) -> Vec<Version> {
         .collect()
 }
 
-/// The version that a program calls itself.
+/// The version that a program reports.
 fn version_of(program: &Path) -> String {
     let output = Command::new(program).arg("--version").output().unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
-    said.split_whitespace().nth(1).unwrap().to_owned()
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.split_whitespace().nth(1).unwrap().to_owned()
 }
 
-/// What must be found again, whatever the version.
+/// The state that every version must find again.
 struct StoredState {
     product: Product,
     policy: Value,
     /// The messages of each user's task.
     conversations: BTreeMap<String, Vec<Value>>,
-    /// The process of the engine that nobody stops.
+    /// The process of the engine that is not stopped.
     untouched_engine: Option<Pid>,
-    /// A question that waits for its answer.
+    /// The `request_id` of a question that waits for its answer.
     pending_question: Option<String>,
 }
 
 impl StoredState {
-    /// One turn more in a user's conversation.
+    /// Runs one more turn in a user's conversation.
     async fn run_turn(&mut self, user: &str, text: &str) {
         let engine = self.product.engine(user).await;
         engine.run_turn("task", text).await;
         self.conversations.insert(user.to_owned(), engine.messages("task").await);
     }
 
-    /// All that was stored is served, by whatever version now runs.
-    async fn assert_served(&mut self, place: &Deployment, orchestrator: &Orchestrator) {
+    /// Asserts that the running version serves everything that was stored.
+    async fn assert_served(&mut self, deployment: &Deployment, orchestrator: &Orchestrator) {
         let request = client().get(format!("{}/products", orchestrator.base));
-        let listed = send(request.header("x-admin-key", &place.admin_key)).await;
+        let listed = send(request.header("x-admin-key", &deployment.admin_key)).await;
         assert_eq!(listed.status, 200, "{}", listed.body);
         assert_eq!(listed.body["products"][0]["policy"], self.policy, "{}", listed.body);
         let (engines, total) = self.product.list("?limit=100").await;
         assert_eq!(total, u64::try_from(self.conversations.len()).unwrap(), "{engines:?}");
         for (user, conversation) in &self.conversations {
-            // Whoever was stopped is started for this, and stopped again.
-            let rests = self.product.status(user).await == "stopped";
-            if rests {
+            // A stopped engine is started for this, and stopped again.
+            let is_stopped = self.product.status(user).await == "stopped";
+            if is_stopped {
                 self.product.start(user).await;
             }
             let engine = self.product.engine(user).await;
             assert_eq!(&engine.messages("task").await, conversation, "the conversation of {user}");
-            if rests {
+            if is_stopped {
                 assert_eq!(self.product.stop(user).await.status, 200, "{user}");
             }
         }
@@ -130,53 +133,58 @@ impl StoredState {
             assert_eq!(engine.respond("question", "green").await.status, 200);
             eventually("the turn goes on with the answer", async || {
                 let messages = engine.messages("question").await;
-                let said = roles_and_texts(&messages);
-                said.last().is_some_and(|(_, text)| text.contains("green")).then_some(())
+                let texts = roles_and_texts(&messages);
+                texts.last().is_some_and(|(_, text)| text.contains("green")).then_some(())
             })
             .await;
         }
     }
 }
 
-/// Puts a question to the user and leaves it open.
+/// Runs a turn that asks the user a question, and leaves it open; returns the `request_id`.
 async fn open_question(engine: &Engine) -> String {
     let (_stream, request) = engine.run_until_hitl_request(&direct_message("question", "Ask me.")).await;
     request.data["request_id"].as_str().unwrap().to_owned()
 }
 
-/// Kills the orchestrator in the middle of a start, which the next one finds as a claim.
-async fn kill_amid_a_start(place: &Deployment, orchestrator: Orchestrator, product: &Product, user: &str) {
+/// Kills the orchestrator in the middle of a start, so that the next one finds a claim.
+async fn kill_amid_a_start(
+    deployment: &Deployment,
+    orchestrator: Orchestrator,
+    product: &Product,
+    user: &str,
+) {
     let engine = Engine::new(&product.get(user).await.body);
     let request = product.request(Method::POST, &format!("/engines/{user}/start"));
     let start = tokio::spawn(request.send());
-    eventually("the engine begins", async || place.process_of(&engine)).await;
+    eventually("the engine begins", async || deployment.process_of(&engine)).await;
     orchestrator.signal_and_wait(Signal::KILL).await;
     start.abort();
 }
 
-async fn assert_audit_log_valid(place: &Deployment, version: &Version) {
+async fn assert_audit_log_valid(deployment: &Deployment, version: &Version) {
     let line = [version.program.as_str(), "audit", "verify"];
-    place.fleet.test_env.run_program(&line, &place.fleet.variables).wait().await.assert_success();
+    deployment.fleet.test_env.run_program(&line, &deployment.fleet.variables).wait().await.assert_success();
 }
 
 #[tokio::test]
-#[expect(clippy::print_stdout, reason = "shown where it fails: which version did")]
+#[expect(clippy::print_stdout, reason = "the output of a failed test shows which version failed")]
 async fn each_version_serves_what_any_other_has_stored() {
     let Some(earlier) = earlier_programs() else { return };
-    let mut place = Deployment::new().with_script(SCRIPT);
-    let versions = versions(&place, earlier);
+    let mut deployment = Deployment::new().with_script(SCRIPT);
+    let versions = versions(&deployment, earlier);
     let newest = versions.len() - 1;
-    let way = (0..=newest).chain((0..newest).rev()).chain([newest]);
+    let version_indices = (0..=newest).chain((0..newest).rev()).chain([newest]);
 
     let mut stored: Option<StoredState> = None;
-    for (station, index) in way.enumerate() {
+    for (station, index) in version_indices.enumerate() {
         let version = &versions[index];
         println!("--- station {station}: version {index}");
-        place.fleet.variables.insert("ORCH_ENGINE_IMAGE".to_owned(), version.image.clone());
-        let mut orchestrator = place.launch_program(&[&version.program, "orchestrator"]);
+        deployment.fleet.variables.insert("ORCH_ENGINE_IMAGE".to_owned(), version.image.clone());
+        let mut orchestrator = deployment.launch_program(&[&version.program, "orchestrator"]);
         orchestrator.wait_ready().await;
 
-        let now = match &mut stored {
+        let state = match &mut stored {
             None => stored.insert(create_stored_state(&orchestrator).await),
             Some(stored) => {
                 let product = Product::new(&orchestrator.base, &stored.product.key);
@@ -185,55 +193,59 @@ async fn each_version_serves_what_any_other_has_stored() {
             }
         };
         eventually("nothing is under way", async || {
-            let (engines, _) = now.product.list("?limit=100").await;
+            let (engines, _) = state.product.list("?limit=100").await;
             let settled = |engine: &Value| matches!(engine["status"].as_str(), Some("running" | "stopped"));
             engines.iter().all(settled).then_some(())
         })
         .await;
-        let untouched_engine = now.product.engine("untouched").await;
-        if now.untouched_engine.is_some() {
-            assert_eq!(place.process_of(&untouched_engine), now.untouched_engine, "what runs runs on");
+        let untouched_engine = state.product.engine("untouched").await;
+        if state.untouched_engine.is_some() {
+            assert_eq!(
+                deployment.process_of(&untouched_engine),
+                state.untouched_engine,
+                "a running engine keeps running"
+            );
         }
-        now.untouched_engine = place.process_of(&untouched_engine);
-        now.assert_served(&place, &orchestrator).await;
+        state.untouched_engine = deployment.process_of(&untouched_engine);
+        state.assert_served(&deployment, &orchestrator).await;
 
-        // Each version adds to what there is.
-        now.policy = json!({"max_engines": 50 + station, "rate_limit_rpm": 100_000});
-        set_policy(&place, &orchestrator, &now.product, &now.policy).await;
-        now.run_turn("untouched", &format!("Station {station}.")).await;
-        now.product.start("resting").await;
-        now.run_turn("resting", &format!("Note station{station}.")).await;
-        assert_eq!(now.product.rotate_key("resting").await.status, 200);
-        assert_eq!(now.product.stop("resting").await.status, 200);
-        now.run_turn(&format!("from-{station}"), "Hello!").await;
-        now.pending_question = Some(open_question(&now.product.engine("untouched").await).await);
+        // Each version adds to the stored state.
+        state.policy = json!({"max_engines": 50 + station, "rate_limit_rpm": 100_000});
+        set_policy(&deployment, &orchestrator, &state.product, &state.policy).await;
+        state.run_turn("untouched", &format!("Station {station}.")).await;
+        state.product.start("resting").await;
+        state.run_turn("resting", &format!("Note station{station}.")).await;
+        assert_eq!(state.product.rotate_key("resting").await.status, 200);
+        assert_eq!(state.product.stop("resting").await.status, 200);
+        state.run_turn(&format!("from-{station}"), "Hello!").await;
+        state.pending_question = Some(open_question(&state.product.engine("untouched").await).await);
         if station % 3 == 2 {
-            // The engine itself is of this version from now on.
-            assert_eq!(now.product.stop("untouched").await.status, 200);
-            assert_eq!(now.product.start("untouched").await.status, 200);
-            now.untouched_engine = place.process_of(&now.product.engine("untouched").await);
+            // From now on the engine itself runs this version.
+            assert_eq!(state.product.stop("untouched").await.status, 200);
+            assert_eq!(state.product.start("untouched").await.status, 200);
+            state.untouched_engine = deployment.process_of(&state.product.engine("untouched").await);
         }
-        assert_audit_log_valid(&place, version).await;
+        assert_audit_log_valid(&deployment, version).await;
         if station % 2 == 0 {
             orchestrator.signal_and_wait(Signal::TERM).await.assert_success();
         } else {
-            kill_amid_a_start(&place, orchestrator, &now.product, "resting").await;
+            kill_amid_a_start(&deployment, orchestrator, &state.product, "resting").await;
         }
     }
 
-    let now = stored.unwrap();
-    let orchestrator = place.start().await;
-    for user in now.conversations.keys() {
-        let engine = now.product.get(user).await.body;
-        assert_eq!(now.product.delete(user).await.status, 200, "{user}");
-        let folder = place.fleet.engine_folder(engine["engine_id"].as_str().unwrap());
+    let state = stored.unwrap();
+    let orchestrator = deployment.start().await;
+    for user in state.conversations.keys() {
+        let engine = state.product.get(user).await.body;
+        assert_eq!(state.product.delete(user).await.status, 200, "{user}");
+        let folder = deployment.fleet.engine_folder(engine["engine_id"].as_str().unwrap());
         assert!(!folder.exists(), "{user}");
     }
-    assert_eq!(processes::engines_in(place.fleet.folder()), []);
+    assert_eq!(processes::engines_in(deployment.fleet.folder()), []);
     orchestrator.signal_and_wait(Signal::TERM).await.assert_success();
 }
 
-/// The first version's deployment.
+/// Creates the initial state, with the first version.
 async fn create_stored_state(orchestrator: &Orchestrator) -> StoredState {
     let policy = json!({"max_engines": 50, "rate_limit_rpm": 100_000});
     let product = orchestrator.register("shop", policy.clone()).await;
@@ -247,11 +259,12 @@ async fn create_stored_state(orchestrator: &Orchestrator) -> StoredState {
     stored
 }
 
-async fn set_policy(place: &Deployment, orchestrator: &Orchestrator, product: &Product, policy: &Value) {
+async fn set_policy(deployment: &Deployment, orchestrator: &Orchestrator, product: &Product, policy: &Value) {
     let request = client().get(format!("{}/products", orchestrator.base));
-    let listed = send(request.header("x-admin-key", &place.admin_key)).await.body;
+    let listed = send(request.header("x-admin-key", &deployment.admin_key)).await.body;
     let id = listed["products"][0]["product_id"].as_str().unwrap().to_owned();
     let request = client().put(format!("{}/products/{id}/policy", product.base));
-    let answer = send(request.header("x-admin-key", &place.admin_key).json(&json!({"policy": policy}))).await;
+    let answer =
+        send(request.header("x-admin-key", &deployment.admin_key).json(&json!({"policy": policy}))).await;
     assert_eq!((answer.status, &answer.body["policy"]), (200, policy));
 }

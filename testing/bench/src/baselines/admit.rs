@@ -1,5 +1,5 @@
-//! An admit as a bare handler: one point read, inline, of a row with the registry's columns, and the same
-//! answer. No rate, no sealed key, no states.
+//! An admit as a bare handler: one inline point read of a row with the registry's columns, and the same response.
+//! It has no rate limit, no sealed keys and no engine states.
 
 use std::cell::RefCell;
 use std::path::{Path as FilePath, PathBuf};
@@ -14,13 +14,13 @@ use axum::routing::post;
 use axum::{Json, Router};
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, params};
 
-/// The platform key that it takes: as long as a real one.
+/// The accepted platform key, as long as a real one.
 pub(crate) const PLATFORM_KEY: &str = "pk-svc-00000000000000000000000000000000000000000000";
-/// The product that has it.
+/// The product with this key.
 pub(super) const PRODUCT_ID: &str = "prod_0197a2f0c3d47b1c9e5f6a7b8c9d0e1f";
-/// How many engines it has, as long as nothing is added: those that are admitted.
+/// The number of engines that are admitted; the database has no others at first.
 pub(crate) const USER_COUNT: u16 = 8;
-/// Any time will do, as long as it is as long as a real one.
+/// An arbitrary time with as many digits as a real one.
 pub(super) const PLACEHOLDER_TIME_MS: i64 = 1_750_000_000_123;
 
 const SCHEMA: &str = "
@@ -38,7 +38,7 @@ const SELECT_ENGINE: &str = "
     FROM engines WHERE product_id = ?1 AND user_id = ?2";
 
 thread_local! {
-    /// One connection for each worker: no lock, no pool.
+    /// One connection per worker thread, which needs no lock or pool.
     static CONNECTION: RefCell<Option<Connection>> = const { RefCell::new(None) };
 }
 
@@ -46,20 +46,20 @@ struct Registry {
     database: PathBuf,
 }
 
-/// The user with this number.
+/// Returns the user with this number.
 pub(crate) fn user_name(number: u16) -> String {
     format!("user-{number:02}")
 }
 
-/// Answers `POST /engines/{user_id}/admit`.
+/// Returns a router for `POST /engines/{user_id}/admit`.
 pub(super) fn router(database: &FilePath) -> anyhow::Result<Router> {
-    Connection::open(database)?.execute_batch(SCHEMA).context("the floor's database cannot be written")?;
+    Connection::open(database)?.execute_batch(SCHEMA).context("the baseline's database cannot be written")?;
     insert_engines(database, (0..USER_COUNT).map(|number| (number.into(), user_name(number))))?;
     let registry = Arc::new(Registry { database: database.to_owned() });
     Ok(Router::new().route("/engines/{user_id}/admit", post(admit)).with_state(registry))
 }
 
-/// Adds engines, each of a user and with a number of its own.
+/// Adds engines, each with a number and a user of its own.
 pub(crate) fn insert_engines(
     database: &FilePath,
     engines: impl IntoIterator<Item = (u32, String)>,
@@ -77,7 +77,7 @@ pub(crate) fn insert_engines(
                 user,
                 KeyHash::of(key.expose()).to_hex(),
                 key.expose(),
-                // A port for each, although not all of them can be one: the column has an index.
+                // Distinct, because the column is unique; large ones are no valid ports.
                 9_001 + i64::from(number),
                 format!("{}:123456", 1_000 + number),
                 PLACEHOLDER_TIME_MS,

@@ -1,5 +1,5 @@
-//! An admit as a bare handler over PostgreSQL: one indexed read through a pool of sqlx's, of a row with the
-//! registry's columns, and the same answer. No rate, no sealed key, no states.
+//! An admit as a bare handler on PostgreSQL: one indexed read, through an sqlx pool, of a row with the registry's
+//! columns, and the same response. It has no rate limit, no sealed keys and no engine states.
 
 use std::path::Path as FilePath;
 
@@ -16,7 +16,7 @@ use sqlx::{PgPool, Row as _};
 use super::admit::{PLACEHOLDER_TIME_MS, PLATFORM_KEY, PRODUCT_ID, USER_COUNT, user_name};
 use crate::postgres::{analyze, connect};
 
-/// More of them make it slower where server and floor share the cores.
+/// More connections are slower if the PostgreSQL server and the baseline share the cores.
 const MAX_CONNECTIONS: u32 = 8;
 
 const SCHEMA: &str = "
@@ -32,14 +32,15 @@ const SELECT_ENGINE: &str = "
            key_hash, pinned, instance, generation, claim_kind
     FROM engines WHERE product_id = $1 AND user_id = $2";
 
-/// Tells the floor that is to live in `folder` where its database is.
+/// Writes the URL of its database for the baseline in `folder`.
 pub(crate) fn write_url(folder: &FilePath, url: &str) -> anyhow::Result<()> {
-    std::fs::write(folder.join("postgres.url"), url).context("the floor cannot be told its database")
+    std::fs::write(folder.join("postgres.url"), url)
+        .context("the URL of the baseline's database cannot be written")
 }
 
-/// Answers `POST /engines/{user_id}/admit`.
+/// Returns a router for `POST /engines/{user_id}/admit`.
 pub(super) async fn router(folder: &FilePath) -> anyhow::Result<Router> {
-    let url = std::fs::read_to_string(folder.join("postgres.url")).context("the floor has no database")?;
+    let url = std::fs::read_to_string(folder.join("postgres.url")).context("the baseline has no database")?;
     let pool = PgPoolOptions::new()
         .max_connections(MAX_CONNECTIONS)
         .test_before_acquire(false)
@@ -50,7 +51,7 @@ pub(super) async fn router(folder: &FilePath) -> anyhow::Result<Router> {
     Ok(Router::new().route("/engines/{user_id}/admit", post(admit)).with_state(pool))
 }
 
-/// Adds engines, each of a user and with a number of its own.
+/// Adds engines, each with a number and a user of its own.
 pub(crate) async fn insert_engines(
     url: &str,
     engines: impl IntoIterator<Item = (u32, String)>,
@@ -63,7 +64,7 @@ pub(crate) async fn insert_engines(
         users.push(user);
         hashes.push(KeyHash::of(key.expose()).to_hex());
         keys.push(key.expose().to_owned());
-        // A port for each, although not all of them can be one: the column has an index.
+        // Distinct, because the column is unique; large ones are no valid ports.
         ports.push(9_001 + i64::from(number));
     }
     sqlx::query(

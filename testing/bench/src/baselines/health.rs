@@ -1,4 +1,4 @@
-//! `GET /health` without anything behind it, and with a SQLite file behind it.
+//! `GET /health` as a bare handler, alone and with a read from a SQLite file.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,20 +10,20 @@ use axum::routing::get;
 use axum::{Json, Router};
 use rusqlite::Connection;
 
-/// Answers what an engine that is well answers.
+/// Returns a router that answers like a healthy engine.
 pub(super) fn bare() -> Router {
     Router::new().route("/health", get(async || Json(health(HEALTHY.to_owned()))))
 }
 
-/// The same after one read from the SQLite file `database`, which is made.
+/// Returns a router that first reads from the SQLite file `database`, which is created.
 pub(super) fn sqlite(database: &Path) -> anyhow::Result<Router> {
-    let connection = Connection::open(database).context("the floor's database cannot be opened")?;
+    let connection = Connection::open(database).context("the baseline's database cannot be opened")?;
     connection
         .execute_batch(
             "PRAGMA journal_mode = WAL; CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT);
              INSERT OR REPLACE INTO meta VALUES ('status', 'ok');",
         )
-        .context("the floor's database cannot be written")?;
+        .context("the baseline's database cannot be written")?;
     let connection = Arc::new(Mutex::new(connection));
     Ok(Router::new().route("/health", get(read)).with_state(connection))
 }

@@ -1,5 +1,5 @@
-//! The registry's other reads as bare handlers: the same queries on a copy of a registry, inline, and answers of
-//! the same size. No keys, no checks.
+//! The registry's other reads as bare handlers: the same queries, inline, on a copy of a registry, and responses
+//! of the same size. It checks neither keys nor input.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use rusqlite::{Connection, OpenFlags, Row, params};
 use serde_json::{Value, json, value::RawValue};
 
 const HOUR_MS: i64 = 3_600_000;
-/// Rows of a page that says nothing else.
+/// The default number of rows on a page.
 const PAGE_SIZE: i64 = 100;
 
 const LIST: &str = "SELECT engine_id, user_id, status, port, engine_version, created_at, last_health_at
@@ -31,12 +31,12 @@ const AUDIT: &str = "SELECT id, at, engine_id, user_id, event, duration_ms, deta
     FROM audit_log WHERE product_id = ?1 ORDER BY id DESC LIMIT ?2";
 
 thread_local! {
-    /// One connection for each worker, and the product that it found.
+    /// One connection per worker thread, and the id of the only product.
     static REGISTRY: RefCell<Option<(Connection, String)>> = const { RefCell::new(None) };
 }
 
-/// Answers `GET /engines`, `/status`, `/metrics` and `/audit` from `database`, which is opened when it is
-/// first asked for.
+/// Returns a router for `GET /engines`, `/status`, `/metrics` and `/audit`. `database` is opened on the first
+/// request.
 pub(super) fn router(database: PathBuf) -> Router {
     Router::new()
         .route("/engines", get(list))
@@ -50,11 +50,11 @@ type JsonResult<T> = Result<Json<T>, StatusCode>;
 
 async fn list(
     State(database): State<Arc<PathBuf>>,
-    Query(ask): Query<ListEngines>,
+    Query(request): Query<ListEngines>,
 ) -> JsonResult<EngineList> {
     query(&database, |connection, product| {
-        let limit = ask.limit.map_or(PAGE_SIZE, PageLimit::get);
-        let offset = ask.offset.map_or(0, PageOffset::get);
+        let limit = request.limit.map_or(PAGE_SIZE, PageLimit::get);
+        let offset = request.offset.map_or(0, PageOffset::get);
         let transaction = connection.unchecked_transaction()?;
         let mut page = connection.prepare_cached(LIST)?;
         let rows = page.query_map(params![product, limit, offset], |row| Ok(summary(row)))?;
@@ -139,7 +139,8 @@ fn audit_row(row: &Row<'_>) -> anyhow::Result<Value> {
 fn query<T>(database: &PathBuf, query: impl FnOnce(&Connection, &str) -> anyhow::Result<T>) -> JsonResult<T> {
     let answer = REGISTRY.with_borrow_mut(|slot| {
         if slot.is_none() {
-            // May be written: a copy has no index of its log beside it, which the first reader makes.
+            // Opened for writing, because the first reader creates the write-ahead log's index, which a copy
+            // lacks.
             let connection = Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
             let product = connection.query_row("SELECT product_id FROM products", [], |row| row.get(0))?;
             *slot = Some((connection, product));
@@ -185,7 +186,7 @@ mod tests {
         assert_eq!((&status["total"], &status["by_status"]["stopped"]), (&json!(30), &json!(30)));
         let metrics: Value = get(&mut client, "/metrics").await;
         assert_eq!(metrics["total_provisions"], 1_000);
-        // An hour of thirty days.
+        // The provisions of one hour in thirty days.
         assert_eq!(metrics["provisions_1h"], 1);
         let audit: Value = get(&mut client, "/audit").await;
         let rows = audit["rows"].as_array().unwrap();

@@ -1,4 +1,4 @@
-//! A replay as a bare handler: the events as they go over the wire, selected page by page, inline.
+//! A replay as a bare handler: the stored bytes of the events, selected page by page, inline.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use axum::routing::get;
 use futures::stream;
 use rusqlite::{Connection, params};
 
-/// Where it answers.
+/// The path of the replay endpoint.
 pub(crate) const PATH: &str = "/execute/replay";
-/// How many events are selected at once.
+/// The number of events selected at a time.
 const PAGE_SIZE: u32 = 512;
 
 const SCHEMA: &str = "
@@ -26,7 +26,7 @@ const SCHEMA: &str = "
 
 const SELECT_EVENTS: &str = "SELECT ts, sse FROM events WHERE task = 1 AND ts > ?1 ORDER BY ts LIMIT ?2";
 
-/// Writes the database in `folder` from the bytes of a replay.
+/// Stores the events of a replay in the database in `folder`.
 pub(crate) fn store_events(folder: &Path, replay: &[u8]) -> anyhow::Result<()> {
     let text = std::str::from_utf8(replay).context("a replay is not UTF-8")?;
     let mut connection = Connection::open(super::database_file(folder))?;
@@ -40,9 +40,11 @@ pub(crate) fn store_events(folder: &Path, replay: &[u8]) -> anyhow::Result<()> {
     Ok(transaction.commit()?)
 }
 
-/// Answers with all events of the database, which is made if it is missing.
+/// Returns a router that sends all events of the database, which is created if it is missing.
 pub(super) fn router(database: PathBuf) -> anyhow::Result<Router> {
-    Connection::open(&database)?.execute_batch(SCHEMA).context("the floor's database cannot be written")?;
+    Connection::open(&database)?
+        .execute_batch(SCHEMA)
+        .context("the baseline's database cannot be written")?;
     Ok(Router::new().route(PATH, get(replay)).with_state(Arc::new(database)))
 }
 
@@ -55,14 +57,14 @@ async fn replay(State(database): State<Arc<PathBuf>>) -> impl IntoResponse {
         match connection.and_then(|connection| Ok((next_page(&connection, after)?, connection))) {
             Ok((Some((last, bytes)), connection)) => Some((Ok(bytes), (database, Some(connection), last))),
             Ok((None, _)) => None,
-            // The stream breaks off, which the client notices.
+            // The error ends the stream early, which the client detects.
             Err(error) => Some((Err(error), (database, None, i64::MAX))),
         }
     });
     ([(CONTENT_TYPE, "text/event-stream")], Body::from_stream(pages))
 }
 
-/// The next events after `after`, and the time of the last one of them.
+/// Returns the `ts` of the page's last event, and the events after `after`; `None` if there are none.
 fn next_page(connection: &Connection, after: i64) -> rusqlite::Result<Option<(i64, Bytes)>> {
     let mut statement = connection.prepare_cached(SELECT_EVENTS)?;
     let mut rows = statement.query(params![after, PAGE_SIZE])?;

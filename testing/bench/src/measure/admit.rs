@@ -1,4 +1,4 @@
-//! Admit of engines that run, over many connections at once, among few and very many engines at rest.
+//! Measures admits of running engines over many connections, among few and very many stopped engines.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -20,44 +20,44 @@ use crate::registry;
 use crate::report::{Budget, Quantity, Subject, Unit};
 
 const CONNECTIONS: usize = 32;
-/// How many users are admitted in turn. Each has an engine, and an engine is a process.
+/// The number of users that are admitted in turn. Each has an engine, which is a process.
 pub(super) const USER_COUNT: u16 = ADMIT_USERS;
-/// How many engines the product has in all; those that run stand spread among them.
+/// The total number of engines of the product, among which the running ones are spread.
 pub(super) const ROW_COUNTS: [u32; 3] = [10, 1_000, 100_000];
 const WARM_UP: Duration = Duration::from_millis(300);
-/// More than any server answers in that time; should the clock stand still, this ends the load.
+/// More requests than any server answers in that time; a safeguard that ends the load.
 const MAX_REQUESTS: u64 = 1_000_000;
-/// One answer in so many is read as a whole; the others are looked through.
+/// Every so many responses, one is parsed completely; the others are only searched for the expected text.
 const FULL_CHECK_INTERVAL: u64 = 64;
 
 pub(super) async fn measure(bench: &BenchContext) -> anyhow::Result<Vec<Quantity>> {
-    let site = OrchestratorSetup::with_few_ports(bench)?;
-    let orchestrator = site.start().await?;
+    let setup = OrchestratorSetup::with_few_ports(bench)?;
+    let orchestrator = setup.start().await?;
     let mut client = orchestrator.connect().await?;
     for number in 0..USER_COUNT {
         orchestrator.provision(&mut client, &admit_user(number)).await?;
     }
     let folder = bench.new_folder()?;
-    let (floor, floor_address) = start_baseline(bench, &folder)?;
+    let (baseline, baseline_address) = start_baseline(bench, &folder)?;
     let load = bench.size.choose(Duration::from_secs(1), Duration::from_secs(2));
     let mut measured = Vec::new();
-    let mut there = u32::from(USER_COUNT);
+    let mut present = u32::from(USER_COUNT);
     for rows in ROW_COUNTS {
-        registry::add_engines(&site.registry_file(), there..rows)?;
+        registry::add_engines(&setup.registry_file(), present..rows)?;
         baselines::fill_admit(
             &baselines::database_file(&folder),
-            (there..rows).map(|row| (row, registry::user_name(row))),
+            (present..rows).map(|row| (row, registry::user_name(row))),
         )?;
-        there = rows;
+        present = rows;
         let mut quantities = quantities(rows, "axum, one point read");
         for round in 0..bench.rounds {
             bench.report_round(&format!("admit among {rows}"), round);
             let ours =
                 measure_round(&orchestrator.process, orchestrator.address, orchestrator.platform_key(), load)
                     .await?;
-            let floors = measure_round(&floor, floor_address, ADMIT_KEY, load).await?;
-            for ((quantity, ours), floor) in quantities.iter_mut().zip(ours).zip(floors) {
-                quantity.add(ours, floor);
+            let baselines = measure_round(&baseline, baseline_address, ADMIT_KEY, load).await?;
+            for ((quantity, ours), baseline) in quantities.iter_mut().zip(ours).zip(baselines) {
+                quantity.add(ours, baseline);
             }
         }
         measured.extend(quantities);
@@ -66,16 +66,16 @@ pub(super) async fn measure(bench: &BenchContext) -> anyhow::Result<Vec<Quantity
     Ok(measured)
 }
 
-/// The plain server that admits, and its address.
+/// Starts the baseline server, and returns its process and address.
 pub(super) fn start_baseline(bench: &BenchContext, folder: &Path) -> anyhow::Result<(Process, SocketAddr)> {
     let port = free_port()?;
     let command = baselines::command(&bench.baseline_program, BaselineKind::Admit, port, folder)?;
-    let mut process = Process::spawn(command, "the admit floor", log_file(folder, "floor"))?;
+    let mut process = Process::spawn(command, "the admit baseline", log_file(folder, "baseline"))?;
     probe::wait_until_healthy(&mut process, port)?;
     Ok((process, ([127, 0, 0, 1], port).into()))
 }
 
-/// One round's figures, in the order of [`quantities`].
+/// Returns the samples of a round, in the order of [`quantities`].
 pub(super) async fn measure_round(
     process: &Process,
     address: SocketAddr,
@@ -106,31 +106,34 @@ fn user_of(number: u64) -> String {
     admit_user(u16::try_from(number % u64::from(USER_COUNT)).unwrap_or_default())
 }
 
-/// Whether this is the admission of the right user.
+/// Checks that a response is the admission of the right user.
 fn check_admission(number: u64, status: StatusCode, body: &Bytes) -> anyhow::Result<()> {
     let user = user_of(number);
-    ensure!(status == StatusCode::OK, "answered {status}: {}", String::from_utf8_lossy(body));
-    let text = std::str::from_utf8(body).context("an answer that is no text")?;
+    ensure!(status == StatusCode::OK, "the status is {status}: {}", String::from_utf8_lossy(body));
+    let text = std::str::from_utf8(body).context("the response is not UTF-8")?;
     let named = format!("\"user_id\":\"{user}\"");
     ensure!(
         text.contains("\"admitted\":true") && text.contains(&named),
         "not the admission of {user}: {text}"
     );
     if number.is_multiple_of(FULL_CHECK_INTERVAL) {
-        let admission: Admission = serde_json::from_str(text).context("an answer that is no admission")?;
-        let engine = admission.engine.context("an admission without an engine")?;
+        let admission: Admission = serde_json::from_str(text).context("the response is not an admission")?;
+        let engine = admission.engine.context("the admission has no engine")?;
         let running = engine.summary.status == EngineStatus::Running;
-        ensure!(running && engine.api_key.expose().starts_with("sk-svc-"), "an engine that does not run");
+        ensure!(
+            running && engine.api_key.expose().starts_with("sk-svc-"),
+            "the admitted engine is not running"
+        );
     }
     Ok(())
 }
 
-pub(super) fn quantities(rows: u32, floor: &str) -> [Quantity; 4] {
+pub(super) fn quantities(rows: u32, baseline: &str) -> [Quantity; 4] {
     let quantity = |what: &str, unit, budget| Quantity {
         name: what.into(),
         unit,
         subject: Subject::new(format!("orchestrator, {rows} rows")),
-        baselines: vec![Subject::new(floor)],
+        baselines: vec![Subject::new(baseline)],
         budget,
     };
     [
@@ -157,7 +160,7 @@ mod tests {
         assert!(check_admission(1, StatusCode::TOO_MANY_REQUESTS, &good.into()).is_err());
         assert!(check_admission(1, StatusCode::OK, &other.into()).is_err());
         assert!(check_admission(1, StatusCode::OK, &denied.into()).is_err());
-        // Every so often an answer is read as a whole.
+        // Request 0 is one of those whose responses are parsed completely.
         assert!(check_admission(0, StatusCode::OK, &hollow.into()).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! Reads from a long audit log: `/status`, `/metrics` and `/audit`.
+//! Measures reads from a long audit log: `/status`, `/metrics` and `/audit`.
 
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
@@ -10,26 +10,26 @@ use crate::orchestrator::OrchestratorSetup;
 use crate::registry;
 use crate::report::Quantity;
 
-/// Engines that the product has.
+/// The number of engines of the product.
 const ENGINE_COUNT: u32 = 1_000;
-/// Rows on a page of the audit log.
+/// The number of rows on a page of the audit log.
 const PAGE_SIZE: usize = 100;
 
 pub(super) async fn measure(bench: &BenchContext) -> anyhow::Result<Vec<Quantity>> {
     let rows = bench.size.choose(100_000, 1_000_000);
-    let site = OrchestratorSetup::with_few_ports(bench)?;
-    // Makes the registry and the product.
-    site.start().await?.shut_down()?;
-    log_progress(&format!("ledger: {rows} rows are written"));
-    registry::add_engines(&site.registry_file(), 0..ENGINE_COUNT)?;
-    registry::write_audit_log(&site.registry_file(), rows)?;
-    let counted = move |body: &Bytes| check_metrics(body, rows);
+    let setup = OrchestratorSetup::with_few_ports(bench)?;
+    // Creates the registry and the product.
+    setup.start().await?.shut_down()?;
+    log_progress(&format!("ledger: writing {rows} rows"));
+    registry::add_engines(&setup.registry_file(), 0..ENGINE_COUNT)?;
+    registry::write_audit_log(&setup.registry_file(), rows)?;
+    let check_counts = move |body: &Bytes| check_metrics(body, rows);
     let reads = [
         RegistryRead { name: "status", path: "/status".into(), check: &check_status },
-        RegistryRead { name: "metrics", path: "/metrics".into(), check: &counted },
+        RegistryRead { name: "metrics", path: "/metrics".into(), check: &check_counts },
         RegistryRead { name: "audit, newest page", path: "/audit".into(), check: &check_audit },
     ];
-    RegistryReads { site: &site, contents: format!("ledger of {rows} rows") }
+    RegistryReads { site: &setup, contents: format!("ledger of {rows} rows") }
         .measure(bench, "ledger", &reads)
         .await
 }
@@ -37,11 +37,11 @@ pub(super) async fn measure(bench: &BenchContext) -> anyhow::Result<Vec<Quantity
 fn check_status(body: &Bytes) -> anyhow::Result<()> {
     let status: Value = serde_json::from_slice(body)?;
     let total = field(&status, "total")?;
-    ensure!(total == &Value::from(ENGINE_COUNT), "a total of {total}");
+    ensure!(total == &Value::from(ENGINE_COUNT), "the total is {total}");
     Ok(())
 }
 
-/// One row in eight is a provision.
+/// Checks the counts; every eighth row is a provision.
 fn check_metrics(body: &Bytes, rows: u32) -> anyhow::Result<()> {
     let metrics: Value = serde_json::from_slice(body)?;
     let total = field(&metrics, "total_provisions")?;
@@ -53,11 +53,11 @@ fn check_metrics(body: &Bytes, rows: u32) -> anyhow::Result<()> {
 
 fn check_audit(body: &Bytes) -> anyhow::Result<()> {
     let page: Value = serde_json::from_slice(body)?;
-    let rows = field(&page, "rows")?.as_array().context("`rows` is no list")?;
-    ensure!(rows.len() == PAGE_SIZE, "a page of {}", rows.len());
+    let rows = field(&page, "rows")?.as_array().context("`rows` is not a list")?;
+    ensure!(rows.len() == PAGE_SIZE, "the page has {} rows", rows.len());
     Ok(())
 }
 
 fn field<'a>(body: &'a Value, name: &str) -> anyhow::Result<&'a Value> {
-    body.get(name).with_context(|| format!("there is no `{name}`"))
+    body.get(name).with_context(|| format!("the response has no `{name}`"))
 }

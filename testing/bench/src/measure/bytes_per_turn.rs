@@ -1,5 +1,5 @@
-//! What a turn writes, early and late in one thread. All its messages are of one size, so that only the
-//! thread's length differs.
+//! Measures the bytes that a turn writes, early and late in one thread. All messages have the same size, so that
+//! only the length of the thread differs.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,23 +14,22 @@ use crate::turns::run_turn;
 use crate::usage::{self, CpuUsage, WalState};
 
 const TASK: &str = "one-thread";
-/// Slow enough that a delta is seldom merged with the next: so each turn commits as often as every other.
+/// Slow enough that deltas are seldom merged, so that all turns have the same number of commits.
 const PACE: Pace = Pace { deltas: 4, pause: Some(Duration::from_millis(2)) };
-/// The log's bytes are looked at around this turn, and at the thread's last ones.
+/// The early sample of the log's bytes is taken around this turn; the late one at the thread's last turns.
 const EARLY_TURN: usize = 10;
-/// So many turns are one sample of the log's bytes: their mean.
+/// The number of turns whose mean is a sample of the log's bytes.
 const WINDOW_TURNS: usize = 10;
 const BUDGET: Budget = Budget::AtMostTimesBaseline(1.2);
 
-/// What one turn has cost.
+/// The resources that one turn has used.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct TurnCost {
-    /// Written to the write-ahead log.
+    /// KiB written to the write-ahead log.
     log_kib: f64,
-    /// By which the database has grown.
+    /// Growth of the database in KiB.
     grown_kib: f64,
-    /// Written to the disk, by the kernel's count: the log, and what is moved from it into the database now and
-    /// then.
+    /// KiB written to disk, as counted by the kernel: the log and the checkpoints.
     disk_kib: f64,
     cpu_us: f64,
 }
@@ -46,9 +45,9 @@ pub(super) async fn measure(bench: &BenchContext) -> anyhow::Result<Vec<Quantity
     let mut cpu = quantity("processor per turn", Unit::Microseconds, &late, "turn 10", None);
     for round in 0..bench.rounds {
         bench.report_round(&format!("bytes-per-turn, {turns} turns"), round);
-        let home = EngineSetup::new(&bench.binary, bench.new_folder()?, provider.model_config())?;
-        let (engine, _) = home.start()?;
-        let costs = run_thread(&engine, &home.brain(), turns).await?;
+        let setup = EngineSetup::new(&bench.binary, bench.new_folder()?, provider.model_config())?;
+        let (engine, _) = setup.start()?;
+        let costs = run_thread(&engine, &setup.brain(), turns).await?;
         let windows = (last_turns(&costs, WINDOW_TURNS), window_around(&costs, EARLY_TURN));
         let halves = (last_turns(&costs, turns / 2), costs.get(..turns / 2));
         add_samples(&mut log, windows, |cost| cost.log_kib);
@@ -63,14 +62,15 @@ pub(super) async fn measure(bench: &BenchContext) -> anyhow::Result<Vec<Quantity
 async fn run_thread(engine: &Engine, brain: &Path, turns: usize) -> anyhow::Result<Vec<TurnCost>> {
     let mut client = engine.connect().await?;
     let state = || {
-        let log = WalState::of_database(brain).context("the brain's log")?;
+        let log = WalState::of_database(brain)
+            .context("the state of the brain's write-ahead log cannot be read")?;
         anyhow::Ok((log, usage::bytes_written(&engine.process)?, CpuUsage::measure(&engine.process)?))
     };
     let mut before = state()?;
     let mut costs = Vec::new();
     for _ in 0..turns {
         let last_ts = run_turn(engine, &mut client, TASK).await?;
-        // A task's clock that runs ahead would make later turns wait between their events.
+        // If the task's clock ran ahead, later turns would wait between their events.
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
         tokio::time::sleep(Duration::from_millis(last_ts.unsigned_abs()).saturating_sub(now)).await;
         let after = state()?;
@@ -86,16 +86,16 @@ async fn run_thread(engine: &Engine, brain: &Path, turns: usize) -> anyhow::Resu
 }
 
 fn kib(bytes: u64) -> anyhow::Result<f64> {
-    Ok(f64::from(u32::try_from(bytes).context("more was written than one turn can")?) / 1_024.0)
+    Ok(f64::from(u32::try_from(bytes).context("the turn has written 4 GiB or more")?) / 1_024.0)
 }
 
-/// The costs of the turns around the one with this number.
+/// Returns the costs of the turns around this one.
 fn window_around(costs: &[TurnCost], turn: usize) -> Option<&[TurnCost]> {
     let first = turn.checked_sub(WINDOW_TURNS / 2)?;
     costs.get(first..first + WINDOW_TURNS)
 }
 
-/// The costs of the last `turns` turns.
+/// Returns the costs of the last `turns` turns.
 fn last_turns(costs: &[TurnCost], turns: usize) -> Option<&[TurnCost]> {
     costs.get(costs.len().checked_sub(turns)?..)
 }
@@ -105,7 +105,7 @@ fn mean(costs: &[TurnCost], part: fn(&TurnCost) -> f64) -> Option<f64> {
     Some(costs.iter().map(part).sum::<f64>() / f64::from(count))
 }
 
-/// Adds a sample for the late turns and one for the early.
+/// Adds a sample of the late turns and one of the early ones.
 fn add_samples(
     quantity: &mut Quantity,
     (late, early): (Option<&[TurnCost]>, Option<&[TurnCost]>),

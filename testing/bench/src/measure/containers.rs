@@ -1,6 +1,6 @@
-//! The life of an engine that is a container, through the orchestrator's API: provision, stop, start, wake, delete;
-//! and many provisions at once. The floor is the same container, as the daemon itself describes it, run over the
-//! daemon's API: with the same image, mounts, limits, network and user, until its engine is well.
+//! Measures the lifecycle of engines as containers through the orchestrator's API (provision, stop, start, wake,
+//! delete), and concurrent provisions. The baseline runs the same container, as the daemon describes it, through
+//! the daemon's API: same image, mounts, limits, network and user, until its engine is healthy.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use crate::report::{Budget, Quantity, Subject, Unit};
 use crate::service::OrchestratorService;
 use crate::stats::percentile;
 
-/// Lives per round.
+/// The number of lifecycles per round.
 const LIFECYCLES_PER_ROUND: usize = 5;
 const PERCENTILES: [usize; 2] = [50, 99];
 const STEPS: [(&str, &str); 5] = [
@@ -29,17 +29,17 @@ const STEPS: [(&str, &str); 5] = [
     ("wake", "plain container, its old brain"),
     ("delete", "plain container, removed with its folder"),
 ];
-/// Provisions under way at once, and how many of them in all are timed.
+/// The numbers of concurrent provisions, and how many provisions are timed in total.
 const CONCURRENCY_LEVELS: [usize; 3] = [1, 4, 8];
 const TIMED_PROVISIONS: usize = 16;
-/// What ours may take, and the rate that goes with it.
+/// The budgets relative to the baseline: the time, and the corresponding rate.
 const MAX_TIME_RATIO: f64 = 1.25;
 const MIN_RATE_RATIO: f64 = 0.8;
-/// How soon an engine sleeps, and how long all may take to.
+/// The idle time after which an engine sleeps, and the time within which all must be asleep.
 const IDLE_SLEEP_THRESHOLD_S: f64 = 1.0;
 const SLEEP_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// How long each of [`STEPS`] took.
+/// The duration of each of [`STEPS`].
 pub(crate) type LifecycleTimes = [Duration; 5];
 
 pub(super) async fn measure(bench: &BenchContext) -> anyhow::Result<Vec<Quantity>> {
@@ -63,21 +63,21 @@ pub(super) async fn measure(bench: &BenchContext) -> anyhow::Result<Vec<Quantity
     for round in 0..bench.rounds {
         bench.report_round("containers", round);
         let ours = measure_lifecycles(&orchestrator, round).await?;
-        let floors = (0..LIFECYCLES_PER_ROUND)
+        let baselines = (0..LIFECYCLES_PER_ROUND)
             .map(|_| plain.measure_lifecycle())
             .collect::<anyhow::Result<Vec<_>>>()?;
         for (quantity, step, percent) in &mut quantities {
-            quantity.add(percentile_ms(&ours, *step, *percent), percentile_ms(&floors, *step, *percent));
+            quantity.add(percentile_ms(&ours, *step, *percent), percentile_ms(&baselines, *step, *percent));
         }
     }
     let mut measured: Vec<Quantity> = quantities.into_iter().map(|(quantity, ..)| quantity).collect();
-    for at_once in CONCURRENCY_LEVELS {
-        let mut rate = rate_quantity(at_once);
+    for concurrency in CONCURRENCY_LEVELS {
+        let mut rate = rate_quantity(concurrency);
         for round in 0..bench.rounds.div_ceil(2) {
-            bench.report_round(&format!("containers, {at_once} at once"), round);
+            bench.report_round(&format!("containers, {concurrency} at once"), round);
             rate.add(
-                provision_rate(&orchestrator, at_once).await?,
-                plain.provision_rate(at_once, TIMED_PROVISIONS)?,
+                provision_rate(&orchestrator, concurrency).await?,
+                plain.provision_rate(concurrency, TIMED_PROVISIONS)?,
             );
         }
         measured.push(rate);
@@ -86,7 +86,7 @@ pub(super) async fn measure(bench: &BenchContext) -> anyhow::Result<Vec<Quantity
     Ok(measured)
 }
 
-/// What the orchestrator's container of a first engine is like. That engine is gone again then.
+/// Copies the container configuration of a first engine, which is deleted again.
 async fn bare_containers(
     orchestrator: &Orchestrator,
     resources: &DockerResources,
@@ -104,7 +104,7 @@ async fn measure_lifecycles(
     round: usize,
 ) -> anyhow::Result<Vec<LifecycleTimes>> {
     let mut client = orchestrator.connect().await?;
-    let mut lives = Vec::new();
+    let mut engines = Vec::new();
     for number in 0..LIFECYCLES_PER_ROUND {
         let user = format!("user-{round}-{number}");
         let begin = Instant::now();
@@ -117,15 +117,15 @@ async fn measure_lifecycles(
         let started = orchestrator.start_engine(&mut client, &user).await?;
         let start = begin.elapsed();
         ensure!(started.status == EngineStatus::Running, "start answered {:?}", started.status);
-        lives.push((user, provisioned.engine_id, [provision, stop, start]));
+        engines.push((user, provisioned.engine_id, [provision, stop, start]));
     }
     wait_until_all_asleep(orchestrator, &mut client).await?;
-    let mut whole = Vec::new();
-    for (user, engine_id, [provision, stop, start]) in lives {
+    let mut lifecycles = Vec::new();
+    for (user, engine_id, [provision, stop, start]) in engines {
         let (wake, delete) = wake_and_delete(orchestrator, &mut client, &user, engine_id).await?;
-        whole.push([provision, stop, start, wake, delete]);
+        lifecycles.push([provision, stop, start, wake, delete]);
     }
-    Ok(whole)
+    Ok(lifecycles)
 }
 
 async fn wait_until_all_asleep(orchestrator: &Orchestrator, client: &mut Client) -> anyhow::Result<()> {
@@ -146,7 +146,7 @@ async fn wake_and_delete(
     let begin = Instant::now();
     let admission = orchestrator.wake(client, user).await?;
     let wake = begin.elapsed();
-    let woken = admission.engine.context("nobody was admitted")?.summary;
+    let woken = admission.engine.context("the user was not admitted")?.summary;
     ensure!(woken.status == EngineStatus::Running, "the woken engine is {:?}", woken.status);
     let begin = Instant::now();
     let destroyed = orchestrator.delete(client, user).await?;
@@ -154,15 +154,15 @@ async fn wake_and_delete(
     Ok((wake, begin.elapsed()))
 }
 
-/// Provisions per second. The engines are deleted afterwards, which is not timed.
-async fn provision_rate(orchestrator: &Orchestrator, at_once: usize) -> anyhow::Result<f64> {
+/// Returns the provisions per second. The engines are deleted afterwards, which is not timed.
+async fn provision_rate(orchestrator: &Orchestrator, concurrency: usize) -> anyhow::Result<f64> {
     let begin = Instant::now();
     stream::iter(0..TIMED_PROVISIONS)
         .map(async |number| {
             let mut client = orchestrator.connect().await?;
             orchestrator.provision(&mut client, &format!("at-once-{number}")).await.map(drop)
         })
-        .buffer_unordered(at_once)
+        .buffer_unordered(concurrency)
         .try_collect::<()>()
         .await?;
     let took = begin.elapsed();
@@ -173,23 +173,23 @@ async fn provision_rate(orchestrator: &Orchestrator, at_once: usize) -> anyhow::
     Ok(per_second(took))
 }
 
-/// The rate of [`TIMED_PROVISIONS`] in `took`.
+/// Returns the rate of [`TIMED_PROVISIONS`] in `took`.
 #[expect(clippy::cast_precision_loss, reason = "a handful")]
 pub(crate) fn per_second(took: Duration) -> f64 {
     TIMED_PROVISIONS as f64 / took.as_secs_f64()
 }
 
-fn percentile_ms(lives: &[LifecycleTimes], step: usize, percent: usize) -> Option<f64> {
-    let took = |life: &LifecycleTimes| life.get(step).map(|took| took.as_secs_f64() * 1_000.0);
-    percentile(&lives.iter().filter_map(took).collect::<Vec<_>>(), percent)
+fn percentile_ms(lifecycles: &[LifecycleTimes], step: usize, percent: usize) -> Option<f64> {
+    let took = |times: &LifecycleTimes| times.get(step).map(|took| took.as_secs_f64() * 1_000.0);
+    percentile(&lifecycles.iter().filter_map(took).collect::<Vec<_>>(), percent)
 }
 
 fn quantities() -> Vec<(Quantity, usize, usize)> {
-    let quantity = |(name, floor): (&str, &str), percent: usize| Quantity {
+    let quantity = |(name, baseline): (&str, &str), percent: usize| Quantity {
         name: format!("{name} p{percent}"),
         unit: Unit::Milliseconds,
         subject: Subject::new("Docker backend"),
-        baselines: vec![Subject::new(floor)],
+        baselines: vec![Subject::new(baseline)],
         budget: (percent == 50).then_some(Budget::AtMostTimesBaseline(MAX_TIME_RATIO)),
     };
     let steps = STEPS.iter().enumerate();
@@ -198,9 +198,9 @@ fn quantities() -> Vec<(Quantity, usize, usize)> {
     each.collect()
 }
 
-fn rate_quantity(at_once: usize) -> Quantity {
+fn rate_quantity(concurrency: usize) -> Quantity {
     Quantity {
-        name: format!("provisions, {at_once} at once"),
+        name: format!("provisions, {concurrency} at once"),
         unit: Unit::PerSecond,
         subject: Subject::new("Docker backend"),
         baselines: vec![Subject::new("plain containers, as many at once")],

@@ -1,5 +1,5 @@
-//! Very many running engines: what it costs to watch over them, and how soon an orchestrator that was killed has
-//! them again, while they go on answering.
+//! Measures very many running engines: the cost of supervision, and the time until a restarted orchestrator, after
+//! a SIGKILL, has adopted them again, while they keep serving requests.
 
 use std::time::{Duration, Instant};
 
@@ -14,68 +14,68 @@ use crate::orchestrator::{Orchestrator, OrchestratorSetup};
 use crate::report::{Budget, Quantity, Subject, Unit};
 use crate::usage::CpuUsage;
 
-/// Ports beyond those of the engines, for those that something else has.
+/// Additional ports, in case other programs use some.
 const SPARE_PORTS: u32 = 100;
-/// Provisions under way at once.
+/// The number of concurrent provisions.
 const PROVISION_CONCURRENCY: usize = 8;
-/// How long supervision is watched: two polls of each engine.
+/// How long supervision is measured: two health checks of each engine.
 const SUPERVISION_WINDOW: Duration = Duration::from_mins(1);
-/// How long the whole fleet may take to go to sleep.
+/// The time within which the whole fleet must be asleep.
 const SLEEP_ALL_TIMEOUT: Duration = Duration::from_mins(3);
-/// What an engine may take of the machine's memory, and what must be left.
+/// The memory required for each engine, and in addition for everything else, in MiB.
 const ENGINE_MIB: u64 = 16;
 const SPARE_MIB: u64 = 1_024;
-/// Between two looks at whether all are adopted.
+/// The time between two checks whether all engines are adopted.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 pub(super) async fn measure(bench: &BenchContext) -> anyhow::Result<Vec<Quantity>> {
     let engines: u32 = bench.size.choose(100, 1_000);
     let files = raise_file_limit()?;
-    log_progress(&format!("fleet: {engines} engines; each process may have {files} files open"));
+    log_progress(&format!("fleet: {engines} engines; each process may open {files} files"));
     check_memory(engines)?;
-    let site = OrchestratorSetup::new(bench, engines + SPARE_PORTS)?;
-    let empty = OrchestratorSetup::with_few_ports(bench)?;
-    let (orchestrator, beside) = (site.start().await?, empty.start().await?);
+    let setup = OrchestratorSetup::new(bench, engines + SPARE_PORTS)?;
+    let empty_setup = OrchestratorSetup::with_few_ports(bench)?;
+    let (orchestrator, empty_orchestrator) = (setup.start().await?, empty_setup.start().await?);
     let urls = provision_all(&orchestrator, engines).await?;
-    let watch = HealthMonitor::start(urls);
+    let monitor = HealthMonitor::start(urls);
 
     let mut quantities = Quantities::new(engines);
-    log_progress(&format!("fleet: left alone for {} s", SUPERVISION_WINDOW.as_secs()));
-    let before = [CpuUsage::measure(&orchestrator.process)?, CpuUsage::measure(&beside.process)?];
+    log_progress(&format!("fleet: measuring supervision for {} s", SUPERVISION_WINDOW.as_secs()));
+    let before = [CpuUsage::measure(&orchestrator.process)?, CpuUsage::measure(&empty_orchestrator.process)?];
     let began = Instant::now();
     tokio::time::sleep(SUPERVISION_WINDOW).await;
-    let after = [CpuUsage::measure(&orchestrator.process)?, CpuUsage::measure(&beside.process)?];
+    let after = [CpuUsage::measure(&orchestrator.process)?, CpuUsage::measure(&empty_orchestrator.process)?];
     let elapsed_us = began.elapsed().as_secs_f64() * 1_000_000.0;
-    let [ours, floor] = [0, 1].map(|at| {
+    let [ours, baseline] = [0, 1].map(|at| {
         let used = after.get(at).zip(before.get(at)).map(|(after, before)| after.micros_since(before));
         used.map(|used| used / elapsed_us * 100.0)
     });
-    quantities.supervision.add(ours, floor);
-    let [ours, floor] = [orchestrator.process.memory()?, beside.process.memory()?];
-    quantities.memory.add(ours.pss_mib, floor.pss_mib);
-    quantities.anonymous.add(ours.anonymous_mib, floor.anonymous_mib);
+    quantities.supervision.add(ours, baseline);
+    let [ours, baseline] = [orchestrator.process.memory()?, empty_orchestrator.process.memory()?];
+    quantities.memory.add(ours.pss_mib, baseline.pss_mib);
+    quantities.anonymous.add(ours.anonymous_mib, baseline.anonymous_mib);
 
-    let (mut orchestrator, mut beside) = (orchestrator, beside);
+    let (mut orchestrator, mut empty_orchestrator) = (orchestrator, empty_orchestrator);
     for round in 0..bench.rounds {
         bench.report_round("fleet, restart", round);
-        let (ours, floor);
-        (orchestrator, ours) = restart(&site, orchestrator, engines.into()).await?;
-        (beside, floor) = restart(&empty, beside, 0).await?;
-        quantities.restart.add(ours, floor);
+        let (ours, baseline);
+        (orchestrator, ours) = restart(&setup, orchestrator, engines.into()).await?;
+        (empty_orchestrator, baseline) = restart(&empty_setup, empty_orchestrator, 0).await?;
+        quantities.restart.add(ours, baseline);
     }
-    let seen = watch.stop().await?;
-    log_progress(&format!("fleet: {} direct requests, of which {} failed", seen.requests, seen.failures));
-    if let Some(failure) = &seen.first_failure {
-        log_progress(&format!("fleet: the first that failed: {failure}"));
+    let report = monitor.stop().await?;
+    log_progress(&format!("fleet: {} direct requests, {} failed", report.requests, report.failures));
+    if let Some(failure) = &report.first_failure {
+        log_progress(&format!("fleet: the first failure: {failure}"));
     }
-    quantities.failures.add(f64::from(seen.failures), None);
-    quantities.latency.add(seen.p99_ms, None);
-    beside.shut_down()?;
+    quantities.failures.add(f64::from(report.failures), None);
+    quantities.latency.add(report.p99_ms, None);
+    empty_orchestrator.shut_down()?;
     orchestrator.shut_down_within(SLEEP_ALL_TIMEOUT)?;
     Ok(quantities.into_vec())
 }
 
-/// Raises the limit of this process and of those that it starts to what the system allows.
+/// Raises the limit on open files, of this process and its children, to the maximum, and returns it as text.
 fn raise_file_limit() -> anyhow::Result<String> {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -87,16 +87,16 @@ fn check_memory(engines: u32) -> anyhow::Result<()> {
     let text = std::fs::read_to_string("/proc/meminfo").context("/proc/meminfo cannot be read")?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib: Option<u64> = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-    let available = kib.context("/proc/meminfo has no known form")? / 1_024;
-    let require_field = u64::from(engines) * ENGINE_MIB + SPARE_MIB;
+    let available = kib.context("/proc/meminfo has an unknown format")? / 1_024;
+    let required = u64::from(engines) * ENGINE_MIB + SPARE_MIB;
     ensure!(
-        available >= require_field,
-        "{engines} engines need {require_field} MiB of memory, {available} are available"
+        available >= required,
+        "{engines} engines need {required} MiB of memory, {available} are available"
     );
     Ok(())
 }
 
-/// Provisions them all, and gives their addresses.
+/// Provisions all engines and returns their addresses.
 async fn provision_all(orchestrator: &Orchestrator, engines: u32) -> anyhow::Result<Vec<String>> {
     let began = Instant::now();
     let urls: Vec<String> = stream::iter(0..engines)
@@ -113,16 +113,17 @@ async fn provision_all(orchestrator: &Orchestrator, engines: u32) -> anyhow::Res
     Ok(urls)
 }
 
-/// Kills the orchestrator, and gives the next one with the time from its start until it has all engines.
+/// Kills the orchestrator and starts the next one. Returns it with the time in milliseconds from its start until
+/// it has adopted all engines.
 async fn restart(
-    site: &OrchestratorSetup,
+    setup: &OrchestratorSetup,
     orchestrator: Orchestrator,
     engines: u64,
 ) -> anyhow::Result<(Orchestrator, f64)> {
     orchestrator.kill()?;
     let began = Instant::now();
-    // Well only once it has compared its registry with what runs.
-    let next = site.start().await?;
+    // It is healthy only after it has compared its registry with the running instances.
+    let next = setup.start().await?;
     let mut client = next.connect().await?;
     loop {
         let running = next.running_count(&mut client).await?;

@@ -1,4 +1,4 @@
-//! The start of an engine on a brain that has much in it, beside a fresh one.
+//! Measures the start of an engine on a large brain, compared with a fresh one.
 
 use crate::context::{BenchContext, log_progress};
 use crate::engine::{EngineSetup, ModelConfig};
@@ -7,9 +7,9 @@ use crate::report::{Budget, Quantity, Subject, Unit};
 use crate::stats::median;
 use crate::turns::run_turns;
 
-/// As for `start`: each round gives the median of several.
+/// The number of starts per round, whose median is the sample.
 const STARTS_PER_ROUND: usize = 3;
-/// Turns of each task: a message of the user and one of the model each.
+/// The number of turns per task, each with a message of the user and one of the model.
 const TURNS_PER_TASK: u32 = 100;
 const PACE: Pace = Pace { deltas: 3, pause: None };
 
@@ -17,10 +17,10 @@ pub(super) async fn measure(bench: &BenchContext) -> anyhow::Result<Vec<Quantity
     let tasks = bench.size.choose(50, 500);
     let messages = tasks * TURNS_PER_TASK * 2;
     let provider = PacedProvider::start(PACE).await?;
-    // Made once. Its file is as an engine leaves it that is asked to end.
+    // Created once. The file is in the state after a clean shutdown.
     let big = EngineSetup::new(&bench.binary, bench.new_folder()?, provider.model_config())?;
     let (mut engine, _) = big.start()?;
-    log_progress(&format!("big-start: {messages} messages are written"));
+    log_progress(&format!("big-start: writing {messages} messages"));
     run_turns(&engine, tasks, TURNS_PER_TASK).await?;
     engine.process.stop()?;
     drop(engine);
@@ -48,8 +48,8 @@ pub(super) async fn measure(bench: &BenchContext) -> anyhow::Result<Vec<Quantity
     Ok(vec![quantity])
 }
 
-fn start_ms(home: &EngineSetup<'_>) -> anyhow::Result<f64> {
-    let (mut engine, took) = home.start()?;
+fn start_ms(setup: &EngineSetup<'_>) -> anyhow::Result<f64> {
+    let (mut engine, took) = setup.start()?;
     engine.process.stop()?;
     Ok(took.as_secs_f64() * 1_000.0)
 }

@@ -1,4 +1,4 @@
-//! What is left in memory after many turns, and what an engine does when nothing is asked of it.
+//! Measures the memory that an engine retains after many turns, and its processor time when idle.
 
 use std::time::Duration;
 
@@ -15,17 +15,17 @@ use crate::usage::CpuUsage;
 
 const TURNS_PER_TASK: u32 = 20;
 const PACE: Pace = Pace { deltas: 20, pause: None };
-/// How many of the tasks warm an engine up: what it keeps from its first turns on is code and caches, not growth.
+/// The number of warm-up tasks. Memory retained from an engine's first turns is code and caches, not growth.
 const WARM_UP_TASKS: u32 = 5;
-/// How much more the engine may keep than it had before.
+/// How much more memory the engine may retain, in MiB.
 const MAX_RETAINED_MIB: f64 = 4.0;
-/// Processor time that is as good as none, per second.
+/// The limit for idle processor time, in microseconds per second.
 const MAX_IDLE_CPU_US: f64 = 100.0;
 
-/// An engine of one round.
+/// The engine of one round.
 struct Round {
     engine: Engine,
-    /// When it was last asked for anything.
+    /// The time of the last request.
     idle_since: Instant,
     memory_before: Memory,
     memory_warm: Memory,
@@ -36,14 +36,14 @@ pub(super) async fn measure(bench: &BenchContext) -> anyhow::Result<Vec<Quantity
     let idle = Duration::from_secs(bench.size.choose(10, 60));
     let provider = PacedProvider::start(PACE).await?;
     let turns = tasks * TURNS_PER_TASK;
-    let mut whole = quantity("PSS after turns", turns, Some(Budget::AboveBaseline(MAX_RETAINED_MIB)));
+    let mut total = quantity("PSS after turns", turns, Some(Budget::AboveBaseline(MAX_RETAINED_MIB)));
     let mut anonymous = quantity("of it anonymous", turns, None);
     let mut growth = quantity("PSS after warm-up", turns, Some(Budget::AboveBaseline(MAX_RETAINED_MIB)));
     growth.baselines = vec![Subject::comparison(format!("after {} turns", WARM_UP_TASKS * TURNS_PER_TASK))];
     let mut cpu = quantity("idle processor per s", turns, Some(Budget::AtMost(MAX_IDLE_CPU_US)));
     (cpu.unit, cpu.baselines) = (Unit::Microseconds, Vec::new());
 
-    // Idleness takes the most time here, so the rounds' engines are idle together; their turns are not together.
+    // Waiting takes the most time, so the engines of all rounds idle together; their turns run one after another.
     let mut rounds = Vec::new();
     for _ in 0..bench.rounds {
         let folder = bench.new_folder()?;
@@ -74,7 +74,7 @@ pub(super) async fn measure(bench: &BenchContext) -> anyhow::Result<Vec<Quantity
     for Round { engine, idle_since, memory_before: before, memory_warm } in &used {
         sleep_until(*idle_since + bench.idle_wait).await;
         let after = engine.process.memory()?;
-        whole.add(after.pss_mib, before.pss_mib);
+        total.add(after.pss_mib, before.pss_mib);
         growth.add(after.pss_mib, memory_warm.pss_mib);
         anonymous.add(after.anonymous_mib, before.anonymous_mib);
     }
@@ -86,7 +86,7 @@ pub(super) async fn measure(bench: &BenchContext) -> anyhow::Result<Vec<Quantity
     for (after, before) in times(&used)?.into_iter().zip(before) {
         cpu.add(after.micros_since(&before) / idle.as_secs_f64(), None);
     }
-    Ok(vec![whole, anonymous, growth, cpu])
+    Ok(vec![total, anonymous, growth, cpu])
 }
 
 fn quantity(what: &str, turns: u32, budget: Option<Budget>) -> Quantity {

@@ -1,5 +1,5 @@
-//! A product that does its worst to its neighbours: boots that hang, connections that say nothing, provisions by the
-//! hundred, readers that take their time. All of it is bounded, and ends when it is told to.
+//! A product that causes maximum load for its neighbours: boots that hang, silent connections, hundreds of
+//! provisions, slow readers. All of it is bounded and can be stopped.
 
 use std::fs;
 use std::io::Write as _;
@@ -27,33 +27,33 @@ use crate::orchestrator::{Orchestrator, OrchestratorSetup};
 
 use super::fairness::{NOISY_ADDRESS, admin_key};
 
-/// Engines whose boots hang.
+/// The number of engines whose boots hang.
 const HUNG_BOOTS: usize = 100;
-/// Connections that are open: every other one has begun a request that it does not finish.
+/// The number of open connections; every other one has sent half a request.
 const CONNECTIONS: usize = 10_000;
-/// Provisions that are asked for at once.
+/// The number of concurrent provisions.
 const PROVISIONS: usize = 500;
-/// Readers of a long log, and how much each takes at a time.
+/// The number of readers of a long log, and the pause of each between two frames.
 const READERS: usize = 32;
 const READ_PAUSE: Duration = Duration::from_millis(50);
-/// The log that they read: more than the longest answer.
+/// The size of the log, larger than the longest response.
 const LOG_BYTES: usize = 48 * 1024 * 1024;
 const LOG_LINE: usize = 4_000;
-/// The user whose log it is.
+/// The user whose engine has the log.
 const VERBOSE_USER: &str = "talkative";
-/// How long what was begun may take to end.
+/// The time within which everything must have ended.
 const COMPLETION_TIMEOUT: Duration = Duration::from_mins(5);
-/// Between two looks for engines that have just been launched; a boot takes several of it.
+/// The time between two checks for newly launched engines; a boot takes several of these intervals.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// What the noisy product does.
+/// A kind of load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Noise {
     Boots,
     Connections,
     Provisions,
     Readers,
-    /// All of it at once.
+    /// All kinds at once.
     All,
 }
 
@@ -76,7 +76,7 @@ impl Noise {
     }
 }
 
-/// The noisy product.
+/// The registered noisy product.
 #[derive(Clone)]
 pub(super) struct NoisyProduct {
     address: SocketAddr,
@@ -84,21 +84,21 @@ pub(super) struct NoisyProduct {
     orchestrator: Pid,
 }
 
-/// What it has begun. It runs on threads of its own, so that the client that measures is not slowed by it.
+/// Load that is being generated, on a thread of its own, so that it does not slow down the measuring client.
 pub(super) struct RunningNoise {
     stop: CancellationToken,
     worker: thread::JoinHandle<anyhow::Result<()>>,
 }
 
 impl NoisyProduct {
-    /// Engines' ports that the deployment needs.
+    /// The number of ports for engines that the orchestrator needs.
     pub(super) const ENGINE_PORTS: u32 = 800;
-    /// How long the orchestrator may take to end with all the engines.
+    /// The time within which the orchestrator must stop with all engines.
     pub(super) const SHUTDOWN_TIMEOUT: Duration = Duration::from_mins(2);
 
-    /// Registers the product, with engines at rest.
+    /// Registers the product and provisions its engines, those with hanging boots in the state `stopped`.
     pub(super) async fn register(
-        site: &OrchestratorSetup,
+        setup: &OrchestratorSetup,
         orchestrator: &Orchestrator,
     ) -> anyhow::Result<Self> {
         raise_file_limit()?;
@@ -106,10 +106,10 @@ impl NoisyProduct {
         let body = serde_json::json!({"slug": "noisy", "display_name": "Noisy"}).to_string();
         let request = client
             .request(Method::POST, "/products/register")
-            .header(ADMIN_KEY_HEADER, admin_key(site)?)
+            .header(ADMIN_KEY_HEADER, admin_key(setup)?)
             .body(Full::from(body))?;
         let registered: RegisteredProduct = client.fetch_json(request).await?;
-        let pid = Pid::from_raw(i32::try_from(orchestrator.process.pid())?).context("a process id")?;
+        let pid = Pid::from_raw(i32::try_from(orchestrator.process.pid())?).context("a process id is 0")?;
         let this = Self {
             address: orchestrator.address,
             key: registered.platform_api_key.expose().to_owned(),
@@ -121,11 +121,11 @@ impl NoisyProduct {
         for user in boot_users() {
             this.call(&mut client, Method::POST, &format!("/engines/{user}/stop"), "").await?;
         }
-        this.fill_log(site, &mut client).await?;
+        this.fill_log(setup, &mut client).await?;
         Ok(this)
     }
 
-    /// Begins.
+    /// Starts to generate load, and returns when it is running.
     pub(super) async fn start(&self, noise: Noise) -> anyhow::Result<RunningNoise> {
         let stop = CancellationToken::new();
         let (ready, is_ready) = tokio::sync::oneshot::channel();
@@ -134,7 +134,7 @@ impl NoisyProduct {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(this.run(noise, ready, stopped))
         });
-        // Also where it has failed already: its end says why.
+        // If it has failed already, `stop` returns the error.
         let _ = is_ready.await;
         Ok(RunningNoise { stop, worker })
     }
@@ -161,9 +161,9 @@ impl NoisyProduct {
                 calls.push(this.spawn(Method::POST, "/engines/provision".to_owned(), user_body(&user)));
             }
         }
-        let (mut readers, logs) = (Vec::new(), Arc::new(AtomicUsize::new(0)));
+        let (mut readers, read_count) = (Vec::new(), Arc::new(AtomicUsize::new(0)));
         if noise.includes(Noise::Readers) {
-            let read = || tokio::spawn(Arc::clone(&this).read_slowly(stop.clone(), Arc::clone(&logs)));
+            let read = || tokio::spawn(Arc::clone(&this).read_slowly(stop.clone(), Arc::clone(&read_count)));
             readers.extend((0..READERS).map(|_| read()));
         }
         let _ = ready.send(());
@@ -177,16 +177,16 @@ impl NoisyProduct {
             .await
             .context("the calls did not end")?;
         for answer in ended {
-            // A refusal with a reason is an answer too.
+            // Any HTTP status is accepted, also that of a refused call.
             answer??;
         }
-        let any = readers.is_empty() || logs.load(Ordering::Relaxed) > 0;
+        let was_log_read = readers.is_empty() || read_count.load(Ordering::Relaxed) > 0;
         join_all(readers).await;
-        ensure!(any, "no log was read");
+        ensure!(was_log_read, "no log was read");
         this.restore().await
     }
 
-    /// Puts everything back to where it was: engines at rest, no others.
+    /// Restores the initial state: the boot users' engines are stopped and the additional ones deleted.
     async fn restore(&self) -> anyhow::Result<()> {
         let mut client = Client::connect(self.address).await?;
         let began = Instant::now();
@@ -194,34 +194,35 @@ impl NoisyProduct {
             let list: EngineList = serde_json::from_slice(
                 &self.call(&mut client, Method::GET, "/engines?limit=1000", "").await?,
             )?;
-            let mut is_tidy = true;
+            let mut is_restored = true;
             for engine in &list.engines {
                 let user = engine.user_id.as_str();
                 if user.starts_with("burst-") {
-                    is_tidy = false;
+                    is_restored = false;
                     self.try_call(&mut client, Method::DELETE, &format!("/engines/{user}"), "").await?;
                 } else if user != VERBOSE_USER && engine.status != EngineStatus::Stopped {
-                    is_tidy = false;
-                    // One that has failed is started, so that it can be stopped.
+                    is_restored = false;
+                    // A failed engine must be started before it can be stopped.
                     self.try_call(&mut client, Method::POST, &format!("/engines/{user}/start"), "").await?;
                     self.try_call(&mut client, Method::POST, &format!("/engines/{user}/stop"), "").await?;
                 }
             }
-            if is_tidy {
+            if is_restored {
                 return Ok(());
             }
-            ensure!(began.elapsed() < COMPLETION_TIMEOUT, "the noisy product's engines do not come to rest");
+            ensure!(began.elapsed() < COMPLETION_TIMEOUT, "the noisy product's engines cannot be stopped");
         }
     }
 
-    /// Connections from an address of their own, every other one with half a request.
+    /// Opens connections from [`NOISY_ADDRESS`]; every other one sends half a request.
     async fn connect_many(&self) -> anyhow::Result<Vec<TcpStream>> {
         let mut connections = Vec::with_capacity(CONNECTIONS);
         for number in 0..CONNECTIONS {
             let socket = TcpSocket::new_v4()?;
             socket.bind(NOISY_ADDRESS)?;
-            let mut connection = socket.connect(self.address).await.context("a connection of many")?;
-            // Without it their ports would stay taken for a minute, and be missing in the next round.
+            let mut connection =
+                socket.connect(self.address).await.context("one of many connections cannot be opened")?;
+            // Otherwise the ports stay in TIME_WAIT for a minute and are missing in the next round.
             connection.set_zero_linger()?;
             if number % 2 == 0 {
                 connection.write_all(b"GET /engines HTTP/1.1\r\nHost: noisy\r\nX-Filler: ").await?;
@@ -231,27 +232,27 @@ impl NoisyProduct {
         Ok(connections)
     }
 
-    /// Reads a log of many lines as slowly as an answer may be read, over and over.
-    async fn read_slowly(self: Arc<Self>, stop: CancellationToken, begun: Arc<AtomicUsize>) {
+    /// Reads a long log repeatedly, as slowly as a response may be read.
+    async fn read_slowly(self: Arc<Self>, stop: CancellationToken, read_count: Arc<AtomicUsize>) {
         let reading = async {
             loop {
-                // An answer that is refused or cut off is asked for again.
-                let _ = self.read_once(&begun).await;
+                // A response that is refused or cut off is requested again.
+                let _ = self.read_once(&read_count).await;
                 tokio::time::sleep(READ_PAUSE).await;
             }
         };
         stop.run_until_cancelled(reading).await;
     }
 
-    async fn read_once(&self, begun: &AtomicUsize) -> anyhow::Result<()> {
+    async fn read_once(&self, read_count: &AtomicUsize) -> anyhow::Result<()> {
         let mut client = Client::connect(self.address).await?;
         let request = client
             .request(Method::GET, &format!("/engines/{VERBOSE_USER}/logs?tail=10000"))
             .header(PLATFORM_KEY_HEADER, &self.key)
             .body(Full::default())?;
         let answer = client.send(request).await?;
-        ensure!(answer.status() == StatusCode::OK, "a log was answered {}", answer.status());
-        begun.fetch_add(1, Ordering::Relaxed);
+        ensure!(answer.status() == StatusCode::OK, "the log request was answered with {}", answer.status());
+        read_count.fetch_add(1, Ordering::Relaxed);
         let mut body = answer.into_body();
         while let Some(piece) = body.frame().await {
             piece?;
@@ -273,7 +274,7 @@ impl NoisyProduct {
                 .request(method, &path)
                 .header(PLATFORM_KEY_HEADER, &this.key)
                 .body(Full::from(body))?;
-            // Boots that hang are waited for as long as the service lets them.
+            // A call that waits for a hanging boot ends when the service gives up.
             Ok(client.send(request).await?.status())
         })
     }
@@ -287,7 +288,7 @@ impl NoisyProduct {
     ) -> anyhow::Result<bytes::Bytes> {
         let (status, answer) = self.try_call(client, method, path, body).await?;
         if status != StatusCode::OK {
-            bail!("{path} was answered {status}: {}", String::from_utf8_lossy(&answer));
+            bail!("{path} was answered with {status}: {}", String::from_utf8_lossy(&answer));
         }
         Ok(answer)
     }
@@ -306,12 +307,12 @@ impl NoisyProduct {
         client.fetch(request).await
     }
 
-    /// Makes the log of one engine long.
-    async fn fill_log(&self, site: &OrchestratorSetup, client: &mut Client) -> anyhow::Result<()> {
+    /// Fills the log of one engine.
+    async fn fill_log(&self, setup: &OrchestratorSetup, client: &mut Client) -> anyhow::Result<()> {
         let engine = self.call(client, Method::GET, &format!("/engines/{VERBOSE_USER}"), "").await?;
         let engine: EngineRecord = serde_json::from_slice(&engine)?;
         let id = engine.summary.engine_id.to_string();
-        let path = site.up_folder().join("engines").join(id).join("engine.log");
+        let path = setup.up_folder().join("engines").join(id).join("engine.log");
         let mut log = fs::File::options().append(true).open(&path)?;
         let line = "\"quoted\" ".repeat(LOG_LINE / 9) + "\n";
         for _ in 0..LOG_BYTES / line.len() {
@@ -322,7 +323,7 @@ impl NoisyProduct {
 }
 
 impl RunningNoise {
-    /// Ends it, and waits until all is as it was.
+    /// Stops the load and waits until the initial state is restored.
     pub(super) async fn stop(self) -> anyhow::Result<()> {
         self.stop.cancel();
         let ended = tokio::task::spawn_blocking(move || self.worker.join()).await?;
@@ -330,7 +331,7 @@ impl RunningNoise {
     }
 }
 
-/// Stops every engine that the orchestrator launches, before it is well: a boot that hangs.
+/// Sends SIGSTOP to every engine that the orchestrator launches, before it is healthy, so that its boot hangs.
 struct BootFreezer {
     ended: Arc<AtomicBool>,
     watcher: thread::JoinHandle<Vec<Pid>>,
@@ -356,11 +357,11 @@ impl BootFreezer {
         Self { ended, watcher }
     }
 
-    /// Lets those that still live go on, and freezes no others.
+    /// Stops freezing, and continues the engines that still exist.
     fn release(self) -> anyhow::Result<()> {
         self.ended.store(true, Ordering::Relaxed);
         let frozen = self.watcher.join().map_err(|_| anyhow::anyhow!("the watcher panicked"))?;
-        ensure!(!frozen.is_empty(), "no boot was made to hang");
+        ensure!(!frozen.is_empty(), "no boot hung");
         for engine in frozen {
             let _ = kill_process(engine, Signal::CONT);
         }
@@ -368,7 +369,7 @@ impl BootFreezer {
     }
 }
 
-/// The children of a process. None where it is gone.
+/// Returns the children of a process; none if it has exited.
 fn children(parent: Pid) -> Vec<Pid> {
     let tasks =
         fs::read_dir(format!("/proc/{}/task", parent.as_raw_nonzero())).into_iter().flatten().flatten();
@@ -379,7 +380,7 @@ fn children(parent: Pid) -> Vec<Pid> {
         .collect()
 }
 
-/// Whether a child is an engine already: between fork and exec it is the orchestrator's copy.
+/// Returns whether a child is an engine; between fork and exec it is still a copy of the orchestrator.
 fn is_engine(child: Pid) -> bool {
     let line = fs::read(format!("/proc/{}/cmdline", child.as_raw_nonzero())).unwrap_or_default();
     line.split(|byte| *byte == 0).any(|word| word == b"engine")
@@ -393,8 +394,9 @@ fn user_body(user: &str) -> String {
     serde_json::json!({"user_id": user}).to_string()
 }
 
-/// Raises the limit of open files as far as it may be raised.
+/// Raises the limit on open files to the maximum.
 fn raise_file_limit() -> anyhow::Result<()> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).context("the limit of open files")
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
+        .context("the limit on open files cannot be raised")
 }

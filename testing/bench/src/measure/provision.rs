@@ -1,6 +1,6 @@
-//! The life of an engine that is a process, through the orchestrator's API: provision, stop, start, wake, delete.
-//! The floor is the same engine alone: started, asked to end, started on the brain it has, asked to end. Below it
-//! lies fork and exec of a bare server.
+//! Measures the lifecycle of engines as processes through the orchestrator's API: provision, stop, start, wake,
+//! delete. One baseline is the same engine alone: started, terminated, started on its existing brain, terminated.
+//! Another one is fork and exec of a bare server.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use crate::process::{Process, free_port, log_file};
 use crate::report::{Budget, Quantity, Subject, Unit};
 use crate::stats::percentile;
 
-/// Lives per round.
+/// The number of lifecycles per round.
 const LIFECYCLES_PER_ROUND: usize = 10;
 const PERCENTILES: [usize; 2] = [50, 99];
 const STEPS: [LifecycleStep; 5] = [
@@ -63,36 +63,36 @@ struct LifecycleStep {
     budget_ms: Option<f64>,
 }
 
-/// How long each of [`STEPS`] took.
+/// The duration of each of [`STEPS`].
 type LifecycleTimes = [Duration; 5];
 
 pub(super) async fn measure(bench: &BenchContext) -> anyhow::Result<Vec<Quantity>> {
-    let site = OrchestratorSetup::with_few_ports(bench)?;
+    let setup = OrchestratorSetup::with_few_ports(bench)?;
     let mut quantities: Vec<(Quantity, usize, usize)> = Vec::new();
     for (index, step) in STEPS.iter().enumerate() {
         quantities.extend(PERCENTILES.map(|percent| (quantity(step, percent), index, percent)));
     }
-    // The first of each kind is not looked at.
-    measure_lifecycles(&site, "warm-up", 1).await?;
+    // The first lifecycle is a warm-start.
+    measure_lifecycles(&setup, "warm-up", 1).await?;
     for round in 0..bench.rounds {
         bench.report_round("provision", round);
-        let ours = measure_lifecycles(&site, &format!("user-{round}"), LIFECYCLES_PER_ROUND).await?;
-        let (mut alones, mut bares) = (Vec::new(), Vec::new());
+        let ours = measure_lifecycles(&setup, &format!("user-{round}"), LIFECYCLES_PER_ROUND).await?;
+        let (mut standalone, mut bare) = (Vec::new(), Vec::new());
         for _ in 0..LIFECYCLES_PER_ROUND {
-            alones.push(measure_standalone_engine(bench)?);
-            bares.push(measure_bare_server(bench)?);
+            standalone.push(measure_standalone_engine(bench)?);
+            bare.push(measure_bare_server(bench)?);
         }
         for (quantity, step, percent) in &mut quantities {
             quantity.subject.samples.extend(percentile_ms(&ours, *step, *percent));
-            for (floor, lives) in quantity.baselines.iter_mut().zip([&alones, &bares]) {
-                floor.samples.extend(percentile_ms(lives, *step, *percent));
+            for (baseline, lifecycles) in quantity.baselines.iter_mut().zip([&standalone, &bare]) {
+                baseline.samples.extend(percentile_ms(lifecycles, *step, *percent));
             }
         }
     }
     Ok(quantities.into_iter().map(|(quantity, ..)| quantity).collect())
 }
 
-/// An engine on its way: who it is, where it is, and how long its steps have taken.
+/// An engine during its lifecycle, with the durations of the steps so far.
 struct MeasuredEngine {
     user: String,
     engine_id: EngineId,
@@ -100,28 +100,28 @@ struct MeasuredEngine {
     steps: LifecycleTimes,
 }
 
-/// So many lives one after the other, but for one rest that all have at the same time: their orchestrator's.
+/// Measures lifecycles one after another. All engines go to sleep together, when their orchestrator stops.
 async fn measure_lifecycles(
-    site: &OrchestratorSetup,
+    setup: &OrchestratorSetup,
     name: &str,
-    lives: usize,
+    lifecycles: usize,
 ) -> anyhow::Result<Vec<LifecycleTimes>> {
-    let orchestrator = site.start().await?;
+    let orchestrator = setup.start().await?;
     let mut client = orchestrator.connect().await?;
-    let mut living = Vec::new();
-    for number in 0..lives {
-        living.push(provision_stop_and_start(&orchestrator, &mut client, format!("{name}-{number}")).await?);
+    let mut engines = Vec::new();
+    for number in 0..lifecycles {
+        engines.push(provision_stop_and_start(&orchestrator, &mut client, format!("{name}-{number}")).await?);
     }
     drop(client);
-    // Puts them to sleep.
+    // Puts the engines to sleep.
     orchestrator.shut_down()?;
-    let orchestrator = site.start().await?;
+    let orchestrator = setup.start().await?;
     let mut client = orchestrator.connect().await?;
-    for engine in &mut living {
+    for engine in &mut engines {
         wake_and_delete(&orchestrator, &mut client, engine).await?;
     }
     orchestrator.shut_down()?;
-    Ok(living.into_iter().map(|engine| engine.steps).collect())
+    Ok(engines.into_iter().map(|engine| engine.steps).collect())
 }
 
 async fn provision_stop_and_start(
@@ -159,7 +159,7 @@ async fn wake_and_delete(
     let began = Instant::now();
     let admission = orchestrator.wake(client, &engine.user).await?;
     let wake = began.elapsed();
-    let woken = admission.engine.context("nobody was admitted")?.summary;
+    let woken = admission.engine.context("the user was not admitted")?.summary;
     ensure!(woken.status == EngineStatus::Running, "the woken engine is {:?}", woken.status);
     let url = woken.url.context("the woken engine has no address")?;
     check_reachable(&url, true).await?;
@@ -175,22 +175,22 @@ async fn wake_and_delete(
     Ok(())
 }
 
-/// Checks that an engine is there, or gone.
+/// Checks whether an engine accepts connections, or no longer does.
 async fn check_reachable(url: &str, expected: bool) -> anyhow::Result<()> {
-    let there = Client::connect(parse_address(url)?).await.is_ok();
+    let is_reachable = Client::connect(parse_address(url)?).await.is_ok();
     ensure!(
-        there == expected,
+        is_reachable == expected,
         "the engine at {url} {}",
-        if expected { "is not there" } else { "is still there" }
+        if expected { "is not reachable" } else { "is still reachable" }
     );
     Ok(())
 }
 
 fn measure_standalone_engine(bench: &BenchContext) -> anyhow::Result<LifecycleTimes> {
-    let home = EngineSetup::new(&bench.binary, bench.new_folder()?, ModelConfig::unused())?;
-    let (mut engine, fresh) = home.start()?;
+    let engine_setup = EngineSetup::new(&bench.binary, bench.new_folder()?, ModelConfig::unused())?;
+    let (mut engine, fresh) = engine_setup.start()?;
     let stop = engine.process.stop()?;
-    let (mut engine, again) = home.start()?;
+    let (mut engine, again) = engine_setup.start()?;
     let last = engine.process.stop()?;
     Ok([fresh, stop, again, again, last])
 }
@@ -200,18 +200,18 @@ fn measure_bare_server(bench: &BenchContext) -> anyhow::Result<LifecycleTimes> {
     let port = free_port()?;
     let command = baselines::command(&bench.baseline_program, BaselineKind::Bare, port, &folder)?;
     let began = Instant::now();
-    let mut process = Process::spawn(command, "the bare floor", log_file(&folder, "floor"))?;
+    let mut process = Process::spawn(command, "the bare baseline", log_file(&folder, "baseline"))?;
     probe::wait_until_healthy(&mut process, port)?;
-    let up = began.elapsed();
+    let start = began.elapsed();
     let began = Instant::now();
     process.kill()?;
-    let down = began.elapsed();
-    Ok([up, down, up, up, down])
+    let stop = began.elapsed();
+    Ok([start, stop, start, start, stop])
 }
 
-fn percentile_ms(lives: &[LifecycleTimes], step: usize, percent: usize) -> Option<f64> {
-    let took = |life: &LifecycleTimes| life.get(step).map(|took| took.as_secs_f64() * 1_000.0);
-    percentile(&lives.iter().filter_map(took).collect::<Vec<_>>(), percent)
+fn percentile_ms(lifecycles: &[LifecycleTimes], step: usize, percent: usize) -> Option<f64> {
+    let took = |times: &LifecycleTimes| times.get(step).map(|took| took.as_secs_f64() * 1_000.0);
+    percentile(&lifecycles.iter().filter_map(took).collect::<Vec<_>>(), percent)
 }
 
 fn quantity(step: &LifecycleStep, percent: usize) -> Quantity {

@@ -1,5 +1,5 @@
-//! Reads of a registry with very many rows, one after the other on one connection, beside the same queries as
-//! bare handlers on a copy of it.
+//! Measures reads of a registry with very many rows, one after another on one connection. The baseline runs the
+//! same queries in bare handlers on a copy of the registry.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -20,26 +20,26 @@ use crate::registry;
 use crate::report::{Quantity, Subject, Unit};
 use crate::stats::percentile;
 
-/// Of each read in a round. The first is not looked at.
+/// How often each read is repeated in a round, after a first one that is not counted.
 const READS_PER_ROUND: usize = 50;
 
-/// One of them.
+/// A measured read.
 pub(super) struct RegistryRead<'a> {
     pub(super) name: &'a str,
     pub(super) path: String,
-    /// Whether a body is the right answer.
+    /// Checks that a response body is correct.
     pub(super) check: &'a dyn Fn(&Bytes) -> anyhow::Result<()>,
 }
 
-/// The registry that is read. Its orchestrator does not run yet.
+/// The registry that is read. Its orchestrator must not be running yet.
 pub(super) struct RegistryReads<'a> {
     pub(super) site: &'a OrchestratorSetup,
-    /// What is in it.
+    /// A description of the registry's contents for the report.
     pub(super) contents: String,
 }
 
 impl RegistryReads<'_> {
-    /// The median time of each.
+    /// Measures the median time of each read.
     pub(super) async fn measure(
         &self,
         bench: &BenchContext,
@@ -50,16 +50,16 @@ impl RegistryReads<'_> {
         registry::copy(&self.site.registry_file(), &baselines::database_file(&folder))?;
         let port = free_port()?;
         let command = baselines::command(&bench.baseline_program, BaselineKind::Registry, port, &folder)?;
-        let mut floor = Process::spawn(command, "the registry floor", log_file(&folder, "floor"))?;
-        probe::wait_until_healthy(&mut floor, port)?;
-        let floor_address = SocketAddr::from(([127, 0, 0, 1], port));
+        let mut baseline = Process::spawn(command, "the registry baseline", log_file(&folder, "baseline"))?;
+        probe::wait_until_healthy(&mut baseline, port)?;
+        let baseline_address = SocketAddr::from(([127, 0, 0, 1], port));
         let orchestrator = self.site.start().await?;
         let mut quantities: Vec<_> = reads.iter().map(|read| self.quantity(read)).collect();
         for round in 0..bench.rounds {
             bench.report_round(what, round);
             for (quantity, read) in quantities.iter_mut().zip(reads) {
                 let ours = median_time(orchestrator.address, orchestrator.platform_key(), read).await?;
-                quantity.add(ours, median_time(floor_address, orchestrator.platform_key(), read).await?);
+                quantity.add(ours, median_time(baseline_address, orchestrator.platform_key(), read).await?);
             }
         }
         orchestrator.shut_down()?;
@@ -77,7 +77,7 @@ impl RegistryReads<'_> {
     }
 }
 
-/// The median of [`READS_PER_ROUND`] reads.
+/// Returns the median time of [`READS_PER_ROUND`] reads in milliseconds.
 async fn median_time(address: SocketAddr, key: &str, read: &RegistryRead<'_>) -> anyhow::Result<f64> {
     let mut client = Client::connect(address).await?;
     let mut times = Vec::new();
@@ -88,8 +88,8 @@ async fn median_time(address: SocketAddr, key: &str, read: &RegistryRead<'_>) ->
         let (status, body) = client.fetch(request).await?;
         times.push(began.elapsed().as_secs_f64() * 1_000.0);
         let text = || String::from_utf8_lossy(&body).chars().take(200).collect::<String>();
-        ensure!(status == StatusCode::OK, "{} was answered {status}: {}", read.path, text());
-        (read.check)(&body).with_context(|| format!("{} was answered {}", read.path, text()))?;
+        ensure!(status == StatusCode::OK, "{} was answered with {status}: {}", read.path, text());
+        (read.check)(&body).with_context(|| format!("{} was answered with {}", read.path, text()))?;
     }
     percentile(times.get(1..).unwrap_or_default(), 50).context("nothing was read")
 }

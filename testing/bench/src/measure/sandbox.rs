@@ -1,4 +1,4 @@
-//! The cost of running a program in the sandbox.
+//! Measures the cost of running a program in the sandbox.
 
 use std::process::Stdio;
 use std::time::Instant;
@@ -11,10 +11,10 @@ use crate::context::{BenchContext, log_progress};
 use crate::report::{Budget, Quantity, Subject, Unit};
 use crate::stats::percentile;
 
-/// The least that a program can do.
+/// A program that does nothing.
 const PROGRAM: &str = "/bin/true";
 
-/// How often it is run in a round, and how often before that.
+/// The number of measured runs in a round, and of warm-up runs before them.
 const RUNS_PER_ROUND: usize = 100;
 const WARM_UP: usize = 5;
 
@@ -39,10 +39,10 @@ pub(super) async fn measure(bench: &BenchContext) -> anyhow::Result<Vec<Quantity
         bench.report_round("sandbox", round);
         let (mut sandboxed, mut bare) = (Vec::new(), Vec::new());
         for run in 0..WARM_UP + RUNS_PER_ROUND {
-            let (ours, floor) = (run_sandboxed(&sandbox).await?, run_bare().await?);
+            let (ours, baseline) = (run_sandboxed(&sandbox).await?, run_bare().await?);
             if run >= WARM_UP {
                 sandboxed.push(ours);
-                bare.push(floor);
+                bare.push(baseline);
             }
         }
         for (quantity, percent) in quantities.iter_mut().zip(PERCENTILES) {
@@ -53,7 +53,7 @@ pub(super) async fn measure(bench: &BenchContext) -> anyhow::Result<Vec<Quantity
     Ok(quantities.into())
 }
 
-/// From its start to its end with all its output, in milliseconds.
+/// Returns the time from the start to the exit with all output, in milliseconds.
 async fn run_sandboxed(sandbox: &Sandbox) -> anyhow::Result<f64> {
     let command = Command {
         argv: vec![PROGRAM.into()],
@@ -65,11 +65,11 @@ async fn run_sandboxed(sandbox: &Sandbox) -> anyhow::Result<f64> {
     let began = Instant::now();
     let mut child = sandbox.start(command).await?;
     drop(child.stdin.take());
-    let mut said = Vec::new();
-    child.stdout.take().context("it has an output")?.read_to_end(&mut said).await?;
-    let ended = child.wait().await?;
+    let mut output = Vec::new();
+    child.stdout.take().context("the child has no standard output")?.read_to_end(&mut output).await?;
+    let status = child.wait().await?;
     let took = began.elapsed();
-    ensure!(ended == ExitStatus::Exited(0) && said.is_empty(), "`true` ended with {ended:?}");
+    ensure!(status == ExitStatus::Exited(0) && output.is_empty(), "`true` exited with {status:?}");
     Ok(took.as_secs_f64() * 1_000.0)
 }
 
@@ -82,6 +82,6 @@ async fn run_bare() -> anyhow::Result<f64> {
         .spawn()?;
     let output = child.wait_with_output().await?;
     let took = began.elapsed();
-    ensure!(output.status.success() && output.stdout.is_empty(), "`true` ended with {}", output.status);
+    ensure!(output.status.success() && output.stdout.is_empty(), "`true` exited with {}", output.status);
     Ok(took.as_secs_f64() * 1_000.0)
 }

@@ -1,4 +1,4 @@
-//! The start of an engine.
+//! Measures the start of an engine on a fresh brain.
 
 use std::time::Instant;
 
@@ -9,28 +9,28 @@ use crate::probe;
 use crate::process::{Process, free_port, log_file};
 use crate::report::{Budget, Quantity, Subject, Unit};
 
-/// A start costs little and varies much, so each round has several and gives their median.
+/// The number of starts per round, whose median is the sample: single starts are short and vary much.
 const STARTS_PER_ROUND: usize = 3;
 
 pub(super) fn measure(bench: &BenchContext) -> anyhow::Result<Vec<Quantity>> {
     let mut ours = Subject::new("engine, fresh brain");
-    let mut floor = Subject::new("bare axum");
+    let mut baseline = Subject::new("bare axum");
     for round in 0..bench.rounds {
         bench.report_round("start", round);
-        let (mut engines, mut floors) = (Vec::new(), Vec::new());
+        let (mut engines, mut baselines) = (Vec::new(), Vec::new());
         for _ in 0..STARTS_PER_ROUND {
             engines.push(start_engine(bench)?);
-            floors.push(start_bare_server(bench)?);
+            baselines.push(start_bare_server(bench)?);
         }
         ours.samples.extend(crate::stats::median(&engines));
-        floor.samples.extend(crate::stats::median(&floors));
+        baseline.samples.extend(crate::stats::median(&baselines));
     }
     let budget = Some(Budget::AtMost(20.0));
     Ok(vec![Quantity {
         name: "start".into(),
         unit: Unit::Milliseconds,
         subject: ours,
-        baselines: vec![floor],
+        baselines: vec![baseline],
         budget,
     }])
 }
@@ -47,7 +47,7 @@ fn start_bare_server(bench: &BenchContext) -> anyhow::Result<f64> {
     let port = free_port()?;
     let command = baselines::command(&bench.baseline_program, BaselineKind::Bare, port, &folder)?;
     let began = Instant::now();
-    let mut process = Process::spawn(command, "the bare floor", log_file(&folder, "floor"))?;
+    let mut process = Process::spawn(command, "the bare baseline", log_file(&folder, "baseline"))?;
     probe::wait_until_healthy(&mut process, port)?;
     Ok(began.elapsed().as_secs_f64() * 1_000.0)
 }

@@ -1,5 +1,5 @@
-//! A provider, an engine that is configured with it, and the client that talks to the provider directly: it
-//! sends the very request that the engine sent last.
+//! A mock provider and an engine that uses it. The baseline is a client that calls the provider directly, with the
+//! request that the engine sent last.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -15,22 +15,22 @@ use crate::engine::{DEFAULT_MESSAGE, Engine, EngineSetup, ModelConfig};
 use crate::provider::{FixedReplyProvider, Wire};
 use crate::streamed::{self, TimedText};
 
-/// Of the engine's request to the provider, what the vendors' protocols ask for beyond the body's type.
+/// The headers of the engine's request that the vendor protocols require, in addition to the content type.
 const FORWARDED_HEADERS: [&str; 4] = ["x-api-key", "x-goog-api-key", "authorization", "anthropic-version"];
 
-/// What the user says in each turn.
+/// The user's message in each turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// The same in all: memory is searched, and its only word is soon in too much to be worth telling.
+    /// The same message in all turns: memory is searched, but its only word soon occurs too often to be recalled.
     Same,
-    /// Without a word that could be searched for.
+    /// A message without a searchable word.
     Wordless,
-    /// With a name that one turn in twelve has, so that each turn is told of some of those before.
+    /// A message with a name that occurs in every twelfth turn, so that earlier turns are recalled.
     Named,
 }
 
 impl Message {
-    /// What is said in this turn.
+    /// Returns the message of a turn.
     fn for_turn(self, turn: usize) -> Cow<'static, str> {
         match self {
             Self::Same => DEFAULT_MESSAGE.into(),
@@ -40,7 +40,7 @@ impl Message {
     }
 }
 
-/// See the module.
+/// A running engine and its provider.
 pub(super) struct StreamingSetup {
     wire: Wire,
     text: String,
@@ -52,7 +52,7 @@ pub(super) struct StreamingSetup {
 }
 
 impl StreamingSetup {
-    /// Starts both, and warms them with a turn. Every answer is `text`, in deltas of `chars` characters.
+    /// Starts both and runs a warm-up turn. Every answer is `text`, in deltas of `chars` characters.
     pub(super) async fn start(
         bench: &BenchContext,
         wire: Wire,
@@ -80,54 +80,54 @@ impl StreamingSetup {
         ensure!(turn.text == text, "the first turn's text is not the provider's");
         let request = provider.last_request()?;
         let path = wire.path().split('?').next().unwrap_or_default();
-        ensure!(request.path == path, "the engine asks at {}, not at {path}", request.path);
+        ensure!(request.path == path, "the engine sent its request to {}, not to {path}", request.path);
         let (text, message) = (text.to_owned(), Message::Same);
         Ok(Self { wire, text, message, provider, engine, request, turn_count: 0 })
     }
 
-    /// The same with this message.
+    /// Uses this message in later turns.
     pub(super) fn with_message(self, message: Message) -> Self {
         Self { message, ..self }
     }
 
-    /// The same of the build to measure in turn with it; none where there is none, or it does not speak the protocol.
+    /// Starts the comparison build; `None` if there is none, or if it does not speak the protocol.
     pub(super) async fn start_comparison(
         bench: &BenchContext,
         wire: Wire,
         text: &str,
         chars: usize,
     ) -> anyhow::Result<Option<Self>> {
-        let Some(beside) = &bench.comparison_binary else { return Ok(None) };
-        let started = Self::start_binary(beside, bench, wire, text, chars).await;
+        let Some(comparison) = &bench.comparison_binary else { return Ok(None) };
+        let started = Self::start_binary(comparison, bench, wire, text, chars).await;
         Ok(started.inspect_err(|error| log_progress(&format!("{} is left out: {error:#}", wire.name()))).ok())
     }
 
-    /// So many turns, and as many of the one beside it, one of each after the other.
+    /// Runs `count` turns, alternating with as many turns of the comparison build.
     pub(super) async fn run_turns(
         &mut self,
-        beside: Option<&mut Self>,
+        comparison: Option<&mut Self>,
         count: usize,
     ) -> anyhow::Result<(Vec<TimedText>, Vec<TimedText>)> {
         let mut client = self.engine.connect().await?;
-        let mut beside = match beside {
-            Some(beside) => Some((beside.engine.connect().await?, beside)),
+        let mut comparison = match comparison {
+            Some(comparison) => Some((comparison.engine.connect().await?, comparison)),
             None => None,
         };
         let (mut turns, mut others) = (Vec::new(), Vec::new());
         for _ in 0..count {
             turns.push(self.run_turn(&mut client).await?);
-            if let Some((client, beside)) = &mut beside {
-                others.push(beside.run_turn(client).await?);
+            if let Some((client, comparison)) = &mut comparison {
+                others.push(comparison.run_turn(client).await?);
             }
         }
         self.request = self.provider.last_request()?;
-        if let Some((_, beside)) = beside {
-            beside.request = beside.provider.last_request()?;
+        if let Some((_, comparison)) = comparison {
+            comparison.request = comparison.provider.last_request()?;
         }
         Ok((turns, others))
     }
 
-    /// So many answers without the engine.
+    /// Sends `count` requests directly to the provider.
     pub(super) async fn run_direct_turns(&mut self, count: usize) -> anyhow::Result<Vec<TimedText>> {
         let mut client = self.connect_to_provider().await?;
         let mut answers = Vec::new();
@@ -137,12 +137,12 @@ impl StreamingSetup {
         Ok(answers)
     }
 
-    /// A connection to the provider.
+    /// Opens a connection to the provider.
     pub(super) async fn connect_to_provider(&self) -> anyhow::Result<Client> {
         Client::connect(parse_address(&self.provider.base_url())?).await
     }
 
-    /// A turn on a task of its own, so that no turn sends the provider more than another but for what is recalled.
+    /// Runs a turn in a task of its own, so that the requests to the provider differ only in what is recalled.
     async fn run_turn(&mut self, client: &mut Client) -> anyhow::Result<TimedText> {
         self.turn_count += 1;
         let (task, message) = (format!("task-{}", self.turn_count), self.message.for_turn(self.turn_count));
@@ -150,20 +150,20 @@ impl StreamingSetup {
         self.check_text(streamed::send_sse(client, execute).await?.turn_text()?)
     }
 
-    /// The same without the engine.
+    /// Sends one request directly to the provider.
     pub(super) async fn run_direct_turn(&mut self, client: &mut Client) -> anyhow::Result<TimedText> {
         let request = self.direct_request(client)?;
-        let told = match self.wire {
+        let response = match self.wire {
             Wire::Ollama => streamed::send_ndjson(client, request).await?,
             _ => streamed::send_sse(client, request).await?,
         };
-        self.check_text(told.provider_text(self.wire)?)
+        self.check_text(response.provider_text(self.wire)?)
     }
 
-    /// The end of a round.
+    /// Ends a round.
     ///
     /// # Errors
-    /// The provider refused a request of it.
+    /// The provider refused a request of the round.
     pub(super) fn finish_round(&self) -> anyhow::Result<()> {
         self.provider.check_and_clear()
     }
@@ -179,7 +179,7 @@ impl StreamingSetup {
     }
 
     fn check_text(&self, text: TimedText) -> anyhow::Result<TimedText> {
-        ensure!(text.text == self.text, "the text that came is not the text that was sent");
+        ensure!(text.text == self.text, "the received text is not the text that was sent");
         Ok(text)
     }
 }

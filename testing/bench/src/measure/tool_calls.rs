@@ -1,5 +1,5 @@
-//! A turn in which the model calls tools a hundred times, one after the other: what the engine adds to a client that
-//! asks the provider as often and starts as many programs.
+//! Measures a turn in which the model calls a tool a hundred times in sequence. The baseline is a client that
+//! sends as many requests to the provider and starts as many programs.
 
 use std::time::Instant;
 
@@ -20,10 +20,10 @@ const CALLS_PER_TURN: u32 = 100;
 const TEXT: &str = "Done.";
 const WIRE: Wire = Wire::Anthropic;
 
-/// What is called, and what program the floor starts for it.
+/// A measured tool, and the program that the baseline starts instead.
 struct ToolCase {
     tool: &'static str,
-    /// The input, another one each time: a repetition would be a loop.
+    /// The input of each call. It differs each time, because the loop detector stops repetitions.
     input: fn(u32) -> Value,
     program: Option<&'static str>,
 }
@@ -43,49 +43,50 @@ const CASES: [ToolCase; 2] = [
 
 pub(super) async fn measure(bench: &BenchContext) -> anyhow::Result<Vec<Quantity>> {
     let mut quantities = Vec::new();
-    for called in CASES {
-        quantities.push(measure_case(bench, &called).await?);
+    for case in CASES {
+        quantities.push(measure_case(bench, &case).await?);
     }
     Ok(quantities)
 }
 
-async fn measure_case(bench: &BenchContext, called: &ToolCase) -> anyhow::Result<Quantity> {
+async fn measure_case(bench: &BenchContext, case: &ToolCase) -> anyhow::Result<Quantity> {
     let mut quantity = Quantity {
-        name: format!("a call of `{}` in a turn of {CALLS_PER_TURN}", called.tool),
+        name: format!("a call of `{}` in a turn of {CALLS_PER_TURN}", case.tool),
         unit: Unit::Milliseconds,
         subject: Subject::new("engine"),
         baselines: vec![Subject::new("client to provider, fork+exec")],
         budget: None,
     };
     for round in 0..bench.rounds {
-        bench.report_round(&format!("tool calls, {}", called.tool), round);
+        bench.report_round(&format!("tool calls, {}", case.tool), round);
         let provider = FixedReplyProvider::start(Reply::from_text(TEXT)).await?;
         let model = ModelConfig::new(WIRE.provider_name(), provider.llm_base_url(WIRE));
-        let home = EngineSetup::new(&bench.binary, bench.new_folder()?, model)?;
-        home.write_catalog_file("permissions.json", r#"{"default": "allow"}"#)?;
-        let (engine, _) = home.start()?;
+        let setup = EngineSetup::new(&bench.binary, bench.new_folder()?, model)?;
+        setup.write_catalog_file("permissions.json", r#"{"default": "allow"}"#)?;
+        let (engine, _) = setup.start()?;
         let mut client = engine.connect().await?;
-        let calls =
-            (0..CALLS_PER_TURN).map(|number| Reply::new().tool_use(called.tool, (called.input)(number)));
+        let calls = (0..CALLS_PER_TURN).map(|number| Reply::new().tool_use(case.tool, (case.input)(number)));
         provider.enqueue_all(calls.collect::<Vec<_>>());
         let execute =
             engine.execute_with(&client, "calls", DEFAULT_MESSAGE, i64::from(CALLS_PER_TURN) + 1)?;
         let began = Instant::now();
-        let told = streamed::send_sse(&mut client, execute).await?;
+        let response = streamed::send_sse(&mut client, execute).await?;
         let took = began.elapsed();
-        ensure!(told.turn_text().context("the turn")?.text == TEXT, "the turn did not come to its end");
-        let results = told.events().iter().filter(|(_, event)| event.event.as_deref() == Some("tool_result"));
-        ensure!(results.count() == CALLS_PER_TURN as usize, "not all calls were made");
+        ensure!(response.turn_text().context("the turn")?.text == TEXT, "the turn did not end as expected");
+        let results =
+            response.events().iter().filter(|(_, event)| event.event.as_deref() == Some("tool_result"));
+        ensure!(results.count() == CALLS_PER_TURN as usize, "not all tool calls were made");
         let ours = took.as_secs_f64() * 1_000.0 / f64::from(CALLS_PER_TURN);
-        let floor = measure_baseline(&provider, called).await? / f64::from(CALLS_PER_TURN);
-        quantity.add(ours, floor);
+        let baseline = measure_baseline(&provider, case).await? / f64::from(CALLS_PER_TURN);
+        quantity.add(ours, baseline);
         provider.check_and_clear()?;
     }
     Ok(quantity)
 }
 
-/// The same from a client alone, in milliseconds: the last and longest of the requests as often, and the programs.
-async fn measure_baseline(provider: &FixedReplyProvider, called: &ToolCase) -> anyhow::Result<f64> {
+/// Repeats the last and longest request from a client alone and runs the programs; returns the total in
+/// milliseconds.
+async fn measure_baseline(provider: &FixedReplyProvider, case: &ToolCase) -> anyhow::Result<f64> {
     let request = provider.last_request()?;
     let mut client = Client::connect(parse_address(&provider.base_url())?).await?;
     let began = Instant::now();
@@ -99,9 +100,9 @@ async fn measure_baseline(provider: &FixedReplyProvider, called: &ToolCase) -> a
         let direct = direct.body(Full::new(request.raw.clone()))?;
         ensure!(
             streamed::send_sse(&mut client, direct).await?.provider_text(WIRE)?.text == TEXT,
-            "the provider said another thing"
+            "the provider sent a different text"
         );
-        if let Some(program) = called.program {
+        if let Some(program) = case.program {
             let output = std::process::Command::new(program).arg(number.to_string()).output()?;
             ensure!(output.status.success(), "{program} failed");
         }

@@ -1,4 +1,4 @@
-//! The time from a turn's request to its first delta at the client.
+//! Measures the time from a turn's request to its first delta at the client.
 
 use crate::context::BenchContext;
 use crate::provider::Wire;
@@ -11,7 +11,7 @@ use super::streaming::{Message, StreamingSetup};
 const TEXT: &str = "A short answer, as most answers in a conversation are: some twenty deltas long.";
 const CHARS_PER_DELTA: usize = 4;
 const TURNS_PER_ROUND: usize = 200;
-/// What a new connection's first turns cost is not looked at.
+/// The first turns of a new connection are not counted.
 const WARM_UP: usize = 10;
 
 pub(super) async fn measure(bench: &BenchContext) -> anyhow::Result<Vec<Quantity>> {
@@ -26,34 +26,34 @@ pub(super) async fn measure(bench: &BenchContext) -> anyhow::Result<Vec<Quantity
 
 async fn measure_wire(bench: &BenchContext, wire: Wire, message: Message) -> anyhow::Result<Vec<Quantity>> {
     let subject = StreamingSetup::start(bench, wire, TEXT, CHARS_PER_DELTA).await?;
-    let beside = StreamingSetup::start_comparison(bench, wire, TEXT, CHARS_PER_DELTA).await?;
-    let (mut subject, mut beside) =
-        (subject.with_message(message), beside.map(|beside| beside.with_message(message)));
+    let comparison = StreamingSetup::start_comparison(bench, wire, TEXT, CHARS_PER_DELTA).await?;
+    let (mut subject, mut comparison) =
+        (subject.with_message(message), comparison.map(|comparison| comparison.with_message(message)));
     let mut quantities: Vec<Quantity> = percentiles(message)
         .iter()
-        .map(|percent| quantity(wire, message, *percent, beside.is_some()))
+        .map(|percent| quantity(wire, message, *percent, comparison.is_some()))
         .collect();
     for round in 0..bench.rounds {
         bench.report_round(&format!("turn, {}{}", wire.name(), message_label(message)), round);
-        let (turns, others) = subject.run_turns(beside.as_mut(), WARM_UP + TURNS_PER_ROUND).await?;
+        let (turns, others) = subject.run_turns(comparison.as_mut(), WARM_UP + TURNS_PER_ROUND).await?;
         let direct = subject.run_direct_turns(WARM_UP + TURNS_PER_ROUND).await?;
-        let direct_beside = match &mut beside {
-            Some(beside) => beside.run_direct_turns(WARM_UP + TURNS_PER_ROUND).await?,
+        let comparison_direct = match &mut comparison {
+            Some(comparison) => comparison.run_direct_turns(WARM_UP + TURNS_PER_ROUND).await?,
             None => Vec::new(),
         };
         for (quantity, percent) in quantities.iter_mut().zip(percentiles(message)) {
             quantity.subject.samples.extend(first_delta_ms(&turns, *percent));
-            for (other, texts) in quantity.baselines.iter_mut().zip([&direct, &others, &direct_beside]) {
+            for (other, texts) in quantity.baselines.iter_mut().zip([&direct, &others, &comparison_direct]) {
                 other.samples.extend(first_delta_ms(texts, *percent));
             }
         }
         subject.finish_round()?;
-        beside.as_ref().map_or(Ok(()), StreamingSetup::finish_round)?;
+        comparison.as_ref().map_or(Ok(()), StreamingSetup::finish_round)?;
     }
     Ok(quantities)
 }
 
-/// What a report says of turns with such a message.
+/// Returns the label of turns with such messages.
 const fn message_label(message: Message) -> &'static str {
     match message {
         Message::Same => "",
@@ -62,7 +62,7 @@ const fn message_label(message: Message) -> &'static str {
     }
 }
 
-/// What is reported of them.
+/// Returns the percentiles that are reported.
 const fn percentiles(message: Message) -> &'static [usize] {
     match message {
         Message::Same => &[50, 99],
@@ -70,21 +70,22 @@ const fn percentiles(message: Message) -> &'static [usize] {
     }
 }
 
-/// When the first delta came, in milliseconds.
+/// Returns a percentile of the time to the first delta, in milliseconds, without the warm-up turns.
 fn first_delta_ms(turns: &[TimedText], percent: usize) -> Option<f64> {
-    let memory_warm = turns.get(WARM_UP..)?.iter().map(|turn| turn.first.as_secs_f64() * 1_000.0);
-    percentile(&memory_warm.collect::<Vec<_>>(), percent)
+    let warm_times = turns.get(WARM_UP..)?.iter().map(|turn| turn.first.as_secs_f64() * 1_000.0);
+    percentile(&warm_times.collect::<Vec<_>>(), percent)
 }
 
-fn quantity(wire: Wire, message: Message, percent: usize, beside: bool) -> Quantity {
-    // The other build may send the provider something else, which costs the provider something else.
-    let beside = if beside { &["the other build", "the other build's client to provider"][..] } else { &[] };
-    let beside = beside.iter().map(|name| Subject::comparison(*name));
+fn quantity(wire: Wire, message: Message, percent: usize, comparison: bool) -> Quantity {
+    // The other build may send different requests, which may take the provider a different time.
+    let comparison =
+        if comparison { &["the other build", "the other build's client to provider"][..] } else { &[] };
+    let comparison = comparison.iter().map(|name| Subject::comparison(*name));
     Quantity {
         name: format!("first delta p{percent}{}", message_label(message)),
         unit: Unit::Milliseconds,
         subject: Subject::new(format!("engine, {}", wire.name())),
-        baselines: std::iter::once(Subject::new("client to provider")).chain(beside).collect(),
+        baselines: std::iter::once(Subject::new("client to provider")).chain(comparison).collect(),
         budget: (percent == 50 && message == Message::Same).then_some(Budget::AboveBaseline(1.0)),
     }
 }

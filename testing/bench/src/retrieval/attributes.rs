@@ -1,8 +1,8 @@
-//! What can be told of somebody: sentences that tell it, records that keep it, and questions that ask for it.
+//! The attributes of subjects: statements, knowledge records and questions, as templates.
 //!
-//! The questions of [`Attribute::paraphrased_questions`] are worded apart from all that tells the same, as people ask who no longer
-//! remember how it was put; those of [`Attribute::literal_questions`] use its words. Whether a question really shares no
-//! word with its evidence is not taken from here but found out by comparing the two.
+//! [`Attribute::paraphrased_questions`] are worded differently from all statements, as by people who no longer
+//! remember the wording; [`Attribute::literal_questions`] use the same words. Whether a question really shares no
+//! word with its evidence is determined by comparing the texts.
 
 mod dates_and_preferences;
 mod facts;
@@ -10,31 +10,32 @@ mod facts;
 use self::dates_and_preferences::DATES_AND_PREFERENCES;
 use self::facts::FACTS;
 
-/// Which kind of question an attribute is for.
+/// The kind of question that an attribute is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AttributeKind {
-    /// Something that is so.
+    /// A plain fact.
     Fact,
-    /// A day.
+    /// An event on a day.
     Day,
-    /// What somebody wants.
+    /// A preference of a person.
     Preference,
-    /// What the user wants at a place.
+    /// A preference of the user at a place.
     PlacePreference,
 }
 
-/// See the module. `{who}` is the subject, `{0}` and `{1}` are drawn from the values, `{date}` is a day.
+/// The templates of an attribute. `{who}` is the subject, `{0}` and `{1}` are drawn from the values, `{date}` is a
+/// day.
 pub(crate) struct Attribute {
     pub(crate) kind: AttributeKind,
     pub(crate) statements: &'static [&'static str],
     pub(crate) records: &'static [&'static str],
     pub(crate) paraphrased_questions: &'static [&'static str],
     pub(crate) literal_questions: &'static [&'static str],
-    /// For `{0}` and `{1}`, each a list with commas.
+    /// The values of `{0}` and `{1}`, each a comma-separated list.
     pub(crate) values: &'static [&'static str],
 }
 
-/// How somebody is close to somebody else: sentences that tell it, and what the other one is called in a question.
+/// A relation between two people: its statements, and the label of the second person in a question.
 pub(crate) struct Relation {
     pub(crate) statements: &'static [&'static str],
     pub(crate) label: &'static str,
@@ -69,7 +70,7 @@ pub(crate) const RELATIONS: &[Relation] = &[
     },
 ];
 
-/// All of them.
+/// Returns all attributes.
 pub(crate) fn attributes() -> impl Iterator<Item = &'static Attribute> {
     FACTS.iter().chain(DATES_AND_PREFERENCES)
 }
@@ -89,11 +90,11 @@ mod tests {
             ] {
                 assert!(texts.len() >= 2 && texts.iter().all(|text| text.contains("{who}")), "{texts:?}");
             }
-            let told = attribute.statements.iter().chain(attribute.records);
-            for text in told {
+            let stored_texts = attribute.statements.iter().chain(attribute.records);
+            for text in stored_texts {
                 assert_eq!(text.contains("{date}"), attribute.kind == AttributeKind::Day, "{text}");
                 assert!(!text.contains("{1}") || attribute.values.len() > 1, "{text}");
-                // A pronoun can take the place of somebody's name.
+                // A pronoun can replace the name.
                 assert!(attribute.kind == AttributeKind::PlacePreference || text.contains("{who}"), "{text}");
             }
             for text in

@@ -1,4 +1,5 @@
-//! A life can be told again, its questions have the evidence that they name, and most do not repeat its words.
+//! Tests that a corpus is reproducible, its questions have the evidence that they name, and most do not repeat its
+//! words.
 
 use std::collections::BTreeSet;
 
@@ -19,10 +20,10 @@ fn the_same_seed_tells_the_same_life_and_another_one_another() {
         corpus.questions.iter().map(|question| question.text.clone()).collect()
     };
     assert_eq!(texts(&one).intersection(&texts(&other)).count(), 0);
-    let said = |corpus: &Corpus| -> BTreeSet<String> {
+    let user_texts = |corpus: &Corpus| -> BTreeSet<String> {
         corpus.sessions.iter().flat_map(|session| &session.turns).map(|turn| turn.user.clone()).collect()
     };
-    assert!(said(&one).intersection(&said(&other)).count() < 5);
+    assert!(user_texts(&one).intersection(&user_texts(&other)).count() < 5);
 }
 
 #[test]
@@ -48,14 +49,14 @@ fn at_least_half_of_the_questions_share_no_content_word_with_their_evidence() {
         let paraphrases = answerable().filter(|question| question.is_paraphrase);
         assert!(paraphrases.clone().count() * 100 >= answerable().count() * MIN_PARAPHRASE_PERCENT);
         for question in paraphrases {
-            // Without names and dates every word begins with a small letter but the first one.
+            // Except for the first word, names and dates, every word begins with a lowercase letter.
             let words: Vec<&str> = question.text.split_whitespace().skip(1).collect();
             let small = |word: &&&str| word.starts_with(char::is_lowercase);
             let words: Vec<&str> = words.iter().filter(small).copied().collect();
-            for place in question.evidence.iter().flatten() {
-                let told = corpus.text(*place).unwrap();
-                let shared = stemmer.shared_words(&words.join(" "), told, "").unwrap();
-                assert!(shared.is_empty(), "{} / {told}: {shared:?}", question.text);
+            for source in question.evidence.iter().flatten() {
+                let text = corpus.text(*source).unwrap();
+                let shared = stemmer.shared_words(&words.join(" "), text, "").unwrap();
+                assert!(shared.is_empty(), "{} / {text}: {shared:?}", question.text);
             }
         }
     }
@@ -64,7 +65,7 @@ fn at_least_half_of_the_questions_share_no_content_word_with_their_evidence() {
 #[test]
 fn questions_have_their_evidence_and_those_without_an_answer_none() {
     for corpus in corpora() {
-        let said: String = corpus
+        let user_texts: String = corpus
             .sessions
             .iter()
             .flat_map(|session| &session.turns)
@@ -77,29 +78,29 @@ fn questions_have_their_evidence_and_those_without_an_answer_none() {
                 _ => 1,
             };
             assert_eq!(question.evidence.len(), facts, "{}", question.text);
-            for place in question.evidence.iter().flatten() {
-                assert!(!corpus.text(*place).unwrap().is_empty());
+            for source in question.evidence.iter().flatten() {
+                assert!(!corpus.text(*source).unwrap().is_empty());
             }
             assert!(!question.is_paraphrase || facts > 0, "{}", question.text);
             assert!(!question.text.contains('{') && question.text.ends_with('?'), "{}", question.text);
         }
-        assert!(!said.contains('{'), "a gap was left in what is said");
+        assert!(!user_texts.contains('{'), "a placeholder was left in a message");
     }
 }
 
 #[test]
 fn what_is_told_of_a_fact_has_its_value() {
-    let (mut dice, mut values) = (SeededRng::new(3), 0);
-    let plan = CorpusPlan::new(12, &mut dice).unwrap();
+    let (mut rng, mut values) = (SeededRng::new(3), 0);
+    let plan = CorpusPlan::new(12, &mut rng).unwrap();
     for fact in &plan.facts {
-        let told = [fact.statement(&fact.subject.name, &mut dice), fact.record(&mut dice)];
-        assert!(told.iter().all(|text| text.contains(&fact.subject.name)), "{told:?}");
+        let texts = [fact.statement(&fact.subject.name, &mut rng), fact.record(&mut rng)];
+        assert!(texts.iter().all(|text| text.contains(&fact.subject.name)), "{texts:?}");
         if let FactContent::Value { attribute, values: [value, _], .. } = &fact.content
             && attribute.statements.iter().chain(attribute.records).all(|text| text.contains("{0}"))
         {
             values += 1;
             let value = value.to_lowercase();
-            assert!(told.iter().all(|text| text.to_lowercase().contains(&value)), "{told:?}");
+            assert!(texts.iter().all(|text| text.to_lowercase().contains(&value)), "{texts:?}");
         }
     }
     assert!(values > 12, "only {values} facts have a value");
@@ -110,19 +111,19 @@ fn nothing_answers_a_question_about_what_was_never_told() {
     for seed in SEEDS {
         let corpus = Corpus::generate(seed, 1_000).unwrap();
         let plan = CorpusPlan::new(12, &mut SeededRng::new(seed)).unwrap();
-        for (asked, question) in plan.questions.iter().zip(&corpus.questions) {
-            let QuestionForm::Unanswerable { who, attribute } = &asked.form else { continue };
+        for (planned, question) in plan.questions.iter().zip(&corpus.questions) {
+            let QuestionForm::Unanswerable { who, attribute } = &planned.form else { continue };
             assert!(question.text.contains(&who.name));
-            let of_it = |fact: &&Fact| {
+            let states_it = |fact: &&Fact| {
                 let same = matches!(&fact.content, FactContent::Value { attribute: other, .. }
                     if std::ptr::eq(*other, *attribute));
                 fact.subject == *who && same
             };
-            assert!(!plan.facts.iter().any(|fact| of_it(&fact)), "{}", question.text);
+            assert!(!plan.facts.iter().any(|fact| states_it(&fact)), "{}", question.text);
             if !plan.people.contains(who) {
                 let turns = corpus.sessions.iter().flat_map(|session| &session.turns);
-                let mut said = turns.flat_map(|turn| [&turn.user, &turn.agent]);
-                assert!(!said.any(|text| text.contains(&who.name)), "{}", question.text);
+                let mut user_texts = turns.flat_map(|turn| [&turn.user, &turn.agent]);
+                assert!(!user_texts.any(|text| text.contains(&who.name)), "{}", question.text);
             }
         }
     }
@@ -131,7 +132,7 @@ fn nothing_answers_a_question_about_what_was_never_told() {
 #[test]
 fn what_was_superseded_has_an_older_look_alike() {
     for corpus in corpora() {
-        let at = |place: &SourceRef| match *place {
+        let at = |source: &SourceRef| match *source {
             SourceRef::Message { session, turn, .. } => corpus.sessions[session].turn_time_ms(turn),
             SourceRef::Knowledge(number) => corpus.knowledge[number].at_ms,
         };
@@ -143,14 +144,14 @@ fn what_was_superseded_has_an_older_look_alike() {
                 question.text
             );
             let newest = question.superseded_evidence.iter().map(at).max();
-            for place in question.evidence.iter().flatten() {
-                assert!(newest.is_none_or(|older| older < at(place)), "{}", question.text);
+            for source in question.evidence.iter().flatten() {
+                assert!(newest.is_none_or(|older| older < at(source)), "{}", question.text);
             }
         }
-        for (number, known) in corpus.knowledge.iter().enumerate() {
-            assert!(known.supersedes.is_none_or(|older| older < number));
+        for (number, record) in corpus.knowledge.iter().enumerate() {
+            assert!(record.supersedes.is_none_or(|older| older < number));
         }
     }
-    // Of the records that replace others most are saved as such.
-    assert!(corpora().flat_map(|corpus| corpus.knowledge).any(|known| known.supersedes.is_some()));
+    // Most replacing records are saved with a link to the record they replace.
+    assert!(corpora().flat_map(|corpus| corpus.knowledge).any(|record| record.supersedes.is_some()));
 }

@@ -1,4 +1,4 @@
-//! Days, and the ways in which people write them.
+//! Days and their written forms.
 
 use super::rng::SeededRng;
 
@@ -6,9 +6,9 @@ use super::rng::SeededRng;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Day {
     year: usize,
-    /// From 1.
+    /// The month, from 1.
     month: usize,
-    /// From 1, and no later than all months have.
+    /// The day of the month, from 1 to 28, so that it exists in every month.
     day: usize,
 }
 
@@ -26,26 +26,26 @@ pub(crate) const MONTHS: &[&str] = &[
     "November",
     "December",
 ];
-/// The year in which a life begins to be told.
+/// The year in which a corpus begins.
 const FIRST_YEAR: usize = 2023;
-/// Milliseconds of a day.
+/// The length of a day in milliseconds.
 pub(crate) const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
-/// The first of January of the first year, in milliseconds.
+/// The start of the first year in Unix milliseconds.
 pub(crate) const START_MS: i64 = 1_672_531_200_000;
-/// How long a life is told, in days: three years.
+/// The time span of a corpus in days: three years.
 pub(crate) const SPAN_DAYS: i64 = 1_096;
 
 impl Day {
-    /// Any day of four years.
-    pub(crate) fn random(dice: &mut SeededRng) -> Self {
-        Self { year: FIRST_YEAR + dice.below(4), month: dice.between(1, 12), day: dice.between(1, 28) }
+    /// Returns a random day within four years.
+    pub(crate) fn random(rng: &mut SeededRng) -> Self {
+        Self { year: FIRST_YEAR + rng.below(4), month: rng.between(1, 12), day: rng.between(1, 28) }
     }
 
-    /// As it is written, in one of several ways.
-    pub(crate) fn format(self, dice: &mut SeededRng) -> String {
+    /// Formats the day in one of several ways.
+    pub(crate) fn format(self, rng: &mut SeededRng) -> String {
         let Self { year, month, day } = self;
         let name = MONTHS.get(month - 1).copied().unwrap_or_default();
-        match dice.below(4) {
+        match rng.below(4) {
             0 => format!("{day} {name} {year}"),
             1 => format!("{name} {day}, {year}"),
             2 => format!("{year}-{month:02}-{day:02}"),
@@ -63,7 +63,7 @@ const fn ordinal(day: usize) -> &'static str {
     }
 }
 
-/// The month of a moment, as people name it: `March 2024`.
+/// Returns the name of the month of a time, such as `March 2024`.
 pub(crate) fn month_name(unix_ms: i64) -> String {
     let mut days = (unix_ms - START_MS).div_euclid(DAY_MS).max(0);
     let mut year = FIRST_YEAR;
@@ -105,9 +105,9 @@ mod tests {
 
     #[test]
     fn a_day_is_written_in_several_ways() {
-        let (day, mut dice) = (Day { year: 2024, month: 3, day: 2 }, SeededRng::new(1));
-        let written: std::collections::BTreeSet<String> = (0..99).map(|_| day.format(&mut dice)).collect();
-        let wanted = ["2 March 2024", "2024-03-02", "March 2, 2024", "the 2nd of March 2024"];
-        assert_eq!(written.into_iter().collect::<Vec<_>>(), wanted);
+        let (day, mut rng) = (Day { year: 2024, month: 3, day: 2 }, SeededRng::new(1));
+        let written: std::collections::BTreeSet<String> = (0..99).map(|_| day.format(&mut rng)).collect();
+        let expected = ["2 March 2024", "2024-03-02", "March 2, 2024", "the 2nd of March 2024"];
+        assert_eq!(written.into_iter().collect::<Vec<_>>(), expected);
     }
 }

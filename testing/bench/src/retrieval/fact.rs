@@ -1,4 +1,4 @@
-//! Something that is so, and the ways to put it.
+//! Facts about a subject, and their wordings.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use super::rng::SeededRng;
 use super::small_talk;
 use super::subjects::Subject;
 
-/// A fact.
+/// A fact about a subject.
 #[derive(Clone)]
 pub(crate) struct Fact {
     pub(crate) subject: Subject,
@@ -22,7 +22,7 @@ pub(crate) enum FactContent {
         values: [&'static str; 2],
         day: Day,
     },
-    /// Somebody is close to somebody else.
+    /// A relation of the subject to another one.
     Relation {
         relation: &'static Relation,
         other: Subject,
@@ -30,25 +30,25 @@ pub(crate) enum FactContent {
 }
 
 impl Fact {
-    /// Draws what is so of `of`.
-    pub(crate) fn random(of: Subject, attribute: &'static Attribute, dice: &mut SeededRng) -> Self {
+    /// Draws random values of `attribute` for `subject`.
+    pub(crate) fn random(subject: Subject, attribute: &'static Attribute, rng: &mut SeededRng) -> Self {
         let mut value =
-            |nth: usize| attribute.values.get(nth).map_or("", |values| dice.pick_from_list(values));
+            |nth: usize| attribute.values.get(nth).map_or("", |values| rng.pick_from_list(values));
         let values = [value(0), value(1)];
-        Self { subject: of, content: FactContent::Value { attribute, values, day: Day::random(dice) } }
+        Self { subject, content: FactContent::Value { attribute, values, day: Day::random(rng) } }
     }
 
-    /// Draws what is so of the same instead of this.
-    pub(crate) fn with_new_value(&self, dice: &mut SeededRng) -> Self {
+    /// Draws a fact about the same attribute with another value.
+    pub(crate) fn with_new_value(&self, rng: &mut SeededRng) -> Self {
         let FactContent::Value { attribute, values, .. } = &self.content else { return self.clone() };
-        let mut other = Self::random(self.subject.clone(), attribute, dice);
+        let mut other = Self::random(self.subject.clone(), attribute, rng);
         while matches!(&other.content, FactContent::Value { values: [drawn, _], .. } if *drawn == values[0]) {
-            other = Self::random(self.subject.clone(), attribute, dice);
+            other = Self::random(self.subject.clone(), attribute, rng);
         }
         other
     }
 
-    /// The day that is told.
+    /// Returns the day, if the fact's statements contain one.
     pub(crate) fn day(&self) -> Option<Day> {
         match &self.content {
             FactContent::Value { attribute, day, .. } => {
@@ -58,39 +58,39 @@ impl Fact {
         }
     }
 
-    /// Moves it to another day where its own is one of these.
-    pub(crate) fn avoid_days(&mut self, days: &HashSet<Day>, dice: &mut SeededRng) {
+    /// Moves the fact to another day if its own is one of `days`.
+    pub(crate) fn avoid_days(&mut self, days: &HashSet<Day>, rng: &mut SeededRng) {
         if let FactContent::Value { day, .. } = &mut self.content {
             while days.contains(day) {
-                *day = Day::random(dice);
+                *day = Day::random(rng);
             }
         }
     }
 
-    /// A sentence that tells it, of `who`.
-    pub(crate) fn statement(&self, who: &str, dice: &mut SeededRng) -> String {
+    /// Returns a sentence that states the fact about `who`.
+    pub(crate) fn statement(&self, who: &str, rng: &mut SeededRng) -> String {
         let template = match &self.content {
-            FactContent::Value { attribute, .. } => dice.pick(attribute.statements),
-            FactContent::Relation { relation: tie, .. } => dice.pick(tie.statements),
+            FactContent::Value { attribute, .. } => rng.pick(attribute.statements),
+            FactContent::Relation { relation, .. } => rng.pick(relation.statements),
         };
-        self.render(template, who, dice)
+        self.render(template, who, rng)
     }
 
-    /// What an agent keeps of it.
-    pub(crate) fn record(&self, dice: &mut SeededRng) -> String {
+    /// Returns the content of a knowledge record of the fact.
+    pub(crate) fn record(&self, rng: &mut SeededRng) -> String {
         let template = match &self.content {
-            FactContent::Value { attribute, .. } => dice.pick(attribute.records),
-            FactContent::Relation { relation: tie, .. } => dice.pick(tie.statements),
+            FactContent::Value { attribute, .. } => rng.pick(attribute.records),
+            FactContent::Relation { relation, .. } => rng.pick(relation.statements),
         };
-        self.render(template, &self.subject.name, dice)
+        self.render(template, &self.subject.name, rng)
     }
 
-    fn render(&self, template: &str, who: &str, dice: &mut SeededRng) -> String {
+    fn render(&self, template: &str, who: &str, rng: &mut SeededRng) -> String {
         let text = match &self.content {
             FactContent::Value { values: [first, second], day, .. } => template
                 .replace("{0}", first)
                 .replace("{1}", second)
-                .replace("{date}", &day.format(dice))
+                .replace("{date}", &day.format(rng))
                 .replace("{who}", who),
             FactContent::Relation { other, .. } => {
                 template.replace("{other}", &other.name).replace("{who}", who)
@@ -100,27 +100,27 @@ impl Fact {
     }
 }
 
-/// A question about `who`, in its own words or in those that tell the same.
-pub(crate) fn question_text(attribute: &Attribute, who: &str, dice: &mut SeededRng) -> String {
-    let texts = if dice.chance(PARAPHRASE_PERCENT) {
+/// Returns a question about `who`, paraphrased or in the words of the statements.
+pub(crate) fn question_text(attribute: &Attribute, who: &str, rng: &mut SeededRng) -> String {
+    let texts = if rng.chance(PARAPHRASE_PERCENT) {
         attribute.paraphrased_questions
     } else {
         attribute.literal_questions
     };
-    dice.pick(texts).replace("{who}", who)
+    rng.pick(texts).replace("{who}", who)
 }
 
-/// How many of a hundred questions are put in words of their own.
+/// The percentage of paraphrased questions.
 const PARAPHRASE_PERCENT: u32 = 45;
 
-/// The attribute of the `nth` place, counted round and round, among those that are about one of these.
-pub(crate) fn nth_attribute(about: &[AttributeKind], nth: usize) -> Option<(usize, &'static Attribute)> {
-    let fit_to_budget: Vec<_> =
-        attributes().enumerate().filter(|(_, attribute)| about.contains(&attribute.kind)).collect();
-    fit_to_budget.get(nth.checked_rem(fit_to_budget.len())?).copied()
+/// Returns the index and attribute at position `nth`, modulo their number, among the attributes of these kinds.
+pub(crate) fn nth_attribute(kinds: &[AttributeKind], nth: usize) -> Option<(usize, &'static Attribute)> {
+    let candidates: Vec<_> =
+        attributes().enumerate().filter(|(_, attribute)| kinds.contains(&attribute.kind)).collect();
+    candidates.get(nth.checked_rem(candidates.len())?).copied()
 }
 
-/// One of the ways to be close.
+/// Returns the relation at position `nth`, modulo their number.
 pub(crate) fn nth_relation(nth: usize) -> Option<&'static Relation> {
     RELATIONS.get(nth.checked_rem(RELATIONS.len())?)
 }

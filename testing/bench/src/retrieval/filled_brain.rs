@@ -1,4 +1,4 @@
-//! A brain that was told a life: filled by the engine's own code, as if every turn had been run.
+//! A brain filled with a corpus by the engine's own code, as if every turn had been run.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,30 +9,30 @@ use anyhow::{Context as _, anyhow};
 use api::event::StopReason;
 use api::memory::{MemoryKind, Source};
 use api::{MemoryId, MessageId, TaskId, Timestamp, TurnId};
-use engine::llm::{Answer, Block, FinishReason, TokenUsage};
-use engine::store::steps::{Opened, Step, TurnBase, TurnOptions, TurnOutcome};
-use engine::store::{Brain, KnowledgeDraft, MemoryQuery, NewKnowledge, NewTurn, SearchHit, TaskRow, WriteTx};
+use llm::{Answer, Block, FinishReason, TokenUsage};
+use store::steps::{Opened, Step, TurnBase, TurnOptions, TurnOutcome};
+use store::{Brain, KnowledgeDraft, MemoryQuery, NewKnowledge, NewTurn, SearchHit, TaskRow, WriteTx};
 
 use super::corpus::{Corpus, Session, SourceRef, Speaker, Turn};
 use super::score::Hit;
 
-/// How many conversations, or records of knowledge, are written at once.
+/// The number of conversations or knowledge records per write transaction.
 const WRITE_BATCH_SIZE: usize = 200;
-/// How long a search may take: longer than any of them does.
+/// The deadline of a search, longer than any takes.
 const SEARCH_TIMEOUT: Duration = Duration::from_mins(1);
-/// What is looked through: all of it.
+/// The searched kinds of memory: all of them.
 const KINDS: &[MemoryKind] = &[MemoryKind::Knowledge, MemoryKind::Episode, MemoryKind::Message];
 
-/// See the module.
+/// A filled brain, with the sources of everything in it.
 pub(crate) struct FilledBrain {
     brain: Brain,
     messages: HashMap<MessageId, SourceRef>,
     knowledge: HashMap<String, SourceRef>,
-    /// Turns by their conversation and their end, of which an episode is told.
+    /// Turns by task and end time, by which an episode is mapped to its turn.
     turns: HashMap<(TaskId, i64), (usize, usize)>,
 }
 
-/// A conversation as it is written.
+/// A conversation that is ready to be written.
 struct PendingSession {
     task: TaskRow,
     task_id: TaskId,
@@ -47,18 +47,18 @@ struct PendingTurn {
 }
 
 impl FilledBrain {
-    /// Tells a life to a new brain in `file`.
+    /// Stores a corpus in a new brain in `file`.
     pub(crate) async fn new(file: &Path, corpus: &Corpus) -> anyhow::Result<Self> {
         let brain = Brain::open(file)?;
         let (messages, knowledge, turns) = (HashMap::new(), HashMap::new(), HashMap::new());
         let mut filled = Self { brain, messages, knowledge, turns };
         let sessions: Vec<(usize, &Session)> = corpus.sessions.iter().enumerate().collect();
         for sessions in sessions.chunks(WRITE_BATCH_SIZE) {
-            let told = sessions.iter().map(|(number, session)| filled.prepare_session(*number, session));
-            let told: Arc<Vec<PendingSession>> = Arc::new(told.collect::<Result<_, _>>()?);
+            let pending = sessions.iter().map(|(number, session)| filled.prepare_session(*number, session));
+            let pending: Arc<Vec<PendingSession>> = Arc::new(pending.collect::<Result<_, _>>()?);
             filled
                 .brain
-                .write(move |rows| told.iter().try_for_each(|told| write_session(rows, told)))
+                .write(move |tx| pending.iter().try_for_each(|session| write_session(tx, session)))
                 .await?;
         }
         filled.write_knowledge(corpus).await?;
@@ -68,7 +68,7 @@ impl FilledBrain {
     fn prepare_session(&mut self, number: usize, session: &Session) -> anyhow::Result<PendingSession> {
         let task_id = TaskId::new(format!("session-{number}"))?;
         let mut turns = Vec::new();
-        for (turn, said) in session.turns.iter().enumerate() {
+        for (turn, messages) in session.turns.iter().enumerate() {
             let at = Timestamp::from_unix_ms(session.turn_time_ms(turn));
             let (user_message, agent_message) = (MessageId::new(), MessageId::new());
             for (message_id, speaker) in [(user_message, Speaker::User), (agent_message, Speaker::Agent)] {
@@ -78,7 +78,7 @@ impl FilledBrain {
             turns.push(PendingTurn {
                 user_message,
                 at,
-                steps: turn_steps(said, user_message, agent_message),
+                steps: turn_steps(messages, user_message, agent_message),
             });
         }
         let began = Timestamp::from_unix_ms(session.started_ms);
@@ -88,37 +88,36 @@ impl FilledBrain {
     async fn write_knowledge(&mut self, corpus: &Corpus) -> anyhow::Result<()> {
         let ids: Vec<MemoryId> = corpus.knowledge.iter().map(|_| MemoryId::new()).collect();
         let mut records = Vec::new();
-        for (number, (known, id)) in corpus.knowledge.iter().zip(&ids).enumerate() {
+        for (number, (knowledge, id)) in corpus.knowledge.iter().zip(&ids).enumerate() {
             self.knowledge.insert(id.to_string(), SourceRef::Knowledge(number));
-            let supersedes = known.supersedes.and_then(|older| ids.get(older).copied());
-            let to_know = KnowledgeDraft { content: known.content.clone(), tags: Vec::new(), supersedes };
-            let record = NewKnowledge { id: *id, draft: to_know, source: Source::Agent };
-            records.push((record, Timestamp::from_unix_ms(known.at_ms)));
+            let supersedes = knowledge.supersedes.and_then(|older| ids.get(older).copied());
+            let draft = KnowledgeDraft { content: knowledge.content.clone(), tags: Vec::new(), supersedes };
+            let record = NewKnowledge { id: *id, draft, source: Source::Agent };
+            records.push((record, Timestamp::from_unix_ms(knowledge.at_ms)));
         }
         for records in records.chunks(WRITE_BATCH_SIZE) {
             let records = Arc::new(records.to_vec());
-            let saved = self.brain.write(move |rows| {
-                let saved = records.iter().map(|(record, at)| rows.save_knowledge(record, None, *at));
+            let saved = self.brain.write(move |tx| {
+                let saved = records.iter().map(|(record, at)| tx.save_knowledge(record, None, *at));
                 saved.collect::<Result<Result<Vec<()>, _>, _>>()
             });
-            saved.await?.map_err(|reason| anyhow!("a record of knowledge was refused: {reason}"))?;
+            saved.await?.map_err(|reason| anyhow!("a knowledge record was rejected: {reason}"))?;
         }
         Ok(())
     }
 
-    /// Searches all that is remembered, as a tool does that is asked to.
+    /// Searches all of memory, as the tool `memory_search` does.
     pub(crate) fn search(&self, text: &str, limit: usize) -> anyhow::Result<(Vec<SearchHit>, Duration)> {
         let began = Instant::now();
-        let until = began + SEARCH_TIMEOUT;
-        let query =
-            MemoryQuery { text: text.to_owned(), kinds: KINDS, limit, conversation: None, deadline: until };
+        let deadline = began + SEARCH_TIMEOUT;
+        let query = MemoryQuery { text: text.to_owned(), kinds: KINDS, limit, conversation: None, deadline };
         let found = self.brain.search(&query).with_context(|| format!("the search for `{text}`"))?;
         Ok((found, began.elapsed()))
     }
 
-    /// The places of the life that a result shows.
+    /// Returns a search result with the corpus's sources that it contains.
     pub(crate) fn to_hit(&self, found: &SearchHit) -> Hit {
-        let places = match found.kind {
+        let sources = match found.kind {
             MemoryKind::Knowledge => self.knowledge.get(&found.id).copied().into_iter().collect(),
             MemoryKind::Message => {
                 found.message_ids.iter().filter_map(|id| self.messages.get(id).copied()).collect()
@@ -136,21 +135,21 @@ impl FilledBrain {
                 turn.map(both).into_iter().flatten().collect()
             }
         };
-        Hit { sources: places, characters: found.content.chars().count(), is_relevant: found.is_relevant }
+        Hit { sources, characters: found.content.chars().count(), is_relevant: found.is_relevant }
     }
 }
 
-/// A turn that went well: the message, the answer, the end.
-fn turn_steps(said: &Turn, user_message: MessageId, agent_message: MessageId) -> [Step; 3] {
+/// Returns the steps of a completed turn: the message, the answer, the end.
+fn turn_steps(turn: &Turn, user_message: MessageId, agent_message: MessageId) -> [Step; 3] {
     let opened = Opened {
         message_id: user_message,
         notes: Vec::new(),
-        message: said.user.clone(),
+        message: turn.user.clone(),
         media: Vec::new(),
         options: TurnOptions { max_turns: 1, super_thinking: false, direct: true },
         base: TurnBase::End,
     };
-    let blocks = vec![Block::Text { text: said.agent.clone(), signature: None }];
+    let blocks = vec![Block::Text { text: turn.agent.clone(), signature: None }];
     let answer = Answer { blocks, usage: TokenUsage::default(), stop: FinishReason::Done };
     let answered = Step::Answered {
         message_id: agent_message,
@@ -163,13 +162,13 @@ fn turn_steps(said: &Turn, user_message: MessageId, agent_message: MessageId) ->
     [Step::Opened(opened), answered, Step::Ended { outcome }]
 }
 
-fn write_session(rows: &WriteTx<'_>, told: &PendingSession) -> Result<(), rusqlite::Error> {
-    rows.insert_task(told.task, &told.task_id, told.began)?;
-    for PendingTurn { user_message, at, steps } in &told.turns {
+fn write_session(tx: &WriteTx<'_>, session: &PendingSession) -> Result<(), rusqlite::Error> {
+    tx.insert_task(session.task, &session.task_id, session.began)?;
+    for PendingTurn { user_message, at, steps } in &session.turns {
         let turn = NewTurn { turn_id: TurnId::new(), message_id: *user_message, request: None };
-        rows.insert_turn(told.task, &turn, at.unix_ms(), *at)?;
+        tx.insert_turn(session.task, &turn, at.unix_ms(), *at)?;
         for step in steps {
-            rows.insert_step(told.task, turn.turn_id, *at, at.unix_ms(), step)?;
+            tx.insert_step(session.task, turn.turn_id, *at, at.unix_ms(), step)?;
         }
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! What memory stands beside: a plain FTS5 index with the same tokenizer, ranked by bm25, asked for any of a question's
-//! words. It knows neither names nor what is no longer in force.
+//! The baseline of memory search: a plain FTS5 index with the same tokenizer, ranked by bm25, which matches any
+//! word of a question. It has no notion of names or of superseded records.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -12,11 +12,11 @@ use super::corpus::{Corpus, Session, SourceRef, Speaker};
 use super::score::Hit;
 use super::stemming::{STOP_WORDS, TOKENIZER};
 
-/// What a row of the index is; each record of knowledge is a row of its own beside them.
+/// The unit of conversation that is a row of the index. In addition, each knowledge record is a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IndexUnit {
     Messages,
-    /// Six messages, and the next row begins three later, as in the engine.
+    /// Windows of six messages, each starting three after the previous one, as in the engine.
     Windows,
     Sessions,
 }
@@ -32,7 +32,7 @@ impl IndexUnit {
         }
     }
 
-    /// How many messages a row has, and how many after its beginning the next one begins.
+    /// Returns the number of messages in a row, and the distance to the start of the next one.
     const fn width_and_stride(self) -> (usize, usize) {
         match self {
             Self::Messages => (1, 1),
@@ -42,29 +42,29 @@ impl IndexUnit {
     }
 }
 
-/// See the module.
+/// A full-text index of a corpus.
 pub(crate) struct FtsBaseline {
     connection: Connection,
-    /// For each row its places.
+    /// The sources in each row.
     row_sources: Vec<Vec<SourceRef>>,
 }
 
 impl FtsBaseline {
-    /// Indexes a life in the new file `file`.
+    /// Indexes a corpus in the new file `file`.
     pub(crate) fn new(file: &Path, corpus: &Corpus, unit: IndexUnit) -> anyhow::Result<Self> {
         let mut connection = Connection::open(file)?;
         let mut rows = Vec::new();
-        let writing = connection.transaction()?;
-        writing.execute_batch(&format!(
+        let transaction = connection.transaction()?;
+        transaction.execute_batch(&format!(
             "CREATE VIRTUAL TABLE texts USING fts5 (content, tokenize = '{TOKENIZER}')"
         ))?;
         {
-            let mut insert = writing.prepare("INSERT INTO texts (rowid, content) VALUES (?1, ?2)")?;
-            let mut add = |places: Vec<SourceRef>| -> anyhow::Result<()> {
-                let texts: Option<Vec<&str>> = places.iter().map(|place| corpus.text(*place)).collect();
-                let text = texts.context("a place is missing")?.join("\n\n");
+            let mut insert = transaction.prepare("INSERT INTO texts (rowid, content) VALUES (?1, ?2)")?;
+            let mut add = |sources: Vec<SourceRef>| -> anyhow::Result<()> {
+                let texts: Option<Vec<&str>> = sources.iter().map(|source| corpus.text(*source)).collect();
+                let text = texts.context("a source is missing")?.join("\n\n");
                 insert.execute(params![i64::try_from(rows.len())?, text])?;
-                rows.push(places);
+                rows.push(sources);
                 Ok(())
             };
             for (number, session) in corpus.sessions.iter().enumerate() {
@@ -72,11 +72,11 @@ impl FtsBaseline {
             }
             (0..corpus.knowledge.len()).try_for_each(|number| add(vec![SourceRef::Knowledge(number)]))?;
         }
-        writing.commit()?;
+        transaction.commit()?;
         Ok(Self { connection, row_sources: rows })
     }
 
-    /// The best rows for a question, and how long it took to get them with their texts.
+    /// Returns the best rows for a question, and the time to load them with their texts.
     pub(crate) fn search(&self, text: &str, limit: usize) -> anyhow::Result<(Vec<Hit>, Duration)> {
         let began = Instant::now();
         let mut query = self
@@ -88,21 +88,21 @@ impl FtsBaseline {
         let found: Vec<_> = found.collect::<Result<_, _>>()?;
         let took = began.elapsed();
         let hit = |(row, content): (i64, String)| {
-            let places = usize::try_from(row)
+            let sources = usize::try_from(row)
                 .ok()
                 .and_then(|row| self.row_sources.get(row))
                 .cloned()
                 .unwrap_or_default();
-            // It shows whatever it finds.
-            Hit { sources: places, characters: content.chars().count(), is_relevant: true }
+            // The index has no notion of relevance.
+            Hit { sources, characters: content.chars().count(), is_relevant: true }
         };
         Ok((found.into_iter().map(hit).collect(), took))
     }
 }
 
-/// The messages of a conversation, by rows.
+/// Splits the messages of a conversation into rows.
 fn session_rows(number: usize, session: &Session, unit: IndexUnit) -> Vec<Vec<SourceRef>> {
-    let places: Vec<SourceRef> = (0..session.turns.len())
+    let sources: Vec<SourceRef> = (0..session.turns.len())
         .flat_map(|turn| {
             [Speaker::User, Speaker::Agent].map(|speaker| SourceRef::Message {
                 session: number,
@@ -114,9 +114,9 @@ fn session_rows(number: usize, session: &Session, unit: IndexUnit) -> Vec<Vec<So
     let (width, stride) = unit.width_and_stride();
     let mut units = Vec::new();
     let mut from = 0;
-    while let Some(rest) = places.get(from..).filter(|rest| !rest.is_empty()) {
+    while let Some(rest) = sources.get(from..).filter(|rest| !rest.is_empty()) {
         units.push(rest.iter().take(width).copied().collect());
-        // What the row before ends with is no row of its own.
+        // A rest that the previous row already contains is not a row of its own.
         if rest.len() <= width {
             break;
         }
@@ -125,7 +125,7 @@ fn session_rows(number: usize, session: &Session, unit: IndexUnit) -> Vec<Vec<So
     units
 }
 
-/// An expression for what has any of the words that say something.
+/// Returns an FTS5 query that matches any of the content words.
 fn any_word_query(text: &str) -> String {
     let mut seen = HashSet::new();
     let words = text.split(|letter: char| !letter.is_alphanumeric()).filter(|word| !word.is_empty());
@@ -163,9 +163,9 @@ mod tests {
         for unit in IndexUnit::ALL {
             let file = folder.path().join(unit.name());
             let index = FtsBaseline::new(&file, &corpus, unit).unwrap();
-            let place = SourceRef::Message { session: 3, turn: 0, speaker: Speaker::User };
-            let (hits, _) = index.search(corpus.text(place).unwrap(), 10).unwrap();
-            assert!(hits.iter().any(|hit| hit.sources.contains(&place)), "{unit:?}");
+            let source = SourceRef::Message { session: 3, turn: 0, speaker: Speaker::User };
+            let (hits, _) = index.search(corpus.text(source).unwrap(), 10).unwrap();
+            assert!(hits.iter().any(|hit| hit.sources.contains(&source)), "{unit:?}");
         }
     }
 }

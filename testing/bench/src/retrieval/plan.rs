@@ -1,4 +1,5 @@
-//! What of a life is asked for, and when and how it is told. Everything else is there to be taken for it.
+//! The plan of a corpus: the questions, the facts that answer them, and when and how each fact is stated. All
+//! other conversation distracts from it.
 
 use std::collections::HashSet;
 
@@ -10,20 +11,20 @@ use super::fact::{self, Fact, FactContent};
 use super::rng::SeededRng;
 use super::subjects::{NameGenerator, Subject};
 
-/// What a question asks.
+/// The kind of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum QuestionKind {
-    /// One fact.
+    /// Asks for one fact.
     Single,
-    /// Two facts, both of which the answer needs.
+    /// Asks for two facts, both of which the answer needs.
     Joined,
-    /// What is so now, and was different before.
+    /// Asks for a fact that superseded another one.
     Superseded,
-    /// A day, or what was told of a day, or in a month.
+    /// Asks for a day, for what is on a day, or for what was said in a month.
     Date,
-    /// What somebody wants.
+    /// Asks for a preference.
     Preference,
-    /// What was never told.
+    /// Asks for something that was never said.
     Unanswerable,
 }
 
@@ -33,83 +34,84 @@ impl QuestionKind {
         [Self::Single, Self::Joined, Self::Superseded, Self::Date, Self::Preference, Self::Unanswerable];
 }
 
-/// The number of a fact in its plan.
+/// The index of a fact in its plan.
 pub(crate) type FactIndex = usize;
 
-/// How a fact is told.
+/// How a fact is stated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MentionStyle {
-    /// By the user, with the name.
+    /// By the user, with the full name.
     ByName,
-    /// By the user, who gave the whole name in the turn before.
+    /// By the user, who gave the full name in the previous turn.
     ByShortName,
-    /// By the agent, who read it somewhere.
+    /// By the agent, who reports what it read.
     ReportedByAgent,
 }
 
-/// One time that a fact is told.
+/// One statement of a fact.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FactMention {
     pub(crate) fact: FactIndex,
-    /// When, as a share of the whole time.
+    /// The time, as a fraction of the corpus's span.
     pub(crate) time_fraction: f64,
     pub(crate) style: MentionStyle,
-    /// Whether the agent keeps it as knowledge.
+    /// Whether the agent saves a knowledge record of it.
     pub(crate) is_recorded: bool,
 }
 
-/// A question before it is put into words.
+/// A question before it is worded.
 pub(crate) struct PlannedQuestion {
     pub(crate) kind: QuestionKind,
     pub(crate) form: QuestionForm,
-    /// The facts that answer it; none where nothing does.
+    /// The facts that answer the question; empty if it is unanswerable.
     pub(crate) evidence: Vec<FactIndex>,
-    /// What answered it before.
+    /// The superseded fact.
     pub(crate) superseded: Option<FactIndex>,
 }
 
-/// How a question is put.
+/// The form of a question.
 pub(crate) enum QuestionForm {
     /// About the fact's subject.
     AboutFact(FactIndex),
     /// About the subjects of two facts.
     AboutTwoFacts(FactIndex, FactIndex),
-    /// About somebody who is called by a tie to the one who is named.
+    /// About a person who is described by a relation to the one who is named.
     ViaRelation { tie: FactIndex, end: FactIndex },
-    /// About a day alone.
+    /// About a day, without a name.
     OnDay(FactIndex),
-    /// About a month and somebody.
+    /// About a person in a month.
     InMonth(FactIndex),
-    /// About what nobody told.
+    /// About something that was never said.
     Unanswerable { who: Subject, attribute: &'static Attribute },
 }
 
-/// See the module.
+/// A plan under construction or complete.
 pub(crate) struct CorpusPlan {
     pub(crate) facts: Vec<Fact>,
-    /// For each fact the one whose place it takes.
+    /// For each fact, the one that it supersedes.
     pub(crate) supersedes: Vec<Option<FactIndex>>,
     pub(crate) mentions: Vec<FactMention>,
     pub(crate) questions: Vec<PlannedQuestion>,
-    /// Those whom questions are about. Nothing else is told of them, but much with their names in it.
+    /// The people whom questions are about. No other facts are stated about them, but distractors contain their
+    /// names.
     pub(crate) people: Vec<Subject>,
-    /// The same, of whom nothing else is asked either.
+    /// People with exactly one question, and without other facts than those for it.
     pub(crate) isolated_people: Vec<Subject>,
-    /// Days that are asked for: nothing else is told of them.
+    /// The days that are asked for, on which no other fact occurs.
     pub(crate) asked_days: HashSet<Day>,
     pub(crate) name_generator: NameGenerator,
-    /// What was given to whom, so that nothing is told of somebody in two ways: the person's and the attribute's number.
+    /// The used pairs of person and attribute, by index, so that no person has two values of an attribute.
     used_attributes: HashSet<(usize, usize)>,
 }
 
-/// Numbers of ties begin here, behind those of attributes.
+/// The first index of a relation, above those of the attributes.
 const RELATION_INDEX_OFFSET: usize = 1_000;
 
 impl CorpusPlan {
-    /// So many questions of each kind.
-    pub(crate) fn new(per_kind: usize, dice: &mut SeededRng) -> anyhow::Result<Self> {
+    /// Plans `per_kind` questions of each kind.
+    pub(crate) fn new(per_kind: usize, rng: &mut SeededRng) -> anyhow::Result<Self> {
         let mut names = NameGenerator::default();
-        let people = (0..per_kind * 2).map(|_| names.person(dice)).collect();
+        let people = (0..per_kind * 2).map(|_| names.person(rng)).collect();
         let mut plan = Self {
             facts: Vec::new(),
             supersedes: Vec::new(),
@@ -122,52 +124,52 @@ impl CorpusPlan {
             used_attributes: HashSet::new(),
         };
         for nth in 0..per_kind {
-            plan.add_single(dice)?;
-            plan.add_joined(nth, dice)?;
-            plan.add_superseded(dice)?;
-            plan.add_date(nth, dice)?;
-            plan.add_preference(nth, dice)?;
-            plan.add_unanswerable(nth, dice)?;
+            plan.add_single(rng)?;
+            plan.add_joined(nth, rng)?;
+            plan.add_superseded(rng)?;
+            plan.add_date(nth, rng)?;
+            plan.add_preference(nth, rng)?;
+            plan.add_unanswerable(nth, rng)?;
         }
         Ok(plan)
     }
 
-    fn add_single(&mut self, dice: &mut SeededRng) -> anyhow::Result<()> {
-        let fact = self.new_fact(&[AttributeKind::Fact], dice)?;
-        let times = if dice.chance(15) { 2 } else { 1 };
-        self.add_mentions(fact, times, (0.0, 1.0), dice);
+    fn add_single(&mut self, rng: &mut SeededRng) -> anyhow::Result<()> {
+        let fact = self.new_fact(&[AttributeKind::Fact], rng)?;
+        let times = if rng.chance(15) { 2 } else { 1 };
+        self.add_mentions(fact, times, (0.0, 1.0), rng);
         self.add_question(QuestionKind::Single, QuestionForm::AboutFact(fact), vec![fact]);
         Ok(())
     }
 
-    fn add_joined(&mut self, nth: usize, dice: &mut SeededRng) -> anyhow::Result<()> {
-        let end = self.new_fact(&[AttributeKind::Fact, AttributeKind::Preference], dice)?;
-        self.add_mentions(end, 1, (0.0, 1.0), dice);
+    fn add_joined(&mut self, nth: usize, rng: &mut SeededRng) -> anyhow::Result<()> {
+        let end = self.new_fact(&[AttributeKind::Fact, AttributeKind::Preference], rng)?;
+        self.add_mentions(end, 1, (0.0, 1.0), rng);
         let (first, form) = if nth.is_multiple_of(2) {
-            let first = self.new_fact(&[AttributeKind::Fact, AttributeKind::Preference], dice)?;
+            let first = self.new_fact(&[AttributeKind::Fact, AttributeKind::Preference], rng)?;
             (first, QuestionForm::AboutTwoFacts(first, end))
         } else {
             let other = self.facts.get(end).context("a fact is missing")?.subject.clone();
-            let tie = self.new_relation(other, dice)?;
+            let tie = self.new_relation(other, rng)?;
             (tie, QuestionForm::ViaRelation { tie, end })
         };
-        self.add_mentions(first, 1, (0.0, 1.0), dice);
+        self.add_mentions(first, 1, (0.0, 1.0), rng);
         self.add_question(QuestionKind::Joined, form, vec![first, end]);
         Ok(())
     }
 
-    fn add_superseded(&mut self, dice: &mut SeededRng) -> anyhow::Result<()> {
-        let older = self.new_fact(&[AttributeKind::Fact, AttributeKind::Preference], dice)?;
-        let now = self.facts.get(older).context("a fact is missing")?.with_new_value(dice);
+    fn add_superseded(&mut self, rng: &mut SeededRng) -> anyhow::Result<()> {
+        let older = self.new_fact(&[AttributeKind::Fact, AttributeKind::Preference], rng)?;
+        let now = self.facts.get(older).context("a fact is missing")?.with_new_value(rng);
         let fact = self.add_fact(now, Some(older));
-        let times = if dice.chance(40) { 2 } else { 1 };
-        self.add_mentions(older, times, (0.0, 0.4), dice);
-        self.add_mentions(fact, 1, (0.6, 1.0), dice);
-        // Who keeps something mostly notes when it changes.
-        let was_kept = self.mentions.iter().any(|telling| telling.fact == older && telling.is_recorded);
+        let times = if rng.chance(40) { 2 } else { 1 };
+        self.add_mentions(older, times, (0.0, 0.4), rng);
+        self.add_mentions(fact, 1, (0.6, 1.0), rng);
+        // If the older fact was recorded, its change usually is too.
+        let was_recorded = self.mentions.iter().any(|mention| mention.fact == older && mention.is_recorded);
         if let Some(last) = self.mentions.last_mut()
-            && was_kept
-            && dice.chance(80)
+            && was_recorded
+            && rng.chance(80)
         {
             last.is_recorded = true;
         }
@@ -176,21 +178,21 @@ impl CorpusPlan {
         Ok(())
     }
 
-    fn add_date(&mut self, nth: usize, dice: &mut SeededRng) -> anyhow::Result<()> {
+    fn add_date(&mut self, nth: usize, rng: &mut SeededRng) -> anyhow::Result<()> {
         let (fact, form) = match nth % 4 {
             0 | 1 => {
-                let fact = self.new_fact(&[AttributeKind::Day], dice)?;
-                self.add_mentions(fact, 1, (0.0, 1.0), dice);
+                let fact = self.new_fact(&[AttributeKind::Day], rng)?;
+                self.add_mentions(fact, 1, (0.0, 1.0), rng);
                 (fact, QuestionForm::AboutFact(fact))
             }
             2 => {
-                let fact = self.new_fact(&[AttributeKind::Day], dice)?;
-                self.reserve_day(fact, dice);
-                self.add_mentions(fact, 1, (0.0, 1.0), dice);
+                let fact = self.new_fact(&[AttributeKind::Day], rng)?;
+                self.reserve_day(fact, rng);
+                self.add_mentions(fact, 1, (0.0, 1.0), rng);
                 (fact, QuestionForm::OnDay(fact))
             }
             _ => {
-                let fact = self.fact_in_three_months(dice)?;
+                let fact = self.fact_in_three_months(rng)?;
                 (fact, QuestionForm::InMonth(fact))
             }
         };
@@ -198,55 +200,55 @@ impl CorpusPlan {
         Ok(())
     }
 
-    /// The day of a fact is asked for: no other fact keeps it.
-    fn reserve_day(&mut self, fact: FactIndex, dice: &mut SeededRng) {
+    /// Reserves the day of a fact that is asked for, and moves other facts to other days.
+    fn reserve_day(&mut self, fact: FactIndex, rng: &mut SeededRng) {
         let Some(day) = self.facts.get(fact).and_then(Fact::day) else { return };
         self.asked_days.insert(day);
         for (number, other) in self.facts.iter_mut().enumerate() {
             if number != fact {
-                other.avoid_days(&self.asked_days, dice);
+                other.avoid_days(&self.asked_days, rng);
             }
         }
     }
 
-    /// One of three facts of somebody, told many months apart.
-    fn fact_in_three_months(&mut self, dice: &mut SeededRng) -> anyhow::Result<FactIndex> {
-        let who = self.name_generator.person(dice);
+    /// Adds three facts about a new person, stated many months apart, and returns one of them.
+    fn fact_in_three_months(&mut self, rng: &mut SeededRng) -> anyhow::Result<FactIndex> {
+        let who = self.name_generator.person(rng);
         self.isolated_people.push(who.clone());
-        let (first, chosen) = (dice.below(usize::MAX / 2), dice.below(3));
+        let (first, chosen) = (rng.below(usize::MAX / 2), rng.below(3));
         let mut facts = Vec::new();
         for (nth, from) in [0.05, 0.4, 0.75].into_iter().enumerate() {
             let about = fact::nth_attribute(&[AttributeKind::Fact], first + nth)
                 .context("there are no attributes")?;
-            let fact = self.add_fact(Fact::random(who.clone(), about.1, dice), None);
-            self.add_mentions(fact, 1, (from, from + 0.2), dice);
+            let fact = self.add_fact(Fact::random(who.clone(), about.1, rng), None);
+            self.add_mentions(fact, 1, (from, from + 0.2), rng);
             facts.push(fact);
         }
         facts.get(chosen).copied().context("there are three facts")
     }
 
-    fn add_preference(&mut self, nth: usize, dice: &mut SeededRng) -> anyhow::Result<()> {
+    fn add_preference(&mut self, nth: usize, rng: &mut SeededRng) -> anyhow::Result<()> {
         let fact = if nth % 3 == 2 {
-            let place = self.name_generator.place(dice);
-            let about = fact::nth_attribute(&[AttributeKind::PlacePreference], dice.below(usize::MAX / 2));
-            self.add_fact(Fact::random(place, about.context("there are no attributes")?.1, dice), None)
+            let place = self.name_generator.place(rng);
+            let about = fact::nth_attribute(&[AttributeKind::PlacePreference], rng.below(usize::MAX / 2));
+            self.add_fact(Fact::random(place, about.context("there are no attributes")?.1, rng), None)
         } else {
-            self.new_fact(&[AttributeKind::Preference], dice)?
+            self.new_fact(&[AttributeKind::Preference], rng)?
         };
-        self.add_mentions(fact, 1, (0.0, 1.0), dice);
+        self.add_mentions(fact, 1, (0.0, 1.0), rng);
         self.add_question(QuestionKind::Preference, QuestionForm::AboutFact(fact), vec![fact]);
         Ok(())
     }
 
-    fn add_unanswerable(&mut self, nth: usize, dice: &mut SeededRng) -> anyhow::Result<()> {
+    fn add_unanswerable(&mut self, nth: usize, rng: &mut SeededRng) -> anyhow::Result<()> {
         let about = [AttributeKind::Fact, AttributeKind::Day, AttributeKind::Preference];
         let (who, attribute) = if nth.is_multiple_of(2) {
-            let (person, attribute) = self.pick_unused_attribute(&about, dice)?;
+            let (person, attribute) = self.pick_unused_attribute(&about, rng)?;
             (self.people.get(person).context("a person is missing")?.clone(), attribute)
         } else {
-            // Parts of the name are others' names.
-            let attribute = fact::nth_attribute(&about, dice.below(usize::MAX / 2));
-            (self.name_generator.person(dice), attribute.context("there are no attributes")?.1)
+            // A new person, who shares parts of the name with others.
+            let attribute = fact::nth_attribute(&about, rng.below(usize::MAX / 2));
+            (self.name_generator.person(rng), attribute.context("there are no attributes")?.1)
         };
         self.add_question(
             QuestionKind::Unanswerable,
@@ -256,47 +258,47 @@ impl CorpusPlan {
         Ok(())
     }
 
-    /// A new fact of one of the people.
-    fn new_fact(&mut self, about: &[AttributeKind], dice: &mut SeededRng) -> anyhow::Result<FactIndex> {
-        let (person, attribute) = self.pick_unused_attribute(about, dice)?;
-        let of = self.people.get(person).context("a person is missing")?.clone();
-        let mut fact = Fact::random(of, attribute, dice);
-        fact.avoid_days(&self.asked_days, dice);
+    /// Adds a fact about one of the people.
+    fn new_fact(&mut self, about: &[AttributeKind], rng: &mut SeededRng) -> anyhow::Result<FactIndex> {
+        let (person, attribute) = self.pick_unused_attribute(about, rng)?;
+        let subject = self.people.get(person).context("a person is missing")?.clone();
+        let mut fact = Fact::random(subject, attribute, rng);
+        fact.avoid_days(&self.asked_days, rng);
         Ok(self.add_fact(fact, None))
     }
 
-    /// That one of the people is close to `other`.
-    fn new_relation(&mut self, other: Subject, dice: &mut SeededRng) -> anyhow::Result<FactIndex> {
+    /// Adds a relation of one of the people to `other`.
+    fn new_relation(&mut self, other: Subject, rng: &mut SeededRng) -> anyhow::Result<FactIndex> {
         for _ in 0..1_000 {
-            let (person, nth) = (dice.below(self.people.len()), dice.below(RELATION_INDEX_OFFSET));
-            let tie = fact::nth_relation(nth).context("there are no ties")?;
-            let of = self.people.get(person).context("a person is missing")?.clone();
+            let (person, nth) = (rng.below(self.people.len()), rng.below(RELATION_INDEX_OFFSET));
+            let tie = fact::nth_relation(nth).context("there are no relations")?;
+            let subject = self.people.get(person).context("a person is missing")?.clone();
             let kind = RELATION_INDEX_OFFSET + nth % super::attributes::RELATIONS.len();
-            if of != other && self.used_attributes.insert((person, kind)) {
+            if subject != other && self.used_attributes.insert((person, kind)) {
                 return Ok(self.add_fact(
-                    Fact { subject: of, content: FactContent::Relation { relation: tie, other } },
+                    Fact { subject, content: FactContent::Relation { relation: tie, other } },
                     None,
                 ));
             }
         }
-        anyhow::bail!("nobody is left to be tied to somebody")
+        anyhow::bail!("all relations are used")
     }
 
-    /// Somebody of whom something of the kind is not told yet, and that.
+    /// Picks a person and an attribute of these kinds that the person does not have yet.
     fn pick_unused_attribute(
         &mut self,
         about: &[AttributeKind],
-        dice: &mut SeededRng,
+        rng: &mut SeededRng,
     ) -> anyhow::Result<(usize, &'static Attribute)> {
         for _ in 0..1_000 {
-            let person = dice.below(self.people.len());
-            let attribute = fact::nth_attribute(about, dice.below(usize::MAX / 2));
+            let person = rng.below(self.people.len());
+            let attribute = fact::nth_attribute(about, rng.below(usize::MAX / 2));
             let (number, attribute) = attribute.context("there are no attributes")?;
             if self.used_attributes.insert((person, number)) {
                 return Ok((person, attribute));
             }
         }
-        anyhow::bail!("nothing is left that could be told of anybody")
+        anyhow::bail!("all attributes of all people are used")
     }
 
     fn add_fact(&mut self, fact: Fact, supersedes: Option<FactIndex>) -> FactIndex {
@@ -305,17 +307,17 @@ impl CorpusPlan {
         self.facts.len() - 1
     }
 
-    /// Tells a fact so many times, in so much of the time.
-    fn add_mentions(&mut self, fact: FactIndex, times: usize, (from, to): (f64, f64), dice: &mut SeededRng) {
+    /// Adds `times` statements of a fact within a part of the time, given as fractions.
+    fn add_mentions(&mut self, fact: FactIndex, times: usize, (from, to): (f64, f64), rng: &mut SeededRng) {
         for _ in 0..times {
-            let at = from + dice.fraction() * (to - from);
+            let at = from + rng.fraction() * (to - from);
             let is_person = self.facts.get(fact).is_some_and(|fact| fact.subject.pronoun.is_some());
-            let how = pick_style(is_person, dice);
+            let style = pick_style(is_person, rng);
             self.mentions.push(FactMention {
                 fact,
                 time_fraction: at,
-                style: how,
-                is_recorded: dice.chance(RECORDED_PERCENT),
+                style,
+                is_recorded: rng.chance(RECORDED_PERCENT),
             });
         }
     }
@@ -325,12 +327,12 @@ impl CorpusPlan {
     }
 }
 
-/// How many of a hundred facts the agent keeps as knowledge when they are told.
+/// The percentage of statements of which the agent saves a knowledge record.
 pub(crate) const RECORDED_PERCENT: u32 = 30;
 
-/// Of what is told of people a quarter leaves the whole name to the turn before. Some is told by the agent.
-pub(crate) fn pick_style(is_person: bool, dice: &mut SeededRng) -> MentionStyle {
-    match dice.below(100) {
+/// Picks how a fact is stated: a quarter of those about people without the full name, some by the agent.
+pub(crate) fn pick_style(is_person: bool, rng: &mut SeededRng) -> MentionStyle {
+    match rng.below(100) {
         0..25 if is_person => MentionStyle::ByShortName,
         25..40 => MentionStyle::ReportedByAgent,
         _ => MentionStyle::ByName,

@@ -1,8 +1,8 @@
-//! What makes one seed's life another than the next one's.
+//! The random number generator from which corpora are generated.
 
 use fastrand::Rng;
 
-/// Chance, the same for the same seed.
+/// A generator that returns the same sequence for the same seed.
 #[derive(Debug)]
 pub(crate) struct SeededRng(Rng);
 
@@ -11,32 +11,32 @@ impl SeededRng {
         Self(Rng::with_seed(seed))
     }
 
-    /// True so many times in a hundred.
+    /// Returns true with a probability of `percent` percent.
     pub(crate) fn chance(&mut self, percent: u32) -> bool {
         self.0.u32(0..100) < percent
     }
 
-    /// A number below `end`; 0 where there is none.
+    /// Returns a number below `end`; 0 if `end` is 0.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         if end == 0 { 0 } else { self.0.usize(0..end) }
     }
 
-    /// From `from` to `to`, both of them possible.
+    /// Returns a number from `from` to `to`, both inclusive.
     pub(crate) fn between(&mut self, from: usize, to: usize) -> usize {
         from + self.below(to.saturating_sub(from) + 1)
     }
 
-    /// A number from 0 to 1.
+    /// Returns a number from 0 to 1.
     pub(crate) fn fraction(&mut self) -> f64 {
         self.0.f64()
     }
 
-    /// One of several texts; nothing where there are none.
-    pub(crate) fn pick<'a>(&mut self, of: &[&'a str]) -> &'a str {
-        of.get(self.below(of.len())).copied().unwrap_or_default()
+    /// Returns one of the texts; an empty one if there are none.
+    pub(crate) fn pick<'a>(&mut self, texts: &[&'a str]) -> &'a str {
+        texts.get(self.below(texts.len())).copied().unwrap_or_default()
     }
 
-    /// One of the texts in a list with commas.
+    /// Returns one of the texts in a comma-separated list.
     pub(crate) fn pick_from_list<'a>(&mut self, list: &'a str) -> &'a str {
         let nth = self.below(list.split(", ").count());
         list.split(", ").nth(nth).unwrap_or_default()

@@ -1,35 +1,35 @@
-//! What a search for a question's answer is worth. Pure.
+//! Scores the results of a search for a question's answer. A pure function.
 
 use super::corpus::{Question, SourceRef};
 
-/// A result of a search.
+/// A search result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hit {
-    /// The messages and records of knowledge that it shows.
+    /// The messages and knowledge records that the result contains.
     pub(crate) sources: Vec<SourceRef>,
     pub(crate) characters: usize,
-    /// Whether it is worth showing to somebody who did not ask for it.
+    /// Whether the result is relevant enough to be recalled into a turn unasked.
     pub(crate) is_relevant: bool,
 }
 
-/// How many results are asked for.
+/// The number of requested results.
 pub(crate) const RESULT_LIMIT: usize = 10;
-/// How many characters a token is, about.
+/// The approximate number of characters per token.
 const CHARACTERS_PER_TOKEN: f64 = 4.0;
 
-/// See the module.
+/// The score of one search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Score {
-    /// Of the first 5 results.
+    /// Recall among the first 5 results.
     pub(crate) recall_at_5: f64,
-    /// Of the first 10 results.
+    /// Recall among the first 10 results.
     pub(crate) recall_at_10: f64,
-    /// Of the first 10 results.
+    /// Approximate tokens of the first 10 results.
     pub(crate) tokens: f64,
 }
 
 impl Score {
-    /// Scores the results for a question, the best first.
+    /// Scores the results of a question, which are ordered from best to worst.
     #[expect(clippy::cast_precision_loss, reason = "results are short")]
     pub(crate) fn compute(question: &Question, hits: &[Hit]) -> Self {
         let characters: usize = hits.iter().take(RESULT_LIMIT).map(|hit| hit.characters).sum();
@@ -41,18 +41,19 @@ impl Score {
     }
 }
 
-/// Which share of the facts that answer a question is shown by the first results: a fact is, where one of the places
-/// is in which it is told. Where nothing answers it, 1 if none of them is relevant.
+/// Returns the fraction of the answer's facts that the first results contain. A fact counts if one of its sources
+/// is contained. For an unanswerable question, returns 1 if none of the results is relevant.
 #[expect(clippy::cast_precision_loss, reason = "there are at most two facts")]
 fn recall(question: &Question, hits: &[Hit], first: usize) -> f64 {
     let hits = || hits.iter().take(first);
     if question.evidence.is_empty() {
         return if hits().any(|hit| hit.is_relevant) { 0.0 } else { 1.0 };
     }
-    let is_shown =
-        |places: &&Vec<SourceRef>| hits().any(|hit| hit.sources.iter().any(|place| places.contains(place)));
-    let shown = question.evidence.iter().filter(is_shown).count();
-    shown as f64 / question.evidence.len() as f64
+    let is_found = |sources: &&Vec<SourceRef>| {
+        hits().any(|hit| hit.sources.iter().any(|source| sources.contains(source)))
+    };
+    let found = question.evidence.iter().filter(is_found).count();
+    found as f64 / question.evidence.len() as f64
 }
 
 #[cfg(test)]
@@ -60,18 +61,18 @@ mod tests {
     use super::super::plan::QuestionKind;
     use super::*;
 
-    fn hit(places: &[usize], is_relevant: bool) -> Hit {
-        let places = places.iter().map(|number| SourceRef::Knowledge(*number)).collect();
-        Hit { sources: places, characters: 40, is_relevant }
+    fn hit(sources: &[usize], is_relevant: bool) -> Hit {
+        let sources = sources.iter().map(|number| SourceRef::Knowledge(*number)).collect();
+        Hit { sources, characters: 40, is_relevant }
     }
 
     fn question(evidence: &[&[usize]]) -> Question {
-        let places =
+        let sources =
             |numbers: &&[usize]| numbers.iter().map(|number| SourceRef::Knowledge(*number)).collect();
         Question {
             kind: QuestionKind::Joined,
             text: "?".into(),
-            evidence: evidence.iter().map(places).collect(),
+            evidence: evidence.iter().map(sources).collect(),
             superseded_evidence: Vec::new(),
             is_paraphrase: true,
         }

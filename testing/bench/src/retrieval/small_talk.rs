@@ -1,9 +1,9 @@
-//! What is said between facts: small talk, errands, and an agent's answers. Sentences are put together from parts, so
-//! that few of them are said twice.
+//! Text between the facts: small talk, errands, and the agent's answers. Sentences are assembled from parts, so
+//! that few of them repeat.
 
 use super::rng::SeededRng;
 
-/// How somebody begins who is about to tell something.
+/// Openers of a statement.
 pub(crate) const OPENERS: &[&str] = &[
     "",
     "",
@@ -24,7 +24,7 @@ pub(crate) const OPENERS: &[&str] = &[
     "Fresh from the grapevine. ",
     "Before we go on. ",
 ];
-/// How somebody begins who tells that something is not as it was.
+/// Openers of a statement that supersedes an earlier one.
 pub(crate) const CHANGE_OPENERS: &[&str] = &[
     "Things have changed. ",
     "Forget what I said earlier. ",
@@ -63,7 +63,7 @@ const ACKS: &[&str] = &[
     "Duly noted. Back to the {thing}?",
     "Thank you. Do you want to continue with the {thing}?",
 ];
-/// An introduction, after which a pronoun or a first name is enough.
+/// Introductions of a person, after which a pronoun or a first name is enough.
 const INTRODUCTIONS: &[&str] = &[
     "I ran into {who} at the {thing} this week.",
     "{who} rang me up just now.",
@@ -86,7 +86,7 @@ const MENTIONS: &[&str] = &[
     "Draft a short thank-you note to {who} for the {thing}.",
     "{who} lent me a {quality} {thing}.",
 ];
-/// Whom somebody may be to somebody else whose name is dropped as well.
+/// Descriptions of a person by a relationship to somebody who is named.
 const RELATIONSHIPS: &[&str] = &[
     "a neighbour",
     "an old classmate",
@@ -99,14 +99,14 @@ const RELATIONSHIPS: &[&str] = &[
     "the godchild",
     "the tenant",
 ];
-/// What is asked of an agent who was told of it by somebody else.
+/// Requests to look up what a message said about somebody.
 pub(crate) const LOOKUPS: &[&str] = &[
     "Can you check the message that came in about {who}?",
     "What did the mail say about {who}?",
     "Read me the note on {who}, please.",
     "Anything in the inbox on {who}?",
 ];
-/// How the agent begins what it found.
+/// Openers of the agent's report.
 pub(crate) const FINDINGS: &[&str] =
     &["It says: ", "The message reads: ", "Here it is. ", "In short: ", "I found this. "];
 const UNKNOWN: &[&str] = &[
@@ -159,71 +159,73 @@ const QUALITIES: &str = "formal, expensive, rusty, wobbly, blurry, elegant, nois
     brittle, generous, tedious, waterproof, clumsy, reliable, dusty, lightweight, crooked, \
     complicated, sturdy, faded, lukewarm, modest, bulky, cheerful, patchy, sensible, steep";
 
-/// A sentence with its gaps filled. What is of `{who}` stays.
-fn fill_template(template: &str, dice: &mut SeededRng) -> String {
+/// Fills the placeholders of a sentence, except for `{who}`.
+fn fill_template(template: &str, rng: &mut SeededRng) -> String {
     let filled = template
-        .replace("{verb}", dice.pick_from_list(VERBS))
-        .replace("{thing2}", dice.pick_from_list(THINGS))
-        .replace("{thing}", dice.pick_from_list(THINGS))
-        .replace("{quality}", dice.pick_from_list(QUALITIES));
+        .replace("{verb}", rng.pick_from_list(VERBS))
+        .replace("{thing2}", rng.pick_from_list(THINGS))
+        .replace("{thing}", rng.pick_from_list(THINGS))
+        .replace("{quality}", rng.pick_from_list(QUALITIES));
     polish_sentence(&filled)
 }
 
-/// A text that begins with a capital letter, and in which `a` is `an` before a vowel.
+/// Capitalizes the first letter, and replaces `a` by `an` before a vowel.
 pub(crate) fn polish_sentence(text: &str) -> String {
-    let mut tidy = capitalize(text);
+    let mut polished = capitalize(text);
     for vowel in ['a', 'e', 'i', 'o', 'A', 'E', 'I', 'O'] {
-        tidy = tidy.replace(&format!(" a {vowel}"), &format!(" an {vowel}"));
-        tidy =
-            tidy.strip_prefix(&format!("A {vowel}")).map_or(tidy.clone(), |rest| format!("An {vowel}{rest}"));
+        polished = polished.replace(&format!(" a {vowel}"), &format!(" an {vowel}"));
+        polished = polished
+            .strip_prefix(&format!("A {vowel}"))
+            .map_or(polished.clone(), |rest| format!("An {vowel}{rest}"));
     }
-    tidy
+    polished
 }
 
-/// The sentence `told` among others.
-pub(crate) fn surround(opener: &str, told: &str, dice: &mut SeededRng) -> String {
-    let tail = dice.pick(TAILS);
-    let text = format!("{opener}{told} {}", fill_template(tail, dice));
+/// Returns `statement` between an opener and a tail.
+pub(crate) fn surround(opener: &str, statement: &str, rng: &mut SeededRng) -> String {
+    let tail = rng.pick(TAILS);
+    let text = format!("{opener}{statement} {}", fill_template(tail, rng));
     text.trim_end().to_owned()
 }
 
-/// An answer to something that was told.
-pub(crate) fn acknowledgement(dice: &mut SeededRng) -> String {
-    let ack = dice.pick(ACKS);
-    fill_template(ack, dice)
+/// Returns the agent's answer to a statement.
+pub(crate) fn acknowledgement(rng: &mut SeededRng) -> String {
+    let ack = rng.pick(ACKS);
+    fill_template(ack, rng)
 }
 
-/// An answer of somebody who does not know.
-pub(crate) fn unknown_answer(dice: &mut SeededRng) -> String {
-    dice.pick(UNKNOWN).to_owned()
+/// Returns the agent's answer to a question that it cannot answer.
+pub(crate) fn unknown_answer(rng: &mut SeededRng) -> String {
+    rng.pick(UNKNOWN).to_owned()
 }
 
-/// Something of `who` that says nothing of them.
-pub(crate) fn mention(who: &str, dice: &mut SeededRng) -> String {
-    let mention = dice.pick(MENTIONS);
-    fill_template(mention, dice).replace("{who}", who)
+/// Returns a sentence that mentions `who` without stating a fact.
+pub(crate) fn mention(who: &str, rng: &mut SeededRng) -> String {
+    let mention = rng.pick(MENTIONS);
+    fill_template(mention, rng).replace("{who}", who)
 }
 
-/// Says of whom the next sentence tells.
-pub(crate) fn introduction(who: &str, dice: &mut SeededRng) -> String {
-    let introduction = dice.pick(INTRODUCTIONS);
-    fill_template(introduction, dice).replace("{who}", who)
+/// Returns a sentence that introduces `who` as the subject of the next one.
+pub(crate) fn introduction(who: &str, rng: &mut SeededRng) -> String {
+    let introduction = rng.pick(INTRODUCTIONS);
+    fill_template(introduction, rng).replace("{who}", who)
 }
 
-/// `told` of somebody who is close to `who`: what a search for `who` may take for an answer.
-pub(crate) fn related_person_statement(who: &str, told: &str, dice: &mut SeededRng) -> String {
-    let close = dice.pick(RELATIONSHIPS);
-    polish_sentence(&format!("{close} of {who} was there too. {told}"))
+/// Returns `statement` about a person with a relationship to `who`, which a search for `who` may mistake for an
+/// answer.
+pub(crate) fn related_person_statement(who: &str, statement: &str, rng: &mut SeededRng) -> String {
+    let relationship = rng.pick(RELATIONSHIPS);
+    polish_sentence(&format!("{relationship} of {who} was there too. {statement}"))
 }
 
-/// An errand that is about nobody, and the answer.
-pub(crate) fn errand(dice: &mut SeededRng) -> (String, String) {
-    let errand = dice.pick(ERRANDS);
-    let asked = fill_template(errand, dice);
+/// Returns an errand that mentions nobody, and the answer.
+pub(crate) fn errand(rng: &mut SeededRng) -> (String, String) {
+    let errand = rng.pick(ERRANDS);
+    let asked = fill_template(errand, rng);
     let mut sentences = Vec::new();
-    for _ in 0..dice.between(1, 4) {
-        let answer = dice.pick(ANSWERS);
-        sentences.push(fill_template(answer, dice));
+    for _ in 0..rng.between(1, 4) {
+        let answer = rng.pick(ANSWERS);
+        sentences.push(fill_template(answer, rng));
     }
     (asked, sentences.join(" "))
 }
@@ -243,11 +245,10 @@ mod tests {
             polish_sentence("a elegant oboe or a ukulele, a Audi"),
             "An elegant oboe or a ukulele, an Audi"
         );
-        let mut dice = SeededRng::new(5);
+        let mut rng = SeededRng::new(5);
         for _ in 0..500 {
-            let (asked, answer) = errand(&mut dice);
-            let texts =
-                [asked, answer, mention("Mara Lind", &mut dice), surround("So. ", "It is.", &mut dice)];
+            let (asked, answer) = errand(&mut rng);
+            let texts = [asked, answer, mention("Mara Lind", &mut rng), surround("So. ", "It is.", &mut rng)];
             for text in texts {
                 assert!(text.starts_with(char::is_uppercase) && !text.contains(['{', '}']), "{text}");
             }

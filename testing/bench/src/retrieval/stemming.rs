@@ -1,4 +1,4 @@
-//! What two texts have in common: their words as the index stems them, without those that say nothing.
+//! Compares two texts by their content words, stemmed as in the engine's index.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ pub(crate) const STOP_WORDS: &[&str] = &[
     "whom", "whose", "why", "will", "with", "would", "you", "your",
 ];
 
-/// Stems words with an index of SQLite's own.
+/// Stems words with an in-memory FTS5 index.
 pub(crate) struct Stemmer {
     index: Connection,
     stop: BTreeSet<String>,
@@ -48,8 +48,8 @@ impl Stemmer {
         Ok(stems.collect::<Result<_, _>>()?)
     }
 
-    /// The content words that two texts share but for those in `names` and those that a date is written with:
-    /// numbers, months and the ends of ordinals.
+    /// Returns the stems of the content words that two texts share, except for those in `names` and the parts of
+    /// dates: numbers, months and ordinals.
     pub(crate) fn shared_words(
         &self,
         one: &str,
@@ -61,8 +61,8 @@ impl Stemmer {
         let mut shared = self.stems(one)?;
         shared.retain(|stem| {
             let is_number = stem.starts_with(|letter: char| letter.is_ascii_digit());
-            let says_nothing = self.stop.contains(stem) || names.contains(stem);
-            other.contains(stem) && !says_nothing && !is_number && !months.contains(stem)
+            let is_ignored = self.stop.contains(stem) || names.contains(stem);
+            other.contains(stem) && !is_ignored && !is_number && !months.contains(stem)
         });
         Ok(shared)
     }
@@ -76,8 +76,8 @@ mod tests {
     fn words_are_shared_in_any_form_but_for_names_dates_and_what_says_nothing() {
         let stemmer = Stemmer::new().unwrap();
         let shared = |one, other| stemmer.shared_words(one, other, "Mara Lind").unwrap();
-        let told = "Mara Lind adopted a greyhound on the 2nd of March 2024.";
-        assert!(shared("What is the pet of Mara Lind, since 2 March 2024?", told).is_empty());
-        assert_eq!(shared("Was it Mara who was adopting?", told), BTreeSet::from(["adopt".to_owned()]));
+        let text = "Mara Lind adopted a greyhound on the 2nd of March 2024.";
+        assert!(shared("What is the pet of Mara Lind, since 2 March 2024?", text).is_empty());
+        assert_eq!(shared("Was it Mara who was adopting?", text), BTreeSet::from(["adopt".to_owned()]));
     }
 }

@@ -1,60 +1,56 @@
-//! Who and what a life is about: people and places, each with a name of its own. First names, surnames and the parts
-//! of places' names repeat, as they do in life; no full name does.
+//! The people and places of a corpus. First names, surnames and the parts of places' names repeat; full names are
+//! unique.
 
 use std::collections::HashSet;
 
 use super::rng::SeededRng;
 
-/// Somebody or something that facts are told of.
+/// A person or place that facts are about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Subject {
     /// The full name.
     pub(crate) name: String,
-    /// What stands for the name in the next sentence; none for a place.
+    /// The pronoun that can replace the name; `None` for a place.
     pub(crate) pronoun: Option<&'static str>,
 }
 
 impl Subject {
-    /// What is said instead of the name when it has just been said.
-    pub(crate) fn short_reference(&self, dice: &mut SeededRng) -> &str {
+    /// Returns a short reference to a subject that was just named: the pronoun or the first part of the name.
+    pub(crate) fn short_reference(&self, rng: &mut SeededRng) -> &str {
         let first = self.name.split(' ').next().unwrap_or_default();
-        self.pronoun.filter(|_| dice.chance(50)).unwrap_or(first)
+        self.pronoun.filter(|_| rng.chance(50)).unwrap_or(first)
     }
 }
 
-/// Draws subjects, none of them twice.
+/// Draws subjects with unique names.
 #[derive(Debug, Default)]
 pub(crate) struct NameGenerator(HashSet<String>);
 
 impl NameGenerator {
-    /// Somebody who was not there before.
-    pub(crate) fn person(&mut self, dice: &mut SeededRng) -> Subject {
-        let (first_names, pronoun) = if dice.chance(50) { (FEMALE_NAMES, "She") } else { (MALE_NAMES, "He") };
-        let name = self.unique_name(dice, |dice| {
-            format!("{} {}", dice.pick_from_list(first_names), dice.pick_from_list(SURNAMES))
+    /// Returns a new person.
+    pub(crate) fn person(&mut self, rng: &mut SeededRng) -> Subject {
+        let (first_names, pronoun) = if rng.chance(50) { (FEMALE_NAMES, "She") } else { (MALE_NAMES, "He") };
+        let name = self.unique_name(rng, |rng| {
+            format!("{} {}", rng.pick_from_list(first_names), rng.pick_from_list(SURNAMES))
         });
         Subject { name, pronoun: Some(pronoun) }
     }
 
-    /// A place to eat or to stay that was not there before.
-    pub(crate) fn place(&mut self, dice: &mut SeededRng) -> Subject {
-        let name = self.unique_name(dice, |dice| {
-            format!("{} {}", dice.pick_from_list(PLACE_TYPES), dice.pick_from_list(PLACE_NAMES))
+    /// Returns a new place to eat or to stay.
+    pub(crate) fn place(&mut self, rng: &mut SeededRng) -> Subject {
+        let name = self.unique_name(rng, |rng| {
+            format!("{} {}", rng.pick_from_list(PLACE_TYPES), rng.pick_from_list(PLACE_NAMES))
         });
         Subject { name, pronoun: None }
     }
 
-    fn unique_name(
-        &mut self,
-        dice: &mut SeededRng,
-        mut draw: impl FnMut(&mut SeededRng) -> String,
-    ) -> String {
-        let mut name = draw(dice);
-        // Where all are taken, which no size of a corpus comes near, a number tells them apart.
+    fn unique_name(&mut self, rng: &mut SeededRng, mut draw: impl FnMut(&mut SeededRng) -> String) -> String {
+        let mut name = draw(rng);
+        // If all names are used, which no corpus size comes near, a number makes them unique.
         let mut tries = 0;
         while !self.0.insert(name.clone()) {
             tries += 1;
-            name = if tries < 1_000 { draw(dice) } else { format!("{} {tries}", draw(dice)) };
+            name = if tries < 1_000 { draw(rng) } else { format!("{} {tries}", draw(rng)) };
         }
         name
     }

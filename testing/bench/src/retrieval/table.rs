@@ -1,4 +1,4 @@
-//! The figures of a retrieval benchmark: as a table for people and as JSON.
+//! Renders the results of the retrieval benchmark as a table and as JSON.
 
 use serde::Serialize;
 
@@ -7,32 +7,32 @@ use super::score::Score;
 use crate::report;
 use crate::stats::percentile;
 
-/// What came of asking one index one question.
+/// The result of one question on one index.
 #[derive(Clone, Debug)]
 pub(crate) struct QuestionResult {
     pub(crate) seed: u64,
-    /// How many records the life was to have.
+    /// The requested size of the corpus in records.
     pub(crate) records: usize,
     pub(crate) index: &'static str,
     pub(crate) kind: QuestionKind,
     pub(crate) is_paraphrase: bool,
     pub(crate) score: Score,
-    /// How long each search took.
+    /// The duration of each search in milliseconds.
     pub(crate) times_ms: Vec<f64>,
 }
 
-/// What the slowest hundredth of memory's searches in a life of so many records must keep to.
+/// The budget for the 99th percentile of memory search: the corpus size in records, and the limit in milliseconds.
 const P99_BUDGET: (usize, f64) = (100_000, 10.0);
-/// The name of what the budget is for.
+/// The name of the index that the budget applies to.
 pub(crate) const MEMORY_INDEX_NAME: &str = "memory";
 
-/// Questions that are counted together.
+/// A group of questions whose results are aggregated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Group {
     ByKind(QuestionKind),
-    /// Those that share no content word with their evidence.
+    /// Questions that share no content word with their evidence.
     Paraphrases,
-    /// Those that share some.
+    /// Questions that share some.
     Literal,
     All,
 }
@@ -75,7 +75,7 @@ impl Group {
     }
 }
 
-/// The figures of a group, an index and a size.
+/// The aggregated results of a group, an index and a size.
 #[derive(Clone, Debug, Serialize)]
 struct Figures {
     records: usize,
@@ -90,7 +90,7 @@ struct Figures {
 }
 
 impl Figures {
-    /// None where there is nothing of it.
+    /// Aggregates the matching results; `None` if there are none.
     fn compute(
         answered: &[QuestionResult],
         records: usize,
@@ -118,10 +118,10 @@ impl Figures {
     }
 
     fn verdict(&self) -> &'static str {
-        let (records, most_ms) = P99_BUDGET;
-        let is_judged =
+        let (records, limit_ms) = P99_BUDGET;
+        let has_budget =
             self.records == records && self.index == MEMORY_INDEX_NAME && self.questions == Group::All.name();
-        match (is_judged, self.p99_ms < most_ms) {
+        match (has_budget, self.p99_ms < limit_ms) {
             (false, _) => "",
             (true, true) => "p99 < 10 ms: met",
             (true, false) => "p99 < 10 ms: MISSED",
@@ -154,7 +154,7 @@ const COLUMN_HEADERS: [&str; 9] =
     ["records", "questions", "index", "recall@5", "recall@10", "tokens", "p50 ms", "p99 ms", ""];
 const LEFT_ALIGNED: [bool; 9] = [false, true, true, false, false, false, false, false, true];
 
-/// A line for each size, group of questions and index.
+/// Renders a line for each size, group of questions and index.
 pub(crate) fn render_table(answered: &[QuestionResult]) -> String {
     let mut rows = vec![COLUMN_HEADERS.map(str::to_owned)];
     let mut before = ("", 0);
@@ -182,7 +182,7 @@ pub(crate) fn render_table(answered: &[QuestionResult]) -> String {
     report::align_columns(&rows, LEFT_ALIGNED)
 }
 
-/// The same, and once more for each seed.
+/// Renders the aggregated results, in total and for each seed, as JSON.
 pub(crate) fn render_json(answered: &[QuestionResult]) -> serde_json::Result<String> {
     let mut seeds: Vec<u64> = answered.iter().map(|one| one.seed).collect();
     seeds.sort_unstable();

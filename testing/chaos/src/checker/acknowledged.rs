@@ -9,7 +9,7 @@ use crate::task::Acknowledged;
 
 /// Returns the acknowledged requests that were lost, by the whole replay and the messages that the model received.
 pub(super) fn check_acknowledged(
-    promises: &Acknowledged,
+    acknowledged: &Acknowledged,
     events: &[SentEvent],
     was_sent: &dyn Fn(u64) -> bool,
 ) -> Vec<String> {
@@ -19,48 +19,50 @@ pub(super) fn check_acknowledged(
         .filter(|event| event.event.ends_turn())
         .map(|event| (event.turn_id, &event.event))
         .collect();
-    let stands = |turn: &&TurnId| !promises.rewound_turns.contains(turn);
-    let forgotten = promises.turns.iter().filter(stands).filter(|turn| !ends.contains_key(turn));
-    wrong.extend(forgotten.map(|turn| format!("{turn} was accepted and is forgotten")));
-    for turn in promises.cancelled.iter().filter(stands) {
+    let is_kept = |turn: &&TurnId| !acknowledged.rewound_turns.contains(turn);
+    let forgotten = acknowledged.turns.iter().filter(is_kept).filter(|turn| !ends.contains_key(turn));
+    wrong.extend(forgotten.map(|turn| format!("{turn} was accepted but is forgotten")));
+    for turn in acknowledged.cancelled.iter().filter(is_kept) {
         if !matches!(ends.get(turn), Some(Event::ThreadLifecycle(Lifecycle::Cancelled { .. }))) {
-            wrong.push(format!("{turn} was cancelled and ended otherwise: {:?}", ends.get(turn)));
+            wrong.push(format!("{turn} was cancelled but ended otherwise: {:?}", ends.get(turn)));
         }
     }
-    for (mark, turn) in &promises.steers {
+    for (marker, turn) in &acknowledged.steers {
         let ended_by_itself = matches!(
             ends.get(turn),
             Some(Event::ThreadLifecycle(Lifecycle::Completed { stop_reason: StopReason::EndTurn, .. }))
         );
-        if ended_by_itself && !promises.rewound_turns.contains(turn) && !was_sent(*mark) {
-            wrong.push(format!("{turn} was steered, and the model was never told"));
+        if ended_by_itself && !acknowledged.rewound_turns.contains(turn) && !was_sent(*marker) {
+            wrong.push(format!("{turn} was steered, but the message never reached the model"));
         }
     }
-    wrong.extend(check_answers(promises, events));
+    wrong.extend(check_answers(acknowledged, events));
     wrong
 }
 
-fn check_answers(promises: &Acknowledged, events: &[SentEvent]) -> Vec<String> {
-    let mut asked: BTreeMap<HitlId, TurnId> = BTreeMap::new();
+fn check_answers(acknowledged: &Acknowledged, events: &[SentEvent]) -> Vec<String> {
+    let mut requests: BTreeMap<HitlId, TurnId> = BTreeMap::new();
     let mut resolved: BTreeMap<HitlId, &str> = BTreeMap::new();
     for event in events {
         match &event.event {
-            Event::HitlRequest(request) => _ = asked.insert(request.request_id, event.turn_id),
+            Event::HitlRequest(request) => _ = requests.insert(request.request_id, event.turn_id),
             Event::HitlResolved(answer) => _ = resolved.insert(answer.request_id, &answer.answer),
             _ => {}
         }
     }
-    let broken = promises.answers.iter().filter(|(id, answer)| match asked.get(id) {
+    let broken = acknowledged.answers.iter().filter(|(id, answer)| match requests.get(id) {
         Some(turn) => {
             let cancelled =
-                promises.attempted_cancels.contains(turn) || promises.rewound_turns.contains(turn);
+                acknowledged.attempted_cancels.contains(turn) || acknowledged.rewound_turns.contains(turn);
             !cancelled && resolved.get(id) != Some(&answer.as_str())
         }
         // Its turn was rewound, or else a client is found to have seen an event that is not stored.
         None => false,
     });
     broken
-        .map(|(id, answer)| format!("{id} was answered {answer:?}, on record is {:?}", resolved.get(id)))
+        .map(|(id, answer)| {
+            format!("{id} was answered with {answer:?}, but the event has {:?}", resolved.get(id))
+        })
         .collect()
 }
 
@@ -104,14 +106,14 @@ mod tests {
             ),
             (
                 Acknowledged { answers: [(hitl_id(), "no".to_owned())].into(), ..Acknowledged::default() },
-                Some("on record"),
+                Some("the event has"),
             ),
             (
                 Acknowledged { cancelled: [turn_id()].into(), ..Acknowledged::default() },
                 Some("ended otherwise"),
             ),
             (Acknowledged { steers: vec![(1, turn_id())], ..Acknowledged::default() }, None),
-            (Acknowledged { steers: vec![(2, turn_id())], ..Acknowledged::default() }, Some("never told")),
+            (Acknowledged { steers: vec![(2, turn_id())], ..Acknowledged::default() }, Some("never reached")),
             (
                 Acknowledged {
                     steers: vec![(2, turn_id())],
@@ -121,9 +123,9 @@ mod tests {
                 None,
             ),
         ];
-        for (promises, broken) in cases {
-            let wrong = check_acknowledged(&promises, &hitl_exchange(), &|mark| mark == 1);
-            assert_eq!(wrong.len(), usize::from(broken.is_some()), "{promises:?}: {wrong:?}");
+        for (acknowledged, broken) in cases {
+            let wrong = check_acknowledged(&acknowledged, &hitl_exchange(), &|marker| marker == 1);
+            assert_eq!(wrong.len(), usize::from(broken.is_some()), "{acknowledged:?}: {wrong:?}");
             assert!(wrong.iter().all(|wrong| wrong.contains(broken.unwrap())), "{wrong:?}");
         }
     }

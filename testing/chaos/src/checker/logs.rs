@@ -35,27 +35,27 @@ pub(super) fn check_log(name: &str, log: &str, seen: &[&SentEvent], complete: bo
         let ours = call.input.as_object().is_some_and(|input| input.values().any(|value| value == name));
         let Some(line) = edit_line(&call.input).filter(|_| ours) else { continue };
         let count = lines.get(line.as_str()).copied().unwrap_or_default();
-        let right = match results.get(&call.tool_call_id).map(|result| &result.error) {
+        let is_valid = match results.get(&call.tool_call_id).map(|result| &result.error) {
             None => count <= 1,
             Some(Some(error)) if is_unknown_outcome(error) => count <= 1,
             Some(Some(_)) => count == 0,
             Some(None) => count == 1,
         };
-        if !right {
+        if !is_valid {
             let result = results.get(&call.tool_call_id);
-            wrong.push(format!("{line} is there {count} times, and the result is {result:?}"));
+            wrong.push(format!("{line} occurs {count} times, but the result is {result:?}"));
         }
     }
     if complete {
-        let told = |line: &&str| {
+        let is_known = |line: &&str| {
             let of_call = |event: &&&SentEvent| match &event.event {
                 Event::ToolCall(call) => edit_line(&call.input).as_deref() == Some(*line),
                 _ => false,
             };
             seen.iter().any(|event| of_call(&event))
         };
-        let untold = lines.keys().filter(|line| line.starts_with("line-") && !told(line));
-        wrong.extend(untold.map(|line| format!("{line} is there, and no client was told of its call")));
+        let unknown = lines.keys().filter(|line| line.starts_with("line-") && !is_known(line));
+        wrong.extend(unknown.map(|line| format!("{line} occurs, but no client received its call")));
     }
     wrong.sort();
     wrong.dedup();
@@ -84,7 +84,7 @@ mod tests {
         };
         let unknown = Some("the outcome is unknown");
         let (none, once_, twice) = ("END\n", "line-1\nEND\n", "line-1\nline-1\nEND\n");
-        for (log, error, right) in [
+        for (log, error, is_valid) in [
             (once_, None, true),
             (none, None, false),
             (twice, None, false),
@@ -97,7 +97,7 @@ mod tests {
             ("line-1\nline-2\nEND\n", None, false),
         ] {
             let wrong = check_log("log", log, &[&call, &result(error)], true);
-            assert_eq!(wrong.is_empty(), right, "{log:?} {error:?}: {wrong:?}");
+            assert_eq!(wrong.is_empty(), is_valid, "{log:?} {error:?}: {wrong:?}");
         }
         assert!(check_log("log", once_, &[&call], true).is_empty());
         assert!(!check_log("log", once_, &[], true).is_empty());

@@ -14,13 +14,13 @@ pub(super) fn check_timestamps(events: &[SentEvent]) -> Vec<String> {
         if let [a, b] = pair
             && a.ts >= b.ts
         {
-            wrong.push(format!("the replay's ts does not rise: {a:?}, then {b:?}"));
+            wrong.push(format!("the replay's ts does not increase: {a:?}, then {b:?}"));
         }
     }
     let mut seen = BTreeSet::new();
     for turn in events.chunk_by(|a, b| a.turn_id == b.turn_id).filter_map(|turn| turn.first()) {
         if !seen.insert(turn.turn_id) {
-            wrong.push(format!("another turn's events stand among those of {}", turn.turn_id));
+            wrong.push(format!("the events of {} are interleaved with another turn's", turn.turn_id));
         }
     }
     wrong
@@ -45,18 +45,20 @@ pub(super) fn check_client(
         return None;
     }
     let mut stored = events.iter().filter(wanted).filter(counts);
-    let mut had = client.events.iter().filter(counts);
+    let mut received = client.events.iter().filter(counts);
     loop {
-        return match (had.next(), stored.next()) {
+        return match (received.next(), stored.next()) {
             (None, None) => None,
-            (Some(had), Some(stored)) if had == stored => continue,
-            (Some(had), Some(stored)) if had.ts > stored.ts => {
+            (Some(received), Some(stored)) if received == stored => continue,
+            (Some(received), Some(stored)) if received.ts > stored.ts => {
                 Some(format!("{} lost {stored:?}", client.name))
             }
-            (Some(had), Some(stored)) if had.ts == stored.ts => {
-                Some(format!("{} was shown {had:?} where {stored:?} is stored", client.name))
+            (Some(received), Some(stored)) if received.ts == stored.ts => {
+                Some(format!("{} received {received:?}, but {stored:?} is stored", client.name))
             }
-            (Some(had), _) => Some(format!("{} was shown {had:?}, which is not stored", client.name)),
+            (Some(received), _) => {
+                Some(format!("{} received {received:?}, which is not stored", client.name))
+            }
             (None, Some(stored)) => Some(format!("{} lost {stored:?}", client.name)),
         };
     }
@@ -79,7 +81,7 @@ mod tests {
         };
         assert_eq!(check(stored.clone(), 0), None);
         assert_eq!(check(stored[1..].to_vec(), 1), None);
-        for (had, word) in [
+        for (received, word) in [
             (stored[..2].to_vec(), "lost"),
             (stored[1..].to_vec(), "lost"),
             (vec![delta(1, "a"), delta(3, "c")], "lost"),
@@ -87,8 +89,8 @@ mod tests {
             ([stored.clone(), vec![delta(4, "d")]].concat(), "not stored"),
             (vec![delta(1, "a"), delta(1, "a"), delta(2, "b"), delta(3, "c")], "not stored"),
         ] {
-            let wrong = check(had.clone(), 0).unwrap();
-            assert!(wrong.contains(word), "{had:?}: {wrong}");
+            let wrong = check(received.clone(), 0).unwrap();
+            assert!(wrong.contains(word), "{received:?}: {wrong}");
         }
         let rewound_turns = BTreeSet::from([turn_id()]);
         assert_eq!(check_client(&client_events(vec![], 0), &stored, &rewound_turns), None);

@@ -60,21 +60,21 @@ fn check_message_ids(events: &[SentEvent]) -> Option<String> {
     });
     let first = ids.next()?;
     let other = ids.find(|id| *id != first)?;
-    Some(format!("a turn of message {first} names {other}"))
+    Some(format!("a turn of message {first} also names message {other}"))
 }
 
 /// Block numbers increase through the turn, blocks never overlap, and each delta is in a block of its type.
 fn check_blocks(events: &[SentEvent]) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut open: Option<(u32, BlockType)> = None;
-    let mut begun = 0;
+    let mut next_index = 0;
     for event in events {
-        let right = match &event.event {
+        let is_valid = match &event.event {
             Event::ContentBlockStart(start) => {
-                let right = open.is_none() && start.index == begun;
-                begun = start.index + 1;
+                let is_valid = open.is_none() && start.index == next_index;
+                next_index = start.index + 1;
                 open = Some((start.index, start.block_type));
-                right
+                is_valid
             }
             Event::ContentBlockStop(stop) => open.take().is_some_and(|(index, _)| index == stop.index),
             Event::TextDelta(_) => open.is_some_and(|(_, kind)| kind == BlockType::Text),
@@ -82,7 +82,7 @@ fn check_blocks(events: &[SentEvent]) -> Vec<String> {
             Event::ThreadLifecycle(Lifecycle::Completed { .. }) => open.is_none(),
             _ => true,
         };
-        if !right {
+        if !is_valid {
             wrong.push(format!("blocks are not nested, {open:?} is open: {event:?}"));
         }
     }
@@ -96,10 +96,10 @@ fn check_calls(events: &[SentEvent]) -> Vec<String> {
     for event in events {
         match &event.event {
             Event::ToolCall(call) if open.insert(call.tool_call_id, true).is_some() => {
-                wrong.push(format!("a call is made twice: {event:?}"));
+                wrong.push(format!("a call occurs twice: {event:?}"));
             }
             Event::ToolResult(result) if open.insert(result.tool_call_id, false) != Some(true) => {
-                wrong.push(format!("a result without its call, or the second one: {event:?}"));
+                wrong.push(format!("a result without its call, or a second result: {event:?}"));
             }
             _ => {}
         }
@@ -125,7 +125,7 @@ fn check_hitl_requests(events: &[SentEvent]) -> Vec<String> {
                 }
                 let ours = request.question.contains("line-") || request.question.contains("ask-");
                 if ours && questions.contains(&&request.question) {
-                    wrong.push(format!("asked again: {event:?}"));
+                    wrong.push(format!("a question was asked again: {event:?}"));
                 }
                 questions.push(&request.question);
             }
@@ -174,7 +174,7 @@ fn check_retries(events: &[SentEvent]) -> Vec<String> {
         let before = events.get(..index).unwrap_or_default();
         let known = before.iter().any(|event| event.ts == void_after);
         if !known || attempt < 2 || before.iter().any(|event| event.ts > void_after && on_record(event)) {
-            wrong.push(format!("takes back what it must not: {event:?}"));
+            wrong.push(format!("it voids events that must not be voided: {event:?}"));
         }
     }
     wrong
@@ -188,19 +188,18 @@ fn check_end(events: &[SentEvent], facts: TurnFacts) -> Vec<String> {
             if !matches!(stop_reason, StopReason::EndTurn | StopReason::MaxTurns) {
                 wrong.push(format!("completed with {stop_reason:?}"));
             }
-            let shown = visible_text(events);
-            if shown != *text {
-                wrong
-                    .push(format!("completed says {text:?}, and what clients show is {shown:?}: {events:?}"));
+            let visible = visible_text(events);
+            if visible != *text {
+                wrong.push(format!("completed with {text:?}, but clients show {visible:?}: {events:?}"));
             }
         }
         Some(Event::ThreadLifecycle(Lifecycle::Cancelled { .. })) if !facts.may_be_cancelled => {
-            wrong.push("cancelled, and nobody asked for it".into());
+            wrong.push("cancelled without a cancel request".into());
         }
         Some(Event::Error(failure)) => {
             let errored = events.iter().rev().nth(1).map(|event| &event.event);
             if !matches!(errored, Some(Event::ThreadLifecycle(Lifecycle::Errored { .. }))) {
-                wrong.push(format!("before the error stands {errored:?}"));
+                wrong.push(format!("the error is preceded by {errored:?}"));
             }
             let expected = match failure.code {
                 FailureCode::ProviderAuth => facts.may_fail,
@@ -212,7 +211,7 @@ fn check_end(events: &[SentEvent], facts: TurnFacts) -> Vec<String> {
             };
             if !expected {
                 wrong.push(format!(
-                    "errored with {failure:?} after {} ends of the engine without a new step",
+                    "errored with {failure:?} after {} engine exits without a new step",
                     facts.restarts_without_progress
                 ));
             }

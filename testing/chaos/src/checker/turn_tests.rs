@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 use crate::testing::{call_id, delta, event, phase};
 
-/// A turn with a tool and an answer of which the beginning was repeated otherwise.
+/// A turn with a tool call, and with an answer whose beginning was repeated differently after a restart.
 fn turn() -> Vec<SentEvent> {
     let start =
         |ts, index: u32| event(ts, "content_block_start", json!({"index": index, "block_type": "text"}));
@@ -47,13 +47,13 @@ fn a_right_turn_is_right() {
 
 #[test]
 fn every_event_that_is_missing_is_missed() {
-    // What may be missing without a trace in the turn itself: that it was resumed, and an early count of
-    // tokens.
-    let harmless_input = [9];
-    for index in (0..turn().len()).filter(|index| !harmless_input.contains(index)) {
+    // An event whose absence leaves no trace in the turn itself: `resumed`.
+    let harmless = [9];
+    for index in (0..turn().len()).filter(|index| !harmless.contains(index)) {
         let mut events = turn();
         let missing = events.remove(index);
-        // Text before the first call is in no later event; that it is stored is for the clients to see.
+        // Their content is in no later event of the turn; the comparison with the clients' events detects the
+        // loss.
         if missing.ts == 3 || missing.ts == 9 || missing.ts == 5 {
             continue;
         }
@@ -63,24 +63,24 @@ fn every_event_that_is_missing_is_missed() {
 
 #[test]
 fn every_event_that_is_doubled_is_seen() {
-    // The text of a step that is not the last one, and words without a bracket.
-    let harmless_input = [3, 5, 9, 10, 12, 16];
+    // Text of steps that are not the last one, and events without a counterpart.
+    let harmless = [3, 5, 9, 10, 12, 16];
     for index in 0..turn().len() {
         let mut events = turn();
         let doubled = events[index].clone();
         events.insert(index, doubled.clone());
         let seen = !check_turn(&events, TurnFacts::default()).is_empty();
-        assert!(seen || harmless_input.contains(&doubled.ts), "{doubled:?} twice is not seen");
+        assert!(seen || harmless.contains(&doubled.ts), "{doubled:?} twice is not seen");
     }
 }
 
 #[test]
 fn a_repetition_takes_back_its_own_step() {
-    // 0 and 12 are no event before it, and behind 6 stands a result that is on record.
-    for (void_after, right) in [(0, false), (6, false), (7, true), (12, false)] {
+    // 0 and 12 are not earlier events, and 6 is followed by a recorded result.
+    for (void_after, is_valid) in [(0, false), (6, false), (7, true), (12, false)] {
         let mut events = turn();
         events[11] = phase(12, "retrying", json!({"void_after": void_after, "attempt": 2}));
-        assert_eq!(check_retries(&events).is_empty(), right, "{void_after}");
+        assert_eq!(check_retries(&events).is_empty(), is_valid, "{void_after}");
     }
 }
 

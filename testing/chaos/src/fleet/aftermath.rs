@@ -25,11 +25,11 @@ pub(crate) struct FleetSnapshot {
 /// kill.
 pub(crate) async fn capture(
     deployment: &Arc<Deployment>,
-    seen: &AuditCursor,
+    cursor: &AuditCursor,
 ) -> anyhow::Result<FleetSnapshot> {
-    let there = Arc::clone(deployment);
-    let (running, folders) = tokio::task::spawn_blocking(move || list_instances(&there)).await??;
-    Ok(FleetSnapshot { instances: running, folders, registry: deployment.registry().snapshot(seen).await? })
+    let owned_deployment = Arc::clone(deployment);
+    let (running, folders) = tokio::task::spawn_blocking(move || list_instances(&owned_deployment)).await??;
+    Ok(FleetSnapshot { instances: running, folders, registry: deployment.registry().snapshot(cursor).await? })
 }
 
 fn list_instances(deployment: &Deployment) -> anyhow::Result<(Vec<EngineInstance>, BTreeSet<String>)> {
@@ -45,28 +45,28 @@ fn list_instances(deployment: &Deployment) -> anyhow::Result<(Vec<EngineInstance
 }
 
 /// Returns the phases of all operations in progress.
-pub(crate) async fn phases_hit(world: &FleetContext, scene: &FleetSnapshot) -> Vec<Phase> {
+pub(crate) async fn phases_hit(context: &FleetContext, snapshot: &FleetSnapshot) -> Vec<Phase> {
     let mut phases = Vec::new();
-    for row in &scene.registry.engines {
+    for row in &snapshot.registry.engines {
         let Some(kind) = row.claim.as_deref() else { continue };
-        let has_process = scene.instances.iter().any(|running| running.engine_id == row.engine_id);
+        let has_process = snapshot.instances.iter().any(|running| running.engine_id == row.engine_id);
         let state = match kind {
-            "rotate" => match accepts_old_key(world, row).await {
+            "rotate" => match accepts_old_key(context, row).await {
                 Some(true) => OLD_KEY,
                 Some(false) => NEW_KEY,
                 None => {
-                    world.counters.count("killed in rotate: nobody knows which key the engine takes");
+                    context.counters.count("killed in rotate: nobody knows which key the engine takes");
                     continue;
                 }
             },
             _ if has_process => PROCESS,
-            "destroy" if scene.folders.contains(&row.engine_id) => FOLDER,
+            "destroy" if snapshot.folders.contains(&row.engine_id) => FOLDER,
             "destroy" => NO_FOLDER,
             _ => NO_PROCESS,
         };
         match PHASES.iter().find(|phase| **phase == (kind, state)) {
             Some(phase) => phases.push(*phase),
-            None => world.counters.record_violation(format!("a claim of an unknown kind: {row:?}")),
+            None => context.counters.record_violation(format!("a claim of an unknown kind: {row:?}")),
         }
     }
     phases
@@ -74,15 +74,15 @@ pub(crate) async fn phases_hit(world: &FleetContext, scene: &FleetSnapshot) -> V
 
 /// Whether the engine of a rotation still accepts its old key; `None` if it does not answer, or if nobody was
 /// given that key.
-async fn accepts_old_key(world: &FleetContext, row: &EngineRow) -> Option<bool> {
-    let ring = world.keys.for_engine(&row.engine_id);
-    let old = ring.keys().find(|key| KeyHash::of(key).to_hex() == row.key_hash)?;
-    accepts_key(world, &format!("http://127.0.0.1:{}", row.port?), old).await
+async fn accepts_old_key(context: &FleetContext, row: &EngineRow) -> Option<bool> {
+    let engine_keys = context.keys.for_engine(&row.engine_id);
+    let old = engine_keys.keys().find(|key| KeyHash::of(key).to_hex() == row.key_hash)?;
+    accepts_key(context, &format!("http://127.0.0.1:{}", row.port?), old).await
 }
 
 /// Whether the engine at `url` accepts `key`; `None` if it does not answer.
-pub(crate) async fn accepts_key(world: &FleetContext, url: &str, key: &str) -> Option<bool> {
-    match world.call_engine(url, "/execute/replay?task_id=no-such-task", key).await {
+pub(crate) async fn accepts_key(context: &FleetContext, url: &str, key: &str) -> Option<bool> {
+    match context.call_engine(url, "/execute/replay?task_id=no-such-task", key).await {
         CallOutcome::Response(404 | 200, _) => Some(true),
         CallOutcome::Response(401, _) => Some(false),
         CallOutcome::Response(..) | CallOutcome::NotSent | CallOutcome::Unknown => None,

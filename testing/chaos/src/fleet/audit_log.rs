@@ -29,23 +29,23 @@ struct ProductState {
 impl AuditLogChecker {
     /// How far it has been read.
     pub(crate) fn cursor(&self) -> AuditCursor {
-        self.products.iter().map(|(product, account)| (product.clone(), account.id)).collect()
+        self.products.iter().map(|(product, product_state)| (product.clone(), product_state.id)).collect()
     }
 
     /// Reads the new rows of `snapshot`. Returns what is wrong with them, and what does not fit the engines.
     pub(crate) fn check_snapshot(&mut self, snapshot: &Snapshot) -> Vec<String> {
         let mut faults = Vec::new();
         for row in &snapshot.audit {
-            let account = self.products.entry(row.product_id.clone()).or_default();
-            if row.id != account.id + 1 {
-                faults.push(format!("the ledger has row {} after row {}", row.id, account.id));
+            let product_state = self.products.entry(row.product_id.clone()).or_default();
+            if row.id != product_state.id + 1 {
+                faults.push(format!("the audit log has row {} after row {}", row.id, product_state.id));
             }
-            if row.hash != row_hash(row, &account.hash) {
-                faults.push(format!("the ledger's row {} does not have its hash: {row:?}", row.id));
+            if row.hash != row_hash(row, &product_state.hash) {
+                faults.push(format!("row {} of the audit log has a wrong hash: {row:?}", row.id));
             }
-            (account.id, account.hash) = (row.id, row.hash.clone());
-            if let Err(fault) = account.apply_row(row, &mut self.ever_provisioned) {
-                faults.push(format!("the ledger's row {} is not possible: {fault}: {row:?}", row.id));
+            (product_state.id, product_state.hash) = (row.id, row.hash.clone());
+            if let Err(fault) = product_state.apply_row(row, &mut self.ever_provisioned) {
+                faults.push(format!("row {} of the audit log is impossible: {fault}: {row:?}", row.id));
             }
         }
         self.check_engines(snapshot, &mut faults);
@@ -54,17 +54,17 @@ impl AuditLogChecker {
 
     fn check_engines(&self, snapshot: &Snapshot, faults: &mut Vec<String>) {
         for product in &snapshot.products {
-            let Some(account) = self.products.get(&product.product_id) else {
-                faults.push(format!("{} has no ledger", product.product_id));
+            let Some(product_state) = self.products.get(&product.product_id) else {
+                faults.push(format!("{} has no audit log", product.product_id));
                 continue;
             };
-            if (account.id, &account.hash) != (product.audit_seq, &product.audit_hash) {
-                faults.push(format!("the ledger ends at row {}, and not as in {product:?}", account.id));
+            if (product_state.id, &product_state.hash) != (product.audit_seq, &product.audit_hash) {
+                faults.push(format!("the audit log ends at row {}, unlike {product:?}", product_state.id));
             }
-            if (account.provisions, account.destroys) != (product.provisions, product.destroys) {
-                let (provisions, destroys) = (account.provisions, account.destroys);
+            if (product_state.provisions, product_state.destroys) != (product.provisions, product.destroys) {
+                let (provisions, destroys) = (product_state.provisions, product_state.destroys);
                 faults.push(format!(
-                    "the ledger has {provisions} provisions and {destroys} destroys: {product:?}"
+                    "the audit log has {provisions} provisions and {destroys} destroys: {product:?}"
                 ));
             }
             let rows: BTreeMap<_, _> = snapshot
@@ -77,13 +77,15 @@ impl AuditLogChecker {
                 })
                 .collect();
             for (engine_id, state) in &rows {
-                let replayed = account.engines.get(engine_id);
+                let replayed = product_state.engines.get(engine_id);
                 if replayed != Some(state) {
-                    faults.push(format!("{engine_id} is {state:?}; by the ledger it is {replayed:?}"));
+                    faults.push(format!(
+                        "{engine_id} is {state:?}, but {replayed:?} according to the audit log"
+                    ));
                 }
             }
-            for (engine_id, state) in account.engines.iter().filter(|(id, _)| !rows.contains_key(*id)) {
-                faults.push(format!("{engine_id} is gone; by the ledger it is {state:?}"));
+            for (engine_id, state) in product_state.engines.iter().filter(|(id, _)| !rows.contains_key(*id)) {
+                faults.push(format!("{engine_id} is gone, but {state:?} according to the audit log"));
             }
         }
     }
@@ -107,11 +109,11 @@ impl ProductState {
             return Err(format!("it was {before:?}"));
         }
         if !is_legal_transition(event, from, to) {
-            return Err(format!("{event} leads not from {from:?} to {to:?}"));
+            return Err(format!("{event} cannot lead from {from:?} to {to:?}"));
         }
         if event == "provision" {
             if !ever_provisioned.insert(engine_id.clone()) {
-                return Err("the engine was there before".to_owned());
+                return Err("the engine was provisioned before".to_owned());
             }
             if self.engines.values().any(|(user, _)| user == user_id) {
                 return Err("the user has an engine already".to_owned());
@@ -178,7 +180,7 @@ mod tests {
     fn registry(events: &[(&str, Value, &str)]) -> Snapshot {
         let mut audit = Vec::new();
         let mut before = String::new();
-        let mut account = ProductState::default();
+        let mut product_state = ProductState::default();
         for (id, (event, detail, engine_id)) in (1..).zip(events) {
             let mut row = AuditRow {
                 product_id: "prod_1".into(),
@@ -193,10 +195,10 @@ mod tests {
             };
             row.hash = row_hash(&row, &before);
             before.clone_from(&row.hash);
-            let _ = account.apply_row(&row, &mut HashSet::new());
+            let _ = product_state.apply_row(&row, &mut HashSet::new());
             audit.push(row);
         }
-        let engines = account.engines.iter().map(|(engine_id, (user_id, status))| EngineRow {
+        let engines = product_state.engines.iter().map(|(engine_id, (user_id, status))| EngineRow {
             engine_id: engine_id.clone(),
             product_id: "prod_1".into(),
             user_id: user_id.clone(),
@@ -211,8 +213,8 @@ mod tests {
             product_id: "prod_1".into(),
             audit_seq: audit.len().try_into().unwrap(),
             audit_hash: before,
-            provisions: account.provisions,
-            destroys: account.destroys,
+            provisions: product_state.provisions,
+            destroys: product_state.destroys,
         };
         Snapshot { engines: engines.collect(), products: vec![product], audit }
     }
@@ -236,14 +238,14 @@ mod tests {
     #[test]
     fn a_ledger_that_is_whole_is_right_however_it_is_read() {
         assert_eq!(AuditLogChecker::default().check_snapshot(&valid_snapshot()), Vec::<String>::new());
-        let (mut ledger, mut later) = (AuditLogChecker::default(), valid_snapshot());
+        let (mut checker, mut later) = (AuditLogChecker::default(), valid_snapshot());
         let mut early = registry(&[provision()]);
-        assert_eq!(ledger.check_snapshot(&early), Vec::<String>::new());
-        assert_eq!(ledger.cursor(), AuditCursor::from([("prod_1".to_owned(), 1)]));
+        assert_eq!(checker.check_snapshot(&early), Vec::<String>::new());
+        assert_eq!(checker.cursor(), AuditCursor::from([("prod_1".to_owned(), 1)]));
         later.audit.remove(0);
-        assert_eq!(ledger.check_snapshot(&later), Vec::<String>::new());
+        assert_eq!(checker.check_snapshot(&later), Vec::<String>::new());
         early.audit.clear();
-        assert_ne!(ledger.check_snapshot(&early), Vec::<String>::new(), "the registry went back");
+        assert_ne!(checker.check_snapshot(&early), Vec::<String>::new(), "the registry went back");
     }
 
     #[test]

@@ -23,39 +23,41 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// From this duration on, settling is counted as slow.
 const SLOW_SETTLE_THRESHOLD: Duration = Duration::from_secs(5);
 
-/// Waits at most `patience` until everything matches, and returns the snapshot; each remaining mismatch is a
+/// Waits at most `timeout` until everything matches, and returns the snapshot; each remaining mismatch is a
 /// violation. Exited containers may be left unless all must be `tidy`: the orchestrator removes them gradually
 /// after a kill.
 pub(crate) async fn settle(
-    world: &Arc<FleetContext>,
+    context: &Arc<FleetContext>,
     deployment: &Arc<Deployment>,
-    seen: &AuditCursor,
-    (patience, tidy): (Duration, bool),
+    cursor: &AuditCursor,
+    (timeout, tidy): (Duration, bool),
 ) -> anyhow::Result<FleetSnapshot> {
     let begin = Instant::now();
     let mut last = Vec::new();
     loop {
-        let scene = capture(deployment, seen).await?;
-        let mut faults = check_consistency(&scene, tidy);
+        let snapshot = capture(deployment, cursor).await?;
+        let mut faults = check_consistency(&snapshot, tidy);
         if faults.is_empty() {
-            faults = check_users(world, &scene).await?;
+            faults = check_users(context, &snapshot).await?;
         }
         if faults.is_empty() {
             if begin.elapsed() > SLOW_SETTLE_THRESHOLD {
-                world.counters.count("starts that took long to settle");
+                context.counters.count("starts that took long to settle");
                 // The kind of fault, without the engine's id.
                 let about = |fault: &String| fault.split(':').next().map(str::to_owned).unwrap_or_default();
                 for about in last.iter().map(about).collect::<BTreeSet<_>>() {
-                    world.counters.count(format!("took long to settle: {about}"));
+                    context.counters.count(format!("took long to settle: {about}"));
                 }
             }
-            return Ok(scene);
+            return Ok(snapshot);
         }
-        if begin.elapsed() > patience {
+        if begin.elapsed() > timeout {
             for fault in faults {
-                world.counters.record_violation(format!("still, {patience:?} after a start: {fault}"));
+                context
+                    .counters
+                    .record_violation(format!("still not settled {timeout:?} after a start: {fault}"));
             }
-            return Ok(scene);
+            return Ok(snapshot);
         }
         last = faults;
         tokio::time::sleep(POLL_INTERVAL).await;
@@ -63,29 +65,29 @@ pub(crate) async fn settle(
 }
 
 /// Returns the mismatches among rows, instances, ports and folders.
-fn check_consistency(scene: &FleetSnapshot, tidy: bool) -> Vec<String> {
-    let FleetSnapshot { instances: running, folders, registry } = scene;
+fn check_consistency(snapshot: &FleetSnapshot, tidy: bool) -> Vec<String> {
+    let FleetSnapshot { instances: running, folders, registry } = snapshot;
     let mut faults = Vec::new();
     let mut ports = BTreeSet::new();
     for row in &registry.engines {
-        let of_it: Vec<_> = running.iter().filter(|running| running.engine_id == row.engine_id).collect();
-        let alive = of_it.iter().filter(|running| running.is_alive).count();
+        let instances: Vec<_> = running.iter().filter(|running| running.engine_id == row.engine_id).collect();
+        let alive = instances.iter().filter(|running| running.is_alive).count();
         let is_running = row.status == "running";
         // The remains of a failed engine are kept for its log.
         let may_be_left = row.status == "failed" || !tidy;
         if row.claim.is_some() || matches!(row.status.as_str(), "provisioning" | "destroying") {
-            faults.push(format!("a change is under way: {row:?}"));
+            faults.push(format!("an operation is under way: {row:?}"));
         } else if row.restart_at.is_some() {
             faults.push(format!("a restart is due: {row:?}"));
         } else if alive != usize::from(is_running) {
             faults.push(format!("it has {alive} processes or containers: {row:?}"));
-        } else if of_it.len() > alive && !may_be_left {
-            faults.push(format!("something is left of it: {row:?}, {of_it:?}"));
-        } else if of_it.iter().any(|running| running.is_alive && running.port != row.port) {
-            faults.push(format!("it was told to listen elsewhere: {row:?}, {of_it:?}"));
+        } else if instances.len() > alive && !may_be_left {
+            faults.push(format!("an instance is left: {row:?}, {instances:?}"));
+        } else if instances.iter().any(|running| running.is_alive && running.port != row.port) {
+            faults.push(format!("its instance listens on another port: {row:?}, {instances:?}"));
         }
         if row.port.is_some_and(|port| !ports.insert(port)) {
-            faults.push(format!("its port is another engine's too: {row:?}"));
+            faults.push(format!("another engine has the same port: {row:?}"));
         }
         if !folders.contains(&row.engine_id) {
             faults.push(format!("it has no folder: {row:?}"));
@@ -108,15 +110,15 @@ fn check_consistency(scene: &FleetSnapshot, tidy: bool) -> Vec<String> {
 }
 
 /// Returns the violations in the engines as their users see them.
-async fn check_users(world: &Arc<FleetContext>, scene: &FleetSnapshot) -> anyhow::Result<Vec<String>> {
+async fn check_users(context: &Arc<FleetContext>, snapshot: &FleetSnapshot) -> anyhow::Result<Vec<String>> {
     let mut checks = JoinSet::new();
-    for index in 0..world.users.len() {
-        let Some(user_index) = world.users.get(index) else { continue };
-        let row = find_row(world, user_index, &scene.registry.engines).cloned();
-        let world = Arc::clone(world);
+    for index in 0..context.users.len() {
+        let Some(tenant_user) = context.users.get(index) else { continue };
+        let row = find_row(context, tenant_user, &snapshot.registry.engines).cloned();
+        let context = Arc::clone(context);
         checks.spawn(async move {
-            let user_index = world.users.get(index)?;
-            check_user(&world, user_index, row.as_ref()).await.err()
+            let tenant_user = context.users.get(index)?;
+            check_user(&context, tenant_user, row.as_ref()).await.err()
         });
     }
     let mut faults = Vec::new();
@@ -128,54 +130,56 @@ async fn check_users(world: &Arc<FleetContext>, scene: &FleetSnapshot) -> anyhow
 
 /// Looks a user up and, if their engine runs, calls it with their current and previous keys.
 async fn check_user(
-    world: &FleetContext,
-    user_index: &TenantUser,
+    context: &FleetContext,
+    tenant_user: &TenantUser,
     row: Option<&EngineRow>,
 ) -> Result<(), String> {
-    let asked = world.send_op(user_index, Op::Get).await;
-    let (body, row) = match (&asked, row) {
+    let outcome = context.send_op(tenant_user, Op::Get).await;
+    let (body, row) = match (&outcome, row) {
         (CallOutcome::Response(200, body), Some(row)) => (body, row),
         (CallOutcome::Response(404, _), None) => return Ok(()),
-        (asked, row) => return Err(format!("the lookup says {asked:?}, the row is {row:?}")),
+        (outcome, row) => return Err(format!("the lookup returned {outcome:?}, the row is {row:?}")),
     };
     let url = row.port.map(|port| format!("http://127.0.0.1:{port}"));
-    let shown = [text_field(body, "/engine_id"), text_field(body, "/status"), text_field(body, "/url")];
-    if shown != [Some(row.engine_id.clone()), Some(row.status.clone()), url.clone()] {
-        return Err(format!("the lookup shows {shown:?}, the row is {row:?}"));
+    let reported = [text_field(body, "/engine_id"), text_field(body, "/status"), text_field(body, "/url")];
+    if reported != [Some(row.engine_id.clone()), Some(row.status.clone()), url.clone()] {
+        return Err(format!("the lookup returned {reported:?}, the row is {row:?}"));
     }
     let Some(key) = text_field(body, "/api_key") else {
-        return Err(format!("the lookup shows no key: {row:?}"));
+        return Err(format!("the lookup returned no key: {row:?}"));
     };
-    world.keys.record_issued(&row.engine_id, &key);
-    let ring = world.keys.for_engine(&row.engine_id);
-    if ring.get(&key) == Some(&true) {
-        world.counters.record_violation(format!("the key is one that a rotation had ended: {row:?}"));
+    context.keys.record_issued(&row.engine_id, &key);
+    let engine_keys = context.keys.for_engine(&row.engine_id);
+    if engine_keys.get(&key) == Some(&true) {
+        context.counters.record_violation(format!("the lookup returned a key that was rotated out: {row:?}"));
     }
     if row.status != "running" {
         return Ok(());
     }
-    let Some(url) = url else { return Err(format!("it runs and has no address: {row:?}")) };
-    match world.call_engine(&url, "/health", &key).await {
+    let Some(url) = url else { return Err(format!("it is running but has no address: {row:?}")) };
+    match context.call_engine(&url, "/health", &key).await {
         CallOutcome::Response(200, _) => {}
-        other => return Err(format!("its health is {other:?}: {row:?}")),
+        other => return Err(format!("its health check returned {other:?}: {row:?}")),
     }
-    if accepts_key(world, &url, &key).await != Some(true) {
-        return Err(format!("the engine does not take its key: {row:?}"));
+    if accepts_key(context, &url, &key).await != Some(true) {
+        return Err(format!("the engine does not accept its key: {row:?}"));
     }
-    for (old, ended) in ring.iter().filter(|(old, _)| **old != key) {
-        match (accepts_key(world, &url, old).await, ended) {
-            (Some(false), _) => world.counters.count("old keys refused"),
+    for (old, ended) in engine_keys.iter().filter(|(old, _)| **old != key) {
+        match (accepts_key(context, &url, old).await, ended) {
+            (Some(false), _) => context.counters.count("old keys refused"),
             (Some(true), true) => {
-                world
+                context
                     .counters
-                    .record_violation(format!("the engine takes a key that a rotation had ended: {row:?}"));
+                    .record_violation(format!("the engine accepts a key that was rotated out: {row:?}"));
             }
-            _ => return Err(format!("the engine takes an old key: {row:?}")),
+            _ => return Err(format!("the engine accepts an old key: {row:?}")),
         }
     }
-    if world.has_completed_turn(&row.engine_id) {
-        match world.call_engine(&url, "/tasks", &key).await {
-            CallOutcome::Response(200, body) if has_task(&body) => world.counters.count("tasks found again"),
+    if context.has_completed_turn(&row.engine_id) {
+        match context.call_engine(&url, "/tasks", &key).await {
+            CallOutcome::Response(200, body) if has_task(&body) => {
+                context.counters.count("tasks found again");
+            }
             other => return Err(format!("its task is lost: {other:?}: {row:?}")),
         }
     }
@@ -191,41 +195,41 @@ fn has_task(body: &Value) -> bool {
 
 /// The row of a user.
 fn find_row<'a>(
-    world: &FleetContext,
-    user_index: &TenantUser,
+    context: &FleetContext,
+    tenant_user: &TenantUser,
     rows: &'a [EngineRow],
 ) -> Option<&'a EngineRow> {
-    let product = &world.product_of(user_index)?.product_id;
-    rows.iter().find(|row| row.product_id == *product && row.user_id == user_index.user)
+    let product = &context.product_of(tenant_user)?.product_id;
+    rows.iter().find(|row| row.product_id == *product && row.user_id == tenant_user.user)
 }
 
 /// Checks the quotas, which hold at every moment.
-pub(crate) fn check_quotas(world: &FleetContext, rows: &[EngineRow]) -> Vec<String> {
-    let over = world.products.iter().filter_map(|product_of| {
-        let max = product_of.max_engines?;
-        let count = rows.iter().filter(|row| row.product_id == product_of.product_id).count() as u64;
-        (count > max).then(|| format!("{count} engines, and the quota is {max}"))
+pub(crate) fn check_quotas(context: &FleetContext, rows: &[EngineRow]) -> Vec<String> {
+    let exceeded = context.products.iter().filter_map(|product| {
+        let max = product.max_engines?;
+        let count = rows.iter().filter(|row| row.product_id == product.product_id).count() as u64;
+        (count > max).then(|| format!("{count} engines exceed the quota of {max}"))
     });
-    over.collect()
+    exceeded.collect()
 }
 
 /// Returns the changes acknowledged in the round that were lost, and changes that nobody requested.
 pub(crate) fn check_acknowledged(
-    world: &FleetContext,
+    context: &FleetContext,
     calls: &[Call],
     audit: &[AuditRow],
     rows: &[EngineRow],
 ) -> Vec<String> {
     let mut faults = Vec::new();
-    for (index, user_index) in world.users.iter().enumerate() {
-        let Some(product_of) = world.product_of(user_index) else { continue };
-        let row = find_row(world, user_index, rows);
-        if user_index.client.is_some() {
-            let expect = user_index.expected();
+    for (index, tenant_user) in context.users.iter().enumerate() {
+        let Some(product) = context.product_of(tenant_user) else { continue };
+        let row = find_row(context, tenant_user, rows);
+        if tenant_user.client.is_some() {
+            let expect = tenant_user.expected();
             if !is_satisfied(&expect, row) {
-                faults.push(format!("{}: promised was {expect:?}, there is {row:?}", user_index.user));
+                faults.push(format!("{}: expected was {expect:?}, but the row is {row:?}", tenant_user.user));
             }
-            user_index.set_expected(match row {
+            tenant_user.set_expected(match row {
                 None => ExpectedState::Absent,
                 Some(row) if row.status == "stopped" => ExpectedState::Stopped(Some(row.engine_id.clone())),
                 Some(row) => ExpectedState::Up(Some(row.engine_id.clone())),
@@ -235,13 +239,13 @@ pub(crate) fn check_acknowledged(
         let written: Vec<_> = audit
             .iter()
             .filter(|row| {
-                row.product_id == product_of.product_id
-                    && row.user_id.as_deref() == Some(user_index.user.as_str())
+                row.product_id == product.product_id
+                    && row.user_id.as_deref() == Some(tenant_user.user.as_str())
             })
             .collect();
-        let wrong = check_audit_rows(&calls, &written, user_index.client.is_some());
+        let wrong = check_audit_rows(&calls, &written, tenant_user.client.is_some());
         faults.extend(
-            wrong.into_iter().map(|wrong| format!("{}: {wrong}: {calls:?}, {written:?}", user_index.user)),
+            wrong.into_iter().map(|wrong| format!("{}: {wrong}: {calls:?}, {written:?}", tenant_user.user)),
         );
     }
     faults
@@ -258,7 +262,7 @@ fn is_satisfied(expect: &ExpectedState, row: Option<&EngineRow>) -> bool {
 }
 
 /// Compares a user's calls with the audit log's rows about them.
-fn check_audit_rows(calls: &[&Call], written: &[&AuditRow], alone: bool) -> Vec<String> {
+fn check_audit_rows(calls: &[&Call], written: &[&AuditRow], is_exclusive: bool) -> Vec<String> {
     let mut faults = Vec::new();
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for row in written {
@@ -266,19 +270,19 @@ fn check_audit_rows(calls: &[&Call], written: &[&AuditRow], alone: bool) -> Vec<
     }
     for event in ["provision", "provision_failed", "start", "stop", "wake", "rotate_key", "destroy"] {
         let rows = counts.get(event).copied().unwrap_or_default();
-        let may =
+        let max_rows =
             calls.iter().filter(|call| call.op.may_write(event) && call.outcome.may_have_acted()).count();
-        if rows > may {
-            faults.push(format!("{rows} rows {event}, and at most {may} calls"));
+        if rows > max_rows {
+            faults.push(format!("{rows} rows {event} for at most {max_rows} calls"));
         }
         // A shared operation writes no row of its own.
-        let own = matches!(event, "stop" | "rotate_key" | "destroy") || (alone && event == "start");
-        let must = calls
+        let own = matches!(event, "stop" | "rotate_key" | "destroy") || (is_exclusive && event == "start");
+        let min_rows = calls
             .iter()
             .filter(|call| call.op.may_write(event) && matches!(call.outcome, Outcome::Acknowledged(_)))
             .count();
-        if own && rows < must {
-            faults.push(format!("{rows} rows {event} for {must} acknowledged calls"));
+        if own && rows < min_rows {
+            faults.push(format!("{rows} rows {event} for {min_rows} acknowledged calls"));
         }
     }
     for call in calls {
@@ -323,8 +327,12 @@ mod tests {
 
     #[test]
     fn each_acknowledged_call_has_its_one_row() {
-        let done = |op, id: &str| call(op, Outcome::Acknowledged(Some(id.into())));
-        let calls = [done(Op::Provision, "eng_1"), done(Op::Destroy, "eng_1"), done(Op::Provision, "eng_2")];
+        let acknowledged = |op, id: &str| call(op, Outcome::Acknowledged(Some(id.into())));
+        let calls = [
+            acknowledged(Op::Provision, "eng_1"),
+            acknowledged(Op::Destroy, "eng_1"),
+            acknowledged(Op::Provision, "eng_2"),
+        ];
         let rows = [row("provision", "eng_1"), row("destroy", "eng_1"), row("provision", "eng_2")];
         assert_eq!(wrong(&calls, &rows), 0);
         for missing in 0..rows.len() {

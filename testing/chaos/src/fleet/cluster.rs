@@ -1,4 +1,4 @@
-//! The PostgreSQL server of a run, reached by the orchestrator through a proxy, by the harness directly.
+//! The PostgreSQL server of a run. The orchestrator reaches it through a proxy, the harness directly.
 
 use std::path::Path;
 
@@ -6,30 +6,30 @@ use super::proxy::{Proxy, ProxyMode};
 use super::registry::Registry;
 use crate::postgres::PostgresServer;
 
-/// See the module.
+/// A running server with its proxy.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     server: PostgresServer,
     proxy: Proxy,
 }
 
-/// What befalls it.
+/// A fault of the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DatabaseFault {
-    /// Its administrator restarts it, which ends all sessions.
+    /// An administrator restarts it, which closes all sessions.
     Restarted,
     /// It crashes and recovers.
     Crashed,
-    /// The network to it breaks.
+    /// All connections to it break.
     CutOff,
-    /// The network to it keeps everything to itself.
+    /// All connections to it hold back their data.
     Hung,
 }
 
 impl DatabaseFault {
     pub(crate) const ALL: [Self; 4] = [Self::Restarted, Self::Crashed, Self::CutOff, Self::Hung];
 
-    /// Its count.
+    /// Returns the name of the fault's counter.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Restarted => "PostgreSQL restarted",
@@ -41,31 +41,31 @@ impl DatabaseFault {
 }
 
 impl Cluster {
-    /// Makes one and starts it. `password` is that of its only user.
+    /// Creates and starts a server and its proxy. `password` is the password of the only user.
     pub(crate) async fn start(password: String) -> anyhow::Result<Self> {
         let server = tokio::task::spawn_blocking(move || PostgresServer::start(password)).await??;
         let proxy = Proxy::start(server.socket()).await?;
         Ok(Self { server, proxy })
     }
 
-    /// What the orchestrator is told.
+    /// Returns the URL for the orchestrator, through the proxy.
     pub(crate) fn url(&self) -> String {
         self.server.url_at(&self.proxy.address.to_string())
     }
 
-    /// What the harness reads.
+    /// Returns the registry as the harness reads it, without the proxy.
     pub(crate) fn registry(&self) -> Registry {
         Registry::postgres(&self.server.url())
     }
 
-    /// Its folder.
+    /// Returns the server's folder.
     pub(crate) fn folder(&self) -> &Path {
         self.server.folder()
     }
 
-    /// Begins `trouble`. Blocks as long as a restart takes.
-    pub(crate) fn inject(&self, trouble: DatabaseFault) -> anyhow::Result<()> {
-        match trouble {
+    /// Injects `fault`. Blocks for the duration of a restart.
+    pub(crate) fn inject(&self, fault: DatabaseFault) -> anyhow::Result<()> {
+        match fault {
             DatabaseFault::Restarted => return self.server.restart(true),
             DatabaseFault::Crashed => return self.server.restart(false),
             DatabaseFault::CutOff => self.proxy.set_mode(ProxyMode::Cut),
@@ -74,7 +74,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Ends whatever trouble there is.
+    /// Ends the fault.
     pub(crate) fn heal(&self) {
         self.proxy.set_mode(ProxyMode::Open);
     }
@@ -90,15 +90,15 @@ mod tests {
     use super::*;
     use crate::fleet::secrets::Secrets;
 
-    /// Whether a query through the proxy is answered, or not answered, as it must be.
+    /// Returns whether a query through the proxy succeeds or fails as expected.
     async fn answers(cluster: &Cluster, expected: bool) -> bool {
-        let asked = async {
+        let query = async {
             let mut connection = AnyConnection::connect(&cluster.url()).await?;
             sqlx::query("SELECT 1").execute(&mut connection).await
         };
-        // Where nothing answers nothing is missed by a short wait.
-        let patience = Duration::from_secs(if expected { 60 } else { 1 });
-        tokio::time::timeout(patience, asked).await.is_ok_and(|asked| asked.is_ok()) == expected
+        // If no answer is expected, a short wait is enough.
+        let timeout = Duration::from_secs(if expected { 60 } else { 1 });
+        tokio::time::timeout(timeout, query).await.is_ok_and(|query| query.is_ok()) == expected
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -106,7 +106,7 @@ mod tests {
         if let Err(missing) = PostgresServer::programs() {
             let must = std::env::var_os("ROUNDHOUSE_REQUIRE_ALL").is_some();
             assert!(!must, "{missing:#}");
-            // Written past the test's capture, so that a skip is seen.
+            // Written directly to standard error, so that the test harness does not capture it.
             writeln!(std::io::stderr(), "skipped: {missing:#}").unwrap();
             return;
         }
@@ -115,12 +115,12 @@ mod tests {
         let registry = cluster.registry();
         registry.wait_disconnected().await.unwrap();
         assert!(answers(&cluster, true).await);
-        for trouble in DatabaseFault::ALL {
-            cluster.inject(trouble).unwrap();
-            let is_out_of_reach = matches!(trouble, DatabaseFault::CutOff | DatabaseFault::Hung);
-            assert!(answers(&cluster, !is_out_of_reach).await, "{trouble:?}");
+        for fault in DatabaseFault::ALL {
+            cluster.inject(fault).unwrap();
+            let is_out_of_reach = matches!(fault, DatabaseFault::CutOff | DatabaseFault::Hung);
+            assert!(answers(&cluster, !is_out_of_reach).await, "{fault:?}");
             cluster.heal();
-            assert!(answers(&cluster, true).await, "{trouble:?}");
+            assert!(answers(&cluster, true).await, "{fault:?}");
         }
         let leaks = Secrets::new([&password]).scan_files(cluster.folder()).unwrap();
         assert_eq!(leaks, Vec::<String>::new());

@@ -1,4 +1,4 @@
-//! The engines of a deployment as containers: what carries its label.
+//! The engines of a deployment as containers, found by the deployment's label.
 
 use std::path::Path;
 
@@ -15,14 +15,14 @@ const ENGINE_LABEL: &str = "roundhouse.engine";
 /// The port of an engine inside its container.
 const CONTAINER_PORT: u64 = 8_000;
 
-/// See the module.
+/// Access to the containers of a deployment.
 #[derive(Debug)]
 pub(crate) struct Containers {
     pub(crate) resources: DockerResources,
 }
 
 impl Containers {
-    /// Makes the image of `binary`.
+    /// Builds the image of `binary`.
     pub(crate) fn new(binary: &Path, folder: &Path) -> anyhow::Result<Self> {
         Ok(Self { resources: DockerResources::new("roundhouse-chaos", binary, folder)? })
     }
@@ -31,19 +31,19 @@ impl Containers {
         &self.resources.daemon
     }
 
-    /// All containers that carry the deployment's label, alive or not.
+    /// Returns all containers with the deployment's label, running or not.
     pub(crate) fn find_by_label(&self, deployment_id: &str) -> anyhow::Result<Vec<EngineInstance>> {
-        // A filter of the query, with its quotes and brackets escaped.
+        // A JSON filter in the query, percent-encoded.
         let filter = format!("%7B%22label%22%3A%5B%22{DEPLOYMENT_LABEL}%3D{deployment_id}%22%5D%7D");
         let listed = self.daemon().get(&format!("/containers/json?all=true&filters={filter}"))?;
-        let listed = listed.as_array().context("no list of containers")?;
+        let listed = listed.as_array().context("the containers are not a list")?;
         Ok(listed.iter().filter_map(parse_container).collect())
     }
 
-    /// Strikes a container behind the orchestrator's back. One that is not there any more gets nothing.
-    pub(crate) fn inject_fault(&self, container: &EngineInstance, blow: EngineFault) -> anyhow::Result<()> {
+    /// Injects a fault into a container behind the orchestrator's back. A container that is gone is ignored.
+    pub(crate) fn inject_fault(&self, container: &EngineInstance, fault: EngineFault) -> anyhow::Result<()> {
         let id = &container.instance;
-        let (method, path) = match blow {
+        let (method, path) = match fault {
             EngineFault::Kill => ("POST", format!("/containers/{id}/kill?signal=SIGKILL")),
             EngineFault::Hang => ("POST", format!("/containers/{id}/pause")),
             EngineFault::Remove => ("DELETE", format!("/containers/{id}?force=true&v=true")),
@@ -56,7 +56,7 @@ impl Containers {
         }
     }
 
-    /// The containers whose description or log holds a secret.
+    /// Returns the containers whose description or log contains a secret.
     pub(crate) fn leaks(&self, deployment_id: &str, secrets: &Secrets) -> anyhow::Result<Vec<String>> {
         let mut found = Vec::new();
         for container in self.find_by_label(deployment_id)? {
@@ -64,14 +64,14 @@ impl Containers {
             for part in ["json", "logs?stdout=true&stderr=true"] {
                 let (_, body) = self.daemon().request("GET", &format!("/containers/{id}/{part}"), None)?;
                 let leak = secrets.find(&body);
-                found.extend(leak.map(|what| format!("{part} of {} holds {what}", container.engine_id)));
+                found.extend(leak.map(|what| format!("{part} of {} contains {what}", container.engine_id)));
             }
         }
         Ok(found)
     }
 }
 
-/// A container of the daemon's list.
+/// Parses an entry of the daemon's container list.
 fn parse_container(listed: &Value) -> Option<EngineInstance> {
     let ports = listed.get("Ports").and_then(Value::as_array);
     let published =
@@ -97,12 +97,12 @@ mod tests {
             "Id": "abc", "State": "running", "Labels": {"roundhouse.engine": "eng_1", "other": "x"},
             "Ports": [{"IP": "127.0.0.1", "PrivatePort": 8000, "PublicPort": 10001, "Type": "tcp"}],
         });
-        let read_it = parse_container(&listed).unwrap();
-        assert_eq!((read_it.engine_id.as_str(), read_it.instance.as_str()), ("eng_1", "abc"));
-        assert_eq!((read_it.port, read_it.is_alive), (Some(10_001), true));
-        let left =
+        let container = parse_container(&listed).unwrap();
+        assert_eq!((container.engine_id.as_str(), container.instance.as_str()), ("eng_1", "abc"));
+        assert_eq!((container.port, container.is_alive), (Some(10_001), true));
+        let created =
             json!({"Id": "abc", "State": "created", "Labels": {"roundhouse.engine": "eng_1"}, "Ports": []});
-        assert!(!parse_container(&left).unwrap().is_alive);
+        assert!(!parse_container(&created).unwrap().is_alive);
         assert!(parse_container(&json!({"Id": "abc", "State": "running", "Labels": {}})).is_none());
     }
 }

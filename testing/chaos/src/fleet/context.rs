@@ -1,4 +1,4 @@
-//! What the parts of a run share.
+//! The state that the parts of a run share, and the calls to orchestrator and engines.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,51 +13,51 @@ use crate::client::{CallOutcome, send};
 use crate::counters::Counters;
 use crate::trigger::KillTrigger;
 
-/// How a product's key is sent.
+/// The header of a product's key.
 const PLATFORM_KEY_HEADER: &str = "x-platform-key";
-/// How an engine's key is sent.
+/// The header of an engine's key.
 const ENGINE_KEY_HEADER: &str = "x-engine-key";
 
-/// How long an engine may take to answer. One that hangs is asked again.
+/// The timeout of a call to an engine. A call to an engine that hangs is repeated.
 const ENGINE_RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A product, as its owner knows it.
+/// A registered product.
 #[derive(Debug)]
 pub(crate) struct RegisteredProduct {
     pub(crate) product_id: String,
     pub(crate) key: String,
     pub(crate) max_engines: Option<u64>,
-    /// Its engines sleep soon.
+    /// Whether its engines go to sleep after a short time.
     pub(crate) sleeps: bool,
 }
 
-/// What the orchestrator can do: parts of the contract that it does not have are left out, and said to be.
+/// The capabilities of the orchestrator. Parts of the contract that it does not have are left out, and reported.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Capabilities {
-    /// It rotates keys, restarts engines that fail, and puts idle ones to sleep.
+    /// Whether it rotates keys, restarts failed engines, and puts idle ones to sleep.
     pub(crate) supervised: bool,
 }
 
-/// See the module.
+/// The shared state of a run.
 #[derive(Debug)]
 pub(crate) struct FleetContext {
     pub(crate) seed: u64,
     pub(crate) counters: Arc<Counters>,
     pub(crate) trigger: KillTrigger,
     pub(crate) http: Client,
-    /// The orchestrator's address.
+    /// The orchestrator's base URL.
     pub(crate) base_url: String,
     pub(crate) capabilities: Capabilities,
     pub(crate) products: Vec<RegisteredProduct>,
     pub(crate) users: Vec<TenantUser>,
     pub(crate) keys: IssuedKeys,
-    /// Engines with a task that must not be lost.
+    /// Engines with a completed turn, whose task must not be lost.
     engines_with_turns: Mutex<HashSet<String>>,
-    /// The calls of the round.
+    /// The completed calls of the round.
     round_calls: Mutex<Vec<Call>>,
-    /// Engines were killed or stopped behind the orchestrator's back in this round.
+    /// Whether engines were killed or stopped behind the orchestrator's back in this round.
     pub(crate) engine_fault_injected: AtomicBool,
-    /// The database was out of reach in this round.
+    /// Whether the database was unavailable in this round.
     pub(crate) database_fault_injected: AtomicBool,
 }
 
@@ -66,24 +66,24 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl FleetContext {
-    /// A world in which nothing has happened.
+    /// Creates the state at the beginning of a run.
     pub(crate) fn new(
         seed: u64,
-        tally: Arc<Counters>,
+        counters: Arc<Counters>,
         http: Client,
-        base: String,
+        base_url: String,
         capabilities: Capabilities,
-        (products, seats): (Vec<RegisteredProduct>, Vec<TenantUser>),
+        (products, users): (Vec<RegisteredProduct>, Vec<TenantUser>),
     ) -> Self {
         Self {
             seed,
-            counters: tally,
+            counters,
             trigger: KillTrigger::default(),
             http,
-            base_url: base,
+            base_url,
             capabilities,
             products,
-            users: seats,
+            users,
             keys: IssuedKeys::default(),
             engines_with_turns: Mutex::default(),
             round_calls: Mutex::default(),
@@ -92,15 +92,15 @@ impl FleetContext {
         }
     }
 
-    /// The product of `user_index`.
-    pub(crate) fn product_of(&self, user_index: &TenantUser) -> Option<&RegisteredProduct> {
-        self.products.get(user_index.product)
+    /// Returns the product of `tenant_user`.
+    pub(crate) fn product_of(&self, tenant_user: &TenantUser) -> Option<&RegisteredProduct> {
+        self.products.get(tenant_user.product)
     }
 
-    /// Asks `op` for the user of `user_index`.
-    pub(crate) async fn send_op(&self, user_index: &TenantUser, op: Op) -> CallOutcome {
-        let Some(product_of) = self.product_of(user_index) else { return CallOutcome::NotSent };
-        let user = &user_index.user;
+    /// Sends `op` for `tenant_user` to the orchestrator.
+    pub(crate) async fn send_op(&self, tenant_user: &TenantUser, op: Op) -> CallOutcome {
+        let Some(product) = self.product_of(tenant_user) else { return CallOutcome::NotSent };
+        let user = &tenant_user.user;
         let (method, path, body) = match op {
             Op::Provision => (Method::POST, "/engines/provision".to_owned(), Some(json!({"user_id": user}))),
             Op::Admit { provision, wake } => {
@@ -115,7 +115,7 @@ impl FleetContext {
             Op::List => (Method::GET, "/engines?limit=1000".to_owned(), None),
         };
         let request = self.http.request(method, format!("{}{path}", self.base_url));
-        let request = request.header(PLATFORM_KEY_HEADER, &product_of.key);
+        let request = request.header(PLATFORM_KEY_HEADER, &product.key);
         send(match body {
             Some(body) => request.json(&body),
             None => request,
@@ -123,13 +123,13 @@ impl FleetContext {
         .await
     }
 
-    /// Asks the engine at `url`.
+    /// Sends a GET request to the engine at `url`.
     pub(crate) async fn call_engine(&self, url: &str, path: &str, key: &str) -> CallOutcome {
-        let asking = send(self.http.get(format!("{url}{path}")).header(ENGINE_KEY_HEADER, key));
-        tokio::time::timeout(ENGINE_RESPONSE_TIMEOUT, asking).await.unwrap_or(CallOutcome::Unknown)
+        let call = send(self.http.get(format!("{url}{path}")).header(ENGINE_KEY_HEADER, key));
+        tokio::time::timeout(ENGINE_RESPONSE_TIMEOUT, call).await.unwrap_or(CallOutcome::Unknown)
     }
 
-    /// Lets the engine at `url` do a turn, and waits for its end. Returns whether it completed.
+    /// Runs a turn on the engine at `url` and waits for its end. Returns whether it completed.
     pub(crate) async fn run_turn(&self, url: &str, key: &str, task: &str) -> bool {
         let body = json!({"task_id": task, "message": "Hello!"});
         let request = self.http.post(format!("{url}/execute")).header(ENGINE_KEY_HEADER, key).json(&body);
@@ -138,39 +138,39 @@ impl FleetContext {
         turn.is_ok_and(|events| events.is_some_and(|events| events.contains("\"completed\"")))
     }
 
-    /// Notes a call that has come to its end.
+    /// Records a completed call.
     pub(crate) fn record_call(&self, call: Call) {
         lock(&self.round_calls).push(call);
     }
 
-    /// The calls of the round that ends.
+    /// Removes and returns the calls of the round.
     pub(crate) fn take_calls(&self) -> Vec<Call> {
         std::mem::take(&mut *lock(&self.round_calls))
     }
 
-    /// A turn on `engine_id` has completed.
+    /// Records that a turn on `engine_id` has completed.
     pub(crate) fn record_completed_turn(&self, engine_id: String) {
         lock(&self.engines_with_turns).insert(engine_id);
     }
 
-    /// Whether a turn on `engine_id` has completed.
+    /// Returns whether a turn on `engine_id` has completed.
     pub(crate) fn has_completed_turn(&self, engine_id: &str) -> bool {
         lock(&self.engines_with_turns).contains(engine_id)
     }
 
-    /// Whether engines were ended behind the orchestrator's back in this round.
+    /// Returns whether a fault was injected into an engine in this round.
     pub(crate) fn has_engine_fault(&self) -> bool {
         self.engine_fault_injected.load(Ordering::Relaxed)
     }
 
-    /// Whether the database was out of reach in this round.
+    /// Returns whether the database was unavailable in this round.
     pub(crate) fn has_database_fault(&self) -> bool {
         self.database_fault_injected.load(Ordering::Relaxed)
     }
 }
 
-/// The tenants and seats of a run with `clients`: one product without limits, one with a quota that its users
-/// exceed, one whose engines sleep soon.
+/// Returns the users of a run with `clients` clients, in three products: one without limits, one with a quota that
+/// its users exceed, and one whose engines sleep soon.
 pub(crate) fn tenant_users(clients: usize) -> Vec<TenantUser> {
     const PRODUCTS: usize = 3;
     let own = (0..clients * 2).map(|number| {
@@ -181,10 +181,10 @@ pub(crate) fn tenant_users(clients: usize) -> Vec<TenantUser> {
     own.chain(shared).collect()
 }
 
-/// The number of the product whose engines sleep soon.
+/// The index of the product whose engines sleep soon.
 pub(crate) const SLEEPY_PRODUCT: usize = 2;
 
-/// The policy of each product; without a threshold of its own the third one has the deployment's.
+/// Returns the policy of each product. Without `threshold`, the third one uses the deployment's idle threshold.
 pub(crate) fn policies(threshold: bool) -> [Value; 3] {
     let sleepy = if threshold { json!({"idle_sleep_threshold_s": 0.3}) } else { json!({}) };
     [json!({}), json!({"max_engines": 3}), sleepy]

@@ -44,12 +44,12 @@ impl Deployment {
     /// A deployment in `folder` that has never been started.
     pub(crate) async fn new(campaign: &FleetCampaign, folder: &Path) -> anyhow::Result<Self> {
         let random = || -> anyhow::Result<String> {
-            let key = EngineKey::generate().context("no key")?;
+            let key = EngineKey::generate().context("a key cannot be generated")?;
             // 32 random bytes in base64url follow the prefix: the form of a master key.
             Ok(key.expose().trim_start_matches("sk-svc-").to_owned())
         };
         let (admin_key, master_key, password) = (random()?, random()?, random()?);
-        let host = match campaign.backend {
+        let engine_host = match campaign.backend {
             Backend::Process => EngineHost::Processes,
             Backend::Docker => EngineHost::Containers(Containers::new(&campaign.binary, folder)?),
         };
@@ -62,12 +62,12 @@ impl Deployment {
             None => (format!("sqlite:{}", file.display()), Registry::sqlite(&file)),
             Some(cluster) => (cluster.url(), cluster.registry()),
         };
-        let mut variables = env_vars(folder, &host, url, (&admin_key, &master_key))?;
+        let mut variables = env_vars(folder, &engine_host, url, (&admin_key, &master_key))?;
         if let Some(mutation) = &campaign.mutation {
             variables.insert("ROUNDHOUSE_SABOTEUR".to_owned(), mutation.clone());
         }
         std::fs::create_dir(folder.join("catalog"))?;
-        let setup = ServiceConfig {
+        let config = ServiceConfig {
             binary: campaign.binary.clone(),
             service: Service::Orchestrator,
             folder: folder.to_owned(),
@@ -75,16 +75,7 @@ impl Deployment {
         };
         let secrets = vec![admin_key.clone(), master_key, password];
         let (ports, id) = (Ports::claim()?, Mutex::default());
-        Ok(Self {
-            service_config: setup,
-            ports,
-            engine_host: host,
-            cluster,
-            registry,
-            secrets,
-            admin_key,
-            id,
-        })
+        Ok(Self { service_config: config, ports, engine_host, cluster, registry, secrets, admin_key, id })
     }
 
     /// The orchestrator's address, the same after each start.
@@ -133,11 +124,11 @@ impl Deployment {
     /// Starts the orchestrator; with few ports for its engines, or with plenty.
     pub(crate) fn start(&self, few_ports: bool) -> anyhow::Result<ServiceProcess> {
         let (first, last) = self.ports.bounds();
-        let mut setup = self.service_config.clone();
+        let mut config = self.service_config.clone();
         let max = if few_ports { first + LIMITED_PORT_COUNT } else { last };
         let ports = [("ORCH_PORT_MIN", first + 1), ("ORCH_PORT_MAX", max)];
-        setup.env.extend(ports.map(|(name, port)| (name.to_owned(), port.to_string())));
-        setup.start(first)
+        config.env.extend(ports.map(|(name, port)| (name.to_owned(), port.to_string())));
+        config.start(first)
     }
 
     /// Starts the orchestrator and waits until it is ready. Like an operator, restarts it while the previous one
@@ -166,8 +157,8 @@ impl Deployment {
         let begin = Instant::now();
         let url = format!("{}/health", self.base_url());
         loop {
-            let asked = tokio::time::timeout(Duration::from_secs(1), http.get(&url).send()).await;
-            if asked.is_ok_and(|answer| answer.is_ok_and(|answer| answer.status() == 200)) {
+            let response = tokio::time::timeout(Duration::from_secs(1), http.get(&url).send()).await;
+            if response.is_ok_and(|answer| answer.is_ok_and(|answer| answer.status() == 200)) {
                 return Ok(());
             }
             program.ensure_running()?;
@@ -193,8 +184,8 @@ impl Deployment {
     }
 
     /// Injects a fault into an engine directly.
-    pub(crate) fn inject_fault(&self, engine: &EngineInstance, blow: EngineFault) -> anyhow::Result<()> {
-        self.engine_host.inject_fault(engine, blow)
+    pub(crate) fn inject_fault(&self, engine: &EngineInstance, fault: EngineFault) -> anyhow::Result<()> {
+        self.engine_host.inject_fault(engine, fault)
     }
 }
 

@@ -72,11 +72,11 @@ impl EngineHost {
     }
 
     /// Injects a fault. An engine that has ended meanwhile is ignored.
-    pub(crate) fn inject_fault(&self, engine: &EngineInstance, blow: EngineFault) -> anyhow::Result<()> {
+    pub(crate) fn inject_fault(&self, engine: &EngineInstance, fault: EngineFault) -> anyhow::Result<()> {
         match (self, &engine.pidfd) {
-            (Self::Containers(containers), _) => containers.inject_fault(engine, blow),
+            (Self::Containers(containers), _) => containers.inject_fault(engine, fault),
             (Self::Processes, Some(handle)) => {
-                let signal = if blow == EngineFault::Hang { Signal::STOP } else { Signal::KILL };
+                let signal = if fault == EngineFault::Hang { Signal::STOP } else { Signal::KILL };
                 let _ = pidfd_send_signal(handle, signal);
                 Ok(())
             }

@@ -28,9 +28,9 @@ const DATABASE_FAULT_PROBABILITY: f64 = 0.15;
 impl RoundRunner {
     /// Runs the clients, and kills the orchestrator as planned.
     pub(super) async fn run_load_and_kill(&mut self, plan: &KillPlan) -> anyhow::Result<()> {
-        let over = Arc::new(AtomicBool::new(false));
+        let stop = Arc::new(AtomicBool::new(false));
         let avoid_sleepy = plan.kind() == Some("sleep") || self.rng.chance(0.2);
-        let load = LoadProfile { prefer: plan.kind(), avoid_sleepy, stop: Arc::clone(&over) };
+        let load = LoadProfile { prefer: plan.kind(), avoid_sleepy, stop: Arc::clone(&stop) };
         if let Some(kind) = plan.kind()
             && self.rng.chance(0.8)
         {
@@ -41,10 +41,10 @@ impl RoundRunner {
                 .await?;
         }
         let clients = if plan.kind() == Some("restart") { 0 } else { self.client_count };
-        let mut asking = JoinSet::new();
+        let mut client_tasks = JoinSet::new();
         for number in 0..clients {
-            let dice = SeededRng::new(self.context.seed, (self.round, number));
-            asking.spawn(run_client(Arc::clone(&self.context), load.clone(), number, dice));
+            let rng = SeededRng::new(self.context.seed, (self.round, number));
+            client_tasks.spawn(run_client(Arc::clone(&self.context), load.clone(), number, rng));
         }
         // There must be an engine to lose.
         if self.rng.chance(0.6) {
@@ -52,8 +52,8 @@ impl RoundRunner {
             tokio::time::sleep(wait).await;
         }
         if self.rng.chance(0.1) {
-            let blow = if self.rng.chance(0.5) { EngineFault::Kill } else { EngineFault::Remove };
-            self.inject_engine_faults(blow, 1)?;
+            let fault = if self.rng.chance(0.5) { EngineFault::Kill } else { EngineFault::Remove };
+            self.inject_engine_faults(fault, 1)?;
         } else if self.context.capabilities.supervised && !self.is_mutated && self.rng.chance(0.01) {
             self.inject_engine_faults(EngineFault::Hang, 1)?;
         }
@@ -63,8 +63,8 @@ impl RoundRunner {
             self.kill_as_planned(plan).await?;
         }
         self.context.trigger.fire(Signal::KILL);
-        over.store(true, Ordering::Relaxed);
-        while let Some(client) = asking.join_next().await {
+        stop.store(true, Ordering::Relaxed);
+        while let Some(client) = client_tasks.join_next().await {
             client.context("a client panicked")?;
         }
         Ok(())
@@ -99,47 +99,47 @@ impl RoundRunner {
         BACKGROUND_CHANGE_TIMEOUT + self.call_timeout()
     }
 
-    /// Kills the orchestrator `delay` after the registry shows `sight`, or once `limit` is over.
+    /// Kills the orchestrator `delay` after the registry shows `condition`, or once `limit` is over.
     pub(super) async fn kill_when(
         &self,
-        sight: RegistryCondition,
+        condition: RegistryCondition,
         limit: Duration,
         delay: Duration,
     ) -> anyhow::Result<()> {
-        let (registry, world) = (self.deployment.registry().clone(), Arc::clone(&self.context));
+        let (registry, context) = (self.deployment.registry().clone(), Arc::clone(&self.context));
         let runtime = Handle::current();
         tokio::task::spawn_blocking(move || {
             // A registry that cannot be read now is inspected after the kill.
-            let _ = runtime.block_on(registry.wait_for(sight, limit));
+            let _ = runtime.block_on(registry.wait_for(condition, limit));
             std::thread::park_timeout(delay);
-            world.trigger.fire(Signal::KILL);
+            context.trigger.fire(Signal::KILL);
         })
         .await?;
         Ok(())
     }
 
-    /// Waits until the registry shows `sight`, at most for `limit`.
-    async fn wait_for(&self, sight: RegistryCondition, limit: Duration) -> anyhow::Result<()> {
+    /// Waits until the registry shows `condition`, at most for `limit`.
+    async fn wait_for(&self, condition: RegistryCondition, limit: Duration) -> anyhow::Result<()> {
         let (registry, runtime) = (self.deployment.registry().clone(), Handle::current());
-        tokio::task::spawn_blocking(move || runtime.block_on(registry.wait_for(sight, limit))).await??;
+        tokio::task::spawn_blocking(move || runtime.block_on(registry.wait_for(condition, limit))).await??;
         Ok(())
     }
 
     /// Injects a database fault for a while. Returns whether the orchestrator was killed during it.
     async fn inject_database_fault(&mut self) -> anyhow::Result<bool> {
-        let Some(trouble) = self.rng.pick(&DatabaseFault::ALL).copied() else { return Ok(false) };
+        let Some(fault) = self.rng.pick(&DatabaseFault::ALL).copied() else { return Ok(false) };
         self.context.database_fault_injected.store(true, Ordering::Relaxed);
-        self.context.counters.count(trouble.name());
-        self.history = format!("{}; {}", self.history, trouble.name());
+        self.context.counters.count(fault.name());
+        self.history = format!("{}; {}", self.history, fault.name());
         let deployment = Arc::clone(&self.deployment);
-        let begun = tokio::task::spawn_blocking(move || match deployment.cluster() {
-            Some(cluster) => cluster.inject(trouble),
+        let injection = tokio::task::spawn_blocking(move || match deployment.cluster() {
+            Some(cluster) => cluster.inject(fault),
             None => Ok(()),
         });
-        let lasts = self.rng.millis(0..=600);
-        tokio::time::sleep(lasts).await;
+        let duration = self.rng.millis(0..=600);
+        tokio::time::sleep(duration).await;
         let killed = self.rng.chance(0.4) && self.context.trigger.fire(Signal::KILL);
-        begun.await??;
+        injection.await??;
         if let Some(cluster) = self.deployment.cluster() {
             cluster.heal();
         }
@@ -148,24 +148,24 @@ impl RoundRunner {
 
     /// Kills the orchestrator after `delay`, more precisely than the runtime's timer would.
     async fn kill_after(&self, delay: Duration) -> anyhow::Result<()> {
-        let world = Arc::clone(&self.context);
+        let context = Arc::clone(&self.context);
         tokio::task::spawn_blocking(move || {
             std::thread::park_timeout(delay);
-            world.trigger.fire(Signal::KILL);
+            context.trigger.fire(Signal::KILL);
         })
         .await?;
         Ok(())
     }
 
     /// Injects a fault into some engines directly.
-    pub(super) fn inject_engine_faults(&mut self, blow: EngineFault, most: u64) -> anyhow::Result<()> {
+    pub(super) fn inject_engine_faults(&mut self, fault: EngineFault, most: u64) -> anyhow::Result<()> {
         let engines = self.deployment.engines()?;
         for _ in 0..self.rng.between(1..=most) {
             if let Some(engine) = self.rng.pick(&engines) {
                 self.context.engine_fault_injected.store(true, Ordering::Relaxed);
-                self.deployment.inject_fault(engine, blow)?;
-                self.context.counters.count(blow.name());
-                self.history = format!("{}; {}: {}", self.history, blow.name(), engine.engine_id);
+                self.deployment.inject_fault(engine, fault)?;
+                self.context.counters.count(fault.name());
+                self.history = format!("{}; {}: {}", self.history, fault.name(), engine.engine_id);
             }
         }
         Ok(())

@@ -27,64 +27,64 @@ pub(crate) struct LoadProfile {
 
 /// Runs one client's part of a round.
 pub(crate) async fn run_client(
-    world: Arc<FleetContext>,
+    context: Arc<FleetContext>,
     load: LoadProfile,
     number: usize,
-    mut dice: SeededRng,
+    mut rng: SeededRng,
 ) {
     while !load.stop.load(Ordering::Relaxed) {
-        let Some((index, op)) = choose_call(&world, &load, number, &mut dice) else { return };
-        let Some(asked) = send_and_record(&world, index, op).await else { return };
-        if let CallOutcome::Response(200, body) = &asked
+        let Some((index, op)) = choose_call(&context, &load, number, &mut rng) else { return };
+        let Some(response) = send_and_record(&context, index, op).await else { return };
+        if let CallOutcome::Response(200, body) = &response
             && op == Op::Provision
-            && dice.chance(0.2)
+            && rng.chance(0.2)
         {
-            run_persistent_turn(&world, body).await;
+            run_persistent_turn(&context, body).await;
         }
-        let pause = dice.millis(0..=3);
+        let pause = rng.millis(0..=3);
         tokio::time::sleep(pause).await;
     }
 }
 
 /// Sends `op` for a user and records the outcome. Returns the response, or `None` if there was none.
-pub(crate) async fn send_and_record(world: &FleetContext, index: usize, op: Op) -> Option<CallOutcome> {
-    let user_index = world.users.get(index)?;
-    world.trigger.notify(op.name());
-    let asked = world.send_op(user_index, op).await;
-    let outcome = classify_response(world, user_index, op, &asked);
-    if user_index.client.is_some() {
-        let before = user_index.expected();
-        user_index.set_expected(expected_after(&before, op, &outcome).unwrap_or_else(|lie| {
-            world.counters.record_violation(format!("{}: {lie}", user_index.user));
+pub(crate) async fn send_and_record(context: &FleetContext, index: usize, op: Op) -> Option<CallOutcome> {
+    let tenant_user = context.users.get(index)?;
+    context.trigger.notify(op.name());
+    let response = context.send_op(tenant_user, op).await;
+    let outcome = classify_response(context, tenant_user, op, &response);
+    if tenant_user.client.is_some() {
+        let before = tenant_user.expected();
+        tenant_user.set_expected(expected_after(&before, op, &outcome).unwrap_or_else(|contradiction| {
+            context.counters.record_violation(format!("{}: {contradiction}", tenant_user.user));
             ExpectedState::Unknown
         }));
     }
-    world.counters.count(format!("calls: {}", op.name()));
+    context.counters.count(format!("calls: {}", op.name()));
     let is_gone = matches!(outcome, Outcome::NotSent | Outcome::Unknown);
-    world.record_call(Call { user_index: index, op, outcome });
-    (!is_gone).then_some(asked)
+    context.record_call(Call { user_index: index, op, outcome });
+    (!is_gone).then_some(response)
 }
 
 /// Chooses one of the client's own users or a shared one, and an operation for them.
 fn choose_call(
-    world: &FleetContext,
+    context: &FleetContext,
     load: &LoadProfile,
     number: usize,
-    dice: &mut SeededRng,
+    rng: &mut SeededRng,
 ) -> Option<(usize, Op)> {
-    let mine: Vec<(usize, &TenantUser)> = world
+    let own_users: Vec<(usize, &TenantUser)> = context
         .users
         .iter()
         .enumerate()
-        .filter(|(_, user_index)| user_index.client.is_none_or(|client| client == number))
-        .filter(|(_, user_index)| {
-            !load.avoid_sleepy || world.product_of(user_index).is_some_and(|product_of| !product_of.sleeps)
+        .filter(|(_, tenant_user)| tenant_user.client.is_none_or(|client| client == number))
+        .filter(|(_, tenant_user)| {
+            !load.avoid_sleepy || context.product_of(tenant_user).is_some_and(|product| !product.sleeps)
         })
         .collect();
-    if let Some(kind) = load.prefer.filter(|_| dice.chance(0.6)) {
-        let fit: Vec<_> =
-            mine.iter().filter(|(_, user_index)| is_applicable(world, user_index, kind)).collect();
-        if let (Some((index, _)), Some(op)) = (dice.pick(&fit), op_for(kind)) {
+    if let Some(kind) = load.prefer.filter(|_| rng.chance(0.6)) {
+        let candidates: Vec<_> =
+            own_users.iter().filter(|(_, tenant_user)| is_applicable(context, tenant_user, kind)).collect();
+        if let (Some((index, _)), Some(op)) = (rng.pick(&candidates), op_for(kind)) {
             return Some((*index, op));
         }
     }
@@ -96,33 +96,33 @@ fn choose_call(
         (Op::Start, 14),
         (Op::Stop, 10),
         (Op::Destroy, 6),
-        (Op::Rotate, if world.capabilities.supervised { 12 } else { 0 }),
+        (Op::Rotate, if context.capabilities.supervised { 12 } else { 0 }),
         (Op::Get, 7),
         (Op::List, 4),
     ];
     let all: Vec<Op> = ops.iter().flat_map(|(op, weight)| std::iter::repeat_n(*op, *weight)).collect();
-    let (mut index, mut user_index) = *dice.pick(&mine)?;
-    let mut op = *dice.pick(&all)?;
+    let (mut index, mut tenant_user) = *rng.pick(&own_users)?;
+    let mut op = *rng.pick(&all)?;
     // Mostly operations that change something; now and then one that is refused.
     for _ in 0..4 {
-        if is_applicable(world, user_index, op.name()) || dice.chance(0.1) {
+        if is_applicable(context, tenant_user, op.name()) || rng.chance(0.1) {
             break;
         }
-        (index, user_index) = *dice.pick(&mine)?;
-        op = *dice.pick(&all)?;
+        (index, tenant_user) = *rng.pick(&own_users)?;
+        op = *rng.pick(&all)?;
     }
     Some((index, op))
 }
 
-/// Whether an operation of `kind` is likely to have an effect on `user_index`.
-fn is_applicable(world: &FleetContext, user_index: &TenantUser, kind: &str) -> bool {
-    let expect = user_index.expected();
+/// Whether an operation of `kind` is likely to have an effect on `tenant_user`.
+fn is_applicable(context: &FleetContext, tenant_user: &TenantUser, kind: &str) -> bool {
+    let expect = tenant_user.expected();
     match kind {
         "provision" => expect == ExpectedState::Absent,
         "admit" | "get" | "list" => true,
         "start" => matches!(expect, ExpectedState::Stopped(_)),
-        "wake" => world.product_of(user_index).is_some_and(|product_of| product_of.sleeps),
-        _ => matches!(expect, ExpectedState::Up(_)) || user_index.client.is_none(),
+        "wake" => context.product_of(tenant_user).is_some_and(|product| product.sleeps),
+        _ => matches!(expect, ExpectedState::Up(_)) || tenant_user.client.is_none(),
     }
 }
 
@@ -140,8 +140,13 @@ fn op_for(kind: &str) -> Option<Op> {
 }
 
 /// Classifies the outcome of a call. A response outside of the contract is a violation.
-fn classify_response(world: &FleetContext, user_index: &TenantUser, op: Op, asked: &CallOutcome) -> Outcome {
-    let (status, body) = match asked {
+fn classify_response(
+    context: &FleetContext,
+    tenant_user: &TenantUser,
+    op: Op,
+    response: &CallOutcome,
+) -> Outcome {
+    let (status, body) = match response {
         CallOutcome::NotSent => return Outcome::NotSent,
         CallOutcome::Unknown => return Outcome::Unknown,
         CallOutcome::Response(status, body) => (*status, body),
@@ -152,7 +157,7 @@ fn classify_response(world: &FleetContext, user_index: &TenantUser, op: Op, aske
         Op::Start | Op::Stop | Op::Rotate | Op::List => None,
     };
     if status == 200 {
-        record_keys(world, user_index, op, body);
+        record_keys(context, tenant_user, op, body);
         if let Op::Admit { .. } = op
             && body.get("admitted") != Some(&Value::Bool(true))
         {
@@ -161,48 +166,48 @@ fn classify_response(world: &FleetContext, user_index: &TenantUser, op: Op, aske
         return Outcome::Acknowledged(engine_id);
     }
     let code = error_code(body);
-    let engine_fault_injected = world.has_engine_fault();
+    let engine_fault_injected = context.has_engine_fault();
     let allowed = match (status, code) {
         (409, "ENGINE_ALREADY_EXISTS") => op == Op::Provision,
         (409, "ENGINE_ALREADY_RUNNING") => op == Op::Start,
         (409, "ENGINE_NOT_RUNNING") => matches!(op, Op::Stop | Op::Rotate),
         (404, "ENGINE_NOT_FOUND") => !matches!(op, Op::Admit { .. } | Op::List),
         (429, "QUOTA_EXCEEDED") => {
-            world.product_of(user_index).is_some_and(|product_of| product_of.max_engines.is_some())
+            context.product_of(tenant_user).is_some_and(|product| product.max_engines.is_some())
         }
         (503, "PORT_EXHAUSTION") => matches!(op, Op::Provision | Op::Admit { .. } | Op::Start),
         (502, "BACKEND_ERROR") | (504, "BOOT_TIMEOUT") => engine_fault_injected,
-        (503, "STARTING_UP") => world.has_database_fault(),
+        (503, "STARTING_UP") => context.has_database_fault(),
         _ => false,
     };
-    world.counters.count(format!("refusals: {code}"));
+    context.counters.count(format!("refusals: {code}"));
     if !allowed {
-        world.counters.record_violation(format!("{op:?} for {}: {status} {body}", user_index.user));
+        context.counters.record_violation(format!("{op:?} for {}: {status} {body}", tenant_user.user));
     }
     Outcome::Refused(status, code.to_owned())
 }
 
 /// Records the keys in a response.
-fn record_keys(world: &FleetContext, user_index: &TenantUser, op: Op, body: &Value) {
+fn record_keys(context: &FleetContext, tenant_user: &TenantUser, op: Op, body: &Value) {
     let record = if matches!(op, Op::Admit { .. }) { body.get("engine").unwrap_or(body) } else { body };
     if let (Some(engine_id), Some(key)) = (text_field(record, "/engine_id"), text_field(record, "/api_key")) {
-        world.keys.record_issued(&engine_id, &key);
+        context.keys.record_issued(&engine_id, &key);
     }
     // The owner is known only if no other client uses the user.
     if let (Op::Rotate, Some(key), ExpectedState::Up(Some(engine_id))) =
-        (op, text_field(body, "/new_api_key"), user_index.expected())
+        (op, text_field(body, "/new_api_key"), tenant_user.expected())
     {
-        world.keys.record_rotated(&engine_id, &key);
+        context.keys.record_rotated(&engine_id, &key);
     }
 }
 
 /// Runs a turn that must be found again as long as the engine exists.
-async fn run_persistent_turn(world: &FleetContext, provisioned: &Value) {
+async fn run_persistent_turn(context: &FleetContext, provisioned: &Value) {
     let field = |name: &str| text_field(provisioned, name);
     if let (Some(engine_id), Some(url), Some(key)) = (field("/engine_id"), field("/url"), field("/api_key"))
-        && world.run_turn(&url, &key, PERSISTENT_TASK).await
+        && context.run_turn(&url, &key, PERSISTENT_TASK).await
     {
-        world.counters.count("turns completed");
-        world.record_completed_turn(engine_id);
+        context.counters.count("turns completed");
+        context.record_completed_turn(engine_id);
     }
 }

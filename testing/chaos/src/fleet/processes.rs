@@ -1,4 +1,4 @@
-//! The engines of a deployment as processes: found by the label on their command line, signalled by pidfd.
+//! The engines of a deployment as processes, found by the label on their command line and signalled by pidfd.
 
 use std::fs;
 use std::io;
@@ -7,7 +7,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::engine_host::EngineInstance;
 
-/// The processes labelled with `deployment_id`. What an engine has begun itself leads no session and is none.
+/// Returns the processes labelled with `deployment_id`. Children of an engine lead no session and are not
+/// included.
 pub(crate) fn find_by_label(deployment_id: &str) -> io::Result<Vec<EngineInstance>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
@@ -24,9 +25,9 @@ fn inspect(pid: Pid, deployment_id: &str) -> Option<EngineInstance> {
     let port = environment
         .split(|byte| *byte == 0)
         .find_map(|variable| std::str::from_utf8(variable.strip_prefix(b"ENGINE_PORT=")?).ok()?.parse().ok());
-    // The number may have changed hands before the handle was had.
-    let still = engine_id_of(pid, deployment_id).as_ref() == Some(&engine_id);
-    (still && leads_session(pid)).then(|| EngineInstance {
+    // The process id may have been reused before the pidfd was opened.
+    let is_same = engine_id_of(pid, deployment_id).as_ref() == Some(&engine_id);
+    (is_same && leads_session(pid)).then(|| EngineInstance {
         engine_id,
         instance: pid.to_string(),
         port,
@@ -35,8 +36,8 @@ fn inspect(pid: Pid, deployment_id: &str) -> Option<EngineInstance> {
     })
 }
 
-/// Read from `/proc`, since `getsid` of `rustix` panics at a session that begins outside the PID namespace, whose id is 0:
-/// that of an engine that has not begun its own yet.
+/// Returns whether a process leads a session. It is read from `/proc`, because `getsid` of `rustix` panics if the
+/// session was started outside the PID namespace, whose id is 0, as is that of an engine before its own `setsid`.
 fn leads_session(pid: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The name of the program ends at the last parenthesis; state, parent, process group and session follow.
@@ -44,7 +45,7 @@ fn leads_session(pid: Pid) -> bool {
     session.and_then(|session| session.parse().ok()) == Some(pid.as_raw_nonzero().get())
 }
 
-/// The command line of a zombie is empty.
+/// Returns the engine id on the command line of a process; `None` for a zombie, whose command line is empty.
 fn engine_id_of(pid: Pid, deployment_id: &str) -> Option<String> {
     let line = String::from_utf8(fs::read(format!("/proc/{pid}/cmdline")).ok()?).ok()?;
     let label = line.strip_prefix("roundhouse\0engine\0--deployment\0")?;

@@ -1,4 +1,4 @@
-//! What stands between the orchestrator and PostgreSQL: it passes everything on, or nothing.
+//! A proxy between the orchestrator and PostgreSQL that can break connections or hold data back.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -9,18 +9,18 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
-/// What the proxy does.
+/// The behaviour of the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProxyMode {
-    /// It passes everything on.
+    /// It forwards all data.
     Open,
-    /// It breaks every connection, and each new one at once.
+    /// It breaks all connections, and each new one immediately.
     Cut,
-    /// It keeps every connection, and passes nothing on.
+    /// It keeps all connections but forwards nothing.
     Hung,
 }
 
-/// A proxy for the socket of a server. Dropped, it is gone and its connections break.
+/// A proxy for the socket of a server. Dropped, it stops and its connections break.
 #[derive(Debug)]
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
@@ -29,15 +29,19 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// A proxy that passes on to `socket`.
+    /// Starts a proxy that forwards to `socket`.
     pub(crate) async fn start(socket: PathBuf) -> std::io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
-        let (mode, told) = watch::channel(ProxyMode::Open);
-        Ok(Self { address, mode, server_task: tokio::spawn(serve(listener, Arc::new(socket), told)) })
+        let (mode, mode_receiver) = watch::channel(ProxyMode::Open);
+        Ok(Self {
+            address,
+            mode,
+            server_task: tokio::spawn(serve(listener, Arc::new(socket), mode_receiver)),
+        })
     }
 
-    /// From now on it is like this.
+    /// Sets the behaviour of existing and new connections.
     pub(crate) fn set_mode(&self, mode: ProxyMode) {
         self.mode.send_replace(mode);
     }
@@ -63,7 +67,7 @@ async fn serve(listener: TcpListener, socket: Arc<PathBuf>, mode: watch::Receive
     }
 }
 
-/// One connection's life. Whatever breaks it ends it.
+/// Forwards one connection until an error or the mode ends it.
 async fn forward_connection(
     mut client: TcpStream,
     socket: Arc<PathBuf>,
@@ -71,7 +75,7 @@ async fn forward_connection(
 ) {
     let _ = client.set_nodelay(true);
     let (to_server, to_client) = (mode.clone(), mode.clone());
-    let passing = async {
+    let forwarding = async {
         let mut server = UnixStream::connect(&*socket).await?;
         let (from_server, into_server) = server.split();
         let (from_client, into_client) = client.split();
@@ -81,12 +85,12 @@ async fn forward_connection(
         }
     };
     tokio::select! {
-        _ = passing => {}
+        _ = forwarding => {}
         _ = mode.wait_for(|mode| *mode == ProxyMode::Cut) => {}
     }
 }
 
-/// Passes bytes on, but for the time in which nothing is: what came in until then goes on late.
+/// Forwards bytes. While the mode is `Hung`, received bytes are held back and forwarded later.
 async fn copy_while_open(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
@@ -110,19 +114,19 @@ mod tests {
 
     use super::*;
 
-    /// Long enough for any answer, on a machine that is busy.
+    /// Long enough for any answer on a busy machine.
     const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-    /// Long enough for most answers: where there is none, none is missed.
+    /// Long enough for most answers, where none is expected.
     const SILENCE_TIMEOUT: Duration = Duration::from_millis(200);
 
-    /// Whether a byte comes back; none if nothing at all happens for so long.
-    async fn echoes(stream: &mut TcpStream, patience: Duration) -> Option<bool> {
+    /// Returns whether a byte is echoed; `None` if nothing happens within `timeout`.
+    async fn echoes(stream: &mut TcpStream, timeout: Duration) -> Option<bool> {
         let mut byte = [0];
         let echo = async {
             stream.write_all(b"x").await?;
             stream.read(&mut byte).await
         };
-        let echo = tokio::time::timeout(patience, echo).await.ok()?;
+        let echo = tokio::time::timeout(timeout, echo).await.ok()?;
         Some(matches!(echo, Ok(1)))
     }
 
@@ -148,7 +152,7 @@ mod tests {
         assert_eq!(echoes(&mut late, SILENCE_TIMEOUT).await, None);
         proxy.set_mode(ProxyMode::Open);
         assert_eq!(echoes(&mut late, ANSWER_TIMEOUT).await, Some(true));
-        // Two bytes of each were passed on in the end, and one has come back.
+        // Each connection has forwarded two bytes in total, of which one was echoed before.
         let mut rest = [0];
         early.read_exact(&mut rest).await.unwrap();
         late.read_exact(&mut rest).await.unwrap();

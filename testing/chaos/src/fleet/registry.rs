@@ -140,17 +140,14 @@ impl Registry {
         let begin = Instant::now();
         let mut registry = self.open().await?;
         while sqlx::query(connected).fetch_optional(&mut registry).await?.is_some() {
-            anyhow::ensure!(
-                begin.elapsed() < DISCONNECT_TIMEOUT,
-                "an orchestrator that was killed is still connected"
-            );
+            anyhow::ensure!(begin.elapsed() < DISCONNECT_TIMEOUT, "a killed orchestrator is still connected");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         Ok(registry.close().await?)
     }
 
-    /// Reads all rows in one snapshot, but only the rows of the audit log after `seen`.
-    pub(crate) async fn snapshot(&self, seen: &AuditCursor) -> sqlx::Result<Snapshot> {
+    /// Reads all rows in one snapshot, but only the rows of the audit log after `cursor`.
+    pub(crate) async fn snapshot(&self, cursor: &AuditCursor) -> sqlx::Result<Snapshot> {
         let mut registry = self.open().await?;
         let mut view = registry.begin_with(self.begin_snapshot).await?;
         let products = "SELECT product_id, audit_seq, audit_hash, provisions, destroys FROM products";
@@ -164,7 +161,7 @@ impl Registry {
         for product in &products {
             let rows = "SELECT product_id, id, at, engine_id, user_id, event, duration_ms, detail, hash \
                         FROM audit_log WHERE product_id = $1 AND id > $2 ORDER BY id";
-            let after = seen.get(&product.product_id).copied().unwrap_or_default();
+            let after = cursor.get(&product.product_id).copied().unwrap_or_default();
             let rows = sqlx::query(rows).bind(&product.product_id).bind(after).fetch_all(&mut *view).await?;
             for row in &rows {
                 audit.push(read_audit(row)?);
@@ -175,11 +172,11 @@ impl Registry {
         Ok(Snapshot { engines, products, audit })
     }
 
-    /// Polls the registry until `sight` holds, at most for `limit`. Returns whether it did.
-    pub(crate) async fn wait_for(&self, sight: RegistryCondition, limit: Duration) -> sqlx::Result<bool> {
+    /// Polls the registry until `condition` holds, at most for `limit`. Returns whether it did.
+    pub(crate) async fn wait_for(&self, condition: RegistryCondition, limit: Duration) -> sqlx::Result<bool> {
         let watching = async {
             let mut registry = self.open().await?;
-            let (query, value) = match sight {
+            let (query, value) = match condition {
                 RegistryCondition::ClaimVisible(kind) => {
                     ("SELECT 1 FROM engines WHERE claim_kind = $1 LIMIT 1", kind)
                 }
@@ -194,7 +191,7 @@ impl Registry {
             registry.close().await
         };
         match tokio::time::timeout(limit, watching).await {
-            Ok(seen) => seen.map(|()| true),
+            Ok(result) => result.map(|()| true),
             Err(_) => Ok(false),
         }
     }

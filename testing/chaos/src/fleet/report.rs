@@ -1,4 +1,4 @@
-//! What a run should have met.
+//! The coverage that a run must reach.
 
 use super::cluster::DatabaseFault;
 use super::engine_host::{Backend, EngineFault};
@@ -6,42 +6,42 @@ use super::schedule::{PHASES, hit_counter_name};
 use super::{Database, FleetCampaign, NOT_EXERCISED, ROUNDS};
 use crate::counters::Counters;
 
-/// From how many rounds on each phase of each change must have been hit.
+/// The number of rounds from which each phase of each operation is required.
 const FULL_RUN_ROUNDS: u64 = 200;
-/// How often at the least in a run of full size, which is this many rounds a hit.
+/// The required hits in a run of full size, and the number of rounds per required hit.
 const MIN_HITS: u64 = 10;
 const ROUNDS_PER_HIT: u64 = 100;
 
-/// What a run of this size should have met and did not.
-pub fn unmet_coverage(tally: &Counters, campaign: &FleetCampaign) -> Vec<String> {
+/// Returns the coverage that a run of this size requires and did not reach, one line per cause.
+pub fn unmet_coverage(counters: &Counters, campaign: &FleetCampaign) -> Vec<String> {
     let rounds = campaign.rounds;
     let mut unmet_coverage = Vec::new();
-    let mut want = |what: &str, at_least: u64| {
-        let found = tally.get(what);
+    let mut require = |what: &str, at_least: u64| {
+        let found = counters.get(what);
         if found < at_least {
-            unmet_coverage.push(format!("{what}: {found}, and at least {at_least} are wanted"));
+            unmet_coverage.push(format!("{what}: {found}, but at least {at_least} are required"));
         }
     };
-    want(ROUNDS, rounds);
-    want("calls: provision", 1);
+    require(ROUNDS, rounds);
+    require("calls: provision", 1);
     if rounds >= FULL_RUN_ROUNDS {
-        let often = (rounds / ROUNDS_PER_HIT).min(MIN_HITS);
+        let required_hits = (rounds / ROUNDS_PER_HIT).min(MIN_HITS);
         for phase in PHASES {
-            want(&hit_counter_name(phase), often);
+            require(&hit_counter_name(phase), required_hits);
         }
         for what in ["old keys refused", "tasks found again", EngineFault::Kill.name()] {
-            want(what, often);
+            require(what, required_hits);
         }
         if campaign.backend == Backend::Docker {
-            want(EngineFault::Remove.name(), often);
+            require(EngineFault::Remove.name(), required_hits);
         }
         if campaign.database == Database::Postgres {
-            for trouble in DatabaseFault::ALL {
-                want(trouble.name(), often);
+            for fault in DatabaseFault::ALL {
+                require(fault.name(), required_hits);
             }
         }
     }
-    unmet_coverage.extend(tally.counts().into_keys().filter(|what| what.starts_with(NOT_EXERCISED)));
+    unmet_coverage.extend(counters.counts().into_keys().filter(|what| what.starts_with(NOT_EXERCISED)));
     unmet_coverage
 }
 
@@ -67,22 +67,22 @@ mod tests {
 
     #[test]
     fn a_phase_that_was_hit_too_seldom_is_unmet() {
-        for (rounds, often) in [(200, 2), (1_000, 10), (5_000, 10)] {
+        for (rounds, required_hits) in [(200, 2), (1_000, 10), (5_000, 10)] {
             let campaign = campaign(rounds, Backend::Process, Database::Sqlite);
-            let tally = Counters::default();
-            tally.add(ROUNDS, rounds);
-            tally.add("calls: provision", 1);
+            let counters = Counters::default();
+            counters.add(ROUNDS, rounds);
+            counters.add("calls: provision", 1);
             for what in ["old keys refused", "tasks found again", "engines sent SIGKILL"] {
-                tally.add(what, often);
+                counters.add(what, required_hits);
             }
             let (last, others) = PHASES.split_last().unwrap();
             for phase in others {
-                tally.add(hit_counter_name(*phase), often);
+                counters.add(hit_counter_name(*phase), required_hits);
             }
-            tally.add(hit_counter_name(*last), often - 1);
-            assert_eq!(unmet_coverage(&tally, &campaign).len(), 1, "{rounds}");
-            tally.count(hit_counter_name(*last));
-            assert_eq!(unmet_coverage(&tally, &campaign), Vec::<String>::new(), "{rounds}");
+            counters.add(hit_counter_name(*last), required_hits - 1);
+            assert_eq!(unmet_coverage(&counters, &campaign).len(), 1, "{rounds}");
+            counters.count(hit_counter_name(*last));
+            assert_eq!(unmet_coverage(&counters, &campaign), Vec::<String>::new(), "{rounds}");
         }
     }
 

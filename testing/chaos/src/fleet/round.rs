@@ -58,12 +58,12 @@ pub(crate) struct RoundRunner {
 impl RoundRunner {
     pub(crate) fn new(
         campaign: &FleetCampaign,
-        world: Arc<FleetContext>,
+        context: Arc<FleetContext>,
         deployment: Arc<Deployment>,
     ) -> Self {
-        let pace = if campaign.backend == Backend::Docker { CONTAINER_TIME_SCALE } else { 1 };
+        let time_scale = if campaign.backend == Backend::Docker { CONTAINER_TIME_SCALE } else { 1 };
         Self {
-            context: world,
+            context,
             deployment,
             rounds: campaign.rounds,
             time_limit: campaign.time_limit,
@@ -71,9 +71,9 @@ impl RoundRunner {
             audit_log: AuditLogChecker::default(),
             round_audit_rows: Vec::new(),
             bystanders: BTreeMap::new(),
-            scheduler: KillScheduler::new(campaign.seed, pace.into()),
+            scheduler: KillScheduler::new(campaign.seed, time_scale.into()),
             rng: SeededRng::new(campaign.seed, "rounds"),
-            time_scale: pace,
+            time_scale,
             client_count: campaign.client_count(),
             round: 0,
             kills_in_round: 0,
@@ -98,14 +98,14 @@ impl RoundRunner {
     }
 
     async fn run_round(&mut self, mut program: ServiceProcess) -> anyhow::Result<ServiceProcess> {
-        let world = Arc::clone(&self.context);
-        world.counters.count(ROUNDS);
-        world.engine_fault_injected.store(false, Ordering::Relaxed);
-        world.database_fault_injected.store(false, Ordering::Relaxed);
+        let context = Arc::clone(&self.context);
+        context.counters.count(ROUNDS);
+        context.engine_fault_injected.store(false, Ordering::Relaxed);
+        context.database_fault_injected.store(false, Ordering::Relaxed);
         self.kills_in_round = 0;
-        let plan = self.scheduler.next_plan(&world.counters, world.capabilities);
-        self.history = format!("seed {}, round {}, {plan:?}", world.seed, self.round);
-        world.trigger.set_target(program.pidfd()?);
+        let plan = self.scheduler.next_plan(&context.counters, context.capabilities);
+        self.history = format!("seed {}, round {}, {plan:?}", context.seed, self.round);
+        context.trigger.set_target(program.pidfd()?);
         self.run_load_and_kill(&plan).await?;
         self.inspect_aftermath(&mut program, &plan).await?;
         if plan.kind() == Some("restart") || self.rng.chance(0.1) {
@@ -114,7 +114,7 @@ impl RoundRunner {
         let few_ports = self.rng.chance(0.25);
         if plan.kind() == Some("restart") && self.context.has_engine_fault() {
             program = self.deployment.start(few_ports)?;
-            world.trigger.set_target(program.pidfd()?);
+            context.trigger.set_target(program.pidfd()?);
             self.kill_when(
                 RegistryCondition::ClaimVisible("restart"),
                 self.background_change_timeout(),
@@ -125,14 +125,14 @@ impl RoundRunner {
         }
         while self.rng.chance(0.1) {
             program = self.deployment.start(few_ports)?;
-            world.trigger.set_target(program.pidfd()?);
+            context.trigger.set_target(program.pidfd()?);
             let wait = self.rng.millis(0..=60) * self.time_scale.min(2);
             tokio::time::sleep(wait).await;
-            world.trigger.fire(Signal::KILL);
-            world.counters.count("kills while it started");
+            context.trigger.fire(Signal::KILL);
+            context.counters.count("kills while it started");
             self.inspect_aftermath(&mut program, &plan).await?;
         }
-        program = self.deployment.start_ready(few_ports, &world.http).await?;
+        program = self.deployment.start_ready(few_ports, &context.http).await?;
         self.check_settled().await?;
         if self.round.is_multiple_of(SECRET_SCAN_INTERVAL_ROUNDS) {
             self.scan_for_secrets().await?;
@@ -152,12 +152,12 @@ impl RoundRunner {
             return Ok(());
         }
         if status.code().is_some() {
-            self.context.counters.record_violation(format!("the orchestrator ended by itself: {status}"));
+            self.context.counters.record_violation(format!("the orchestrator exited by itself: {status}"));
         }
         self.context.counters.count(KILLS);
         self.deployment.registry().wait_disconnected().await?;
-        let scene = capture(&self.deployment, &self.audit_cursor()).await?;
-        let phases = phases_hit(&self.context, &scene).await;
+        let snapshot = capture(&self.deployment, &self.audit_cursor()).await?;
+        let phases = phases_hit(&self.context, &snapshot).await;
         self.history = format!("{}; killed in {phases:?}", self.history);
         if phases.is_empty() {
             self.context.counters.count("kills while nothing was under way");
@@ -166,16 +166,17 @@ impl RoundRunner {
             self.context.counters.count(hit_counter_name(*phase));
         }
         self.scheduler.record_hit(plan, &phases);
-        self.note_bystanders(&scene);
-        self.check_snapshot(scene);
+        self.note_bystanders(&snapshot);
+        self.check_snapshot(snapshot);
         Ok(())
     }
 
     /// After several kills in a row only those are left that nothing was done to at any of them.
-    fn note_bystanders(&mut self, scene: &FleetSnapshot) {
-        let idle = scene.registry.engines.iter().filter(|row| row.status == "running" && row.claim.is_none());
+    fn note_bystanders(&mut self, snapshot: &FleetSnapshot) {
+        let idle =
+            snapshot.registry.engines.iter().filter(|row| row.status == "running" && row.claim.is_none());
         let idle: BTreeSet<&str> = idle.map(|row| row.engine_id.as_str()).collect();
-        let running = scene.instances.iter().filter(|running| idle.contains(running.engine_id.as_str()));
+        let running = snapshot.instances.iter().filter(|running| idle.contains(running.engine_id.as_str()));
         let running = running.map(|running| (running.engine_id.clone(), running.instance.clone()));
         if self.kills_in_round == 0 {
             self.bystanders = running.collect();
@@ -186,7 +187,7 @@ impl RoundRunner {
     }
 
     /// Bystanders that the restart harmed.
-    fn harmed_bystanders(&self, scene: &FleetSnapshot) -> Vec<String> {
+    fn harmed_bystanders(&self, snapshot: &FleetSnapshot) -> Vec<String> {
         let bystanders = &self.bystanders;
         if self.context.has_engine_fault() {
             return Vec::new();
@@ -194,17 +195,17 @@ impl RoundRunner {
         let is_same = |engine_id: &String, instance: &String| {
             let same =
                 |running: &EngineInstance| running.engine_id == *engine_id && running.instance == *instance;
-            scene.instances.iter().any(|running| running.is_alive && same(running))
+            snapshot.instances.iter().any(|running| running.is_alive && same(running))
         };
         let slept = |engine_id: &String| {
-            let rows = self.round_audit_rows.iter().rev().chain(&scene.registry.audit);
+            let rows = self.round_audit_rows.iter().rev().chain(&snapshot.registry.audit);
             rows.filter(|row| row.engine_id.as_ref() == Some(engine_id)).any(|row| row.event == "sleep")
         };
         let harmed_bystanders = bystanders
             .iter()
             .filter(|(engine_id, instance)| !is_same(engine_id, instance) && !slept(engine_id));
         harmed_bystanders
-            .map(|(engine_id, instance)| format!("{engine_id} ran as {instance}, and was not left alone"))
+            .map(|(engine_id, instance)| format!("{engine_id} ran as {instance}, but its instance changed"))
             .collect()
     }
 
@@ -213,11 +214,11 @@ impl RoundRunner {
     }
 
     /// Applies the rules that hold at every moment.
-    fn check_snapshot(&mut self, scene: FleetSnapshot) {
-        let faults = self.audit_log.check_snapshot(&scene.registry);
-        self.round_audit_rows.extend(scene.registry.audit);
+    fn check_snapshot(&mut self, snapshot: FleetSnapshot) {
+        let faults = self.audit_log.check_snapshot(&snapshot.registry);
+        self.round_audit_rows.extend(snapshot.registry.audit);
         self.report_violations(faults);
-        self.report_violations(check_quotas(&self.context, &scene.registry.engines));
+        self.report_violations(check_quotas(&self.context, &snapshot.registry.engines));
     }
 
     fn report_violations(&mut self, faults: Vec<String>) {
@@ -234,12 +235,13 @@ impl RoundRunner {
 
     /// Waits until everything has settled after a start, and applies all rules.
     async fn check_settled(&mut self) -> anyhow::Result<()> {
-        let patience = if self.is_mutated { MUTATION_SETTLE_TIMEOUT } else { SETTLE_TIMEOUT };
-        let scene = settle(&self.context, &self.deployment, &self.audit_cursor(), (patience, false)).await?;
-        let engines = scene.registry.engines.clone();
-        let harmed_bystanders = self.harmed_bystanders(&scene);
+        let timeout = if self.is_mutated { MUTATION_SETTLE_TIMEOUT } else { SETTLE_TIMEOUT };
+        let snapshot =
+            settle(&self.context, &self.deployment, &self.audit_cursor(), (timeout, false)).await?;
+        let engines = snapshot.registry.engines.clone();
+        let harmed_bystanders = self.harmed_bystanders(&snapshot);
         self.context.counters.add("engines left alone by a restart", self.bystanders.len() as u64);
-        self.check_snapshot(scene);
+        self.check_snapshot(snapshot);
         self.report_violations(harmed_bystanders);
         let (calls, audit) = (self.context.take_calls(), std::mem::take(&mut self.round_audit_rows));
         let faults = check_acknowledged(&self.context, &calls, &audit, &engines);
@@ -249,7 +251,7 @@ impl RoundRunner {
 
     async fn scan_for_secrets(&mut self) -> anyhow::Result<()> {
         let mut secrets = self.context.keys.all();
-        secrets.extend(self.context.products.iter().map(|product_of| product_of.key.clone()));
+        secrets.extend(self.context.products.iter().map(|product| product.key.clone()));
         let deployment = Arc::clone(&self.deployment);
         let found = tokio::task::spawn_blocking(move || deployment.leaks(&secrets)).await??;
         self.report_violations(found);
@@ -260,32 +262,34 @@ impl RoundRunner {
     async fn finish(&mut self, mut program: ServiceProcess) -> anyhow::Result<()> {
         self.history = format!("seed {}, at the end", self.context.seed);
         if !self.is_mutated {
-            let scene =
+            let snapshot =
                 settle(&self.context, &self.deployment, &self.audit_cursor(), (SETTLE_TIMEOUT, true)).await?;
-            self.check_snapshot(scene);
+            self.check_snapshot(snapshot);
         }
         self.context.trigger.set_target(program.pidfd()?);
         self.context.trigger.fire(Signal::TERM);
         let status = program.wait_exit().await?;
         if !status.success() {
-            self.report_violations(vec![format!("after SIGTERM the orchestrator ended with {status}")]);
+            self.report_violations(vec![format!("after SIGTERM the orchestrator exited with {status}")]);
         }
         if !self.is_mutated {
             // What was read row by row is read again: nothing was changed since.
-            let whole = self.deployment.registry().snapshot(&AuditCursor::new()).await?;
-            self.context.counters.add("rows of the ledger", whole.audit.len() as u64);
-            let faults = AuditLogChecker::default().check_snapshot(&whole);
+            let full_snapshot = self.deployment.registry().snapshot(&AuditCursor::new()).await?;
+            self.context.counters.add("rows of the ledger", full_snapshot.audit.len() as u64);
+            let faults = AuditLogChecker::default().check_snapshot(&full_snapshot);
             self.report_violations(faults);
             self.scan_for_secrets().await?;
         }
         let log = std::fs::read_to_string(self.deployment.log()).unwrap_or_default();
         let panics = log.lines().filter(|line| line.contains("panicked"));
-        self.report_violations(panics.map(|line| format!("the orchestrator's log says: {line}")).collect());
+        self.report_violations(
+            panics.map(|line| format!("the orchestrator's log contains: {line}")).collect(),
+        );
         for line in log.lines().filter(|line| line.contains("ERROR")) {
             // Without the time, and without the request that it was in.
-            let said = line.rsplit_once("}: ").map_or(line, |(_, said)| said);
+            let message = line.rsplit_once("}: ").map_or(line, |(_, message)| message);
             let words: Vec<&str> =
-                said.split_whitespace().skip_while(|word| !word.contains("::")).take(9).collect();
+                message.split_whitespace().skip_while(|word| !word.contains("::")).take(9).collect();
             self.context.counters.count(format!("its errors: {}", words.join(" ")));
         }
         Ok(())

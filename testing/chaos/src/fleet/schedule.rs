@@ -95,12 +95,12 @@ const MAX_REMEMBERED_PLANS: usize = 12;
 
 impl KillScheduler {
     /// Creates a scheduler without any recorded hits.
-    pub(crate) fn new(seed: u64, pace: u64) -> Self {
-        Self { rng: SeededRng::new(seed, "aims"), time_scale: pace, successful_plans: BTreeMap::new() }
+    pub(crate) fn new(seed: u64, time_scale: u64) -> Self {
+        Self { rng: SeededRng::new(seed, "aims"), time_scale, successful_plans: BTreeMap::new() }
     }
 
     /// The next plan.
-    pub(crate) fn next_plan(&mut self, tally: &Counters, capabilities: Capabilities) -> KillPlan {
+    pub(crate) fn next_plan(&mut self, counters: &Counters, capabilities: Capabilities) -> KillPlan {
         if self.rng.chance(0.15) {
             return KillPlan {
                 point: KillPoint::LoadStarted,
@@ -116,7 +116,7 @@ impl KillScheduler {
             };
         }
         let mut rare: Vec<Phase> = phases(capabilities).collect();
-        rare.sort_by_key(|phase| tally.get(&hit_counter_name(*phase)));
+        rare.sort_by_key(|phase| counters.get(&hit_counter_name(*phase)));
         rare.truncate(3);
         let phase = *self.rng.pick(&rare).unwrap_or(&("provision", NO_PROCESS));
         if let Some(plan) = self.successful_plans.get(&phase).and_then(|plans| self.rng.pick(plans).copied())
@@ -127,7 +127,7 @@ impl KillScheduler {
         }
         let kind = phase.0;
         let by_call = matches!(kind, "provision" | "start" | "stop" | "destroy" | "rotate");
-        let moment = if by_call && self.rng.chance(0.4) {
+        let point = if by_call && self.rng.chance(0.4) {
             KillPoint::CallSent(kind)
         } else {
             KillPoint::ClaimVisible(kind)
@@ -141,7 +141,7 @@ impl KillScheduler {
         } else {
             self.rng.between(1..=25)
         };
-        KillPlan { point: moment, delay: self.rng.millis(0..=longest_prefix * self.time_scale) }
+        KillPlan { point, delay: self.rng.millis(0..=longest_prefix * self.time_scale) }
     }
 
     /// Remembers that `plan` hit `phases`.

@@ -36,7 +36,7 @@ impl Secrets {
                     && let Some(bytes) = ignore_not_found(fs::read(entry.path()))?
                     && let Some(what) = self.find(&bytes)
                 {
-                    found.push(format!("{} holds {what}", entry.path().display()));
+                    found.push(format!("{} contains {what}", entry.path().display()));
                 }
             }
         }

@@ -11,44 +11,44 @@ use crate::rng::SeededRng;
 
 /// Brings some users' engines into the state in which an operation of `kind` starts. Refusals are checked as in
 /// any round.
-pub(crate) async fn prepare(world: &Arc<FleetContext>, kind: &str, dice: &mut SeededRng) {
-    let mut fit: Vec<usize> =
-        (0..world.users.len()).filter(|index| is_suitable(world, *index, kind)).collect();
+pub(crate) async fn prepare(context: &Arc<FleetContext>, kind: &str, rng: &mut SeededRng) {
+    let mut candidates: Vec<usize> =
+        (0..context.users.len()).filter(|index| is_suitable(context, *index, kind)).collect();
     // All engines that sleep soon, so that they go to sleep one shortly after the other; a few of the others.
-    while fit.len() > PREPARED_ENGINES {
-        let out = usize::try_from(dice.between(0..=fit.len() as u64 - 1)).unwrap_or_default();
-        fit.swap_remove(out);
+    while candidates.len() > PREPARED_ENGINES {
+        let removed = usize::try_from(rng.between(0..=candidates.len() as u64 - 1)).unwrap_or_default();
+        candidates.swap_remove(removed);
     }
-    let mut asking = JoinSet::new();
-    for index in fit {
-        let world = Arc::clone(world);
-        let steps = world
+    let mut preparations = JoinSet::new();
+    for index in candidates {
+        let context = Arc::clone(context);
+        let steps = context
             .users
             .get(index)
-            .map(|user_index| setup_ops(kind, &user_index.expected()))
+            .map(|tenant_user| setup_ops(kind, &tenant_user.expected()))
             .unwrap_or_default();
-        asking.spawn(async move {
+        preparations.spawn(async move {
             for op in steps {
-                send_and_record(&world, index, op).await;
+                send_and_record(&context, index, op).await;
             }
         });
     }
-    while asking.join_next().await.is_some() {}
+    while preparations.join_next().await.is_some() {}
 }
 
 /// How many engines are prepared.
 const PREPARED_ENGINES: usize = 3;
 
 /// Whether the user belongs to one client, so that the state is known, and no quota interferes.
-fn is_suitable(world: &FleetContext, index: usize, kind: &str) -> bool {
-    let of = |user_index: &TenantUser| {
+fn is_suitable(context: &FleetContext, index: usize, kind: &str) -> bool {
+    let properties = |tenant_user: &TenantUser| {
         Some((
-            user_index.client?,
-            world.product_of(user_index)?.max_engines,
-            world.product_of(user_index)?.sleeps,
+            tenant_user.client?,
+            context.product_of(tenant_user)?.max_engines,
+            context.product_of(tenant_user)?.sleeps,
         ))
     };
-    match world.users.get(index).and_then(of) {
+    match context.users.get(index).and_then(properties) {
         Some((_, None, sleeps)) => sleeps == matches!(kind, "sleep" | "wake"),
         _ => false,
     }

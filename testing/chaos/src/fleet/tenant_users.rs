@@ -136,9 +136,9 @@ pub(crate) fn expected_after(
     op: Op,
     outcome: &Outcome,
 ) -> Result<ExpectedState, String> {
-    let lie = |is_lie: bool, then: ExpectedState| {
-        if is_lie {
-            Err(format!("{op:?} came to {outcome:?}, and what was known is {before:?}"))
+    let accept_unless = |is_contradiction: bool, then: ExpectedState| {
+        if is_contradiction {
+            Err(format!("{op:?} returned {outcome:?}, which contradicts {before:?}"))
         } else {
             Ok(then)
         }
@@ -151,27 +151,37 @@ pub(crate) fn expected_after(
     match (op, outcome) {
         (Op::List, _) | (Op::Get, Outcome::Unknown) | (_, Outcome::NotSent) => Ok(before.clone()),
         (_, Outcome::Unknown) => Ok(ExpectedState::Unknown),
-        (Op::Provision, Outcome::Acknowledged(new)) => lie(is_present, ExpectedState::Up(new.clone())),
+        (Op::Provision, Outcome::Acknowledged(new)) => {
+            accept_unless(is_present, ExpectedState::Up(new.clone()))
+        }
         (Op::Admit { provision, .. }, Outcome::Acknowledged(new)) => {
             let other = id.is_some() && id != *new;
             let stopped = matches!(before, ExpectedState::Stopped(_));
-            lie(
+            accept_unless(
                 other || stopped || (*before == ExpectedState::Absent && !provision),
                 ExpectedState::Up(new.clone()),
             )
         }
-        (Op::Start, Outcome::Acknowledged(_)) => lie(*before == ExpectedState::Absent, ExpectedState::Up(id)),
+        (Op::Start, Outcome::Acknowledged(_)) => {
+            accept_unless(*before == ExpectedState::Absent, ExpectedState::Up(id))
+        }
         (Op::Stop | Op::Rotate, Outcome::Acknowledged(_)) => {
-            let is_lie = matches!(before, ExpectedState::Absent | ExpectedState::Stopped(_));
-            lie(is_lie, if op == Op::Stop { ExpectedState::Stopped(id) } else { ExpectedState::Up(id) })
+            let is_contradiction = matches!(before, ExpectedState::Absent | ExpectedState::Stopped(_));
+            accept_unless(
+                is_contradiction,
+                if op == Op::Stop { ExpectedState::Stopped(id) } else { ExpectedState::Up(id) },
+            )
         }
-        (Op::Destroy, Outcome::Acknowledged(old)) => {
-            lie(*before == ExpectedState::Absent || (id.is_some() && id != *old), ExpectedState::Absent)
-        }
+        (Op::Destroy, Outcome::Acknowledged(old)) => accept_unless(
+            *before == ExpectedState::Absent || (id.is_some() && id != *old),
+            ExpectedState::Absent,
+        ),
         (Op::Get, Outcome::Acknowledged(found)) => {
-            lie(*before == ExpectedState::Absent || (id.is_some() && id != *found), before.clone())
+            accept_unless(*before == ExpectedState::Absent || (id.is_some() && id != *found), before.clone())
         }
-        (_, Outcome::Refused(_, code)) => expected_after_rejection(before, op, code, is_present, lie),
+        (_, Outcome::Refused(_, code)) => {
+            expected_after_rejection(before, op, code, is_present, accept_unless)
+        }
     }
 }
 
@@ -180,18 +190,18 @@ fn expected_after_rejection(
     op: Op,
     code: &str,
     is_present: bool,
-    lie: impl Fn(bool, ExpectedState) -> Result<ExpectedState, String>,
+    accept_unless: impl Fn(bool, ExpectedState) -> Result<ExpectedState, String>,
 ) -> Result<ExpectedState, String> {
     match code {
-        "ENGINE_NOT_FOUND" | "engine_not_found" => lie(is_present, before.clone()),
+        "ENGINE_NOT_FOUND" | "engine_not_found" => accept_unless(is_present, before.clone()),
         "ENGINE_ALREADY_EXISTS" | "ENGINE_NOT_RUNNING" => {
-            lie(*before == ExpectedState::Absent, before.clone())
+            accept_unless(*before == ExpectedState::Absent, before.clone())
         }
         "engine_stopped" => {
-            lie(matches!(before, ExpectedState::Absent | ExpectedState::Up(_)), before.clone())
+            accept_unless(matches!(before, ExpectedState::Absent | ExpectedState::Up(_)), before.clone())
         }
         "ENGINE_ALREADY_RUNNING" | "engine_sleeping" | "engine_unhealthy" => {
-            lie(matches!(before, ExpectedState::Absent | ExpectedState::Stopped(_)), before.clone())
+            accept_unless(matches!(before, ExpectedState::Absent | ExpectedState::Stopped(_)), before.clone())
         }
         // Nothing was changed.
         "QUOTA_EXCEEDED" | "PORT_EXHAUSTION" => Ok(before.clone()),
@@ -225,11 +235,11 @@ impl IssuedKeys {
     /// A rotation was acknowledged: `key` is the only one now.
     pub(crate) fn record_rotated(&self, engine_id: &str, key: &str) {
         let mut keys = self.lock();
-        let ring = keys.entry(engine_id.to_owned()).or_default();
-        for ended in ring.values_mut() {
+        let engine_keys = keys.entry(engine_id.to_owned()).or_default();
+        for ended in engine_keys.values_mut() {
             *ended = true;
         }
-        ring.insert(key.to_owned(), false);
+        engine_keys.insert(key.to_owned(), false);
     }
 
     /// The keys of `engine_id`.
@@ -239,7 +249,7 @@ impl IssuedKeys {
 
     /// All keys of all engines.
     pub(crate) fn all(&self) -> Vec<String> {
-        self.lock().values().flat_map(|ring| ring.keys().cloned()).collect()
+        self.lock().values().flat_map(|engine_keys| engine_keys.keys().cloned()).collect()
     }
 }
 
@@ -260,8 +270,9 @@ mod tests {
     fn what_was_acknowledged_is_known_and_what_was_cut_off_is_not() {
         let id = Some("eng_1".to_owned());
         let up = ExpectedState::Up(id.clone());
-        let made = expected_after(&ExpectedState::Absent, Op::Provision, &Outcome::Acknowledged(id.clone()));
-        assert_eq!(made, Ok(up.clone()));
+        let provisioned =
+            expected_after(&ExpectedState::Absent, Op::Provision, &Outcome::Acknowledged(id.clone()));
+        assert_eq!(provisioned, Ok(up.clone()));
         assert_eq!(
             expected_after(&up, Op::Stop, &Outcome::Acknowledged(None)),
             Ok(ExpectedState::Stopped(id.clone()))

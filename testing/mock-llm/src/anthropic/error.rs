@@ -8,7 +8,7 @@ use crate::fault::Refusal;
 use crate::protocol::ApiError;
 use crate::transcript::single_event;
 
-/// The body of an error response; within a stream it has no request id.
+/// The body of an error. Errors within a stream have no request id.
 pub(super) fn body(error: &ApiError, request_id: Option<&str>) -> Value {
     let mut body = json!({"type": "error", "error": {"type": error.kind, "message": error.message}});
     if let (Some(request_id), Some(members)) = (request_id, body.as_object_mut()) {
@@ -17,7 +17,7 @@ pub(super) fn body(error: &ApiError, request_id: Option<&str>) -> Value {
     body
 }
 
-/// An `error` event.
+/// An error within a stream: an `error` event.
 pub(super) fn event(error: &ApiError) -> Bytes {
     single_event(Some("error"), &body(error, None))
 }
@@ -65,7 +65,7 @@ pub(super) fn refusal(refusal: &Refusal, model: &str) -> ApiError {
     }
 }
 
-/// A status; what HTTP does not know becomes a 500.
+/// Converts a status. Numbers that are not HTTP statuses become 500.
 fn status_or_500(status: u16) -> StatusCode {
     StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }

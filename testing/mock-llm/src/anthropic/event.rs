@@ -1,9 +1,10 @@
-//! The events of a stream as types: members in the documented order, and no allocation per delta.
+//! The events of a stream as types, which serialize in the documented order of members without an allocation per
+//! delta.
 
 use serde::Serialize;
 use serde_json::Value;
 
-/// An event; its name is its `type`.
+/// An event. Its name is the value of `type`.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(super) enum Event<'a> {
@@ -15,7 +16,7 @@ pub(super) enum Event<'a> {
     MessageDelta { delta: StopDelta, usage: &'a Value },
 }
 
-/// A part of a block.
+/// A fragment of a block.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[expect(clippy::enum_variant_names, reason = "the names are the wire's")]
@@ -26,7 +27,7 @@ pub(super) enum Delta<'a> {
     InputJsonDelta { partial_json: &'a str },
 }
 
-/// Why the message ended.
+/// The end of a message, in `message_delta`.
 #[derive(Serialize)]
 pub(super) struct StopDelta {
     pub(super) stop_reason: &'static str,

@@ -2,8 +2,8 @@
 //!
 //! Sources: <https://platform.claude.com/docs/en/api/messages>, `/en/api/messages-streaming`,
 //! `/en/api/errors`, `/en/build-with-claude/extended-thinking`, `/en/build-with-claude/prompt-caching`
-//! and `/en/agents-and-tools/tool-use` there, the types of the vendor's Python SDK, and the wording of
-//! refusals as users quote them.
+//! and `/en/agents-and-tools/tool-use` on the same site, the types of the vendor's Python SDK, and refusals that
+//! users quote.
 
 mod check;
 mod error;
@@ -25,13 +25,13 @@ use crate::protocol::{
 };
 use crate::reply::Reply;
 
-/// The versions of the API that this wire has. The one before them streamed without event names.
+/// The supported versions of the API. The version before them streamed without event names.
 const VERSIONS: [&str; 2] = ["2023-06-01", SAMPLING_REMOVED];
 /// The version that removed `temperature`, `top_p` and `top_k`
 /// (<https://platform.claude.com/docs/en/api/versioning>).
 const SAMPLING_REMOVED: &str = "2026-10-21";
 
-/// The wire.
+/// The wire protocol of Anthropic Messages.
 pub(crate) struct AnthropicMessages;
 
 impl Protocol for AnthropicMessages {
@@ -41,7 +41,7 @@ impl Protocol for AnthropicMessages {
     fn authorize(headers: &HeaderMap, keys: &AcceptedKeys) -> Result<(), ApiError> {
         let unauthorized =
             |message| Err(ApiError::new(StatusCode::UNAUTHORIZED, "authentication_error", message));
-        // The documentation's header first; since version 2 the vendor's SDK sends the key as a bearer.
+        // `x-api-key` is the documented header. Since version 2, the vendor's SDK sends the key as a bearer token.
         let bearer = || header(headers, "authorization")?.strip_prefix("Bearer ");
         match header(headers, "x-api-key").or_else(bearer) {
             None => return unauthorized("x-api-key header is required"),
@@ -82,17 +82,17 @@ impl Protocol for AnthropicMessages {
         error::body(error, Some(request_id))
     }
 
-    fn error_event(error: &ApiError, _place: &StreamPosition<'_>) -> Bytes {
+    fn error_event(error: &ApiError, _position: &StreamPosition<'_>) -> Bytes {
         error::event(error)
     }
 }
 
-/// Whether the request is for the version without sampling parameters.
+/// Whether the request uses the version without sampling parameters.
 fn is_without_sampling(headers: &HeaderMap) -> bool {
     header(headers, "anthropic-version") == Some(SAMPLING_REMOVED)
 }
 
-/// Whether a beta is asked for; names are given without their date.
+/// Whether the request enables a beta. The name is given without its date.
 fn has_beta(headers: &HeaderMap, name: &str) -> bool {
     let values = headers.get_all("anthropic-beta");
     values

@@ -1,10 +1,10 @@
-//! Reads a request's JSON with its path, refusing in the words of the vendor's validation.
+//! Reads a request's JSON and tracks paths, so that errors have the format of the vendor's validation.
 
 use serde_json::{Map, Value};
 
 use crate::protocol::ApiError;
 
-/// A value and where it stands, as `messages.0.content.1.text`.
+/// A value and its path, such as `messages.0.content.1.text`.
 #[derive(Clone, Debug)]
 pub(super) struct Node<'a> {
     pub(super) path: String,
@@ -12,12 +12,12 @@ pub(super) struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// The request itself.
+    /// The body of the request.
     pub(super) fn root(value: &'a Value) -> Self {
         Self { path: String::new(), value }
     }
 
-    /// A refusal that names this place.
+    /// An error that names this path.
     pub(super) fn error(&self, message: &str) -> ApiError {
         if self.path.is_empty() {
             ApiError::invalid(message)
@@ -26,23 +26,23 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The same value under a longer path: the vendor's validation names the variant it tried.
+    /// The same value with a longer path: the vendor's validation names the variant that it tried.
     pub(super) fn as_variant(&self, variant: &str) -> Self {
         Self { path: self.path_to(variant), value: self.value }
     }
 
-    /// A member; null is the same as none.
+    /// A member. `None` if it is missing or null.
     pub(super) fn member(&self, name: &str) -> Option<Self> {
         let value = self.value.get(name).filter(|value| !value.is_null())?;
         Some(Self { path: self.path_to(name), value })
     }
 
-    /// A member that must be there.
+    /// A required member.
     pub(super) fn required(&self, name: &str) -> Result<Self, ApiError> {
         self.member(name).ok_or_else(|| ApiError::invalid(format!("{}: Field required", self.path_to(name))))
     }
 
-    /// An object that has no other members than these.
+    /// An object that may have only these members.
     pub(super) fn only(&self, known: &[&str]) -> Result<&'a Map<String, Value>, ApiError> {
         let members = self.object()?;
         match members.keys().find(|name| !known.contains(&name.as_str())) {
@@ -83,7 +83,7 @@ impl<'a> Node<'a> {
             .collect())
     }
 
-    /// A string that is one of these.
+    /// A string, which must be one of these.
     pub(super) fn one_of(&self, choices: &[&str]) -> Result<&'a str, ApiError> {
         let text = self.string()?;
         if choices.contains(&text) {
@@ -119,7 +119,7 @@ fn quoted(choices: &[&str], last_separator: &str) -> String {
     }
 }
 
-/// A content as its blocks: the vendor defines a string as short for one text block.
+/// A content as blocks. The vendor defines a string as a shorthand for one text block.
 pub(super) fn blocks(content: &Value) -> Vec<Value> {
     match content {
         Value::Array(blocks) => blocks.clone(),

@@ -1,8 +1,8 @@
-//! The fingerprint of a conversation up to an answer, for the vendor's "preserved thinking": the
-//! newest models bind a thinking block to the `system`, the `tools` and the messages before it
+//! The fingerprint of a conversation before an answer, for the vendor's "preserved thinking": the newest models
+//! bind a thinking block to `system`, `tools` and the messages before it
 //! (<https://platform.claude.com/docs/en/build-with-claude/preserved-thinking>).
 //!
-//! Cache marks are no part of it, nor is earlier thinking, which a client may leave out.
+//! It does not include cache marks, nor earlier thinking, which a client may leave out.
 
 use serde_json::{Value, json};
 
@@ -23,7 +23,7 @@ pub(super) fn prefix(body: &Value, end: usize) -> Prefix {
     }
 }
 
-/// A message without thinking and cache marks, its content as blocks.
+/// A message without thinking and cache marks, and with its content as blocks.
 fn without_thinking_and_marks(message: &Value) -> Value {
     let content = message.get("content").map(blocks).unwrap_or_default();
     let content: Vec<Value> = content

@@ -1,4 +1,4 @@
-//! Renders a reply as a message or as the event flow of
+//! Renders a reply as a message, or as the stream of events of
 //! <https://platform.claude.com/docs/en/api/messages-streaming>.
 
 use serde_json::{Value, json};
@@ -11,17 +11,17 @@ use crate::reply::{Block, Chunking, Reply, Stop, TokenCounts, arguments_text};
 use crate::split::split;
 use crate::transcript::{Transcript, TranscriptWriter};
 
-/// A block with everything decided that the script leaves open.
+/// A block with generated values for everything that the script does not set.
 struct RenderedBlock {
     issued: IssuedBlock,
-    /// As it opens in a stream.
+    /// The block in `content_block_start`.
     start_block: Value,
-    /// As it stands in a whole message.
+    /// The block in a message that is not streamed.
     complete: Value,
     deltas: Deltas,
 }
 
-/// How a block's content arrives in a stream.
+/// The content of a block that is streamed as deltas.
 enum Deltas {
     None,
     Text(String),
@@ -29,12 +29,12 @@ enum Deltas {
     InputJson(String),
 }
 
-/// How thinking is shown, from the request's `thinking`.
+/// Whether the answer contains thinking, according to the request's `thinking`.
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum ThinkingDisplay {
     Off,
     Shown,
-    /// `display: omitted`: the text is empty but the signature is there.
+    /// `display: omitted`: there is a signature, but the text is empty.
     Omitted,
 }
 
@@ -49,7 +49,7 @@ pub(super) fn answer(
     let blocks: Vec<RenderedBlock> = reply
         .blocks
         .iter()
-        // A model that was not asked to think shows no thinking, whatever the script says.
+        // Without thinking in the request there is none in the answer, whatever the script says.
         .filter(|block| thinking != ThinkingDisplay::Off || !is_thinking(block))
         .enumerate()
         .map(|(index, block)| render(block, thinking, number, index))
@@ -59,13 +59,13 @@ pub(super) fn answer(
     let answer = if request.wants_stream() {
         AnswerBody::Stream(stream(&envelope, &blocks, reply, &usage))
     } else {
-        let whole: Vec<&Value> = blocks.iter().map(|block| &block.complete).collect();
-        AnswerBody::Complete(envelope.message(&whole, Some(stop_reason(reply)), &usage.complete()))
+        let content: Vec<&Value> = blocks.iter().map(|block| &block.complete).collect();
+        AnswerBody::Complete(envelope.message(&content, Some(stop_reason(reply)), &usage.complete()))
     };
     RenderedAnswer { answer, issued: issued(request, blocks, settings) }
 }
 
-/// What the client has to bring back; only thinking makes an answer worth remembering.
+/// The parts that the client must send back. `None` for an answer without thinking.
 fn issued(
     request: &IncomingRequest,
     blocks: Vec<RenderedBlock>,
@@ -100,7 +100,8 @@ fn write(writer: &mut TranscriptWriter, event: &Event<'_>) {
     writer.event(Some(event.name()), event);
 }
 
-/// A signature and the empty fragment that opens a tool call do not count as deltas.
+/// Writes the fragments of a block. A signature and the empty fragment that opens a tool call do not count as
+/// deltas.
 fn write_deltas(writer: &mut TranscriptWriter, index: usize, deltas: &Deltas, chunking: Chunking) {
     let event = |delta| Event::ContentBlockDelta { index, delta };
     match deltas {
@@ -143,11 +144,11 @@ fn render(block: &Block, thinking: ThinkingDisplay, number: u64, index: usize) -
         }
         Block::RedactedThinking => {
             let data = seal(number, index, "redacted");
-            let whole = json!({"type": "redacted_thinking", "data": data});
+            let complete = json!({"type": "redacted_thinking", "data": data});
             RenderedBlock {
                 issued: IssuedBlock::Redacted { seal: data },
-                start_block: whole.clone(),
-                complete: whole,
+                start_block: complete.clone(),
+                complete,
                 deltas: Deltas::None,
             }
         }
@@ -156,7 +157,7 @@ fn render(block: &Block, thinking: ThinkingDisplay, number: u64, index: usize) -
         Block::ToolUse { id, name, input, raw_input } => {
             let id = id.clone().unwrap_or_else(|| format!("toolu_{number:016}{index:08}"));
             let raw = arguments_text(input, raw_input.as_deref());
-            // A call cut off in the middle of its JSON has no input that could be shown whole.
+            // A call that is truncated in the middle of its JSON has no complete input.
             let input: Value = serde_json::from_str(&raw).unwrap_or_else(|_| json!({}));
             RenderedBlock {
                 start_block: json!({"type": "tool_use", "id": id, "name": name, "input": {}}),
@@ -202,7 +203,7 @@ impl ThinkingDisplay {
     }
 }
 
-/// What every form of a message has.
+/// The members that streamed and complete messages share.
 struct Envelope {
     id: String,
     model: String,
@@ -217,16 +218,16 @@ impl Envelope {
     }
 }
 
-/// The token counts of one answer as this wire shows them.
+/// The token counts of one answer in this wire's format.
 struct UsageCounts(TokenCounts);
 
 impl UsageCounts {
-    /// In `message_start`: the input is known, the output has hardly begun.
+    /// The counts in `message_start`: the input is known, the output has hardly begun.
     fn at_start(&self) -> Value {
         self.value(self.0.output.min(1))
     }
 
-    /// In a whole message.
+    /// The counts in a complete message.
     fn complete(&self) -> Value {
         let mut usage = self.value(self.0.output);
         if let Some(members) = usage.as_object_mut() {
@@ -235,7 +236,7 @@ impl UsageCounts {
         usage
     }
 
-    /// In `message_delta`: the totals.
+    /// The counts in `message_delta`: the totals.
     fn at_end(&self) -> Value {
         json!({
             "input_tokens": self.0.input, "output_tokens": self.0.output,

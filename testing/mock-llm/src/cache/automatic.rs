@@ -1,5 +1,5 @@
-//! The caches that need no marks (<https://platform.openai.com/docs/guides/prompt-caching>): from 1,024 tokens on,
-//! what a prompt has in common with an earlier one is read in steps of 128 tokens, and nothing is paid for writing.
+//! Caches without marks (<https://platform.openai.com/docs/guides/prompt-caching>): from 1,024 tokens on, the
+//! prefix that a prompt has in common with an earlier one is read in steps of 128 tokens, and writing is free.
 
 use std::collections::HashSet;
 

@@ -1,7 +1,7 @@
-//! Anthropic's cache (<https://platform.claude.com/docs/en/build-with-claude/prompt-caching>): a mark writes one
-//! prefix, the one that ends with its block. What is read is the longest prefix that an earlier request wrote and
-//! that is found from a mark backwards: at most twenty places, the mark's own the first, where a run of calls or of
-//! results is one place.
+//! Anthropic's cache (<https://platform.claude.com/docs/en/build-with-claude/prompt-caching>): a mark writes the
+//! prefix that ends with its block. A lookup reads the longest prefix that an earlier request wrote. It goes
+//! backwards from each mark, over at most twenty positions including the mark's own, and counts a run of tool
+//! calls or of tool results as one position.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use super::{BYTES_PER_TOKEN, CacheMatch, MIN_PREFIX_TOKENS, Piece, PrefixHash};
 
 const LOOKBACK_PLACES: usize = 20;
 
-/// A place where a prefix ends.
+/// The end of a prefix.
 struct PrefixEnd<'a> {
     piece: &'a Piece,
     hash: PrefixHash,
@@ -25,12 +25,12 @@ pub(super) fn count(prefixes: &mut HashSet<PrefixHash>, start: Sha256, pieces: &
             ends.get(*index).is_some_and(|end| end.piece.is_marked && end.tokens >= MIN_PREFIX_TOKENS)
         })
         .collect();
-    let last = marks.last().and_then(|last| ends.get(*last)).map_or(0, |end| end.tokens);
+    let marked_tokens = marks.last().and_then(|last| ends.get(*last)).map_or(0, |end| end.tokens);
     let found =
         marks.iter().rev().find_map(|mark| longest_prefix(prefixes, ends.get(..=*mark).unwrap_or_default()));
     let read = found.unwrap_or(0);
     prefixes.extend(marks.iter().filter_map(|mark| ends.get(*mark)).map(|end| end.hash));
-    CacheMatch { read, written: last - read }
+    CacheMatch { read, written: marked_tokens - read }
 }
 
 fn prefix_ends<'a>(start: Sha256, pieces: &'a [Piece]) -> Vec<PrefixEnd<'a>> {
@@ -47,16 +47,16 @@ fn prefix_ends<'a>(start: Sha256, pieces: &'a [Piece]) -> Vec<PrefixEnd<'a>> {
     pieces.iter().map(&mut end).collect()
 }
 
-/// The longest prefix that is found from the last of these ends backwards.
+/// Looks for the longest cached prefix, backwards from the last of these ends. Returns its number of tokens.
 fn longest_prefix(prefixes: &HashSet<PrefixHash>, ends: &[PrefixEnd<'_>]) -> Option<usize> {
-    let mut places = 0;
-    let mut behind = None;
+    let mut positions = 0;
+    let mut following_run = None;
     for end in ends.iter().rev() {
-        if end.piece.run.is_none() || end.piece.run != behind {
-            places += 1;
+        if end.piece.run.is_none() || end.piece.run != following_run {
+            positions += 1;
         }
-        behind = end.piece.run;
-        if places > LOOKBACK_PLACES {
+        following_run = end.piece.run;
+        if positions > LOOKBACK_PLACES {
             return None;
         }
         if prefixes.contains(&end.hash) {

@@ -1,7 +1,8 @@
-//! The vendors' prompt caches: what of a request was read from the cache, what was written to it, and the rest.
+//! A simulation of the vendors' prompt caches: how many tokens of a request were read from the cache, written to
+//! it, or neither.
 //!
-//! Two kinds: Anthropic's, which a client marks (`marked`), and the others', which find what requests have in
-//! common by themselves (`automatic`). Neither forgets: a test does not wait for minutes to pass.
+//! There are two kinds: Anthropic's, in which the client marks prefixes (`marked`), and the others', which detect
+//! common prefixes by themselves (`automatic`). Entries never expire, because tests do not last for minutes.
 
 mod automatic;
 mod marked;
@@ -14,37 +15,36 @@ use sha2::{Digest, Sha256};
 
 use crate::captured::Wire;
 
-/// The usual rule of thumb of four characters per token.
+/// Four characters per token, the usual rule of thumb.
 const BYTES_PER_TOKEN: usize = 4;
-/// The shortest prefix that is cached, in tokens. The vendors' differ from model to model; this one is in use by
-/// all of them.
+/// The shortest prefix that is cached, in tokens. It differs between models; all vendors use this value for some.
 const MIN_PREFIX_TOKENS: usize = 1024;
 
-/// What the cache did for the requests so far, see
+/// The cache use of the requests so far, see
 /// [`MockProvider::cache_stats`](crate::MockProvider::cache_stats). All counts are tokens.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct CacheStats {
-    /// Each request that was answered, in order.
+    /// The answered requests, in order.
     pub requests: Vec<RequestCacheStats>,
 }
 
-/// What the cache did for one request. The three counts are disjoint.
+/// The cache use of one request. The three counts are disjoint.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct RequestCacheStats {
-    /// The wire it came on.
+    /// The wire on which it arrived.
     pub wire: Wire,
-    /// The model it asked for.
+    /// The requested model.
     pub model: String,
-    /// Tokens that the cache had nothing to do with.
+    /// Tokens that were neither read from the cache nor written to it.
     pub input: u64,
     /// Tokens that were read from the cache.
     pub read: u64,
-    /// Tokens that were written to the cache; always none where that is free.
+    /// Tokens that were written to the cache. Always 0 if the vendor does not charge for that.
     pub written: u64,
 }
 
 impl CacheStats {
-    /// Tokens that the cache had nothing to do with.
+    /// Tokens that were neither read from the cache nor written to it.
     pub fn input(&self) -> u64 {
         self.requests.iter().map(|request| request.input).sum()
     }
@@ -69,34 +69,34 @@ impl CacheStats {
 /// A request's prompt as a cache sees it: its pieces in the order in which the model reads them.
 #[derive(Debug)]
 pub(crate) struct Prompt {
-    /// What must be the same for anything to be found.
+    /// A value that must be equal for two requests to share entries.
     pub(crate) scope: String,
     pub(crate) kind: CacheKind,
     pub(crate) pieces: Vec<Piece>,
 }
 
-/// Whose cache it is.
+/// The kind of a cache.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum CacheKind {
-    /// The client marks where a prefix ends.
+    /// The client marks the ends of prefixes.
     Marked,
-    /// The vendor finds what requests have in common.
+    /// The vendor detects common prefixes.
     Automatic,
 }
 
 /// A tool, a block of the system prompt or of a message.
 #[derive(Debug)]
 pub(crate) struct Piece {
-    /// Its canonical JSON, without marks.
+    /// Its canonical JSON, without cache marks.
     pub(crate) text: String,
     pub(crate) is_marked: bool,
-    /// Marked caches only: what else must be the same from here on, but costs nothing.
+    /// Marked caches only: a further value that must be equal from this piece on. It does not count as tokens.
     pub(crate) scope: Option<String>,
-    /// Marked caches only: whether it and the same kind of piece before it are one place to look.
+    /// Marked caches only: consecutive pieces of the same kind count as one position in the lookup.
     pub(crate) run: Option<BlockRun>,
 }
 
-/// The blocks of which many in a row count as one.
+/// The kinds of blocks of which several in a row count as one.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum BlockRun {
     ToolCalls,
@@ -109,7 +109,8 @@ impl Piece {
     }
 }
 
-/// The pieces of a prompt of the automatic kind: these members of the body in this order, lists item by item.
+/// Creates a prompt for an automatic cache from these members of the body, in this order and with lists item by
+/// item.
 pub(crate) fn automatic_prompt(scope: &str, body: &Value, members: &[&str]) -> Prompt {
     let values = members.iter().filter_map(|name| body.get(name)).flat_map(|value| match value {
         Value::Array(items) => items.iter().collect(),
@@ -119,8 +120,8 @@ pub(crate) fn automatic_prompt(scope: &str, body: &Value, members: &[&str]) -> P
     Prompt { scope: scope.to_owned(), kind: CacheKind::Automatic, pieces }
 }
 
-/// A value without the cache marks at any depth that the APIs have them: on it, and on what its `content` lists.
-/// Schemas and arguments may have a member of that name that is no mark.
+/// Removes the cache marks of a value, at all depths at which the API allows them: on the value, and on the items
+/// of its `content`. Schemas and arguments may have a member of that name that is not a mark.
 pub(crate) fn without_marks(value: Value) -> Value {
     match value {
         Value::Array(values) => Value::Array(values.into_iter().map(without_marks).collect()),
@@ -138,7 +139,7 @@ pub(crate) fn without_marks(value: Value) -> Value {
 /// A hash of a prefix.
 type PrefixHash = [u8; 32];
 
-/// All prefixes that were written, and the account of who did.
+/// All cached prefixes, and the statistics of the requests.
 #[derive(Debug, Default)]
 pub(crate) struct Cache {
     prefixes: HashSet<PrefixHash>,
@@ -146,7 +147,7 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// Counts a request and remembers its prefixes.
+    /// Counts the tokens of a request and caches its prefixes.
     pub(crate) fn record(&mut self, wire: Wire, model: &str, prompt: &Prompt) -> RequestCacheStats {
         let mut start = Sha256::new();
         for scope in [model, &prompt.scope] {
@@ -160,19 +161,19 @@ impl Cache {
         };
         let tokens = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
         let cached = found.read + found.written;
-        let used = RequestCacheStats {
+        let stats = RequestCacheStats {
             wire,
             model: model.to_owned(),
             input: tokens((total / BYTES_PER_TOKEN).saturating_sub(cached)),
             read: tokens(found.read),
             written: tokens(found.written),
         };
-        self.stats.requests.push(used.clone());
-        used
+        self.stats.requests.push(stats.clone());
+        stats
     }
 }
 
-/// What was found of a prompt, and what was written, in tokens.
+/// The numbers of tokens that were read from the cache and written to it.
 #[derive(Clone, Copy, Debug, Default)]
 struct CacheMatch {
     read: usize,

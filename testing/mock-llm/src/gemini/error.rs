@@ -9,7 +9,7 @@ use crate::fault::Refusal;
 use crate::protocol::ApiError;
 use crate::transcript::single_event;
 
-/// The body of an error response, and of an error within a stream.
+/// The body of an error response or of an error within a stream.
 pub(super) fn body(error: &ApiError) -> Value {
     let mut members = json!({"code": error.status.as_u16(), "message": error.message, "status": error.kind});
     if let (false, Some(members)) = (error.details.is_empty(), members.as_object_mut()) {
@@ -23,12 +23,12 @@ pub(super) fn event(error: &ApiError) -> Bytes {
     single_event(None, &body(error))
 }
 
-/// A broken rule.
+/// A violation of a rule.
 pub(super) fn invalid(message: impl Into<String>) -> ApiError {
     ApiError::new(StatusCode::BAD_REQUEST, "INVALID_ARGUMENT", message)
 }
 
-/// A field that does not fit the schema of the request.
+/// A field that does not match the schema of the request.
 pub(super) fn invalid_field(field: &str, message: impl Into<String>) -> ApiError {
     let message = message.into();
     let violation = json!({"field": field, "description": message});
@@ -37,7 +37,7 @@ pub(super) fn invalid_field(field: &str, message: impl Into<String>) -> ApiError
     }))
 }
 
-/// The answer to a key that is not accepted.
+/// The error for a key that is not accepted.
 pub(super) fn invalid_key() -> ApiError {
     invalid("API key not valid. Please pass a valid API key.").with_detail(json!({
         "@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID",
@@ -45,7 +45,7 @@ pub(super) fn invalid_key() -> ApiError {
     }))
 }
 
-/// The answer to a request without a key.
+/// The error for a request without a key.
 pub(super) fn missing_key() -> ApiError {
     ApiError::new(
         StatusCode::FORBIDDEN,
@@ -55,8 +55,8 @@ pub(super) fn missing_key() -> ApiError {
     )
 }
 
-/// A call without its signature; the position is that of its turn, from one. Quoted in
-/// <https://github.com/nanbingxyz/5ire/issues/405>.
+/// The error for a call without its signature. `position` is that of its turn, counted from one. The text is
+/// quoted in <https://github.com/nanbingxyz/5ire/issues/405>.
 pub(super) fn missing_signature(function: &str, position: usize) -> ApiError {
     invalid(format!(
         "Function call is missing a thought_signature in functionCall parts. This is required for tools to work \
@@ -66,7 +66,7 @@ pub(super) fn missing_signature(function: &str, position: usize) -> ApiError {
     ))
 }
 
-/// A model that there is not.
+/// The error for a model that does not exist.
 pub(super) fn unknown_model(model: &str) -> ApiError {
     ApiError::new(
         StatusCode::NOT_FOUND,
@@ -117,7 +117,7 @@ pub(super) fn refusal(refusal: &Refusal, model: &str) -> ApiError {
         }
         Refusal::BrokenHistory => missing_signature("lost", 2),
         Refusal::Other { status, error_type, message, headers } => {
-            // What HTTP does not know as a status becomes a 500.
+            // Numbers that are not HTTP statuses become 500.
             let status = StatusCode::from_u16(*status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
             let mut error = ApiError::new(status, error_type, message);
             error.headers.clone_from(headers);
@@ -126,7 +126,7 @@ pub(super) fn refusal(refusal: &Refusal, model: &str) -> ApiError {
     }
 }
 
-/// A quota of requests per minute that is used up (<https://ai.google.dev/gemini-api/docs/rate-limits>).
+/// The error for an exhausted quota of requests per minute (<https://ai.google.dev/gemini-api/docs/rate-limits>).
 fn rate_limited(model: &str, retry_after_s: Option<u64>) -> ApiError {
     let wait = retry_after_s.map_or(String::new(), |seconds| format!("\nPlease retry in {seconds}s."));
     let message = format!(

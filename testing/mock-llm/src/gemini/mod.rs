@@ -1,8 +1,8 @@
 //! Gemini, `POST /v1beta/models/{model}:generateContent` and `:streamGenerateContent?alt=sse`, also under `/v1`.
 //!
 //! Sources: <https://ai.google.dev/api/generate-content>, `/gemini-api/docs/function-calling`,
-//! `/gemini-api/docs/thinking`, `/gemini-api/docs/thought-signatures` and `/gemini-api/docs/troubleshooting` there,
-//! the types of the vendor's Python SDK, and the wording of refusals as users quote them.
+//! `/gemini-api/docs/thinking`, `/gemini-api/docs/thought-signatures` and `/gemini-api/docs/troubleshooting` on
+//! the same site, the types of the vendor's Python SDK, and refusals that users quote.
 
 mod check;
 mod error;
@@ -22,19 +22,19 @@ use crate::protocol::{
 };
 use crate::reply::Reply;
 
-/// The method of a whole answer.
+/// The method for a complete answer.
 const GENERATE_METHOD: &str = "generateContent";
-/// The method of a stream.
+/// The method for a stream.
 const STREAM_METHOD: &str = "streamGenerateContent";
-/// Models whose name begins so think always and sign what they call.
+/// The prefix of models that always think and sign their calls.
 const SIGNING_MODELS: &str = "gemini-3";
 
-/// The wire.
+/// The wire protocol of Gemini.
 pub(crate) struct Gemini;
 
 impl Protocol for Gemini {
     const WIRE: Wire = Wire::Gemini;
-    // It has none, and a header without a name is left out.
+    // Gemini has none. A header with an empty name is left out.
     const REQUEST_ID_HEADER: &'static str = "";
     const STREAM_TYPE: &'static str = "text/event-stream";
 
@@ -76,18 +76,18 @@ impl Protocol for Gemini {
         error::body(error)
     }
 
-    fn error_event(error: &ApiError, _place: &StreamPosition<'_>) -> Bytes {
+    fn error_event(error: &ApiError, _position: &StreamPosition<'_>) -> Bytes {
         error::event(error)
     }
 }
 
-/// The model and the method of a path.
+/// The model and the method of a path of the form `…/MODEL:METHOD`.
 fn model_and_method(uri: &Uri) -> (&str, &str) {
     let last = uri.path().rsplit('/').next().unwrap_or_default();
     last.rsplit_once(':').unwrap_or((last, ""))
 }
 
-/// Whether a model signs its calls whatever the request says.
+/// Whether a model signs its calls regardless of the request.
 fn always_signs(model: &str) -> bool {
     model.starts_with(SIGNING_MODELS)
 }

@@ -1,12 +1,12 @@
-//! Reads a request's JSON with its path, refusing in the words of the vendor's parser: fields are named as in the
-//! protocol buffers behind it, `tools[0].function_declarations`.
+//! Reads a request's JSON and tracks paths, so that errors have the format of the vendor's parser. Paths use the
+//! field names of the underlying protocol buffers, as in `tools[0].function_declarations`.
 
 use serde_json::{Map, Value};
 
 use super::error::{invalid, invalid_field};
 use crate::protocol::ApiError;
 
-/// A value and where it stands.
+/// A value and its path.
 #[derive(Clone, Debug)]
 pub(super) struct Node<'a> {
     pub(super) path: String,
@@ -14,12 +14,12 @@ pub(super) struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// The request itself.
+    /// The body of the request.
     pub(super) fn root(value: &'a Value) -> Self {
         Self { path: String::new(), value }
     }
 
-    /// A member; null is the same as none.
+    /// A member. `None` if it is missing or null.
     pub(super) fn member(&self, name: &str) -> Option<Self> {
         let value = field(self.value, name).filter(|value| !value.is_null())?;
         let name = snake_case(name);
@@ -27,7 +27,7 @@ impl<'a> Node<'a> {
         Some(Self { path, value })
     }
 
-    /// An object that has no other members than these.
+    /// An object that may have only these members.
     pub(super) fn only(&self, known: &[&str]) -> Result<&'a Map<String, Value>, ApiError> {
         let members = self.object()?;
         let is_known = |name: &str| known.iter().any(|known| *known == name || snake_case(known) == name);
@@ -63,7 +63,7 @@ impl<'a> Node<'a> {
         Ok(values.iter().enumerate().map(node).collect())
     }
 
-    /// A value of an enumeration, in upper case; the vendor takes either case.
+    /// A value of an enumeration, in upper case. The vendor accepts either case.
     pub(super) fn one_of(&self, kind: &str, choices: &[&str]) -> Result<String, ApiError> {
         let text = self.string()?.to_ascii_uppercase();
         if choices.contains(&text.as_str()) {
@@ -72,17 +72,17 @@ impl<'a> Node<'a> {
         Err(self.wrong_type(&format!("type.googleapis.com/google.ai.generativelanguage.v1beta.{kind}")))
     }
 
-    /// A refusal by the check behind the parser, which names this place.
+    /// An error of the validation after parsing, which names this path.
     pub(super) fn violation(&self, detail: &str) -> ApiError {
         invalid(format!("* GenerateContentRequest.{}: {detail}\n", self.path))
     }
 
-    /// A refusal of a member by its name.
+    /// An error about the name of a member.
     pub(super) fn unknown_name(&self, name: &str, reason: &str) -> ApiError {
-        let place = if self.path.is_empty() { String::new() } else { format!(" at '{}'", self.path) };
+        let location = if self.path.is_empty() { String::new() } else { format!(" at '{}'", self.path) };
         invalid_field(
             &self.path,
-            format!("Invalid JSON payload received. Unknown name \"{name}\"{place}: {reason}"),
+            format!("Invalid JSON payload received. Unknown name \"{name}\"{location}: {reason}"),
         )
     }
 
@@ -91,7 +91,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// A field by its name in JSON. The vendor takes the names of the protocol buffers as well, and its SDK sends some.
+/// A field by its JSON name. The vendor also accepts the protocol buffers' names, some of which its SDK sends.
 pub(super) fn field<'a>(object: &'a Value, name: &str) -> Option<&'a Value> {
     object.get(name).or_else(|| object.get(snake_case(name)))
 }
@@ -112,7 +112,7 @@ pub(super) fn parts(content: &Value) -> &[Value] {
     content.get("parts").and_then(Value::as_array).map_or(&[][..], Vec::as_slice)
 }
 
-/// Whether a content is the model's; one without a role is the user's.
+/// Whether a content is the model's. A content without a role is the user's.
 pub(super) fn is_model(content: &Value) -> bool {
     content.get("role").and_then(Value::as_str) == Some("model")
 }

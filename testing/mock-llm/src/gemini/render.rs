@@ -1,7 +1,7 @@
 //! Renders a reply as a `GenerateContentResponse` or as a stream of them
-//! (<https://ai.google.dev/api/generate-content>). Calls come whole, and the last chunk has the reason of the end.
+//! (<https://ai.google.dev/api/generate-content>). Calls are not split, and the last chunk has the finish reason.
 //!
-//! A signature stands on the first call of an answer or, when it calls nothing, on an empty text in the last chunk
+//! The first call of an answer has a signature. If there are no calls, an empty text in the last chunk has it
 //! (<https://ai.google.dev/gemini-api/docs/thought-signatures>).
 
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use crate::reply::{Block, Reply, Stop, TokenCounts};
 use crate::split::split;
 use crate::transcript::{Transcript, TranscriptWriter, single_event};
 
-/// A part of the answer as this wire has it.
+/// A part of the answer in this wire's terms.
 enum Part {
     Thought(String),
     Text(String),
@@ -35,11 +35,11 @@ pub(super) fn answer(request: &IncomingRequest, reply: &Reply, number: u64) -> R
     let answer = if request.wants_stream() {
         AnswerBody::Stream(stream(&envelope, &parts, last_signature.as_deref(), reply, finish))
     } else {
-        let mut all: Vec<Value> = parts.iter().map(Part::to_json).collect();
+        let mut content: Vec<Value> = parts.iter().map(Part::to_json).collect();
         if let Some(signature) = &last_signature {
-            sign_last_part(&mut all, signature);
+            sign_last_part(&mut content, signature);
         }
-        AnswerBody::Complete(envelope.response(&all, Some(finish)))
+        AnswerBody::Complete(envelope.response(&content, Some(finish)))
     };
     RenderedAnswer { answer, issued: Some(issued(request, &parts, last_signature)) }
 }
@@ -53,7 +53,7 @@ fn parts(request: &IncomingRequest, reply: &Reply, number: u64) -> Vec<Part> {
         Block::Thinking { text } => shows_thoughts.then(|| Part::Thought(text.clone())),
         Block::Text { text } => Some(Part::Text(text.clone())),
         Block::Echo => Some(Part::Text(String::new())),
-        // The vendor parses a call before it sends it, and never sends one that it cannot parse.
+        // The vendor parses calls before it sends them, and never sends one that it cannot parse.
         Block::ToolUse { raw_input: Some(_), .. } | Block::RedactedThinking => None,
         Block::ToolUse { id, name, input, .. } => {
             let args = if input.is_null() { json!({}) } else { input.clone() };
@@ -71,7 +71,7 @@ fn parts(request: &IncomingRequest, reply: &Reply, number: u64) -> Vec<Part> {
     reply.blocks.iter().enumerate().filter_map(part).collect()
 }
 
-/// Whether the model thinks about this request, and so signs its answer.
+/// Whether the model thinks for this request, and so signs its answer.
 fn is_signing(request: &IncomingRequest) -> bool {
     let config = thinking_config(request);
     let budget = config.and_then(|config| field(config, "thinkingBudget")).and_then(Value::as_i64);
@@ -112,7 +112,7 @@ fn stream(
     writer.finish(single_event(None, &envelope.response(&last, Some(finish))))
 }
 
-/// Puts a signature on the last part, on an empty text when there is none.
+/// Adds a signature to the last part. If there is none, or if it is a thought, adds an empty text for it.
 fn sign_last_part(parts: &mut Vec<Value>, signature: &str) {
     if parts.last().is_none_or(|last| last.get("thought").is_some()) {
         parts.push(json!({"text": ""}));
@@ -122,7 +122,7 @@ fn sign_last_part(parts: &mut Vec<Value>, signature: &str) {
     }
 }
 
-/// What the client has to bring back.
+/// The signed parts that the client must send back.
 fn issued(request: &IncomingRequest, parts: &[Part], last_signature: Option<String>) -> IssuedAnswer {
     let calls = parts.iter().filter_map(|part| match part {
         Part::Call { call, signature: Some(seal) } => {
@@ -152,7 +152,7 @@ fn thought(text: &str) -> Value {
     json!({"text": text, "thought": true})
 }
 
-/// What every response has.
+/// The members that all responses share.
 struct Envelope<'a> {
     model: &'a str,
     id: String,
@@ -181,7 +181,8 @@ fn finish_reason(reply: &Reply) -> &'static str {
     }
 }
 
-/// Here the prompt's count includes what the cache served, and the candidates' count no thoughts.
+/// The token counts in this wire's format: the prompt includes cached tokens, and the candidates do not include
+/// thoughts.
 fn usage(counts: TokenCounts) -> Value {
     let prompt = counts.input + counts.cache_read + counts.cache_write;
     let candidates = counts.output.saturating_sub(counts.reasoning);

@@ -1,4 +1,4 @@
-//! The rules of a chat request: the types of its fields, and what the model can do.
+//! The rules of a chat request: the types of its fields, and the capabilities of the model.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -10,9 +10,9 @@ use crate::protocol::{ApiError, IncomingRequest, Settings};
 
 const ROLES: &[&str] = &["system", "user", "assistant", "tool"];
 const THINK_LEVELS: &[&str] = &["high", "medium", "low", "max"];
-/// The models that think by levels.
+/// The prefix of models with thinking levels.
 const LEVEL_MODEL_PREFIX: &str = "gpt-oss";
-/// Options that are whole numbers.
+/// The options that must be integers.
 const INTEGER_OPTIONS: &[&str] = &[
     "num_ctx",
     "num_predict",
@@ -81,7 +81,7 @@ fn check_message(message: &Value) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// "Arguments" is an object here, and not its text as elsewhere.
+/// Checks a tool call. On this wire, the arguments are an object instead of JSON text.
 fn check_call(call: &Value) -> Result<(), ApiError> {
     let function = call.get("function").cloned().unwrap_or_default();
     if !function.is_object() {
@@ -147,9 +147,9 @@ fn check_options(body: &Value) -> Result<(), ApiError> {
     }
 }
 
-/// A member that is of its type when it is there; null is the same as none.
+/// Checks the type of an optional member. Null counts as missing.
 fn check_member_type(object: &Value, name: &str, field: &str, kind: &str) -> Result<(), ApiError> {
-    let is_right = match object.get(name) {
+    let has_type = match object.get(name) {
         None | Some(Value::Null) => true,
         Some(value) => match kind {
             "string" => value.is_string(),
@@ -157,10 +157,10 @@ fn check_member_type(object: &Value, name: &str, field: &str, kind: &str) -> Res
             _ => value.is_object(),
         },
     };
-    if is_right { Ok(()) } else { Err(type_mismatch(object.get(name).unwrap_or(&Value::Null), field, kind)) }
+    if has_type { Ok(()) } else { Err(type_mismatch(object.get(name).unwrap_or(&Value::Null), field, kind)) }
 }
 
-/// A member that is a list, or nothing.
+/// An optional member that must be a list. Empty if it is missing or null.
 fn list_member<'a>(object: &'a Value, name: &str, field: &str, kind: &str) -> Result<&'a [Value], ApiError> {
     match object.get(name) {
         None | Some(Value::Null) => Ok(&[]),

@@ -1,4 +1,4 @@
-//! Ollama's errors: a status and one sentence. Those of its cloud are quoted by its users.
+//! Ollama's errors: a status and one sentence. Those of its cloud are known from users' quotes.
 
 use axum::http::StatusCode;
 use bytes::Bytes;
@@ -18,22 +18,22 @@ pub(super) fn line(error: &ApiError) -> Bytes {
     single_line(&body(error))
 }
 
-/// A request that the server does not take.
+/// The error for an invalid request.
 pub(super) fn invalid(message: impl Into<String>) -> ApiError {
     error(400, message)
 }
 
-/// A key that the cloud does not accept.
+/// The error for a key that the cloud does not accept.
 pub(super) fn unauthorized() -> ApiError {
     error(401, "unauthorized")
 }
 
-/// A model that was not pulled.
+/// The error for a model that was not pulled.
 pub(super) fn unknown_model(model: &str) -> ApiError {
     error(404, format!("model {model:?} not found, try pulling it first"))
 }
 
-/// A value that is not of the type of its field, in the words of the server's JSON parser.
+/// The error for a value of the wrong type, as the server's JSON parser words it.
 pub(super) fn type_mismatch(value: &Value, field: &str, kind: &str) -> ApiError {
     let got = match value {
         Value::Null => "null",
@@ -60,7 +60,7 @@ pub(super) fn refusal(refusal: &Refusal, model: &str) -> ApiError {
             429,
             "you (account) have reached your weekly usage limit, upgrade for higher limits: https://ollama.com/upgrade",
         ),
-        // Two spaces, as the server has them.
+        // The server's message has two spaces, too.
         Refusal::Overloaded => {
             error(503, "server busy, please try again.  maximum pending requests exceeded")
         }
@@ -82,12 +82,12 @@ pub(super) fn refusal(refusal: &Refusal, model: &str) -> ApiError {
     }
 }
 
-/// A call's arguments that are no object.
+/// The error for arguments of a call that are not an object.
 pub(super) fn arguments_mismatch(arguments: &Value) -> ApiError {
     type_mismatch(arguments, "messages.tool_calls.function.arguments", "api.ToolCallFunctionArguments")
 }
 
-/// What HTTP does not know as a status becomes a 500. This wire has no types of errors.
+/// Creates an error. Numbers that are not HTTP statuses become 500. This wire has no error types.
 fn error(status: u16, message: impl Into<String>) -> ApiError {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     ApiError::new(status, "", message)

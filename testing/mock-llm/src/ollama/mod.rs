@@ -1,8 +1,8 @@
-//! Ollama, `POST /api/chat`: lines of JSON, or one object when no stream is asked for.
+//! Ollama, `POST /api/chat`: a stream of JSON lines, or a single object if `stream` is false.
 //!
-//! Sources: <https://docs.ollama.com/api/chat>, `/capabilities/thinking` and `/capabilities/tool-calling` there, the
-//! server's `server/routes.go` and `api/types.go` (<https://github.com/ollama/ollama>), and the types of the
-//! vendor's Python SDK. The server ignores members that it does not know, and so does this wire.
+//! Sources: <https://docs.ollama.com/api/chat>, `/capabilities/thinking` and `/capabilities/tool-calling` on the
+//! same site, the server's `server/routes.go` and `api/types.go` (<https://github.com/ollama/ollama>), and the
+//! types of the vendor's Python SDK. Like the server, this wire ignores unknown members.
 
 mod check;
 mod error;
@@ -22,15 +22,15 @@ use crate::protocol::{
 };
 use crate::reply::Reply;
 
-/// Families of models that do not think.
+/// The prefixes of models that do not think.
 const NON_THINKING_MODELS: &[&str] = &["llama", "codellama", "mistral", "gemma", "phi"];
 
-/// The wire.
+/// The wire protocol of Ollama.
 pub(crate) struct Ollama;
 
 impl Protocol for Ollama {
     const WIRE: Wire = Wire::Ollama;
-    // It has none, and a header without a name is left out.
+    // Ollama has none. A header with an empty name is left out.
     const REQUEST_ID_HEADER: &'static str = "";
     const STREAM_TYPE: &'static str = "application/x-ndjson";
 
@@ -41,7 +41,7 @@ impl Protocol for Ollama {
         }
     }
 
-    /// A server of one's own asks for no key; a test that fixes one stands for the vendor's cloud.
+    /// Requires a key only if the test sets one, which imitates the vendor's cloud. Local servers need no key.
     fn authorize(headers: &HeaderMap, keys: &AcceptedKeys) -> Result<(), ApiError> {
         let value = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let key = value.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
@@ -78,12 +78,12 @@ impl Protocol for Ollama {
         error::body(error)
     }
 
-    fn error_event(error: &ApiError, _place: &StreamPosition<'_>) -> Bytes {
+    fn error_event(error: &ApiError, _position: &StreamPosition<'_>) -> Bytes {
         error::line(error)
     }
 }
 
-/// Whether a model thinks.
+/// Whether a model can think.
 fn can_think(model: &str) -> bool {
     !NON_THINKING_MODELS.iter().any(|family| model.starts_with(family))
 }

@@ -1,5 +1,5 @@
-//! Renders a reply as one object or as lines of them (<https://docs.ollama.com/api/chat>). Calls come whole, and
-//! the last line has the counts.
+//! Renders a reply as one object or as lines of objects (<https://docs.ollama.com/api/chat>). Calls are not split,
+//! and the last line has the token counts.
 
 use serde_json::{Value, json};
 
@@ -9,10 +9,10 @@ use crate::reply::{Block, Reply, Stop, TokenCounts};
 use crate::split::split;
 use crate::transcript::{Transcript, TranscriptWriter, single_line};
 
-/// Fixed, so that transcripts of two runs are equal.
+/// Fixed, so that the transcripts of two runs are equal.
 const CREATED_AT: &str = "2025-06-15T15:06:40.000000000Z";
 
-/// A part of the answer as this wire has it.
+/// A part of the answer in this wire's terms.
 enum Part {
     Thinking(String),
     Text(String),
@@ -36,14 +36,14 @@ pub(super) fn answer(request: &IncomingRequest, reply: &Reply, number: u64) -> R
 }
 
 fn parts(request: &IncomingRequest, reply: &Reply, number: u64) -> Vec<Part> {
-    // A model that can think does, unless it is told not to.
+    // A model that can think does so unless the request disables it.
     let shows_thinking = can_think(request.model()) && request.body.get("think") != Some(&Value::Bool(false));
     let mut calls = 0;
     let part = |(index, block): (usize, &Block)| match block {
         Block::Thinking { text } => shows_thinking.then(|| Part::Thinking(text.clone())),
         Block::Text { text } => Some(Part::Text(text.clone())),
         Block::Echo => Some(Part::Text(String::new())),
-        // The server parses a call before it sends it, and never sends one that it cannot parse.
+        // The server parses calls before it sends them, and never sends one that it cannot parse.
         Block::ToolUse { raw_input: Some(_), .. } | Block::RedactedThinking => None,
         Block::ToolUse { id, name, input, .. } => {
             let arguments = if input.is_null() { json!({}) } else { input.clone() };
@@ -104,7 +104,7 @@ fn complete_message(parts: &[Part]) -> Value {
     message
 }
 
-/// How an answer ends.
+/// The last object of an answer.
 struct FinalObject<'a> {
     model: &'a str,
     reason: &'static str,
@@ -112,7 +112,7 @@ struct FinalObject<'a> {
 }
 
 impl FinalObject<'_> {
-    /// The last object. Durations are in nanoseconds; the prompt's count includes what the cache served.
+    /// Renders the object. Durations are in nanoseconds, and the prompt's count includes cached tokens.
     fn object(&self, message: &Value) -> Value {
         json!({
             "model": self.model, "created_at": CREATED_AT, "message": message, "done": true, "done_reason": self.reason,

@@ -1,9 +1,9 @@
-//! The chunks of a stream as types: members in the documented order, and little work per delta.
+//! The chunks of a stream as types, which serialize in the documented order of members with little work per delta.
 
 use serde::Serialize;
 use serde_json::Value;
 
-/// What every chunk and every completion begins with.
+/// The members with which every chunk and every completion begins.
 #[derive(Serialize)]
 pub(super) struct Head {
     pub(super) id: String,
@@ -14,12 +14,12 @@ pub(super) struct Head {
     pub(super) system_fingerprint: &'static str,
 }
 
-/// A chunk.
+/// A chunk of a stream.
 #[derive(Serialize)]
 pub(super) struct Chunk<'a> {
     #[serde(flatten)]
     pub(super) head: &'a Head,
-    /// One choice, or none in the chunk of the usage.
+    /// One choice. Empty in the chunk that reports the usage.
     pub(super) choices: &'a [Choice<'a>],
     #[serde(skip_serializing_if = "Usage::is_absent")]
     pub(super) usage: Usage<'a>,
@@ -29,15 +29,15 @@ pub(super) struct Chunk<'a> {
 #[derive(Clone, Copy, Serialize)]
 #[serde(untagged)]
 pub(super) enum Usage<'a> {
-    /// The request did not ask for it.
+    /// The request did not ask for usage.
     Absent,
-    /// It comes later.
+    /// A later chunk reports the usage.
     Null,
-    /// Here it is.
+    /// The token counts.
     Counts(&'a Value),
 }
 
-/// The one choice.
+/// The only choice of an answer.
 #[derive(Serialize)]
 pub(super) struct Choice<'a> {
     pub(super) index: usize,
@@ -46,7 +46,7 @@ pub(super) struct Choice<'a> {
     pub(super) finish_reason: Option<&'static str>,
 }
 
-/// What a chunk adds to the message.
+/// The fragment that a chunk adds to the message.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub(super) enum Delta<'a> {
@@ -57,7 +57,7 @@ pub(super) enum Delta<'a> {
     End {},
 }
 
-/// A tool call or a part of its arguments.
+/// The start of a tool call, or a fragment of its arguments.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub(super) enum ToolCall<'a> {
@@ -65,14 +65,14 @@ pub(super) enum ToolCall<'a> {
     Arguments { index: usize, function: Arguments<'a> },
 }
 
-/// A tool call's name, with arguments yet to come.
+/// The name of a tool call whose arguments follow.
 #[derive(Serialize)]
 pub(super) struct NamedFunction<'a> {
     pub(super) name: &'a str,
     pub(super) arguments: &'static str,
 }
 
-/// A part of a tool call's arguments.
+/// A fragment of a tool call's arguments.
 #[derive(Serialize)]
 pub(super) struct Arguments<'a> {
     pub(super) arguments: &'a str,

@@ -8,7 +8,7 @@ use crate::fault::Refusal;
 use crate::protocol::ApiError;
 use crate::transcript::single_event;
 
-/// The body of an error response, and of an error within a stream.
+/// The body of an error response or of an error within a stream.
 pub(crate) fn body(error: &ApiError) -> Value {
     json!({"error": {
         "message": error.message, "type": error.kind, "param": error.param, "code": error.code,
@@ -20,7 +20,7 @@ pub(crate) fn event(error: &ApiError) -> Bytes {
     single_event(None, &body(error))
 }
 
-/// The answer to a key that is not accepted.
+/// The error for a key that is not accepted.
 pub(crate) fn invalid_key() -> ApiError {
     ApiError::new(
         StatusCode::UNAUTHORIZED,
@@ -83,7 +83,7 @@ pub(crate) fn refusal(refusal: &Refusal, model: &str) -> ApiError {
         )
         .with_param("messages.[1].role"),
         Refusal::Other { status, error_type, message, headers } => {
-            // What HTTP does not know as a status becomes a 500.
+            // Numbers that are not HTTP statuses become 500.
             let status = StatusCode::from_u16(*status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
             let mut error = ApiError::new(status, error_type, message);
             error.headers.clone_from(headers);

@@ -1,8 +1,8 @@
 //! OpenAI Chat Completions, `POST /v1/chat/completions`.
 //!
 //! Sources: <https://platform.openai.com/docs/api-reference/chat>, its streaming page and
-//! <https://platform.openai.com/docs/guides/error-codes>, the types of the vendor's Python SDK, and the
-//! wording of refusals as users quote them.
+//! <https://platform.openai.com/docs/guides/error-codes>, the types of the vendor's Python SDK, and refusals that
+//! users quote.
 
 pub(crate) mod check;
 mod chunk;
@@ -23,7 +23,7 @@ use crate::protocol::{
 };
 use crate::reply::Reply;
 
-/// The wire.
+/// The wire protocol of OpenAI Chat Completions.
 pub(crate) struct OpenAiChat;
 
 impl Protocol for OpenAiChat {
@@ -58,12 +58,12 @@ impl Protocol for OpenAiChat {
         error::body(error)
     }
 
-    fn error_event(error: &ApiError, _place: &StreamPosition<'_>) -> Bytes {
+    fn error_event(error: &ApiError, _position: &StreamPosition<'_>) -> Bytes {
         error::event(error)
     }
 }
 
-/// The key as a bearer, on both of the vendor's wires.
+/// Checks the key, a bearer token on both of the vendor's wires.
 pub(crate) fn authorize(headers: &HeaderMap, keys: &AcceptedKeys) -> Result<(), ApiError> {
     let value = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     match value.and_then(|value| value.strip_prefix("Bearer ")) {
@@ -78,7 +78,7 @@ pub(crate) fn authorize(headers: &HeaderMap, keys: &AcceptedKeys) -> Result<(), 
     }
 }
 
-/// What routes a request to the cache of those that are like it: another key finds another cache.
+/// The value that routes similar requests to the same cache. Different keys share no entries.
 pub(crate) fn cache_key(body: &Value) -> &str {
     body.get("prompt_cache_key").and_then(Value::as_str).unwrap_or_default()
 }

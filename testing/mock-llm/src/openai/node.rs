@@ -1,10 +1,10 @@
-//! Reads a request's JSON with its path, refusing in the words of the vendor's validation.
+//! Reads a request's JSON and tracks paths, so that errors have the format of the vendor's validation.
 
 use serde_json::{Map, Value};
 
 use crate::protocol::ApiError;
 
-/// A value and where it stands, as `messages[0].tool_calls[1].id`.
+/// A value and its path, such as `messages[0].tool_calls[1].id`.
 #[derive(Clone, Debug)]
 pub(crate) struct Node<'a> {
     pub(crate) path: String,
@@ -12,18 +12,18 @@ pub(crate) struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// The request itself.
+    /// The body of the request.
     pub(crate) fn root(value: &'a Value) -> Self {
         Self { path: String::new(), value }
     }
 
-    /// A member; null is the same as none.
+    /// A member. `None` if it is missing or null.
     pub(crate) fn member(&self, name: &str) -> Option<Self> {
         let value = self.value.get(name).filter(|value| !value.is_null())?;
         Some(Self { path: self.path_to(name), value })
     }
 
-    /// A member that must be there.
+    /// A required member.
     pub(crate) fn required(&self, name: &str) -> Result<Self, ApiError> {
         self.member(name).ok_or_else(|| {
             let path = self.path_to(name);
@@ -33,7 +33,7 @@ impl<'a> Node<'a> {
         })
     }
 
-    /// An object that has no other members than these.
+    /// An object that may have only these members.
     pub(crate) fn only(&self, known: &[&str]) -> Result<(), ApiError> {
         let members = self.object()?;
         match members.keys().find(|name| !known.contains(&name.as_str())) {
@@ -95,7 +95,7 @@ impl<'a> Node<'a> {
         Ok(items)
     }
 
-    /// A string that is one of these.
+    /// A string, which must be one of these.
     pub(crate) fn one_of(&self, choices: &[&str]) -> Result<&'a str, ApiError> {
         let text = self.string()?;
         if choices.contains(&text) {
@@ -111,7 +111,7 @@ impl<'a> Node<'a> {
             .with_code("invalid_value"))
     }
 
-    /// A refusal that names this place.
+    /// An error that names this path.
     pub(crate) fn invalid(&self, detail: &str) -> ApiError {
         ApiError::invalid(format!("Invalid '{}': {detail}", self.path)).with_param(&self.path)
     }

@@ -1,8 +1,8 @@
 //! Renders a reply as a `chat.completion` or as `chat.completion.chunk`s
 //! (<https://platform.openai.com/docs/api-reference/chat-streaming>).
 //!
-//! Chat Completions has no thinking: it counts as reasoning tokens and is not sent, unless the
-//! provider speaks the `reasoning_content` of compatible servers.
+//! Chat Completions does not transmit thinking. It counts as reasoning tokens, and is sent only if the provider
+//! supports the `reasoning_content` of compatible servers.
 
 use serde_json::{Value, json};
 
@@ -12,10 +12,10 @@ use crate::reply::{Block, Reply, Stop, TokenCounts, arguments_text};
 use crate::split::split;
 use crate::transcript::{Transcript, TranscriptWriter};
 
-/// Fixed, so that transcripts of two runs are equal.
+/// Fixed, so that the transcripts of two runs are equal.
 const CREATED_AT: u64 = 1_750_000_000;
 
-/// A part of the answer as this wire has it.
+/// A part of the answer in this wire's terms.
 enum Part {
     Reasoning(String),
     Text(String),
@@ -108,7 +108,7 @@ fn stream(head: &Head, parts: &[Part], reply: &Reply, usage: Option<&Value>) -> 
     stream.writer.finish("data: [DONE]\n\n")
 }
 
-/// Writes chunks of one choice.
+/// Writes chunks with one choice.
 struct ChunkWriter<'a> {
     writer: TranscriptWriter,
     head: &'a Head,
@@ -116,13 +116,13 @@ struct ChunkWriter<'a> {
 }
 
 impl ChunkWriter<'_> {
-    /// Writes a chunk that is no delta of the script's.
+    /// Writes a chunk that does not count as a delta.
     fn write(&mut self, delta: Delta<'_>, finish_reason: Option<&'static str>) {
         let choices = [Choice { index: 0, delta, logprobs: None, finish_reason }];
         self.writer.event(None, &Chunk { head: self.head, choices: &choices, usage: self.usage() });
     }
 
-    /// Writes a chunk that is one.
+    /// Writes a chunk that counts as a delta.
     fn write_delta(&mut self, delta: Delta<'_>) {
         let choices = [Choice { index: 0, delta, logprobs: None, finish_reason: None }];
         self.writer.delta(None, &Chunk { head: self.head, choices: &choices, usage: self.usage() });
@@ -179,7 +179,7 @@ fn finish_reason(reply: &Reply) -> &'static str {
     }
 }
 
-/// Here the prompt's count includes what the cache served.
+/// The token counts in this wire's format: the prompt includes cached tokens.
 fn usage(counts: TokenCounts) -> Value {
     let prompt = counts.input + counts.cache_read + counts.cache_write;
     json!({

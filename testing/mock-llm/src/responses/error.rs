@@ -1,4 +1,4 @@
-//! The errors that differ from those of Chat Completions, and errors within a stream.
+//! The errors that differ from those of Chat Completions, and the events of errors within a stream.
 
 use bytes::Bytes;
 use serde_json::json;
@@ -10,16 +10,17 @@ use crate::protocol::{ApiError, StreamPosition};
 use crate::transcript::single_event;
 
 /// An error within a stream: an `error` event, then the failed response, as in the recorded stream
-/// `openai-error.1.chunks.txt` of <https://github.com/vercel/ai/tree/main/packages/openai/src/responses/__fixtures__>.
-pub(super) fn events(error: &ApiError, place: &StreamPosition<'_>) -> Bytes {
+/// `openai-error.1.chunks.txt` of
+/// <https://github.com/vercel/ai/tree/main/packages/openai/src/responses/__fixtures__>.
+pub(super) fn events(error: &ApiError, position: &StreamPosition<'_>) -> Bytes {
     let code = error.code.unwrap_or(&error.kind);
     let first = json!({
-        "type": "error", "sequence_number": place.events,
+        "type": "error", "sequence_number": position.events,
         "error": {"type": error.kind, "code": code, "message": error.message, "param": error.param},
     });
-    let failed = Response::new(place.request, place.number).failed(code, &error.message);
+    let failed = Response::new(position.request, position.number).failed(code, &error.message);
     let last = json!({
-        "type": "response.failed", "sequence_number": place.events + 1, "response": failed,
+        "type": "response.failed", "sequence_number": position.events + 1, "response": failed,
     });
     let events = [single_event(Some("error"), &first), single_event(Some("response.failed"), &last)];
     events.concat().into()
@@ -38,7 +39,7 @@ pub(super) fn refusal(refusal: &Refusal, model: &str) -> ApiError {
     }
 }
 
-/// An encrypted content that this provider did not issue.
+/// The error for encrypted content that this provider did not issue.
 pub(super) fn unverified_content(encrypted_content: &str) -> ApiError {
     let characters: Vec<char> = encrypted_content.chars().collect();
     let shown: String = match (characters.first_chunk::<4>(), characters.last_chunk::<4>()) {
@@ -52,7 +53,7 @@ pub(super) fn unverified_content(encrypted_content: &str) -> ApiError {
     .with_code("invalid_encrypted_content")
 }
 
-/// An encrypted content under another item's id.
+/// The error for encrypted content under the id of another item.
 pub(super) fn mismatched_item_id(item_id: &str) -> ApiError {
     ApiError::invalid(format!(
         "The encrypted content for item {item_id} could not be verified. Reason: Encrypted content item_id did not \

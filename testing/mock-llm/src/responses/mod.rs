@@ -1,8 +1,8 @@
-//! OpenAI Responses, `POST /v1/responses`, used without state: the history comes with every request.
+//! OpenAI Responses, `POST /v1/responses`, without server-side state: every request contains the history.
 //!
 //! Sources: <https://platform.openai.com/docs/api-reference/responses>, its streaming page, the guide to
 //! reasoning (<https://platform.openai.com/docs/guides/reasoning>), the types of the vendor's Python SDK, recorded
-//! streams as they are published in the tests of other clients, and the wording of refusals as users quote them.
+//! streams that are published in the tests of other clients, and refusals that users quote.
 
 mod check;
 mod error;
@@ -24,7 +24,7 @@ use crate::protocol::{
 };
 use crate::reply::Reply;
 
-/// The wire.
+/// The wire protocol of OpenAI Responses.
 pub(crate) struct OpenAiResponses;
 
 impl Protocol for OpenAiResponses {
@@ -60,7 +60,7 @@ impl Protocol for OpenAiResponses {
         openai::error::body(error)
     }
 
-    fn error_event(error: &ApiError, place: &StreamPosition<'_>) -> Bytes {
-        error::events(error, place)
+    fn error_event(error: &ApiError, position: &StreamPosition<'_>) -> Bytes {
+        error::events(error, position)
     }
 }

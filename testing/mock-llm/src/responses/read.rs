@@ -2,17 +2,17 @@
 
 use serde_json::Value;
 
-/// The items of the input; a string is short for one message and has none.
+/// The items of the input. An input that is a string, a shorthand for one message, has none.
 pub(super) fn items(body: &Value) -> &[Value] {
     body.get("input").and_then(Value::as_array).map_or(&[][..], Vec::as_slice)
 }
 
-/// An item's type; a message may leave it out.
+/// The type of an item. It is optional for messages.
 pub(super) fn item_type(item: &Value) -> &str {
     item.get("type").and_then(Value::as_str).unwrap_or("message")
 }
 
-/// A member that is a string, or nothing.
+/// A member that is a string. Empty if it is missing.
 pub(super) fn text_member<'a>(item: &'a Value, member: &str) -> &'a str {
     item.get(member).and_then(Value::as_str).unwrap_or_default()
 }

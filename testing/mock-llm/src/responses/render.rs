@@ -8,18 +8,17 @@ use crate::issued::{IssuedAnswer, IssuedBlock, IssuedItem, ItemKind, seal};
 use crate::protocol::{AnswerBody, IncomingRequest, RenderedAnswer};
 use crate::reply::{Block, Reply, arguments_text};
 
-/// An output item with everything decided that the script leaves open.
+/// An output item with generated values for everything that the script does not set.
 pub(super) struct Item {
     pub(super) id: String,
-    /// Its status when it ends; all but the last item of a cut answer are complete.
+    /// Its final status. All items but the last one of a truncated answer are complete.
     pub(super) status: &'static str,
     pub(super) content: Content,
 }
 
-/// What is in an item.
+/// The content of an item.
 pub(super) enum Content {
-    /// The summary when the request asked for one, and the encrypted content when it asked for that. The
-    /// encrypted content that opens the item in a stream is another one: only the last is whole.
+    /// The summary and the encrypted content, each if the request asked for it.
     Reasoning {
         summary: Option<String>,
         sealed: Option<EncryptedContent>,
@@ -34,13 +33,14 @@ pub(super) enum Content {
     },
 }
 
-/// An encrypted content as it opens an item and as it ends it.
+/// The encrypted content of an item. In a stream, the item starts with a different value; only the last one is
+/// complete.
 pub(super) struct EncryptedContent {
     pub(super) start: String,
     pub(super) complete: String,
 }
 
-/// What of the reasoning a request wants to see.
+/// The parts of the reasoning that a request asks for.
 #[derive(Clone, Copy)]
 struct ReasoningVisibility {
     summary: bool,
@@ -69,8 +69,9 @@ pub(super) fn answer(request: &IncomingRequest, reply: &Reply, number: u64) -> R
 }
 
 fn items(request: &IncomingRequest, reply: &Reply, number: u64, outcome: Outcome) -> Vec<Item> {
-    let shown = ReasoningVisibility::from_request(&request.body);
-    let contents = reply.blocks.iter().enumerate().map(|(index, block)| content(block, shown, number, index));
+    let visibility = ReasoningVisibility::from_request(&request.body);
+    let contents =
+        reply.blocks.iter().enumerate().map(|(index, block)| content(block, visibility, number, index));
     let last = reply.blocks.len().saturating_sub(1);
     let item = |(index, content): (usize, Content)| Item {
         id: format!("{}_{number:016}{index:08}", content.id_prefix()),
@@ -80,15 +81,15 @@ fn items(request: &IncomingRequest, reply: &Reply, number: u64, outcome: Outcome
     contents.enumerate().map(item).collect()
 }
 
-fn content(block: &Block, shown: ReasoningVisibility, number: u64, index: usize) -> Content {
+fn content(block: &Block, visibility: ReasoningVisibility, number: u64, index: usize) -> Content {
     let sealed = |text: &str| {
-        let whole = format!("gAAAAAB{}", seal(number, index, text));
-        let opening = format!("gAAAAAB{}", seal(number, index, "opening"));
-        shown.encrypted.then_some(EncryptedContent { start: opening, complete: whole })
+        let complete = format!("gAAAAAB{}", seal(number, index, text));
+        let start = format!("gAAAAAB{}", seal(number, index, "opening"));
+        visibility.encrypted.then_some(EncryptedContent { start, complete })
     };
     match block {
         Block::Thinking { text } => {
-            Content::Reasoning { summary: shown.summary.then(|| text.clone()), sealed: sealed(text) }
+            Content::Reasoning { summary: visibility.summary.then(|| text.clone()), sealed: sealed(text) }
         }
         Block::RedactedThinking => Content::Reasoning { summary: None, sealed: sealed("redacted") },
         Block::Text { text } => Content::Message { text: text.clone() },
@@ -101,7 +102,7 @@ fn content(block: &Block, shown: ReasoningVisibility, number: u64, index: usize)
     }
 }
 
-/// What the client has to bring back.
+/// The items that the client must send back.
 fn issued(request: &IncomingRequest, items: Vec<Item>) -> IssuedAnswer {
     let is_stored = request.body.get("store").and_then(Value::as_bool).unwrap_or(true);
     let issued = |item: Item| {
@@ -142,7 +143,7 @@ impl Content {
 }
 
 impl Item {
-    /// As it stands in a response and at its end in a stream.
+    /// The item in a response and in `response.output_item.done`.
     pub(super) fn complete(&self) -> Value {
         let id = &self.id;
         match &self.content {
@@ -160,7 +161,7 @@ impl Item {
         }
     }
 
-    /// As it opens in a stream.
+    /// The item in `response.output_item.added`.
     pub(super) fn start_item(&self) -> Value {
         let id = &self.id;
         match &self.content {
@@ -178,12 +179,12 @@ impl Item {
     }
 }
 
-/// The one part of a summary.
+/// The only part of a summary.
 pub(super) fn summary_part(text: &str) -> Value {
     json!({"type": "summary_text", "text": text})
 }
 
-/// The one part of a message.
+/// The only part of a message.
 pub(super) fn text_part(text: &str) -> Value {
     json!({"type": "output_text", "annotations": [], "logprobs": [], "text": text})
 }

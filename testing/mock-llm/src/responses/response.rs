@@ -1,24 +1,24 @@
-//! The response object, which the whole form is and which several events carry.
+//! The response object: the body of an answer that is not streamed, and a member of several events.
 
 use serde_json::{Value, json};
 
 use crate::protocol::IncomingRequest;
 use crate::reply::{Reply, Stop, TokenCounts};
 
-/// Fixed, so that transcripts of two runs are equal.
+/// Fixed, so that the transcripts of two runs are equal.
 const CREATED_AT: u64 = 1_750_000_000;
 
-/// What every form of a response has: its id, and the request's settings said back.
+/// The members that all response objects of an answer share: the id, and the echoed settings of the request.
 pub(super) struct Response<'a> {
     request: &'a IncomingRequest,
     id: String,
 }
 
-/// How a response ended.
+/// The end of a response.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Outcome {
     Completed,
-    /// For this reason.
+    /// The response was truncated for this reason.
     Incomplete(&'static str),
 }
 
@@ -31,7 +31,7 @@ impl Outcome {
         }
     }
 
-    /// The status of the response, and of an item that it ended in.
+    /// The status of the response, and of its last item.
     pub(super) fn status(self) -> &'static str {
         match self {
             Self::Completed => "completed",
@@ -53,12 +53,12 @@ impl<'a> Response<'a> {
         Self { request, id: format!("resp_{number:024}") }
     }
 
-    /// As it begins.
+    /// The response when it starts.
     pub(super) fn in_progress(&self) -> Value {
         self.object("in_progress", &[], json!({}))
     }
 
-    /// As it ends.
+    /// The response when it has ended.
     pub(super) fn ended(&self, outcome: Outcome, output: &[Value], counts: TokenCounts) -> Value {
         let details = match outcome {
             Outcome::Completed => Value::Null,
@@ -67,30 +67,30 @@ impl<'a> Response<'a> {
         self.object(outcome.status(), output, json!({"incomplete_details": details, "usage": usage(counts)}))
     }
 
-    /// As it fails.
+    /// The response when it has failed.
     pub(super) fn failed(&self, code: &str, message: &str) -> Value {
         self.object("failed", &[], json!({"error": {"code": code, "message": message}}))
     }
 
     fn object(&self, status: &str, output: &[Value], changes: Value) -> Value {
         let body = &self.request.body;
-        let said = |name: &str, default: Value| match body.get(name) {
+        let echoed = |name: &str, default: Value| match body.get(name) {
             None | Some(Value::Null) => default,
             Some(value) => value.clone(),
         };
         let mut response = json!({
             "id": self.id, "object": "response", "created_at": CREATED_AT, "status": status, "background": false,
-            "error": null, "incomplete_details": null, "instructions": said("instructions", Value::Null),
-            "max_output_tokens": said("max_output_tokens", Value::Null), "max_tool_calls": null,
+            "error": null, "incomplete_details": null, "instructions": echoed("instructions", Value::Null),
+            "max_output_tokens": echoed("max_output_tokens", Value::Null), "max_tool_calls": null,
             "model": self.request.model(), "output": output,
-            "parallel_tool_calls": said("parallel_tool_calls", true.into()), "previous_response_id": null,
-            "prompt_cache_key": said("prompt_cache_key", Value::Null),
-            "reasoning": said("reasoning", json!({"effort": null, "summary": null})),
-            "service_tier": "default", "store": said("store", true.into()),
-            "temperature": said("temperature", 1.into()), "text": said("text", json!({"format": {"type": "text"}})),
-            "tool_choice": said("tool_choice", "auto".into()), "tools": said("tools", json!([])),
-            "top_p": said("top_p", 1.into()), "truncation": said("truncation", "disabled".into()),
-            "usage": null, "user": null, "metadata": said("metadata", json!({})),
+            "parallel_tool_calls": echoed("parallel_tool_calls", true.into()), "previous_response_id": null,
+            "prompt_cache_key": echoed("prompt_cache_key", Value::Null),
+            "reasoning": echoed("reasoning", json!({"effort": null, "summary": null})),
+            "service_tier": "default", "store": echoed("store", true.into()),
+            "temperature": echoed("temperature", 1.into()), "text": echoed("text", json!({"format": {"type": "text"}})),
+            "tool_choice": echoed("tool_choice", "auto".into()), "tools": echoed("tools", json!([])),
+            "top_p": echoed("top_p", 1.into()), "truncation": echoed("truncation", "disabled".into()),
+            "usage": null, "user": null, "metadata": echoed("metadata", json!({})),
         });
         if let (Some(members), Value::Object(changes)) = (response.as_object_mut(), changes) {
             members.extend(changes);
@@ -99,7 +99,7 @@ impl<'a> Response<'a> {
     }
 }
 
-/// Here the input's count includes what the cache served.
+/// The token counts in this wire's format: the input includes cached tokens.
 fn usage(counts: TokenCounts) -> Value {
     let input = counts.input + counts.cache_read + counts.cache_write;
     json!({

@@ -1,5 +1,5 @@
-//! The event flow of <https://platform.openai.com/docs/api-reference/responses-streaming>: every event has its
-//! type as its name and a number.
+//! The stream of events of <https://platform.openai.com/docs/api-reference/responses-streaming>. Every event has
+//! its type as its name, and a sequence number.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::reply::Chunking;
 use crate::split::split;
 use crate::transcript::{Transcript, TranscriptWriter, single_event};
 
-/// The stream of a response that ends with `ended` in an event of this name.
+/// Renders a stream. It ends with the response `ended`, in an event named `last_event`.
 pub(super) fn stream(
     in_progress: &Value,
     items: &[Item],

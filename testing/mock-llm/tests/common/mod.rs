@@ -1,4 +1,4 @@
-//! What the tests share: requests that every rule accepts, and a plain HTTP client.
+//! Helpers that the tests share: valid requests, and a plain HTTP client.
 
 #![allow(
     clippy::expect_used,
@@ -12,22 +12,22 @@ use mock_llm::MockProvider;
 use reqwest::{Client, RequestBuilder, Response};
 use serde_json::{Value, json};
 
-/// Starts a provider.
+/// Starts a provider with the default settings.
 pub(crate) async fn provider() -> MockProvider {
     MockProvider::start().await.unwrap()
 }
 
-/// A Messages request of one user message.
+/// A Messages request with one user message.
 pub(crate) fn messages_request() -> Value {
     json!({"model": "claude-test", "max_tokens": 2048, "messages": [{"role": "user", "content": "hi"}]})
 }
 
-/// A Chat Completions request of one user message.
+/// A Chat Completions request with one user message.
 pub(crate) fn chat_request() -> Value {
     json!({"model": "gpt-test", "messages": [{"role": "user", "content": "hi"}]})
 }
 
-/// A Responses request of one user message, as a client that keeps its own history sends it.
+/// A Responses request with one user message, from a client that keeps its own history.
 pub(crate) fn responses_request() -> Value {
     json!({
         "model": "gpt-5-test", "store": false, "include": ["reasoning.encrypted_content"],
@@ -35,7 +35,7 @@ pub(crate) fn responses_request() -> Value {
     })
 }
 
-/// A Gemini request of one user content; the model is in the path.
+/// A Gemini request with one user content. The model is in the path.
 pub(crate) fn gemini_request() -> Value {
     json!({
         "contents": [{"role": "user", "parts": [{"text": "hi"}]}],
@@ -43,12 +43,12 @@ pub(crate) fn gemini_request() -> Value {
     })
 }
 
-/// An Ollama request of one user message.
+/// An Ollama request with one user message.
 pub(crate) fn ollama_request() -> Value {
     json!({"model": "qwen3", "stream": false, "messages": [{"role": "user", "content": "hi"}]})
 }
 
-/// `body` with other members set; null removes one.
+/// Returns `body` with these members changed. Null removes a member.
 pub(crate) fn with_members(mut body: Value, changes: Value) -> Value {
     let members = body.as_object_mut().unwrap();
     let Value::Object(changes) = changes else { return changes };
@@ -62,12 +62,12 @@ pub(crate) fn with_members(mut body: Value, changes: Value) -> Value {
     body
 }
 
-/// A call of the Messages API with its headers.
+/// A call of the Messages API with its required headers.
 pub(crate) fn messages_call(provider: &MockProvider, body: &Value) -> RequestBuilder {
     versioned_messages_call(provider, body, "2023-06-01")
 }
 
-/// A call of the Messages API in a version of it.
+/// A call of a version of the Messages API.
 pub(crate) fn versioned_messages_call(
     provider: &MockProvider,
     body: &Value,
@@ -80,7 +80,7 @@ pub(crate) fn versioned_messages_call(
         .json(body)
 }
 
-/// A call of Chat Completions with its headers.
+/// A call of Chat Completions with its required headers.
 pub(crate) fn chat_call(provider: &MockProvider, body: &Value) -> RequestBuilder {
     Client::new()
         .post(format!("{}/chat/completions", provider.openai_base_url()))
@@ -88,17 +88,17 @@ pub(crate) fn chat_call(provider: &MockProvider, body: &Value) -> RequestBuilder
         .json(body)
 }
 
-/// A call of Responses with its headers.
+/// A call of Responses with its required headers.
 pub(crate) fn responses_call(provider: &MockProvider, body: &Value) -> RequestBuilder {
     Client::new().post(format!("{}/responses", provider.openai_base_url())).bearer_auth("key").json(body)
 }
 
-/// A call of Gemini's newest models for a whole answer.
+/// A call of one of Gemini's newest models for an answer that is not streamed.
 pub(crate) fn gemini_call(provider: &MockProvider, body: &Value) -> RequestBuilder {
     gemini_call_of(provider, "gemini-3-test:generateContent", body)
 }
 
-/// A call of Gemini's newest models for a stream.
+/// A call of one of Gemini's newest models for a stream.
 pub(crate) fn gemini_stream_call(provider: &MockProvider, body: &Value) -> RequestBuilder {
     gemini_call_of(provider, "gemini-3-test:streamGenerateContent?alt=sse", body)
 }
@@ -116,21 +116,21 @@ pub(crate) fn ollama_call(provider: &MockProvider, body: &Value) -> RequestBuild
     Client::new().post(format!("{}/api/chat", provider.ollama_base_url())).json(body)
 }
 
-/// The status and the JSON body of an answer.
+/// Sends a call, and returns the status and the JSON body of the response.
 pub(crate) async fn send_json(call: RequestBuilder) -> (u16, Value) {
     let response = call.send().await.unwrap();
     let status = response.status().as_u16();
     (status, response.json().await.unwrap())
 }
 
-/// The JSON of an answer that must be a success.
+/// Sends a call that must succeed, and returns the JSON body of the response.
 pub(crate) async fn send_ok(call: RequestBuilder) -> Value {
     let (status, body) = send_json(call).await;
     assert_eq!(status, 200, "{body}");
     body
 }
 
-/// What came of a stream, and whether it ended as HTTP says.
+/// Sends a call, and returns the text of the stream and whether the HTTP body was complete.
 pub(crate) async fn send_stream(call: RequestBuilder) -> (String, bool) {
     let mut response = call.send().await.unwrap();
     assert_eq!(response.status(), 200);
@@ -148,18 +148,18 @@ pub(crate) async fn send_stream(call: RequestBuilder) -> (String, bool) {
 pub(crate) async fn read_until(response: &mut Response, condition: impl Fn(&str) -> bool) -> String {
     let mut text = String::new();
     while !condition(&text) {
-        let bytes = response.chunk().await.unwrap().expect("the stream goes on");
+        let bytes = response.chunk().await.unwrap().expect("the stream continues");
         text.push_str(std::str::from_utf8(&bytes).unwrap());
     }
     text
 }
 
-/// The lines of a stream of lines.
+/// Parses a stream of JSON lines.
 pub(crate) fn lines(stream: &str) -> Vec<Value> {
     stream.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// The events of a stream as name (empty when there is none) and data.
+/// Parses a stream of server-sent events into names, empty if there is none, and data.
 pub(crate) fn events(stream: &str) -> Vec<(String, Value)> {
     let event = |block: &str| {
         let line = |prefix| block.lines().find_map(|line| line.strip_prefix(prefix)).unwrap_or_default();

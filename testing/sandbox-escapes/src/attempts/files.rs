@@ -1,4 +1,4 @@
-//! Files that are not the program's.
+//! Attempts on files outside of the workspace.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::attempt;
 use crate::{Attempt, AttemptError, Control, Mechanism, Target, raw_syscall};
 
-/// See the module.
+/// The attempts of this group.
 pub(super) const ALL: &[Attempt] = &[
     attempt("brain-read", "read the brain beside the workspace", Mechanism::LandlockFiles, |target| {
         read_start(&target.path("brain")?)
@@ -104,7 +104,7 @@ pub(super) const ALL: &[Attempt] = &[
         fs::set_permissions(&brain, fs::Permissions::from_mode(0o000))?;
         std::thread::park_timeout(Duration::from_secs(1));
         if fs::metadata(&brain)?.permissions().mode() & 0o777 != 0 {
-            return Err(AttemptError::Refused("they are put right".into()));
+            return Err(AttemptError::Refused("the permissions were restored".into()));
         }
         Ok("nobody may read it now".into())
     }),
@@ -121,7 +121,7 @@ pub(super) const ALL: &[Attempt] = &[
             )?;
             std::thread::park_timeout(Duration::from_secs(1));
             if fs::metadata(&brain)?.mtime() != 0 {
-                return Err(AttemptError::Refused("they are put right".into()));
+                return Err(AttemptError::Refused("the time was restored".into()));
             }
             Ok("it was last written in 1970".into())
         },
@@ -244,7 +244,7 @@ pub(super) const ALL: &[Attempt] = &[
                 open(my $handle, "<&=", $file) or next;
                 my $name = readlink("/proc/self/fd/$file");
                 next if $name =~ m{^(pipe|/dev/null|/proc)};
-                # Whoever else has it may have read on.
+                # Another process with this file may have moved the offset.
                 sysseek($handle, 0, 0);
                 sysread($handle, my $text, 4096);
                 print "$file is $name: $text"; exit 0 if $text =~ /secret/;
@@ -259,9 +259,9 @@ pub(super) const ALL: &[Attempt] = &[
         Mechanism::CleanedEnvironment,
         |_| {
             let output = Command::new("env").output()?;
-            let all = String::from_utf8_lossy(&output.stdout).into_owned();
-            let found = all.lines().find(|line| line.contains("KEY") || line.contains("secret"));
-            found.map(str::to_owned).ok_or_else(|| AttemptError::Refused("none is there".into()))
+            let variables = String::from_utf8_lossy(&output.stdout).into_owned();
+            let found = variables.lines().find(|line| line.contains("KEY") || line.contains("secret"));
+            found.map(str::to_owned).ok_or_else(|| AttemptError::Refused("there are none".into()))
         },
     ),
 ];
@@ -276,14 +276,13 @@ fn path_text(path: &Path) -> &str {
     path.to_str().unwrap_or_default()
 }
 
-/// A thread puts an innocent file and a link to the brain in turn into the same place, while this one reads
-/// it.
+/// A thread replaces a file alternately by a harmless one and by a link to the brain, while this thread reads it.
 fn race_symlink(target: &Target) -> Result<String, AttemptError> {
     let brain = target.path("brain")?;
     fs::write("innocent", "innocent")?;
     std::thread::spawn(move || {
         for _ in 0..20_000 {
-            // The other one has just moved it away.
+            // A failed step does not matter: the next round tries again.
             let _ = fs::copy("innocent", "next").and_then(|_| fs::rename("next", "swapped"));
             let _ = symlink(&brain, "link").and_then(|()| fs::rename("link", "swapped"));
         }
@@ -292,8 +291,8 @@ fn race_symlink(target: &Target) -> Result<String, AttemptError> {
     for _ in 0..20_000 {
         match read_start(Path::new("swapped")) {
             Ok(text) if text.contains("secret") => return Ok(text),
-            Err(AttemptError::Refused(why)) if why.contains("os error 13") => refused = Some(why),
-            // The innocent file, or nothing there just now.
+            Err(AttemptError::Refused(error)) if error.contains("os error 13") => refused = Some(error),
+            // The harmless file, or the file does not exist yet.
             Ok(_) | Err(_) => {}
         }
     }

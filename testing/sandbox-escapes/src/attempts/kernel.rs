@@ -1,4 +1,4 @@
-//! The kernel's own doors, and privileges.
+//! Attempts on the kernel's interfaces and on privileges.
 
 use std::fs;
 use std::process::Command;
@@ -11,7 +11,7 @@ use crate::{Attempt, AttemptError, Control, Mechanism};
 
 const MACHINE_DEPENDENT: Control = Control::NotTried("the machine may forbid it by itself");
 
-/// See the module.
+/// The attempts of this group.
 pub(super) const ALL: &[Attempt] = &[
     attempt("mount", "mount a file system", Mechanism::Seccomp, |_| {
         fs::create_dir_all("mounted")?;
@@ -156,26 +156,26 @@ pub(super) const ALL: &[Attempt] = &[
         Mechanism::Privileges,
         |target| {
             let output = Command::new(target.path("set_user_id")?).output()?;
-            let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-            // Root's rights are told by what it holds, anybody's by who it is.
-            if said.is_empty() || said == "0000000000000000" {
-                Err(AttemptError::Refused(format!("gained none: {said}")))
+            let capabilities = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+            // Capabilities count, and not the user id: programs of an engine that runs as root keep that id.
+            if capabilities.is_empty() || capabilities == "0000000000000000" {
+                Err(AttemptError::Refused(format!("gained none: {capabilities}")))
             } else {
-                Ok(said)
+                Ok(capabilities)
             }
         },
     )
     .with_control(Control::SucceedsAsRoot),
     attempt("new-privileges", "have rights left, or a way to new ones", Mechanism::Privileges, |_| {
-        let print_capabilities = rustix::thread::capabilities(None)?;
-        if print_capabilities.permitted.is_empty() && rustix::thread::no_new_privs()? {
+        let capabilities = rustix::thread::capabilities(None)?;
+        if capabilities.permitted.is_empty() && rustix::thread::no_new_privs()? {
             return Err(AttemptError::Refused("there are none".into()));
         }
-        Ok(format!("{:?}", print_capabilities.permitted))
+        Ok(format!("{:?}", capabilities.permitted))
     }),
 ];
 
-fn unshare(what: CloneFlags) -> Result<String, AttemptError> {
-    nix::sched::unshare(what)?;
+fn unshare(namespace: CloneFlags) -> Result<String, AttemptError> {
+    nix::sched::unshare(namespace)?;
     Ok("it has one".into())
 }

@@ -1,4 +1,4 @@
-//! More than a program's share, and longer than its time.
+//! Attempts to exceed resource limits, and to leave processes behind.
 
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
@@ -11,23 +11,23 @@ use sandbox::Limits;
 use super::attempt;
 use crate::{Attempt, AttemptError, Control, LimitKind, Mechanism, Target, raw_syscall};
 
-/// How many processes or threads are too many.
+/// A number of processes or threads that exceeds the limit.
 const EXCESS_PROCESSES: usize = 400;
 
-/// How much memory, in MiB, is too much where nothing else is said, and how much is allowed.
+/// The memory that attempts allocate by default, in MiB, and the limit that it exceeds.
 const EXCESS_MEMORY_MIB: usize = 512;
 const MEMORY_LIMIT_BYTES: u64 = 160 << 20;
 
-/// How large a file, in MiB, is too large where `file=` does not say, and how large one may be.
+/// The size of file that attempts write unless `file=` is given, in MiB, and the limit that it exceeds.
 const EXCESS_FILE_MIB: usize = 64;
 const FILE_SIZE_LIMIT_BYTES: u64 = 4 << 20;
 
-/// How many files of a MiB are too many where `files=` does not say.
+/// The number of files of 1 MiB that an attempt writes unless `files=` is given.
 const EXCESS_FILE_COUNT: usize = 4000;
 
 const TOO_COSTLY: Control = Control::NotTried("it would cost the machine what the sandbox saves it");
 
-/// See the module.
+/// The attempts of this group.
 pub(super) const ALL: &[Attempt] = &[
     attempt("many-processes", "start processes without end", Mechanism::Limit(LimitKind::Processes), |_| {
         let mut children = Vec::new();
@@ -181,12 +181,12 @@ fn limit_file_size(limits: &mut Limits) {
     limits.file_size = FILE_SIZE_LIMIT_BYTES;
 }
 
-/// What the suite finds free, less a little: see [`crate::environment`].
+/// Stands for a little less than the free space: [`crate::environment`] replaces the value.
 fn limit_disk(limits: &mut Limits) {
     limits.disk_left = u64::MAX;
 }
 
-/// Writes the last MiB of a large file: what lies before it takes no room.
+/// Writes only the last MiB of a large file. The hole before it uses no disk space.
 fn write_large_file(target: &Target) -> Result<String, AttemptError> {
     let mebibytes = target.mebibytes("file", EXCESS_FILE_MIB)?;
     let mut file = File::create("large")?;
@@ -195,7 +195,8 @@ fn write_large_file(target: &Target) -> Result<String, AttemptError> {
     Ok(format!("{mebibytes} MiB"))
 }
 
-/// Takes all of it before it writes to any, so that nobody needs as much who has a limit.
+/// Reserves all the memory before it writes to any of it, so that under a limit the attempt fails before it uses
+/// much memory.
 fn allocate_heap(target: &Target) -> Result<String, AttemptError> {
     let mebibytes = target.mebibytes("memory", EXCESS_MEMORY_MIB)?;
     let mut blocks = Vec::new();
@@ -210,7 +211,8 @@ fn allocate_heap(target: &Target) -> Result<String, AttemptError> {
     Ok(format!("{} MiB", std::hint::black_box(blocks).len()))
 }
 
-/// Eight take an eighth each and keep it until all have theirs. Who is ended instead is counted.
+/// Eight processes allocate an eighth each, and keep it until all have theirs. The attempt was refused if any of
+/// them was killed.
 fn allocate_heap_in_many(target: &Target) -> Result<String, AttemptError> {
     let each = target.mebibytes("all", EXCESS_MEMORY_MIB)? / 8;
     raw_syscall::run_perl(
@@ -236,7 +238,7 @@ fn allocate_heap_in_many(target: &Target) -> Result<String, AttemptError> {
     )
 }
 
-/// Leaves a process behind whose command line has the folder's name in it, by which the suite knows it.
+/// Leaves a process behind. Its command line contains the current folder, by which the suite finds it.
 fn leave_process_behind(how: &str) -> Result<String, AttemptError> {
     let mark = std::env::current_dir()?;
     let script = format!("use POSIX; {how} sleep 600 while 1;");

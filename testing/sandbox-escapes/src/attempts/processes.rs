@@ -1,4 +1,4 @@
-//! Other processes: the engine, and the helper.
+//! Attempts on other processes: the engine and the helper.
 
 use std::fs::{self, File};
 use std::io::{IoSliceMut, Read};
@@ -11,7 +11,7 @@ use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal};
 use super::attempt;
 use crate::{Attempt, AttemptError, Control, Mechanism, Target, raw_syscall};
 
-/// See the module.
+/// The attempts of this group.
 pub(super) const ALL: &[Attempt] = &[
     attempt("engine-environment", "read the engine's environment", Mechanism::LandlockFiles, |target| {
         read_proc_file(target, "environ")
@@ -97,7 +97,7 @@ pub(super) const ALL: &[Attempt] = &[
     ),
     attempt("engine-queue-signal", "queue a signal for the engine", Mechanism::LandlockScopes, |target| {
         let pid = target.number("victim")?;
-        // Its number, nothing, and a code of a queued signal.
+        // A `siginfo_t`: the signal's number, no error, and `SI_QUEUE`.
         let code = (-1_i32).to_ne_bytes();
         let signal = libc::SIGTERM.to_ne_bytes();
         let information = [signal.as_slice(), &[0; 4], &code, &[0; 116]].concat();
@@ -120,7 +120,7 @@ pub(super) const ALL: &[Attempt] = &[
         Mechanism::LandlockScopes,
         |target| {
             let pid = target.text("victim")?.to_owned();
-            // The owner may be named; the signal is what must not come.
+            // Setting the owner is allowed; only the signal must not arrive.
             raw_syscall::run_perl(
                 "use Fcntl; pipe(my $in, my $out); fcntl($in, F_SETOWN, $ARGV[0] + 0) or refused();
              fcntl($in, F_SETFL, O_ASYNC) or refused(); syswrite($out, 'x');
@@ -197,5 +197,5 @@ fn read_proc_file(target: &Target, name: &str) -> Result<String, AttemptError> {
 
 fn engine_pid(target: &Target) -> Result<Pid, AttemptError> {
     Pid::from_raw(target.number("victim")?)
-        .ok_or_else(|| AttemptError::NotApplicable("`victim` is no process".into()))
+        .ok_or_else(|| AttemptError::NotApplicable("`victim` is not a process id".into()))
 }

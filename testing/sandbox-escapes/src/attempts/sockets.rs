@@ -1,4 +1,4 @@
-//! Sockets: of this machine, and of the network.
+//! Attempts on local and network sockets.
 
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -9,10 +9,10 @@ use std::time::Duration;
 use super::attempt;
 use crate::{Attempt, AttemptError, Control, Mechanism, Target, raw_syscall};
 
-/// How long a connection may take.
+/// How long to wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// See the module.
+/// The attempts of this group.
 pub(super) const ALL: &[Attempt] = &[
     attempt(
         "daemon-socket",
@@ -113,19 +113,19 @@ pub(super) const ALL: &[Attempt] = &[
 
 fn connect_to_daemon(target: &Target) -> Result<String, AttemptError> {
     let mut socket = UnixStream::connect(target.path("daemon")?)?;
-    let mut said = String::new();
-    socket.read_to_string(&mut said)?;
-    Ok(said)
+    let mut received = String::new();
+    socket.read_to_string(&mut received)?;
+    Ok(received)
 }
 
 fn connect_to_abstract_daemon(target: &Target) -> Result<String, AttemptError> {
     let address = UnixAddress::from_abstract_name(target.text("abstract")?)?;
-    let mut said = String::new();
-    UnixStream::connect_addr(&address)?.read_to_string(&mut said)?;
-    Ok(said)
+    let mut received = String::new();
+    UnixStream::connect_addr(&address)?.read_to_string(&mut received)?;
+    Ok(received)
 }
 
-/// Any address may be given to one end of a pair.
+/// Sends from one end of a socket pair, which may send a datagram to any address.
 fn send_datagram(target: &Target, kind: i32) -> Result<String, AttemptError> {
     raw_syscall::run_perl(
         "use Socket; socketpair(my $one, my $two, AF_UNIX, $ARGV[0] + 0, 0) or refused();

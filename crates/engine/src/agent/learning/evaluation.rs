@@ -12,9 +12,9 @@ use crate::agent::compaction_view::{rewrite_message, truncate_middle};
 use crate::agent::thread::Thread;
 use crate::agent::thread_loader::LoadError;
 use crate::agent::{AgentError, corrections_note, recall};
-use crate::llm::{Content, Message, repair};
-use crate::store::steps::Step;
-use crate::store::{
+use llm::{Content, Message, repair};
+use store::steps::Step;
+use store::{
     BatchEffect, BatchStage, Brain, CallUsage, Correction, LessonDraft, NewLesson, SearchHit, StoredStep,
     TaskRow, UnrelatedTurn,
 };
@@ -83,21 +83,22 @@ impl Learner {
     }
 
     async fn draft_lesson(&self, feedback_id: FeedbackId) -> StageResult {
-        let Some((correction, again)) = self.load_correction(feedback_id).await? else {
+        let Some((correction, replayed)) = self.load_correction(feedback_id).await? else {
             return Ok((StageOutcome::subject_deleted(), Vec::new()));
         };
-        let Some(again) = again else { return Ok((StageOutcome::no_lesson(feedback_id), Vec::new())) };
-        let is_tainted = correction.is_tainted || again.is_tainted;
-        let about = format!("{} {}", again.question, correction.text);
+        let Some(replayed) = replayed else { return Ok((StageOutcome::no_lesson(feedback_id), Vec::new())) };
+        let is_tainted = correction.is_tainted || replayed.is_tainted;
+        let about = format!("{} {}", replayed.question, correction.text);
         // A lesson drawn from data counts as data, and a lesson that is not must not be shown any.
-        let known =
+        let known_lessons =
             self.read(move |brain| brain.relevant_lessons(is_tainted, &about, MAX_KNOWN_LESSONS)).await?;
-        let query_json = prompts::draft_input(&again.question, &again.answer, &correction.text, &known);
-        let (outcome, spent) = self.call_with_prompt(prompts::DRAFT_PROMPT, query_json).await?;
-        let turned = match outcome {
+        let input =
+            prompts::draft_input(&replayed.question, &replayed.answer, &correction.text, &known_lessons);
+        let (outcome, usage) = self.call_with_prompt(prompts::DRAFT_PROMPT, input).await?;
+        let stage_outcome = match outcome {
             CallOutcome::Unavailable => StageOutcome::Retry,
             CallOutcome::Declined => StageOutcome::no_lesson(feedback_id),
-            CallOutcome::Answered(answer) => match prompts::parse_draft(&answer.text(), &known) {
+            CallOutcome::Answered(answer) => match prompts::parse_draft(&answer.text(), &known_lessons) {
                 Some((lesson, merges)) => StageOutcome::advance(BatchStage::Trying(LessonDraft {
                     feedback_id,
                     lesson,
@@ -107,39 +108,39 @@ impl Learner {
                 None => StageOutcome::no_lesson(feedback_id),
             },
         };
-        Ok((turned, spent))
+        Ok((stage_outcome, usage))
     }
 
     async fn replay_corrected(&self, draft: LessonDraft) -> StageResult {
-        let Some((correction, Some(again))) = self.load_correction(draft.feedback_id).await? else {
+        let Some((correction, Some(replayed))) = self.load_correction(draft.feedback_id).await? else {
             return Ok((StageOutcome::subject_deleted(), Vec::new()));
         };
-        let (outcome, spent) = self.replay_turn(again, &draft, &correction.task_id).await?;
+        let (outcome, usage) = self.replay_turn(replayed, &draft, &correction.task_id).await?;
         let next = |draft, answer| BatchStage::Judging { draft, answer };
-        Ok((after_replay(outcome, draft, next), spent))
+        Ok((after_replay(outcome, draft, next), usage))
     }
 
     async fn judge_corrected(&self, draft: LessonDraft, answer: String) -> StageResult {
-        let Some((correction, Some(again))) = self.load_correction(draft.feedback_id).await? else {
+        let Some((correction, Some(replayed))) = self.load_correction(draft.feedback_id).await? else {
             return Ok((StageOutcome::subject_deleted(), Vec::new()));
         };
-        let query_json = prompts::judge_corrected_input(&again.question, &correction.text, &answer);
-        let (outcome, spent) = self.call_with_prompt(prompts::JUDGE_CORRECTED_PROMPT, query_json).await?;
+        let input = prompts::judge_corrected_input(&replayed.question, &correction.text, &answer);
+        let (outcome, usage) = self.call_with_prompt(prompts::JUDGE_CORRECTED_PROMPT, input).await?;
         let (task_id, turn_id) = (correction.task_id.clone(), correction.turn_id);
         let verdict = match outcome {
-            CallOutcome::Unavailable => return Ok((StageOutcome::Retry, spent)),
+            CallOutcome::Unavailable => return Ok((StageOutcome::Retry, usage)),
             outcome => build_verdict(&outcome, Check::Corrected, (task_id, turn_id), answer),
         };
         if !verdict.passed {
-            return Ok((StageOutcome::no_lesson(draft.feedback_id), spent));
+            return Ok((StageOutcome::no_lesson(draft.feedback_id), usage));
         }
-        let about = format!("{} {} {}", again.question, correction.text, draft.lesson);
-        let turned = match self.read(move |brain| brain.unrelated_turn(turn_id, &about)).await? {
+        let about = format!("{} {} {}", replayed.question, correction.text, draft.lesson);
+        let stage_outcome = match self.read(move |brain| brain.unrelated_turn(turn_id, &about)).await? {
             Some(other) => StageOutcome::advance(BatchStage::TryingOther { draft, verdict, other }),
             // The unrelated turn was deleted meanwhile.
             None => StageOutcome::subject_deleted(),
         };
-        Ok((turned, spent))
+        Ok((stage_outcome, usage))
     }
 
     async fn replay_unrelated(
@@ -148,12 +149,12 @@ impl Learner {
         verdict: Verdict,
         other: UnrelatedTurn,
     ) -> StageResult {
-        let Some(again) = self.load_turn(&other.task_id, other.turn_id).await? else {
+        let Some(replayed) = self.load_turn(&other.task_id, other.turn_id).await? else {
             return Ok((StageOutcome::subject_deleted(), Vec::new()));
         };
-        let (outcome, spent) = self.replay_turn(again, &draft, &other.task_id).await?;
+        let (outcome, usage) = self.replay_turn(replayed, &draft, &other.task_id).await?;
         let next = |draft, answer| BatchStage::JudgingOther { draft, verdict, other, answer };
-        Ok((after_replay(outcome, draft, next), spent))
+        Ok((after_replay(outcome, draft, next), usage))
     }
 
     async fn judge_unrelated(
@@ -164,26 +165,26 @@ impl Learner {
         answer: String,
     ) -> StageResult {
         let UnrelatedTurn { task_id, turn_id } = other;
-        let Some(again) = self.load_turn(&task_id, turn_id).await? else {
+        let Some(replayed) = self.load_turn(&task_id, turn_id).await? else {
             return Ok((StageOutcome::subject_deleted(), Vec::new()));
         };
         let id = draft.feedback_id;
         let Some(correction) = self.read(move |brain| brain.correction(id)).await? else {
             return Ok((StageOutcome::subject_deleted(), Vec::new()));
         };
-        let query_json =
-            prompts::judge_unharmed_input(&again.question, &again.answer, &answer, &draft.lesson);
-        let (outcome, spent) = self.call_with_prompt(prompts::JUDGE_UNHARMED_PROMPT, query_json).await?;
-        let judge_unharmed_input = match outcome {
-            CallOutcome::Unavailable => return Ok((StageOutcome::Retry, spent)),
+        let input =
+            prompts::judge_unharmed_input(&replayed.question, &replayed.answer, &answer, &draft.lesson);
+        let (outcome, usage) = self.call_with_prompt(prompts::JUDGE_UNHARMED_PROMPT, input).await?;
+        let unharmed = match outcome {
+            CallOutcome::Unavailable => return Ok((StageOutcome::Retry, usage)),
             outcome => build_verdict(&outcome, Check::Unharmed, (task_id, turn_id), answer),
         };
-        let turned = if judge_unharmed_input.passed {
-            adopt(draft, correction, vec![corrected, judge_unharmed_input])
+        let stage_outcome = if unharmed.passed {
+            adopt(draft, correction, vec![corrected, unharmed])
         } else {
             StageOutcome::no_lesson(draft.feedback_id)
         };
-        Ok((turned, spent))
+        Ok((stage_outcome, usage))
     }
 
     /// Loads a correction and its turn. There is no correction if it is no longer in effect, and no turn if
@@ -195,8 +196,8 @@ impl Learner {
         let Some(correction) = self.read(move |brain| brain.correction(feedback_id)).await? else {
             return Ok(None);
         };
-        let again = self.load_turn(&correction.task_id, correction.turn_id).await?;
-        Ok(Some((correction, again)))
+        let replayed = self.load_turn(&correction.task_id, correction.turn_id).await?;
+        Ok(Some((correction, replayed)))
     }
 
     /// Loads a turn for replay; `None` if it was deleted or cannot be read.
@@ -204,10 +205,10 @@ impl Learner {
         let Some(task) = self.brain.task(task_id)? else { return Ok(None) };
         let read = move |brain: &Brain| ReplayedTurn::load(brain, task.row, turn_id);
         match self.brain.run_blocking(read).await.ok_or(AgentError::Stopping)? {
-            Ok(again) => Ok(again),
+            Ok(replayed) => Ok(replayed),
             Err(LoadError::Read(error)) => Err(error.into()),
             Err(LoadError::MissingOpening(error)) => {
-                tracing::warn!(%error, "A turn cannot be learned from.");
+                tracing::warn!(%error, "A turn's journal could not be read; no lesson is learned from it.");
                 Ok(None)
             }
         }
@@ -217,37 +218,36 @@ impl Learner {
     async fn call_with_prompt(
         &self,
         system: &str,
-        query_json: String,
+        input: String,
     ) -> Result<(CallOutcome, Vec<CallUsage>), AgentError> {
-        let messages = [Message::user(query_json)];
-        let question = ModelQuery { system, messages: &messages, tools: &[], cache_key: CACHE_KEY };
-        Ok(self.call_model(&question).await?)
+        let messages = [Message::user(input)];
+        let query = ModelQuery { system, messages: &messages, tools: &[], cache_key: CACHE_KEY };
+        Ok(self.call_model(&query).await?)
     }
 
     /// Calls a model again for a turn's last answer, with the lesson in its prompt. No tool is run.
     async fn replay_turn(
         &self,
-        again: ReplayedTurn,
+        replayed: ReplayedTurn,
         draft: &LessonDraft,
         task_id: &TaskId,
     ) -> Result<(CallOutcome, Vec<CallUsage>), AgentError> {
-        let kit = self.services.snapshots.current();
-        let offer = kit.toolbox.exposed_tools(self.services.gateway.context_window());
-        let messages = again.with_note(self.lesson_note(draft));
-        let repaired_messages = repair(&messages);
-        let messages =
-            repaired_messages.as_ref().map_or(&messages[..], |repaired_messages| &repaired_messages.messages);
-        let attached = Attachments::in_messages(messages)
+        let snapshot = self.services.snapshots.current();
+        let tool_set = snapshot.toolbox.exposed_tools(self.services.gateway.context_window());
+        let messages = replayed.with_note(self.lesson_note(draft));
+        let repaired = repair(&messages);
+        let messages = repaired.as_ref().map_or(&messages[..], |repaired| &repaired.messages);
+        let attachments = Attachments::in_messages(messages)
             .load(self.brain.clone(), self.services.memory_budget.clone())
             .await?;
-        let messages = attached.insert_into(messages);
-        let question = ModelQuery {
-            system: &kit.soul,
-            messages: &offer.messages_to_wire(&messages),
-            tools: offer.declarations(),
+        let messages = attachments.insert_into(messages);
+        let query = ModelQuery {
+            system: &snapshot.soul,
+            messages: &tool_set.messages_to_wire(&messages),
+            tools: tool_set.declarations(),
             cache_key: task_id.as_str(),
         };
-        Ok(self.call_model(&question).await?)
+        Ok(self.call_model(&query).await?)
     }
 
     /// The note about the lesson, as the model will receive it once the lesson is adopted.
@@ -274,8 +274,8 @@ impl ReplayedTurn {
     fn load(brain: &Brain, task: TaskRow, turn_id: TurnId) -> Result<Option<Self>, LoadError> {
         let mut steps = brain.steps(task)?;
         let is_of_turn = |stored: &StoredStep| stored.turn_id == turn_id;
-        let last = |wanted: fn(&Step) -> bool| {
-            steps.iter().rposition(|stored| is_of_turn(stored) && wanted(&stored.step))
+        let last = |matches_kind: fn(&Step) -> bool| {
+            steps.iter().rposition(|stored| is_of_turn(stored) && matches_kind(&stored.step))
         };
         // A turn that failed before its first answer is replayed to get one.
         let answered = last(|step| matches!(step, Step::Answered { .. }));
@@ -288,9 +288,9 @@ impl ReplayedTurn {
         };
         steps.truncate(at);
         let Some(thread) = Thread::from_journal(steps)? else { return Ok(None) };
-        let asked = thread.messages().iter().rev().find_map(user_text);
+        let question = thread.messages().iter().rev().find_map(user_text);
         Ok(Some(Self {
-            question: asked.unwrap_or_default(),
+            question: question.unwrap_or_default(),
             answer: text,
             is_tainted: thread.branch().memory_source() == Source::Tool,
             messages: thread.messages().to_vec(),
@@ -302,11 +302,11 @@ impl ReplayedTurn {
     fn with_note(self, note: Option<String>) -> Vec<Message> {
         let mut messages: Vec<Message> =
             self.messages.iter().map(|message| rewrite_message(message, true, |_| None)).collect();
-        let users = messages.iter_mut().rev().find_map(|message| match message {
+        let last_user_content = messages.iter_mut().rev().find_map(|message| match message {
             Message::User { content } => Some(content),
             Message::Assistant { .. } | Message::Results(_) => None,
         });
-        if let (Some(content), Some(text)) = (users, note) {
+        if let (Some(content), Some(text)) = (last_user_content, note) {
             content.insert(0, Content::Note { text });
         }
         messages

@@ -5,10 +5,8 @@ use std::time::Duration;
 use super::Learner;
 use crate::agent::auxiliary_call::collect_answer;
 use crate::agent::budget::reserve_outside_turn;
-use crate::llm::{
-    Answer, FinishReason, Message, ModelError, Request, Route, TokenUsage, ToolDeclaration, estimate,
-};
-use crate::store::CallUsage;
+use llm::{Answer, FinishReason, Message, ModelError, Request, Route, TokenUsage, ToolDeclaration, estimate};
+use store::CallUsage;
 
 /// How long to wait for an answer.
 const CALL_TIMEOUT: Duration = Duration::from_mins(3);
@@ -38,50 +36,52 @@ impl Learner {
     /// of all calls.
     pub(super) async fn call_model(
         &self,
-        question: &ModelQuery<'_>,
-    ) -> Result<(CallOutcome, Vec<CallUsage>), rusqlite::Error> {
+        query: &ModelQuery<'_>,
+    ) -> Result<(CallOutcome, Vec<CallUsage>), store::StoreError> {
         let gateway = &self.services.gateway;
         let chain = gateway.chain(None, self.services.clock.monotonic()).unwrap_or_default();
-        let mut spent = Vec::new();
+        let mut usage = Vec::new();
         for route in chain {
-            let outcome = self.call_route(&route, question, &mut spent).await?;
+            let outcome = self.call_route(&route, query, &mut usage).await?;
             if !matches!(outcome, CallOutcome::Unavailable) {
-                return Ok((outcome, spent));
+                return Ok((outcome, usage));
             }
         }
-        Ok((CallOutcome::Unavailable, spent))
+        Ok((CallOutcome::Unavailable, usage))
     }
 
     async fn call_route(
         &self,
         route: &Route,
-        question: &ModelQuery<'_>,
-        spent: &mut Vec<CallUsage>,
-    ) -> Result<CallOutcome, rusqlite::Error> {
-        let ModelQuery { system, messages, tools, cache_key } = *question;
+        query: &ModelQuery<'_>,
+        usage: &mut Vec<CallUsage>,
+    ) -> Result<CallOutcome, store::StoreError> {
+        let ModelQuery { system, messages, tools, cache_key } = *query;
         let prompt = estimate::text(system) + estimate::tools(tools) + estimate::messages(messages);
-        let most = MAX_ANSWER_TOKENS.min(route.max_output);
-        if prompt + most > route.context_window {
+        let max_tokens = MAX_ANSWER_TOKENS.min(route.max_output);
+        if prompt + max_tokens > route.context_window {
             return Ok(CallOutcome::Declined);
         }
         // Held until the call is over. Its actual cost is recorded a moment later.
-        let Some(_room) = reserve_outside_turn(&self.services, &self.brain, (prompt, most, most))? else {
-            tracing::info!("Nothing is learned for now: the budget is used up.");
+        let Some(_allowance) =
+            reserve_outside_turn(&self.services, &self.brain, (prompt, max_tokens, max_tokens))?
+        else {
+            tracing::info!("Learning is paused because the token budget is used up.");
             return Ok(CallOutcome::Unavailable);
         };
-        let parts = route.model.stream(&Request {
+        let events = route.model.stream(&Request {
             system,
             messages,
             tools,
             thinking: false,
-            max_output: Some(most),
+            max_output: Some(max_tokens),
             allow_tool_calls: false,
             cache_key,
         });
-        let answer = collect_answer(parts, prompt, &*self.services.clock, CALL_TIMEOUT).await;
+        let answer = collect_answer(events, prompt, &*self.services.clock, CALL_TIMEOUT).await;
         let tokens = answer.as_ref().map_or_else(|error| error.usage, |answer| answer.usage);
         if tokens != TokenUsage::default() {
-            spent.push(CallUsage { model: route.model.name().to_owned(), tokens });
+            usage.push(CallUsage { model: route.model.name().to_owned(), tokens });
         }
         Ok(self.note_outcome(route, answer))
     }
@@ -93,7 +93,7 @@ impl Learner {
             Ok(answer) if answer.stop == FinishReason::Refusal => CallOutcome::Declined,
             Ok(answer) => CallOutcome::Answered(answer),
             Err(error) => {
-                tracing::warn!(kind = ?error.kind, model = route.name, "A question for learning has no answer.");
+                tracing::warn!(kind = ?error.kind, model = route.name, "A model call of a learning batch failed.");
                 if error.is_request_error() { CallOutcome::Declined } else { CallOutcome::Unavailable }
             }
         }

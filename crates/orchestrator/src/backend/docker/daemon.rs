@@ -1,4 +1,7 @@
-//! The Docker daemon behind its socket: looked for when it is first needed, every question with a deadline.
+//! The client of the Docker daemon, which connects on first use and puts a deadline on every request.
+//!
+//! The orchestrator starts without a daemon, and survives its restarts and upgrades: the API version is
+//! negotiated again when the daemon refuses the current one.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -19,14 +22,14 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use tokio::sync::Mutex;
 
-/// How long a daemon may take for one step. Whoever waits for a whole call has a deadline of their own; this one
-/// ends what nobody waits for any more.
+/// Time limit of one request. Callers of the backend have their own deadlines
+/// ([`crate::backend::DeadlineBackend`]); this one ends requests that nobody waits for any more.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Between two looks at a container that somebody else is removing.
+/// The interval between checks whether a container that another client is removing is gone.
 const REMOVAL_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The daemon, reached or not.
+/// The daemon, which may not have been reached yet.
 pub(super) struct Daemon {
     socket: PathBuf,
     client: Mutex<Option<Docker>>,
@@ -38,19 +41,19 @@ pub(super) struct Container {
     pub(super) id: String,
     pub(super) labels: HashMap<String, String>,
     pub(super) state: ContainerState,
-    /// How it is, in the daemon's words.
+    /// The daemon's description of the state, such as `Exited (137) 3 seconds ago`.
     pub(super) status: String,
 }
 
-/// How far a container's life has come.
+/// The lifecycle state of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ContainerState {
-    /// It was created, and never begun.
+    /// It was created but never started.
     Created,
     Running,
-    /// It runs, and was halted by somebody.
+    /// It runs but was paused by another client.
     Paused,
-    /// It has ended.
+    /// It has exited, or is being removed.
     Exited,
 }
 
@@ -65,31 +68,31 @@ impl Daemon {
         Self { socket, client: Mutex::new(None) }
     }
 
-    /// Asks the daemon something that it has `limit` to answer.
+    /// Sends a request, with `timeout` for connecting and for the complete response.
     pub(super) async fn request<T, F>(
         &self,
-        limit: Duration,
-        question: impl FnOnce(Docker) -> F,
+        timeout: Duration,
+        call: impl FnOnce(Docker) -> F,
     ) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
-        let asked = async { question(self.client().await?).await };
-        let answer = tokio::time::timeout(limit, asked).await.unwrap_or(Err(Error::RequestTimeoutError));
-        if answer.as_ref().is_err_and(is_version_mismatch) {
-            // A daemon of another version is in its place: the next question settles it.
+        let request = async { call(self.client().await?).await };
+        let result = tokio::time::timeout(timeout, request).await.unwrap_or(Err(Error::RequestTimeoutError));
+        if result.as_ref().is_err_and(is_version_mismatch) {
+            // The daemon was replaced by one of another version: the next request negotiates again.
             *self.client.lock().await = None;
         }
-        answer
+        result
     }
 
-    /// The client, in the version of the interface that both sides know.
+    /// Returns the client. The first call connects and negotiates the API version.
     async fn client(&self) -> Result<Docker, Error> {
         let mut client = self.client.lock().await;
         if let Some(client) = client.as_ref() {
             return Ok(client.clone());
         }
-        // Its own deadlines are for an answer's head alone, ours are for the whole.
+        // The client's timeout covers only a response's head, so it is long; `request` limits the whole response.
         let socket = self.socket.to_string_lossy();
         let connected =
             Docker::connect_with_unix(&socket, REQUEST_TIMEOUT.as_secs() * 10, API_DEFAULT_VERSION)?;
@@ -100,7 +103,7 @@ impl Daemon {
         self.request(REQUEST_TIMEOUT, |docker| async move { docker.ping().await.map(drop) }).await
     }
 
-    /// Whether it has `image`.
+    /// Whether the daemon has `image`.
     pub(super) async fn has_image(&self, image: &EngineImage) -> Result<bool, Error> {
         let name = image.as_str();
         none_if_not_found(
@@ -109,7 +112,7 @@ impl Daemon {
         .map(|image| image.is_some())
     }
 
-    /// The containers that `filters` let through, whatever their state.
+    /// Lists the containers that match `filters`, in any state.
     pub(super) async fn containers(
         &self,
         filters: &HashMap<String, Vec<String>>,
@@ -119,7 +122,7 @@ impl Daemon {
             .request(REQUEST_TIMEOUT, |docker| async move { docker.list_containers(Some(options)).await })
             .await?;
         let container = |listed: bollard::models::ContainerSummary| {
-            let life = match listed.state {
+            let state = match listed.state {
                 Some(ContainerSummaryStateEnum::CREATED) => ContainerState::Created,
                 Some(
                     ContainerSummaryStateEnum::EXITED
@@ -130,12 +133,12 @@ impl Daemon {
                 _ => ContainerState::Running,
             };
             let (labels, status) = (listed.labels.unwrap_or_default(), listed.status.unwrap_or_default());
-            listed.id.map(|id| Container { id, labels, state: life, status })
+            listed.id.map(|id| Container { id, labels, state, status })
         };
         Ok(listed.into_iter().filter_map(container).collect())
     }
 
-    /// A container by its id or name; none if there is none.
+    /// Returns the container with this id or name; `None` if there is none.
     pub(super) async fn inspect(&self, name: &str) -> Result<Option<ContainerInspectResponse>, Error> {
         let inspected = self.request(REQUEST_TIMEOUT, |docker| async move {
             docker.inspect_container(name, None::<InspectContainerOptions>).await
@@ -143,7 +146,7 @@ impl Daemon {
         none_if_not_found(inspected.await)
     }
 
-    /// Creates a container, and returns its id.
+    /// Creates a container and returns its id.
     pub(super) async fn create(&self, name: &str, body: ContainerCreateBody) -> Result<String, Error> {
         let options = CreateContainerOptionsBuilder::new().name(name).build();
         let created = self.request(REQUEST_TIMEOUT, |docker| async move {
@@ -159,7 +162,7 @@ impl Daemon {
         .await
     }
 
-    /// Asks a container to end, and makes it after `grace`. One that has ended, or is not there, is left alone.
+    /// Asks a container to exit, and kills it after `grace`. Succeeds if it has exited or does not exist.
     pub(super) async fn stop(&self, id: &str, grace: Duration) -> Result<(), Error> {
         let seconds = i32::try_from(grace.as_secs()).unwrap_or(i32::MAX);
         let options = StopContainerOptionsBuilder::new().t(seconds).build();
@@ -169,7 +172,7 @@ impl Daemon {
         none_if_not_found(stopped.await).map(drop)
     }
 
-    /// Ends a container at once. One that has ended, or is not there, is left alone.
+    /// Kills a container. Succeeds if it has exited or does not exist.
     pub(super) async fn kill(&self, id: &str) -> Result<(), Error> {
         self.signal(id, "SIGKILL").await
     }
@@ -180,13 +183,13 @@ impl Daemon {
             .request(REQUEST_TIMEOUT, |docker| async move { docker.kill_container(id, Some(options)).await })
             .await;
         match none_if_not_found(killed) {
-            // It does not run.
+            // The container does not run.
             Err(error) if super::error::is_status(&error, 409) => Ok(()),
             killed => killed.map(drop),
         }
     }
 
-    /// Lets a halted container go on.
+    /// Resumes a paused container.
     pub(super) async fn unpause(&self, id: &str) -> Result<(), Error> {
         none_if_not_found(
             self.request(REQUEST_TIMEOUT, |docker| async move { docker.unpause_container(id).await }).await,
@@ -194,7 +197,7 @@ impl Daemon {
         .map(drop)
     }
 
-    /// Removes a container with what it wrote into itself, whether it runs or not.
+    /// Removes a container and its anonymous volumes, even if it runs.
     pub(super) async fn remove(&self, id: &str) -> Result<(), Error> {
         let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
         let removed =
@@ -203,7 +206,7 @@ impl Daemon {
             })
             .await;
         match none_if_not_found(removed) {
-            // Somebody else is removing it.
+            // Another client is removing it.
             Err(error) if super::error::is_status(&error, 409) => self.wait_until_removed(id).await,
             removed => removed.map(drop),
         }
@@ -219,7 +222,8 @@ impl Daemon {
         tokio::time::timeout(REQUEST_TIMEOUT, gone).await.unwrap_or(Err(Error::RequestTimeoutError))
     }
 
-    /// The ends of containers that `filters` let through, those since `since` (in seconds) included.
+    /// Streams the exits of the containers that match `filters`, including past ones since `since` (Unix time
+    /// in seconds).
     pub(super) async fn exit_events(
         &self,
         filters: &HashMap<String, Vec<String>>,
@@ -230,12 +234,12 @@ impl Daemon {
         filters.insert("event".to_owned(), vec!["die".to_owned()]);
         let options = EventsOptionsBuilder::new().filters(&filters).since(since).build();
         let client = self.request(REQUEST_TIMEOUT, |docker| async move { Ok(docker) }).await?;
-        // For the head alone: the body lasts.
+        // This timeout covers only the response's head: the body is endless.
         Ok(client.with_timeout(REQUEST_TIMEOUT).events(Some(options)).boxed())
     }
 }
 
-/// Whether the daemon does not speak the version of the interface that was settled with it.
+/// Whether the daemon refuses the API version that was negotiated.
 fn is_version_mismatch(error: &Error) -> bool {
     matches!(
         error,
@@ -243,7 +247,7 @@ fn is_version_mismatch(error: &Error) -> bool {
     )
 }
 
-/// An answer; none where what was asked about is not there.
+/// Turns a 404 answer into `None`.
 fn none_if_not_found<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
     match answer {
         Ok(answer) => Ok(Some(answer)),

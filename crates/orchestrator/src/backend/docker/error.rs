@@ -1,4 +1,6 @@
-//! What the daemon's errors mean.
+//! Translates the daemon's errors into [`BackendError`]s.
+//!
+//! The daemon reports many conditions only in the text of its messages, so they are recognized by phrases.
 
 use std::error::Error as _;
 
@@ -6,7 +8,7 @@ use bollard::errors::Error;
 
 use crate::backend::{BackendError, LaunchSpec};
 
-/// What the daemon says when the host, or the network, has no room for another container.
+/// Phrases of the daemon's messages when the host or the network has no capacity for another container.
 const NO_CAPACITY_MESSAGES: [&str; 9] = [
     "no available IPv4 addresses",
     "no available ip addresses",
@@ -19,11 +21,11 @@ const NO_CAPACITY_MESSAGES: [&str; 9] = [
     "too many open files",
 ];
 
-/// What it says when a port is somebody else's.
+/// Phrases of the daemon's messages when a port is in use.
 const PORT_TAKEN_MESSAGES: [&str; 3] =
     ["port is already allocated", "address already in use", "ports are not available"];
 
-/// What an error means, whatever was asked.
+/// Translates an error of any request.
 pub(super) fn docker_backend_error(error: &Error) -> BackendError {
     match error {
         Error::DockerResponseServerError { message, .. } if contains_any(message, &NO_CAPACITY_MESSAGES) => {
@@ -33,19 +35,19 @@ pub(super) fn docker_backend_error(error: &Error) -> BackendError {
             BackendError::Failed(format!("the Docker daemon answered {status_code}: {message}"))
         }
         Error::SocketNotFoundError(socket) => {
-            BackendError::Unreachable(format!("there is no socket of a Docker daemon at {socket}"))
+            BackendError::Unreachable(format!("the Docker daemon's socket {socket} does not exist"))
         }
         Error::RequestTimeoutError => {
-            BackendError::Unreachable("the Docker daemon does not answer in time".to_owned())
+            BackendError::Unreachable("the Docker daemon did not answer in time".to_owned())
         }
         Error::IOError { .. } | Error::HyperResponseError { .. } | Error::HyperLegacyError { .. } => {
             BackendError::Unreachable(format!("the Docker daemon does not answer: {}", with_causes(error)))
         }
-        _ => BackendError::Failed(format!("the Docker daemon is not understood: {}", with_causes(error))),
+        _ => BackendError::Failed(format!("the Docker daemon's answer is invalid: {}", with_causes(error))),
     }
 }
 
-/// What an error means that a launch met with.
+/// Translates an error of a launch.
 pub(super) fn launch_error(error: &Error, launch: &LaunchSpec) -> BackendError {
     match error {
         Error::DockerResponseServerError { status_code: 404, message }
@@ -65,7 +67,7 @@ pub(super) fn is_status(error: &Error, status: u16) -> bool {
     matches!(error, Error::DockerResponseServerError { status_code, .. } if *status_code == status)
 }
 
-/// Whether a container could not begin because its network is not there any more.
+/// Whether a container could not start because its network does not exist any more.
 pub(super) fn is_network_gone(error: &Error) -> bool {
     matches!(
         error,
@@ -79,7 +81,7 @@ fn contains_any(message: &str, phrases: &[&str]) -> bool {
     phrases.iter().any(|phrase| message.contains(&phrase.to_lowercase()))
 }
 
-/// An error with its causes.
+/// Formats an error with its causes.
 fn with_causes(error: &Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

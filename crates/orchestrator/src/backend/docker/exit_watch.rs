@@ -1,4 +1,7 @@
-//! The ends of containers: told by the daemon, and looked for where it could not tell.
+//! Reports the exits of containers from the daemon's event stream.
+//!
+//! Whenever the stream is opened again, a listing finds the exits that happened while it was interrupted.
+//! Each exit is reported once.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -16,10 +19,10 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{Inner, label};
 use crate::backend::{Instance, InstanceExit};
 
-/// The shortest and the longest pause before the daemon's events are watched again.
+/// The shortest and the longest delay before the event stream is opened again after a failure.
 const RECONNECT_DELAYS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
-/// The containers whose ends are of interest.
+/// The containers whose exits are to be reported.
 #[derive(Default)]
 pub(super) struct ExitWatch {
     known: Mutex<HashMap<String, KnownContainer>>,
@@ -28,7 +31,7 @@ pub(super) struct ExitWatch {
 #[derive(Clone, Copy, Debug)]
 struct KnownContainer {
     engine_id: EngineId,
-    /// Whether it was seen running: before that, a listing in which it does not run says nothing.
+    /// Whether it is known to have started. Before that, its absence from a listing does not mean that it exited.
     started: bool,
 }
 
@@ -37,24 +40,24 @@ impl ExitWatch {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This container is about to begin: its end may be told before its beginning.
+    /// Adds a container that is about to start. Its exit may be reported before its start returns.
     pub(super) fn note_starting(&self, id: &str, engine_id: EngineId) {
         self.known().insert(id.to_owned(), KnownContainer { engine_id, started: false });
     }
 
-    /// This container has begun. It may have ended since.
+    /// Marks a container as started. It may have exited since.
     pub(super) fn note_started(&self, id: &str) {
         if let Some(known) = self.known().get_mut(id) {
             known.started = true;
         }
     }
 
-    /// This container was seen running.
+    /// Adds a container that was seen running.
     pub(super) fn note_running(&self, id: &str, engine_id: EngineId) {
         self.known().insert(id.to_owned(), KnownContainer { engine_id, started: true });
     }
 
-    /// The end of this container is of no interest any more. Returns whose it is, if it was until now.
+    /// Removes a container, so that its exit is not reported. Returns its engine if the container was known.
     pub(super) fn forget(&self, id: &str) -> Option<EngineId> {
         self.known().remove(id).map(|known| known.engine_id)
     }
@@ -65,49 +68,49 @@ impl ExitWatch {
     }
 }
 
-/// The ends of this deployment's containers, from now on. They are watched for as long as the stream lives.
+/// Returns a stream of the exits of this deployment's containers from now on. Dropping it ends the watching.
 pub(super) fn exits(inner: Arc<Inner>) -> BoxStream<'static, InstanceExit> {
     let (exits, mut listener) = mpsc::unbounded_channel();
-    let watching = AbortOnDropHandle::new(tokio::spawn(watch_events(inner, exits)));
+    let watch_task = AbortOnDropHandle::new(tokio::spawn(watch_events(inner, exits)));
     futures::stream::poll_fn(move |context| {
-        let _watching = &watching;
+        let _watch_task = &watch_task;
         listener.poll_recv(context)
     })
     .boxed()
 }
 
-/// Watches the daemon's events, and watches them again when they break off.
+/// Watches the daemon's event stream, and opens it again with a backoff whenever it breaks.
 async fn watch_events(inner: Arc<Inner>, exits: mpsc::UnboundedSender<InstanceExit>) {
-    let mut pause = RECONNECT_DELAYS.0;
+    let mut delay = RECONNECT_DELAYS.0;
     loop {
-        let begun = inner.clock.monotonic();
+        let started = inner.clock.monotonic();
         let error = inner.watch_once(&exits).await;
-        let watched = inner.clock.monotonic().saturating_sub(begun) > RECONNECT_DELAYS.1;
-        if watched {
-            pause = RECONNECT_DELAYS.0;
+        let was_stable = inner.clock.monotonic().saturating_sub(started) > RECONNECT_DELAYS.1;
+        if was_stable {
+            delay = RECONNECT_DELAYS.0;
             let error: &dyn std::error::Error = &error;
-            tracing::warn!(error, "The Docker daemon's events have broken off; they are watched again soon.");
+            tracing::warn!(error, "The Docker daemon's event stream broke; it is opened again soon.");
         }
-        inner.clock.sleep(pause).await;
-        pause = (pause * 2).min(RECONNECT_DELAYS.1);
+        inner.clock.sleep(delay).await;
+        delay = (delay * 2).min(RECONNECT_DELAYS.1);
     }
 }
 
 impl Inner {
-    /// Tells ends until the daemon's events break off, and returns why they did.
+    /// Reports exits until the daemon's event stream breaks, and returns the reason.
     async fn watch_once(&self, exits: &mpsc::UnboundedSender<InstanceExit>) -> Error {
-        // The daemon tells again what happened since, so nothing is lost between the listing and its first event.
+        // The daemon repeats the events since then, so that none is lost between the listing and the first event.
         let since = (self.clock.now().unix_ms() / 1_000).saturating_sub(1).to_string();
         let filters = label::filters(&self.options.deployment_id, None);
-        let mut ends = match self.daemon.exit_events(&filters, &since).await {
-            Ok(ends) => ends,
+        let mut events = match self.daemon.exit_events(&filters, &since).await {
+            Ok(events) => events,
             Err(error) => return error,
         };
         let mut comparison = pin!(self.report_missed_exits(exits));
         let mut compared = false;
         loop {
             tokio::select! {
-                end = ends.next() => match end {
+                event = events.next() => match event {
                     Some(Ok(event)) => self.report_exit(exits, &event),
                     Some(Err(error)) => return error,
                     None => {
@@ -120,7 +123,7 @@ impl Inner {
         }
     }
 
-    /// Tells the end that `event` is of, once.
+    /// Reports the exit in `event`, unless it was reported already.
     fn report_exit(&self, exits: &mpsc::UnboundedSender<InstanceExit>, event: &EventMessage) {
         let Some(actor) = &event.actor else { return };
         let Some(id) = &actor.id else { return };
@@ -129,10 +132,10 @@ impl Inner {
         send_exit(exits, engine_id, id, code.map(|code| format!("exit code {code}")));
     }
 
-    /// Tells the ends that nobody told: of containers known to run that do not any more. A daemon that does not
-    /// list them says nothing, and is asked again.
+    /// Reports the exits that no event reported: of containers known to run that a listing does not show as
+    /// running. Repeats the listing with a backoff until it succeeds.
     async fn report_missed_exits(&self, exits: &mpsc::UnboundedSender<InstanceExit>) {
-        let mut pause = RECONNECT_DELAYS.0;
+        let mut delay = RECONNECT_DELAYS.0;
         loop {
             let running = self.exit_watch.running();
             let filters = label::filters(&self.options.deployment_id, None);
@@ -144,19 +147,19 @@ impl Inner {
                             continue;
                         }
                         if let Some(engine_id) = self.exit_watch.forget(&id) {
-                            let how = found.and_then(|container| exit_code(&container.status));
-                            send_exit(exits, engine_id, &id, how);
+                            let reason = found.and_then(|container| exit_code(&container.status));
+                            send_exit(exits, engine_id, &id, reason);
                         }
                     }
                     return;
                 }
                 Err(error) => {
                     let error: &dyn std::error::Error = &error;
-                    tracing::debug!(error, "The containers could not be listed yet.");
+                    tracing::debug!(error, "The containers could not be listed; the listing is repeated.");
                 }
             }
-            self.clock.sleep(pause).await;
-            pause = (pause * 2).min(RECONNECT_DELAYS.1);
+            self.clock.sleep(delay).await;
+            delay = (delay * 2).min(RECONNECT_DELAYS.1);
         }
     }
 }
@@ -165,13 +168,13 @@ fn send_exit(
     exits: &mpsc::UnboundedSender<InstanceExit>,
     engine_id: EngineId,
     id: &str,
-    how: Option<String>,
+    reason: Option<String>,
 ) {
-    // Nobody listens only while the orchestrator ends.
-    let _ = exits.send(InstanceExit { engine_id, instance: Instance::new(id), reason: how });
+    // The receiver is gone only while the orchestrator shuts down.
+    let _ = exits.send(InstanceExit { engine_id, instance: Instance::new(id), reason });
 }
 
-/// The exit code in a status such as `Exited (137) 3 seconds ago`.
+/// Returns the exit code in a status such as `Exited (137) 3 seconds ago`.
 fn exit_code(status: &str) -> Option<String> {
     let (_, rest) = status.split_once("Exited (")?;
     let (code, _) = rest.split_once(')')?;

@@ -1,4 +1,6 @@
-//! The labels of a container: which deployment it is of, and which engine.
+//! The labels of a container, which name its deployment, product, engine and generation.
+//!
+//! The daemon finds a deployment's containers by these labels.
 
 use std::collections::HashMap;
 
@@ -7,7 +9,7 @@ use api::EngineId;
 use crate::backend::LaunchSpec;
 use crate::fault_injection::{self, Mutation};
 
-/// Later versions find by these what earlier ones started: they never change.
+/// The names of the labels. Later versions find earlier versions' containers by them, so they never change.
 const DEPLOYMENT_LABEL: &str = "roundhouse.deployment";
 const PRODUCT_LABEL: &str = "roundhouse.product";
 const GENERATION_LABEL: &str = "roundhouse.generation";
@@ -16,12 +18,13 @@ fn engine_label() -> &'static str {
     if fault_injection::active(Mutation::ForgetLabel) { "roundhouse.engine_id" } else { "roundhouse.engine" }
 }
 
-/// The name of an engine's container: from its id alone, so that no two engines ever share one.
+/// Returns the name of an engine's container. It depends on the id alone, so that an engine has at most one
+/// container.
 pub(super) fn container_name(engine_id: EngineId) -> String {
     format!("roundhouse-{engine_id}")
 }
 
-/// The labels of the container that `launch` begins.
+/// Returns the labels of the container of `launch`.
 pub(super) fn labels(deployment_id: &str, launch: &LaunchSpec) -> HashMap<String, String> {
     let labels = [
         (DEPLOYMENT_LABEL, deployment_id.to_owned()),
@@ -32,19 +35,19 @@ pub(super) fn labels(deployment_id: &str, launch: &LaunchSpec) -> HashMap<String
     labels.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// The engine that a container with these labels runs; none if it is not of `deployment_id`.
+/// Returns the engine of a container with these labels; `None` if it does not belong to `deployment_id`.
 pub(super) fn engine_of(deployment_id: &str, labels: &HashMap<String, String>) -> Option<EngineId> {
     let deployment = labels.get(DEPLOYMENT_LABEL)?;
-    let own = deployment == deployment_id || fault_injection::active(Mutation::TakeStrangers);
-    labels.get(engine_label()).filter(|_| own)?.parse().ok()
+    let is_own = deployment == deployment_id || fault_injection::active(Mutation::TakeStrangers);
+    labels.get(engine_label()).filter(|_| is_own)?.parse().ok()
 }
 
-/// The change of the engine's row that a container with these labels was created for.
+/// Returns the generation of the engine's row for which a container with these labels was created; 0 if absent.
 pub(super) fn generation_of(labels: &HashMap<String, String>) -> i64 {
     labels.get(GENERATION_LABEL).and_then(|generation| generation.parse().ok()).unwrap_or_default()
 }
 
-/// What the daemon is asked for: the containers of a deployment, or of one engine of it.
+/// Returns the daemon's filters for the containers of a deployment, or of one of its engines.
 pub(super) fn filters(deployment_id: &str, engine_id: Option<EngineId>) -> HashMap<String, Vec<String>> {
     let deployment = if fault_injection::active(Mutation::TakeStrangers) {
         DEPLOYMENT_LABEL.to_owned()

@@ -1,4 +1,7 @@
-//! The last lines that a container wrote.
+//! Reads the last lines of a container's log.
+//!
+//! The daemon sends the two output streams in chunks that do not respect line boundaries, so the lines of
+//! each stream are assembled separately.
 
 use std::collections::VecDeque;
 
@@ -9,10 +12,10 @@ use futures::TryStreamExt as _;
 
 use super::daemon::{Daemon, REQUEST_TIMEOUT};
 
-/// How much of a line is shown: 10,000 lines, the most that are asked for, must fit into memory.
+/// How much of a line is returned: 10,000 lines, the most that callers request, must fit into memory.
 const MAX_LINE_BYTES: usize = 4 * 1024;
 
-/// The last lines of the log of the container `id`, at most `lines`; none if it is not there.
+/// Returns the last lines of the log of the container `id`, at most `lines`; empty if there is no such container.
 pub(super) async fn tail(daemon: &Daemon, id: &str, lines: usize) -> Result<Vec<String>, Error> {
     let options = LogsOptionsBuilder::new().stdout(true).stderr(true).tail(&lines.to_string()).build();
     let read = daemon.request(REQUEST_TIMEOUT, |docker| async move {
@@ -29,11 +32,11 @@ pub(super) async fn tail(daemon: &Daemon, id: &str, lines: usize) -> Result<Vec<
     }
 }
 
-/// Lines put together from pieces, the last of them kept.
+/// Assembles lines from chunks, and keeps the last ones.
 struct LogTail {
     max_lines: usize,
     lines: VecDeque<String>,
-    /// What has no line break yet, of standard output and of standard error.
+    /// The incomplete last lines of standard output and of standard error.
     partial: [PartialLine; 2],
 }
 
@@ -44,23 +47,23 @@ struct PartialLine {
 }
 
 impl LogTail {
-    fn new(most: usize) -> Self {
-        Self { max_lines: most, lines: VecDeque::new(), partial: Default::default() }
+    fn new(max_lines: usize) -> Self {
+        Self { max_lines, lines: VecDeque::new(), partial: Default::default() }
     }
 
     fn add(&mut self, chunk: &LogOutput) {
-        let [output, errors] = &mut self.partial;
-        let (open, bytes) = match chunk {
-            LogOutput::StdErr { message } => (errors, message),
+        let [stdout, stderr] = &mut self.partial;
+        let (partial, bytes) = match chunk {
+            LogOutput::StdErr { message } => (stderr, message),
             LogOutput::StdOut { message } | LogOutput::StdIn { message } | LogOutput::Console { message } => {
-                (output, message)
+                (stdout, message)
             }
         };
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
-            let (text, whole) = piece.strip_suffix(b"\n").map_or((piece, false), |text| (text, true));
-            open.extend(text);
-            if whole {
-                self.lines.push_back(std::mem::take(open).into_line());
+            let (text, complete) = piece.strip_suffix(b"\n").map_or((piece, false), |text| (text, true));
+            partial.extend(text);
+            if complete {
+                self.lines.push_back(std::mem::take(partial).into_line());
                 if self.lines.len() > self.max_lines {
                     self.lines.pop_front();
                 }
@@ -69,19 +72,19 @@ impl LogTail {
     }
 
     fn finish(self) -> Vec<String> {
-        let Self { max_lines: most, mut lines, partial: open } = self;
-        lines.extend(open.into_iter().filter(|open| !open.bytes.is_empty()).map(PartialLine::into_line));
-        let surplus = lines.len().saturating_sub(most);
+        let Self { max_lines, mut lines, partial } = self;
+        lines.extend(partial.into_iter().filter(|line| !line.bytes.is_empty()).map(PartialLine::into_line));
+        let surplus = lines.len().saturating_sub(max_lines);
         lines.into_iter().skip(surplus).collect()
     }
 }
 
 impl PartialLine {
     fn extend(&mut self, text: &[u8]) {
-        let room = MAX_LINE_BYTES.saturating_sub(self.bytes.len());
-        let fits = text.get(..room).unwrap_or(text);
-        self.bytes.extend_from_slice(fits);
-        self.truncated |= fits.len() < text.len();
+        let capacity = MAX_LINE_BYTES.saturating_sub(self.bytes.len());
+        let fitting = text.get(..capacity).unwrap_or(text);
+        self.bytes.extend_from_slice(fitting);
+        self.truncated |= fitting.len() < text.len();
     }
 
     fn into_line(self) -> String {
@@ -95,8 +98,8 @@ impl PartialLine {
 mod tests {
     use super::*;
 
-    fn tail(most: usize, chunks: &[&str]) -> Vec<String> {
-        let mut tail = LogTail::new(most);
+    fn tail(max_lines: usize, chunks: &[&str]) -> Vec<String> {
+        let mut tail = LogTail::new(max_lines);
         for chunk in chunks {
             tail.add(&LogOutput::StdOut { message: (*chunk).to_owned().into() });
         }

@@ -1,4 +1,6 @@
-//! The network that the engines join: they reach the world through it, and never one another.
+//! The Docker network that the engines join, through which they reach the internet but not each other.
+//!
+//! The network is checked before every launch, because anyone with access to the daemon may replace it.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -11,34 +13,35 @@ use super::daemon::{Daemon, REQUEST_TIMEOUT};
 use super::error::{docker_backend_error, is_status};
 use crate::backend::BackendError;
 
-/// The option of bridges that lets containers on them reach one another.
+/// The bridge driver's option that allows containers on the network to reach each other:
+/// <https://docs.docker.com/engine/network/drivers/bridge/#options>.
 const ICC_OPTION: &str = "com.docker.network.bridge.enable_icc";
 
-/// How often the network is looked for before it counts as one that cannot be made.
+/// How often the network is looked up before its creation counts as failed.
 const MAX_LOOKUPS: usize = 8;
 
 /// The engines' network.
 pub(super) struct EngineNetwork {
     name: String,
-    /// Its id when it was last looked for.
+    /// The network's id at the last check.
     cached_id: Mutex<Option<String>>,
 }
 
 /// Why the network cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NetworkFault {
-    /// Engines could reach one another.
+    /// The network lets engines reach each other.
     #[error(
-        "the network {name} does not keep engines apart ({why}): remove it with `docker network rm {name}`, and \
-         it is made as it must be; or name another one in ORCH_ENGINE_NETWORK"
+        "the network {name} does not isolate engines from each other ({why}): remove it with `docker network rm \
+         {name}`, and the orchestrator creates it again; or name another network in ORCH_ENGINE_NETWORK"
     )]
     NotIsolated {
-        /// Its name.
+        /// The network's name.
         name: String,
-        /// What it is like.
+        /// The setting that permits it.
         why: String,
     },
-    /// It could not be looked at, or not be made.
+    /// The network could not be inspected or created.
     #[error(transparent)]
     Backend(BackendError),
 }
@@ -48,7 +51,7 @@ impl EngineNetwork {
         Self { name, cached_id: Mutex::new(None) }
     }
 
-    /// Looks for it by its name the next time.
+    /// Forgets the network's id, so that the next check looks it up by name.
     pub(super) fn clear_cached_id(&self) {
         self.set_cached_id(None);
     }
@@ -57,12 +60,12 @@ impl EngineNetwork {
         *self.cached_id.lock().unwrap_or_else(PoisonError::into_inner) = id;
     }
 
-    /// Makes the network if it is missing, makes sure that it keeps engines apart, and returns its id: whatever gets its
-    /// name later is another one.
+    /// Creates the network if it is missing, checks that it isolates engines, and returns its id. Containers
+    /// join the network by id, because another network may receive its name later.
     pub(super) async fn ensure(&self, daemon: &Daemon) -> Result<String, NetworkFault> {
         let failed = |error: Error| NetworkFault::Backend(docker_backend_error(&error));
-        let seen = self.cached_id.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let found = match seen {
+        let cached_id = self.cached_id.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let found = match cached_id {
             Some(id) => self.inspect(daemon, &id).await.map_err(failed)?,
             None => None,
         };
@@ -72,7 +75,7 @@ impl EngineNetwork {
         };
         let Some((found, id)) = found.and_then(|found| found.id.clone().map(|id| (found, id))) else {
             let why =
-                format!("the network {} could not be made: it is not there, or there are several", self.name);
+                format!("the network {} could not be created, or there are several of that name", self.name);
             return Err(NetworkFault::Backend(BackendError::Failed(why)));
         };
         if let Some(why) = isolation_fault(&found) {
@@ -82,12 +85,12 @@ impl EngineNetwork {
         Ok(id)
     }
 
-    /// The network with this id; none if it is not there.
+    /// Returns the network with this id; `None` if there is none.
     async fn inspect(&self, daemon: &Daemon, id: &str) -> Result<Option<Network>, Error> {
-        let asked = daemon.request(REQUEST_TIMEOUT, |docker| async move {
+        let inspected = daemon.request(REQUEST_TIMEOUT, |docker| async move {
             docker.inspect_network(id, None::<InspectNetworkOptions>).await
         });
-        match asked.await {
+        match inspected.await {
             Ok(found) => Ok(Some(Network {
                 id: found.id,
                 name: found.name,
@@ -100,9 +103,10 @@ impl EngineNetwork {
         }
     }
 
-    /// The one network of this name. The daemon takes several: of those that orchestrators make at the same time,
-    /// whoever sees more than one takes back all but the first. The last to look sees all of them. None if that does
-    /// not come to an end.
+    /// Returns the only network of this name, and creates it if there is none. The daemon accepts several
+    /// networks of one name, so orchestrators may create several at the same time. An orchestrator that sees
+    /// more than one removes all but the oldest; the last one to look sees them all. Returns `None` if
+    /// [`MAX_LOOKUPS`] are not enough.
     async fn find_or_create(&self, daemon: &Daemon) -> Result<Option<Network>, Error> {
         for _ in 0..MAX_LOOKUPS {
             let mut found = self.find(daemon).await?;
@@ -112,19 +116,19 @@ impl EngineNetwork {
                 self.create(daemon).await?;
                 continue;
             };
-            let mut alone = true;
+            let mut is_unique = true;
             for other in found.filter_map(|other| other.id) {
-                alone = false;
+                is_unique = false;
                 match daemon
                     .request(REQUEST_TIMEOUT, |docker| async move { docker.remove_network(&other).await })
                     .await
                 {
-                    // Somebody else was faster.
+                    // Another orchestrator has removed it.
                     Err(error) if is_status(&error, 404) => {}
                     removed => removed?,
                 }
             }
-            if alone {
+            if is_unique {
                 return Ok(Some(first));
             }
         }
@@ -137,7 +141,7 @@ impl EngineNetwork {
         let mut listed = daemon
             .request(REQUEST_TIMEOUT, |docker| async move { docker.list_networks(Some(options)).await })
             .await?;
-        // The daemon looks for names that merely hold this one.
+        // The daemon's filter also matches names that merely contain this one.
         listed.retain(|network| network.name.as_ref() == Some(&self.name));
         Ok(listed)
     }
@@ -153,18 +157,18 @@ impl EngineNetwork {
             .request(REQUEST_TIMEOUT, |docker| async move { docker.create_network(request).await })
             .await
         {
-            // Somebody else was faster.
+            // Another orchestrator has created it.
             Err(error) if is_status(&error, 409) => Ok(()),
-            made => made.map(drop),
+            created => created.map(drop),
         }
     }
 }
 
-/// How engines on this network could reach one another; none if they cannot.
+/// Returns the setting that lets engines on this network reach each other; `None` if it isolates them.
 fn isolation_fault(network: &Network) -> Option<String> {
     match network.driver.as_deref() {
         Some("bridge") => {}
-        driver => return Some(format!("its driver is {}, not bridge", driver.unwrap_or("not known"))),
+        driver => return Some(format!("its driver is {}, not bridge", driver.unwrap_or("unknown"))),
     }
     let icc = network.options.as_ref().and_then(|options| options.get(ICC_OPTION));
     (icc.map(String::as_str) != Some("false")).then(|| format!("its option {ICC_OPTION} is not false"))

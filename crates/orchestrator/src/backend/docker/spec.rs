@@ -1,4 +1,7 @@
-//! The container of an engine, as the daemon is asked for it.
+//! The specification of an engine's container: its confinement, mounts, environment and resource limits.
+//!
+//! The container drops all capabilities and has a read-only root file system; the engine can write only to
+//! its own folder and to `/tmp`.
 
 use std::collections::HashMap;
 
@@ -11,23 +14,24 @@ use secrecy::ExposeSecret as _;
 use super::{Options, label};
 use crate::backend::{LaunchSpec, ResourceLimits};
 
-/// Where the image's engine listens.
+/// The port on which the engine listens inside its container.
 const CONTAINER_PORT: &str = "8000/tcp";
 
-/// What an engine may use where its product's policy says nothing.
+/// The limits where a product's policy sets none: MiB of memory, processors, processes.
 const DEFAULT_LIMITS: (u64, f64, u64) = (1_024, 2.0, 512);
 
-/// The seconds that whoever else stops the container, as a daemon does that ends itself, gives the engine.
+/// The grace in seconds when something other than the orchestrator stops the container, such as the daemon's
+/// shutdown.
 const STOP_TIMEOUT_S: i64 = 30;
 
-/// Processor time is dealt out in periods of so many microseconds; this is the kernel's own choice.
+/// The period of the processor quota in microseconds: the kernel's default.
 const CPU_PERIOD_US: i64 = 100_000;
-/// The least that the kernel takes.
+/// The smallest processor quota, in microseconds, that the kernel accepts.
 const MIN_CPU_QUOTA_US: i64 = 1_000;
-/// The most processes that the kernel counts.
+/// The largest number of processes that the kernel supports (`PID_MAX_LIMIT`).
 const MAX_PIDS: i64 = 4_194_304;
 
-/// The container that runs `launch` on `network`.
+/// Builds the request that creates the container of `launch` on `network`.
 pub(super) fn container(options: &Options, launch: &LaunchSpec, network: &str) -> ContainerCreateBody {
     ContainerCreateBody {
         image: Some(launch.image.to_string()),
@@ -68,7 +72,7 @@ fn host_config(options: &Options, launch: &LaunchSpec, network: &str) -> HostCon
             maximum_retry_count: None,
         }),
         memory: Some(limits.memory),
-        // As much as the memory: none of it is swap.
+        // The limit on memory plus swap: equal to the memory limit, so that there is no swap.
         memory_swap: Some(limits.memory),
         cpu_period: Some(CPU_PERIOD_US),
         cpu_quota: Some(limits.cpu_quota),
@@ -77,18 +81,18 @@ fn host_config(options: &Options, launch: &LaunchSpec, network: &str) -> HostCon
     }
 }
 
-/// The contract's three variables and those handed on; what else there is, the image brings.
+/// Returns the three variables of the container contract and those of the launch. All others come from the image.
 fn environment(launch: &LaunchSpec) -> Vec<String> {
     let own = [
         format!("ENGINE_KEY_HASH={}", launch.key_hash.to_hex()),
         "SQLITE_DB_PATH=/data/brain.sqlite".to_owned(),
         "CATALOG_DIR=/catalog".to_owned(),
     ];
-    let handed_on = launch.env.iter().map(|(name, value)| format!("{name}={}", value.expose_secret()));
-    own.into_iter().chain(handed_on).collect()
+    let from_launch = launch.env.iter().map(|(name, value)| format!("{name}={}", value.expose_secret()));
+    own.into_iter().chain(from_launch).collect()
 }
 
-/// A folder of the host. Unlike a volume given in short form, one that is missing is an error.
+/// Mounts a folder of the host. Unlike with the short volume syntax, a missing folder is an error.
 fn bind_mount(source: String, target: &str, read_only: bool) -> Mount {
     Mount {
         typ: Some(MountType::BIND),
@@ -103,7 +107,7 @@ fn string_map<const N: usize>(pairs: [(&str, &str); N]) -> HashMap<String, Strin
     pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// Caps as the daemon takes them.
+/// Resource limits in the daemon's units: bytes, microseconds per [`CPU_PERIOD_US`], processes.
 struct ContainerLimits {
     memory: i64,
     cpu_quota: i64,
@@ -111,24 +115,24 @@ struct ContainerLimits {
 }
 
 impl ContainerLimits {
-    fn from_resource_limits(caps: &ResourceLimits) -> Self {
+    fn from_resource_limits(limits: &ResourceLimits) -> Self {
         let (memory_mb, cpus, pids) = DEFAULT_LIMITS;
-        let whole = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
-        let cpus = caps.cpus.unwrap_or(cpus);
+        let to_i64 = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        let cpus = limits.cpus.unwrap_or(cpus);
         #[expect(
             clippy::cast_possible_truncation,
-            reason = "a quota beyond every machine is as good as none"
+            reason = "a quota beyond the size of any host is equivalent to none"
         )]
         let cpu_quota = (cpus * 100_000.0).round() as i64;
         Self {
-            memory: whole(caps.memory_mb.unwrap_or(memory_mb)).saturating_mul(1_024 * 1_024),
+            memory: to_i64(limits.memory_mb.unwrap_or(memory_mb)).saturating_mul(1_024 * 1_024),
             cpu_quota: cpu_quota.max(MIN_CPU_QUOTA_US),
-            pids: whole(caps.pids.unwrap_or(pids)).min(MAX_PIDS),
+            pids: to_i64(limits.pids.unwrap_or(pids)).min(MAX_PIDS),
         }
     }
 }
 
-/// The caps that a container is held to.
+/// Returns the limits in force on a container.
 pub(super) fn limits_of(host: &HostConfig) -> ResourceLimits {
     let above_zero = |limit: Option<i64>| limit.filter(|limit| *limit > 0).map(i64::unsigned_abs);
     let cpus = above_zero(host.cpu_quota).zip(above_zero(host.cpu_period));
@@ -139,7 +143,7 @@ pub(super) fn limits_of(host: &HostConfig) -> ResourceLimits {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "quotas are small, and shown to people")]
+#[expect(clippy::cast_precision_loss, reason = "quotas are small, and the result is only displayed")]
 fn cpu_count(quota: u64, period: u64) -> f64 {
     quota as f64 / period as f64
 }

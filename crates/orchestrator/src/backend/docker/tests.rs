@@ -1,5 +1,6 @@
-//! Real containers of a real daemon: a small server in the engine's place that runs what it is sent, so that a test
-//! can look around from inside. Where there is no daemon, or no image to make the engine's from, they are skipped.
+//! Tests with real containers of a real Docker daemon. The engine is a small server that runs the commands
+//! that a test sends, so that the test can inspect the container from inside. Without a daemon, or without
+//! the base image of the engine's image, these tests are skipped.
 
 mod exits;
 mod folders;

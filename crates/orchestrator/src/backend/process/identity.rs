@@ -1,29 +1,29 @@
-//! Which process it is: a pid alone names another process once the number is used again.
+//! The identity of a process, read from `/proc`. A pid alone is not enough, because the kernel reuses pids.
 
 use std::fs;
 use std::io;
 
 use crate::backend::Instance;
 
-/// A process for all time: its number, when it started, and in which boot of the machine.
+/// Identifies a process uniquely for all time: by its pid, its start time, and the boot of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ProcessIdentity {
     pub(super) pid: i32,
-    /// Clock ticks from boot to its start.
+    /// Start time in clock ticks since boot.
     pub(super) start_ticks: u64,
     pub(super) boot_id: Box<str>,
 }
 
 impl ProcessIdentity {
-    /// The identity of the process that now has `pid`; none if there is none, or only a zombie.
+    /// Returns the identity of the process that has `pid` now; `None` if there is none, or only a zombie.
     pub(super) fn of_running(pid: i32) -> io::Result<Option<Self>> {
         let stat = Stat::read(pid)?.filter(|stat| !stat.dead);
         stat.map(|stat| Self::from_stat(pid, &stat)).transpose()
     }
 
-    /// The identity of our own child, zombie or not.
+    /// Returns the identity of this process's child `pid`, even if it is a zombie.
     pub(super) fn of_child(pid: i32) -> io::Result<Self> {
-        let stat = Stat::read(pid)?.ok_or_else(|| io::Error::other("a child of ours is not in /proc"))?;
+        let stat = Stat::read(pid)?.ok_or_else(|| io::Error::other("a child process is missing in /proc"))?;
         Self::from_stat(pid, &stat)
     }
 
@@ -31,28 +31,29 @@ impl ProcessIdentity {
         Ok(Self { pid, start_ticks: stat.start_ticks, boot_id: boot_id()? })
     }
 
-    /// As the registry keeps it.
+    /// Returns the identity as the text that the registry stores.
     pub(super) fn instance(&self) -> Instance {
         Instance::new(format!("{}.{}.{}", self.pid, self.start_ticks, self.boot_id))
     }
 }
 
-/// The process whose child `pid` is; none if it is gone.
+/// Returns the parent of `pid`; `None` if `pid` does not exist.
 pub(super) fn parent_of(pid: i32) -> io::Result<Option<i32>> {
     Ok(Stat::read(pid)?.map(|stat| stat.parent))
 }
 
-/// Whether `pid` leads its session, as an engine does soon after it has begun.
+/// Whether `pid` leads its session, as an engine does soon after its start.
 pub(super) fn is_session_leader(pid: i32) -> io::Result<bool> {
     Ok(Stat::read(pid)?.is_some_and(|stat| stat.session == pid))
 }
 
-/// What `/proc/<pid>/stat` says.
+/// The fields of `/proc/<pid>/stat` that are used here, see
+/// <https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html>.
 struct Stat {
     start_ticks: u64,
     parent: i32,
     session: i32,
-    /// A zombie, or about to be one.
+    /// Whether it is a zombie or about to become one.
     dead: bool,
 }
 
@@ -65,7 +66,7 @@ impl Stat {
         }
     }
 
-    /// Reads the fields behind the name, which is in parentheses and may hold spaces and parentheses itself.
+    /// Parses the fields after the name, which is in parentheses and may contain spaces and parentheses itself.
     fn parse(line: &str) -> Option<Self> {
         let (_, fields) = line.rsplit_once(") ")?;
         let mut fields = fields.split(' ');
@@ -73,12 +74,12 @@ impl Stat {
         // The state is field 3 of the line, the parent field 4, the session field 6, the start time field 22.
         let parent = fields.next()?.parse().ok()?;
         let session = fields.nth(1)?.parse().ok()?;
-        let started = fields.nth(15)?.parse().ok()?;
-        Some(Self { start_ticks: started, parent, session, dead })
+        let start_ticks = fields.nth(15)?.parse().ok()?;
+        Some(Self { start_ticks, parent, session, dead })
     }
 }
 
-/// Whether an error under `/proc/<pid>` means that the process is gone. It may go between open and read.
+/// Whether an error under `/proc/<pid>` means that the process is gone. It may disappear between open and read.
 pub(super) fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
         || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())

@@ -1,4 +1,6 @@
-//! The label on a process: its command line says which deployment it is of, and which engine.
+//! The label of a process: its command line names the deployment, the engine and the generation.
+//!
+//! A search of `/proc` for labels finds the engines that other orchestrators of this deployment launched.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -12,32 +14,34 @@ use api::EngineId;
 use super::identity::{ProcessIdentity, is_gone, is_session_leader, parent_of};
 use crate::fault_injection::{self, Mutation};
 
-/// The name under which engines show in process listings.
+/// The name of engines in process listings.
 pub(super) const PROCESS_NAME: &str = "roundhouse";
 
 const DEPLOYMENT_FLAG: &str = "--deployment";
 
-/// Later versions find by this what earlier ones started: it never changes.
+/// Returns the flag before the engine's id. Later versions find earlier versions' engines by it, so it never
+/// changes.
 fn engine_id_flag() -> &'static str {
     if fault_injection::active(Mutation::ForgetLabel) { "--engine" } else { "--engine-id" }
 }
 
 const GENERATION_FLAG: &str = "--generation";
 
-/// So often, and with such pauses, a process is looked at that may be becoming another program.
+/// How often, and at which interval, a process is checked that may be a child of an engine just before its `exec`.
 const EXEC_POLL_ATTEMPTS: u32 = 50;
 const EXEC_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Whose process it is.
+/// The deployment, engine and generation that a process belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Label {
     pub(super) deployment_id: String,
     pub(super) engine_id: EngineId,
-    /// The change of the engine's row that it was launched for. Version 0.1 began without it, which reads as 0.
+    /// The generation of the engine's row for which it was launched; 0 if absent, as in the first engines of
+    /// version 0.1.
     pub(super) generation: i64,
 }
 
-/// An engine's process among all processes.
+/// A process of this deployment that a search has found.
 #[derive(Clone, Debug)]
 pub(super) struct FoundProcess {
     pub(super) engine_id: EngineId,
@@ -46,7 +50,7 @@ pub(super) struct FoundProcess {
 }
 
 impl Label {
-    /// The arguments behind the name.
+    /// Returns the arguments after the process name.
     pub(super) fn arguments(&self) -> [OsString; 7] {
         let (engine_id, generation) = (self.engine_id.to_string(), self.generation.to_string());
         let deployment_id = &self.deployment_id;
@@ -54,8 +58,8 @@ impl Label {
             .map(OsString::from)
     }
 
-    /// Reads a command line as `/proc` has it: each argument ends with a NUL. Only the exact form counts: a
-    /// shell or an editor that has such words among its own arguments is no engine.
+    /// Parses a command line in the form of `/proc/<pid>/cmdline`, in which a NUL terminates each argument.
+    /// Only the exact form counts: a shell or an editor with such words among its arguments is not an engine.
     fn parse(command_line: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(command_line).ok()?;
         let mut arguments = text.split_terminator('\0');
@@ -76,8 +80,8 @@ impl Label {
     }
 }
 
-/// All processes of this user that carry the label of `deployment_id`, but those whose numbers are `known`. Those of
-/// other users could not be signalled, and anyone may choose their command line.
+/// Finds all processes of this user with the label of `deployment_id`, except those whose pids are `known`.
+/// Other users' processes are ignored: they could not be signalled, and anyone may choose a command line.
 pub(super) fn find_processes(deployment_id: &str, known: &HashSet<i32>) -> io::Result<Vec<FoundProcess>> {
     let user = rustix::process::geteuid().as_raw();
     let mut found = Vec::new();
@@ -105,6 +109,7 @@ pub(super) fn find_processes(deployment_id: &str, known: &HashSet<i32>) -> io::R
     Ok(found)
 }
 
+/// Returns the label and identity of `pid` if it is an engine of this deployment that `user` runs.
 fn inspect(pid: i32, user: u32, deployment_id: &str) -> io::Result<Option<(Label, ProcessIdentity)>> {
     if fs::metadata(format!("/proc/{pid}"))?.uid() != user {
         return Ok(None);
@@ -112,23 +117,23 @@ fn inspect(pid: i32, user: u32, deployment_id: &str) -> io::Result<Option<(Label
     let is_ours = |label: &Label| {
         label.deployment_id == deployment_id || fault_injection::active(Mutation::TakeStrangers)
     };
-    // Before anything is waited for.
+    // Checked first, because the checks below may wait.
     let Some(label) = label_of(pid)?.filter(is_ours) else { return Ok(None) };
     if !is_session_leader(pid)? {
-        // An engine that has not come so far as to give itself a session; or the child of one, which bears its label until
-        // it has become another program.
+        // Either an engine that has not created its session yet, or an engine's child, which has the engine's
+        // label until its `exec`.
         if has_labelled_parent(pid, &label) || !keeps_label(pid, &label)? {
             return Ok(None);
         }
     }
-    // The number may have changed hands since: the label counts only if it is there after the identity as well.
+    // The pid may have been reused since: the label counts only if it is the same after the identity was read.
     let identity = ProcessIdentity::of_running(pid)?;
-    let still = label_of(pid)?.as_ref() == Some(&label);
-    Ok(identity.filter(|_| still).map(|identity| (label, identity)))
+    let is_same = label_of(pid)?.as_ref() == Some(&label);
+    Ok(identity.filter(|_| is_same).map(|identity| (label, identity)))
 }
 
-/// Whether `pid` bears the label until it leads its session, or for longer than a child takes to become another program.
-#[expect(clippy::disallowed_methods, reason = "processes are looked for on threads that may block")]
+/// Whether `pid` keeps the label until it leads its session, or for longer than a child needs until its `exec`.
+#[expect(clippy::disallowed_methods, reason = "the search runs on a thread that may block")]
 fn keeps_label(pid: i32, label: &Label) -> io::Result<bool> {
     for _ in 0..EXEC_POLL_ATTEMPTS {
         std::thread::sleep(EXEC_POLL_INTERVAL);
@@ -142,16 +147,16 @@ fn keeps_label(pid: i32, label: &Label) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The label on a process; none if there is none on it.
+/// Returns the label of a process; `None` if it has none.
 fn label_of(pid: i32) -> io::Result<Option<Label>> {
     Ok(Label::parse(&fs::read(format!("/proc/{pid}/cmdline"))?))
 }
 
-/// Whether the parent of `pid` bears the same label. One that is gone, or that may not be looked at, is no engine of this
-/// user's.
+/// Whether the parent of `pid` has the same label. A parent that is gone or cannot be read is not an engine
+/// of this user.
 fn has_labelled_parent(pid: i32, label: &Label) -> bool {
     let parent = parent_of(pid).ok().flatten();
-    parent.is_some_and(|parent| label_of(parent).is_ok_and(|above| above.as_ref() == Some(label)))
+    parent.is_some_and(|parent| label_of(parent).is_ok_and(|found| found.as_ref() == Some(label)))
 }
 
 #[cfg(test)]
@@ -164,7 +169,7 @@ mod tests {
         let words: Vec<String> = label.arguments().iter().map(|word| word.to_str().unwrap().into()).collect();
         let line = format!("{PROCESS_NAME}\0{}\0", words.join("\0"));
         assert_eq!(Label::parse(line.as_bytes()), Some(label.clone()));
-        // As the first engines of version 0.1 have it.
+        // The command line of the first engines of version 0.1.
         let earlier = line.split("--generation").next().unwrap();
         assert_eq!(Label::parse(earlier.as_bytes()), Some(Label { generation: 0, ..label }));
         for other in [

@@ -1,4 +1,4 @@
-//! Starting an engine's process: its folder, its streams, its environment.
+//! Spawns an engine's process: sets its command line, environment, working directory and output streams.
 
 use std::fs::File;
 use std::io;
@@ -12,12 +12,12 @@ use super::label::{Label, PROCESS_NAME};
 use crate::backend::LaunchSpec;
 use crate::backend::engine_folder::EngineFolder;
 
-/// Taken over from the orchestrator's own environment, with what to use where it has none.
+/// Variables inherited from the orchestrator's environment, with the defaults for those that are not set there.
 const INHERITED_ENV: [(&str, Option<&str>); 3] =
     [("PATH", Some("/usr/local/bin:/usr/bin:/bin")), ("LANG", Some("C.UTF-8")), ("TZ", None)];
 
-/// The command that is the engine. Its environment is made from nothing, so that nothing of the
-/// orchestrator's own, its master key least of all, reaches an engine.
+/// Builds the command that runs the engine. Its environment starts empty, so that no variable of the
+/// orchestrator, above all its master key, reaches an engine.
 pub(super) fn command(
     options: &Options,
     label: &Label,
@@ -45,9 +45,9 @@ pub(super) fn command(
     command
 }
 
-/// Starts `command` with its output in `log`. It gives itself a session of its own as the first thing it does: a child
-/// that has to be changed before it becomes the program is a fork of the orchestrator, which takes longer the more memory
-/// that has, and holds up its threads meanwhile.
+/// Spawns `command` with its output in `log`. The engine itself creates its session as its first action:
+/// doing it between fork and exec would require a real `fork` of the orchestrator, which takes longer the
+/// more memory the orchestrator has, and delays its threads meanwhile.
 pub(super) fn spawn(mut command: Command, log: File) -> io::Result<Child> {
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()
 }

@@ -1,5 +1,5 @@
-//! Real processes: a shell in the engine's place, whose script lies in the engine's folder under the name of
-//! the subcommand.
+//! Tests with real processes. The engine is a shell that runs a script; the script is a file named after the
+//! subcommand (`engine`) in the engine's folder.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,9 +13,9 @@ use secrecy::SecretString;
 use super::identity::ProcessIdentity;
 use super::*;
 
-/// Runs until it is told to end.
+/// Exits with code 7 on SIGTERM.
 const OBEDIENT: &str = "trap 'exit 7' TERM; echo ready; while :; do sleep 0.01; done";
-/// Cannot be told.
+/// Ignores SIGTERM.
 const STUBBORN: &str = "trap '' TERM; echo ready; while :; do sleep 0.01; done";
 
 struct Fixture {
@@ -62,12 +62,14 @@ impl Fixture {
     }
 
     async fn wait_for_log_line(&self, text: &str) {
-        let written = async {
+        let line_written = async {
             while !self.backend.log_tail(self.engine_id, 100).await.unwrap().iter().any(|line| line == text) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(10), written).await.expect("the engine never wrote it");
+        tokio::time::timeout(Duration::from_secs(10), line_written)
+            .await
+            .expect("the engine never wrote the line");
     }
 
     fn target(&self) -> Target {
@@ -81,7 +83,7 @@ impl Fixture {
 
 impl Drop for Fixture {
     fn drop(&mut self) {
-        // An engine's child is found once the engine is gone.
+        // An engine's child is found only after the engine is gone, so the search is repeated.
         loop {
             let found = found(&self.options);
             if found.is_empty() {
@@ -96,12 +98,12 @@ impl Drop for Fixture {
     }
 }
 
-/// The processes of a deployment.
+/// Finds the processes of a deployment.
 fn found(options: &Options) -> Vec<FoundProcess> {
     label::find_processes(&options.deployment_id, &HashSet::new()).unwrap()
 }
 
-/// The backend of an orchestrator that begins later.
+/// Creates the backend of another orchestrator of the deployment.
 fn new_backend(options: &Options) -> ProcessBackend {
     ProcessBackend::new(options.clone(), Arc::new(SystemClock::new()))
 }
@@ -119,7 +121,7 @@ async fn an_engine_has_its_own_folder_streams_and_environment() {
     assert_eq!(log[0], home);
     assert_eq!(log[log.len() - 2..], ["oops", "ready"]);
     let mut names: Vec<_> = log.iter().filter_map(|line| Some(line.split_once('=')?.0)).collect();
-    // What the shell makes itself, and what this machine may or may not have.
+    // Variables that the shell sets itself, and one that this host may or may not have.
     names.retain(|name| !["PWD", "OLDPWD", "SHLVL", "_", "TZ"].contains(name));
     names.sort_unstable();
     assert_eq!(
@@ -155,11 +157,11 @@ async fn an_engine_that_obeys_ends_by_itself() {
     fixture.backend.stop(fixture.target(), Duration::from_secs(30)).await.unwrap();
     assert_eq!(next(&mut exits).await.reason.as_deref(), Some("exit status: 7"));
     assert!(fixture.backend.list().await.unwrap().is_empty());
-    // There is nothing to stop, and that is well.
+    // Stopping an engine that does not run succeeds.
     fixture.backend.stop(fixture.target(), Duration::from_secs(30)).await.unwrap();
 }
 
-/// Between fork and exec a child of an engine bears its label. This one stays like that.
+/// A child of an engine has the engine's label between fork and exec. This one never calls exec.
 #[tokio::test]
 async fn a_child_of_an_engine_is_no_engine() {
     let fixture = Fixture::new(
@@ -170,14 +172,14 @@ async fn a_child_of_an_engine_is_no_engine() {
     let children = fs::read_to_string(format!("/proc/{engine}/task/{engine}/children")).unwrap();
     let child: i32 = children.split_whitespace().next().unwrap().parse().unwrap();
     let line = |pid: i32| fs::read(format!("/proc/{pid}/cmdline")).unwrap();
-    assert_eq!(line(child), line(engine), "the child does not bear the label");
+    assert_eq!(line(child), line(engine), "the child does not have the label");
     let found = found(&fixture.options);
     assert_eq!(found.iter().map(|found| found.identity.instance()).collect::<Vec<_>>(), [instance]);
     fixture.backend.stop(fixture.target(), Duration::from_secs(30)).await.unwrap();
 }
 
 #[tokio::test]
-async fn lesson_o07_an_engine_that_does_not_obey_is_gone_after_its_grace() {
+async fn regression_o07_an_engine_that_does_not_obey_is_gone_after_its_grace() {
     let fixture = Fixture::new(STUBBORN);
     let mut exits = fixture.backend.exits();
     fixture.launch_and_wait().await;
@@ -214,54 +216,54 @@ async fn a_later_orchestrator_finds_watches_and_ends_what_an_earlier_one_launche
     later.stop(fixture.target(), Duration::from_secs(30)).await.unwrap();
     let exit = next(&mut exits).await;
     assert_eq!((exit.engine_id, exit.instance), (fixture.engine_id, instance));
-    // Another deployment's engines are none of ours.
+    // Another deployment's engines are not touched.
     let fixture = Fixture::new(OBEDIENT);
     fixture.launch_and_wait().await;
-    let stranger = new_backend(&Options { deployment_id: "another".into(), ..fixture.options.clone() });
-    assert!(stranger.list().await.unwrap().is_empty());
-    stranger.kill(fixture.target()).await.unwrap();
+    let other = new_backend(&Options { deployment_id: "another".into(), ..fixture.options.clone() });
+    assert!(other.list().await.unwrap().is_empty());
+    other.kill(fixture.target()).await.unwrap();
     assert_eq!(fixture.backend.list().await.unwrap().len(), 1);
 }
 
-/// What another deployment has under the very name of our engine.
+/// A process of another deployment that has the id of this deployment's engine.
 #[tokio::test]
-async fn lesson_o01_what_bears_our_name_and_anothers_label_is_never_touched() {
+async fn regression_o01_what_bears_our_name_and_anothers_label_is_never_touched() {
     let fixture = Fixture::new(OBEDIENT);
     let instance = fixture.launch_and_wait().await;
     let roots = tempfile::tempdir().unwrap();
-    let stranger = new_backend(&Options {
+    let other = new_backend(&Options {
         deployment_id: "another".into(),
         data_root: roots.path().join("engines"),
         ..fixture.options.clone()
     });
-    assert!(stranger.list().await.unwrap().is_empty());
-    stranger.stop(fixture.target(), Duration::ZERO).await.unwrap();
-    stranger.kill(fixture.target()).await.unwrap();
-    stranger.remove_with_data(fixture.target()).await.unwrap();
+    assert!(other.list().await.unwrap().is_empty());
+    other.stop(fixture.target(), Duration::ZERO).await.unwrap();
+    other.kill(fixture.target()).await.unwrap();
+    other.remove_with_data(fixture.target()).await.unwrap();
     assert!(fixture.home().exists());
     let found = found(&fixture.options);
     assert_eq!(found.iter().map(|found| found.identity.instance()).collect::<Vec<_>>(), [instance]);
 }
 
-/// What an orchestrator that has been replaced does late: it was frozen, say.
+/// A replaced orchestrator, for example one that was frozen, acts on an engine that its successor has launched.
 #[tokio::test]
-async fn lesson_o24_what_a_replaced_orchestrator_does_late_touches_no_later_process() {
+async fn regression_o24_what_a_replaced_orchestrator_does_late_touches_no_later_process() {
     let fixture = Fixture::new(STUBBORN);
     fixture.launch_and_wait().await;
     let successor = new_backend(&fixture.options);
     let later = LaunchSpec { generation: 2, ..fixture.launch() };
     let instance = successor.launch(later).await.unwrap();
     let superseded = Err(BackendError::Superseded { generation: 2 });
-    let late = &fixture.backend;
-    assert_eq!(late.stop(fixture.target(), Duration::ZERO).await, superseded);
-    assert_eq!(late.kill(fixture.target()).await, superseded);
-    assert_eq!(late.remove_instance(fixture.target()).await, superseded);
-    assert_eq!(late.remove_with_data(fixture.target()).await, superseded);
-    assert_eq!(late.launch(fixture.launch()).await.map(drop), superseded);
-    // One that had looked for other processes before it was frozen.
-    assert_eq!(late.inner.launch(&fixture.launch()).await.map(drop), superseded);
+    let replaced = &fixture.backend;
+    assert_eq!(replaced.stop(fixture.target(), Duration::ZERO).await, superseded);
+    assert_eq!(replaced.kill(fixture.target()).await, superseded);
+    assert_eq!(replaced.remove_instance(fixture.target()).await, superseded);
+    assert_eq!(replaced.remove_with_data(fixture.target()).await, superseded);
+    assert_eq!(replaced.launch(fixture.launch()).await.map(drop), superseded);
+    // It had searched for other processes before it was frozen.
+    assert_eq!(replaced.inner.launch(&fixture.launch()).await.map(drop), superseded);
     let alive = EngineListing { engine_id: fixture.engine_id, instance, generation: 2, running: true };
-    for backend in [&successor, late] {
+    for backend in [&successor, replaced] {
         assert_eq!(backend.list().await.unwrap(), std::slice::from_ref(&alive));
     }
     assert!(fixture.home().exists());
@@ -283,8 +285,8 @@ async fn of_two_orchestrators_that_launch_at_once_the_later_change_has_the_engin
 }
 
 #[tokio::test]
-async fn lesson_o07_two_hundred_naps_leave_the_brain_intact() {
-    // Writes a line as it comes up, and another as it is told to end.
+async fn regression_o07_two_hundred_naps_leave_the_brain_intact() {
+    // Writes a line when it starts, and another on SIGTERM.
     let fixture =
         Fixture::new("trap 'kill $!; echo down >> brain; exit 0' TERM; sleep 60 & echo up >> brain; wait");
     let brain = fixture.home().join("brain");
@@ -292,21 +294,23 @@ async fn lesson_o07_two_hundred_naps_leave_the_brain_intact() {
     for _ in 0..200 {
         fixture.backend.launch(fixture.launch()).await.unwrap();
         expected.push_str("up\n");
-        let up = async {
+        let started = async {
             while fs::read_to_string(&brain).unwrap_or_default() != expected {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(5), up).await.expect("the brain is not as it was");
+        tokio::time::timeout(Duration::from_secs(5), started)
+            .await
+            .expect("the brain does not have the expected lines");
         fixture.backend.stop(fixture.target(), Duration::from_secs(30)).await.unwrap();
         expected.push_str("down\n");
     }
     assert_eq!(fs::read_to_string(&brain).unwrap(), expected);
 }
 
-/// The command line that version 0.1 gave its engines, with the ids in place.
+/// Uses the command line that version 0.1 gave its engines, with this test's ids.
 #[tokio::test]
-async fn lesson_o19_what_an_earlier_version_started_is_found_and_driven() {
+async fn regression_o19_what_an_earlier_version_started_is_found_and_driven() {
     let fixture = Fixture::new(OBEDIENT);
     let line = include_str!("../../../fixtures/0.1/command_line.txt");
     let words: Vec<String> = line
@@ -332,8 +336,8 @@ async fn an_adoption_that_fails_part_way_leaves_nothing_to_be_watched_twice() {
     let instance = fixture.launch_and_wait().await;
     let later = new_backend(&fixture.options);
     let mut found = found(&fixture.options);
-    let none = ProcessIdentity { pid: 0, ..found[0].identity.clone() };
-    found.push(FoundProcess { engine_id: EngineId::new(), identity: none, generation: 1 });
+    let invalid = ProcessIdentity { pid: 0, ..found[0].identity.clone() };
+    found.push(FoundProcess { engine_id: EngineId::new(), identity: invalid, generation: 1 });
     assert!(later.inner.watch_all(found).is_err());
     let listed = later.list().await.unwrap();
     assert_eq!(
@@ -350,7 +354,7 @@ async fn a_kill_that_comes_while_an_engine_is_launched_ends_it() {
         tokio::select! {
             biased;
             _ = launch => {}
-            // The caller gives up at some moment; the launch may go on.
+            // The caller gives up at some point; the launch may continue.
             () = tokio::task::yield_now() => {}
         }
         fixture.backend.kill(fixture.target()).await.unwrap();
@@ -359,7 +363,7 @@ async fn a_kill_that_comes_while_an_engine_is_launched_ends_it() {
 }
 
 #[tokio::test]
-async fn lesson_o14_removal_ends_the_engine_and_takes_its_folder() {
+async fn regression_o14_removal_ends_the_engine_and_takes_its_folder() {
     let fixture = Fixture::new(STUBBORN);
     fixture.launch_and_wait().await;
     fixture.backend.remove_with_data(fixture.target()).await.unwrap();
@@ -373,10 +377,10 @@ async fn a_recycled_pid_is_never_taken_for_an_engine() {
     let fixture = Fixture::new(OBEDIENT);
     fixture.launch_and_wait().await;
     let identity = found(&fixture.options).remove(0).identity;
-    let of_old = ProcessIdentity { start_ticks: identity.start_ticks - 1, ..identity.clone() };
-    assert!(WatchedProcess::adopt(of_old, 1).unwrap().is_none());
-    let of_another_boot = ProcessIdentity { boot_id: "another".into(), ..identity };
-    assert!(WatchedProcess::adopt(of_another_boot, 1).unwrap().is_none());
+    let earlier_start = ProcessIdentity { start_ticks: identity.start_ticks - 1, ..identity.clone() };
+    assert!(WatchedProcess::adopt(earlier_start, 1).unwrap().is_none());
+    let other_boot = ProcessIdentity { boot_id: "another".into(), ..identity };
+    assert!(WatchedProcess::adopt(other_boot, 1).unwrap().is_none());
 }
 
 #[tokio::test]
@@ -384,7 +388,7 @@ async fn what_cannot_be_launched_says_why() {
     let fixture = Fixture::new(OBEDIENT);
     let backend = new_backend(&Options { program: "/nowhere/roundhouse".into(), ..fixture.options.clone() });
     let error = backend.launch(fixture.launch()).await.unwrap_err();
-    assert!(matches!(&error, BackendError::Failed(why) if why.contains("No such file")), "{error}");
+    assert!(matches!(&error, BackendError::Failed(reason) if reason.contains("No such file")), "{error}");
     let other: EngineImage = "svc-engine:99.0.0".parse().unwrap();
     assert_eq!(backend.check_image(&other).await, Err(BackendError::NoImage(other.clone())));
     assert!(backend.check_image(&fixture.launch().image).await.is_ok());
@@ -400,7 +404,7 @@ async fn a_port_is_free_unless_something_listens_there() {
     assert!(fixture.backend.port_is_free(port));
 }
 
-/// A look at all processes of the machine, for each of hundreds of launches, would take the time of everybody else.
+/// A search of all processes of the host for each of hundreds of launches would slow down everything else.
 #[tokio::test]
 async fn those_who_look_for_processes_at_once_share_a_look_and_see_what_was_launched_before() {
     let fixture = Fixture::new(OBEDIENT);
@@ -411,5 +415,5 @@ async fn those_who_look_for_processes_at_once_share_a_look_and_see_what_was_laun
         pinged.unwrap();
         assert_eq!(other.inner.running().len(), 1);
     }
-    assert_eq!(other.inner.searches.load(Ordering::SeqCst), 2, "one that had begun, and one after it");
+    assert_eq!(other.inner.searches.load(Ordering::SeqCst), 2, "one that was under way, and one after it");
 }

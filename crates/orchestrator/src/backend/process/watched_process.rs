@@ -1,4 +1,4 @@
-//! A process held by its pidfd: watched and signalled without ever meaning another one.
+//! A process held by its pidfd, so that it can be watched and signalled without ever affecting another process.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,38 +13,38 @@ use tokio::process::Child;
 use super::identity::ProcessIdentity;
 use crate::backend::Instance;
 
-/// A process that is ours to watch.
+/// An engine's process that this orchestrator watches.
 pub(super) struct WatchedProcess {
     identity: ProcessIdentity,
     generation: i64,
     pidfd: AsyncFd<OwnedFd>,
-    /// The process as our own child, which has to be reaped; none for one that an earlier orchestrator began.
+    /// The process as this orchestrator's child, which must be reaped; `None` if another orchestrator started it.
     child: Mutex<Option<Child>>,
 }
 
 impl WatchedProcess {
-    /// Takes hold of a process that this orchestrator has just begun. It may have ended already.
+    /// Watches a process that this orchestrator has just spawned. It may have exited already.
     pub(super) fn from_child(mut child: Child, generation: i64) -> io::Result<Self> {
         match open_child(&child) {
             Ok((identity, pidfd)) => Ok(Self { identity, generation, pidfd, child: Mutex::new(Some(child)) }),
             Err(error) => {
-                // What cannot be watched must not run.
+                // A process that cannot be watched must not run.
                 child.start_kill()?;
                 Err(error)
             }
         }
     }
 
-    /// Takes hold of a process found running; none if it has ended meanwhile.
+    /// Watches a process that was found running; returns `None` if it has exited meanwhile.
     pub(super) fn adopt(identity: ProcessIdentity, generation: i64) -> io::Result<Option<Self>> {
         let pidfd = match open_pidfd(identity.pid) {
             Ok(pidfd) => pidfd,
             Err(error) if super::identity::is_gone(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
-        // Compared after the pidfd is open: if the number still names it now, the pidfd is it.
-        let still = ProcessIdentity::of_running(identity.pid)?.as_ref() == Some(&identity);
-        Ok(still.then(|| Self { identity, generation, pidfd, child: Mutex::new(None) }))
+        // Compared after the pidfd was opened: if the pid still has this identity, so has the pidfd.
+        let is_same = ProcessIdentity::of_running(identity.pid)?.as_ref() == Some(&identity);
+        Ok(is_same.then(|| Self { identity, generation, pidfd, child: Mutex::new(None) }))
     }
 
     pub(super) fn instance(&self) -> Instance {
@@ -55,12 +55,12 @@ impl WatchedProcess {
         self.identity.pid
     }
 
-    /// The change of the engine's row that it was launched for.
+    /// Returns the generation of the engine's row for which the process was launched.
     pub(super) const fn generation(&self) -> i64 {
         self.generation
     }
 
-    /// Sends `signal`. To one that has ended, nothing is sent.
+    /// Sends `signal`. Does nothing if the process has exited.
     pub(super) fn signal(&self, signal: Signal) -> io::Result<()> {
         match pidfd_send_signal(self.pidfd.get_ref(), signal) {
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
@@ -68,14 +68,15 @@ impl WatchedProcess {
         }
     }
 
-    /// Waits until it has ended. A zombie has.
+    /// Waits until the process has exited. A zombie counts as exited.
     pub(super) async fn exited(&self) {
-        // A pidfd is readable from its process's end on. Should the runtime refuse to watch it, it is ending
-        // itself.
+        // A pidfd becomes readable when its process exits. The runtime fails to watch it only while the
+        // runtime shuts down.
         let _ = self.pidfd.ready(Interest::READABLE).await;
     }
 
-    /// Waits until it has ended, reaps it if it is ours, and says how it ended if that can be known.
+    /// Waits until the process has exited, and reaps it if it is a child. Returns its exit status as text if
+    /// known.
     pub(super) async fn wait(&self) -> Option<String> {
         self.exited().await;
         let child = self.child.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
@@ -87,17 +88,17 @@ impl WatchedProcess {
 fn open_child(child: &Child) -> io::Result<(ProcessIdentity, AsyncFd<OwnedFd>)> {
     let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
     let pid = pid.ok_or_else(|| io::Error::other("the child has no pid"))?;
-    // Until it is reaped nobody else gets its number, so no identity needs to be compared.
+    // The pid is not reused until the child is reaped, so there is no identity to compare.
     Ok((ProcessIdentity::of_child(pid)?, open_pidfd(pid)?))
 }
 
 #[expect(
     deprecated,
-    reason = "the successor of `with_interest` is unsafe, for the sake of descriptors that may change under \
-              it; an `OwnedFd` that is never lent out mutably does not"
+    reason = "the successor of `with_interest` is unsafe, because a descriptor might change while it is \
+              registered; an `OwnedFd` that is never borrowed mutably does not"
 )]
 fn open_pidfd(pid: i32) -> io::Result<AsyncFd<OwnedFd>> {
-    let pid = Pid::from_raw(pid).ok_or_else(|| io::Error::other("pid 0 is no engine"))?;
+    let pid = Pid::from_raw(pid).ok_or_else(|| io::Error::other("0 is not the pid of an engine"))?;
     let pidfd = pidfd_open(pid, PidfdFlags::NONBLOCK)?;
     AsyncFd::with_interest(pidfd, Interest::READABLE)
 }

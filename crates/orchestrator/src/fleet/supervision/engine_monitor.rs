@@ -1,6 +1,6 @@
-//! One engine under supervision: what is known of it, and when something is to be done about it.
+//! The state of one supervised engine, and when its next action is due.
 //!
-//! Pure: every function is told what time it is.
+//! It is pure: every function gets the current time as an argument.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
@@ -13,107 +13,107 @@ use super::SupervisionRules;
 use crate::backend::Instance;
 use crate::registry::{EngineActivity, EngineOwner, EngineRow};
 
-/// A moment of the monotonic clock in milliseconds. Before zero: before this process began.
+/// A time of the monotonic clock in milliseconds; negative values lie before the start of this process.
 pub(in crate::fleet) type MonoMillis = i64;
 
-/// A duration in the same measure.
+/// Converts a duration to milliseconds.
 pub(in crate::fleet) fn to_mono_millis(duration: Duration) -> MonoMillis {
-    // Rounded up: what lasts at all lasts for some time.
+    // Rounded up, so that no positive duration becomes zero.
     i64::try_from(duration.as_micros().div_ceil(1_000)).unwrap_or(i64::MAX)
 }
 
-/// When nothing is to be done: never.
+/// The due time of an action that is not scheduled.
 pub(super) const NEVER: MonoMillis = MonoMillis::MAX;
 
-/// What is to be done about an engine.
+/// An action that the supervisor takes on an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fleet) enum SupervisionAction {
-    /// Ask how it is.
+    /// Check its health.
     Check,
     /// Put it to sleep, if it agrees.
     Sleep,
-    /// Attempt a restart; `urgent`: somebody waits for it.
+    /// Attempt a restart; `urgent` if a caller waits for it.
     Restart { urgent: bool },
 }
 
-/// An engine under supervision.
+/// The monitor of one engine.
 pub(super) struct EngineMonitor {
     pub(super) engine_owner: EngineOwner,
-    /// The change of its row after which this was known: what is known of an earlier one comes too late.
+    /// The generation of the row that this reflects; information about earlier generations is stale.
     pub(super) generation: i64,
-    /// Told when its state changes, or a restart of it begins.
+    /// Notified when the state changes or a restart begins.
     pub(super) changed: Arc<Notify>,
-    /// Its user was last admitted then, or it was brought up for them.
+    /// When its user was last admitted, or the engine was launched on demand.
     admitted_mono: MonoMillis,
     admitted_at: Timestamp,
     pub(super) state: State,
 }
 
-/// Whether it is looked after or brought back.
+/// Whether the engine is checked or restarted.
 pub(super) enum State {
     Running(RunningMonitor),
     Failed {
         restart: RestartState,
-        /// Somebody waits for it.
+        /// Whether a caller waits for the restart.
         urgent: bool,
     },
 }
 
-/// The restart of a failed engine.
+/// The state of the restart of a failed engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fleet) enum RestartState {
-    /// It is due then.
+    /// It is due at this time.
     Due(MonoMillis),
-    /// It is attempted, or waits until it may be.
+    /// It is being attempted, or waits for a permit.
     InProgress,
 }
 
-/// Whether an engine takes the key that the registry has for it, as far as that is known.
+/// Whether an engine accepts the registry's key, as far as is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fleet) enum KeyState {
-    /// It has taken it.
+    /// It has accepted the key.
     Accepted,
-    /// Checks ask for it until one has succeeded at this moment or later: the registry may be older than the engine, or
-    /// a command that changes the engine's key may still reach it.
+    /// Health checks verify the key until one has succeeded at `until` or later: the registry may be older than
+    /// the engine, or a command that changes the engine's key may still reach it.
     Unproven { until: MonoMillis },
-    /// It has refused it: checks ask for it until it is taken.
+    /// It has refused the key: health checks verify the key until it is accepted.
     Refused,
 }
 
-/// A running engine.
+/// The state of a running engine.
 pub(super) struct RunningMonitor {
     pub(super) instance: Instance,
     pub(super) port: u16,
     check_at: MonoMillis,
-    /// A check is under way.
+    /// Whether a check is under way.
     check_in_progress: bool,
     pub(super) key_state: KeyState,
     pub(super) key_hash: KeyHash,
-    /// It has proven once that it has its key: what gives no proof from then on is not it.
+    /// Whether it has proven once that it holds its key. From then on, a process that gives no proof is not it.
     pub(super) key_proven: bool,
-    /// When its idleness is judged next.
+    /// When the next idle check is due.
     idle_check_at: MonoMillis,
     idle_threshold: MonoMillis,
     pub(super) failed_checks: u32,
     restarts: i64,
     last_health_at: Option<Timestamp>,
-    /// Since when all checks were good.
+    /// The time since which all checks have passed.
     healthy_since: MonoMillis,
     healthy_since_at: Timestamp,
 }
 
 impl EngineMonitor {
-    /// The ward of a running engine, as it was known at `now`, which is `wall` on the wall clock.
+    /// The monitor of a running engine at the time `now`, which is `wall` on the wall clock.
     pub(super) fn running(
         row: &EngineRow,
         (instance, port): (Instance, u16),
-        stamp: EngineActivity,
+        activity: EngineActivity,
         rules: &SupervisionRules,
         threshold: Duration,
         (now, wall): (MonoMillis, Timestamp),
     ) -> Self {
-        let admitted_at = stamp.admitted_at.unwrap_or(wall);
-        let well_since = stamp.healthy_since.unwrap_or(wall);
+        let admitted_at = activity.admitted_at.unwrap_or(wall);
+        let healthy_since_at = activity.healthy_since.unwrap_or(wall);
         let mut running = RunningMonitor {
             instance,
             port,
@@ -124,42 +124,35 @@ impl EngineMonitor {
             key_proven: false,
             idle_check_at: NEVER,
             idle_threshold: to_mono_millis(threshold),
-            failed_checks: stamp.failed_checks,
-            restarts: stamp.restarts,
-            last_health_at: stamp.last_health_at,
-            healthy_since: wall_to_mono(well_since, now, wall),
-            healthy_since_at: well_since,
+            failed_checks: activity.failed_checks,
+            restarts: activity.restarts,
+            last_health_at: activity.last_health_at,
+            healthy_since: wall_to_mono(healthy_since_at, now, wall),
+            healthy_since_at,
         };
-        let admitted = wall_to_mono(admitted_at, now, wall);
-        running.schedule_idle_check(admitted);
-        Self::new(row, admitted, admitted_at, State::Running(running))
+        let admitted_mono = wall_to_mono(admitted_at, now, wall);
+        running.schedule_idle_check(admitted_mono);
+        Self::new(row, admitted_mono, admitted_at, State::Running(running))
     }
 
-    /// The ward of a failed engine whose restart is due then.
+    /// The monitor of a failed engine whose restart is due at `restart_at`.
     pub(super) fn failed(
         row: &EngineRow,
-        stamp: EngineActivity,
+        activity: EngineActivity,
         restart_at: MonoMillis,
         now: (MonoMillis, Timestamp),
     ) -> Self {
-        let admitted_at = stamp.admitted_at.unwrap_or(now.1);
+        let admitted_at = activity.admitted_at.unwrap_or(now.1);
         let restart = State::Failed { restart: RestartState::Due(restart_at), urgent: false };
         Self::new(row, wall_to_mono(admitted_at, now.0, now.1), admitted_at, restart)
     }
 
-    fn new(row: &EngineRow, admitted: MonoMillis, admitted_at: Timestamp, state: State) -> Self {
-        let (seat, generation) = (row.owner.clone(), row.generation);
-        Self {
-            engine_owner: seat,
-            generation,
-            changed: Arc::default(),
-            admitted_mono: admitted,
-            admitted_at,
-            state,
-        }
+    fn new(row: &EngineRow, admitted_mono: MonoMillis, admitted_at: Timestamp, state: State) -> Self {
+        let (engine_owner, generation) = (row.owner.clone(), row.generation);
+        Self { engine_owner, generation, changed: Arc::default(), admitted_mono, admitted_at, state }
     }
 
-    /// When something is to be done next.
+    /// The time at which the next action is due.
     pub(super) fn next_due(&self) -> MonoMillis {
         match &self.state {
             State::Running(running) => running.check_at.min(running.idle_check_at),
@@ -168,20 +161,20 @@ impl EngineMonitor {
         }
     }
 
-    /// Takes what is due at `now`, if anything is, and sets when it is due again.
+    /// Takes the action that is due at `now`, if any, and schedules the next one.
     pub(super) fn take_due(
         &mut self,
         now: MonoMillis,
         rules: &SupervisionRules,
     ) -> Option<SupervisionAction> {
-        let admitted = self.admitted_mono;
+        let admitted_mono = self.admitted_mono;
         match &mut self.state {
             State::Running(running) if running.idle_check_at <= now => {
-                running.schedule_idle_check(admitted);
+                running.schedule_idle_check(admitted_mono);
                 if running.idle_check_at > now {
                     return None;
                 }
-                // One that did not answer will not say whether it may sleep: that is for the checks to settle.
+                // An engine that failed its last check would not answer; the checks decide what happens to it.
                 if running.failed_checks > 0 {
                     running.idle_check_at = now.saturating_add(to_mono_millis(rules.check_interval));
                     return None;
@@ -191,7 +184,7 @@ impl EngineMonitor {
             }
             State::Running(running) if running.check_at <= now => {
                 running.check_at = now.saturating_add(to_mono_millis(rules.check_interval));
-                // One that takes longer than the interval is not asked twice at once.
+                // If a check takes longer than the interval, no second one starts beside it.
                 let free = !std::mem::replace(&mut running.check_in_progress, true);
                 free.then_some(SupervisionAction::Check)
             }
@@ -203,32 +196,32 @@ impl EngineMonitor {
         }
     }
 
-    /// Whether its user has not been admitted for the threshold.
+    /// Whether its user was not admitted within the idle threshold.
     pub(super) fn is_idle(&self, now: MonoMillis) -> bool {
         self.idle_deadline().is_some_and(|at| at <= now)
     }
 
-    /// When it is idle, unless its user is admitted before; none if it never is.
+    /// When it becomes idle unless its user is admitted before; `None` means never.
     pub(super) fn idle_deadline(&self) -> Option<MonoMillis> {
         let State::Running(running) = &self.state else { return None };
         (running.idle_threshold > 0).then(|| self.admitted_mono.saturating_add(running.idle_threshold))
     }
 
-    /// Sets the threshold of its idleness; zero: never idle.
+    /// Sets the idle threshold; zero means never idle.
     pub(super) fn set_idle_threshold(&mut self, threshold: Duration) {
-        let admitted = self.admitted_mono;
+        let admitted_mono = self.admitted_mono;
         if let State::Running(running) = &mut self.state {
             running.idle_threshold = to_mono_millis(threshold);
-            running.schedule_idle_check(admitted);
+            running.schedule_idle_check(admitted_mono);
         }
     }
 
-    /// Its user is admitted. When it may sleep is reckoned when that was due: an admit reckons nothing.
+    /// Records an admit of its user. The idle check is not rescheduled before it is due, so an admit is cheap.
     pub(super) fn record_admit(&mut self, now: MonoMillis, wall: Timestamp) {
         (self.admitted_mono, self.admitted_at) = (now, wall);
     }
 
-    /// It was to sleep, and does not: it is asked again then.
+    /// Schedules another idle check at `at`, after the engine did not agree to sleep.
     pub(super) fn recheck_idle_at(&mut self, at: MonoMillis) {
         if let State::Running(RunningMonitor {
             idle_check_at: idle_check_at @ NEVER,
@@ -240,22 +233,22 @@ impl EngineMonitor {
         }
     }
 
-    /// A restart that was taken could not be attempted.
+    /// Postpones a restart that was taken and could not be attempted.
     pub(super) fn postpone(&mut self, until: MonoMillis) {
-        // An attempt that was made has set the next one already.
+        // If it was attempted, the next restart is scheduled already.
         if let State::Failed { restart: restart @ RestartState::InProgress, .. } = &mut self.state {
             *restart = RestartState::Due(until);
         }
     }
 
-    /// Somebody waits for its restart.
+    /// Marks its restart as urgent.
     pub(super) fn prioritize(&mut self) {
         if let State::Failed { urgent, .. } = &mut self.state {
             *urgent = true;
         }
     }
 
-    /// Its restart; none if it has not failed.
+    /// The state of its restart; `None` if it has not failed.
     pub(super) fn restart_state(&self) -> Option<RestartState> {
         match self.state {
             State::Failed { restart, .. } => Some(restart),
@@ -277,7 +270,7 @@ impl EngineMonitor {
         }
     }
 
-    /// What is known of it.
+    /// Its activity, as the registry stores it.
     pub(super) fn activity(&self) -> EngineActivity {
         let admitted_at = Some(self.admitted_at);
         match &self.state {
@@ -300,18 +293,18 @@ impl RestartState {
 }
 
 impl RunningMonitor {
-    /// Restarts attempted, unless it has been well for so long that they are forgotten.
+    /// The restarts that count: none once it has been healthy for [`SupervisionRules::backoff_max`].
     pub(super) fn restart_count(&self, now: MonoMillis, rules: &SupervisionRules) -> i64 {
-        let forgotten = now.saturating_sub(self.healthy_since) >= to_mono_millis(rules.backoff_max);
-        if forgotten { 0 } else { self.restarts }
+        let is_reset = now.saturating_sub(self.healthy_since) >= to_mono_millis(rules.backoff_max);
+        if is_reset { 0 } else { self.restarts }
     }
 
-    fn schedule_idle_check(&mut self, admitted: MonoMillis) {
+    fn schedule_idle_check(&mut self, admitted_mono: MonoMillis) {
         self.idle_check_at =
-            if self.idle_threshold > 0 { admitted.saturating_add(self.idle_threshold) } else { NEVER };
+            if self.idle_threshold > 0 { admitted_mono.saturating_add(self.idle_threshold) } else { NEVER };
     }
 
-    /// It has taken the registry's key.
+    /// Records that it has accepted the registry's key.
     pub(super) fn mark_key_accepted(&mut self, now: MonoMillis) {
         match self.key_state {
             KeyState::Unproven { until } if now < until => {}
@@ -321,7 +314,7 @@ impl RunningMonitor {
         }
     }
 
-    /// A check has ended. Returns how many in a row have failed.
+    /// Records the result of a check. Returns the number of consecutive failed checks.
     pub(super) fn record_check(
         &mut self,
         passed: bool,
@@ -343,13 +336,14 @@ impl RunningMonitor {
     }
 }
 
-/// When `at` was by the monotonic clock, which shows `now` when the wall clock shows `wall`. What lies ahead by
-/// the wall clock is now: that clock has been set back.
+/// Converts the wall-clock time `at` to monotonic time, given that `now` and `wall` are the same moment. A time in
+/// the future becomes `now`: the wall clock was set back.
 fn wall_to_mono(at: Timestamp, now: MonoMillis, wall: Timestamp) -> MonoMillis {
     now.saturating_sub(wall.unix_ms().saturating_sub(at.unix_ms()).max(0))
 }
 
-/// Where in the interval an engine is asked: checks are spread, however many engines come at once.
+/// The offset of the first check within the interval. It depends on the engine's id, so that the checks of many
+/// engines are spread over the interval.
 fn check_phase(row: &EngineRow, interval: Duration) -> MonoMillis {
     let mut hasher = DefaultHasher::new();
     row.engine_id.hash(&mut hasher);

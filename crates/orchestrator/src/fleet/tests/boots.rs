@@ -1,4 +1,4 @@
-//! Provision, wake and start: what they leave behind, well or not.
+//! Provision, wake and start: their effects when they succeed and when they fail.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::backend::BackendError;
 use crate::testing::{BackendCall, Fault, SimulatedHealth, TestApp, summarize};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Between two looks at something that is to come about: time passes only while nobody looks.
+/// The interval between two polls for a state; the simulated time advances only between them.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 #[tokio::test]
@@ -78,7 +78,7 @@ async fn an_engine_gets_the_hash_of_its_key_and_its_own_secrets_key() {
         })
         .collect();
     assert!(secrets[0].len() == 43 && secrets[0] != secrets[1]);
-    // Another launch of the same engine gets the same.
+    // Another launch of the same engine gets the same key.
     product.stop("ann").await;
     product.start("ann").await;
     let again = app.backend.launches().pop().unwrap();
@@ -87,7 +87,7 @@ async fn an_engine_gets_the_hash_of_its_key_and_its_own_secrets_key() {
 }
 
 #[tokio::test]
-async fn lesson_o13_a_port_that_turns_out_to_be_taken_is_changed_for_another() {
+async fn regression_o13_a_port_that_turns_out_to_be_taken_is_changed_for_another() {
     let app = TestApp::new().await;
     let product = app.register_product("demo", json!({})).await;
     let taken = |port| Fault::Error(BackendError::PortTaken(port));
@@ -96,12 +96,12 @@ async fn lesson_o13_a_port_that_turns_out_to_be_taken_is_changed_for_another() {
     let (status, ann) = product.provision("ann").await;
     assert_eq!((status, ann["url"].as_str()), (200, Some("http://127.0.0.1:9003")));
     assert_eq!(product.get("ann").await.1["url"], ann["url"]);
-    // The ports that were passed over are not lost to others.
+    // The ports that were skipped stay available to other engines.
     product.stop("ann").await;
     app.backend.inject(BackendCall::Launch, taken(9_003));
     assert_eq!(product.start("ann").await.1["url"], "http://127.0.0.1:9004");
     app.assert_consistent().await;
-    // A host on which every port is taken.
+    // On this host every port is in use.
     for user in ["bob", "eve"] {
         let tries = app.backend.count(BackendCall::Launch);
         (0..16).for_each(|_| app.backend.inject(BackendCall::Launch, taken(9_005)));
@@ -141,7 +141,7 @@ async fn a_provision_that_fails_leaves_only_its_row_in_the_ledger() {
         assert_eq!(app.audit_lines().await, [format!("provision_failed none→none {cause}")]);
         let detail = app.rows("SELECT detail FROM audit_log WHERE event = 'provision_failed'").await;
         assert!(detail[0][0].contains("the last words"), "{detail:?}");
-        // Its place in the quota and its port are free again.
+        // Its share of the quota and its port are free again.
         app.backend.set_health(SimulatedHealth::Healthy);
         assert_eq!(summarize(product.provision("bob").await), "200 running");
     }
@@ -175,12 +175,12 @@ async fn an_engine_whose_port_was_taken_is_not_mistaken_for_what_took_it() {
     let product = app.register_product("demo", json!({})).await;
     app.backend.set_health(SimulatedHealth::WrongEngine);
     app.backend.inject(BackendCall::Launch, Fault::Exit);
-    // The clock stands still: what answers well on the port must not hide that the engine has ended.
+    // The clock stands still: a healthy response on the port must not hide that the engine has exited.
     let (status, answer) = product.provision("ann").await;
     let message = answer["error"]["message"].as_str().unwrap();
     assert_eq!(status, 502, "{message}");
     assert!(message.contains("exit status: 1"), "{message}");
-    // Nor is it for an engine that is started again.
+    // The same holds for an engine that is started again.
     app.backend.set_health(SimulatedHealth::Healthy);
     product.provision("ann").await;
     product.stop("ann").await;
@@ -188,7 +188,7 @@ async fn an_engine_whose_port_was_taken_is_not_mistaken_for_what_took_it() {
     let (status, answer) = app.while_time_passes(SECOND, product.start("ann")).await;
     let message = answer["error"]["message"].as_str().unwrap();
     assert_eq!(status, 504, "{message}");
-    assert!(message.contains("does not take this engine's key"), "{message}");
+    assert!(message.contains("does not accept this engine's key"), "{message}");
     app.assert_consistent().await;
 }
 
@@ -215,15 +215,15 @@ async fn a_start_that_fails_makes_the_engine_failed_once() {
     let admitted = app.while_time_passes(SECOND, product.admit("ann", json!({"auto_wake": true}))).await;
     assert_eq!(summarize(admitted), "200 engine_unhealthy");
     assert_eq!(summarize(product.stop("ann").await), "409 ENGINE_NOT_RUNNING");
-    // Failing from `failed` is no further crash.
+    // A start that fails from the state `failed` is no further crash.
     app.while_time_passes(SECOND, product.start("ann")).await;
     app.assert_consistent().await;
     app.backend.set_health(SimulatedHealth::Healthy);
     assert_eq!(summarize(product.start("ann").await), "200 running");
-    let ledger = app.audit_lines().await;
-    assert_eq!(ledger[2], "crash stopped→failed database: disk full");
-    assert_eq!(ledger.iter().filter(|row| row.starts_with("crash")).count(), 1, "{ledger:?}");
-    assert_eq!(ledger.last().unwrap(), "start failed→running requested");
+    let audit_log = app.audit_lines().await;
+    assert_eq!(audit_log[2], "crash stopped→failed database: disk full");
+    assert_eq!(audit_log.iter().filter(|row| row.starts_with("crash")).count(), 1, "{audit_log:?}");
+    assert_eq!(audit_log.last().unwrap(), "start failed→running requested");
 }
 
 #[tokio::test]
@@ -270,7 +270,7 @@ async fn an_exit_is_a_crash_once_it_has_lasted_a_second() {
     assert!(app.elapsed() >= crashed + SECOND, "failed at {:?}", app.elapsed());
     assert_eq!(
         app.audit_lines().await[1],
-        "crash running→failed the engine ended by itself (signal: 9 (SIGKILL))"
+        "crash running→failed the engine exited unexpectedly (signal: 9 (SIGKILL))"
     );
     app.assert_consistent().await;
 }

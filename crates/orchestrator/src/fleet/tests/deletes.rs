@@ -1,4 +1,4 @@
-//! Delete against everything else.
+//! Deletes that run concurrently with other operations, or without a backend.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::backend::BackendError;
 use crate::testing::{BackendCall, Fault, TestApp, summarize};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Between two looks at something that is to come about: time passes only while nobody looks.
+/// The interval between two polls for a state; the simulated time advances only between them.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 fn unreachable_backend() -> Fault {
@@ -20,22 +20,22 @@ async fn a_delete_cancels_a_provision_and_a_waiting_admit_goes_on_as_for_no_engi
     let app = TestApp::new().await;
     let product = app.register_product("demo", json!({})).await;
     app.backend.inject(BackendCall::Launch, Fault::Hang);
-    let steps_during_claim = async {
+    let meanwhile = async {
         app.wait_until(|| app.backend.count(BackendCall::Launch) == 1).await;
         let admit = product.admit("ann", json!({"auto_provision": true}));
         let delete = async {
-            // The provision's caller, and the admit.
+            // The callers of the provision and of the admit.
             app.wait_until(|| app.orchestrator.fleet().operations.waiter_count() == 2).await;
             product.delete("ann").await
         };
         tokio::join!(admit, delete)
     };
-    let (provisioned, (admitted, deleted)) = tokio::join!(product.provision("ann"), steps_during_claim);
+    let (provisioned, (admitted, deleted)) = tokio::join!(product.provision("ann"), meanwhile);
     assert_eq!(summarize(provisioned), "404 ENGINE_NOT_FOUND");
     assert_eq!(summarize(deleted), "200 destroyed");
     assert_eq!(summarize(admitted), "200 running");
-    let ledger = app.audit_lines().await;
-    assert_eq!(ledger, ["destroy none→none requested", "provision none→running auto_provision"]);
+    let audit_log = app.audit_lines().await;
+    assert_eq!(audit_log, ["destroy none→none requested", "provision none→running auto_provision"]);
     app.assert_consistent().await;
 }
 
@@ -49,14 +49,14 @@ async fn a_start_or_stop_that_a_delete_overtakes_is_404() {
             product.stop("ann").await;
         }
         app.backend.inject(call, Fault::Hang);
-        let steps_during_claim = async {
+        let meanwhile = async {
             app.wait_until(|| app.backend.count(call) == count).await;
             product.delete("ann").await
         };
         let change = async {
             if call == BackendCall::Launch { product.start("ann").await } else { product.stop("ann").await }
         };
-        let (changed, deleted) = tokio::join!(change, steps_during_claim);
+        let (changed, deleted) = tokio::join!(change, meanwhile);
         assert_eq!(summarize(changed), "404 ENGINE_NOT_FOUND");
         assert_eq!(summarize(deleted), "200 destroyed");
         app.assert_consistent().await;
@@ -69,7 +69,7 @@ async fn while_an_engine_is_destroyed() {
     let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
     app.backend.inject(BackendCall::Remove, Fault::Delay(SECOND * 5));
-    let steps_during_claim = async {
+    let meanwhile = async {
         app.wait_until(|| app.backend.count(BackendCall::Remove) == 1).await;
         assert_eq!(summarize(product.get("ann").await), "200 destroying");
         assert_eq!(summarize(product.delete("ann").await), "404 ENGINE_NOT_FOUND");
@@ -78,7 +78,7 @@ async fn while_an_engine_is_destroyed() {
         assert_eq!(summarize(product.provision("ann").await), "409 ENGINE_ALREADY_EXISTS");
         app.while_time_passes(SECOND, product.admit("ann", json!({}))).await
     };
-    let (deleted, admitted) = tokio::join!(product.delete("ann"), steps_during_claim);
+    let (deleted, admitted) = tokio::join!(product.delete("ann"), meanwhile);
     assert_eq!(
         (summarize(deleted), summarize(admitted)),
         ("200 destroyed".into(), "200 engine_not_found".into())
@@ -116,7 +116,7 @@ async fn a_delete_that_loses_the_backend_is_finished_later() {
     app.backend.inject(BackendCall::Remove, unreachable_backend());
     assert_eq!(summarize(product.delete("ann").await), "502 BACKEND_ERROR");
     assert_eq!(summarize(product.get("ann").await), "200 destroying");
-    // By the next comparison,
+    // Either by the next reconciliation,
     let gone = async {
         while summarize(product.get("ann").await) != "404 ENGINE_NOT_FOUND" {
             tokio::time::sleep(POLL_INTERVAL).await;
@@ -124,7 +124,7 @@ async fn a_delete_that_loses_the_backend_is_finished_later() {
     };
     app.while_time_passes(SECOND, gone).await;
     assert_eq!(app.audit_lines().await[1], "destroy running→none interrupted");
-    // or by the next who is to be admitted.
+    // or by the next admit.
     product.provision("ann").await;
     app.backend.inject(BackendCall::Remove, unreachable_backend());
     assert_eq!(summarize(product.delete("ann").await), "502 BACKEND_ERROR");

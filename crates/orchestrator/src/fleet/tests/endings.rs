@@ -1,4 +1,4 @@
-//! Ends: of an orchestrator that has not begun yet, of a stop that takes too long, of what a deleted engine leaves.
+//! Shutdown before readiness, stops that take too long, interrupted deletes, and restarts on a full host.
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ use crate::testing::{BackendCall, Fault, ProductClient, TestApp, summarize};
 const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test]
-async fn lesson_o21_an_orchestrator_that_is_not_ready_yet_ends_when_it_is_told_to() {
+async fn regression_o21_an_orchestrator_that_is_not_ready_yet_ends_when_it_is_told_to() {
     let app = TestApp::new_starting(PortRange::new(9_001, 9_100).unwrap()).await;
     app.backend.inject(BackendCall::List, Fault::Hang);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let shutdown = CancellationToken::new();
-    let told = async {
+    let signalled = async {
         app.wait_until(|| app.backend.count(BackendCall::List) == 1).await;
         shutdown.cancel();
     };
-    let ended = async { tokio::join!(app.orchestrator.serve(listener, shutdown.clone()), told) };
-    // No time passes on its clock: nothing else could wake it.
+    let ended = async { tokio::join!(app.orchestrator.serve(listener, shutdown.clone()), signalled) };
+    // Its clock stands still: nothing else could wake it.
     tokio::time::timeout(SECOND * 20, ended).await.expect("it does not end");
 }
 
@@ -36,7 +36,7 @@ async fn a_backend_that_does_not_answer_holds_up_readiness_for_less_than_ten_sec
     assert!(app.since(before) <= SECOND * 8, "{:?}", app.since(before));
 }
 
-/// The backend is slow to say that the engine has ended.
+/// The backend is slow to report that the engine has stopped.
 #[tokio::test]
 async fn a_stop_that_overruns_is_a_stop() {
     let app = TestApp::new().await;
@@ -50,9 +50,9 @@ async fn a_stop_that_overruns_is_a_stop() {
     app.assert_consistent().await;
 }
 
-/// The backend says nothing, and the engine ends a while later, as it was told to.
+/// The backend does not answer, and the engine exits a while later because of the stop.
 #[tokio::test]
-async fn lesson_o02_an_engine_that_ends_after_its_stop_was_given_up_has_not_crashed() {
+async fn regression_o02_an_engine_that_ends_after_its_stop_was_given_up_has_not_crashed() {
     let app = TestApp::new().await;
     let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
@@ -68,7 +68,7 @@ async fn lesson_o02_an_engine_that_ends_after_its_stop_was_given_up_has_not_cras
     app.assert_consistent().await;
 }
 
-/// It does not end by itself either: the stop is made good.
+/// The engine does not exit by itself either: reconciliation completes the stop.
 #[tokio::test]
 async fn a_stop_that_was_given_up_is_finished_by_the_next_comparison() {
     let app = TestApp::new().await;
@@ -81,7 +81,7 @@ async fn a_stop_that_was_given_up_is_finished_by_the_next_comparison() {
     assert_eq!(summarize(product.get("ann").await), "200 stopped");
 }
 
-/// Nobody works on the delete any more, and the backend still fails.
+/// The delete was abandoned, and the backend still fails.
 #[tokio::test]
 async fn an_engine_whose_delete_was_cut_off_is_gone_for_all_who_ask() {
     let app = TestApp::new().await;
@@ -113,7 +113,7 @@ async fn a_host_without_room_costs_no_attempt_to_restart() {
     let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
     let engine_id = *app.backend.running().iter().next().unwrap();
-    // For longer than all attempts together take.
+    // For longer than all restart attempts together take.
     for _ in 0..40 {
         app.backend
             .inject(BackendCall::Launch, Fault::Error(BackendError::NoCapacity("no memory".to_owned())));

@@ -1,4 +1,4 @@
-//! Why an engine is as it is.
+//! Explanations of an engine's state.
 
 use std::time::Duration;
 
@@ -20,21 +20,21 @@ async fn caps_are_shown_as_they_hold() {
     let app = TestApp::new().await;
     let product = app.register_product("demo", json!({"engine_memory_mb": 128})).await;
     product.provision("ann").await;
-    let wished = json!({"memory_mb": 128, "cpus": null, "pids": null, "applied": false});
-    assert_eq!(explain(&product).await["caps"], wished);
+    let from_policy = json!({"memory_mb": 128, "cpus": null, "pids": null, "applied": false});
+    assert_eq!(explain(&product).await["caps"], from_policy);
     app.backend.set_resource_limits(ResourceLimits {
         memory_mb: Some(1_024),
         cpus: Some(2.0),
         pids: Some(512),
     });
-    let held = json!({"memory_mb": 1024, "cpus": 2.0, "pids": 512, "applied": true});
-    assert_eq!(explain(&product).await["caps"], held);
+    let effective = json!({"memory_mb": 1024, "cpus": 2.0, "pids": 512, "applied": true});
+    assert_eq!(explain(&product).await["caps"], effective);
     product.stop("ann").await;
-    assert_eq!(explain(&product).await["caps"], wished);
+    assert_eq!(explain(&product).await["caps"], from_policy);
 }
 
 #[tokio::test]
-async fn lesson_o06_every_engine_says_why_it_is_awake_and_when_it_will_sleep() {
+async fn regression_o06_every_engine_says_why_it_is_awake_and_when_it_will_sleep() {
     let app = TestApp::new().await;
     let product = app.register_product("demo", json!({})).await;
     assert_eq!(
@@ -53,7 +53,7 @@ async fn lesson_o06_every_engine_says_why_it_is_awake_and_when_it_will_sleep() {
     let sleeps_at = running["next_action"]["at"].as_str().unwrap().to_owned();
     assert_eq!(running["awake_because"].as_array().unwrap().len(), 1);
     assert!(running["awake_because"][0].as_str().unwrap().contains(&sleeps_at), "{running}");
-    // An admit puts it off, a turn and a look are told apart.
+    // An admit postpones the sleep and a read does not; a running turn is a reason of its own.
     app.while_time_passes(STEP, app.sleep(Duration::from_secs(30))).await;
     product.get("ann").await;
     assert_eq!(explain(&product).await["next_action"]["at"], sleeps_at.as_str());
@@ -61,7 +61,7 @@ async fn lesson_o06_every_engine_says_why_it_is_awake_and_when_it_will_sleep() {
     app.backend.set_busy(engine_id, true);
     let busy = explain(&product).await;
     assert!(busy["next_action"]["at"].as_str().unwrap() > sleeps_at.as_str());
-    assert!(busy["awake_because"][1].as_str().unwrap().starts_with("A turn runs"), "{busy}");
+    assert!(busy["awake_because"][1].as_str().unwrap().starts_with("A turn is running"), "{busy}");
     app.backend.set_busy(engine_id, false);
     product.stop("ann").await;
     let stopped = explain(&product).await;

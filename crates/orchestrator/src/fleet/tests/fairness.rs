@@ -1,4 +1,4 @@
-//! One product's trouble is its own: another's calls and restarts take as long as on a quiet host.
+//! Problems of one product do not affect the others: their calls and restarts take as long as on an idle host.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use crate::testing::{BackendCall, Fault, TestApp, summarize};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A hundred engines whose boots hang, restarts and provisions alike.
+/// The boots of many engines of one product hang, restarts and provisions alike.
 #[tokio::test]
-async fn lesson_o23_boots_that_hang_hold_up_no_other_product() {
+async fn regression_o23_boots_that_hang_hold_up_no_other_product() {
     let app = TestApp::new().await;
     let (noisy, quiet) =
         (app.register_product("noisy", json!({})).await, app.register_product("quiet", json!({})).await);
@@ -24,17 +24,18 @@ async fn lesson_o23_boots_that_hang_hold_up_no_other_product() {
         quiet.provision(user).await;
         quiet.stop(user).await;
     }
-    // All of them fail, and hang as they are launched again, for ever as far as this test goes.
-    let (gate, launches) = (&app.orchestrator.fleet().boot_limiter, app.backend.count(BackendCall::Launch));
+    // All of them fail, and their next launches hang for the rest of the test.
+    let (limiter, launches) =
+        (&app.orchestrator.fleet().boot_limiter, app.backend.count(BackendCall::Launch));
     for _ in 0..100 {
         app.backend.inject(BackendCall::Launch, Fault::Hang);
     }
     for engine_id in &broken {
         app.backend.crash(*engine_id);
     }
-    // All who want a permit have one, and hang, or wait for one.
+    // Every boot either holds a permit and hangs, or waits for a permit.
     let all_hang = |wanted: usize| {
-        let (held, waiting) = gate.counts();
+        let (held, waiting) = limiter.counts();
         held + waiting == wanted && app.backend.count(BackendCall::Launch) == launches + held
     };
     app.advance_until(SECOND / 4, async || all_hang(12)).await;
@@ -42,7 +43,7 @@ async fn lesson_o23_boots_that_hang_hold_up_no_other_product() {
         let more = (0..50).map(|user| format!("more{user}")).collect::<Vec<_>>();
         futures::future::join_all(more.iter().map(|user| noisy.provision(user))).await
     };
-    let steps_during_claim = async {
+    let meanwhile = async {
         app.wait_until(|| all_hang(62)).await;
         app.backend.clear_faults();
         let before = app.elapsed();
@@ -53,16 +54,16 @@ async fn lesson_o23_boots_that_hang_hold_up_no_other_product() {
         app.advance_until(SECOND / 4, async || summarize(quiet.get("ann").await) == "200 failed").await;
         let admitted = app.while_time_passes(SECOND / 4, quiet.admit("ann", json!({}))).await;
         assert_eq!(summarize(admitted), "200 running");
-        // The back-off, and no boot of anybody else's.
+        // It waits for its back-off, and for no boot of another product.
         assert!(app.since(before) < SECOND * 10, "{:?}", app.since(before));
     };
     tokio::select! {
-        _ = hanging => panic!("what hangs has come to an end"),
-        () = steps_during_claim => {}
+        _ = hanging => panic!("a hanging boot has ended"),
+        () = meanwhile => {}
     }
 }
 
-/// Whoever tries keys costs the registry nothing.
+/// Unknown keys cost no query of the registry.
 #[tokio::test]
 async fn keys_that_are_nobodys_are_refused_without_a_query() {
     let app = TestApp::new().await;
@@ -75,7 +76,7 @@ async fn keys_that_are_nobodys_are_refused_without_a_query() {
     }
 }
 
-/// Also of products that an earlier orchestrator registered.
+/// The keys of products that an earlier orchestrator registered need no query either.
 #[tokio::test]
 async fn products_are_known_by_their_keys_from_the_start() {
     let app = TestApp::new().await;
@@ -88,7 +89,7 @@ async fn products_are_known_by_their_keys_from_the_start() {
         let (status, _, _) = app.send("GET", "/status", &[("X-Platform-Key", key)], "").await;
         assert_eq!(status, 200);
     }
-    // One whose row cannot be read holds up nobody else.
+    // A product whose row cannot be read does not affect the others.
     let app = app.kill_and_replace().await;
     app.start().await;
     let (status, _, _) = app.send("GET", "/status", &[("X-Platform-Key", &keys[0])], "").await;
@@ -97,7 +98,7 @@ async fn products_are_known_by_their_keys_from_the_start() {
     assert_eq!(status, 500);
 }
 
-/// What it wrote last is on record before its restart begins another log.
+/// The last log lines are recorded before the restart begins another log.
 #[tokio::test]
 async fn the_ledger_keeps_the_last_lines_of_an_engine_that_ended() {
     let app = TestApp::new().await;

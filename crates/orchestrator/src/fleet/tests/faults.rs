@@ -1,4 +1,4 @@
-//! Whatever the backend does: every call ends in bounded time, and the engine in a defined state.
+//! Whatever the backend does, every call ends in bounded time, and the engine is in a defined state.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use crate::config::SupervisionRules;
 use crate::testing::{BackendCall, Fault, ProductClient, TestApp, summarize};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// How far the clock moves on at a time where a moment must not be missed.
+/// The step by which the clock advances where no state may be missed.
 const STEP: Duration = Duration::from_millis(250);
 
-/// How long a caller waits at most: the boot timeout and 40 s.
+/// The longest time that a call takes: the boot timeout and 40 s.
 const MAX_CALL_DURATION: Duration = Duration::from_secs(100);
-/// Between two comparisons of the registry with what runs.
+/// The interval between two reconciliations.
 const RECONCILE_INTERVAL: Duration = Duration::from_secs(30);
-/// What a comparison that is under way, and the repairs after it, may still take: a listing and a removal.
+/// The longest time that a reconciliation under way and its repairs may still take: a listing and a removal.
 const MAX_RECONCILE_DURATION: Duration = Duration::from_secs(25);
 
 /// The states, and those with a change under way that does not show as one: `failing` and `restarting` are
@@ -47,18 +47,18 @@ const BACKEND_CALLS: [BackendCall; 8] = [
     BackendCall::Rpc,
 ];
 
-/// Asks, and leaves the change hanging in the backend's `call`.
-async fn leave_hanging(app: &TestApp, call: BackendCall, ask: impl Future<Output = (u16, Value)>) {
+/// Sends `request` and leaves the operation hanging in the backend's `call`.
+async fn leave_hanging(app: &TestApp, call: BackendCall, request: impl Future<Output = (u16, Value)>) {
     app.backend.inject(call, Fault::Hang);
     let before = app.backend.count(call);
     tokio::select! {
         biased;
-        answer = ask => panic!("{answer:?}"),
+        answer = request => panic!("{answer:?}"),
         () = app.wait_until(|| app.backend.count(call) > before) => {}
     }
 }
 
-/// Brings ann's engine into `state`. The transitional ones are left hanging in the backend.
+/// Brings ann's engine into `state`. In transitional states, the operation is left hanging in the backend.
 async fn bring_into(state: &str, app: &TestApp, product: &ProductClient<'_>) {
     if state == "provisioning" {
         return leave_hanging(app, BackendCall::Launch, product.provision("ann")).await;
@@ -87,24 +87,25 @@ async fn bring_into(state: &str, app: &TestApp, product: &ProductClient<'_>) {
     }
 }
 
-/// Lets ann's engine end by itself, until that is noticed.
+/// Lets ann's engine crash, and waits until that is noticed.
 async fn crash(app: &TestApp) {
     app.backend.crash(*app.backend.running().iter().next().unwrap());
     app.advance_until(STEP, async || app.audit_lines().await.last().unwrap().starts_with("crash")).await;
 }
 
-/// Waits until no engine is being changed. None stays so for longer than its deadline and a period; one whose
-/// deadline passed while the backend was still unwell has a period from when it is `well`.
-async fn wait_until_settled(app: &TestApp, well: Duration, cell: &str) {
+/// Waits until no engine has a claim. No claim outlives its deadline by more than a period; if the deadline passed
+/// while the backend was still failing, the period starts at `recovered_at`.
+async fn wait_until_settled(app: &TestApp, recovered_at: Duration, cell: &str) {
     let started = app.clock.now().unix_ms() - i64::try_from(app.elapsed().as_millis()).unwrap();
     loop {
         let claims = "SELECT CAST(claim_deadline AS TEXT) FROM engines WHERE claim_kind IS NOT NULL";
-        // Before the look: time passes while the registry is read beside the orchestrator.
+        // Taken before the query: time passes while the registry is read.
         let now = app.elapsed();
         let Some(claim) = app.rows(claims).await.pop() else { return };
         let deadline = u64::try_from(claim[0].parse::<i64>().unwrap() - started).unwrap();
-        let limit =
-            Duration::from_millis(deadline).max(well + MAX_RECONCILE_DURATION) + RECONCILE_INTERVAL + SECOND;
+        let limit = Duration::from_millis(deadline).max(recovered_at + MAX_RECONCILE_DURATION)
+            + RECONCILE_INTERVAL
+            + SECOND;
         assert!(now <= limit, "{cell}: claimed after {now:?}, at most {limit:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -121,7 +122,7 @@ async fn send_call(call: &str, product: &ProductClient<'_>) -> String {
 }
 
 #[tokio::test]
-async fn lesson_o02_every_cell_of_states_calls_and_faults_ends() {
+async fn regression_o02_every_cell_of_states_calls_and_faults_ends() {
     let faults = [
         Fault::Hang,
         Fault::Error(BackendError::Unreachable("connection refused".into())),
@@ -136,35 +137,35 @@ async fn lesson_o02_every_cell_of_states_calls_and_faults_ends() {
 }
 
 async fn check_cell(state: &str, call: &str, fault: &Fault) {
-    let what = format!("{call} on {state} with {fault:?}");
+    let scene = format!("{call} on {state} with {fault:?}");
     let app = TestApp::with_rules(SupervisionRules::default()).await;
     let product = app.register_product("demo", json!({})).await;
     bring_into(state, &app, &product).await;
     for backend_call in BACKEND_CALLS {
-        // As often as anything may ask while the call lasts.
+        // More faults than there are backend calls during the call.
         for _ in 0..20 {
             app.backend.inject(backend_call, fault.clone());
         }
     }
-    let begun = app.elapsed();
+    let started_at = app.elapsed();
     let answer = app.while_time_passes(SECOND, send_call(call, &product)).await;
-    let took = app.since(begun);
-    assert!(took <= MAX_CALL_DURATION + SECOND, "{what}: {answer} after {took:?}");
-    // Whatever came of it, it can be read: at once, unless a key changes.
-    let look = product.get("ann");
-    let left = summarize(if call == "rotate" || state == "rotating" {
-        app.while_time_passes(SECOND, look).await
+    let took = app.since(started_at);
+    assert!(took <= MAX_CALL_DURATION + SECOND, "{scene}: {answer} after {took:?}");
+    // Whatever the outcome, the engine can be read: immediately, unless its key is being rotated.
+    let read = product.get("ann");
+    let status = summarize(if call == "rotate" || state == "rotating" {
+        app.while_time_passes(SECOND, read).await
     } else {
-        look.await
+        read.await
     });
     let readable = EngineStatus::ALL.map(|status| format!("200 {}", status.as_str()));
-    assert!(left == "404 ENGINE_NOT_FOUND" || readable.contains(&left), "{what}: {left}");
-    // Once the backend is well again, all is in order within a period, and the engine usable.
+    assert!(status == "404 ENGINE_NOT_FOUND" || readable.contains(&status), "{scene}: {status}");
+    // Once the backend works again, everything is repaired within a period, and the engine can be deleted.
     app.backend.clear_faults();
-    let well = app.elapsed();
-    app.while_time_passes(SECOND, wait_until_settled(&app, well, &what)).await;
+    let recovered_at = app.elapsed();
+    app.while_time_passes(SECOND, wait_until_settled(&app, recovered_at, &scene)).await;
     let deleted = app.while_time_passes(SECOND, send_call("delete", &product)).await;
-    assert!(["200 destroyed", "404 ENGINE_NOT_FOUND"].contains(&deleted.as_str()), "{what}: {deleted}");
+    assert!(["200 destroyed", "404 ENGINE_NOT_FOUND"].contains(&deleted.as_str()), "{scene}: {deleted}");
     app.assert_consistent().await;
 }
 
@@ -177,7 +178,7 @@ async fn a_hung_engine_holds_up_no_other() {
     tokio::select! {
         biased;
         answer = product.provision("hung") => panic!("{answer:?}"),
-        // The clock stands still: nothing here waits for the hung one's deadline.
+        // The clock stands still: nothing here waits for the deadline of the hung launch.
         () = async {
             app.wait_until(|| app.backend.count(BackendCall::Launch) == 2).await;
             assert_eq!(summarize(product.admit("well", json!({})).await), "200 running");

@@ -1,4 +1,4 @@
-//! Engines of an orchestrator that was replaced without knowing it, and of a registry that lost commits.
+//! Engines of an orchestrator that was replaced without noticing, and of a registry that lost commits.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::testing::{TestApp, summarize};
 const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test]
-async fn lesson_o24_what_was_launched_beside_an_engine_for_an_earlier_change_is_ended() {
+async fn regression_o24_what_was_launched_beside_an_engine_for_an_earlier_change_is_ended() {
     let app = TestApp::new().await;
     let product = app.register_product("demo", json!({})).await;
     let (_, engine) = product.provision("ann").await;
@@ -30,11 +30,11 @@ async fn an_engine_that_is_later_than_its_row_can_be_driven_again_after_a_compar
     let (_, engine) = product.provision("ann").await;
     let engine_id: EngineId = engine["engine_id"].as_str().unwrap().parse().unwrap();
     app.backend.set_generation(engine_id, 40);
-    // Until it is compared with what runs, the registry's word is not enough to act on.
+    // Until the first comparison, the row is too old for the backend to act on it.
     let (status, answer) = product.stop("ann").await;
     assert_eq!(status, 502, "{answer}");
     assert!(app.backend.running().contains(&engine_id));
-    // As an orchestrator finds it that begins later. The stop that was asked for is finished then.
+    // An orchestrator that starts later compares first, and then completes the requested stop.
     let key = product.key.clone();
     let app = app.kill_and_replace().await;
     app.start().await;

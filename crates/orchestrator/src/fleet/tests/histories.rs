@@ -1,5 +1,5 @@
-//! Random calls of several callers at once, over a backend that hangs, fails and answers late: every history
-//! of them is one that a sequential fleet could have.
+//! Random concurrent calls with a backend that hangs, fails and responds late: every history of them must be
+//! linearizable, that is, possible for a fleet that executes one call after the other.
 
 mod plans;
 
@@ -27,17 +27,17 @@ use crate::testing::{BackendCall, Fault, ProductClient, SimulatedHealth, TestApp
 
 const USERS: [&str; 3] = ["ann", "bob", "eve"];
 
-/// How long a caller waits at most: the boot timeout and 40 s.
+/// The longest time that a call takes: the boot timeout and 40 s.
 const MAX_CALL_DURATION: Duration = Duration::from_secs(100);
-/// Two comparisons of the registry with what runs, and what they may take.
+/// The interval between two reconciliations, and the time that they may take.
 const RECONCILE_TIMEOUT: Duration = Duration::from_secs(90);
-/// The steps in which time passes: from the first, ever longer while nothing happens.
+/// The shortest and the longest step of the clock; steps get longer while nothing happens.
 const CLOCK_STEP_RANGE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(500));
 
-/// All restarts that are still due have been attempted after so long, and the last one has worked.
+/// The time after which all restarts that are still due have been attempted, and the last one has succeeded.
 const RESTART_TIMEOUT: Duration = Duration::from_mins(3);
 
-/// So that a history of a few minutes has checks, restarts and, where a policy says so, sleep.
+/// Rules with which a history of a few minutes has checks, restarts and, if the policy says so, sleeps.
 const RULES: SupervisionRules = SupervisionRules {
     check_interval: Duration::from_secs(5),
     check_timeout: Duration::from_secs(2),
@@ -48,14 +48,14 @@ const RULES: SupervisionRules = SupervisionRules {
     idle_threshold: Duration::ZERO,
 };
 
-/// After so long, by the clock on the wall, something waits for what never comes.
+/// The real time after which a history counts as hung.
 const HANG_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The backend's calls that change anything.
+/// The backend calls that change anything.
 const MUTATING_CALLS: [BackendCall; 4] =
     [BackendCall::Launch, BackendCall::Stop, BackendCall::Kill, BackendCall::Remove];
 
-/// More than any history has of one of them.
+/// More calls of one kind than any history has.
 const MAX_CALLS: usize = 60;
 
 const BACKEND_CALLS: [BackendCall; 7] = [
@@ -68,7 +68,7 @@ const BACKEND_CALLS: [BackendCall; 7] = [
     BackendCall::List,
 ];
 
-/// Numbers for names, in the order in which they come up.
+/// Assigns numbers to names in the order in which they appear.
 #[derive(Default)]
 struct IdNumbering(RefCell<HashMap<String, u8>>);
 
@@ -85,7 +85,7 @@ impl IdNumbering {
     }
 }
 
-/// A history as it is made.
+/// Runs a plan and records its history.
 struct HistoryRecorder<'a> {
     app: &'a TestApp,
     product: ProductClient<'a>,
@@ -94,9 +94,9 @@ struct HistoryRecorder<'a> {
     keys: IdNumbering,
     event_counter: Cell<usize>,
     calls: RefCell<Vec<RecordedCall>>,
-    /// Who was admitted to a running engine, from when to when by the wall clock.
+    /// The users admitted to a running engine, each with the start and the end of the call by the wall clock.
     admits: RefCell<Vec<(usize, Timestamp, Timestamp)>>,
-    /// How many rotations have begun, and how many are over.
+    /// The numbers of rotations that have started and that are over.
     rotations: Cell<(usize, usize)>,
 }
 
@@ -105,14 +105,14 @@ impl HistoryRecorder<'_> {
         self.event_counter.replace(self.event_counter.get() + 1)
     }
 
-    /// Does `work`. Time passes, in small steps while anything happens, but stands still while the registry is
-    /// at work: a slow disk must not look like a slow backend.
+    /// Runs `work` while simulated time passes, in small steps while anything happens. Time stands still while the
+    /// registry is busy, because a slow disk must not look like a slow backend.
     async fn while_time_passes<T>(&self, work: impl Future<Output = T>) -> T {
         let mut step = CLOCK_STEP_RANGE.0;
         let mut before = self.event_count();
         let pass = async {
             loop {
-                // All that can go on does so first.
+                // All tasks that can make progress do so first.
                 for _ in 0..8 {
                     tokio::task::yield_now().await;
                 }
@@ -133,22 +133,22 @@ impl HistoryRecorder<'_> {
         }
     }
 
-    /// Counts what can be seen to happen.
+    /// The number of observable events so far.
     fn event_count(&self) -> usize {
         BACKEND_CALLS.iter().map(|call| self.app.backend.count(*call)).sum::<usize>()
             + self.event_counter.get()
     }
 
-    /// The engines that users have in the end, as the registry and, folded, the ledger have them.
+    /// The engines that users have at the end. The registry must agree with the audit log, folded over its rows.
     async fn final_engines(&self) -> Vec<Option<(EngineStatus, Id)>> {
         let mut folded: HashMap<String, (String, Value)> = HashMap::new();
-        let ledger =
+        let audit_rows =
             "SELECT user_id, engine_id, detail FROM audit_log WHERE engine_id IS NOT NULL ORDER BY id";
-        for row in self.app.rows(ledger).await {
+        for row in self.app.rows(audit_rows).await {
             let [user, engine, detail] = <[String; 3]>::try_from(row).unwrap();
             let detail: Value = serde_json::from_str(&detail).unwrap();
             if detail.get("to").is_none() {
-                // A key was rotated: nothing has moved.
+                // A key rotation does not change the state.
                 assert_eq!(folded.get(&user), Some(&(engine, json!("running"))), "{detail}");
                 continue;
             }
@@ -163,7 +163,7 @@ impl HistoryRecorder<'_> {
         let rows = self.app.rows("SELECT user_id, engine_id, status FROM engines").await;
         let rows = rows.into_iter().map(|row| <[String; 3]>::try_from(row).unwrap());
         let rows: HashMap<_, _> = rows.map(|[user, engine, state]| (user, (engine, json!(state)))).collect();
-        assert_eq!(rows, folded, "the registry and its ledger");
+        assert_eq!(rows, folded, "the registry differs from its audit log");
         let engine = |user: &&str| {
             let (engine, state) = rows.get(*user)?;
             Some((EngineStatus::from_name(state.as_str()?)?, self.ids.number_of(engine)))
@@ -177,12 +177,12 @@ impl HistoryRecorder<'_> {
         let due = "SELECT engine_id FROM engines WHERE status = 'failed' AND restart_at IS NOT NULL \
                    OR claim_kind IS NOT NULL";
         while !self.app.rows(due).await.is_empty() {
-            assert!(self.app.elapsed() < until, "an engine is never brought back");
+            assert!(self.app.elapsed() < until, "an engine is never restarted");
             self.app.sleep(CLOCK_STEP_RANGE.1).await;
         }
     }
 
-    /// Nobody's engine was put to sleep as idle so soon after they had been admitted.
+    /// Checks that no engine was put to sleep as idle within `threshold` seconds after its user was admitted.
     async fn assert_none_slept_too_soon(&self, threshold: u64) {
         let sleeps = "SELECT user_id, CAST(at - duration_ms AS TEXT) FROM audit_log \
                       WHERE event = 'sleep' AND detail LIKE '%\"idle\"%'";
@@ -190,13 +190,13 @@ impl HistoryRecorder<'_> {
         let step = i64::try_from(CLOCK_STEP_RANGE.1.as_millis()).unwrap();
         for row in self.app.rows(sleeps).await {
             let stopped = Timestamp::from_unix_ms(row[1].parse().unwrap());
-            for (user, begun, answered) in self.admits.borrow().iter() {
-                // It was noted before it was answered, at most one step of the clock.
-                let noted = begun.unix_ms().max(answered.unix_ms() - step);
-                let soon = *answered < stopped && noted + threshold > stopped.unix_ms();
+            for (user, started, answered_at) in self.admits.borrow().iter() {
+                // The admit was recorded at most one step of the clock before its response.
+                let noted = started.unix_ms().max(answered_at.unix_ms() - step);
+                let soon = *answered_at < stopped && noted + threshold > stopped.unix_ms();
                 assert!(
                     !soon || USERS[*user] != row[0],
-                    "{} slept at {stopped:?}, admitted from {begun:?} to {answered:?}\n{:?}",
+                    "{} slept at {stopped:?}, admitted from {started:?} to {answered_at:?}\n{:?}",
                     row[0],
                     self.calls.borrow()
                 );
@@ -204,64 +204,64 @@ impl HistoryRecorder<'_> {
         }
     }
 
-    /// Every engine that runs takes the key that its user is given, and no other.
+    /// Checks that every running engine accepts exactly the key that its user gets.
     async fn assert_keys_hold(&self) {
-        let mut given = Vec::new();
+        let mut handed_out = Vec::new();
         for user in USERS {
-            let (_, answer) = self.product.get(user).await;
-            if answer["status"] == "running" {
-                given.push(KeyHash::of(answer["api_key"].as_str().unwrap()).to_hex());
+            let (_, response) = self.product.get(user).await;
+            if response["status"] == "running" {
+                handed_out.push(KeyHash::of(response["api_key"].as_str().unwrap()).to_hex());
             }
         }
-        let mut taken: Vec<_> = self.app.backend.key_hashes().into_iter().map(KeyHash::to_hex).collect();
-        given.sort();
-        taken.sort();
-        assert_eq!(given, taken, "the keys given and those taken");
+        let mut accepted: Vec<_> = self.app.backend.key_hashes().into_iter().map(KeyHash::to_hex).collect();
+        handed_out.sort();
+        accepted.sort();
+        assert_eq!(handed_out, accepted, "the keys that users get differ from those that engines accept");
     }
 
-    /// Does it, and writes down how it went.
-    async fn perform(&self, deed: PlannedAction) {
-        self.app.sleep(deed.pause).await;
-        let user = USERS[deed.user];
-        let (made, begun, begun_at) = (self.next_event(), self.app.elapsed(), self.app.clock.now());
-        let (ask, answer) = match deed.kind {
-            ActionKind::Request(ask) => (ask, self.send_checking_key(user, ask).await),
+    /// Performs `action` and records its call.
+    async fn perform(&self, action: PlannedAction) {
+        self.app.sleep(action.pause).await;
+        let user = USERS[action.user];
+        let (called_at, started, started_at) = (self.next_event(), self.app.elapsed(), self.app.clock.now());
+        let (request, response) = match action.kind {
+            ActionKind::Request(request) => (request, self.send_checking_key(user, request).await),
             ActionKind::Freeze => return self.freeze(user).await,
             ActionKind::Crash => match self.crash(user).await {
                 Some(id) => (Request::Crash(id), Response::Done),
                 None => return,
             },
         };
-        if let (Request::Admit { .. }, Response::Engine { .. }) = (ask, answer) {
-            self.admits.borrow_mut().push((deed.user, begun_at, self.app.clock.now()));
+        if let (Request::Admit { .. }, Response::Engine { .. }) = (request, response) {
+            self.admits.borrow_mut().push((action.user, started_at, self.app.clock.now()));
         }
-        let took = self.app.since(begun);
+        let took = self.app.since(started);
         assert!(
             took <= MAX_CALL_DURATION + CLOCK_STEP_RANGE.1,
-            "{ask:?} of {user}: {answer:?} after {took:?}"
+            "{request:?} of {user}: {response:?} after {took:?}"
         );
-        let answered = Some(self.next_event()).filter(|_| !matches!(ask, Request::Crash(_)));
+        let answered_at = Some(self.next_event()).filter(|_| !matches!(request, Request::Crash(_)));
         self.calls.borrow_mut().push(RecordedCall {
-            user: deed.user,
-            request: ask,
-            response: answer,
-            called_at: made,
-            answered_at: answered,
+            user: action.user,
+            request,
+            response,
+            called_at,
+            answered_at,
         });
     }
 
-    /// Asks; and looks whether a key that is given while nobody changes one is what the engine takes.
-    async fn send_checking_key(&self, user: &str, ask: Request) -> Response {
+    /// Sends `request`. If no rotation runs meanwhile, checks that the engine accepts a key in the response.
+    async fn send_checking_key(&self, user: &str, request: Request) -> Response {
         let before = self.rotations.get();
-        if ask == Request::Rotate {
+        if request == Request::Rotate {
             self.rotations.set((before.0 + 1, before.1));
         }
-        let answer = self.send(user, ask).await;
-        let (begun, over) = self.rotations.get();
-        match answer {
-            // It may go on, and change the key at any time.
+        let response = self.send(user, request).await;
+        let (started, finished) = self.rotations.get();
+        match response {
+            // The call may continue, and change the key at any time.
             Response::OperationTimeout => {}
-            Response::Engine { id, key, .. } if (begun, begun) == before => {
+            Response::Engine { id, key, .. } if (started, started) == before => {
                 let runs = self
                     .app
                     .backend
@@ -269,18 +269,21 @@ impl HistoryRecorder<'_> {
                     .iter()
                     .any(|engine| self.ids.number_of(&engine.to_string()) == id);
                 let hash = KeyHash::of(&self.keys.name(key));
-                let taken = self.app.backend.key_hashes().contains(&hash);
-                assert!(taken || !runs, "{ask:?} of {user} gave a key that the engine does not take");
+                let accepted = self.app.backend.key_hashes().contains(&hash);
+                assert!(
+                    accepted || !runs,
+                    "{request:?} of {user} returned a key that the engine does not accept"
+                );
             }
-            _ if ask == Request::Rotate => self.rotations.set((begun, over + 1)),
+            _ if request == Request::Rotate => self.rotations.set((started, finished + 1)),
             _ => {}
         }
-        answer
+        response
     }
 
-    async fn send(&self, user: &str, ask: Request) -> Response {
+    async fn send(&self, user: &str, request: Request) -> Response {
         let product = &self.product;
-        let (status, body) = match ask {
+        let (status, body) = match request {
             Request::Provision => product.provision(user).await,
             Request::Admit { provision, wake } => {
                 product.admit(user, json!({"auto_provision": provision, "auto_wake": wake})).await
@@ -293,10 +296,10 @@ impl HistoryRecorder<'_> {
                 product.call("POST", &format!("/engines/{user}/rotate-key"), &Value::Null).await
             }
             Request::Sleep => return self.sleep(user).await,
-            Request::Crash(_) => unreachable!("nobody asks for it"),
+            Request::Crash(_) => unreachable!("a crash is no call"),
         };
         match (status, body["error"]["code"].as_str()) {
-            (200, None) => self.parse_success(ask, &body),
+            (200, None) => self.parse_success(request, &body),
             (404, Some("ENGINE_NOT_FOUND")) => Response::Refused(Refusal::NotFound),
             (409, Some("ENGINE_ALREADY_EXISTS")) => Response::Refused(Refusal::AlreadyExists),
             (409, Some("ENGINE_ALREADY_RUNNING")) => Response::Refused(Refusal::AlreadyRunning),
@@ -304,23 +307,23 @@ impl HistoryRecorder<'_> {
             (429, Some("QUOTA_EXCEEDED")) => Response::Failed(Failure::Quota),
             (504, Some("BOOT_TIMEOUT")) => Response::Failed(Failure::BootTimeout),
             (502, Some("BACKEND_ERROR")) => {
-                let slow = FleetError::OperationTimeout.to_string();
-                let gave_up = body["error"]["message"] == slow.as_str();
+                let timeout_message = FleetError::OperationTimeout.to_string();
+                let gave_up = body["error"]["message"] == timeout_message.as_str();
                 if gave_up { Response::OperationTimeout } else { Response::Failed(Failure::Backend) }
             }
-            _ => panic!("{ask:?} of {user}: {status} {body}"),
+            _ => panic!("{request:?} of {user}: {status} {body}"),
         }
     }
 
-    /// What an answer of 200 says.
-    fn parse_success(&self, ask: Request, body: &Value) -> Response {
-        let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("{ask:?}: {body}")).to_owned();
+    /// Parses the body of a response with the status 200.
+    fn parse_success(&self, request: Request, body: &Value) -> Response {
+        let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("{request:?}: {body}")).to_owned();
         let engine = |engine: &Value| Response::Engine {
             status: EngineStatus::from_name(&text(&engine["status"])).unwrap(),
             id: self.ids.number_of(&text(&engine["engine_id"])),
             key: self.keys.number_of(&text(&engine["api_key"])),
         };
-        match ask {
+        match request {
             Request::Provision | Request::Get => engine(body),
             Request::Admit { .. } if body["admitted"] == true => engine(&body["engine"]),
             Request::Admit { .. } => Response::Denied(denial_reason(&text(&body["reason"]))),
@@ -337,7 +340,7 @@ impl HistoryRecorder<'_> {
         }
     }
 
-    /// As the orchestrator puts an engine to sleep.
+    /// Puts an engine to sleep as the orchestrator does.
     async fn sleep(&self, user: &str) -> Response {
         let trigger = Trigger::Sleep { if_idle: false };
         match self
@@ -356,7 +359,7 @@ impl HistoryRecorder<'_> {
         }
     }
 
-    /// Ends the user's engine, if one runs.
+    /// Crashes the user's engine, if one runs.
     async fn crash(&self, user: &str) -> Option<Id> {
         let row = self.app.orchestrator.fleet().registry.engine(&self.engine_owner(user)).await.unwrap()?;
         let runs = self.app.backend.running().contains(&row.engine_id);
@@ -383,7 +386,7 @@ impl Plan {
         let product = app.register_product("demo", policy).await;
         let product_id =
             app.orchestrator.fleet().authenticate(&product.key).await.unwrap().unwrap().product_id;
-        let making = HistoryRecorder {
+        let recorder = HistoryRecorder {
             app: &app,
             product,
             product_id,
@@ -394,62 +397,62 @@ impl Plan {
             admits: RefCell::default(),
             rotations: Cell::default(),
         };
-        making.while_time_passes(self.run_setup(&making)).await;
+        recorder.while_time_passes(self.run_setup(&recorder)).await;
         self.inject_faults(&app);
-        making.while_time_passes(self.run_callers(&making)).await;
-        self.recover_and_check(&making).await;
-        let end = making.final_engines().await;
-        let history = History { environment: self.environment(), calls: making.calls.take(), end };
+        recorder.while_time_passes(self.run_callers(&recorder)).await;
+        self.recover_and_check(&recorder).await;
+        let end = recorder.final_engines().await;
+        let history = History { environment: self.environment(), calls: recorder.calls.take(), end };
         history.linearize().unwrap_or_else(|why| panic!("{why}"));
     }
 
-    /// What goes before, until crashes among it are noticed.
-    async fn run_setup(&self, making: &HistoryRecorder<'_>) {
-        for deed in &self.setup {
-            making.perform(*deed).await;
+    /// Performs the setup, and waits until crashes in it are noticed.
+    async fn run_setup(&self, recorder: &HistoryRecorder<'_>) {
+        for action in &self.setup {
+            recorder.perform(*action).await;
         }
-        making.app.sleep(Duration::from_secs(2)).await;
+        recorder.app.sleep(Duration::from_secs(2)).await;
     }
 
-    /// From here on the backend fails and is slow.
+    /// Makes the backend fail and slow from here on.
     fn inject_faults(&self, app: &TestApp) {
-        let late =
+        let delays =
             self.backend_delay.iter().flat_map(|by| MUTATING_CALLS.map(|call| (call, Fault::Delay(*by))));
-        let late = std::iter::repeat_n(late, MAX_CALLS).flatten();
-        for (call, fault) in self.faults.iter().cloned().chain(late) {
+        let delays = std::iter::repeat_n(delays, MAX_CALLS).flatten();
+        for (call, fault) in self.faults.iter().cloned().chain(delays) {
             app.backend.inject(call, fault);
         }
     }
 
-    /// All that the callers do, at once.
-    async fn run_callers(&self, making: &HistoryRecorder<'_>) {
+    /// Runs all callers concurrently.
+    async fn run_callers(&self, recorder: &HistoryRecorder<'_>) {
         let callers = self.callers.iter().map(async |actions| {
-            for deed in actions {
-                making.perform(*deed).await;
+            for action in actions {
+                recorder.perform(*action).await;
             }
         });
-        let silence = async {
+        let outage = async {
             let Some((from, length)) = self.outage else { return };
-            making.app.sleep(from).await;
-            making.app.backend.set_health(SimulatedHealth::Unreachable);
-            making.app.sleep(length).await;
-            making.app.backend.set_health(SimulatedHealth::Healthy);
+            recorder.app.sleep(from).await;
+            recorder.app.backend.set_health(SimulatedHealth::Unreachable);
+            recorder.app.sleep(length).await;
+            recorder.app.backend.set_health(SimulatedHealth::Healthy);
         };
-        tokio::join!(join_all(callers), silence);
+        tokio::join!(join_all(callers), outage);
     }
 
-    /// All is well again: everything comes to rest, and nothing is left over or missing.
-    async fn recover_and_check(&self, making: &HistoryRecorder<'_>) {
-        let app = making.app;
+    /// Lets everything recover, and checks that nothing is left over or missing.
+    async fn recover_and_check(&self, recorder: &HistoryRecorder<'_>) {
+        let app = recorder.app;
         app.backend.clear_faults();
         app.backend.thaw();
-        making.product.set_policy(json!({"max_engines": self.quota})).await;
-        making.while_time_passes(app.sleep(RECONCILE_TIMEOUT)).await;
-        making.while_time_passes(making.wait_for_restarts()).await;
+        recorder.product.set_policy(json!({"max_engines": self.quota})).await;
+        recorder.while_time_passes(app.sleep(RECONCILE_TIMEOUT)).await;
+        recorder.while_time_passes(recorder.wait_for_restarts()).await;
         app.assert_consistent().await;
-        making.assert_keys_hold().await;
+        recorder.assert_keys_hold().await;
         if let Some(threshold) = self.idle_threshold_s {
-            making.assert_none_slept_too_soon(threshold).await;
+            recorder.assert_none_slept_too_soon(threshold).await;
         }
     }
 }
@@ -464,23 +467,23 @@ fn denial_reason(reason: &str) -> DenialReason {
     }
 }
 
-/// Carries `plan` out, on a thread that need not end: something on it may spin.
+/// Runs `plan` on a thread that may never end, because a task on it may spin.
 fn run_with_timeout(plan: Plan) {
     let (done, is_done) = std::sync::mpsc::channel::<()>();
     let working = std::thread::spawn(move || {
-        // Dropped at the end, well or not.
+        // Dropped at the end, also after a panic.
         let _done = done;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(plan.run());
     });
     let ended = is_done.recv_timeout(HANG_TIMEOUT);
-    assert!(ended == Err(RecvTimeoutError::Disconnected), "something waits for ever, or spins");
+    assert!(ended == Err(RecvTimeoutError::Disconnected), "the history hangs or spins");
     working.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
-/// As many cases as the environment says, else what takes some seconds.
+/// The number of cases that the environment sets, or one that takes a few seconds.
 fn cases() -> ProptestConfig {
-    // What hangs is not worth many attempts at something smaller that hangs.
+    // Shrinking a case that hangs takes too long to be worth many attempts.
     let (failure_persistence, max_shrink_time) = (None, 60_000);
     let default = ProptestConfig { failure_persistence, max_shrink_time, ..ProptestConfig::default() };
     if std::env::var_os("PROPTEST_CASES").is_some() {

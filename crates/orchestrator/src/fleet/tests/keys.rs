@@ -1,4 +1,4 @@
-//! Engines that do not take the key that the registry has for them.
+//! Engines that do not accept the registry's key, and processes that take an engine's port.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::testing::{BackendCall, Fault, ProductClient, SimulatedHealth, TestApp
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Waits until the only engine has been launched with the key that the registry has for it.
+/// Waits until the only engine has been restarted with the registry's key.
 async fn assert_relaunched(app: &TestApp, product: &ProductClient<'_>) {
     app.advance_until(SECOND, async || app.audit_lines().await.len() > 2).await;
     let refused = "crash running→failed it refuses the key that the registry has for it";
@@ -22,9 +22,9 @@ async fn assert_relaunched(app: &TestApp, product: &ProductClient<'_>) {
     app.assert_consistent().await;
 }
 
-/// A registry that was restored from a backup, or an engine that was given another key behind its back.
+/// The registry was restored from a backup, or the engine got another key by other means.
 #[tokio::test]
-async fn lesson_o25_an_engine_that_refuses_the_registrys_key_is_launched_again_after_a_takeover() {
+async fn regression_o25_an_engine_that_refuses_the_registrys_key_is_launched_again_after_a_takeover() {
     let app = TestApp::new().await;
     let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
@@ -36,7 +36,7 @@ async fn lesson_o25_an_engine_that_refuses_the_registrys_key_is_launched_again_a
 }
 
 #[tokio::test]
-async fn lesson_o25_an_engine_that_refuses_to_say_whether_it_may_sleep_is_launched_again() {
+async fn regression_o25_an_engine_that_refuses_to_say_whether_it_may_sleep_is_launched_again() {
     let rules = SupervisionRules { idle_threshold: Duration::from_mins(5), ..SupervisionRules::default() };
     let app = TestApp::with_rules(rules).await;
     let product = app.register_product("demo", json!({})).await;
@@ -45,15 +45,15 @@ async fn lesson_o25_an_engine_that_refuses_to_say_whether_it_may_sleep_is_launch
     assert_relaunched(&app, &product).await;
 }
 
-/// The command that changes its key reaches an engine after the rotation was given up.
+/// The command that changes the key reaches the engine after the rotation was abandoned.
 #[tokio::test]
-async fn lesson_o25_a_key_that_an_engine_takes_too_late_does_not_stay() {
+async fn regression_o25_a_key_that_an_engine_takes_too_late_does_not_stay() {
     let app = TestApp::new().await;
     let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
     app.backend.inject(BackendCall::Rpc, Fault::Error(crate::backend::BackendError::Failed("lost".into())));
     assert_eq!(summarize(product.rotate("ann").await), "502 BACKEND_ERROR");
-    // Checks that were good in between are no proof for what comes later.
+    // Checks that passed in between do not prove that no command arrives later.
     let engine_id = *app.backend.running().iter().next().unwrap();
     app.advance_until(SECOND, async || app.backend.probe_count(engine_id) > 3).await;
     app.backend.invalidate_keys();
@@ -66,7 +66,7 @@ async fn an_explanation_says_that_the_key_is_refused() {
     let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
     app.backend.invalidate_keys();
-    // Whoever explains it asks it, and learns it by that.
+    // The first explanation asks the engine for its activity, and so learns that the key is refused.
     let explained = async || product.call("GET", "/engines/ann/explain", &json!(null)).await.1;
     explained().await;
     let because = explained().await["awake_because"].to_string();
@@ -76,7 +76,7 @@ async fn an_explanation_says_that_the_key_is_refused() {
     assert!(!because.contains("refuses the key"), "{because}");
 }
 
-/// A product with one engine, which has proven its key in several checks.
+/// A product with one engine that has proven its key in several checks.
 async fn with_proving_engine(app: &TestApp) -> (ProductClient<'_>, EngineId) {
     app.backend.prove_keys();
     let product = app.register_product("demo", json!({})).await;
@@ -86,25 +86,25 @@ async fn with_proving_engine(app: &TestApp) -> (ProductClient<'_>, EngineId) {
     (product, engine_id)
 }
 
-/// Engines that prove their keys, and what takes the port of one.
+/// An engine that proves its key in each check is never sent the key.
 #[tokio::test]
-async fn lesson_o28_no_key_is_sent_to_show_whose_an_engine_is() {
+async fn regression_o28_no_key_is_sent_to_show_whose_an_engine_is() {
     let app = TestApp::new().await;
     let (product, engine_id) = with_proving_engine(&app).await;
     assert_eq!(product.rotate("ann").await.0, 200);
-    let asked = app.backend.probe_count(engine_id);
-    app.advance_until(SECOND, async || app.backend.probe_count(engine_id) > asked + 3).await;
+    let probes = app.backend.probe_count(engine_id);
+    app.advance_until(SECOND, async || app.backend.probe_count(engine_id) > probes + 3).await;
     assert_eq!(summarize(product.get("ann").await), "200 running");
-    // Each check proves the key: nothing else has to raise a doubt.
+    // Each check verifies the key, so no other event has to raise a doubt.
     app.backend.invalidate_keys();
     app.advance_until(SECOND, async || app.audit_lines().await.len() > 3).await;
     assert!(app.audit_lines().await[2].starts_with("crash running→failed it refuses the key"));
     assert_eq!(app.backend.keys_sent(), 0);
 }
 
-/// What takes the port of an engine that proves its key says that it is well, and gives no proof: it is sent no key.
+/// A process on the port of an engine that proves its key reports to be healthy without a proof; it gets no key.
 #[tokio::test]
-async fn lesson_o28_what_gives_no_proof_where_the_engine_did_is_not_the_engine() {
+async fn regression_o28_what_gives_no_proof_where_the_engine_did_is_not_the_engine() {
     let app = TestApp::new().await;
     let (product, _) = with_proving_engine(&app).await;
     app.backend.set_health(SimulatedHealth::WrongEngine);
@@ -114,9 +114,9 @@ async fn lesson_o28_what_gives_no_proof_where_the_engine_did_is_not_the_engine()
     assert_eq!(app.backend.keys_sent(), 0);
 }
 
-/// Where the image is this very program, a launched engine gives a proof or is none.
+/// If the image is this very program, a process that gives no proof is not the engine.
 #[tokio::test]
-async fn lesson_o28_what_answers_in_the_place_of_an_engine_that_boots_is_sent_no_key() {
+async fn regression_o28_what_answers_in_the_place_of_an_engine_that_boots_is_sent_no_key() {
     let app = TestApp::new().await;
     app.backend.use_single_image();
     let product = app.register_product("demo", json!({})).await;

@@ -1,4 +1,4 @@
-//! Histories judged: what the rules allow, and what they do not.
+//! Tests of the linearizability check: histories that the rules allow, and histories that they do not.
 
 use EngineStatus::{Destroying, Failed, Running, Sleeping, Stopped};
 use api::orchestrator::DenialReason;
@@ -28,24 +28,24 @@ fn engine(status: EngineStatus, id: Id) -> Response {
     Response::Engine { status, id, key: id }
 }
 
-/// From when to when, what was asked and answered.
-fn call(made: usize, answered: usize, ask: Request, answer: Response) -> RecordedCall {
-    RecordedCall { user: 0, request: ask, response: answer, called_at: made, answered_at: Some(answered) }
+/// A call of the first user that was made and answered at these positions.
+fn call(called_at: usize, answered_at: usize, request: Request, response: Response) -> RecordedCall {
+    RecordedCall { user: 0, request, response, called_at, answered_at: Some(answered_at) }
 }
 
-/// One after the other.
+/// Calls that follow one another without overlap.
 fn sequential(calls: &[(Request, Response)]) -> Vec<RecordedCall> {
-    let turns = calls.iter().enumerate();
-    turns.map(|(at, (ask, answer))| call(2 * at, 2 * at + 1, *ask, *answer)).collect()
+    let numbered = calls.iter().enumerate();
+    numbered.map(|(at, (request, response))| call(2 * at, 2 * at + 1, *request, *response)).collect()
 }
 
-fn is_linearizable(world: Environment, calls: &[RecordedCall], end: End) -> bool {
-    History { environment: world, calls: calls.to_vec(), end: vec![end] }.linearize().is_ok()
+fn is_linearizable(environment: Environment, calls: &[RecordedCall], end: End) -> bool {
+    History { environment, calls: calls.to_vec(), end: vec![end] }.linearize().is_ok()
 }
 
 #[test]
 fn what_comes_in_turn_is_answered_in_turn() {
-    let life = [
+    let calls = [
         (Request::Provision, engine(Running, 0)),
         (Request::Provision, Response::Refused(AlreadyExists)),
         (Request::Start, Response::Refused(AlreadyRunning)),
@@ -62,15 +62,15 @@ fn what_comes_in_turn_is_answered_in_turn() {
         (ADMIT, Response::Denied(DenialReason::EngineNotFound)),
         (ADMIT_PROVISION, engine(Running, 1)),
     ];
-    assert!(is_linearizable(NO_FAULTS, &sequential(&life), Some((Running, 1))));
-    // Not with another end, and not with any call left out that another one stands on.
-    assert!(!is_linearizable(NO_FAULTS, &sequential(&life), Some((Running, 0))));
-    assert!(!is_linearizable(NO_FAULTS, &sequential(&life), None));
+    assert!(is_linearizable(NO_FAULTS, &sequential(&calls), Some((Running, 1))));
+    // Neither with another end, nor without a call that a later one depends on.
+    assert!(!is_linearizable(NO_FAULTS, &sequential(&calls), Some((Running, 0))));
+    assert!(!is_linearizable(NO_FAULTS, &sequential(&calls), None));
     for missing in [0, 3, 5, 6, 9, 11, 14] {
-        let mut life = life.to_vec();
-        life.remove(missing);
+        let mut calls = calls.to_vec();
+        calls.remove(missing);
         assert!(
-            !is_linearizable(NO_FAULTS, &sequential(&life), Some((Running, 1))),
+            !is_linearizable(NO_FAULTS, &sequential(&calls), Some((Running, 1))),
             "without call {missing}"
         );
     }
@@ -79,8 +79,8 @@ fn what_comes_in_turn_is_answered_in_turn() {
 #[test]
 fn nothing_of_an_engine_outlives_its_delete() {
     let deleted = [(Request::Provision, engine(Running, 0)), (Request::Delete, Response::Destroyed(0))];
-    let then = |ask, answer, end| {
-        is_linearizable(FAULTS, &sequential(&[&deleted[..], &[(ask, answer)]].concat()), end)
+    let then = |request, response, end| {
+        is_linearizable(FAULTS, &sequential(&[&deleted[..], &[(request, response)]].concat()), end)
     };
     assert!(then(Request::Get, Response::Refused(NotFound), None));
     assert!(!then(Request::Get, engine(Destroying, 0), None));
@@ -98,8 +98,8 @@ fn nobody_has_two_engines() {
 
 #[test]
 fn what_is_refused_has_its_reason() {
-    let refused = |ask, refusal| {
-        let calls = [(Request::Provision, engine(Running, 0)), (ask, Response::Refused(refusal))];
+    let refused = |request, refusal| {
+        let calls = [(Request::Provision, engine(Running, 0)), (request, Response::Refused(refusal))];
         is_linearizable(FAULTS, &sequential(&calls), Some((Running, 0)))
     };
     assert!(refused(Request::Start, AlreadyRunning));
@@ -124,7 +124,7 @@ fn a_quota_is_exact() {
     assert!(!history(1, one, other, [Some((Running, 0)), Some((Running, 1))]));
     assert!(history(1, one, refused, [Some((Running, 0)), None]));
     assert!(!history(2, one, refused, [Some((Running, 0)), None]));
-    // One that failed may hold its place until it is put in order, and may as well have left it.
+    // A failed provision may count towards the quota until it is repaired, or not any more.
     assert!(history(1, failed, refused, [None, None]));
     assert!(history(1, failed, other, [None, Some((Running, 1))]));
 }
@@ -140,14 +140,14 @@ fn a_boot_is_shared_and_a_stop_is_not() {
     assert!(!is_linearizable(NO_FAULTS, &starts(call(15, 21, ADMIT, late)), Some((Failed, 0))));
     assert!(!is_linearizable(FAULTS, &starts(call(15, 21, ADMIT, engine(Running, 0))), Some((Failed, 0))));
     let running = sequential(&[(Request::Provision, engine(Running, 0))]);
-    let stop = |answer, end| {
-        let both = [call(10, 20, Request::Stop, Response::Failed(Backend)), call(15, 21, ADMIT, answer)];
+    let stop = |response, end| {
+        let both = [call(10, 20, Request::Stop, Response::Failed(Backend)), call(15, 21, ADMIT, response)];
         is_linearizable(FAULTS, &[&running[..], &both].concat(), end)
     };
     assert!(stop(engine(Running, 0), Some((Running, 0))));
-    // It may have ended all the same.
+    // The engine may have exited anyway.
     assert!(stop(Response::Denied(DenialReason::EngineUnhealthy), Some((Failed, 0))));
-    // A stop that was lost in the middle is finished at some time, for whoever comes next or by itself.
+    // An interrupted stop is completed at some time, by the next caller or by reconciliation.
     assert!(stop(Response::Denied(DenialReason::EngineStopped), Some((Stopped, 0))));
     assert!(stop(Response::Failed(Backend), Some((Stopped, 0))));
     assert!(stop(engine(Running, 0), Some((Stopped, 0))));
@@ -164,7 +164,7 @@ fn a_delete_cancels_a_provision_and_a_waiting_admit_goes_on() {
     ];
     assert!(is_linearizable(NO_FAULTS, &cancelled, Some((Running, 1))));
     assert!(!is_linearizable(NO_FAULTS, &cancelled[..3], Some((Running, 1))));
-    // Until the one who goes on gives up: then the second engine may come up without them.
+    // If the caller who retries gives up, the second engine may still be provisioned.
     let gave_up = [
         call(0, 9, ADMIT_PROVISION, Response::OperationTimeout),
         call(1, 2, Request::Delete, Response::Destroyed(0)),
@@ -193,18 +193,18 @@ fn what_nobody_waits_for_any_more_may_still_come_about() {
 #[test]
 fn a_key_holds_until_it_is_rotated() {
     let seen = |id, key| Response::Engine { status: Running, id, key };
-    let commit_rotation = |answer, then| {
+    let is_valid = |response, then| {
         let calls =
-            [(Request::Provision, seen(0, 0)), (Request::Rotate, answer), (Request::Get, seen(0, then))];
+            [(Request::Provision, seen(0, 0)), (Request::Rotate, response), (Request::Get, seen(0, then))];
         is_linearizable(FAULTS, &sequential(&calls), Some((Running, 0)))
     };
-    assert!(commit_rotation(Response::NewKey(1), 1));
-    assert!(!commit_rotation(Response::NewKey(1), 0));
-    assert!(commit_rotation(Response::Failed(Backend), 0));
-    assert!(commit_rotation(Response::Failed(Backend), 1));
-    assert!(!commit_rotation(Response::Refused(NotRunning), 0));
-    let unasked = sequential(&[(Request::Provision, seen(0, 0)), (Request::Get, seen(0, 1))]);
-    assert!(!is_linearizable(FAULTS, &unasked, Some((Running, 0))));
+    assert!(is_valid(Response::NewKey(1), 1));
+    assert!(!is_valid(Response::NewKey(1), 0));
+    assert!(is_valid(Response::Failed(Backend), 0));
+    assert!(is_valid(Response::Failed(Backend), 1));
+    assert!(!is_valid(Response::Refused(NotRunning), 0));
+    let unrequested = sequential(&[(Request::Provision, seen(0, 0)), (Request::Get, seen(0, 1))]);
+    assert!(!is_linearizable(FAULTS, &unrequested, Some((Running, 0))));
 }
 
 #[test]
@@ -226,45 +226,52 @@ fn engines_change_by_themselves_only_where_that_can_be() {
 
 #[test]
 fn who_waits_for_a_restart_shares_what_becomes_of_it() {
-    let world = Environment { exits: true, restarts: true, ..NO_FAULTS };
+    let environment = Environment { exits: true, restarts: true, ..NO_FAULTS };
     let unhealthy = Response::Denied(DenialReason::EngineUnhealthy);
-    let crash = |made| RecordedCall { answered_at: None, ..call(made, 0, Request::Crash(0), Response::Done) };
+    let crash = |called_at| RecordedCall {
+        answered_at: None,
+        ..call(called_at, 0, Request::Crash(0), Response::Done)
+    };
     let failed = [
         call(0, 1, Request::Provision, engine(Running, 0)),
         crash(2),
         call(3, 4, Request::Stop, Response::Refused(NotRunning)),
     ];
-    let waits = |world, answer: Response, then: &[RecordedCall], end| {
-        is_linearizable(world, &[&failed[..], &[call(5, 20, ADMIT, answer)], then].concat(), Some((end, 0)))
+    let waits = |environment, response: Response, then: &[RecordedCall], end| {
+        is_linearizable(
+            environment,
+            &[&failed[..], &[call(5, 20, ADMIT, response)], then].concat(),
+            Some((end, 0)),
+        )
     };
-    assert!(waits(world, engine(Running, 0), &[], Running));
-    // Only an attempt that fails, or one that is not made in time, is told as what it is.
-    assert!(!waits(world, unhealthy, &[], Running));
-    assert!(waits(world, unhealthy, &[crash(6)], Running));
-    assert!(!waits(world, unhealthy, &[crash(21)], Running));
-    assert!(waits(Environment { faults: true, ..world }, unhealthy, &[], Failed));
-    assert!(!waits(world, Response::Failed(Backend), &[crash(6)], Running));
-    let start = |answer| [crash(6), call(7, 21, Request::Start, answer)];
-    assert!(waits(world, unhealthy, &start(Response::Failed(Backend)), Running));
-    assert!(waits(world, engine(Running, 0), &start(Response::Done), Running));
-    assert!(!waits(world, unhealthy, &start(Response::Failed(BootTimeout)), Running));
+    assert!(waits(environment, engine(Running, 0), &[], Running));
+    // Only an attempt that fails, or is not made in time, is reported as unhealthy.
+    assert!(!waits(environment, unhealthy, &[], Running));
+    assert!(waits(environment, unhealthy, &[crash(6)], Running));
+    assert!(!waits(environment, unhealthy, &[crash(21)], Running));
+    assert!(waits(Environment { faults: true, ..environment }, unhealthy, &[], Failed));
+    assert!(!waits(environment, Response::Failed(Backend), &[crash(6)], Running));
+    let start = |response| [crash(6), call(7, 21, Request::Start, response)];
+    assert!(waits(environment, unhealthy, &start(Response::Failed(Backend)), Running));
+    assert!(waits(environment, engine(Running, 0), &start(Response::Done), Running));
+    assert!(!waits(environment, unhealthy, &start(Response::Failed(BootTimeout)), Running));
 }
 
 #[test]
 fn while_a_key_is_in_doubt_nobody_is_given_one() {
     let seen = |id, key| Response::Engine { status: Running, id, key };
-    let commit_rotation = |then: &[(Request, Response)]| {
+    let is_valid = |then: &[(Request, Response)]| {
         let calls = [(Request::Provision, seen(0, 0)), (Request::Rotate, Response::Failed(Backend))];
         is_linearizable(FAULTS, &sequential(&[&calls[..], then].concat()), Some((Running, 0)))
     };
-    assert!(commit_rotation(&[(Request::Get, Response::Failed(Backend)), (Request::Get, seen(0, 1))]));
-    assert!(commit_rotation(&[(Request::Get, Response::OperationTimeout), (Request::Get, seen(0, 0))]));
-    assert!(commit_rotation(&[(Request::Stop, Response::Failed(Backend)), (ADMIT, seen(0, 1))]));
-    // What was given holds.
-    assert!(!commit_rotation(&[(Request::Get, seen(0, 0)), (Request::Get, Response::Failed(Backend))]));
-    assert!(!commit_rotation(&[(Request::Get, seen(0, 0)), (ADMIT, seen(0, 1))]));
-    // And no key comes back.
+    assert!(is_valid(&[(Request::Get, Response::Failed(Backend)), (Request::Get, seen(0, 1))]));
+    assert!(is_valid(&[(Request::Get, Response::OperationTimeout), (Request::Get, seen(0, 0))]));
+    assert!(is_valid(&[(Request::Stop, Response::Failed(Backend)), (ADMIT, seen(0, 1))]));
+    // A key that was returned stays valid.
+    assert!(!is_valid(&[(Request::Get, seen(0, 0)), (Request::Get, Response::Failed(Backend))]));
+    assert!(!is_valid(&[(Request::Get, seen(0, 0)), (ADMIT, seen(0, 1))]));
+    // An old key never becomes valid again.
     let twice = [(Request::Rotate, Response::NewKey(1)), (Request::Rotate, Response::Failed(Backend))];
-    assert!(commit_rotation(&[&twice[..], &[(Request::Get, seen(0, 2))]].concat()));
-    assert!(!commit_rotation(&[&twice[..], &[(Request::Get, seen(0, 0))]].concat()));
+    assert!(is_valid(&[&twice[..], &[(Request::Get, seen(0, 2))]].concat()));
+    assert!(!is_valid(&[&twice[..], &[(Request::Get, seen(0, 0))]].concat()));
 }

@@ -1,10 +1,11 @@
-//! The rules told one step after the other: what may happen at one user's seat, and what its callers may be
-//! answered.
+//! A sequential model of the fleet's rules: what may happen to the engine of one user, and which responses its
+//! callers may get.
 //!
-//! A pure function from a seat and a call with its answer to the seats that this may lead to: none if the
-//! answer is wrong there. A change that others can see or share has two steps: it begins, with a claim, and it
-//! ends. All else is one step. What happens without a call, the end of a change say, is a step as well.
-//! Written from the decisions, not from the code: it knows nothing of flights, rows and generations.
+//! The model is a pure function from a slot and a call with its response to the slots that this may lead to; there
+//! is none if the response is wrong. A change that others can see or share has two steps: its beginning, with a
+//! claim, and its end. Everything else is one step. What happens without a call, such as the end of a change, is a
+//! step too. It is written from the decision records, not from the code: it knows nothing of operations, rows and
+//! generations.
 
 mod user_slot;
 
@@ -12,12 +13,12 @@ use api::orchestrator::{DenialReason, EngineStatus};
 
 use crate::fleet::lifecycle::Refusal;
 
-/// An engine's id, by the order in which a history shows it.
+/// An engine's id: its number in the order in which the history shows ids.
 pub(super) type Id = u8;
-/// An engine's key, likewise.
+/// An engine's key, numbered likewise.
 pub(super) type Key = u8;
 
-/// What a call asks, or what happens to an engine from outside.
+/// The request of a call, or something that happens to an engine from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
     Provision,
@@ -32,11 +33,11 @@ pub(super) enum Request {
     Rotate,
     /// Put to sleep by the orchestrator itself.
     Sleep,
-    /// The engine ended by itself. Nobody is answered: it is noticed at some time, if it still matters.
+    /// The engine exited by itself. It gets no response, and is noticed at some time if it still matters.
     Crash(Id),
 }
 
-/// What was answered.
+/// The response to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Response {
     Engine {
@@ -44,14 +45,14 @@ pub(super) enum Response {
         id: Id,
         key: Key,
     },
-    /// Started, stopped, asleep, or as it happened.
+    /// The engine was started, stopped or put to sleep, or the event happened.
     Done,
     Destroyed(Id),
     NewKey(Key),
     Denied(DenialReason),
     Refused(Refusal),
     Failed(Failure),
-    /// The caller was not kept waiting any longer.
+    /// The call reached its time limit.
     OperationTimeout,
 }
 
@@ -62,46 +63,46 @@ pub(super) enum Failure {
     BootTimeout,
 }
 
-/// What can happen in a history beside what is asked.
+/// What can happen in a history besides the calls.
 #[derive(Clone, Copy, Debug, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "each may be so without the others")]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
 pub(super) struct Environment {
-    /// How many engines the product may have.
+    /// The number of engines that the product may have.
     pub(super) quota: Option<usize>,
     /// The backend may fail.
     pub(super) faults: bool,
-    /// Engines may end by themselves: each end is a call of its own.
+    /// Engines may exit by themselves: each exit is a call of its own.
     pub(super) exits: bool,
-    /// It may take so long that callers who wait for several changes give up.
+    /// Changes may take so long that callers who wait for several of them give up.
     pub(super) slow: bool,
-    /// Engines may be found unwell at any time.
+    /// Engines may be found unhealthy at any time.
     pub(super) crashes: bool,
     /// Failed engines may be restarted at any time.
     pub(super) restarts: bool,
     /// Idle engines may be put to sleep at any time.
     pub(super) sleeps: bool,
-    /// Keys may be rotated: then even those who only look may have to wait.
+    /// Keys may be rotated: then even calls that only read may have to wait.
     pub(super) rotations: bool,
 }
 
-/// One user's place.
+/// The state of one user: their engine and the change under way.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct UserSlot {
     pub(super) engine: Option<Engine>,
     claim: Option<Claim>,
-    /// The engines that are no more, as bits.
+    /// The ids of deleted engines, as bits.
     past_ids: u64,
-    /// The keys that hold no more, likewise.
+    /// The keys that are not valid any more, as bits.
     past_keys: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Engine {
     pub(super) status: EngineStatus,
-    /// Not known before an answer tells.
+    /// `None` until a response shows it.
     pub(super) id: Option<Id>,
     key: Option<Key>,
-    /// It may have ended in a stop that failed.
+    /// Whether it may have exited in a stop that failed.
     may_have_exited: bool,
 }
 
@@ -110,23 +111,23 @@ pub(super) struct Engine {
 struct Claim {
     change: Change,
     outcome: Outcome,
-    /// Who made it, if they wait for it.
+    /// The caller who began it, as a bit, if they wait for it.
     owner: u64,
-    /// Who shares it, as bits.
+    /// The callers who share it, as bits.
     waiters: u64,
-    /// Nobody works on it: it is finished or undone at some time.
+    /// Nobody works on it: it is completed or rolled back at some time.
     abandoned: bool,
-    /// The engine ended by itself meanwhile.
+    /// The engine exited by itself meanwhile.
     crashed: bool,
 }
 
 impl Claim {
-    /// Nobody's.
+    /// A claim that no caller waits for.
     const fn unowned(change: Change, outcome: Outcome) -> Self {
         Self { change, outcome, owner: 0, waiters: 0, abandoned: false, crashed: false }
     }
 
-    /// Whether it may end without its end: a boot that failed whose remains stay, a key in doubt.
+    /// Whether it may be abandoned: a failed boot whose remains could not be removed, or a key in doubt.
     const fn may_be_abandoned(&self) -> bool {
         match self.change {
             Change::Provision | Change::Boot | Change::Restart => !self.abandoned && self.outcome.may_fail(),
@@ -138,7 +139,7 @@ impl Claim {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Change {
-    /// A provision that does not get as far as a row.
+    /// A provision that fails before it has a row.
     ProvisionAttempt,
     Provision,
     /// A start or a wake.
@@ -149,25 +150,25 @@ enum Change {
     Destroy,
 }
 
-/// What comes of a change: known beforehand, for the history tells.
+/// The outcome of a change. It is known in advance, because the history shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Outcome {
     Unknown,
     Success,
     Failed(Failure),
-    /// It fails, and nobody has been told how.
+    /// It fails, and no response has shown how.
     FailedUnreported,
     Preempted,
 }
 
 impl Outcome {
-    /// What is known of it, with what one more caller is told; none if both cannot be.
-    fn merge(self, told: Self) -> Option<Self> {
-        match (self, told) {
+    /// The outcome with what one more response shows of it; `None` if the two contradict each other.
+    fn merge(self, reported: Self) -> Option<Self> {
+        match (self, reported) {
             (Self::Unknown, known) => Some(known),
             (Self::Failed(_), Self::FailedUnreported) => Some(self),
-            (Self::FailedUnreported, Self::Failed(_)) => Some(told),
-            _ => (self == told).then_some(self),
+            (Self::FailedUnreported, Self::Failed(_)) => Some(reported),
+            _ => (self == reported).then_some(self),
         }
     }
 
@@ -176,24 +177,24 @@ impl Outcome {
     }
 }
 
-/// Where a step leaves its caller.
+/// The state of the caller after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallerState {
     Answered,
-    /// For the end of a change.
+    /// The caller waits for the end of a change.
     Waiting,
-    /// What they did came to nothing, and they look again.
+    /// The change had no effect, and the caller decides again.
     Retry,
 }
 
 pub(super) struct Step {
     pub(super) slot: UserSlot,
     pub(super) caller: CallerState,
-    /// Others who have their answer by this step, as bits.
+    /// The other callers whose calls this step completes, as bits.
     pub(super) completed: u64,
 }
 
-/// A call at one moment.
+/// A call, and the state in which it takes a step.
 pub(super) struct CallContext<'a> {
     pub(super) environment: &'a Environment,
     pub(super) slot: &'a UserSlot,
@@ -206,7 +207,7 @@ pub(super) struct CallContext<'a> {
 }
 
 impl CallContext<'_> {
-    /// Where the call may lead, if it takes a step now.
+    /// The steps that the call may take now.
     pub(super) fn steps(&self) -> Vec<Step> {
         let possible = match self.response {
             Response::Failed(Failure::Backend) => self.environment.faults || self.environment.exits,
@@ -226,18 +227,20 @@ impl CallContext<'_> {
         steps
     }
 
-    /// Answers that may come at such a moment and change nothing.
+    /// The steps whose response is possible in any state and changes nothing.
     fn steps_without_effect(&self) -> Vec<Step> {
-        let lost = self.slot.claim.as_ref().is_some_and(|claim| claim.abandoned);
+        let abandoned = self.slot.claim.as_ref().is_some_and(|claim| claim.abandoned);
         self.respond_if(match (self.request, self.response) {
-            // Who only looks waits for a key that is in doubt, and for nothing else.
+            // A read waits for a key that is in doubt, and for nothing else.
             (Request::Get, Response::OperationTimeout) => self.environment.rotations,
-            (Request::Get, Response::Failed(Failure::Backend)) => lost && self.is_claimed_for(Change::Rotate),
+            (Request::Get, Response::Failed(Failure::Backend)) => {
+                abandoned && self.is_claimed_for(Change::Rotate)
+            }
             (Request::Get, _) => false,
             (Request::Crash(_), _) | (_, Response::OperationTimeout) => true,
-            // What was left is finished first; or the backend was out of reach from the beginning.
-            (ask, Response::Failed(Failure::Backend)) => {
-                lost || ask == Request::Delete && self.slot.engine.is_some()
+            // An abandoned change is completed first; or the backend was unreachable from the start.
+            (request, Response::Failed(Failure::Backend)) => {
+                abandoned || request == Request::Delete && self.slot.engine.is_some()
             }
             _ => false,
         })
@@ -266,10 +269,10 @@ impl CallContext<'_> {
     fn provision(&self) -> Vec<Step> {
         let mut steps = Vec::new();
         let begin = |outcome, id, key, caller| {
-            let mut seat = self.slot.clone();
-            seat.engine =
+            let mut slot = self.slot.clone();
+            slot.engine =
                 Some(Engine { status: EngineStatus::Provisioning, id, key, may_have_exited: false });
-            self.begin_claim(seat, Change::Provision, outcome, caller)
+            self.begin_claim(slot, Change::Provision, outcome, caller)
         };
         let attempt = |failure| {
             self.begin_claim(
@@ -302,7 +305,7 @@ impl CallContext<'_> {
             }
             _ => {}
         }
-        // One who is to be admitted goes on when a delete has ended what they began.
+        // An admit decides again when a delete has preempted its provision.
         if self.has_quota && matches!(self.request, Request::Admit { .. }) {
             steps.push(begin(Outcome::Preempted, None, None, CallerState::Retry));
         }
@@ -318,7 +321,7 @@ impl CallContext<'_> {
             (Request::Admit { wake: true, .. }, EngineStatus::Sleeping) => self.boot(),
             (Request::Admit { .. }, EngineStatus::Sleeping) => denied(DenialReason::EngineSleeping),
             (Request::Admit { .. }, EngineStatus::Stopped) => denied(DenialReason::EngineStopped),
-            // Of restarts that all work one brings it back while its user waits.
+            // If no restart fails, one of them succeeds while the user waits.
             (Request::Admit { .. }, EngineStatus::Failed)
                 if self.environment.restarts && !self.environment.faults =>
             {
@@ -370,7 +373,7 @@ impl CallContext<'_> {
                 self.crash_during_boot(id, claim)
             }
             (Request::Crash(id), Change::Rotate) => self.crash(id),
-            // These wait.
+            // These calls wait.
             (Request::Crash(_) | Request::Provision | Request::Get, _)
             | (Request::Admit { .. }, Change::Stop(_) | Change::Rotate | Change::Destroy)
             | (Request::Start, Change::Stop(_))
@@ -380,25 +383,25 @@ impl CallContext<'_> {
         }
     }
 
-    /// The engine ends while it boots.
+    /// The engine exits while it boots.
     fn crash_during_boot(&self, id: Id, claim: &Claim) -> Vec<Step> {
         let Some(outcome) = claim.outcome.merge(Outcome::FailedUnreported) else { return Vec::new() };
-        let Some(mut seat) = self.slot.with_observed(id, None).filter(|_| !claim.abandoned) else {
+        let Some(mut slot) = self.slot.with_observed(id, None).filter(|_| !claim.abandoned) else {
             return Vec::new();
         };
-        seat.claim = Some(Claim { crashed: true, outcome, ..claim.clone() });
-        vec![self.step(seat, CallerState::Answered)]
+        slot.claim = Some(Claim { crashed: true, outcome, ..claim.clone() });
+        vec![self.step(slot, CallerState::Answered)]
     }
 
-    /// The engine is found to have ended. A change of its key is settled by that: the old one holds.
+    /// The engine is found to have exited. That settles a rotation: the old key stays valid.
     fn crash(&self, id: Id) -> Vec<Step> {
-        let seat = self.slot.with_observed(id, None).map(|seat| seat.with_status(EngineStatus::Failed));
-        let seat = seat.map(|seat| UserSlot { claim: None, ..seat });
-        seat.map(|seat| self.step(seat, CallerState::Answered)).into_iter().collect()
+        let slot = self.slot.with_observed(id, None).map(|slot| slot.with_status(EngineStatus::Failed));
+        let slot = slot.map(|slot| UserSlot { claim: None, ..slot });
+        slot.map(|slot| self.step(slot, CallerState::Answered)).into_iter().collect()
     }
 
     fn boot(&self) -> Vec<Step> {
-        let (seat, outcome, caller) = match (self.request, self.response) {
+        let (slot, outcome, caller) = match (self.request, self.response) {
             (Request::Start, Response::Done) => {
                 (Some(self.slot.clone()), Outcome::Success, CallerState::Waiting)
             }
@@ -413,13 +416,14 @@ impl CallContext<'_> {
             }
             _ => return Vec::new(),
         };
-        seat.map(|seat| self.begin_claim(seat, Change::Boot, outcome, caller)).into_iter().collect()
+        slot.map(|slot| self.begin_claim(slot, Change::Boot, outcome, caller)).into_iter().collect()
     }
 
     fn stop(&self, to: EngineStatus) -> Vec<Step> {
         match self.response {
             Response::Done => vec![self.step(self.slot.with_status(to), CallerState::Answered)],
-            // Out of reach from the beginning, nothing has changed; lost in the middle, it is finished at some time.
+            // If the backend was unreachable from the start, nothing has changed; an interrupted stop is completed
+            // later.
             Response::Failed(Failure::Backend) => {
                 let mut steps = vec![self.step(self.slot.with_possible_exit(), CallerState::Answered)];
                 if self.environment.faults {
@@ -435,19 +439,19 @@ impl CallContext<'_> {
                 steps
             }
             Response::OperationTimeout => {
-                let seat = self.slot.clone();
-                vec![self.begin_claim(seat, Change::Stop(to), Outcome::Unknown, CallerState::Answered)]
+                let slot = self.slot.clone();
+                vec![self.begin_claim(slot, Change::Stop(to), Outcome::Unknown, CallerState::Answered)]
             }
             _ => Vec::new(),
         }
     }
 
-    /// Nobody sees a rotation that ends, for all wait for it: it is one step. In doubt about the key it stays.
+    /// A rotation is one step, because all callers wait for its end. If the key is in doubt, the claim stays.
     fn rotate(&self) -> Vec<Step> {
-        let unclear = |lost| {
+        let begin_unresolved = |abandoned| {
             let mut step =
                 self.begin_claim(self.slot.clone(), Change::Rotate, Outcome::Unknown, CallerState::Answered);
-            step.slot.claim.as_mut().unwrap().abandoned = lost;
+            step.slot.claim.as_mut().unwrap().abandoned = abandoned;
             step
         };
         match self.response {
@@ -455,44 +459,44 @@ impl CallContext<'_> {
                 vec![self.step(self.slot.with_key(Some(key)), CallerState::Answered)]
             }
             Response::Failed(Failure::Backend) => {
-                // The old key holds, or the engine had just ended.
-                let seat =
+                // The old key is valid, or the engine had just exited.
+                let slot =
                     if self.environment.exits { self.slot.with_possible_exit() } else { self.slot.clone() };
-                let mut steps = vec![self.step(seat, CallerState::Answered)];
-                steps.extend(self.environment.faults.then(|| unclear(true)));
+                let mut steps = vec![self.step(slot, CallerState::Answered)];
+                steps.extend(self.environment.faults.then(|| begin_unresolved(true)));
                 steps
             }
-            Response::OperationTimeout => vec![unclear(false)],
+            Response::OperationTimeout => vec![begin_unresolved(false)],
             _ => Vec::new(),
         }
     }
 
-    /// A delete that takes over whatever is under way, and answers `overtaken`.
-    fn destroy(&self, overtaken: u64) -> Vec<Step> {
-        let seat = match self.response {
+    /// A delete that preempts the change under way and completes the calls of `preempted`.
+    fn destroy(&self, preempted: u64) -> Vec<Step> {
+        let slot = match self.response {
             Response::Destroyed(id) => self.slot.with_observed(id, None),
             Response::Failed(Failure::Backend) | Response::OperationTimeout => Some(self.slot.clone()),
             _ => None,
         };
-        let Some(seat) = seat.map(|seat| seat.with_status(EngineStatus::Destroying)) else {
+        let Some(slot) = slot.map(|slot| slot.with_status(EngineStatus::Destroying)) else {
             return Vec::new();
         };
-        let lost = !matches!(self.response, Response::Destroyed(_));
-        let caller = if lost { CallerState::Answered } else { CallerState::Waiting };
-        let mut step = self.begin_claim(seat, Change::Destroy, Outcome::Success, caller);
-        step.slot.claim.as_mut().unwrap().abandoned = lost;
-        step.completed = overtaken;
+        let abandoned = !matches!(self.response, Response::Destroyed(_));
+        let caller = if abandoned { CallerState::Answered } else { CallerState::Waiting };
+        let mut step = self.begin_claim(slot, Change::Destroy, Outcome::Success, caller);
+        step.slot.claim.as_mut().unwrap().abandoned = abandoned;
+        step.completed = preempted;
         vec![step]
     }
 
     /// Shares the outcome of the change under way.
     fn join(&self, claim: &Claim) -> Vec<Step> {
-        let (seat, told) = match (self.request, self.response) {
+        let (slot, reported) = match (self.request, self.response) {
             (Request::Start, Response::Done) => (Some(self.slot.clone()), Outcome::Success),
             (Request::Admit { .. }, Response::Engine { status: EngineStatus::Running, id, key }) => {
                 (self.slot.with_observed(id, Some(key)), Outcome::Success)
             }
-            // The supervisor tries again.
+            // The supervisor retries.
             (Request::Admit { .. }, Response::Denied(DenialReason::EngineUnhealthy))
                 if claim.change == Change::Restart =>
             {
@@ -504,18 +508,18 @@ impl CallContext<'_> {
             (_, Response::Failed(failure)) => (Some(self.slot.clone()), Outcome::Failed(failure)),
             _ => return Vec::new(),
         };
-        let outcome = claim.outcome.merge(told).filter(|_| !claim.abandoned);
-        let (Some(mut seat), Some(outcome)) = (seat, outcome) else { return Vec::new() };
+        let outcome = claim.outcome.merge(reported).filter(|_| !claim.abandoned);
+        let (Some(mut slot), Some(outcome)) = (slot, outcome) else { return Vec::new() };
         let shared = Claim { outcome, waiters: claim.waiters | self.caller_bit, ..claim.clone() };
-        seat.claim = Some(shared);
-        vec![self.step(seat, CallerState::Waiting)]
+        slot.claim = Some(shared);
+        vec![self.step(slot, CallerState::Waiting)]
     }
 
-    /// The caller sees the engine in this state.
+    /// The caller reads the engine in this state.
     fn observe(&self, state: EngineStatus) -> Vec<Step> {
         let Response::Engine { status, id, key } = self.response else { return Vec::new() };
-        let seat = self.slot.with_observed(id, Some(key)).filter(|_| status == state);
-        seat.map(|seat| self.step(seat, CallerState::Answered)).into_iter().collect()
+        let slot = self.slot.with_observed(id, Some(key)).filter(|_| status == state);
+        slot.map(|slot| self.step(slot, CallerState::Answered)).into_iter().collect()
     }
 
     fn refuse(&self, refusal: Refusal) -> Vec<Step> {
@@ -526,14 +530,14 @@ impl CallContext<'_> {
         if fits { vec![self.step(self.slot.clone(), CallerState::Answered)] } else { Vec::new() }
     }
 
-    fn begin_claim(&self, mut seat: UserSlot, change: Change, outcome: Outcome, caller: CallerState) -> Step {
+    fn begin_claim(&self, mut slot: UserSlot, change: Change, outcome: Outcome, caller: CallerState) -> Step {
         let owner = if caller == CallerState::Waiting { self.caller_bit } else { 0 };
-        seat.claim = Some(Claim { owner, ..Claim::unowned(change, outcome) });
-        self.step(seat, caller)
+        slot.claim = Some(Claim { owner, ..Claim::unowned(change, outcome) });
+        self.step(slot, caller)
     }
 
-    #[expect(clippy::unused_self, reason = "it is a step of this moment")]
-    const fn step(&self, seat: UserSlot, caller: CallerState) -> Step {
-        Step { slot: seat, caller, completed: 0 }
+    #[expect(clippy::unused_self, reason = "a step belongs to its context")]
+    const fn step(&self, slot: UserSlot, caller: CallerState) -> Step {
+        Step { slot, caller, completed: 0 }
     }
 }

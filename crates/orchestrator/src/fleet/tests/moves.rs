@@ -1,4 +1,4 @@
-//! Engines that are moved to another version, and what may come in between.
+//! Moves of engines to another version, and failures during a move.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn engine_id(engine: &(u16, Value)) -> EngineId {
     engine.1["engine_id"].as_str().unwrap().parse().unwrap()
 }
 
-/// The row of an engine: its version, and whether it stays with it.
+/// The version in an engine's row, and whether the engine is pinned to it.
 async fn stored_version(app: &TestApp) -> (String, String) {
     let rows = app.rows("SELECT engine_version, CAST(pinned AS TEXT) FROM engines").await;
     (rows[0][0].clone(), rows[0][1].clone())
@@ -62,7 +62,8 @@ async fn a_running_engine_is_moved_across_a_major_version_and_back_to_the_defaul
     assert_eq!(row["detail"]["version"], expected);
     app.assert_consistent().await;
     app.assert_hash_chain().await;
-    // Back, the brain is of a later format than the version can open: it does not come up, and nothing is lost.
+    // On the way back, the brain has a later format than the version can open: the boot fails, and nothing is
+    // lost.
     let (status, answer) = move_to(&product, "ann", "default").await;
     assert_eq!(status, 502, "{answer}");
     assert_eq!(stored_version(&app).await, (NEXT_IMAGE.into(), "1".into()));
@@ -70,7 +71,7 @@ async fn a_running_engine_is_moved_across_a_major_version_and_back_to_the_defaul
 }
 
 #[tokio::test]
-async fn lesson_o26_a_move_that_does_not_come_up_is_taken_back_with_the_brain_of_before() {
+async fn regression_o26_a_move_that_does_not_come_up_is_taken_back_with_the_brain_of_before() {
     for (before, status) in [("", "running"), ("stop", "stopped"), ("sleep", "sleeping")] {
         let (app, key) = app_with_next_image().await;
         let product = ProductClient { app: &app, key };
@@ -83,8 +84,8 @@ async fn lesson_o26_a_move_that_does_not_come_up_is_taken_back_with_the_brain_of
         app.backend.set_crashing(next_image(), true);
         let (code, answer) = move_to(&product, "ann", NEXT_IMAGE).await;
         assert_eq!(code, 502, "{answer}");
-        let said = answer["error"]["message"].as_str().unwrap();
-        assert!(said.contains("again, with its brain as it was"), "{said}");
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.contains("again, with its brain as it was"), "{message}");
         assert_eq!(summarize(product.get("ann").await), format!("200 {status}"));
         assert_eq!(stored_version(&app).await, (app.config_image(), "0".into()));
         assert_eq!(app.backend.brain_format(engine_id(&engine)), 0);
@@ -127,7 +128,7 @@ async fn what_cannot_be_done_changes_nothing() {
     product.set_policy(json!({"suspended": true})).await;
     assert_eq!(summarize(move_to(&product, "ann", NEXT_IMAGE).await), "403 POLICY_DENIED");
     product.set_policy(json!({})).await;
-    // A disk without room for the copy.
+    // The disk has no space for the copy.
     app.backend.inject(BackendCall::KeepCopy, Fault::Error(BackendError::NoCapacity("no space".into())));
     assert_eq!(summarize(move_to(&product, "ann", NEXT_IMAGE).await), "503 CAPACITY_EXHAUSTED");
     assert_eq!(stored_version(&app).await, before.0);
@@ -149,9 +150,9 @@ async fn a_version_that_it_is_on_is_pinned_and_let_go_without_a_restart() {
     assert_eq!((app.backend.launches().len(), app.backend.count(BackendCall::Stop)), (1, 0));
 }
 
-/// The orchestrator dies in every step of a move: the engine comes back, on the version that its brain fits.
+/// The orchestrator is killed in every step of a move. The engine runs again, on the version that fits its brain.
 #[tokio::test]
-async fn lesson_o26_a_move_that_was_cut_off_leaves_an_engine_that_comes_back() {
+async fn regression_o26_a_move_that_was_cut_off_leaves_an_engine_that_comes_back() {
     for call in [BackendCall::Stop, BackendCall::KeepCopy, BackendCall::Launch] {
         for late in [false, true] {
             let (app, key) = app_with_next_image().await;
@@ -167,7 +168,7 @@ async fn lesson_o26_a_move_that_was_cut_off_leaves_an_engine_that_comes_back() {
             let app = app.kill_and_replace().await;
             app.start().await;
             app.wait_unclaimed().await;
-            // Nobody is told that it runs while it does not.
+            // The API does not report it as running while it is not.
             app.assert_consistent().await;
             let product = ProductClient { app: &app, key };
             app.advance_until(STEP, async || summarize(product.get("ann").await) == "200 running").await;
@@ -212,7 +213,7 @@ async fn admits_wait_for_a_move_and_a_delete_takes_it_over() {
     app.assert_consistent().await;
 }
 
-/// The binary was replaced by one of another major version: there is no way back, and no way but forward.
+/// The binary was replaced by one of another major version, so that the old version is not available any more.
 #[tokio::test]
 async fn where_there_is_one_image_an_engine_is_taken_along_and_its_brain_is_kept_if_it_fails() {
     let app = TestApp::new().await;
@@ -266,13 +267,13 @@ async fn an_operator_sees_versions_and_moves_engines_some_at_a_time() {
         (&counts[1]["pinned"], &counts[1]["engines"], &counts[1]["follows"]),
         (&json!(true), &json!(1), &json!(false))
     );
-    let mut ask = json!({"from": own, "engine_version": NEXT_IMAGE, "limit": 2});
-    let moved = admin("POST", "/admin/versions/move", ask.clone()).await;
+    let mut body = json!({"from": own, "engine_version": NEXT_IMAGE, "limit": 2});
+    let moved = admin("POST", "/admin/versions/move", body.clone()).await;
     assert_eq!(moved["engines"].as_array().unwrap().len(), 2);
     assert!(moved["engines"].as_array().unwrap().iter().all(|engine| engine["error"].is_null()), "{moved}");
     product.set_policy(json!({"allowed_engine_versions": []})).await;
-    ask["after"] = moved["next"].clone();
-    let moved = admin("POST", "/admin/versions/move", ask).await;
+    body["after"] = moved["next"].clone();
+    let moved = admin("POST", "/admin/versions/move", body).await;
     assert_eq!(moved["engines"][0]["error"]["code"], "POLICY_DENIED");
     assert_eq!((&moved["engines"][0]["user_id"], &moved["next"]), (&json!("eve"), &json!(null)));
     let (status, _, _) = app.send("GET", "/admin/versions", &[("X-Admin-Key", "wrong")], "").await;

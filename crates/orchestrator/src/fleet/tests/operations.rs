@@ -1,4 +1,4 @@
-//! Changes under way, looked at between two of their steps.
+//! Operations under way, observed between two of their steps.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use crate::fleet::operation::{Operation, OperationError, OperationResult};
 use crate::registry::{EngineOwner, EngineRow};
 use crate::testing::TestApp;
 
-/// Counts how often it is called.
+/// Counts how often it is woken.
 #[derive(Default)]
 struct WakeCounter(AtomicUsize);
 
@@ -26,27 +26,31 @@ impl Wake for WakeCounter {
     }
 }
 
-/// Lets a caller who wants `trigger` run into `flight`, which is about to land: the caller must rest until it
-/// has. Returns where the caller ends.
-async fn wait_for_operation(fleet: &Arc<Fleet>, flight: Arc<Operation>, trigger: Trigger) -> OperationResult {
-    let job = OperationRequest::new(flight.engine_owner.clone(), trigger, "requested");
-    let mut caller = Box::pin(fleet.execute(&job));
-    let calls = Arc::new(WakeCounter::default());
-    let waker = Waker::from(Arc::clone(&calls));
-    // A registry on a server is asked first.
-    let rests = async {
+/// Lets a call with `trigger` meet `operation`, which is about to complete. The call must wait for it without
+/// polling. Returns the result of the call.
+async fn wait_for_operation(
+    fleet: &Arc<Fleet>,
+    operation: Arc<Operation>,
+    trigger: Trigger,
+) -> OperationResult {
+    let request = OperationRequest::new(operation.engine_owner.clone(), trigger, "requested");
+    let mut caller = Box::pin(fleet.execute(&request));
+    let wake_counter = Arc::new(WakeCounter::default());
+    let waker = Waker::from(Arc::clone(&wake_counter));
+    // If the registry is on a server, the call waits for its response first.
+    let until_waiting = async {
         while fleet.operations.waiter_count() == 0 {
             let polled = caller.as_mut().poll(&mut Context::from_waker(&waker));
             assert!(matches!(polled, Poll::Pending), "{polled:?}");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(Duration::from_mins(1), rests).await.expect("the caller never rests");
-    calls.0.store(0, Ordering::SeqCst);
-    // One who spins is interrupted by the runtime at some point, and woken again at its next turn.
+    tokio::time::timeout(Duration::from_mins(1), until_waiting).await.expect("the caller never waits");
+    wake_counter.0.store(0, Ordering::SeqCst);
+    // A future that spins is interrupted by the runtime at some point, and woken again at its next turn.
     tokio::task::yield_now().await;
-    assert_eq!(calls.0.load(Ordering::SeqCst), 0, "the caller spins");
-    fleet.operations.spawn(flight, async { Err(OperationError::Stale) });
+    assert_eq!(wake_counter.0.load(Ordering::SeqCst), 0, "the caller spins");
+    fleet.operations.spawn(operation, async { Err(OperationError::Stale) });
     caller.await.unwrap()
 }
 
@@ -67,8 +71,8 @@ async fn a_caller_rests_until_a_change_that_is_settled_has_landed() {
     let app = TestApp::new().await;
     let fleet = app.orchestrator.fleet();
     let row = running_engine(&app).await;
-    let flight = fleet.operations.begin_for_row(&previous_generation(&row), Change::Start).ok().unwrap();
-    let settled = wait_for_operation(fleet, flight, Trigger::Stop).await;
+    let operation = fleet.operations.begin_for_row(&previous_generation(&row), Change::Start).ok().unwrap();
+    let settled = wait_for_operation(fleet, operation, Trigger::Stop).await;
     assert!(matches!(settled, OperationResult::NotRunning), "{settled:?}");
 }
 
@@ -78,8 +82,8 @@ async fn a_caller_rests_until_a_change_that_left_no_engine_has_landed() {
     let fleet = app.orchestrator.fleet();
     let mut row = running_engine(&app).await;
     row.owner = EngineOwner { user_id: api::UserId::new("bob").unwrap(), ..row.owner };
-    let flight = fleet.operations.begin_for_row(&row, Change::Destroy).ok().unwrap();
-    let settled = wait_for_operation(fleet, flight, Trigger::Provision).await;
+    let operation = fleet.operations.begin_for_row(&row, Change::Destroy).ok().unwrap();
+    let settled = wait_for_operation(fleet, operation, Trigger::Provision).await;
     assert!(matches!(settled, OperationResult::Engine(_)), "{settled:?}");
 }
 
@@ -88,10 +92,10 @@ async fn a_caller_rests_while_a_delete_takes_over() {
     let app = TestApp::new().await;
     let fleet = app.orchestrator.fleet();
     let row = running_engine(&app).await;
-    let flight = fleet.operations.begin_for_row(&row, Change::Stop).ok().unwrap();
-    // Its row is the delete's; that the delete has the seat too is yet to come.
+    let operation = fleet.operations.begin_for_row(&row, Change::Stop).ok().unwrap();
+    // The delete holds the row, and has not registered its operation as the active one yet.
     fleet.registry.claim(&row, &fleet.new_claim(Change::Destroy), None).await.unwrap().unwrap();
-    let settled = wait_for_operation(fleet, flight, Trigger::Admit { provision: true, wake: false }).await;
+    let settled = wait_for_operation(fleet, operation, Trigger::Admit { provision: true, wake: false }).await;
     assert!(matches!(settled, OperationResult::Engine(engine) if engine.engine_id != row.engine_id));
     app.assert_consistent().await;
 }
@@ -99,16 +103,16 @@ async fn a_caller_rests_while_a_delete_takes_over() {
 #[tokio::test]
 async fn a_change_is_logged_under_the_request_that_began_it() {
     const SPANS: &str = "a_change_is_logged";
-    // This test's spans alone: nothing is written.
+    // Only the spans of this test are enabled; nothing is written.
     http_service::logging::init(http_service::logging::parse_filter(&format!("{SPANS}=info")).unwrap());
     let app = TestApp::new().await;
     let fleet = app.orchestrator.fleet();
     let row = running_engine(&app).await;
-    let flight = fleet.operations.begin_for_row(&row, Change::Stop).ok().unwrap();
+    let operation = fleet.operations.begin_for_row(&row, Change::Stop).ok().unwrap();
     let (report, seen) = oneshot::channel();
     let request = tracing::info_span!(target: SPANS, "request");
     let begin = async {
-        fleet.operations.spawn(flight, async {
+        fleet.operations.spawn(operation, async {
             report.send(Span::current().id()).unwrap();
             Err(OperationError::Stale)
         });

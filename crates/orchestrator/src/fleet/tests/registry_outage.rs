@@ -1,5 +1,5 @@
-//! A registry whose server is away for a while: callers are told to come back, engines stay as they are, and no
-//! engine is lost track of.
+//! A registry whose server is unreachable for a while: callers get an error with `Retry-After`, running engines
+//! are not disturbed, and no engine is lost.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::testing::{BackendCall, Fault, ProductClient, TestApp, TestDatabase, s
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// How far the clock moves on at a time.
+/// The step by which the clock advances.
 const STEP: Duration = Duration::from_millis(250);
 
-/// Far longer than any call may take.
+/// A timeout that is far longer than any call may take.
 const CALL_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// An orchestrator that reaches its registry by way of a proxy; none if there is no server.
+/// An orchestrator that reaches its registry through a proxy; `None` if there is no server for tests.
 async fn app_via_proxy() -> Option<(TestApp, FaultProxy)> {
     let database = TestDatabase::create_on_test_server().await?;
     let proxy = FaultProxy::start(database.address()).await;
@@ -31,16 +31,17 @@ async fn advance(app: &TestApp, time: Duration) {
     app.while_time_passes(STEP, app.sleep(time)).await;
 }
 
-/// An admit in short, with when to come back. It is answered in time, whatever happens.
+/// Admits a user and returns a summary of the response and its `Retry-After`. Fails if the call does not return in
+/// time.
 async fn admit(product: &ProductClient<'_>, user: &str) -> (String, Option<String>) {
     let key = [("X-Platform-Key", product.key.as_str())];
     let path = format!("/engines/{user}/admit");
-    let ask = json!({"auto_provision": true}).to_string();
-    let sent = tokio::time::timeout(CALL_TIMEOUT, product.app.send("POST", &path, &key, &ask));
-    let (status, headers, answer) = sent.await.expect("a caller was kept waiting");
+    let body = json!({"auto_provision": true}).to_string();
+    let response = tokio::time::timeout(CALL_TIMEOUT, product.app.send("POST", &path, &key, &body));
+    let (status, headers, response) = response.await.expect("a caller was kept waiting");
     let retry_after = headers.get("Retry-After").map(|value| value.to_str().unwrap().to_owned());
     let admitted =
-        if answer["admitted"] == true { "admitted".to_owned() } else { summarize((status, answer)) };
+        if response["admitted"] == true { "admitted".to_owned() } else { summarize((status, response)) };
     (admitted, retry_after)
 }
 
@@ -48,19 +49,19 @@ fn retry_later() -> (String, Option<String>) {
     ("503 STARTING_UP".to_owned(), Some("2".to_owned()))
 }
 
-/// Asks until it is admitted; whatever else it is answered is to come back.
+/// Retries until the user is admitted; every other response must be the one to retry later.
 async fn wait_until_admitted(product: &ProductClient<'_>, user: &str) {
     let admitted = async {
         loop {
-            let answer = admit(product, user).await;
-            if answer.0 == "admitted" {
+            let response = admit(product, user).await;
+            if response.0 == "admitted" {
                 break;
             }
-            assert_eq!(answer, retry_later());
+            assert_eq!(response, retry_later());
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(CALL_TIMEOUT * 2, admitted).await.expect("it never came back");
+    tokio::time::timeout(CALL_TIMEOUT * 2, admitted).await.expect("the user was never admitted");
 }
 
 #[tokio::test]
@@ -70,12 +71,12 @@ async fn a_server_that_hangs_keeps_nobody_waiting_and_harms_no_engine() {
     product.provision("ann").await;
     let calls = app.backend.count(BackendCall::Launch) + app.backend.count(BackendCall::Kill);
     proxy.hang(true);
-    // More than there are connections.
-    let asked = (0..12).map(|_| admit(&product, "ann"));
+    // More calls than there are connections.
+    let admits = (0..12).map(|_| admit(&product, "ann"));
     let listed = tokio::time::timeout(CALL_TIMEOUT, product.get_path("/engines"));
     let health = tokio::time::timeout(CALL_TIMEOUT, app.send("GET", "/health", &[], ""));
-    let (asked, listed, health) = tokio::join!(futures::future::join_all(asked), listed, health);
-    assert!(asked.iter().all(|answer| *answer == retry_later()), "{asked:?}");
+    let (admits, listed, health) = tokio::join!(futures::future::join_all(admits), listed, health);
+    assert!(admits.iter().all(|response| *response == retry_later()), "{admits:?}");
     assert_eq!(summarize(listed.unwrap()), "503 STARTING_UP");
     assert_eq!(health.unwrap().0, 200);
     let provisioned = tokio::time::timeout(CALL_TIMEOUT, product.provision("bob")).await.unwrap();
@@ -112,17 +113,17 @@ async fn a_server_that_was_restarted_is_used_again() {
     app.start().await;
     let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
-    let ledger = app.audit_lines().await;
+    let audit_log = app.audit_lines().await;
     cluster.crash();
     assert_eq!(admit(&product, "ann").await, retry_later());
     assert_eq!(summarize(product.provision("bob").await), "503 STARTING_UP");
     cluster.start();
     wait_until_admitted(&product, "ann").await;
-    assert_eq!(app.audit_lines().await, ledger);
+    assert_eq!(app.audit_lines().await, audit_log);
     wait_until_admitted(&product, "bob").await;
     app.assert_consistent().await;
     app.assert_hash_chain().await;
-    // Another one could not open it meanwhile, and cannot now.
+    // The orchestrator holds the registry until here.
     drop(app);
 }
 
@@ -131,12 +132,12 @@ async fn a_commit_of_which_nobody_heard_is_not_made_twice() {
     let Some((app, proxy)) = app_via_proxy().await else { return };
     let product = app.register_product("demo", json!({})).await;
     app.backend.inject(BackendCall::Launch, Fault::Delay(SECOND * 5));
-    let steps_during_claim = async {
+    let meanwhile = async {
         app.wait_until(|| app.backend.count(BackendCall::Launch) == 1).await;
         proxy.drop_next_commit_ack();
         advance(&app, SECOND * 20).await;
     };
-    let (provisioned, ()) = tokio::join!(product.provision("ann"), steps_during_claim);
+    let (provisioned, ()) = tokio::join!(product.provision("ann"), meanwhile);
     assert!(proxy.commit_ack_dropped(), "no commit was lost");
     assert_eq!(summarize(provisioned), "200 running");
     assert_eq!(app.audit_lines().await, ["provision none→running requested"]);
@@ -153,7 +154,7 @@ async fn who_was_deposed_lets_its_successors_engines_be() {
     app.start().await;
     let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
-    // Another one has taken over, and is changing the engine.
+    // Another orchestrator has taken over, and is changing the engine.
     app.execute("UPDATE meta SET value = '99' WHERE name = 'epoch'").await;
     app.execute(
         "UPDATE engines SET claim_kind = 'stop', claim_owner = 'another', generation = generation + 1",
@@ -162,8 +163,9 @@ async fn who_was_deposed_lets_its_successors_engines_be() {
     advance(&app, SECOND * 70).await;
     assert_eq!(app.backend.running().len(), 1);
     assert_eq!(app.backend.count(BackendCall::Stop) + app.backend.count(BackendCall::Kill), 0);
-    let deposed = tokio::time::timeout(CALL_TIMEOUT, app.orchestrator.fleet().lost_leadership()).await;
-    deposed.expect("it has not noticed");
+    let lost_leadership =
+        tokio::time::timeout(CALL_TIMEOUT, app.orchestrator.fleet().lost_leadership()).await;
+    lost_leadership.expect("it has not noticed");
 }
 
 #[tokio::test]
@@ -171,14 +173,14 @@ async fn an_engine_launched_while_the_server_is_away_is_settled_when_it_is_back(
     let Some((app, proxy)) = app_via_proxy().await else { return };
     let product = app.register_product("demo", json!({})).await;
     app.backend.inject(BackendCall::Launch, Fault::Delay(SECOND * 5));
-    let steps_during_claim = async {
+    let meanwhile = async {
         app.wait_until(|| app.backend.count(BackendCall::Launch) == 1).await;
         proxy.refuse_connections(true);
         advance(&app, SECOND * 20).await;
         proxy.refuse_connections(false);
         advance(&app, SECOND * 20).await;
     };
-    let (provisioned, ()) = tokio::join!(product.provision("ann"), steps_during_claim);
+    let (provisioned, ()) = tokio::join!(product.provision("ann"), meanwhile);
     assert_eq!(summarize(provisioned), "200 running");
     assert_eq!(app.backend.count(BackendCall::Launch), 1);
     app.assert_consistent().await;
@@ -190,12 +192,12 @@ async fn an_engine_launched_while_the_server_is_away_for_long_is_cleaned_up() {
     let Some((app, proxy)) = app_via_proxy().await else { return };
     let product = app.register_product("demo", json!({})).await;
     app.backend.inject(BackendCall::Launch, Fault::Delay(SECOND * 5));
-    let steps_during_claim = async {
+    let meanwhile = async {
         app.wait_until(|| app.backend.count(BackendCall::Launch) == 1).await;
         proxy.refuse_connections(true);
         advance(&app, SECOND * 300).await;
     };
-    let (provisioned, ()) = tokio::join!(product.provision("ann"), steps_during_claim);
+    let (provisioned, ()) = tokio::join!(product.provision("ann"), meanwhile);
     assert!(provisioned.0 >= 500, "{provisioned:?}");
     proxy.refuse_connections(false);
     advance(&app, SECOND * 65).await;
@@ -206,7 +208,7 @@ async fn an_engine_launched_while_the_server_is_away_for_long_is_cleaned_up() {
     app.assert_hash_chain().await;
 }
 
-/// What the operator does is done once, and known as it was done.
+/// An operator's change whose commit was not confirmed is made once, and takes effect.
 #[tokio::test]
 async fn a_registration_and_a_policy_of_which_nobody_heard_hold() {
     let Some((app, proxy)) = app_via_proxy().await else { return };
@@ -216,9 +218,9 @@ async fn a_registration_and_a_policy_of_which_nobody_heard_hold() {
     let product_id = product.product_id().await;
     proxy.drop_next_commit_ack();
     let policy = json!({"suspended": true});
-    let (status, answer) = app.while_time_passes(STEP, app.replace_policy(&product_id, &policy)).await;
+    let (status, response) = app.while_time_passes(STEP, app.replace_policy(&product_id, &policy)).await;
     assert!(proxy.commit_ack_dropped(), "no commit was lost");
-    assert_eq!((status, &answer["policy"]), (200, &policy), "{answer}");
+    assert_eq!((status, &response["policy"]), (200, &policy), "{response}");
     assert_eq!(summarize(product.provision("ann").await), "403 POLICY_DENIED");
     let (_, audit) = product.get_path("/audit").await;
     let events: Vec<_> =

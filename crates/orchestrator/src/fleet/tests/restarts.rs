@@ -1,4 +1,4 @@
-//! The orchestrator dies at the worst moments, and another one begins.
+//! The orchestrator is killed at the worst moments, and another one starts.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use crate::backend::LaunchSpec;
 use crate::testing::{BackendCall, Fault, TestApp, summarize};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Between two looks at something that is to come about: time passes only while nobody looks.
+/// The interval between two polls for a state; the simulated time advances only between them.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The product of an earlier orchestrator, by its key.
+/// The client of a product that was registered with an earlier orchestrator.
 macro_rules! again {
     ($app:expr, $key:expr) => {
         crate::testing::ProductClient { app: &$app, key: $key.clone() }
@@ -20,7 +20,7 @@ macro_rules! again {
 }
 
 #[tokio::test]
-async fn lesson_o04_running_engines_are_adopted_undisturbed() {
+async fn regression_o04_running_engines_are_adopted_undisturbed() {
     let app = TestApp::new().await;
     let key = app.register_product("demo", json!({})).await.key;
     let (_, before) = again!(app, key).provision("ann").await;
@@ -33,7 +33,7 @@ async fn lesson_o04_running_engines_are_adopted_undisturbed() {
     assert_eq!(after["engine"]["api_key"], before["api_key"]);
     assert_eq!(after["engine"]["url"], before["url"]);
     assert_eq!(app.backend.count(BackendCall::Launch), launches);
-    // The end of an adopted engine is noticed.
+    // The exit of an adopted engine is noticed.
     app.backend.crash(before["engine_id"].as_str().unwrap().parse().unwrap());
     let failed = async {
         while summarize(product.get("ann").await) != "200 failed" {
@@ -45,7 +45,7 @@ async fn lesson_o04_running_engines_are_adopted_undisturbed() {
 
 #[tokio::test]
 async fn half_done_changes_are_rolled_back_finished_or_void() {
-    for (call, expected, ledger) in [
+    for (call, expected, audit_line) in [
         (BackendCall::Launch, "404 ENGINE_NOT_FOUND", "provision_failed none→none interrupted"),
         (BackendCall::Remove, "404 ENGINE_NOT_FOUND", "destroy running→none interrupted"),
         (BackendCall::Stop, "200 stopped", "stop running→stopped interrupted"),
@@ -76,7 +76,7 @@ async fn half_done_changes_are_rolled_back_finished_or_void() {
         app.start().await;
         app.wait_unclaimed().await;
         assert_eq!(summarize(again!(app, key).get("ann").await), expected);
-        assert_eq!(app.audit_lines().await.last().unwrap(), ledger);
+        assert_eq!(app.audit_lines().await.last().unwrap(), audit_line);
         app.assert_consistent().await;
     }
 }
@@ -118,11 +118,11 @@ async fn engines_that_died_meanwhile_have_failed_and_orphans_are_ended() {
     assert_eq!(summarize(again!(app, key).get("ann").await), "200 failed");
     app.wait_until(|| app.backend.running().len() == 2).await;
     app.assert_consistent().await;
-    assert_eq!(app.audit_lines().await[3], "crash running→failed the engine ended by itself");
+    assert_eq!(app.audit_lines().await[3], "crash running→failed the engine exited unexpectedly");
 }
 
 #[tokio::test]
-async fn lesson_o01_remains_go_with_their_engines_and_those_of_failed_ones_stay_for_their_log() {
+async fn regression_o01_remains_go_with_their_engines_and_those_of_failed_ones_stay_for_their_log() {
     let app = TestApp::new().await;
     let key = app.register_product("demo", json!({})).await.key;
     let mut ids = Vec::new();
@@ -142,14 +142,14 @@ async fn lesson_o01_remains_go_with_their_engines_and_those_of_failed_ones_stay_
     app.wait_until(|| app.backend.remains() == [ids[1]].into()).await;
     assert_eq!(summarize(again!(app, key).get("failed").await), "200 failed");
     assert_eq!(summarize(again!(app, key).get("stopped").await), "200 stopped");
-    // The next launch takes them away.
+    // The next launch removes the remains.
     assert_eq!(summarize(again!(app, key).start("failed").await), "200 running");
     assert!(app.backend.remains().is_empty());
     app.assert_consistent().await;
 }
 
 #[tokio::test]
-async fn lesson_o05_a_silent_backend_holds_up_no_start_and_moves_no_engine() {
+async fn regression_o05_a_silent_backend_holds_up_no_start_and_moves_no_engine() {
     let app = TestApp::new().await;
     let key = app.register_product("demo", json!({})).await.key;
     again!(app, key).provision("ann").await;

@@ -1,4 +1,4 @@
-//! A key that changes, and all that can go wrong meanwhile.
+//! Key rotation, and the failures that can happen during it.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn connection_lost() -> Fault {
     Fault::Error(BackendError::Failed("the connection broke".into()))
 }
 
-/// The hash that the only running engine takes, and the one that the registry has.
+/// The key hash of the only running engine, and the one in the registry.
 async fn hashes(app: &TestApp) -> (String, String) {
     let rows = app.rows("SELECT key_hash FROM engines").await;
     (app.backend.key_hashes().pop().unwrap().to_hex(), rows[0][0].clone())
@@ -28,9 +28,9 @@ async fn the_new_key_is_the_key_from_then_on() {
     let app = TestApp::new().await;
     let product = app.register_product("demo", json!({})).await;
     let old = key(&product.provision("ann").await);
-    let commit_rotation = product.rotate("ann").await;
-    assert_eq!(commit_rotation.1.as_object().unwrap().len(), 1);
-    let new = key(&commit_rotation);
+    let rotated = product.rotate("ann").await;
+    assert_eq!(rotated.1.as_object().unwrap().len(), 1);
+    let new = key(&rotated);
     assert_ne!(old, new);
     let (engine, registry) = hashes(&app).await;
     assert_eq!(engine, registry);
@@ -41,10 +41,10 @@ async fn the_new_key_is_the_key_from_then_on() {
 }
 
 #[tokio::test]
-async fn lesson_o16_an_old_key_never_comes_back() {
+async fn regression_o16_an_old_key_never_comes_back() {
     let app = TestApp::new().await;
-    let key_of_product = app.register_product("demo", json!({})).await.key;
-    let product = ProductClient { app: &app, key: key_of_product.clone() };
+    let product_key = app.register_product("demo", json!({})).await.key;
+    let product = ProductClient { app: &app, key: product_key.clone() };
     let old = key(&product.provision("ann").await);
     let new = key(&product.rotate("ann").await);
     assert_ne!(old, new);
@@ -54,7 +54,7 @@ async fn lesson_o16_an_old_key_never_comes_back() {
     assert_eq!(hashes(&app).await, (hash.clone(), hash.clone()));
     let app = app.kill_and_replace().await;
     app.start().await;
-    let product = ProductClient { app: &app, key: key_of_product };
+    let product = ProductClient { app: &app, key: product_key };
     assert_eq!(key(&product.get("ann").await), new);
     app.backend.crash(*app.backend.running().iter().next().unwrap());
     app.advance_until(STEP, async || {
@@ -69,20 +69,20 @@ async fn an_answer_that_was_lost_is_found_out() {
     let app = TestApp::new().await;
     let product = app.register_product("demo", json!({})).await;
     let old = key(&product.provision("ann").await);
-    // The engine did not hear of it: the old key holds.
+    // The engine did not receive the command: the old key is valid.
     app.backend.inject(BackendCall::Rpc, connection_lost());
     assert_eq!(summarize(product.rotate("ann").await), "502 BACKEND_ERROR");
     assert_eq!(key(&product.get("ann").await), old);
     let (engine, registry) = hashes(&app).await;
     assert_eq!(engine, registry);
-    // It heard, and its answer came too late: the new key holds, and the caller gets it.
+    // It received the command and responded too late: the new key is valid, and the caller gets it.
     app.backend.inject(BackendCall::Rpc, Fault::Delay(Duration::from_mins(1)));
-    let commit_rotation = app.while_time_passes(STEP, product.rotate("ann")).await;
-    assert_eq!(commit_rotation.0, 200);
-    assert_eq!(key(&product.get("ann").await), key(&commit_rotation));
+    let rotated = app.while_time_passes(STEP, product.rotate("ann")).await;
+    assert_eq!(rotated.0, 200);
+    assert_eq!(key(&product.get("ann").await), key(&rotated));
     let (engine, registry) = hashes(&app).await;
     assert_eq!(engine, registry);
-    assert_ne!(key(&commit_rotation), old);
+    assert_ne!(key(&rotated), old);
 }
 
 #[tokio::test]
@@ -122,12 +122,12 @@ async fn an_engine_that_takes_neither_key_is_launched_again() {
 
 #[tokio::test]
 async fn a_rotation_that_was_cut_off_is_settled_by_what_the_engine_takes() {
-    for heard in [false, true] {
+    for received in [false, true] {
         let app = TestApp::new().await;
-        let key_of_product = app.register_product("demo", json!({})).await.key;
-        let product = ProductClient { app: &app, key: key_of_product.clone() };
+        let product_key = app.register_product("demo", json!({})).await.key;
+        let product = ProductClient { app: &app, key: product_key.clone() };
         let old = key(&product.provision("ann").await);
-        let fault = if heard { Fault::Delay(Duration::from_mins(9)) } else { Fault::Hang };
+        let fault = if received { Fault::Delay(Duration::from_mins(9)) } else { Fault::Hang };
         app.backend.inject(BackendCall::Rpc, fault);
         tokio::select! {
             biased;
@@ -136,14 +136,13 @@ async fn a_rotation_that_was_cut_off_is_settled_by_what_the_engine_takes() {
         }
         let app = app.kill_and_replace().await;
         app.start().await;
-        let product = ProductClient { app: &app, key: key_of_product };
+        let product = ProductClient { app: &app, key: product_key };
         let got = product.get("ann").await;
-        assert_eq!(key(&got) != old, heard);
+        assert_eq!(key(&got) != old, received);
         let (engine, registry) = hashes(&app).await;
         assert_eq!(engine, registry);
         assert_eq!(engine, api::KeyHash::of(&key(&got)).to_hex());
-        let commit_rotation =
-            app.audit_lines().await.iter().any(|row| row == "rotate_key none→none interrupted");
-        assert_eq!(commit_rotation, heard);
+        let rotated = app.audit_lines().await.iter().any(|row| row == "rotate_key none→none interrupted");
+        assert_eq!(rotated, received);
     }
 }

@@ -1,4 +1,4 @@
-//! Who shares a change, who waits for it, and who is refused meanwhile.
+//! Concurrent calls: which share an operation, which wait for it, and which are refused meanwhile.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -13,7 +13,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const SLOW_RESPONSE: Fault = Fault::Delay(Duration::from_secs(5));
 
 #[tokio::test]
-async fn lesson_o03_a_thousand_admits_of_a_new_user_make_one_engine() {
+async fn regression_o03_a_thousand_admits_of_a_new_user_make_one_engine() {
     let app = TestApp::new().await;
     let product = app.register_product("demo", json!({})).await;
     app.backend.inject(BackendCall::Launch, SLOW_RESPONSE);
@@ -69,7 +69,7 @@ async fn of_many_provisions_of_one_user_one_wins() {
 }
 
 #[tokio::test]
-async fn lesson_o11_two_hundred_provisions_never_exceed_a_quota_of_ten() {
+async fn regression_o11_two_hundred_provisions_never_exceed_a_quota_of_ten() {
     let app = TestApp::new().await;
     let product = app.register_product("demo", json!({"max_engines": 10})).await;
     for fault in [SLOW_RESPONSE, Fault::Error(BackendError::Failed("broken".into())), Fault::Exit] {
@@ -85,19 +85,19 @@ async fn lesson_o11_two_hundred_provisions_never_exceed_a_quota_of_ten() {
             watched.set(watched.get() + 1);
         }
     };
-    let wave = async {
+    let all_provisions = async {
         let answers = app.while_time_passes(SECOND, provisions).await;
         over.set(true);
         answers
     };
-    let (answers, ()) = tokio::join!(wave, watch);
-    assert!(watched.get() > 1, "nobody looked meanwhile");
+    let (answers, ()) = tokio::join!(all_provisions, watch);
+    assert!(watched.get() > 1, "the quota was not observed meanwhile");
     let count =
         |expected: &str| answers.iter().filter(|answer| summarize((*answer).clone()) == expected).count();
     let (running, broken, refused) =
         (count("200 running"), count("502 BACKEND_ERROR"), count("429 QUOTA_EXCEEDED"));
     assert_eq!((broken, running + broken + refused), (2, 200));
-    // Those that failed have freed their places, whether in time for another one of these or not.
+    // Failed provisions have returned their share of the quota, whether in time for another one of these or not.
     for late in running..10 {
         assert_eq!(summarize(product.provision(&format!("late{late}")).await), "200 running");
     }
@@ -126,16 +126,16 @@ async fn while_an_engine_is_provisioned() {
     let app = TestApp::new().await;
     let product = app.register_product("demo", json!({})).await;
     app.backend.inject(BackendCall::Launch, SLOW_RESPONSE);
-    let steps_during_claim = async {
+    let meanwhile = async {
         app.wait_until(|| app.backend.count(BackendCall::Launch) == 1).await;
         assert_eq!(summarize(product.get("ann").await), "200 provisioning");
         assert_eq!(summarize(product.start("ann").await), "409 ENGINE_ALREADY_RUNNING");
         assert_eq!(summarize(product.stop("ann").await), "409 ENGINE_NOT_RUNNING");
         assert_eq!(summarize(product.provision("ann").await), "409 ENGINE_ALREADY_EXISTS");
-        // Shares the outcome, though it did not ask for a provision itself.
+        // It shares the outcome, although it did not request a provision itself.
         app.while_time_passes(SECOND, product.admit("ann", json!({}))).await
     };
-    let (provisioned, admitted) = tokio::join!(product.provision("ann"), steps_during_claim);
+    let (provisioned, admitted) = tokio::join!(product.provision("ann"), meanwhile);
     assert_eq!((summarize(provisioned), summarize(admitted)), ("200 running".into(), "200 running".into()));
 }
 
@@ -146,14 +146,14 @@ async fn while_an_engine_is_started() {
     product.provision("ann").await;
     product.stop("ann").await;
     app.backend.inject(BackendCall::Launch, SLOW_RESPONSE);
-    let steps_during_claim = async {
+    let meanwhile = async {
         app.wait_until(|| app.backend.count(BackendCall::Launch) == 2).await;
         assert_eq!(summarize(product.get("ann").await), "200 stopped");
         assert_eq!(summarize(product.stop("ann").await), "409 ENGINE_NOT_RUNNING");
         let both = async { tokio::join!(product.start("ann"), product.admit("ann", json!({}))) };
         app.while_time_passes(SECOND, both).await
     };
-    let (started, (shared, admitted)) = tokio::join!(product.start("ann"), steps_during_claim);
+    let (started, (shared, admitted)) = tokio::join!(product.start("ann"), meanwhile);
     assert_eq!(started, shared);
     assert_eq!(summarize(admitted), "200 running");
     assert_eq!(app.audit_lines().await.len(), 3);
@@ -165,13 +165,13 @@ async fn while_an_engine_is_stopped() {
     let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
     app.backend.inject(BackendCall::Stop, SLOW_RESPONSE);
-    let steps_during_claim = async {
+    let meanwhile = async {
         app.wait_until(|| app.backend.count(BackendCall::Stop) == 1).await;
         assert_eq!(summarize(product.get("ann").await), "200 running");
         let both = async { tokio::join!(product.stop("ann"), product.admit("ann", json!({}))) };
         app.while_time_passes(SECOND, both).await
     };
-    let (stopped, (second, admitted)) = tokio::join!(product.stop("ann"), steps_during_claim);
+    let (stopped, (second, admitted)) = tokio::join!(product.stop("ann"), meanwhile);
     assert_eq!(summarize(stopped), "200 stopped");
     assert_eq!(summarize(second), "409 ENGINE_NOT_RUNNING");
     assert_eq!(summarize(admitted), "200 engine_stopped");
@@ -183,11 +183,11 @@ async fn a_stop_that_fails_is_finished_for_who_waits_for_it() {
     let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
     app.backend.inject(BackendCall::Stop, Fault::Hang);
-    let steps_during_claim = async {
+    let meanwhile = async {
         app.wait_until(|| app.backend.count(BackendCall::Stop) == 1).await;
         app.while_time_passes(SECOND, product.admit("ann", json!({}))).await
     };
-    let (stopped, admitted) = tokio::join!(product.stop("ann"), steps_during_claim);
+    let (stopped, admitted) = tokio::join!(product.stop("ann"), meanwhile);
     assert_eq!(
         (summarize(stopped), summarize(admitted)),
         ("502 BACKEND_ERROR".into(), "200 engine_stopped".into())
@@ -201,11 +201,11 @@ async fn a_start_waits_for_a_stop_and_then_starts() {
     let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
     app.backend.inject(BackendCall::Stop, SLOW_RESPONSE);
-    let steps_during_claim = async {
+    let meanwhile = async {
         app.wait_until(|| app.backend.count(BackendCall::Stop) == 1).await;
         app.while_time_passes(SECOND, product.start("ann")).await
     };
-    let (stopped, started) = tokio::join!(product.stop("ann"), steps_during_claim);
+    let (stopped, started) = tokio::join!(product.stop("ann"), meanwhile);
     assert_eq!((summarize(stopped), summarize(started)), ("200 stopped".into(), "200 running".into()));
     app.assert_consistent().await;
 }

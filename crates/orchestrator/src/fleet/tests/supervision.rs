@@ -1,4 +1,4 @@
-//! Engines that fail, hang or are idle, and what the supervisor makes of it.
+//! The supervisor: engines that fail, hang or are idle.
 
 use std::time::Duration;
 
@@ -10,22 +10,22 @@ use crate::config::SupervisionRules;
 use crate::testing::{BackendCall, Fault, ProductClient, SimulatedHealth, TestApp, summarize};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// How far the clock moves on at a time.
+/// The step by which the clock advances.
 const STEP: Duration = Duration::from_millis(250);
 
 fn engine_id(answer: &(u16, Value)) -> EngineId {
     answer.1["engine_id"].as_str().unwrap().parse().unwrap()
 }
 
-/// Lets time pass until the engine of ann is in this state.
+/// Lets time pass until ann's engine is in the state `status`.
 async fn wait_for_status(product: &ProductClient<'_>, status: &str) {
     let is = async || summarize(product.get("ann").await) == format!("200 {status}");
     product.app.advance_until(STEP, is).await;
 }
 
-/// Lets so much time pass.
+/// Lets `time` pass.
 async fn advance(app: &TestApp, time: Duration) {
-    // In steps shorter than anything that is waited for in the meantime.
+    // In steps that are shorter than any wait in the meantime.
     let step = (time / 400).clamp(STEP, SECOND * 4);
     app.while_time_passes(step, app.sleep(time)).await;
 }
@@ -45,11 +45,11 @@ async fn what_ends_by_itself_is_brought_back_after_a_back_off() {
     wait_for_status(&product, "running").await;
     let waited = app.since(failed_at);
     assert!(waited >= SECOND * 4 && waited <= SECOND * 8, "{waited:?}");
-    let ledger = app.audit_lines().await;
+    let audit_log = app.audit_lines().await;
     assert_eq!(
-        ledger[1..],
+        audit_log[1..],
         [
-            "crash running→failed the engine ended by itself (signal: 9 (SIGKILL))",
+            "crash running→failed the engine exited unexpectedly (signal: 9 (SIGKILL))",
             "restart failed→running crash",
         ]
     );
@@ -63,13 +63,13 @@ async fn an_admit_waits_for_the_restart_that_is_due() {
     let engine_id = engine_id(&product.provision("ann").await);
     app.backend.crash(engine_id);
     wait_for_status(&product, "failed").await;
-    let begun = app.elapsed();
+    let started = app.elapsed();
     assert_eq!(summarize(app.while_time_passes(STEP, product.admit("ann", json!({}))).await), "200 running");
-    assert!(app.since(begun) >= SECOND * 3, "an admit shortens no back-off");
-    // One that fails is told as what it is; the next attempt is made all the same.
+    assert!(app.since(started) >= SECOND * 3, "an admit shortens no back-off");
+    // A failed restart is reported as unhealthy, and the next attempt is made anyway.
     app.backend.crash(engine_id);
     wait_for_status(&product, "failed").await;
-    // So often that an admit which missed the first failure meets another.
+    // Enough of them that an admit that missed the first failure meets another one.
     for _ in 0..5 {
         app.backend.inject(BackendCall::Launch, Fault::Exit);
     }
@@ -93,8 +93,12 @@ async fn after_the_last_attempt_it_stays_failed_until_it_is_started() {
     app.backend.crash(engine_id);
     wait_for_status(&product, "failed").await;
     advance(&app, Duration::from_mins(30)).await;
-    let ledger = app.audit_lines().await;
-    assert_eq!(ledger.iter().filter(|row| row.starts_with("restart failed→failed")).count(), 8, "{ledger:?}");
+    let audit_log = app.audit_lines().await;
+    assert_eq!(
+        audit_log.iter().filter(|row| row.starts_with("restart failed→failed")).count(),
+        8,
+        "{audit_log:?}"
+    );
     assert_eq!(summarize(product.admit("ann", json!({})).await), "200 engine_unhealthy");
     assert_eq!(summarize(product.start("ann").await), "200 running");
     // From then on it has all its attempts again.
@@ -133,16 +137,16 @@ async fn a_hung_engine_fails_after_three_checks_and_is_ended() {
     let took = app.since(before);
     assert!(took >= SECOND * 70 && took <= SECOND * 110, "{took:?}");
     wait_for_status(&product, "running").await;
-    assert!(app.audit_lines().await[1].starts_with("crash running→failed it said nothing within 10 s"));
+    assert!(app.audit_lines().await[1].starts_with("crash running→failed it did not answer within 10 s"));
     assert_eq!(app.backend.running().len(), 1);
 }
 
-/// An app whose engines are asked so often that three checks fail before the end of one is settled.
+/// An app that checks engines so often that three checks fail before the exit of an engine is recorded.
 async fn app_with_frequent_checks() -> TestApp {
-    let often = Duration::from_millis(250);
+    let interval = Duration::from_millis(250);
     TestApp::with_rules(SupervisionRules {
-        check_interval: often,
-        check_timeout: often,
+        check_interval: interval,
+        check_timeout: interval,
         ..SupervisionRules::default()
     })
     .await
@@ -157,7 +161,7 @@ async fn what_ends_by_itself_has_ended_also_where_its_checks_fail_first() {
     wait_for_status(&product, "failed").await;
     assert_eq!(
         app.audit_lines().await[1..],
-        ["crash running→failed the engine ended by itself (signal: 9 (SIGKILL))"]
+        ["crash running→failed the engine exited unexpectedly (signal: 9 (SIGKILL))"]
     );
     assert_eq!(app.backend.count(BackendCall::Kill), 0);
     wait_for_status(&product, "running").await;
@@ -171,7 +175,7 @@ async fn an_end_that_nobody_tells_is_found_by_the_checks_and_called_an_end() {
     let engine_id = engine_id(&product.provision("ann").await);
     app.backend.crash_silently(engine_id);
     wait_for_status(&product, "failed").await;
-    assert_eq!(app.audit_lines().await[1..], ["crash running→failed the engine ended by itself"]);
+    assert_eq!(app.audit_lines().await[1..], ["crash running→failed the engine exited unexpectedly"]);
     wait_for_status(&product, "running").await;
     app.assert_consistent().await;
 }
@@ -185,7 +189,7 @@ async fn what_has_ended_and_runs_again_a_second_later_has_not_failed() {
     advance(&app, SECOND * 40).await;
     assert_eq!(summarize(product.get("ann").await), "200 running");
     assert_eq!(app.audit_lines().await.len(), 1);
-    // And its next end counts.
+    // Its next exit counts.
     app.backend.crash(engine_id);
     wait_for_status(&product, "failed").await;
 }
@@ -216,8 +220,8 @@ async fn a_backend_that_comes_back_right_after_a_failed_check_has_not_made_the_e
         app.backend.inject(BackendCall::List, unreachable());
     }
     app.backend.freeze(engine_id);
-    // It comes back while the check that decides is still waiting for an answer: so does a daemon that was started
-    // again, and what carries its engines' traffic with it.
+    // It comes back while the decisive check still waits for a response, like a daemon that was restarted together
+    // with its port forwarding.
     let before = app.backend.probe_count(engine_id);
     app.advance_until(STEP, async || app.backend.probe_count(engine_id) == before + 3).await;
     app.backend.clear_faults();
@@ -251,8 +255,8 @@ async fn a_permanent_fault_is_not_tried_again() {
     app.backend.crash(engine_id);
     wait_for_status(&product, "failed").await;
     advance(&app, Duration::from_mins(10)).await;
-    let ledger = app.audit_lines().await;
-    assert_eq!(ledger[2..], ["restart failed→failed the backend has no image svc-engine:0.1.0"]);
+    let audit_log = app.audit_lines().await;
+    assert_eq!(audit_log[2..], ["restart failed→failed the backend has no image svc-engine:0.1.0"]);
     assert_eq!(summarize(product.admit("ann", json!({})).await), "200 engine_unhealthy");
 }
 
@@ -265,14 +269,14 @@ async fn what_nobody_needs_sleeps_and_is_woken() {
     product.admit("ann", json!({})).await;
     advance(&app, Duration::from_mins(50)).await;
     assert_eq!(summarize(product.get("ann").await), "200 running");
-    // Looking is no activity.
+    // Reading is no activity.
     product.call("GET", "/engines", &Value::Null).await;
     advance(&app, Duration::from_mins(11)).await;
     assert_eq!(summarize(product.get("ann").await), "200 sleeping");
     assert_eq!(app.audit_lines().await[1], "sleep running→sleeping idle");
     assert_eq!(summarize(product.admit("ann", json!({})).await), "200 engine_sleeping");
     assert_eq!(summarize(product.admit("ann", json!({"auto_wake": true})).await), "200 running");
-    // What works does not sleep.
+    // A busy engine does not sleep.
     app.backend.set_busy(engine_id, true);
     advance(&app, Duration::from_hours(2)).await;
     assert_eq!(summarize(product.get("ann").await), "200 running");
@@ -310,7 +314,7 @@ async fn an_idle_engine_that_does_not_answer_is_not_put_to_sleep() {
 }
 
 #[tokio::test]
-async fn lesson_o04_idle_times_counters_and_back_offs_outlive_the_orchestrator() {
+async fn regression_o04_idle_times_counters_and_back_offs_outlive_the_orchestrator() {
     let app = TestApp::new().await;
     let key = app.register_product("demo", json!({})).await.key;
     let product = ProductClient { app: &app, key: key.clone() };
@@ -329,9 +333,9 @@ async fn lesson_o04_idle_times_counters_and_back_offs_outlive_the_orchestrator()
         app.rows("SELECT CAST(restart_at AS TEXT) FROM engines WHERE restart_at IS NOT NULL").await,
         due
     );
-    let begun = app.elapsed();
+    let started = app.elapsed();
     wait_for_status(&product, "running").await;
-    assert!(app.since(begun) <= SECOND * 6, "the back-off did not begin anew");
+    assert!(app.since(started) <= SECOND * 6, "the back-off did not begin anew");
     advance(&app, Duration::from_mins(15)).await;
     let status = async |user| summarize(product.get(user).await);
     assert_eq!((status("ann").await, status("bob").await), ("200 sleeping".into(), "200 running".into()));
@@ -339,7 +343,7 @@ async fn lesson_o04_idle_times_counters_and_back_offs_outlive_the_orchestrator()
 }
 
 #[tokio::test]
-async fn lesson_o17_a_wall_clock_that_jumps_fires_nothing_and_stalls_nothing() {
+async fn regression_o17_a_wall_clock_that_jumps_fires_nothing_and_stalls_nothing() {
     for hours in [1, -1] {
         let app = TestApp::new().await;
         let product = app.register_product("demo", json!({})).await;
@@ -348,9 +352,9 @@ async fn lesson_o17_a_wall_clock_that_jumps_fires_nothing_and_stalls_nothing() {
         app.backend.crash(ann);
         wait_for_status(&product, "failed").await;
         app.shift_wall(hours * 3_600_000);
-        let begun = app.elapsed();
+        let started = app.elapsed();
         wait_for_status(&product, "running").await;
-        let waited = app.since(begun);
+        let waited = app.since(started);
         assert!(waited >= SECOND * 3 && waited <= SECOND * 8, "{hours} h: {waited:?}");
         advance(&app, Duration::from_mins(50)).await;
         assert_eq!(summarize(product.get("bob").await), "200 running", "{hours} h");
@@ -368,16 +372,16 @@ async fn checks_are_spread_over_the_interval() {
     for user in 0..24 {
         engines.push(engine_id(&product.provision(&format!("user-{user}")).await));
     }
-    let asked = |app: &TestApp| engines.iter().map(|id| app.backend.probe_count(*id)).sum::<usize>();
-    // Each boot asked once, or more often.
-    let before = asked(&app);
+    let probes = |app: &TestApp| engines.iter().map(|id| app.backend.probe_count(*id)).sum::<usize>();
+    // Each boot has probed at least once.
+    let before = probes(&app);
     let mut busiest = 0;
     for _ in 0..30 {
-        let begun = asked(&app);
+        let started = probes(&app);
         advance(&app, SECOND).await;
-        busiest = busiest.max(asked(&app) - begun);
+        busiest = busiest.max(probes(&app) - started);
     }
-    let all = asked(&app) - before;
+    let all = probes(&app) - before;
     assert!((22..=26).contains(&all), "{all} checks in an interval");
     assert!(busiest <= 8, "{busiest} checks in one second");
 }
@@ -407,7 +411,7 @@ async fn a_hung_engine_that_is_idle_fails_all_the_same() {
     let product = app.register_product("demo", json!({"idle_sleep_threshold_s": 0.001})).await;
     let engine_id = engine_id(&product.provision("ann").await);
     app.backend.freeze(engine_id);
-    let begun = app.elapsed();
+    let started = app.elapsed();
     wait_for_status(&product, "failed").await;
-    assert!(app.since(begun) <= SECOND * 130, "{:?}", app.since(begun));
+    assert!(app.since(started) <= SECOND * 130, "{:?}", app.since(started));
 }

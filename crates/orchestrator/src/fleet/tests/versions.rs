@@ -1,4 +1,4 @@
-//! What another version stored: read as far as it goes. What cannot be read is set aside, and the rest is served.
+//! Data that another version stored. What this version cannot read is left alone, and everything else is served.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ async fn a_policy_field_of_a_later_version_holds_up_nobody() {
     assert_eq!(summarize(other.provision("bob").await), "200 running");
     let (_, _, listed) = app.send("GET", "/products", &[("X-Admin-Key", ADMIN_KEY)], "").await;
     assert_eq!(listed["products"][0]["policy"], json!({"max_engines": 1}));
-    // What was stored goes on record when it is replaced.
+    // When it is replaced, the stored policy is recorded in the audit log.
     shop.set_policy(json!({})).await;
     let (_, audit) = shop.get_path("/audit?event=policy_update").await;
     assert_eq!(audit["rows"][0]["detail"]["from"], json!({"engine_disk_mb": 100, "max_engines": 1}));
@@ -48,13 +48,13 @@ async fn a_limit_that_cannot_be_read_suspends_its_product_alone() {
     assert_eq!(summarize(shop.provision("ann").await), "403 POLICY_DENIED");
     assert_eq!(shop.get_path("/engines").await.0, 200);
     assert_eq!(summarize(other.provision("ann").await), "200 running");
-    // The operator sets it right.
+    // The operator corrects it.
     shop.set_policy(json!({"max_engines": 9})).await;
     assert_eq!(summarize(shop.provision("ann").await), "200 running");
 }
 
 #[tokio::test]
-async fn lesson_o22_rows_that_cannot_be_read_are_left_alone_and_the_others_served() {
+async fn regression_o22_rows_that_cannot_be_read_are_left_alone_and_the_others_served() {
     for broken in [
         "status = 'hibernated'",
         "status = 'running', claim_kind = 'migrate'",
@@ -69,7 +69,7 @@ async fn lesson_o22_rows_that_cannot_be_read_are_left_alone_and_the_others_serve
         }
         let before = "SELECT CAST(status AS TEXT), CAST(engine_version AS TEXT), CAST(key_hash AS TEXT) \
                       FROM engines WHERE user_id = 'ann'";
-        let was = app.rows(before).await.remove(0);
+        let original = app.rows(before).await.remove(0);
         let running = app.backend.running();
         app.execute(format!("UPDATE engines SET {broken} WHERE user_id = 'ann'")).await;
         let app = app.kill_and_replace().await;
@@ -80,20 +80,20 @@ async fn lesson_o22_rows_that_cannot_be_read_are_left_alone_and_the_others_serve
         let (_, listed) = product.get_path("/engines").await;
         assert_eq!(listed["engines"].as_array().unwrap().len(), 2, "{broken}");
         assert_eq!(product.get_path("/status").await.0, 200, "{broken}");
-        // It is no orphan: comparison after comparison it is left alone, and others are looked after.
+        // It is no orphan: reconciliation leaves it alone, and supervises the others.
         let lists = app.backend.count(BackendCall::List);
         app.advance_until(STEP, async || app.backend.count(BackendCall::List) >= lists + 3).await;
         assert_eq!(app.backend.running(), running, "{broken}");
         let cid = product.get("cid").await.1["engine_id"].as_str().unwrap().parse().unwrap();
         app.backend.crash_silently(cid);
         app.advance_until(STEP, async || summarize(product.get("cid").await) == "200 failed").await;
-        // A version that can read it goes on with it.
-        let clear_faults = format!(
+        // A version that can read the row continues with it.
+        let restore = format!(
             "UPDATE engines SET status = '{}', engine_version = '{}', key_hash = '{}', claim_kind = NULL \
              WHERE user_id = 'ann'",
-            was[0], was[1], was[2]
+            original[0], original[1], original[2]
         );
-        app.execute(clear_faults).await;
+        app.execute(restore).await;
         let app = app.kill_and_replace().await;
         app.start().await;
         assert_eq!(
@@ -108,7 +108,7 @@ async fn lesson_o22_rows_that_cannot_be_read_are_left_alone_and_the_others_serve
 async fn an_event_without_a_name_here_is_shown_as_it_was_written() {
     let app = TestApp::new().await;
     let product = app.register_product("demo", json!({})).await;
-    // As a later version would have; this one's own are append-only.
+    // Inserted as by a later version; existing rows are append-only.
     app.execute(
         "INSERT INTO audit_log (product_id, id, at, engine_id, user_id, event, duration_ms, detail, hash) \
          SELECT product_id, 2, at, NULL, NULL, 'migrate', NULL, '{}', hash FROM audit_log",

@@ -1,9 +1,10 @@
-//! The connection to an engine, which is heard out though it does not hear us out.
+//! A connection to an engine whose response is read even if the engine does not read the whole request.
 //!
-//! An engine may answer before it has all of a call, such as one that is too large, and close. If it does not wait for
-//! the rest, the system resets the connection, and the next write fails. The answer is still there to be read, but the
-//! HTTP client gives a call up at the first write that fails, and that may be before it is told that there is something
-//! to read. So it is not told of such a write: what it still sends is thrown away, and what it reads decides.
+//! An engine may answer before it has received the whole request, for example because the body is too large, and
+//! close the connection. If it does not read the rest, the system resets the connection and the next write fails.
+//! The response can still be read, but the HTTP client abandons a request at the first failed write, possibly
+//! before it polls for the response. So this stream hides such a failure: further writes are discarded, and the
+//! outcome depends on what is read.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -12,10 +13,11 @@ use std::task::{Context, Poll, ready};
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A stream that is read to its end when it can be written to no more.
+/// A stream that can be read to its end after a write has failed.
 pub(super) struct HalfOpenStream<S> {
     stream: S,
-    /// How the first write failed. It is told in place of the end: nobody knows whether more was to come.
+    /// The error of the first failed write. It is reported instead of the end of the stream, because the response
+    /// may be incomplete.
     write_error: Option<io::Error>,
 }
 
@@ -24,7 +26,7 @@ impl<S> HalfOpenStream<S> {
         Self { stream, write_error: None }
     }
 
-    /// What to tell of a write of `length` bytes.
+    /// Performs a write of `length` bytes; once one has failed, all writes report success and discard the bytes.
     fn absorb_write_error(
         &mut self,
         length: usize,
@@ -34,7 +36,7 @@ impl<S> HalfOpenStream<S> {
             return Poll::Ready(Ok(length));
         }
         match ready!(write(&mut self.stream)) {
-            // Both say that the other end has closed: what can be read comes to an end at once.
+            // Both mean that the peer has closed the connection, so reads reach the end without waiting.
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) =>
             {

@@ -1,4 +1,4 @@
-//! The ledger as products page through it.
+//! The pages of the audit log, and engines' logs.
 
 use api::audit::{AuditList, AuditRow};
 use pretty_assertions::assert_eq;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::json_shape;
 use crate::testing::{ADMIN_KEY, ProductClient, TestApp, summarize};
 
-/// A product with a past, oldest row first: register, provision ann, provision bob, stop ann, start ann,
+/// Creates a product whose audit log has six rows: register, provision ann, provision bob, stop ann, start ann,
 /// destroy bob.
 async fn product_with_history(app: &TestApp) -> ProductClient<'_> {
     let product = app.register_product("demo", json!({})).await;
@@ -100,7 +100,7 @@ async fn queries_are_checked_and_named() {
     }
 }
 
-/// What anyone can do with the answers alone.
+/// The response alone suffices to verify the hash chain.
 #[tokio::test]
 async fn a_product_can_check_its_chain_itself() {
     use sha2::{Digest as _, Sha256};
@@ -112,12 +112,12 @@ async fn a_product_can_check_its_chain_itself() {
     let body = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
     let AuditList { mut rows } = serde_json::from_slice(&body).unwrap();
     rows.reverse();
-    let mut before = String::new();
+    let mut previous_hash = String::new();
     for row in rows {
         let AuditRow { id, at, product_id, engine_id, user_id, event, duration_ms, detail, hash } = row;
         let fields = [
             Some("roundhouse audit 1".to_owned()),
-            Some(before),
+            Some(previous_hash),
             Some(product_id.to_string()),
             Some(id.to_string()),
             Some(at.unix_ms().to_string()),
@@ -135,7 +135,7 @@ async fn a_product_can_check_its_chain_itself() {
         }
         let expected = hasher.finalize().iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
         assert_eq!(hash, expected, "row {id}");
-        before = hash;
+        previous_hash = hash;
     }
     assert_eq!(app.assert_hash_chain().await, 7);
 }
@@ -168,8 +168,8 @@ async fn logs_show_the_last_lines_whatever_the_state() {
         assert_eq!(summarize(answer.clone()), "400 INVALID_REQUEST", "{tail}");
         assert!(answer.1["error"]["message"].as_str().unwrap().contains("tail"), "{answer:?}");
     }
-    // Users with names like routes have logs too.
+    // Users whose ids are names of routes have logs, too.
     product.provision("provision").await;
     assert_eq!(product.get_path("/engines/provision/logs").await.0, 200);
-    let Value::Object(_) = product.get_path("/engines/logs").await.1 else { panic!("no envelope") };
+    let Value::Object(_) = product.get_path("/engines/logs").await.1 else { panic!("no error envelope") };
 }

@@ -1,5 +1,6 @@
-//! The gate: every route has been seen to give every answer that the document promises, a success, the refusal
-//! of a bad key and of a bad request among them; and the document promises what the contract lists.
+//! The coverage gate: the scenarios make every route return every response that the document lists, including a
+//! success and the refusals of an invalid key and an invalid request. The document lists what the contract
+//! requires.
 
 mod scenarios;
 
@@ -14,42 +15,43 @@ use super::super::proxy::ProxyClient;
 use super::super::{AppState, router_without_middleware};
 use crate::testing::{ADMIN_KEY, ApiOperation, RecordedResponse, TestApp, api_operations};
 
-/// What `seen` lacks of what every operation must have shown.
-fn missing_answers(seen: &BTreeSet<RecordedResponse>) -> Vec<String> {
-    let mut missing_answers = Vec::new();
+/// Returns a message for each response that an operation must have returned but did not, or that is not
+/// documented.
+fn missing_answers(recorded: &BTreeSet<RecordedResponse>) -> Vec<String> {
+    let mut messages = Vec::new();
     for operation in api_operations() {
         let ApiOperation { method, path, .. } = operation;
-        let answers: BTreeSet<_> = seen
+        let answers: BTreeSet<_> = recorded
             .iter()
-            .filter(|answered| answered.path == *path && answered.method == *method)
-            .map(|answered| (answered.status, answered.code.clone()))
+            .filter(|response| response.path == *path && response.method == *method)
+            .map(|response| (response.status, response.code.clone()))
             .collect();
-        let mut must = operation.responses.clone();
-        must.extend(operation.invalid_key_code.map(|code| (401, Some(name(code)))));
+        let mut required = operation.responses.clone();
+        required.extend(operation.invalid_key_code.map(|code| (401, Some(name(code)))));
         if operation.has_input {
-            must.insert((400, Some(name(ErrorCode::InvalidRequest))));
+            required.insert((400, Some(name(ErrorCode::InvalidRequest))));
         }
-        missing_answers.extend(must.difference(&answers).map(|(status, code)| {
+        messages.extend(required.difference(&answers).map(|(status, code)| {
             format!("{method} {path} never gave {status} {}", code.as_deref().unwrap_or_default())
         }));
         if !answers.iter().any(|(status, _)| (200..300).contains(status)) {
-            missing_answers.push(format!("{method} {path} never succeeded"));
+            messages.push(format!("{method} {path} never succeeded"));
         }
-        missing_answers.extend(answers.difference(&operation.responses).map(|(status, code)| {
+        messages.extend(answers.difference(&operation.responses).map(|(status, code)| {
             format!("{method} {path} gave {status} {code:?}, which the document does not have")
         }));
     }
-    missing_answers
+    messages
 }
 
 fn name(code: ErrorCode) -> String {
     serde_json::to_value(code).unwrap().as_str().unwrap().to_owned()
 }
 
-/// What was seen, a line per operation.
-fn table(seen: &BTreeSet<RecordedResponse>) -> String {
+/// Formats the recorded responses, a line per operation.
+fn table(recorded: &BTreeSet<RecordedResponse>) -> String {
     let mut lines = BTreeMap::<_, Vec<String>>::new();
-    for RecordedResponse { path, method, status, code } in seen {
+    for RecordedResponse { path, method, status, code } in recorded {
         let answer = format!("{status} {}", code.as_deref().unwrap_or("-"));
         lines.entry(format!("{path} {method}")).or_default().push(answer);
     }
@@ -59,26 +61,30 @@ fn table(seen: &BTreeSet<RecordedResponse>) -> String {
 
 #[tokio::test]
 async fn every_route_has_given_every_answer_of_the_document() {
-    let seen = scenarios::all().await;
-    let lacking_now = missing_answers(&seen);
-    assert!(lacking_now.is_empty(), "{}\n\nSeen:\n{}", lacking_now.join("\n"), table(&seen));
-    // The gate itself: it closes when any one of these is no longer given, and when one more is.
-    for answered in seen.iter().filter(|answered| answered.code.as_deref() != Some("METHOD_NOT_ALLOWED")) {
-        let mut fewer = seen.clone();
-        fewer.remove(answered);
-        assert!(!missing_answers(&fewer).is_empty(), "nobody would miss {answered:?}");
-        let mut more = seen.clone();
-        more.insert(RecordedResponse { status: 418, code: Some("TEAPOT".to_owned()), ..answered.clone() });
-        assert!(!missing_answers(&more).is_empty(), "nobody would mind another answer than {answered:?}");
+    let recorded = scenarios::all().await;
+    let missing = missing_answers(&recorded);
+    assert!(missing.is_empty(), "{}\n\nRecorded:\n{}", missing.join("\n"), table(&recorded));
+    // The gate itself must fail if any one of these responses is missing, and if there is one more.
+    for response in recorded.iter().filter(|response| response.code.as_deref() != Some("METHOD_NOT_ALLOWED"))
+    {
+        let mut fewer = recorded.clone();
+        fewer.remove(response);
+        assert!(!missing_answers(&fewer).is_empty(), "the gate does not require {response:?}");
+        let mut more = recorded.clone();
+        more.insert(RecordedResponse { status: 418, code: Some("TEAPOT".to_owned()), ..response.clone() });
+        assert!(
+            !missing_answers(&more).is_empty(),
+            "the gate accepts an undocumented response beside {response:?}"
+        );
     }
 }
 
-/// The paths of the router itself, as its debug form lists them.
+/// Returns the paths of the router, parsed from its `Debug` output.
 fn paths(router: &axum::Router) -> BTreeSet<String> {
-    let form = format!("{router:?}");
-    let listed = form.split("paths: {").nth(1).expect("another debug form");
+    let debug = format!("{router:?}");
+    let listed = debug.split("paths: {").nth(1).expect("the Debug output has changed");
     let listed = listed.split("RouteId(").skip(1);
-    // `0): "/health", `, and after the last path something else.
+    // Entries look like `0): "/health", `; other text follows the last path.
     listed.map_while(|entry| Some(entry.split_once("): \"")?.1.split_once('"')?.0.to_owned())).collect()
 }
 
@@ -87,13 +93,13 @@ async fn the_router_and_the_document_have_the_same_routes() {
     let app = TestApp::new().await;
     let admin_key = api::AdminKey::from_text(ADMIN_KEY.to_owned());
     let fleet = std::sync::Arc::clone(app.orchestrator.fleet());
-    let whole = router_without_middleware(AppState { fleet, admin_key, proxy_client: ProxyClient::new() });
+    let router = router_without_middleware(AppState { fleet, admin_key, proxy_client: ProxyClient::new() });
     let mut served = BTreeSet::new();
-    for path in paths(&whole) {
+    for path in paths(&router) {
         let request = axum::http::Request::builder().method("BREW").uri(path.replace(['{', '}', '*'], ""));
-        let refused = whole.clone().oneshot(request.body(axum::body::Body::empty()).unwrap()).await.unwrap();
+        let refused = router.clone().oneshot(request.body(axum::body::Body::empty()).unwrap()).await.unwrap();
         if path.contains("/proxy/") {
-            // Any method is passed on: this one too asks for the key first.
+            // The proxy forwards every method, but authenticates first.
             assert_eq!(refused.status(), 401, "{path}");
             let documented = api_operations().iter().filter(|operation| operation.path == path);
             served.extend(documented.map(|operation| (path.clone(), operation.method.clone())));
@@ -127,8 +133,8 @@ const NOT_FOUND: &str = "ENGINE_NOT_FOUND";
 const NOT_RUNNING: &str = "ENGINE_NOT_RUNNING";
 const BACKEND: &str = "BACKEND_ERROR";
 
-/// Every endpoint with the codes that the contract lists for it, and those that its general rules give it; the
-/// extensions likewise.
+/// Every endpoint, including the extensions, with the codes that the contract lists for it or that its general
+/// rules imply.
 const CONTRACT: [(&str, &str, &[&str]); 27] = [
     ("GET", "/health", &[]),
     ("POST", "/products/register", &[ADMIN, "PRODUCT_SLUG_EXISTS"]),
@@ -197,25 +203,25 @@ const CODES: [(&str, u16); 15] = [
 
 #[test]
 fn the_document_has_what_the_contract_lists() {
-    let mut promised = BTreeSet::new();
+    let mut documented = BTreeSet::new();
     for (method, path, codes) in CONTRACT {
         let operation =
             api_operations().iter().find(|operation| operation.method == method && operation.path == path);
         let operation = operation.unwrap_or_else(|| panic!("{method} {path} is not in the document"));
         assert!(operation.responses.contains(&(200, None)), "{method} {path}");
-        // Every endpoint may be asked too early, and fail where it reads the registry.
+        // Every endpoint may be called during the start, and those that read the registry may fail.
         let reads = !["/health", "/metrics/prometheus"].contains(&path);
         let general: &[&str] = if reads { &["STARTING_UP", "INTERNAL_ERROR"] } else { &["STARTING_UP"] };
         for code in codes.iter().chain(general) {
             let has = operation.responses.iter().any(|(_, answer)| answer.as_deref() == Some(*code));
             assert!(has, "{method} {path} does not have {code}");
-            promised.insert(*code);
+            documented.insert(*code);
         }
     }
-    assert_eq!(api_operations().len(), CONTRACT.len(), "an operation that the table does not have");
+    assert_eq!(api_operations().len(), CONTRACT.len(), "the table lacks an operation");
     for (code, status) in CODES {
         let known: ErrorCode = serde_json::from_value(Value::from(code)).unwrap();
         assert_eq!((known.status(), json!(known)), (status, json!(code)));
-        assert!(promised.contains(code), "no endpoint has {code}");
+        assert!(documented.contains(code), "no endpoint has {code}");
     }
 }

@@ -1,4 +1,5 @@
-//! The ledger followed as a stream: none lost, none twice, in order, whoever is slow and whatever stops.
+//! The audit log as an event stream: no row is lost, repeated or out of order, even with slow clients and
+//! restarts.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::testing::{ProductClient, TestApp, summarize};
 
-/// A client of the stream. It reads what one poll gives, and takes events apart as browsers do.
+/// A client of the stream. It splits the bytes that it receives into events, as browsers do.
 struct EventStream {
     body: BodyDataStream,
     buffer: String,
@@ -30,7 +31,7 @@ impl EventStream {
         Self { body: response.into_body().into_data_stream(), buffer: String::new() }
     }
 
-    /// The next block: an event or a comment; none at the end.
+    /// Returns the next block, an event or a comment; `None` at the end of the stream.
     async fn next_block(&mut self) -> Option<String> {
         loop {
             if let Some((block, rest)) = self.buffer.split_once("\n\n") {
@@ -39,12 +40,12 @@ impl EventStream {
                 return Some(block);
             }
             let next = tokio::time::timeout(Duration::from_secs(10), self.body.next());
-            let bytes = next.await.expect("nothing came")?.unwrap();
+            let bytes = next.await.expect("nothing was received")?.unwrap();
             self.buffer.push_str(std::str::from_utf8(&bytes).unwrap());
         }
     }
 
-    /// The next row.
+    /// Returns the next row.
     async fn next_row(&mut self) -> AuditRow {
         let block = self.next_block().await.expect("the stream ended");
         let mut lines = block.lines();
@@ -64,7 +65,7 @@ impl EventStream {
         ids
     }
 
-    /// Reads on in the background for a while; nothing may come.
+    /// Reads for 50 ms, and returns whether nothing was received.
     async fn is_silent(&mut self) -> bool {
         let wait = tokio::time::timeout(Duration::from_millis(50), self.body.next());
         self.buffer.is_empty() && wait.await.is_err()
@@ -83,21 +84,21 @@ async fn rows_come_as_they_are_committed() {
     let mut resumed = EventStream::open(&product, "?after=0", Some(1)).await;
     assert_eq!(all.next_ids(2).await, [1, 2]);
     assert_eq!(after.next_ids(1).await, [2]);
-    assert_eq!(resumed.next_ids(1).await, [2], "the header beats the query");
+    assert_eq!(resumed.next_ids(1).await, [2], "the header takes precedence over the query");
     other.provision("ann").await;
     product.stop("ann").await;
     for stream in [&mut from_now, &mut all, &mut after, &mut resumed] {
         let row = stream.next_row().await;
         assert_eq!((row.id, &*row.event), (3, "stop"));
     }
-    // The very rows that the audit has.
+    // The stream has the same rows as the pages of the audit log.
     let (_, audit) = product.get_path("/audit?limit=1").await;
     product.start("ann").await;
     assert_eq!(from_now.next_row().await.id, 4);
     let row = EventStream::open(&product, "?after=2", None).await.next_row().await;
     assert_eq!(serde_json::to_value(&row).unwrap()["hash"], audit["rows"][0]["hash"]);
     assert_eq!(row.detail.get(), audit["rows"][0]["detail"].to_string());
-    // Changes of the policy are rows as well.
+    // Policy changes are rows as well.
     product.set_policy(json!({"suspended": true})).await;
     assert_eq!(&*from_now.next_row().await.event, "policy_update");
     assert_eq!(EventStream::open(&other, "?after=0", None).await.next_ids(2).await, [1, 2]);
@@ -116,7 +117,7 @@ async fn positions_are_checked() {
         let (status, _, answer) = app.send("GET", "/events?after=0", &headers, "").await;
         assert_eq!((status, &answer["error"]["code"]), (400, &json!("INVALID_REQUEST")), "{id:?}");
     }
-    // Browsers send an empty one for "none yet".
+    // Browsers send an empty header if they have received no event yet.
     let headers = [("X-Platform-Key", product.key.as_str()), ("Last-Event-ID", "")];
     assert_eq!(app.send_unread("GET", "/events", &headers, "").await.status(), 200);
 }
@@ -138,25 +139,26 @@ async fn under_concurrent_commits_none_is_lost_none_comes_twice_and_all_in_order
         }
     }));
     let all: Vec<i64> = (1..=i64::try_from(ROWS).unwrap()).collect();
-    // So many that reads are still under way when the next commit comes; each on its own, as connections are.
-    let mut steady = Vec::new();
+    // So many that some still read when the next commit comes; each in its own task, like connections.
+    let mut followers = Vec::new();
     for _ in 0..FOLLOWERS {
         let mut stream = EventStream::open(&product, "?after=0", None).await;
-        steady.push(tokio::spawn(async move { stream.next_ids(ROWS).await }));
+        followers.push(tokio::spawn(async move { stream.next_ids(ROWS).await }));
     }
-    // One that hangs up again and again, after few rows or many, and comes back with what it saw last.
-    let restless = async {
-        let mut seen: Vec<i64> = Vec::new();
-        while seen.len() < ROWS {
-            let last = seen.last().copied().unwrap_or_default();
+    // A client that disconnects repeatedly, after few rows or many, and resumes after the last one that it
+    // received.
+    let reconnecting = async {
+        let mut received: Vec<i64> = Vec::new();
+        while received.len() < ROWS {
+            let last = received.last().copied().unwrap_or_default();
             let mut stream = EventStream::open(&product, "", Some(last)).await;
-            let count = (1 + seen.len() % 7).min(ROWS - seen.len());
-            seen.extend(stream.next_ids(count).await);
+            let count = (1 + received.len() % 7).min(ROWS - received.len());
+            received.extend(stream.next_ids(count).await);
         }
-        assert_eq!(seen, all);
+        assert_eq!(received, all);
     };
-    tokio::join!(changes, restless);
-    for ids in join_all(steady).await {
+    tokio::join!(changes, reconnecting);
+    for ids in join_all(followers).await {
         assert_eq!(ids.unwrap(), all);
     }
 }
@@ -165,7 +167,7 @@ async fn under_concurrent_commits_none_is_lost_none_comes_twice_and_all_in_order
 async fn a_commit_while_the_ledger_is_being_read_is_not_missed() {
     let app = TestApp::new().await;
     let product = app.register_product("demo", json!({})).await;
-    // The follower stands still after so many steps, its read begun or answered, and the commit comes then.
+    // The follower pauses after `steps` polls, with its read started or completed, and then the commit comes.
     for steps in 0..20 {
         let mut stream = EventStream::open(&product, "", None).await;
         let row = stream.next_row();
@@ -185,13 +187,13 @@ async fn a_slow_client_holds_up_nobody_and_misses_nothing() {
     let product = app.register_product("demo", json!({"max_engines": 1})).await;
     let mut slow = EventStream::open(&product, "?after=0", None).await;
     assert_eq!(slow.next_ids(1).await, [1]);
-    // More than a page, while it does not read.
+    // More than a page of rows is committed while the client does not read.
     for _ in 0..150 {
         product.provision("ann").await;
         product.delete("ann").await;
     }
-    let mut quick = EventStream::open(&product, "?after=300", None).await;
-    assert_eq!(quick.next_ids(1).await, [301]);
+    let mut fast = EventStream::open(&product, "?after=300", None).await;
+    assert_eq!(fast.next_ids(1).await, [301]);
     assert_eq!(slow.next_ids(300).await, (2..=301).collect::<Vec<_>>());
 }
 
@@ -218,7 +220,7 @@ async fn streams_end_when_the_orchestrator_stops_and_are_taken_up_after() {
     product.provision("ann").await;
     app.orchestrator.fleet().end_streams();
     assert_eq!(stream.next_block().await, None);
-    // One that begins now ends at once.
+    // A new stream ends at once.
     assert_eq!(EventStream::open(&product, "?after=0", None).await.next_block().await, None);
     let key = product.key.clone();
     drop(stream);
@@ -238,14 +240,14 @@ async fn a_client_of_the_stream_alone_knows_every_settled_state() {
     }
     product.stop("ann").await;
     product.delete("bob").await;
-    let mut table = std::collections::BTreeMap::new();
+    let mut states = std::collections::BTreeMap::new();
     for _ in 0..6 {
         let row = stream.next_row().await;
         let Some(user) = row.user_id else { continue };
         let detail: Value = serde_json::from_str(row.detail.get()).unwrap();
         match detail["to"].as_str() {
-            Some(to) => table.insert(user.to_string(), to.to_owned()),
-            None => table.remove(user.as_str()),
+            Some(to) => states.insert(user.to_string(), to.to_owned()),
+            None => states.remove(user.as_str()),
         };
     }
     let (_, list) = product.get_path("/engines").await;
@@ -253,10 +255,10 @@ async fn a_client_of_the_stream_alone_knows_every_settled_state() {
     let listed = listed.map(|engine| {
         (engine["user_id"].as_str().unwrap().to_owned(), engine["status"].as_str().unwrap().to_owned())
     });
-    assert_eq!(table, listed.collect());
+    assert_eq!(states, listed.collect());
 }
 
-/// A tenant whose backend opens stream after stream.
+/// A product that opens stream after stream gets only its share.
 #[tokio::test]
 async fn one_products_open_streams_leave_places_to_the_others() {
     let app = TestApp::new().await;
@@ -275,7 +277,7 @@ async fn one_products_open_streams_leave_places_to_the_others() {
             (503, &"5".parse().unwrap())
         );
     }
-    // All else is answered, and so are the others.
+    // Other requests are answered, and other products get streams.
     assert_eq!(shop.get_path("/status").await.0, 200);
     assert_eq!(open(&other, "/events").await.status(), 200);
     drop(streams);

@@ -1,4 +1,5 @@
-//! Hostile requests: whatever is wrong with one, its answer is no failure of ours and stays in the envelope.
+//! Hostile requests: whatever is wrong with a request, the response is no server error and uses the error
+//! envelope.
 
 mod bodies;
 mod paths;
@@ -29,29 +30,29 @@ use self::paths::escaped;
 use self::requests::{Deployment, HostileRequest, request_for};
 use crate::testing::{ADMIN_KEY, ProductClient, TestApp, api_operations};
 
-/// A message is for a person: however long the request was.
+/// The maximum length of an error message, because people read it, however long the request was.
 const MAX_MESSAGE_CHARS: usize = 1_000;
 
-/// Engines of the test's product; more are removed, so that some can be provisioned.
+/// The number of engines of the test's product above which all are removed, so that others can be provisioned.
 const MAX_ENGINES: i64 = 40;
 
-/// How the requests meant for one operation fared.
+/// Counts of the requests for one operation, by how far they got.
 #[derive(Clone, Copy, Default)]
 struct RequestCounts {
     sent: usize,
-    /// They passed authentication, where there is one, and came to this very route.
+    /// Requests that matched the route and passed authentication, if it requires any.
     authenticated: usize,
-    /// And nothing about their form was refused: the handler ran.
+    /// Requests that were also well-formed, so that the handler ran.
     handled: usize,
     succeeded: usize,
 }
 
-/// A refusal, as the envelope has it.
+/// Parses an error response, and checks the envelope, the headers and the message.
 fn parse_error_response(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Result<ErrorCode, String> {
     let body: Value = serde_json::from_slice(body).map_err(|_| "not JSON")?;
-    let error = body["error"].as_object().ok_or("no envelope")?;
+    let error = body["error"].as_object().ok_or("no error envelope")?;
     if body.as_object().map(serde_json::Map::len) != Some(1) || error.len() != 2 {
-        return Err("more or less than the envelope".to_owned());
+        return Err("missing or additional fields in the envelope".to_owned());
     }
     let code: ErrorCode = serde_json::from_value(error["code"].clone()).map_err(|_| "an unknown code")?;
     if code.status() != status.as_u16() {
@@ -61,9 +62,9 @@ fn parse_error_response(status: StatusCode, headers: &HeaderMap, body: &[u8]) ->
         return Err("another content type".to_owned());
     }
     if (code == ErrorCode::MethodNotAllowed) != headers.contains_key("allow") {
-        return Err("Allow goes with 405".to_owned());
+        return Err("`Allow` without 405, or 405 without `Allow`".to_owned());
     }
-    let message = error["message"].as_str().ok_or("a message that is no text")?;
+    let message = error["message"].as_str().ok_or("the message is not a string")?;
     if message.is_empty() || message.len() > MAX_MESSAGE_CHARS {
         return Err(format!("a message of {} bytes", message.len()));
     }
@@ -73,7 +74,7 @@ fn parse_error_response(status: StatusCode, headers: &HeaderMap, body: &[u8]) ->
     Ok(code)
 }
 
-/// Whether `body` is what `method` on `route` answers by the contract.
+/// Whether `body` has the type that the contract defines for `method` on `route`.
 fn matches_contract_type(method: &str, route: &str, body: &[u8]) -> bool {
     fn parses_as<T: DeserializeOwned>(body: &[u8]) -> bool {
         serde_json::from_slice::<T>(body).is_ok()
@@ -105,54 +106,56 @@ fn matches_contract_type(method: &str, route: &str, body: &[u8]) -> bool {
     }
 }
 
-/// Judges an answer, and counts it.
+/// Checks a response, and counts it.
 async fn check_response(
-    ask: &HostileRequest,
+    request: &HostileRequest,
     response: Response,
-    share: &mut RequestCounts,
+    counts: &mut RequestCounts,
 ) -> Result<(), String> {
     let route = response.extensions().get::<MatchedPath>().map(|route| route.as_str().to_owned());
     let (parts, body) = response.into_parts();
     let (status, headers) = (parts.status, parts.headers);
-    share.sent += 1;
+    counts.sent += 1;
     if headers.get("x-request-id").is_none_or(|id| id.is_empty() || !id.as_bytes().is_ascii())
         || headers.get("traceparent").is_none_or(|trace| trace.len() != 55)
     {
         return Err("no request id or trace context".to_owned());
     }
-    let meant = ask.operation.method == ask.method && route.as_deref() == Some(&ask.operation.path);
-    // Behind the proxy there is no engine here that answers.
-    let proxied = status == StatusCode::BAD_GATEWAY && ask.operation.path.contains("/proxy/");
+    let reached_route =
+        request.operation.method == request.method && route.as_deref() == Some(&request.operation.path);
+    // The simulated engines do not answer proxied requests.
+    let proxied = status == StatusCode::BAD_GATEWAY && request.operation.path.contains("/proxy/");
     if status.as_u16() >= 500 && !proxied {
-        return Err(format!("a failure of ours: {status}"));
+        return Err(format!("a server error: {status}"));
     }
-    let code = match (status.is_success(), ask.method) {
-        // Has no body.
+    let code = match (status.is_success(), request.method) {
+        // It has no body.
         (_, "HEAD") => return Ok(()),
         (true, "GET") if route.as_deref() == Some("/events") => {
-            // Has no end.
+            // It does not end.
             assert_eq!(headers["content-type"], "text/event-stream");
             None
         }
         (success, method) => {
             let body = to_bytes(body, usize::MAX).await.map_err(|error| error.to_string())?;
-            let answer = |what: &str| format!("{what}: {status} with {}", body.escape_ascii());
+            let message = |problem: &str| format!("{problem}: {status} with {}", body.escape_ascii());
             if success && !matches_contract_type(method, route.as_deref().unwrap_or_default(), &body) {
-                return Err(answer("not of its type"));
+                return Err(message("not the documented type"));
             }
             let refusal = (!success).then(|| parse_error_response(status, &headers, &body)).transpose();
-            refusal.map_err(|what| answer(&what))?
+            refusal.map_err(|problem| message(&problem))?
         }
     };
-    let unknown = [Some(ErrorCode::InvalidPlatformKey), Some(ErrorCode::InvalidAdminKey)].contains(&code);
-    let unread = [Some(ErrorCode::InvalidRequest), Some(ErrorCode::PayloadTooLarge)].contains(&code);
-    share.authenticated += usize::from(meant && !unknown);
-    share.handled += usize::from(meant && !unknown && !unread);
-    share.succeeded += usize::from(meant && code.is_none());
+    let unauthenticated =
+        [Some(ErrorCode::InvalidPlatformKey), Some(ErrorCode::InvalidAdminKey)].contains(&code);
+    let malformed = [Some(ErrorCode::InvalidRequest), Some(ErrorCode::PayloadTooLarge)].contains(&code);
+    counts.authenticated += usize::from(reached_route && !unauthenticated);
+    counts.handled += usize::from(reached_route && !unauthenticated && !malformed);
+    counts.succeeded += usize::from(reached_route && code.is_none());
     Ok(())
 }
 
-/// Removes the engines that nobody asks for any more.
+/// Removes all engines if there are more than [`MAX_ENGINES`].
 async fn prune_engines(product: &ProductClient<'_>) {
     let (_, list) = product.get_path("/engines?limit=1000").await;
     if list["total"].as_i64().unwrap() <= MAX_ENGINES {
@@ -165,15 +168,15 @@ async fn prune_engines(product: &ProductClient<'_>) {
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "the shares are shown to whoever runs it with --nocapture")]
+#[expect(clippy::print_stdout, reason = "the shares are printed for runs with --nocapture")]
 fn no_request_brings_the_service_to_fail_or_leaves_the_envelope() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let app = runtime.block_on(TestApp::new());
-    // As many as is quick, and the same ones, unless more are asked for.
-    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    // By default a quick run with a fixed seed; PROPTEST_CASES makes it longer and random.
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
     let config = ProptestConfig {
-        cases: asked.unwrap_or(1_500),
-        rng_seed: if asked.is_some() { RngSeed::Random } else { RngSeed::Fixed(4) },
+        cases: cases.unwrap_or(1_500),
+        rng_seed: if cases.is_some() { RngSeed::Random } else { RngSeed::Fixed(4) },
         max_shrink_iters: 300,
         max_flat_map_regens: 100,
         failure_persistence: None,
@@ -186,23 +189,23 @@ fn no_request_brings_the_service_to_fail_or_leaves_the_envelope() {
         let deployment = Deployment { platform_key: product.key.clone(), admin_key: ADMIN_KEY, product_id };
         (product, deployment)
     });
-    let shares = std::cell::RefCell::new(BTreeMap::<String, RequestCounts>::new());
+    let counts = std::cell::RefCell::new(BTreeMap::<String, RequestCounts>::new());
     let requests = prop::strategy::Union::new(api_operations().iter().map(request_for));
-    proptest!(config, |(ask in requests)| {
-        let operation = format!("{} {}", ask.operation.method, ask.operation.path);
-        let mut shares = shares.borrow_mut();
-        let share = shares.entry(operation).or_default();
-        let judged = runtime.block_on(async {
-            if share.sent.is_multiple_of(20) {
+    proptest!(config, |(request in requests)| {
+        let operation = format!("{} {}", request.operation.method, request.operation.path);
+        let mut counts = counts.borrow_mut();
+        let counts = counts.entry(operation).or_default();
+        let checked = runtime.block_on(async {
+            if counts.sent.is_multiple_of(20) {
                 prune_engines(&product).await;
             }
-            let response = app.router().oneshot(ask.request(&deployment)).await.unwrap();
-            check_response(&ask, response, share).await
+            let response = app.router().oneshot(request.request(&deployment)).await.unwrap();
+            check_response(&request, response, counts).await
         });
-        judged.map_err(TestCaseError::fail)?;
+        checked.map_err(TestCaseError::fail)?;
     });
-    let mut poor = Vec::new();
-    for (operation, RequestCounts { sent, authenticated, handled, succeeded }) in shares.into_inner() {
+    let mut rarely_handled = Vec::new();
+    for (operation, RequestCounts { sent, authenticated, handled, succeeded }) in counts.into_inner() {
         let share = |count: usize| 100 * count / sent;
         println!(
             "{operation:50} {sent:5} sent, {:3} % authenticated, {:3} % handled, {:3} % succeeded",
@@ -211,10 +214,10 @@ fn no_request_brings_the_service_to_fail_or_leaves_the_envelope() {
             share(succeeded)
         );
         if share(handled) < 50 || (succeeded == 0 && !operation.contains("/proxy/")) {
-            poor.push(operation);
+            rarely_handled.push(operation);
         }
     }
-    assert!(poor.is_empty(), "too few requests reach the handlers of {poor:?}");
+    assert!(rarely_handled.is_empty(), "too few requests reach the handlers of {rarely_handled:?}");
     runtime.block_on(async {
         app.assert_consistent().await;
         app.assert_hash_chain().await;

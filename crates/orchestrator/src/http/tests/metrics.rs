@@ -1,4 +1,4 @@
-//! Status and metrics, by a clock that the test moves.
+//! Status and metrics, with a manual clock.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ async fn status_counts_every_engine_by_its_state() {
         })
     );
     app.execute("UPDATE engines SET status = 'failed' WHERE user_id = 'c'").await;
-    // One that is being destroyed is not destroyed yet.
+    // An engine that is being destroyed still counts.
     app.execute("UPDATE engines SET status = 'destroying' WHERE user_id = 'd'").await;
     assert_eq!(
         status().await,
@@ -70,14 +70,14 @@ async fn metrics_are_those_of_the_last_hour_and_of_a_lifetime() {
     app.clock.advance(Duration::from_mins(1));
     product.provision("bob").await;
     let rows = product.get_path("/audit?event=provision").await.1;
-    let took: u64 = [0, 1].map(|at| rows["rows"][at]["duration_ms"].as_u64().unwrap()).iter().sum();
-    assert!(took >= 250, "{rows}");
+    let boot_ms: u64 = [0, 1].map(|at| rows["rows"][at]["duration_ms"].as_u64().unwrap()).iter().sum();
+    assert!(boot_ms >= 250, "{rows}");
     product.delete("bob").await;
-    let found = metrics(&product).await;
-    assert_eq!(found, expected_metrics(2, 0, 0, took.div_ceil(2), (2, 1)));
+    let actual = metrics(&product).await;
+    assert_eq!(actual, expected_metrics(2, 0, 0, boot_ms.div_ceil(2), (2, 1)));
     assert_eq!(metrics(&other).await, expected_metrics(0, 0, 0, 0, (0, 0)));
 
-    // The first has gone at the very end of its hour, the second a minute later.
+    // The first provision drops out at the end of its hour, the second a minute later.
     let first = rows["rows"][1]["at"].as_str().unwrap().parse::<Timestamp>().unwrap().unix_ms();
     app.clock.set_wall(Timestamp::from_unix_ms(first + 3_599_999));
     assert_eq!(metrics(&product).await["provisions_1h"], 2);
@@ -85,7 +85,7 @@ async fn metrics_are_those_of_the_last_hour_and_of_a_lifetime() {
     assert_eq!(metrics(&product).await["provisions_1h"], 1);
     app.clock.advance(Duration::from_secs(61));
     assert_eq!(metrics(&product).await, expected_metrics(0, 0, 0, 0, (2, 1)));
-    // Lifetime figures outlive the process.
+    // Lifetime totals survive a restart.
     let key = product.key.clone();
     let app = app.kill_and_replace().await;
     app.start().await;
@@ -126,7 +126,7 @@ async fn the_operator_sees_what_was_refused_and_how_far_behind_the_supervisor_is
         "roundhouse_supervised_engines 1",
         "roundhouse_supervision_lag_seconds_count 1",
     ] {
-        assert!(text.lines().any(|there| there == line), "{line} is not in:\n{text}");
+        assert!(text.lines().any(|reported| reported == line), "{line} is not in:\n{text}");
     }
     assert!(text.ends_with("# EOF\n"));
     assert!(!text.contains("ann") && !text.contains("demo"));

@@ -1,4 +1,4 @@
-//! What policies forbid.
+//! Requests that policies forbid.
 
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
@@ -20,13 +20,13 @@ async fn a_suspended_product_may_only_look() {
             continue;
         }
         if method == "GET" {
-            // Behind the proxy there is no engine here that answers.
+            // The simulated engines do not answer proxied requests.
             let expected = if path.contains("/proxy/") { 502 } else { 200 };
             assert_eq!(product.get_path(&path).await.0, expected, "{path}");
             continue;
         }
         refused += 1;
-        // Before the body, the path and whether there is such an engine are looked at; behind the key.
+        // The refusal comes after authentication, and before the path, the body and the engine are examined.
         for path in [path.clone(), path.replace("ann", "nobody"), path.replace("ann", "%zz")] {
             for body in ["", "{", &json!({"user_id": "bob"}).to_string()] {
                 let (status, _, answer) =
@@ -38,11 +38,11 @@ async fn a_suspended_product_may_only_look() {
     }
     assert!(refused >= 5, "{refused}");
     assert_eq!(product.get_path("/status").await.1["by_status"], json!({"running": 1}));
-    // A HEAD is a look too.
+    // A HEAD is a read, too.
     let head = app.send_unread("HEAD", "/engines", &[("X-Platform-Key", &product.key)], "").await;
     assert_eq!(head.status(), 200);
     assert_eq!(summarize(other.provision("ann").await), "200 running");
-    // What the operator does is not the product's.
+    // The suspension does not apply to the operator's requests.
     product.set_policy(json!({"suspended": false})).await;
     assert_eq!(summarize(product.stop("ann").await), "200 stopped");
     let (_, audit) = product.get_path("/audit").await;
@@ -54,34 +54,34 @@ async fn a_suspended_product_may_only_look() {
 #[tokio::test]
 async fn a_provision_outside_the_allowed_versions_is_refused() {
     let app = TestApp::new().await;
-    let own = format!("svc-engine:{VERSION}");
+    let image = format!("svc-engine:{VERSION}");
     let product = app.register_product("demo", json!({"allowed_engine_versions": ["^7.1"]})).await;
     let provision = async |user: &str, version: Value| {
         let body = json!({"user_id": user, "engine_version": version});
         summarize(product.call("POST", "/engines/provision", &body).await)
     };
-    // Asked for, or the deployment's: both are judged.
-    assert_eq!(provision("ann", json!(own)).await, "403 POLICY_DENIED");
+    // Requested and default versions are both checked.
+    assert_eq!(provision("ann", json!(image)).await, "403 POLICY_DENIED");
     assert_eq!(provision("ann", Value::Null).await, "403 POLICY_DENIED");
     let admit = json!({"auto_provision": true});
     assert_eq!(summarize(product.admit("ann", admit.clone()).await), "403 POLICY_DENIED");
     // Nothing is provisioned here, so nothing is refused.
     assert_eq!(summarize(product.admit("ann", json!({})).await), "200 engine_not_found");
-    // One that is allowed goes on to the backend, which has no such image.
+    // An allowed version reaches the backend, which has no such image.
     assert_eq!(provision("ann", json!("svc-engine:7.2.0")).await, "502 BACKEND_ERROR");
     assert_eq!(product.get_path("/engines").await.1["total"], 0);
 
-    product.set_policy(json!({"allowed_engine_versions": ["^7.1", own]})).await;
+    product.set_policy(json!({"allowed_engine_versions": ["^7.1", image]})).await;
     assert_eq!(summarize(product.admit("ann", admit.clone()).await), "200 running");
     product.set_policy(json!({"allowed_engine_versions": []})).await;
-    // An engine that is there stays and is admitted.
+    // An existing engine is kept and admitted.
     assert_eq!(summarize(product.admit("ann", admit.clone()).await), "200 running");
     assert_eq!(summarize(product.stop("ann").await), "200 stopped");
     assert_eq!(summarize(product.admit("ann", admit.clone()).await), "200 engine_stopped");
     assert_eq!(summarize(product.admit("bob", admit).await), "403 POLICY_DENIED");
     let (_, refused) = product.provision("bob").await;
     let message = refused["error"]["message"].as_str().unwrap();
-    assert!(message.contains(&own) && message.contains("allowed_engine_versions"), "{message}");
+    assert!(message.contains(&image) && message.contains("allowed_engine_versions"), "{message}");
 }
 
 #[tokio::test]
@@ -94,7 +94,7 @@ async fn who_waits_for_an_engines_end_is_refused_the_next_one() {
     assert_eq!(summarize(product.admit("ann", json!({"auto_provision": true})).await), "403 POLICY_DENIED");
 }
 
-/// It would be run with what the operator hands to engines.
+/// Such an image would receive the secrets that the operator passes to engines.
 #[tokio::test]
 async fn an_image_of_another_name_needs_a_policy_that_lists_it() {
     let app = TestApp::new().await;

@@ -1,4 +1,4 @@
-//! Products: their list, and their policies replaced.
+//! Products: registration, listing and policies.
 
 use std::time::Duration;
 
@@ -36,22 +36,22 @@ async fn a_replaced_policy_is_answered_listed_and_in_the_ledger() {
     app.clock.advance(Duration::from_millis(5));
     let (status, answer) = app.replace_policy(&product.product_id().await, &policy).await;
     assert_eq!((status, &answer["policy"]), (200, &policy));
-    let mut shown = answer.clone();
-    shown["policy"] = json!({});
+    let mut without_policy = answer.clone();
+    without_policy["policy"] = json!({});
     assert_eq!(
-        json_shape(&shown),
+        json_shape(&without_policy),
         json!({"product_id": "prod_", "slug": "demo", "display_name": "A product", "policy": {},
             "updated_at": "time"})
     );
     let listed = list(&app, "").await;
-    let found = &listed["products"][0];
-    assert_eq!((&found["policy"], &found["updated_at"]), (&policy, &answer["updated_at"]));
-    assert_ne!(found["created_at"], found["updated_at"]);
+    let entry = &listed["products"][0];
+    assert_eq!((&entry["policy"], &entry["updated_at"]), (&policy, &answer["updated_at"]));
+    assert_ne!(entry["created_at"], entry["updated_at"]);
     let (_, audit) = product.get_path("/audit?event=policy_update").await;
     assert_eq!(audit["rows"][0]["detail"], json!({"from": {"max_engines": 3}, "to": policy}));
     assert_eq!(audit["rows"][0]["at"], answer["updated_at"]);
     assert_eq!(app.assert_hash_chain().await, 2);
-    // All of it, not a part of it, takes the old one's place.
+    // The new policy replaces the old one as a whole.
     product.set_policy(json!({})).await;
     assert_eq!(list(&app, "").await["products"][0]["policy"], json!({}));
     let app = app.kill_and_replace().await;
@@ -107,9 +107,9 @@ async fn products_are_listed_by_age_page_by_page_without_keys() {
     for (query, slugs) in [("", "c a b"), ("?limit=2", "c a"), ("?limit=1&offset=1", "a"), ("?offset=3", "")]
     {
         let list = list(&app, query).await;
-        let found = list["products"].as_array().unwrap().iter();
-        let found: Vec<_> = found.map(|product| product["slug"].as_str().unwrap()).collect();
-        assert_eq!((found.join(" ").as_str(), &list["total"]), (slugs, &json!(3)), "{query}");
+        let listed = list["products"].as_array().unwrap().iter();
+        let listed: Vec<_> = listed.map(|product| product["slug"].as_str().unwrap()).collect();
+        assert_eq!((listed.join(" ").as_str(), &list["total"]), (slugs, &json!(3)), "{query}");
         assert!(keys.iter().all(|key| !list.to_string().contains(key)));
     }
     for query in ["limit=0", "limit=1001", "limit=x", "offset=-1"] {
@@ -160,7 +160,7 @@ async fn of_many_policies_at_once_the_last_in_the_ledger_is_in_force() {
             let product = product.clone();
             async move {
                 product.set_policy(json!({"suspended": number % 2 == 0, "max_engines": number})).await;
-                // Whoever has to read the product anew must not bring back an old policy.
+                // A request that reloads the product must not restore an old policy.
                 assert_eq!(product.get_path("/engines").await.0, 200);
             }
         });
@@ -190,16 +190,16 @@ async fn a_caller_who_hangs_up_leaves_no_policy_half_replaced() {
                 tokio::task::yield_now().await;
             }
         }
-        // Whatever became of it: one that is asked for later comes after it.
+        // Whether or not it was carried out, a later request comes after it.
         product.set_policy(json!({"max_engines": 1})).await;
         assert_eq!(summarize(product.stop("nobody").await), "404 ENGINE_NOT_FOUND", "round {round}");
         let (_, audit) = product.get_path("/audit?event=policy_update&limit=1").await;
         let row = &audit["rows"][0];
         assert_eq!(row["detail"]["to"], json!({"max_engines": 1}), "round {round}");
-        let begun = row["detail"]["from"] != json!({});
-        replaced += usize::from(begun);
+        let was_replaced = row["detail"]["from"] != json!({});
+        replaced += usize::from(was_replaced);
     }
-    assert!((1..20).contains(&replaced), "{replaced}: one side of the race was never seen");
+    assert!((1..20).contains(&replaced), "{replaced}: the race always had the same outcome");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The figures of all events, to the number.
+//! Tests of the metrics: exact counts for all events.
 
 use api::metrics::Metrics;
 use pretty_assertions::assert_eq;
@@ -34,12 +34,12 @@ async fn every_figure_counts_its_own_events_of_its_own_hour() {
             provisions_1h: 3,
             crashes_1h: 1,
             restarts_1h: 2,
-            // 37 / 3, to the nearest.
+            // 37 / 3, rounded to the nearest millisecond.
             avg_boot_ms: 12,
             total_provisions: 4,
             total_destroys: 1,
         }
     );
-    let gone = fixture.registry.metrics(ProductId::new(), NOW).await.unwrap_err();
-    assert!(matches!(gone, RegistryError::ProductGone));
+    let error = fixture.registry.metrics(ProductId::new(), NOW).await.unwrap_err();
+    assert!(matches!(error, RegistryError::ProductGone));
 }

@@ -1,4 +1,4 @@
-//! Lesson 12: no query of a listing, of the audit log or of a figure reads more than it answers.
+//! Lesson 12: no query for a listing, the audit log or the metrics reads more rows than it returns.
 
 use pretty_assertions::assert_eq;
 use sqlx::Row as _;
@@ -9,7 +9,7 @@ use crate::registry::activity::{SELECT_ACTIVITY, SELECT_SUPERVISED};
 use crate::registry::engines::SELECT_RUNNING_OR_CLAIMED;
 use crate::testing::skip_unless_sqlite;
 
-/// How SQLite finds the rows, step by step.
+/// Returns the steps of SQLite's query plan.
 async fn plan(fixture: &Fixture, query: &str) -> Vec<String> {
     let explain = sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {query}"));
     let plan = sqlx::query(explain).fetch_all(&fixture.pool().await).await.unwrap();
@@ -17,7 +17,7 @@ async fn plan(fixture: &Fixture, query: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn lesson_o12_the_ledger_and_the_figures_use_an_index() {
+async fn regression_o12_the_ledger_and_the_figures_use_an_index() {
     if skip_unless_sqlite("query plans") {
         return;
     }
@@ -49,16 +49,16 @@ async fn lesson_o12_the_ledger_and_the_figures_use_an_index() {
         ),
         (reseal::NEXT_ENGINES, "SEARCH engines USING INDEX sqlite_autoindex_engines_1 (engine_id>?)".into()),
     ] {
-        // One step: no sorting either.
+        // A single step: there is no sorting either.
         assert_eq!(plan(&fixture, query).await, [expected], "{query}");
     }
-    // The least of the products in any of its indexes.
+    // The smallest product id may come from any index.
     let next = plan(&fixture, verify::NEXT_AUDITED_PRODUCT).await;
     assert!(next.len() == 1 && next[0].starts_with("SEARCH audit_log USING COVERING INDEX"), "{next:?}");
 }
 
 #[tokio::test]
-async fn lesson_o12_metrics_read_the_hour_alone() {
+async fn regression_o12_metrics_read_the_hour_alone() {
     if skip_unless_sqlite("query plans") {
         return;
     }
@@ -73,7 +73,7 @@ async fn lesson_o12_metrics_read_the_hour_alone() {
 }
 
 #[tokio::test]
-async fn lesson_o12_lists_and_counts_use_an_index() {
+async fn regression_o12_lists_and_counts_use_an_index() {
     if skip_unless_sqlite("query plans") {
         return;
     }
@@ -95,7 +95,7 @@ async fn lesson_o12_lists_and_counts_use_an_index() {
 }
 
 #[tokio::test]
-async fn lesson_o12_what_is_supervised_is_found_without_a_scan() {
+async fn regression_o12_what_is_supervised_is_found_without_a_scan() {
     if skip_unless_sqlite("query plans") {
         return;
     }

@@ -1,4 +1,5 @@
-//! What only PostgreSQL has: a lock that can be lost, an epoch, and products that are changed side by side.
+//! Tests of what only PostgreSQL has: a lock that can be lost, an epoch, and products that are changed
+//! concurrently.
 
 mod plans;
 
@@ -16,7 +17,7 @@ const SELECT_HOLDER: &str = "SELECT CAST(pid AS TEXT) FROM pg_locks WHERE lockty
                       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
 
 impl Fixture {
-    /// The session that holds the registry, if any does.
+    /// Returns the session that holds the leader lock, if any.
     async fn holder(&self) -> Option<String> {
         let row = sqlx::query(SELECT_HOLDER).fetch_optional(&self.pool().await).await.unwrap();
         row.map(|row| row.get(0))
@@ -32,19 +33,19 @@ impl Fixture {
     }
 }
 
-async fn poll_until<T>(mut asked: impl AsyncFnMut() -> Option<T>) -> T {
+async fn poll_until<T>(mut probe: impl AsyncFnMut() -> Option<T>) -> T {
     let found = async {
         loop {
-            if let Some(found) = asked().await {
+            if let Some(found) = probe().await {
                 return found;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(TEST_TIMEOUT, found).await.expect("it never came")
+    tokio::time::timeout(TEST_TIMEOUT, found).await.expect("timed out")
 }
 
-/// The connection that a pool gives: the process that serves it.
+/// Returns the id of the server process behind a connection.
 async fn backend_pid(connection: &mut sqlx::AnyConnection) -> String {
     let pid = sqlx::query("SELECT CAST(pg_backend_pid() AS TEXT)");
     pid.fetch_one(connection).await.unwrap().get(0)
@@ -58,12 +59,12 @@ async fn a_connection_is_kept_unless_it_was_left_in_a_transaction() {
         for _ in 0..50 {
             servers.insert(backend_pid(&mut pool.acquire().await.unwrap()).await);
         }
-        let most = pool.options().get_max_connections() as usize;
-        assert!(servers.len() <= most, "{servers:?}");
-        let mut left = pool.acquire().await.unwrap();
-        let server = backend_pid(&mut left).await;
-        sqlx::raw_sql("BEGIN").execute(&mut *left).await.unwrap();
-        drop(left);
+        let max_connections = pool.options().get_max_connections() as usize;
+        assert!(servers.len() <= max_connections, "{servers:?}");
+        let mut abandoned = pool.acquire().await.unwrap();
+        let server = backend_pid(&mut abandoned).await;
+        sqlx::raw_sql("BEGIN").execute(&mut *abandoned).await.unwrap();
+        drop(abandoned);
         for _ in 0..50 {
             assert_ne!(backend_pid(&mut pool.acquire().await.unwrap()).await, server);
         }
@@ -73,16 +74,16 @@ async fn a_connection_is_kept_unless_it_was_left_in_a_transaction() {
 #[tokio::test]
 async fn a_lost_lock_is_taken_again_where_nobody_else_has() {
     let Some(fixture) = Fixture::on_server().await else { return };
-    let held = fixture.holder().await.expect("nobody holds it");
-    let end = format!("SELECT pg_terminate_backend({held})");
-    sqlx::query(sqlx::AssertSqlSafe(end)).fetch_one(&fixture.pool().await).await.unwrap();
-    let again = poll_until(async || fixture.holder().await.filter(|holder| *holder != held)).await;
-    assert_ne!(again, held);
+    let first = fixture.holder().await.expect("nobody holds the lock");
+    let terminate = format!("SELECT pg_terminate_backend({first})");
+    sqlx::query(sqlx::AssertSqlSafe(terminate)).fetch_one(&fixture.pool().await).await.unwrap();
+    let second = poll_until(async || fixture.holder().await.filter(|holder| *holder != first)).await;
+    assert_ne!(second, first);
     fixture.settled("ann", EngineStatus::Running).await;
-    // It is as good as the first one.
+    // The new lock excludes others like the first one.
     assert!(matches!(refusal(fixture.database.url()).await, OpenRegistryError::Held(_)));
-    let deposed = tokio::time::timeout(Duration::ZERO, fixture.registry.lost_leadership()).await;
-    assert!(deposed.is_err());
+    let lost = tokio::time::timeout(Duration::ZERO, fixture.registry.lost_leadership()).await;
+    assert!(lost.is_err());
 }
 
 #[tokio::test]
@@ -96,28 +97,28 @@ async fn who_was_deposed_writes_nothing_any_more() {
     let entry = entry(running.engine_id, Event::Stop);
     let next = NextState::NotRunning(EngineStatus::Stopped);
     let other = product("other");
-    let stamps = [(running.engine_id, EngineActivity { failed_checks: 7, ..EngineActivity::default() })];
+    let activities = [(running.engine_id, EngineActivity { failed_checks: 7, ..EngineActivity::default() })];
     let new = fixture.new_engine("bob");
-    let refused = [
+    let results = [
         registry.settle(&claimed, next, Some(&entry)).await.map(|_| ()),
         registry.claim(&claimed, &claim(Change::Destroy), None).await.map(|_| ()),
         registry.claim_new_engine(&new, &claim(Change::Provision), &fixture.ports).await.map(|_| ()),
         registry.register(&other, &AuditEntry { engine: None, ..entry.clone() }).await.map(|_| ()),
         registry.replace_policy(fixture.product_id, &Policy::default(), |_| entry.clone()).await.map(|_| ()),
-        registry.save_activity(&stamps).await,
+        registry.save_activity(&activities).await,
         registry.get_or_insert_meta("colour", "red").await.map(|_| ()),
         registry.check_leadership().await,
     ];
-    for (number, refused) in refused.into_iter().enumerate() {
-        assert!(matches!(refused, Err(RegistryError::LostLeadership)), "{number}: {refused:?}");
+    for (number, result) in results.into_iter().enumerate() {
+        assert!(matches!(result, Err(RegistryError::LostLeadership)), "{number}: {result:?}");
     }
     assert_eq!(fixture.count_audit_rows().await, rows);
     let read = registry.engine(&running.owner).await.unwrap().unwrap();
     assert_eq!((read.generation, read.claim), (claimed.generation, Some(Change::Stop)));
     assert!(registry.product_by_slug(&other.slug).await.unwrap().is_none());
-    let stamped = registry.supervised().await.unwrap();
-    assert!(stamped.iter().all(|supervised| supervised.activity.failed_checks == 0));
-    // It is told.
+    let supervised = registry.supervised().await.unwrap();
+    assert!(supervised.iter().all(|engine| engine.activity.failed_checks == 0));
+    // The orchestrator is notified.
     tokio::time::timeout(TEST_TIMEOUT, registry.lost_leadership()).await.unwrap();
 }
 
@@ -126,12 +127,12 @@ async fn a_connection_left_in_a_transaction_is_not_used_again() {
     let Some(fixture) = Fixture::on_server().await else { return };
     let running = fixture.settled("ann", EngineStatus::Running).await;
     let registry = &fixture.registry;
-    // As a caller leaves it who goes away while the server is being asked to begin.
-    let mut left = registry.reads.acquire().await.unwrap();
+    // As left by a caller that disappears while the server executes BEGIN.
+    let mut abandoned = registry.reads.acquire().await.unwrap();
     for statement in ["BEGIN", "SELECT COUNT(*) FROM engines"] {
-        sqlx::raw_sql(statement).execute(&mut *left).await.unwrap();
+        sqlx::raw_sql(statement).execute(&mut *abandoned).await.unwrap();
     }
-    drop(left);
+    drop(abandoned);
     let claimed = registry.claim(&running, &claim(Change::Stop), None).await.unwrap().unwrap();
     poll_until(async || registry.is_idle().then_some(())).await;
     for _ in 0..8 {
@@ -143,17 +144,17 @@ async fn a_connection_left_in_a_transaction_is_not_used_again() {
 #[tokio::test]
 async fn a_writer_that_has_looked_is_waited_for_by_who_takes_over() {
     let Some(fixture) = Fixture::on_server().await else { return };
-    let ledger = fixture.registry.begin_product_tx(fixture.product_id, 0).await.unwrap();
+    let tx = fixture.registry.begin_product_tx(fixture.product_id, 0).await.unwrap();
     let pool = fixture.pool().await;
     let mut connection = pool.acquire().await.unwrap();
     let raise = "UPDATE meta SET value = '99' WHERE name = 'epoch'";
     sqlx::raw_sql("SET lock_timeout = '200ms'").execute(&mut *connection).await.unwrap();
-    let waits = sqlx::query(raise).execute(&mut *connection).await.unwrap_err();
-    assert!(waits.to_string().contains("lock timeout"), "{waits}");
-    ledger.commit().await.unwrap();
+    let error = sqlx::query(raise).execute(&mut *connection).await.unwrap_err();
+    assert!(error.to_string().contains("lock timeout"), "{error}");
+    tx.commit().await.unwrap();
     sqlx::query(raise).execute(&mut *connection).await.unwrap();
-    let late = fixture.registry.begin_product_tx(fixture.product_id, 0).await.err().unwrap();
-    assert!(matches!(late, RegistryError::LostLeadership), "{late:?}");
+    let error = fixture.registry.begin_product_tx(fixture.product_id, 0).await.err().unwrap();
+    assert!(matches!(error, RegistryError::LostLeadership), "{error:?}");
 }
 
 #[tokio::test]
@@ -165,8 +166,8 @@ async fn one_that_is_cut_off_loses_the_registry_to_the_next() {
     let second = poll_until(async || Registry::open(database.url(), NOW).await.ok()).await;
     proxy.refuse_connections(false);
     tokio::time::timeout(TEST_TIMEOUT, first.lost_leadership()).await.expect("the first one never noticed");
-    let late = first.get_or_insert_meta("colour", "red").await.unwrap_err();
-    assert!(matches!(late, RegistryError::LostLeadership), "{late:?}");
+    let error = first.get_or_insert_meta("colour", "red").await.unwrap_err();
+    assert!(matches!(error, RegistryError::LostLeadership), "{error:?}");
     assert_eq!(second.get_or_insert_meta("colour", "blue").await.unwrap(), "blue");
 }
 
@@ -176,7 +177,7 @@ async fn of_two_that_open_a_new_database_at_once_one_makes_it() {
     let both = tokio::join!(Registry::open(database.url(), NOW), Registry::open(database.url(), NOW));
     let (one, other) = match both {
         (Ok(registry), Err(error)) | (Err(error), Ok(registry)) => (registry, error),
-        (Ok(_), Ok(_)) => panic!("both hold it"),
+        (Ok(_), Ok(_)) => panic!("both hold the lock"),
         (Err(one), Err(other)) => panic!("{one} and {other}"),
     };
     let OpenRegistryError::Held(holder) = other else { panic!("{other:?}") };
@@ -198,12 +199,12 @@ async fn a_database_with_other_tables_is_refused() {
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_told_from_a_broken_one() {
-    let nowhere = DatabaseUrl::parse("postgres://ann:hunter2@127.0.0.1:1/d").unwrap();
-    let refused = refusal(&nowhere).await;
+    let unreachable = DatabaseUrl::parse("postgres://ann:hunter2@127.0.0.1:1/d").unwrap();
+    let refused = refusal(&unreachable).await;
     assert!(matches!(refused, OpenRegistryError::Unreachable(_)), "{refused:?}");
-    let refused = verify(&nowhere, |_| panic!("there is nothing to check")).await.unwrap_err();
-    let told = refused.to_string();
-    assert!(told.contains("127.0.0.1:1/d") && !told.contains("hunter2"), "{told}");
+    let refused = verify(&unreachable, |_| panic!("there is nothing to check")).await.unwrap_err();
+    let message = refused.to_string();
+    assert!(message.contains("127.0.0.1:1/d") && !message.contains("hunter2"), "{message}");
 }
 
 #[tokio::test]
@@ -214,7 +215,7 @@ async fn a_product_that_is_being_changed_holds_up_no_other() {
     let registered = AuditEntry { engine: None, ..entry(EngineId::new(), Event::Register) };
     assert!(fixture.registry.register(&other, &registered).await.unwrap());
     let busy = fixture.registry.begin_product_tx(other.product_id, 0).await.unwrap();
-    // Well before the busy one would be given up.
+    // Well before the busy transaction would time out.
     let stop = claim(Change::Stop);
     let stopped = fixture.registry.claim(&ann, &stop, None);
     let row =
@@ -239,7 +240,7 @@ async fn a_burst_of_one_product_leaves_the_connections_to_the_others() {
             tokio::spawn(async move { fixture.registry.begin_product_tx(product_id, 0).await.map(drop) })
         })
         .collect();
-    // Each has come as far as it gets.
+    // Each has progressed as far as it can.
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
@@ -263,7 +264,7 @@ async fn products_that_lease_ports_at_once_never_share_one() {
         assert!(fixture.registry.register(&other, &registered).await.unwrap());
         products.push(other.product_id);
     }
-    // More than there are ports, so that those at rest lose theirs while they are being started.
+    // More engines than ports, so that sleeping ones lose their ports while they are being started.
     let claims = (0..40).map(|number| {
         let (fixture, product_id) = (Arc::clone(&fixture), products[number % 4]);
         tokio::spawn(async move {
@@ -272,19 +273,20 @@ async fn products_that_lease_ports_at_once_never_share_one() {
             let claimed =
                 fixture.registry.claim_new_engine(&engine, &claim(Change::Provision), &fixture.ports).await;
             let Ok(row) = claimed.unwrap() else { return };
-            let rests =
+            let settled =
                 fixture.registry.settle(&row, NextState::NotRunning(EngineStatus::Sleeping), None).await;
-            let rests = rests.unwrap().unwrap();
-            // Its port may have been given away meanwhile: then it was changed, and only looks so.
-            let _ = fixture.registry.claim(&rests, &claim(Change::Wake), Some(&fixture.ports)).await.unwrap();
+            let settled = settled.unwrap().unwrap();
+            // The claim may be refused: its port may have gone to another engine meanwhile.
+            let _ =
+                fixture.registry.claim(&settled, &claim(Change::Wake), Some(&fixture.ports)).await.unwrap();
         })
     });
     for claimed in join_all(claims).await {
         claimed.unwrap();
     }
-    let running = "SELECT COUNT(*) FROM engines WHERE claim_kind IS NOT NULL AND port IS NULL";
-    let without: i64 = sqlx::query(running).fetch_one(&fixture.pool().await).await.unwrap().get(0);
-    assert_eq!(without, 0, "an engine is started that has no port");
+    let query = "SELECT COUNT(*) FROM engines WHERE claim_kind IS NOT NULL AND port IS NULL";
+    let without_port: i64 = sqlx::query(query).fetch_one(&fixture.pool().await).await.unwrap().get(0);
+    assert_eq!(without_port, 0, "an engine that has no port is being started");
 }
 
 #[tokio::test]
@@ -321,7 +323,7 @@ async fn odd_text_comes_back_as_it_was() {
         let read = fixture.registry.engine(&row.owner).await.unwrap().unwrap();
         assert_eq!(read.owner.user_id.as_str(), user);
     }
-    // What a column cannot hold is refused before it gets there; a detail is escaped.
+    // Text that a column cannot store is refused earlier; a detail is escaped.
     assert!(DisplayName::new("a\0b").is_err() && UserId::new("a\0b").is_err());
     let row = fixture.settled("nul", EngineStatus::Running).await;
     let entry = AuditEntry { detail: json!({"reason": "a\0b"}), ..entry(row.engine_id, Event::Stop) };

@@ -1,4 +1,4 @@
-//! A audit log that is not as it was written is found out, wherever it was changed.
+//! Tests of the verification: every change of a written audit log is detected.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use pretty_assertions::assert_eq;
 
 use super::*;
 
-/// What a check says of the one product, after its registry was changed behind everyone's back.
+/// Returns the result for the only product after `changes` were made to the database directly.
 async fn verify_after(changes: &[&'static str]) -> Result<i64, ChainBreak> {
     let fixture = Fixture::new().await;
     for user in ["ann", "bob", "eve"] {
@@ -14,16 +14,16 @@ async fn verify_after(changes: &[&'static str]) -> Result<i64, ChainBreak> {
     }
     let pool = fixture.pool().await;
     let mut connection = pool.acquire().await.unwrap();
-    let unguard = if on_postgres() {
+    let drop_guards = if on_postgres() {
         "DROP TRIGGER audit_log_no_change ON audit_log; SET session_replication_role = replica"
     } else {
         "DROP TRIGGER audit_log_no_update; DROP TRIGGER audit_log_no_delete; DROP TRIGGER audit_log_no_replace; \
          PRAGMA foreign_keys = OFF"
     };
-    sqlx::raw_sql(unguard).execute(&mut *connection).await.unwrap();
+    sqlx::raw_sql(drop_guards).execute(&mut *connection).await.unwrap();
     for statement in changes {
-        let done = sqlx::query(*statement).execute(&mut *connection).await.unwrap();
-        assert_ne!(done.rows_affected(), 0, "{statement}");
+        let result = sqlx::query(*statement).execute(&mut *connection).await.unwrap();
+        assert_ne!(result.rows_affected(), 0, "{statement}");
     }
     let mut found = check(&fixture).await;
     assert_eq!(found.len(), 1);
@@ -56,7 +56,7 @@ async fn any_changed_column_is_found() {
     ] {
         assert_eq!(verify_after(&[change]).await, Err(ChainBreak::Changed { id: 3 }), "{change}");
     }
-    // A column of PostgreSQL's takes nothing else.
+    // PostgreSQL's columns accept no other type.
     let text = "UPDATE audit_log SET at = 'noon' WHERE id = 3";
     if on_postgres() {
         return;
@@ -84,7 +84,7 @@ async fn rows_that_are_gone_are_found_the_last_one_too() {
     assert_eq!(verify_after(&[middle]).await, Err(ChainBreak::Missing { id: 2, found: 3 }));
     let closed = [middle, "UPDATE audit_log SET id = id - 1 WHERE id > 2"];
     assert_eq!(verify_after(&closed).await, Err(ChainBreak::Changed { id: 2 }));
-    // Who adapts the count has still the wrong end.
+    // With an adapted count, the last hash is still wrong.
     let counted = ["DELETE FROM audit_log WHERE id = 4", "UPDATE products SET audit_seq = 3"];
     assert_eq!(verify_after(&counted).await, Err(ChainBreak::WrongLastHash { id: 3 }));
 }
@@ -135,7 +135,7 @@ async fn beside_a_registry_at_work_a_check_sees_one_moment() {
     });
     let (mut rows, mut checks) = (0, 0);
     while !writes.is_finished() || checks < 3 {
-        let found = check(&fixture).await.remove(0).rows.expect("a whole chain");
+        let found = check(&fixture).await.remove(0).rows.expect("the chain is broken");
         assert!(found >= rows, "{found} after {rows}");
         (rows, checks) = (found, checks + 1);
     }
@@ -165,14 +165,14 @@ async fn a_registry_that_nobody_holds_is_checked_and_left_as_it_was() {
 #[tokio::test]
 async fn what_is_no_registry_is_not_checked_and_not_made() {
     let folder = tempfile::tempdir().unwrap();
-    let nowhere = folder.path().join("nowhere.db");
+    let missing = folder.path().join("missing.db");
     let refused = async |path: &Path| {
         verify(&DatabaseUrl::Sqlite(path.to_owned()), |_| panic!("there is nothing to check"))
             .await
             .unwrap_err()
     };
-    assert!(matches!(refused(&nowhere).await, VerifyError::Unreadable { .. }));
-    assert!(!nowhere.exists());
+    assert!(matches!(refused(&missing).await, VerifyError::Unreadable { .. }));
+    assert!(!missing.exists());
     let text = folder.path().join("notes.txt");
     std::fs::write(&text, "these are just some notes".repeat(100)).unwrap();
     assert!(matches!(refused(&text).await, VerifyError::NotARegistry { .. }));

@@ -1,4 +1,4 @@
-//! What the engines of the fault backend say, and do when they are told something.
+//! The simulated engines of the fault backend: their health, their identity and their control interface.
 
 use api::engine::{EngineHealth, Subsystems};
 use api::{EngineKey, KeyHash};
@@ -9,7 +9,7 @@ use super::{BackendCall, FaultBackend, SimulatedHealth, State};
 use crate::backend::{HealthReport, KeyProof, Probe, ProbeError};
 
 impl FaultBackend {
-    /// What the engine on `port` does when it is told something.
+    /// Executes `command` on the engine on `port`.
     fn handle_command(&self, port: u16, key: &EngineKey, command: &Value) -> Result<Value, ProbeError> {
         let mut state = self.state();
         let State { running, busy, .. } = &mut *state;
@@ -34,12 +34,12 @@ impl FaultBackend {
         }
     }
 
-    /// How the engine on `port` says it is.
+    /// Returns the health that the engine on `port` reports. A frozen engine never answers.
     fn simulated_health(&self, port: u16) -> BoxFuture<'_, Result<EngineHealth, ProbeError>> {
         let mut state = self.state();
         let on_port = state.running.iter().find(|(_, (_, launch))| launch.port == port);
         let engine_id = on_port.map(|(engine_id, _)| *engine_id);
-        let runs = engine_id.is_some();
+        let is_running = engine_id.is_some();
         if let Some(engine_id) = engine_id {
             *state.probe_counts.entry(engine_id).or_default() += 1;
             if state.frozen.contains(&engine_id) {
@@ -58,9 +58,13 @@ impl FaultBackend {
         };
         let answer = match &state.health {
             SimulatedHealth::WrongEngine => Ok(health("ok", subsystems("ok", "ok"))),
-            SimulatedHealth::Healthy if runs => Ok(health("ok", subsystems("ok", "ok"))),
-            SimulatedHealth::Provider(reason) if runs => Ok(health("degraded", subsystems("ok", reason))),
-            SimulatedHealth::Database(reason) if runs => Ok(health("degraded", subsystems(reason, "ok"))),
+            SimulatedHealth::Healthy if is_running => Ok(health("ok", subsystems("ok", "ok"))),
+            SimulatedHealth::Provider(reason) if is_running => {
+                Ok(health("degraded", subsystems("ok", reason)))
+            }
+            SimulatedHealth::Database(reason) if is_running => {
+                Ok(health("degraded", subsystems(reason, "ok")))
+            }
             SimulatedHealth::Unreachable
             | SimulatedHealth::Healthy
             | SimulatedHealth::Provider(_)
@@ -92,7 +96,7 @@ impl Probe for FaultBackend {
         let mut state = self.state();
         state.keys_sent += 1;
         let mut launches = state.running.values().map(|(_, launch)| launch);
-        let own = launches.any(|launch| launch.port == port && launch.key_hash.matches(key.expose()));
+        let accepts_key = launches.any(|launch| launch.port == port && launch.key_hash.matches(key.expose()));
         if state.running.iter().any(|(id, (_, launch))| launch.port == port && state.frozen.contains(id)) {
             return Box::pin(std::future::pending());
         }
@@ -101,13 +105,15 @@ impl Probe for FaultBackend {
             SimulatedHealth::Unreachable => {
                 Err(ProbeError::Unreachable { port, reason: "connection refused".to_owned() })
             }
-            SimulatedHealth::Healthy | SimulatedHealth::Provider(_) | SimulatedHealth::Database(_) if own => {
+            SimulatedHealth::Healthy | SimulatedHealth::Provider(_) | SimulatedHealth::Database(_)
+                if accepts_key =>
+            {
                 Ok(())
             }
             SimulatedHealth::Healthy | SimulatedHealth::Provider(_) | SimulatedHealth::Database(_) => {
-                let runs = state.running.values().any(|(_, launch)| launch.port == port);
-                let silent = ProbeError::Unreachable { port, reason: "connection refused".to_owned() };
-                Err(if runs { ProbeError::KeyRefused { port } } else { silent })
+                let is_running = state.running.values().any(|(_, launch)| launch.port == port);
+                let unreachable = ProbeError::Unreachable { port, reason: "connection refused".to_owned() };
+                Err(if is_running { ProbeError::KeyRefused { port } } else { unreachable })
             }
         };
         Box::pin(std::future::ready(answer))
@@ -120,17 +126,17 @@ impl Probe for FaultBackend {
         command: &'a Value,
     ) -> BoxFuture<'a, Result<Value, ProbeError>> {
         Box::pin(async move {
-            let silent = || ProbeError::Unreachable { port, reason: "connection refused".to_owned() };
-            let frozen = {
+            let unreachable = || ProbeError::Unreachable { port, reason: "connection refused".to_owned() };
+            let is_frozen = {
                 let state = self.state();
                 state.running.iter().any(|(id, (_, launch))| launch.port == port && state.frozen.contains(id))
             };
-            if frozen {
+            if is_frozen {
                 std::future::pending::<()>().await;
             }
             self.respond(BackendCall::Rpc, |backend| Ok(backend.handle_command(port, key, command)))
                 .await
-                .map_err(|_| silent())?
+                .map_err(|_| unreachable())?
         })
     }
 }

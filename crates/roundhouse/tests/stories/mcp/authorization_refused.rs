@@ -1,4 +1,4 @@
-//! Leave that is not given, or not for this engine, this server or this moment.
+//! OAuth callbacks that must connect nothing: denied, expired, replayed, forged or meant for another engine.
 
 use rusqlite::Connection;
 use rustix::process::Signal;
@@ -8,23 +8,23 @@ use super::{ProtectedServer, assert_stored_nowhere, only_connection, tool_names}
 use crate::support::peers::CallbackParams;
 use crate::support::{EngineFixture, HttpResponse, Peers};
 
-/// Brings back what the user came with, by either of the two ways.
-async fn callback(place: &ProtectedServer, returned: &CallbackParams, by_post: bool) -> HttpResponse {
+/// Sends the callback's parameters to the engine, by POST or as the browser's GET.
+async fn callback(protected: &ProtectedServer, returned: &CallbackParams, by_post: bool) -> HttpResponse {
     if by_post {
-        place.engine().post("/assets/callback", &returned.body()).await
+        protected.engine().post("/assets/callback", &returned.body()).await
     } else {
-        place.engine().get(&returned.path()).await
+        protected.engine().get(&returned.path()).await
     }
 }
 
-/// Asserts that nothing came of it: no connection that works, no tool, no token that was asked for.
-async fn assert_not_connected(place: &ProtectedServer) {
-    let connections = place.engine().connections().await;
-    assert!(connections.iter().all(|one| one["status"] != "connected"), "{connections:#?}");
-    assert!(connections.iter().all(|one| tool_names(one).is_empty()), "{connections:#?}");
-    assert_eq!(place.engine().servers().await[0]["connected"], false);
-    assert_eq!(place.authorization_server.tokens().await, [], "no token was given");
-    place
+/// Asserts that nothing was connected: there is no connected connection, no tool and no token.
+async fn assert_not_connected(protected: &ProtectedServer) {
+    let connections = protected.engine().connections().await;
+    assert!(connections.iter().all(|connection| connection["status"] != "connected"), "{connections:#?}");
+    assert!(connections.iter().all(|connection| tool_names(connection).is_empty()), "{connections:#?}");
+    assert_eq!(protected.engine().servers().await[0]["connected"], false);
+    assert_eq!(protected.authorization_server.tokens().await, [], "no token was given");
+    protected
         .engine()
         .call_tool("peer__add", json!({"a": 2, "b": 3}))
         .await
@@ -34,63 +34,63 @@ async fn assert_not_connected(place: &ProtectedServer) {
 #[tokio::test]
 async fn a_state_that_is_not_known_leads_nowhere() {
     let Some(peers) = Peers::installed() else { return };
-    let place = ProtectedServer::new(&peers).await;
-    let returned = place.authorize().await;
+    let protected = ProtectedServer::new(&peers).await;
+    let returned = protected.authorize().await;
     for by_post in [true, false] {
         for state in [Some("x"), Some("AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA")] {
-            let answer = callback(&place, &returned.clone().with_param("state", state), by_post).await;
+            let answer = callback(&protected, &returned.clone().with_param("state", state), by_post).await;
             answer.assert_error(400, "INVALID_STATE");
         }
         for none in [None, Some("")] {
-            let answer = callback(&place, &returned.clone().with_param("state", none), by_post).await;
+            let answer = callback(&protected, &returned.clone().with_param("state", none), by_post).await;
             assert_eq!(answer.status, 400, "{}", answer.body);
         }
     }
-    assert_not_connected(&place).await;
-    // The right one is not used up by all of these.
-    callback(&place, &returned, true).await.assert_ok("status:text connection:connection");
+    assert_not_connected(&protected).await;
+    // None of these consumed the valid state.
+    callback(&protected, &returned, true).await.assert_ok("status:text connection:connection");
 }
 
 #[tokio::test]
 async fn a_state_is_used_once() {
     let Some(peers) = Peers::installed() else { return };
-    let place = ProtectedServer::new(&peers).await;
-    let returned = place.authorize().await;
-    callback(&place, &returned, true).await.assert_ok("status:text connection:connection");
-    let before = only_connection(place.engine()).await;
+    let protected = ProtectedServer::new(&peers).await;
+    let returned = protected.authorize().await;
+    callback(&protected, &returned, true).await.assert_ok("status:text connection:connection");
+    let before = only_connection(protected.engine()).await;
     for by_post in [true, false] {
-        callback(&place, &returned, by_post).await.assert_error(400, "INVALID_STATE");
+        callback(&protected, &returned, by_post).await.assert_error(400, "INVALID_STATE");
     }
-    assert_eq!(only_connection(place.engine()).await, before, "what was connected stays so");
-    let exchanges = place.authorization_server.requests_to("/token").await;
-    assert_eq!(exchanges.len(), 1, "the code is not tried again: {exchanges:?}");
-    assert_eq!(place.engine().tool_output("peer__add", json!({"a": 2, "b": 3})).await.trim(), "5");
+    assert_eq!(only_connection(protected.engine()).await, before, "the connection is unchanged");
+    let exchanges = protected.authorization_server.requests_to("/token").await;
+    assert_eq!(exchanges.len(), 1, "the code is not exchanged again: {exchanges:?}");
+    assert_eq!(protected.engine().tool_output("peer__add", json!({"a": 2, "b": 3})).await.trim(), "5");
 }
 
 #[tokio::test]
 async fn a_state_that_is_old_leads_nowhere() {
     let Some(peers) = Peers::installed() else { return };
-    for (minutes, taken) in [(9, true), (10, false)] {
-        let place = ProtectedServer::new(&peers).await;
-        let returned = place.authorize().await;
-        // As if so much time had gone by while the engine slept.
-        let ProtectedServer { authorization_server, server, fixture } = place;
+    for (minutes, accepted) in [(9, true), (10, false)] {
+        let protected = ProtectedServer::new(&peers).await;
+        let returned = protected.authorize().await;
+        // Ages the state in the database, as if the engine had slept for these minutes.
+        let ProtectedServer { authorization_server, server, fixture } = protected;
         let EngineFixture { provider, setup, program, .. } = fixture;
         program.signal_and_wait(Signal::TERM).await.assert_success();
         let aged = "UPDATE authorizations SET created_at = created_at - ?1 * 60 * 1000";
         assert_eq!(Connection::open(setup.brain()).unwrap().execute(aged, [minutes]).unwrap(), 1);
         let (program, engine) = setup.start().await;
-        let place = ProtectedServer {
+        let protected = ProtectedServer {
             authorization_server,
             server,
             fixture: EngineFixture { provider, setup, program, engine },
         };
-        let answer = callback(&place, &returned, true).await;
-        if taken {
+        let answer = callback(&protected, &returned, true).await;
+        if accepted {
             answer.assert_ok("status:text connection:connection");
         } else {
             answer.assert_error(400, "INVALID_STATE");
-            assert_not_connected(&place).await;
+            assert_not_connected(&protected).await;
         }
     }
 }
@@ -111,16 +111,16 @@ async fn a_state_of_another_engine_leads_nowhere() {
 async fn an_answer_of_another_authorization_server_leads_nowhere() {
     let Some(peers) = Peers::installed() else { return };
     for by_post in [true, false] {
-        let place = ProtectedServer::new(&peers).await;
+        let protected = ProtectedServer::new(&peers).await;
         for iss in [Some("https://elsewhere.example"), Some(""), None] {
-            let returned = place.authorize().await.with_param("iss", iss);
-            callback(&place, &returned, by_post).await.assert_error(400, "INVALID_ISSUER");
-            assert_not_connected(&place).await;
+            let returned = protected.authorize().await.with_param("iss", iss);
+            callback(&protected, &returned, by_post).await.assert_error(400, "INVALID_ISSUER");
+            assert_not_connected(&protected).await;
         }
-        let trailing = format!("{}/", place.authorization_server.url());
-        let returned = place.authorize().await.with_param("iss", Some(&trailing));
-        callback(&place, &returned, by_post).await.assert_error(400, "INVALID_ISSUER");
-        assert_not_connected(&place).await;
+        let trailing = format!("{}/", protected.authorization_server.url());
+        let returned = protected.authorize().await.with_param("iss", Some(&trailing));
+        callback(&protected, &returned, by_post).await.assert_error(400, "INVALID_ISSUER");
+        assert_not_connected(&protected).await;
     }
 }
 
@@ -128,58 +128,58 @@ async fn an_answer_of_another_authorization_server_leads_nowhere() {
 async fn a_person_who_declines_is_heard() {
     let Some(peers) = Peers::installed() else { return };
     for by_post in [true, false] {
-        let place = ProtectedServer::new(&peers).await;
-        place.authorization_server.configure(json!({"answer": "deny"})).await;
-        let returned = place.authorize().await;
+        let protected = ProtectedServer::new(&peers).await;
+        protected.authorization_server.configure(json!({"answer": "deny"})).await;
+        let returned = protected.authorize().await;
         assert_eq!(returned.0["error"], "access_denied");
-        let answer = callback(&place, &returned, by_post).await;
+        let answer = callback(&protected, &returned, by_post).await;
         let message = answer.assert_error(400, "OAUTH_DENIED");
         assert!(message.contains("access_denied"), "{message}");
-        assert_not_connected(&place).await;
-        // It can be asked for again.
-        callback(&place, &returned, by_post).await.assert_error(400, "INVALID_STATE");
-        place.authorization_server.configure(json!({"answer": "agree"})).await;
-        place.connect().await;
+        assert_not_connected(&protected).await;
+        // Access can be requested again.
+        callback(&protected, &returned, by_post).await.assert_error(400, "INVALID_STATE");
+        protected.authorization_server.configure(json!({"answer": "agree"})).await;
+        protected.connect().await;
     }
 }
 
 #[tokio::test]
 async fn an_error_with_a_state_that_is_not_known_is_not_believed() {
     let Some(peers) = Peers::installed() else { return };
-    let place = ProtectedServer::new(&peers).await;
-    let returned = place.authorize().await;
+    let protected = ProtectedServer::new(&peers).await;
+    let returned = protected.authorize().await;
     let forged = returned
         .clone()
         .with_param("state", Some("x"))
         .with_param("code", None)
         .with_param("error", Some("access_denied"));
     for by_post in [true, false] {
-        callback(&place, &forged, by_post).await.assert_error(400, "INVALID_STATE");
+        callback(&protected, &forged, by_post).await.assert_error(400, "INVALID_STATE");
     }
-    callback(&place, &returned, true).await.assert_ok("status:text connection:connection");
+    callback(&protected, &returned, true).await.assert_ok("status:text connection:connection");
 }
 
 #[tokio::test]
 async fn a_code_that_is_wrong_connects_nothing() {
     let Some(peers) = Peers::installed() else { return };
-    let place = ProtectedServer::new(&peers).await;
-    let returned = place.authorize().await.with_param("code", Some("a-forged-code-Uv42"));
-    let answer = callback(&place, &returned, true).await;
+    let protected = ProtectedServer::new(&peers).await;
+    let returned = protected.authorize().await.with_param("code", Some("a-forged-code-Uv42"));
+    let answer = callback(&protected, &returned, true).await;
     assert!(answer.status >= 400, "{}", answer.body);
     assert!(!answer.body.to_string().contains("Uv42"), "{}", answer.body);
-    assert_not_connected(&place).await;
-    assert_stored_nowhere(&place.fixture, "the forged code", "Uv42", &[]);
+    assert_not_connected(&protected).await;
+    assert_stored_nowhere(&protected.fixture, "the forged code", "Uv42", &[]);
 }
 
 #[tokio::test]
 async fn an_authorization_server_that_is_away_is_named() {
     let Some(peers) = Peers::installed() else { return };
-    let place = ProtectedServer::new(&peers).await;
-    place.authorization_server.configure(json!({"down": true})).await;
-    let answer = place.engine().connect(&json!({"server": "peer"})).await;
+    let protected = ProtectedServer::new(&peers).await;
+    protected.authorization_server.configure(json!({"down": true})).await;
+    let answer = protected.engine().connect(&json!({"server": "peer"})).await;
     let message = answer.assert_error(502, "SERVER_FAILED");
     assert!(message.contains("peer"), "{message}");
-    assert_not_connected(&place).await;
-    place.authorization_server.configure(json!({"down": false})).await;
-    place.connect().await;
+    assert_not_connected(&protected).await;
+    protected.authorization_server.configure(json!({"down": false})).await;
+    protected.connect().await;
 }

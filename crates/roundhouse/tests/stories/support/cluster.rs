@@ -1,4 +1,4 @@
-//! A PostgreSQL server of a story's own, which may be stopped, killed and made to hang.
+//! A PostgreSQL server for one story, which can be stopped, killed and made to hang.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::ports::Ports;
 use super::{eventually, processes, skip};
 
-/// A server. At its end it is killed.
+/// A server, which is killed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct PostgresCluster {
     folder: TempDir,
@@ -21,14 +21,14 @@ pub(crate) struct PostgresCluster {
 }
 
 impl PostgresCluster {
-    /// A server that runs; none, with a reason that is said, where its programs are missing.
+    /// Starts a server; skips the story and returns `None` if PostgreSQL's programs are missing.
     pub(crate) async fn start() -> Option<Self> {
         let Some(programs) = programs_folder() else {
             skip("PostgreSQL's programs, below /usr/lib/postgresql or in the PATH");
             return None;
         };
         let folder = TempDir::with_prefix("roundhouse-postgres-").unwrap();
-        // The server's user comes in, and nobody else into what is the server's.
+        // The server runs as another user, who must be able to enter; initdb makes the data folder private.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
         let mut this = Self { folder, programs, ports: Ports::claim(), server: None };
         let made = this
@@ -64,22 +64,22 @@ impl PostgresCluster {
         eventually("the server answers", async || self.is_accepting_connections().then_some(())).await;
     }
 
-    /// Ends it as its service manager would at a restart: connections are cut, and it is written down that all is well.
+    /// Stops it as its service manager would at a restart: connections are closed, and the shutdown is clean.
     pub(crate) fn stop(&mut self) {
         self.stop_with(Signal::INT);
     }
 
-    /// Ends it in the midst of what it does.
+    /// Stops it at once, without a clean shutdown.
     pub(crate) fn crash(&mut self) {
         self.stop_with(Signal::QUIT);
     }
 
-    /// Keeps it from doing anything: connections stay open, and nothing comes back.
+    /// Suspends it: connections stay open, but get no response.
     pub(crate) fn pause(&self) {
         self.signal_all(Signal::STOP);
     }
 
-    /// Lets it go on.
+    /// Resumes it.
     pub(crate) fn resume(&self) {
         self.signal_all(Signal::CONT);
     }
@@ -90,27 +90,27 @@ impl PostgresCluster {
         server.wait().unwrap();
     }
 
-    /// Signals the server and the processes that serve its connections, the one that makes them first.
+    /// Signals the server and the processes that serve its connections, the parent first.
     fn signal_all(&self, signal: Signal) {
         let server = pid_of(self.server.as_ref().expect("the server runs"));
         processes::signal(server, signal);
         for child in processes::children(server) {
-            // It may have ended meanwhile.
+            // The process may have ended meanwhile.
             let _ = rustix::process::kill_process(child, signal);
         }
     }
 
     fn is_accepting_connections(&self) -> bool {
         let url = self.url();
-        let asked = self.command("pg_isready").args(["--quiet", "--timeout=2", "--dbname", &url]).status();
-        asked.is_ok_and(|status| status.success())
+        let status = self.command("pg_isready").args(["--quiet", "--timeout=2", "--dbname", &url]).status();
+        status.is_ok_and(|status| status.success())
     }
 
     fn data_folder(&self) -> PathBuf {
         self.folder.path().join("data")
     }
 
-    /// One of PostgreSQL's programs, none of which runs as root. It ends with this process.
+    /// A command for one of PostgreSQL's programs, which refuse to run as root. It ends with this process.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new("setpriv");
         if rustix::process::getuid().is_root() {
@@ -135,7 +135,7 @@ fn pid_of(child: &Child) -> Pid {
     Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap()
 }
 
-/// The folder of PostgreSQL's programs, that of the newest version.
+/// The folder of the newest version of PostgreSQL's programs.
 fn programs_folder() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let in_path = std::env::split_paths(&path).collect::<Vec<_>>();

@@ -1,9 +1,9 @@
-//! What a deployment is made of: where its engines live, and where its registry. The stories about orchestrators in
-//! general are the same for all of it: `ROUNDHOUSE_TEST_BACKEND` and `ROUNDHOUSE_TEST_DATABASE` choose.
+//! The backend and the database of a deployment. Stories about orchestrators in general are the same for every
+//! combination; `ROUNDHOUSE_TEST_BACKEND` and `ROUNDHOUSE_TEST_DATABASE` choose it.
 
 use std::env;
 
-/// Where engines live.
+/// Where engines run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Backend {
     Process,
@@ -18,7 +18,7 @@ pub(crate) enum Database {
 }
 
 impl Backend {
-    /// What this run of the stories was asked for.
+    /// The choice of this test run.
     pub(crate) fn from_env() -> Self {
         match env::var("ROUNDHOUSE_TEST_BACKEND").as_deref() {
             Err(_) | Ok("" | "process") => Self::Process,
@@ -29,7 +29,7 @@ impl Backend {
 }
 
 impl Database {
-    /// What this run of the stories was asked for.
+    /// The choice of this test run.
     pub(crate) fn from_env() -> Self {
         match env::var("ROUNDHOUSE_TEST_DATABASE").as_deref() {
             Err(_) | Ok("" | "sqlite") => Self::Sqlite,

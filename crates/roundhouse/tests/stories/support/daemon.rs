@@ -1,4 +1,4 @@
-//! A Docker daemon of a story's own, which may be stopped, killed and made to hang.
+//! A Docker daemon for one story, which can be stopped, killed and made to hang.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,21 +13,21 @@ use super::docker::Docker;
 use super::ports::Ports;
 use super::{eventually, image, is_installed, processes, skip};
 
-/// A daemon with folders and a bridge of its own. At its end it goes, with all that it runs.
+/// A daemon with its own folders and bridge. Dropping it ends it and everything that it runs.
 #[derive(Debug)]
 pub(crate) struct DockerDaemon {
     pub(crate) docker: Docker,
     folder: TempDir,
-    /// What tells it from other daemons, of this run and of others.
+    /// Distinguishes it from other daemons of this and other test runs.
     number: u16,
     live_restore: LiveRestore,
     _ports: Ports,
     server: Option<Child>,
-    /// The links that its networks were when it was last ended: it may never be there again to remove them.
+    /// The host's network links of its networks when it was last stopped: it may not run again to remove them.
     links: Vec<String>,
 }
 
-/// Whether containers live on while their daemon is away.
+/// Whether containers keep running while their daemon is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LiveRestore {
     Yes,
@@ -35,15 +35,15 @@ pub(crate) enum LiveRestore {
 }
 
 impl DockerDaemon {
-    /// A daemon that runs and has the engines' image; none, with a reason that is said, where it cannot be.
+    /// Starts a daemon that has the engines' image; skips the story and returns `None` where that is impossible.
     pub(crate) async fn start(live_restore: LiveRestore) -> Option<Self> {
-        let first = Docker::local()?;
-        let reference = image::current_build(&first)?;
+        let local_daemon = Docker::local()?;
+        let reference = image::current_build(&local_daemon)?;
         if !["dockerd", "ip", "setpriv"].into_iter().all(is_installed) {
             return None;
         }
         if !rustix::process::getuid().is_root() {
-            skip("root's rights, to run a second Docker daemon");
+            skip("root privileges, to run a second Docker daemon");
             return None;
         }
         let ports = Ports::claim();
@@ -54,7 +54,7 @@ impl DockerDaemon {
             Self { docker, folder, number, live_restore, _ports: ports, server: None, links: Vec::new() };
         this.make_bridge();
         this.launch().await;
-        copy_image(&first, &this.docker, &reference).await;
+        copy_image(&local_daemon, &this.docker, &reference).await;
         Some(this)
     }
 
@@ -67,8 +67,8 @@ impl DockerDaemon {
             .args(["--pdeathsig=KILL", "--", "dockerd", "--config-file", &self.configuration()])
             .args(["--host", &format!("unix://{}", self.docker.socket().display())])
             .args(["--data-root", &path("data"), "--exec-root", &path("exec"), "--pidfile", &path("pid")])
-            // Neither without a bridge nor with addresses of its own: at its start it would then remove the bridge of
-            // this machine's own daemon.
+            // A daemon without a bridge, or one that assigns addresses itself, would remove the bridge of the
+            // host's own daemon at its start.
             .args(["--bridge", &self.bridge(), "--iptables=false", "--ip6tables=false", "--ip-masq=false"])
             .args(["--cgroup-parent", &self.name(), "--containerd-namespace", &self.name()])
             .args(["--containerd-plugins-namespace", &format!("{}-plugins", self.name())]);
@@ -78,22 +78,23 @@ impl DockerDaemon {
         self.server =
             Some(command.stdout(log.try_clone().unwrap()).stderr(log).stdin(Stdio::null()).spawn().unwrap());
         eventually("the daemon answers", async || {
-            let ended = self.server.as_mut().unwrap().try_wait().unwrap();
-            assert!(ended.is_none(), "the daemon ended: {}", fs::read_to_string(path("log")).unwrap());
+            let status = self.server.as_mut().unwrap().try_wait().unwrap();
+            assert!(status.is_none(), "the daemon ended: {}", fs::read_to_string(path("log")).unwrap());
             self.docker.try_run(&["version"]).await.ok()
         })
         .await;
     }
 
-    /// Ends it as its service manager would.
+    /// Stops it as its service manager would.
     pub(crate) fn stop(&mut self) {
         self.stop_with(Signal::TERM, 60);
     }
 
-    /// Ends it in the midst of what it does. What it runs lives on.
+    /// Kills it. Its containers keep running.
     pub(crate) fn crash(&mut self) {
         self.stop_with(Signal::KILL, 10);
-        // Its own helper goes with it. The next one is not to take what is left of either for one that runs.
+        // Its containerd is killed too, and both pid files are removed, or the next daemon would take them for
+        // running processes.
         let helper = self.folder.path().join("exec/containerd/containerd.pid");
         let number = fs::read_to_string(&helper).ok().and_then(|text| text.trim().parse().ok());
         if let Some(pid) = number.and_then(Pid::from_raw) {
@@ -103,12 +104,12 @@ impl DockerDaemon {
         let _ = fs::remove_file(self.folder.path().join("pid"));
     }
 
-    /// Keeps it from doing anything: calls reach it, and nothing comes back.
+    /// Suspends it: calls connect, but get no response.
     pub(crate) fn pause(&self) {
         processes::signal(self.pid(), Signal::STOP);
     }
 
-    /// Lets it go on.
+    /// Resumes it.
     pub(crate) fn resume(&self) {
         processes::signal(self.pid(), Signal::CONT);
     }
@@ -126,7 +127,7 @@ impl DockerDaemon {
         server.wait().unwrap();
     }
 
-    /// The networks that were made at this daemon.
+    /// The networks that were created at this daemon.
     fn networks(&self) -> Vec<String> {
         let networks = self.docker.run_blocking(&["network", "ls", "--quiet", "--filter", "type=custom"]);
         networks.unwrap_or_default().lines().map(str::to_owned).collect()
@@ -136,12 +137,12 @@ impl DockerDaemon {
         format!("roundhouse-e2e-{}", self.number)
     }
 
-    /// The bridge that the daemon is given; it never makes one, nor takes the machine's own.
+    /// The name of the daemon's bridge, so that it neither creates one nor uses the host's.
     fn bridge(&self) -> String {
         format!("rhe2e{}", self.number)
     }
 
-    /// This machine's address on the bridge.
+    /// The host's address on the bridge.
     fn address(&self) -> Ipv4Addr {
         Ipv4Addr::new(10, 112, u8::try_from(self.number).unwrap(), 1)
     }
@@ -154,14 +155,14 @@ impl DockerDaemon {
         ip(&["link", "set", &bridge, "up"]);
     }
 
-    /// A configuration of its own, so that none of the machine's is read.
+    /// Writes an empty configuration, so that the host's is not read.
     fn configuration(&self) -> String {
         let file = self.folder.path().join("daemon.json");
         fs::write(&file, "{}").unwrap();
         file.to_str().unwrap().to_owned()
     }
 
-    /// Ends whatever a daemon that was killed left running.
+    /// Kills the processes that a killed daemon left running.
     fn kill_leftovers(&self) {
         processes::kill_all_mentioning(self.folder.path().as_os_str());
         let shims = || processes::with_command_line_text(self.folder.path().as_os_str());
@@ -184,7 +185,7 @@ impl Drop for DockerDaemon {
         if let Some(mut server) = self.server.take() {
             let pid = pid_of(&server);
             let _ = rustix::process::kill_process(pid, Signal::CONT);
-            // Its networks are links of this machine, which only it can tell from others.
+            // Its networks are links of the host, which only the daemon can identify.
             let networks = self.networks();
             let containers = self.docker.run_blocking(&["ps", "--all", "--quiet"]).unwrap_or_default();
             for container in containers.lines() {
@@ -207,7 +208,7 @@ impl Drop for DockerDaemon {
     }
 }
 
-/// Hands an image from one daemon to another.
+/// Copies an image from one daemon to another.
 async fn copy_image(from: &Docker, to: &Docker, reference: &str) {
     let line =
         r#"set -o pipefail; docker --host "unix://$0" save "$2" | docker --host "unix://$1" load --quiet"#;
@@ -230,7 +231,7 @@ fn remove_link(name: &str) {
     let _ = Command::new("ip").args(["link", "delete", name]).stderr(Stdio::null()).status();
 }
 
-/// What is mounted below a folder, the innermost first.
+/// The mount points below a folder, the innermost first.
 fn mounts_below(folder: &Path) -> Vec<PathBuf> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(OsStr::new).map(PathBuf::from);

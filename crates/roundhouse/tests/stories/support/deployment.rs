@@ -1,5 +1,5 @@
-//! A fleet under `roundhouse orchestrator`: configured variable by variable, as a deployment is, on any combination of
-//! backend and database.
+//! A fleet under `roundhouse orchestrator`, configured by environment variables as in production, with any
+//! combination of backend and database.
 
 use std::fs;
 use std::ops::Range;
@@ -23,24 +23,25 @@ use super::{
 /// The version under test.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What an orchestrator hands on to its engines here.
+/// The variables that orchestrators of stories pass to their engines.
 const ENV_PASSTHROUGH: &str =
     "LLM_PROVIDER,LLM_BASE_URL,LLM_API_KEY,LLM_SCRIPT_PATH,ENGINE_LOG_LEVEL,ENGINE_WEB_ALLOW";
 
-/// A model that answers anything, at once.
+/// The script of a model that answers everything at once.
 pub(crate) const QUICK_SCRIPT: &str = "rules: [{answers: [{text: So it is.}]}]";
 
-/// A place for an orchestrator. Its folder is laid out as that of an `up`, whose variables are not used.
+/// The folder and the variables of an orchestrator. The folder has the layout of an `up`'s, whose variables are
+/// not used.
 #[derive(Debug)]
 pub(crate) struct Deployment {
-    /// What it has beyond its folder. It goes before the folder does.
+    /// Its resources outside the folder. They are dropped before the folder.
     resources: Resources,
     pub(crate) fleet: Fleet,
     pub(crate) admin_key: String,
     pub(crate) master_key: String,
 }
 
-/// What a deployment has beyond its folder.
+/// The resources of a deployment outside its folder.
 #[derive(Debug)]
 struct Resources {
     folder: PathBuf,
@@ -49,7 +50,7 @@ struct Resources {
     forwarders: Vec<TcpForwarder>,
 }
 
-/// A `roundhouse orchestrator` that was started.
+/// A started `roundhouse orchestrator`.
 #[derive(Debug)]
 pub(crate) struct Orchestrator {
     pub(crate) program: Program,
@@ -58,29 +59,31 @@ pub(crate) struct Orchestrator {
 }
 
 impl Deployment {
-    /// A deployment that has never been started, with nothing but what is required and safe beside others, on the
-    /// backend and database that this run of the stories was asked for.
+    /// A new deployment with only the variables that are required or keep it apart from others, on the backend and
+    /// database of this test run.
     pub(crate) fn new() -> Self {
         let this = Self::with_combination(Backend::from_env(), Database::from_env());
-        this.expect("what ROUNDHOUSE_TEST_BACKEND and ROUNDHOUSE_TEST_DATABASE ask for is on this machine")
+        this.expect(
+            "the backend and database of ROUNDHOUSE_TEST_BACKEND and ROUNDHOUSE_TEST_DATABASE are available",
+        )
     }
 
-    /// A deployment with a file as its registry and processes as its engines.
+    /// A deployment with the process backend and SQLite.
     pub(crate) fn process_and_sqlite() -> Self {
         Self::with_resources(None, None)
     }
 
-    /// A deployment whose engines are containers; none where this machine runs none.
+    /// A deployment with the Docker backend; `None` if this machine has no Docker.
     pub(crate) fn docker() -> Option<Self> {
         Self::with_combination(Backend::Docker, Database::from_env())
     }
 
-    /// A deployment whose registry is in PostgreSQL; none where this machine has none.
+    /// A deployment with PostgreSQL; `None` if there is no server.
     pub(crate) fn postgres() -> Option<Self> {
         Self::with_combination(Backend::from_env(), Database::Postgres)
     }
 
-    /// A deployment on this backend and database; none where this machine lacks one of them.
+    /// A deployment with this backend and database; `None` if one of them is not available.
     pub(crate) fn with_combination(backend: Backend, database: Database) -> Option<Self> {
         let docker = match backend {
             Backend::Process => None,
@@ -96,12 +99,12 @@ impl Deployment {
         Some(Self::with_resources(docker, database))
     }
 
-    /// A deployment whose engines run at this daemon, which has their image.
+    /// A deployment whose engines run at this daemon, which must have their image.
     pub(crate) fn with_docker(docker: &Docker) -> Self {
         Self::with_resources(Some(docker.clone()), None)
     }
 
-    /// A deployment whose registry is in a database of this server.
+    /// A deployment whose registry is in a new database of this server.
     pub(crate) fn with_cluster(cluster: &PostgresCluster) -> Self {
         Self::with_resources(None, Some(PostgresDatabase::create_on(&cluster.url())))
     }
@@ -131,18 +134,18 @@ impl Deployment {
             let network = DockerNetwork::new(&docker);
             (docker, network)
         });
-        let parts = Resources { folder, docker, database, forwarders: Vec::new() };
-        let this = Self { resources: parts, fleet, admin_key, master_key };
+        let resources = Resources { folder, docker, database, forwarders: Vec::new() };
+        let this = Self { resources, fleet, admin_key, master_key };
         let this = variables.into_iter().fold(this, |this, (name, value)| this.with_env(name, value));
         this.with_engines_in_containers().with_script(QUICK_SCRIPT)
     }
 
-    /// Sets what engines in containers need, if they are such.
+    /// Sets the variables that engines in containers need, if the backend is Docker.
     fn with_engines_in_containers(self) -> Self {
         let Some((docker, network)) = &self.resources.docker else { return self };
         let socket = docker.socket().to_str().unwrap().to_owned();
         let network = network.name.clone();
-        // A folder of their own to put the script in: what lies elsewhere they cannot see.
+        // Containers see only the catalog's folder, which therefore holds the script.
         let catalog = self.catalog();
         write_soul(&catalog);
         self.with_env("ORCH_BACKEND", "docker")
@@ -152,27 +155,27 @@ impl Deployment {
             .with_env("ORCH_CATALOG_MOUNT_PATH", catalog.to_str().unwrap())
     }
 
-    /// The engines' catalog, where they are containers.
+    /// The engines' catalog, with the Docker backend.
     pub(crate) fn catalog(&self) -> PathBuf {
         self.fleet.test_env.path().join("catalog")
     }
 
-    /// The daemon, where the engines are containers.
+    /// The daemon, with the Docker backend.
     pub(crate) fn docker_daemon(&self) -> &Docker {
         &self.resources.docker.as_ref().expect("the engines are containers").0
     }
 
-    /// The engines' network, where they are containers.
+    /// The engines' network, with the Docker backend.
     pub(crate) fn network(&self) -> &str {
         &self.resources.docker.as_ref().expect("the engines are containers").1.name
     }
 
-    /// The database, where it is in PostgreSQL.
+    /// The database, with PostgreSQL.
     pub(crate) fn database(&self) -> &PostgresDatabase {
         self.resources.database.as_ref().expect("the registry is in PostgreSQL")
     }
 
-    /// A script for the `scripted` provider.
+    /// Sets a script for the `scripted` provider.
     pub(crate) fn with_script(self, script: &str) -> Self {
         if self.resources.docker.is_none() {
             return Self { fleet: self.fleet.with_script(script), ..self };
@@ -186,35 +189,35 @@ impl Deployment {
         Self { fleet: self.fleet.with_env(name, value), ..self }
     }
 
-    /// Lets the engines talk to the strict provider in Anthropic's words.
+    /// Makes the engines use the mock provider with Anthropic's protocol.
     pub(crate) fn with_provider(mut self, provider: &mock_llm::MockProvider) -> Self {
         self.fleet = self.fleet.with_provider(provider);
         let Some((docker, _)) = &self.resources.docker else { return self };
         let address = provider.base_url().strip_prefix("http://").unwrap().parse().unwrap();
-        let forward = TcpForwarder::bind_any(&docker.host_address(), address);
-        let base = format!("http://{}", forward.address);
-        self.resources.forwarders.push(forward);
+        let forwarder = TcpForwarder::bind_any(&docker.host_address(), address);
+        let base = format!("http://{}", forwarder.address);
+        self.resources.forwarders.push(forwarder);
         self.with_env("LLM_BASE_URL", base)
     }
 
-    /// Begins the orchestrator.
+    /// Launches the orchestrator without waiting for it.
     pub(crate) fn launch(&self) -> Orchestrator {
         self.launch_with("ORCH_PORT", &self.fleet.variables["ORCH_PORT"])
     }
 
-    /// Begins a second orchestrator, on a port of its own.
+    /// Launches a second orchestrator, on another port.
     pub(crate) fn launch_second(&self) -> Orchestrator {
         self.launch_with("ORCH_PORT", &(self.fleet.test_env.ports.first() + 1).to_string())
     }
 
-    /// Begins an orchestrator by another command line, with the same variables.
+    /// Launches an orchestrator by another command line, with the same variables.
     pub(crate) fn launch_program(&self, line: &[&str]) -> Orchestrator {
         let program = self.fleet.test_env.run_program(line, &self.fleet.variables);
         let base = format!("http://127.0.0.1:{}", self.fleet.variables["ORCH_PORT"]);
         Orchestrator { program, base, admin_key: self.admin_key.clone() }
     }
 
-    /// Begins an orchestrator with another value of one variable.
+    /// Launches an orchestrator with another value of one variable.
     pub(crate) fn launch_with(&self, name: &str, value: &str) -> Orchestrator {
         let mut variables = self.fleet.variables.clone();
         variables.insert(name.to_owned(), value.to_owned());
@@ -243,7 +246,7 @@ impl Deployment {
         self.start().await
     }
 
-    /// The process of an engine, if it runs; that of a container is the engine's, not the one that passes signals on.
+    /// The process of an engine, if it runs; in a container the engine's process, not the init process.
     pub(crate) fn process_of(&self, engine: &Engine) -> Option<Pid> {
         let found = match self.resources.docker {
             Some(_) => docker::processes_with_data_of(&engine.id),
@@ -273,7 +276,7 @@ impl Deployment {
             docker.and_then(|docker| docker.run_blocking(&["ps", "--quiet", "--filter", &filter]).ok());
         processes::kill(process);
         if let (Some(docker), Some(container)) = (docker, container) {
-            // The daemon takes a moment to see it; a container that is gone already was seen to end.
+            // Wait until the daemon has noticed the exit; a container that is already gone needs no wait.
             let _ = docker.run_blocking(&["wait", &container]);
         }
         process
@@ -281,19 +284,19 @@ impl Deployment {
 }
 
 impl Drop for Resources {
-    /// Ends what might make more of what the parts hold; then they go.
+    /// Kills the processes that might still use the resources, before these are dropped.
     fn drop(&mut self) {
         processes::kill_all_mentioning(self.folder.as_os_str());
     }
 }
 
 impl Orchestrator {
-    /// Waits until it says that it is well.
+    /// Waits until it reports that it is healthy.
     pub(crate) async fn wait_ready(&mut self) {
         eventually("the orchestrator is ready", async || {
             assert!(self.program.is_running(), "the orchestrator ended: {}", self.program.output());
-            let answer = client().get(format!("{}/health", self.base)).send().await;
-            answer.is_ok_and(|answer| answer.status() == 200).then_some(())
+            let response = client().get(format!("{}/health", self.base)).send().await;
+            response.is_ok_and(|response| response.status() == 200).then_some(())
         })
         .await;
     }
@@ -303,7 +306,7 @@ impl Orchestrator {
         Product::register(&self.base, &self.admin_key, slug, policy).await
     }
 
-    /// Ends it with a signal.
+    /// Ends it with a signal and waits for its exit.
     pub(crate) async fn signal_and_wait(self, signal: Signal) -> ProgramExit {
         self.program.signal_and_wait(signal).await
     }
@@ -319,12 +322,12 @@ impl Product {
         Self::new(base, registered["platform_api_key"].as_str().unwrap())
     }
 
-    /// An admit that neither makes nor wakes an engine.
+    /// An admit that neither creates nor wakes an engine.
     pub(crate) async fn admit_existing(&self, user: &str) -> HttpResponse {
         self.call(Method::POST, &format!("/engines/{}/admit", path_segment(user)), None).await
     }
 
-    /// An admit that neither makes nor wakes an engine and is denied; why.
+    /// The reason with which an admit that neither creates nor wakes an engine is denied.
     pub(crate) async fn denial_reason(&self, user: &str) -> String {
         let denied = self.admit_existing(user).await.assert_ok("admitted:bool engine:null reason:text");
         assert_eq!(denied["admitted"], false, "{denied}");
@@ -335,7 +338,7 @@ impl Product {
         self.call(Method::POST, &format!("/engines/{}/rotate-key", path_segment(user)), None).await
     }
 
-    /// The ledger's rows of an event, oldest first: their users and details.
+    /// The users and details of the audit rows of an event, oldest first.
     pub(crate) async fn audit_rows(&self, event: &str) -> Vec<(String, Value)> {
         let path = format!("/audit?limit=1000&event={event}");
         let rows = self.call(Method::GET, &path, None).await.assert_ok("rows:array");
@@ -355,7 +358,7 @@ impl Product {
         .await;
     }
 
-    /// Why an engine is as it is, and what comes next.
+    /// The explanation of an engine's state and next action.
     pub(crate) async fn explain(&self, user: &str) -> Value {
         let answer = self.call(Method::GET, &format!("/engines/{}/explain", path_segment(user)), None).await;
         let explanation = answer.assert_ok(EXPLANATION);
@@ -369,13 +372,13 @@ impl Product {
         explanation
     }
 
-    /// The path of a call that is passed on to a user's engine.
+    /// The path of a call that is proxied to a user's engine.
     pub(crate) fn proxy_path(user: &str, path: &str) -> String {
         format!("/engines/{}/proxy{path}", path_segment(user))
     }
 }
 
-/// Whether `value` lies in `range`, said with a message that shows it.
+/// Asserts that `value` is within `range`, in seconds.
 #[track_caller]
 pub(crate) fn assert_within(what: &str, value: std::time::Duration, range: Range<f64>) {
     assert!(range.contains(&value.as_secs_f64()), "{what}: {value:?} is not within {range:?} s");

@@ -1,4 +1,4 @@
-//! A small disk of a story's own, which may be filled.
+//! A small disk for one story, which can be filled.
 
 use std::fs;
 use std::io::Write as _;
@@ -7,12 +7,13 @@ use std::process::Command;
 
 use super::skip;
 
-/// A disk of so many MiB, held in memory.
+/// A tmpfs. Dropping it unmounts it.
 #[derive(Debug)]
 pub(crate) struct Disk(PathBuf);
 
 impl Disk {
-    /// Mounts it on a new folder; none, with a reason that is said, where this is not allowed.
+    /// Mounts a disk of this size on a new folder; skips the story and returns `None` if mounting is not
+    /// permitted.
     pub(crate) fn new(folder: PathBuf, mebibytes: u32) -> Option<Self> {
         fs::create_dir_all(&folder).unwrap();
         let options = format!("size={mebibytes}m,mode=0755");
@@ -28,16 +29,16 @@ impl Disk {
         None
     }
 
-    /// Takes all the room that there is.
+    /// Fills all free space.
     pub(crate) fn fill(&self) {
         let mut file = fs::File::options().create(true).append(true).open(self.0.join("filler")).unwrap();
-        // The last pages, too.
+        // Smaller writes fill the last pages, too.
         for size in [1 << 20, 1 << 16, 1 << 12] {
             while file.write(&vec![1; size]).is_ok_and(|written| written == size) {}
         }
     }
 
-    /// Gives it back.
+    /// Frees the filled space.
     pub(crate) fn free_space(&self) {
         fs::remove_file(self.0.join("filler")).unwrap();
     }

@@ -1,4 +1,4 @@
-//! A name server of a story's own, whose names lead where it is told: RFC 1035 as far as a resolver of addresses asks.
+//! A name server for one story with a table of names: the part of RFC 1035 that a resolver of addresses needs.
 
 use std::collections::HashMap;
 use std::io;
@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex};
 use tokio::net::UdpSocket;
 use tokio::task::AbortHandle;
 
-/// The types of a record with an IPv4 address, and with one of IPv6.
+/// The record types of IPv4 and IPv6 addresses.
 const TYPE_A: u16 = 1;
 const TYPE_AAAA: u16 = 28;
 
-/// Names, each with its addresses: those of the first answer, of the second one, and so on. The last ones stay.
+/// Names, each with the addresses of its first response, its second one, and so on. The last ones are repeated.
 type NameTable = HashMap<String, Vec<Vec<IpAddr>>>;
 
-/// It answers while it lives.
+/// A name server, which runs until this is dropped.
 #[derive(Debug)]
 pub(crate) struct NameServer {
     query_counts: Arc<Mutex<HashMap<(String, u16), usize>>>,
@@ -23,35 +23,34 @@ pub(crate) struct NameServer {
 }
 
 impl NameServer {
-    /// Answers at an address.
+    /// Starts a name server on an address.
     pub(crate) async fn bind(address: SocketAddr, names: &[(&str, &[&[&str]])]) -> io::Result<Self> {
         let socket = UdpSocket::bind(address).await?;
         let names: NameTable =
             names.iter().map(|(name, answers)| ((*name).to_owned(), parse_addresses(answers))).collect();
-        let asked = Arc::new(Mutex::new(HashMap::new()));
-        let counted = Arc::clone(&asked);
+        let query_counts = Arc::new(Mutex::new(HashMap::new()));
+        let counts = Arc::clone(&query_counts);
         let task = tokio::spawn(async move {
             let mut buffer = [0; 512];
             while let Ok((length, from)) = socket.recv_from(&mut buffer).await {
                 let Some(question) = Question::parse(&buffer[..length]) else { continue };
-                let before = {
-                    let mut counted = counted.lock().unwrap();
-                    let times: &mut usize =
-                        counted.entry((question.name.clone(), question.kind)).or_default();
+                let index = {
+                    let mut counts = counts.lock().unwrap();
+                    let times: &mut usize = counts.entry((question.name.clone(), question.kind)).or_default();
                     *times += 1;
                     *times - 1
                 };
                 let addresses = names
                     .get(&question.name)
-                    .map(|answers| answers.get(before).or(answers.last()).cloned().unwrap_or_default());
-                // Who has gone hears nothing.
+                    .map(|answers| answers.get(index).or(answers.last()).cloned().unwrap_or_default());
+                // The client may be gone.
                 let _ = socket.send_to(&question.encode_answer(addresses), from).await;
             }
         });
-        Ok(Self { query_counts: asked, task: task.abort_handle() })
+        Ok(Self { query_counts, task: task.abort_handle() })
     }
 
-    /// How often it was asked for a name's IPv4 addresses.
+    /// The number of queries for a name's IPv4 addresses.
     pub(crate) fn query_count(&self, name: &str) -> usize {
         self.query_counts.lock().unwrap().get(&(name.to_owned(), TYPE_A)).copied().unwrap_or_default()
     }
@@ -67,17 +66,17 @@ fn parse_addresses(answers: &[&[&str]]) -> Vec<Vec<IpAddr>> {
     answers.iter().map(|answer| answer.iter().map(|address| address.parse().unwrap()).collect()).collect()
 }
 
-/// What is asked.
+/// A question of a query.
 struct Question {
     id: [u8; 2],
     name: String,
     kind: u16,
-    /// As it came: the name, the type and the class.
+    /// The encoded name, type and class.
     bytes: Vec<u8>,
 }
 
 impl Question {
-    /// The first question of a message.
+    /// Parses the first question of a message.
     fn parse(message: &[u8]) -> Option<Self> {
         let (id, mut at, mut labels) = (message.get(..2)?.try_into().ok()?, 12, Vec::new());
         loop {
@@ -93,7 +92,7 @@ impl Question {
         Some(Self { id, name: labels.join("."), kind, bytes: message.get(12..at + 4)?.to_vec() })
     }
 
-    /// The answer: those addresses that are of the type that is asked for, or that there is no such name.
+    /// Encodes the response: the addresses of the requested type, or NXDOMAIN if there are none.
     fn encode_answer(&self, addresses: Option<Vec<IpAddr>>) -> Vec<u8> {
         let code = if addresses.is_some() { 0 } else { 3 };
         let records: Vec<Vec<u8>> = addresses
@@ -109,7 +108,7 @@ impl Question {
         let mut message = [self.id.as_slice(), &[0x81, 0x80 | code, 0, 1, 0, number, 0, 0, 0, 0]].concat();
         message.extend(&self.bytes);
         for record in records {
-            // The name of the question, its type, the class of the internet, and for no time at all.
+            // A pointer to the question's name, its type, the class IN, and a TTL of 0.
             message.extend([0xc0, 12]);
             message.extend(self.kind.to_be_bytes());
             message.extend([0, 1, 0, 0, 0, 0, 0, u8::try_from(record.len()).unwrap()]);

@@ -1,5 +1,5 @@
-//! A Docker daemon, as a person at its client sees it: what the orchestrator has made there, and whatever that person
-//! does behind its back.
+//! A Docker daemon as the user of its command line sees it: stories inspect what the orchestrator has created, and
+//! change it behind the orchestrator's back.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,22 +12,22 @@ use serde_json::Value;
 
 use super::{skip, with_deadline};
 
-/// The daemon of this machine.
+/// The socket of this machine's daemon.
 pub(crate) const LOCAL_SOCKET: &str = "/var/run/docker.sock";
 
-/// A call of the client that takes longer has failed.
+/// The timeout of a client call.
 const CLIENT_TIMEOUT_S: &str = "120";
 
-/// The names of networks that stories made begin so; the id of the process that runs them follows.
+/// The prefix of the names of networks of stories; the id of the test process follows.
 const NETWORK_NAME_PREFIX: &str = "roundhouse-e2e-";
 
-/// A daemon.
+/// A client of a daemon.
 #[derive(Clone, Debug)]
 pub(crate) struct Docker {
     socket: PathBuf,
 }
 
-/// A network for one deployment. At its end it goes, and every container in it.
+/// A network for one deployment. Dropping it removes it with all of its containers.
 #[derive(Debug)]
 pub(crate) struct DockerNetwork {
     docker: Docker,
@@ -35,7 +35,7 @@ pub(crate) struct DockerNetwork {
 }
 
 impl Docker {
-    /// The daemon of this machine; none, with a reason that is said, where it has none.
+    /// This machine's daemon; skips the story and returns `None` if there is none.
     pub(crate) fn local() -> Option<Self> {
         static FOUND: OnceLock<Result<(), String>> = OnceLock::new();
         let this = Self::from_socket(Path::new(LOCAL_SOCKET));
@@ -46,14 +46,14 @@ impl Docker {
         });
         match found {
             Ok(()) => Some(this),
-            Err(why) => {
-                skip(&format!("a Docker daemon and its client: {why}"));
+            Err(reason) => {
+                skip(&format!("a Docker daemon and its client: {reason}"));
                 None
             }
         }
     }
 
-    /// The daemon that listens on this socket.
+    /// A client of the daemon that listens on this socket.
     pub(crate) fn from_socket(socket: &Path) -> Self {
         Self { socket: socket.to_owned() }
     }
@@ -62,70 +62,70 @@ impl Docker {
         &self.socket
     }
 
-    /// Calls the client; gives what it said.
+    /// Runs the client; returns its output or its error.
     pub(crate) fn run_blocking(&self, arguments: &[&str]) -> Result<String, String> {
         command_output(self.command().args(arguments).output())
     }
 
-    /// Calls the client without holding up what else the story does.
+    /// Runs the client without blocking the story's other tasks.
     pub(crate) async fn try_run(&self, arguments: &[&str]) -> Result<String, String> {
         command_output(tokio::process::Command::from(self.command()).args(arguments).output().await)
     }
 
-    /// Calls the client, which must succeed.
+    /// Runs the client, which must succeed.
     pub(crate) async fn run(&self, arguments: &[&str]) -> String {
-        self.try_run(arguments).await.unwrap_or_else(|why| panic!("docker {arguments:?}: {why}"))
+        self.try_run(arguments).await.unwrap_or_else(|error| panic!("docker {arguments:?}: {error}"))
     }
 
-    /// The containers that pass a filter, whether they run or not.
+    /// The containers that match a filter, running or not.
     pub(crate) async fn containers(&self, filter: &str) -> Vec<String> {
         let found = self.run(&["ps", "--all", "--quiet", "--no-trunc", "--filter", filter]).await;
         found.lines().map(str::to_owned).collect()
     }
 
-    /// The container of an engine; whether it runs or not.
+    /// The container of an engine, running or not.
     pub(crate) async fn container_of(&self, engine_id: &str) -> Option<String> {
         let found = self.containers(&format!("label=roundhouse.engine={engine_id}")).await;
         assert!(found.len() < 2, "one engine, {found:?}");
         found.into_iter().next()
     }
 
-    /// All that the daemon tells of a container.
+    /// The daemon's description of a container.
     pub(crate) async fn inspect(&self, container: &str) -> Value {
-        let told = self.run(&["inspect", "--type", "container", container]).await;
-        serde_json::from_str::<Value>(&told).unwrap()[0].take()
+        let description = self.run(&["inspect", "--type", "container", container]).await;
+        serde_json::from_str::<Value>(&description).unwrap()[0].take()
     }
 
-    /// The state that a container is in; none where there is no such container.
+    /// The state of a container; `None` if there is no such container.
     pub(crate) async fn state(&self, container: &str) -> Option<String> {
         self.try_run(&["inspect", "--type", "container", "--format", "{{.State.Status}}", container])
             .await
             .ok()
     }
 
-    /// What a line of shell says inside a container, run as the engine's user.
+    /// The output of a shell line in a container, run as the engine's user.
     pub(crate) async fn exec_shell(&self, container: &str, line: &str) -> String {
         self.run(&["exec", container, "sh", "-c", line]).await
     }
 
-    /// Asks the daemon itself, past the client; gives the status and the answer.
+    /// Posts to the daemon's API directly; returns the status and the response.
     pub(crate) async fn api_post(&self, path: &str, body: &Value) -> (u16, Value) {
         let client = Client::builder().unix_socket(self.socket.clone()).build().unwrap();
         let request = client.post(format!("http://docker/v1.41{path}")).json(body);
-        let answer = with_deadline(path, request.send()).await.unwrap();
-        (answer.status().as_u16(), answer.json().await.unwrap_or_default())
+        let response = with_deadline(path, request.send()).await.unwrap();
+        (response.status().as_u16(), response.json().await.unwrap_or_default())
     }
 
-    /// The address of this machine in the network that every daemon has: how a container reaches it.
+    /// The host's address in the default bridge network, at which containers reach it.
     pub(crate) fn host_address(&self) -> String {
         let format = "{{with index .IPAM.Config 0}}{{.Gateway}} {{.Subnet}}{{end}}";
-        let told = self.run_blocking(&["network", "inspect", "bridge", "--format", format]);
-        let told = told.unwrap_or_else(|why| panic!("no network `bridge`: {why}"));
-        if let Some((gateway, _)) = told.split_once(' ') {
+        let output = self.run_blocking(&["network", "inspect", "bridge", "--format", format]);
+        let output = output.unwrap_or_else(|error| panic!("no network `bridge`: {error}"));
+        if let Some((gateway, _)) = output.split_once(' ') {
             return gateway.to_owned();
         }
-        // Of a bridge that was there before its daemon none is told: it is the first address.
-        let first = told.rsplit_once(".0/").unwrap_or_else(|| panic!("no address in {told:?}")).0;
+        // For a bridge that is older than its daemon no gateway is reported: it is the first address.
+        let first = output.rsplit_once(".0/").unwrap_or_else(|| panic!("no address in {output:?}")).0;
         format!("{first}.1")
     }
 
@@ -135,7 +135,7 @@ impl Docker {
         command
     }
 
-    /// Removes what runs of these stories left that were killed.
+    /// Removes networks that killed test runs left.
     fn remove_leftovers(&self) {
         let filter = format!("name=^{NETWORK_NAME_PREFIX}");
         let names = self.run_blocking(&["network", "ls", "--filter", &filter, "--format", "{{.Name}}"]);
@@ -149,7 +149,7 @@ impl Docker {
 }
 
 impl DockerNetwork {
-    /// A name that no other network has. Who makes the network, the story or the orchestrator, is left open.
+    /// Chooses a unique name. The network itself is created later, by the story or by the orchestrator.
     pub(crate) fn new(docker: &Docker) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -163,7 +163,7 @@ impl Drop for DockerNetwork {
     }
 }
 
-/// Removes a network and all that is in it, as far as the daemon answers.
+/// Removes a network with its containers, as far as the daemon responds.
 fn remove_network(docker: &Docker, name: &str) {
     let filter = format!("network={name}");
     let containers = docker
@@ -177,16 +177,15 @@ fn remove_network(docker: &Docker, name: &str) {
 }
 
 fn command_output(output: std::io::Result<Output>) -> Result<String, String> {
-    let output = output.map_err(|error| format!("it cannot be called: {error}"))?;
+    let output = output.map_err(|error| format!("docker cannot be run: {error}"))?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }
 
-/// The containers' processes that hold `engine_id`'s folder as their `/data`, the first process of each left out, which
-/// only passes signals on.
+/// The processes in containers whose `/data` is `engine_id`'s folder, except each container's init process.
 pub(crate) fn processes_with_data_of(engine_id: &str) -> Vec<rustix::process::Pid> {
     let folder = format!("/{engine_id} /data ");
-    let allows_private = |process: &Path| {
+    let is_engine = |process: &Path| {
         let mounts = fs::read_to_string(process.join("mountinfo")).unwrap_or_default();
         let status = fs::read_to_string(process.join("status")).unwrap_or_default();
         let number = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
@@ -195,6 +194,6 @@ pub(crate) fn processes_with_data_of(engine_id: &str) -> Vec<rustix::process::Pi
     };
     super::processes::with_environment_text("SQLITE_DB_PATH=/data/brain.sqlite".as_ref())
         .into_iter()
-        .filter(|pid| allows_private(&Path::new("/proc").join(pid.as_raw_nonzero().to_string())))
+        .filter(|pid| is_engine(&Path::new("/proc").join(pid.as_raw_nonzero().to_string())))
         .collect()
 }

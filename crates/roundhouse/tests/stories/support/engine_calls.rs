@@ -1,5 +1,5 @@
-//! The engine's endpoints beside `/execute` and its replay, as a client calls them. Answers are held against their
-//! documented form.
+//! Client calls of the engine's endpoints other than `/execute` and its replay. Responses are checked against
+//! their documented fields.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use super::schema::{ACTIVITY, CONNECTION, GRANT, HITL_REQUEST, SERVER, TASK_MESS
 use super::turn::assert_completed;
 use super::{Engine, Event, EventStream, HttpResponse, assert_fields};
 
-/// The body of a turn that is not planned.
+/// The body of a turn without planning.
 pub(crate) fn direct_message(task: &str, message: &str) -> Value {
     json!({"task_id": task, "message": message, "direct": true})
 }
@@ -34,26 +34,26 @@ impl Engine {
         send(self.request(Method::DELETE, path)).await
     }
 
-    /// A whole turn that is not planned and goes well: its events.
+    /// Runs a turn without planning, which must complete; returns its events.
     pub(crate) async fn run_turn(&self, task: &str, text: &str) -> Vec<Event> {
         self.run_turn_with(&direct_message(task, text)).await
     }
 
-    /// A whole turn that goes well: its events.
+    /// Runs a turn, which must complete; returns its events.
     pub(crate) async fn run_turn_with(&self, body: &Value) -> Vec<Event> {
         let events = self.execute_with(body).await.collect().await;
         assert_completed(&events);
         events
     }
 
-    /// Begins a turn and reads until a person is asked.
+    /// Starts a turn and reads until a person is asked; returns the stream and the request.
     pub(crate) async fn run_until_hitl_request(&self, body: &Value) -> (EventStream, Event) {
         let mut stream = self.execute_with(body).await;
         let request = stream.next_hitl_request().await;
         (stream, request)
     }
 
-    /// A request for a turn that must be refused.
+    /// Posts a turn that is expected to be refused.
     pub(crate) async fn post_execute(&self, body: &Value) -> HttpResponse {
         self.post("/execute", body).await
     }
@@ -66,7 +66,7 @@ impl Engine {
         self.post("/execute/steer", &json!({"task_id": task, "message": message})).await
     }
 
-    /// Answers what a task waits for.
+    /// Answers the pending request of a task.
     pub(crate) async fn respond(&self, task: &str, answer: &str) -> HttpResponse {
         self.respond_with(&json!({"task_id": task, "answer": answer})).await
     }
@@ -80,22 +80,22 @@ impl Engine {
         self.post("/rpc", &json!({"method": method, "params": params})).await
     }
 
-    /// What a method of `/rpc` gives where all goes well.
+    /// The result of a method of `/rpc`, which must succeed.
     pub(crate) async fn rpc_result(&self, method: &str, params: Value) -> Value {
         self.rpc(method, params).await.assert_ok("result:object")["result"].take()
     }
 
-    /// Asks for a control operation, with what it takes.
+    /// Calls a control operation with its parameters.
     pub(crate) async fn control(&self, op: &str, parameters: Value) -> HttpResponse {
         self.post("/rpc", &with_fields(json!({"subsystem": "control", "op": op}), parameters)).await
     }
 
-    /// Asks the engine to begin nothing; whether it holds still.
+    /// Quiesces the engine; returns whether it is quiesced.
     pub(crate) async fn quiesce(&self) -> bool {
         self.quiesce_with(json!({})).await
     }
 
-    /// Lets the engine begin turns again.
+    /// Lets the engine start turns again.
     pub(crate) async fn lift_quiesce(&self) {
         assert!(!self.quiesce_with(json!({"lift": true})).await);
     }
@@ -106,7 +106,7 @@ impl Engine {
         answer["result"]["quiesced"].as_bool().unwrap()
     }
 
-    /// What the engine is at.
+    /// The engine's activity.
     pub(crate) async fn activity(&self) -> Value {
         let call = json!({"subsystem": "telemetry", "op": "activity"});
         let answer = self.post("/rpc", &call).await.assert_ok("result:object");
@@ -114,12 +114,12 @@ impl Engine {
         answer["result"].clone()
     }
 
-    /// What waits for a person.
+    /// The requests that await a person.
     pub(crate) async fn pending(&self) -> Vec<Value> {
         self.list("/hitl/pending", "pending", HITL_REQUEST).await
     }
 
-    /// What a person has allowed for good.
+    /// The lasting grants.
     pub(crate) async fn grants(&self) -> Vec<Value> {
         self.list("/hitl/grants", "grants", GRANT).await
     }
@@ -134,17 +134,17 @@ impl Engine {
         self.list("/assets/connections", "connections", CONNECTION).await
     }
 
-    /// Asks for a connection to a tool server.
+    /// Requests a connection to a tool server.
     pub(crate) async fn connect(&self, body: &Value) -> HttpResponse {
         self.post("/assets/connect", body).await
     }
 
-    /// Connects a tool server that asks the user for nothing; gives the connection's id.
+    /// Connects a tool server that needs no credentials; returns the connection's id.
     pub(crate) async fn connect_server(&self, server: &str) -> String {
         self.connect_server_with(&json!({"server": server})).await
     }
 
-    /// Connects a tool server; gives the connection's id.
+    /// Connects a tool server; returns the connection's id.
     pub(crate) async fn connect_server_with(&self, body: &Value) -> String {
         let answer = self.connect(body).await.assert_ok("status:text connection:connection");
         assert_eq!(answer["status"], "connected");
@@ -156,12 +156,12 @@ impl Engine {
         self.delete(&format!("/assets/connections/{}", path_segment(connection))).await
     }
 
-    /// Calls a tool without a turn.
+    /// Calls a tool outside a turn.
     pub(crate) async fn call_tool(&self, name: &str, params: Value) -> HttpResponse {
         self.post("/rpc", &json!({"method": format!("tool.{name}"), "params": params})).await
     }
 
-    /// What a tool gives that is called without a turn.
+    /// The output of a tool that is called outside a turn.
     pub(crate) async fn tool_output(&self, name: &str, params: Value) -> String {
         let answer = self.call_tool(name, params).await.assert_ok("result:object");
         answer["result"]["output"].as_str().unwrap().to_owned()
@@ -172,7 +172,7 @@ impl Engine {
         self.list(&task_path(task), "messages", TASK_MESSAGE).await
     }
 
-    /// The tasks, and how many there are in all.
+    /// A page of the tasks, and the total.
     pub(crate) async fn tasks(&self, query: &str) -> (Vec<Value>, u64) {
         let list = self.get(&format!("/tasks{query}")).await.assert_ok("tasks:array total:int");
         let tasks = list["tasks"].as_array().unwrap().clone();
@@ -189,11 +189,11 @@ impl Engine {
         found.unwrap_or_else(|| panic!("{task:?} is not listed"))["status"].as_str().unwrap().to_owned()
     }
 
-    async fn list(&self, path: &str, field: &str, form: &str) -> Vec<Value> {
+    async fn list(&self, path: &str, field: &str, fields: &str) -> Vec<Value> {
         let list = self.get(path).await.assert_ok(&format!("{field}:array"));
         let entries = list[field].as_array().unwrap().clone();
         for entry in &entries {
-            assert_fields(entry, form);
+            assert_fields(entry, fields);
         }
         entries
     }
@@ -211,7 +211,7 @@ fn task_path(task: &str) -> String {
     format!("/tasks/{}", path_segment(task))
 }
 
-/// Who says what in listed messages.
+/// The roles and texts of listed messages.
 pub(crate) fn roles_and_texts(messages: &[Value]) -> Vec<(&str, &str)> {
     messages
         .iter()
@@ -219,7 +219,7 @@ pub(crate) fn roles_and_texts(messages: &[Value]) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// The id of the message that began a turn.
+/// The id of the message that started a turn.
 pub(crate) fn message_id(events: &[Event]) -> &str {
     events[0].data["message_id"].as_str().unwrap()
 }

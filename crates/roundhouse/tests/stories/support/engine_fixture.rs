@@ -1,18 +1,18 @@
-//! The language model that the stories play, and what it was asked.
+//! An engine with a mock provider, whose answers the stories script and whose requests they inspect.
 
 use mock_llm::{CapturedRequest, Gate, MockProvider, Reply};
 use serde_json::json;
 
 use super::{Engine, Program, StandaloneEngine, with_deadline};
 
-/// The wires that an engine speaks.
+/// The provider protocols that stories run with.
 pub(crate) const WIRES: [&str; 2] = ["anthropic", "openai"];
 
 /// A picture of one pixel, a PNG in base64.
 pub(crate) const PNG_BASE64: &str =
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==";
 
-/// An engine with a model at its disposal.
+/// A running engine and its mock provider.
 pub(crate) struct EngineFixture {
     pub(crate) provider: MockProvider,
     pub(crate) setup: StandaloneEngine,
@@ -20,62 +20,62 @@ pub(crate) struct EngineFixture {
     pub(crate) engine: Engine,
 }
 
-/// A provider that refuses what its vendor would refuse, thinking in another place included.
+/// A provider that refuses what its vendor would refuse, including thinking blocks in the wrong position.
 async fn mock_provider() -> MockProvider {
     MockProvider::builder().bind_thinking(true).start().await.unwrap()
 }
 
 impl EngineFixture {
-    /// An engine that speaks Anthropic's words.
+    /// An engine that uses Anthropic's protocol.
     pub(crate) async fn new(replies: impl IntoIterator<Item = Reply>) -> Self {
         Self::for_wire("anthropic", replies).await
     }
 
-    /// An engine that speaks the words of `wire`.
+    /// An engine that uses the protocol `wire`.
     pub(crate) async fn for_wire(wire: &str, replies: impl IntoIterator<Item = Reply>) -> Self {
-        Self::with_setup(wire, replies, |place| place).await
+        Self::with_setup(wire, replies, |setup| setup).await
     }
 
-    /// An engine whose place was made ready.
+    /// An engine whose setup is changed by `configure` before the start.
     pub(crate) async fn with_setup(
         wire: &str,
         replies: impl IntoIterator<Item = Reply>,
-        ready: impl FnOnce(StandaloneEngine) -> StandaloneEngine,
+        configure: impl FnOnce(StandaloneEngine) -> StandaloneEngine,
     ) -> Self {
         let provider = mock_provider().await;
         provider.enqueue_all(replies);
-        let place = ready(StandaloneEngine::new().with_provider(wire, &provider));
-        let (program, engine) = place.start().await;
-        Self { provider, setup: place, program, engine }
+        let setup = configure(StandaloneEngine::new().with_provider(wire, &provider));
+        let (program, engine) = setup.start().await;
+        Self { provider, setup, program, engine }
     }
 
     /// Ends the engine with SIGKILL and starts it again.
     pub(crate) async fn kill_and_start(self) -> Self {
-        let Self { provider, setup: place, program, .. } = self;
+        let Self { provider, setup, program, .. } = self;
         program.signal_and_wait(rustix::process::Signal::KILL).await;
-        let (program, engine) = place.start().await;
-        Self { provider, setup: place, program, engine }
+        let (program, engine) = setup.start().await;
+        Self { provider, setup, program, engine }
     }
 
-    /// Ends the engine as an orchestrator does and starts it again.
+    /// Stops the engine as an orchestrator does and starts it again.
     pub(crate) async fn stop_and_start(self) -> Self {
-        let Self { provider, setup: place, program, .. } = self;
+        let Self { provider, setup, program, .. } = self;
         program.signal_and_wait(rustix::process::Signal::TERM).await.assert_success();
-        let (program, engine) = place.start().await;
-        Self { provider, setup: place, program, engine }
+        let (program, engine) = setup.start().await;
+        Self { provider, setup, program, engine }
     }
 
-    /// How often the model was asked.
+    /// The number of model calls.
     pub(crate) fn model_calls(&self) -> usize {
         self.provider.requests().len()
     }
 
-    /// What the model was told when it was asked last.
+    /// The messages of the last model call.
     pub(crate) fn last_messages(&self) -> ModelMessages {
-        ModelMessages::from_request(self.provider.requests().last().expect("the model was asked"))
+        ModelMessages::from_request(self.provider.requests().last().expect("the model was called"))
     }
 
-    /// What the model was told each time.
+    /// The messages of all model calls.
     pub(crate) fn all_messages(&self) -> Vec<ModelMessages> {
         self.provider.requests().iter().map(ModelMessages::from_request).collect()
     }
@@ -90,19 +90,20 @@ impl ModelMessages {
         Self(request.body["messages"].to_string())
     }
 
-    /// Asserts that all of `words` are there, in this order.
+    /// Asserts that they contain all of `words`, in this order.
     #[track_caller]
     pub(crate) fn assert_contains(&self, words: &[&str]) -> &Self {
         let mut rest = self.0.as_str();
         for word in words {
             let found = rest.find(word);
-            let at = found.unwrap_or_else(|| panic!("no {word:?} in its place among {words:?}: {}", self.0));
+            let at = found
+                .unwrap_or_else(|| panic!("{word:?} of {words:?} is missing or out of order: {}", self.0));
             rest = &rest[at + word.len()..];
         }
         self
     }
 
-    /// Asserts that none of `words` is there.
+    /// Asserts that they contain none of `words`.
     #[track_caller]
     pub(crate) fn assert_lacks(&self, words: &[&str]) -> &Self {
         for word in words {
@@ -112,11 +113,11 @@ impl ModelMessages {
     }
 }
 
-/// What the model of a story may do at the end of an answer.
+/// Tool calls that a model can add to the end of an answer.
 pub(crate) trait ReplyExt: Sized {
-    /// Notes something in working memory.
+    /// Sets a value in working memory.
     fn memory_set(self, key: &str, value: &str) -> Self;
-    /// Wants to write a file, for which it needs leave.
+    /// Writes a file, which needs approval.
     fn write_file(self, path: &str) -> Self;
     /// Asks the user.
     fn ask_user(self, question: &str) -> Self;
@@ -136,12 +137,12 @@ impl ReplyExt for Reply {
     }
 }
 
-/// The model notes something in working memory.
+/// The model sets a value in working memory.
 pub(crate) fn memory_set_reply(key: &str, value: &str) -> Reply {
     Reply::new().memory_set(key, value)
 }
 
-/// The model wants to write a file, for which it needs leave.
+/// The model writes a file, which needs approval.
 pub(crate) fn write_file_reply(path: &str) -> Reply {
     Reply::new().write_file(path)
 }
@@ -151,12 +152,12 @@ pub(crate) fn ask_user_reply(text: &str) -> Reply {
     Reply::new().ask_user(text)
 }
 
-/// Waits until an answer of the model stands at the gate.
+/// Waits until an answer of the model has reached the gate.
 pub(crate) async fn wait_gate_reached(gate: &Gate) {
     with_deadline("the model's answer is held", gate.reached()).await;
 }
 
-/// Waits until nobody reads an answer of the model any more.
+/// Waits until no client reads an answer of the model any more.
 pub(crate) async fn wait_provider_idle(provider: &MockProvider) {
-    with_deadline("nobody listens to the model", provider.wait_until_idle()).await;
+    with_deadline("no client reads from the model", provider.wait_until_idle()).await;
 }

@@ -1,5 +1,5 @@
-//! Both services as far as connections go, in place of the real ones: what servers and authorization servers would make
-//! of a request is said by the story. It speaks by the contract, and what it is asked against the contract fails the story.
+//! A fake of both services' endpoints for connections. The story defines the outcome of requests to tool servers
+//! and authorization servers. Requests that violate the contract fail the story.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,7 +18,7 @@ use super::assert_fields;
 const PLATFORM_KEY: &str = "pk-svc-AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 const ENGINE_KEY: &str = "sk-svc-AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
-/// It serves while it lives.
+/// A fake of both services, which runs until this is dropped.
 #[derive(Debug)]
 pub(crate) struct FakeServices {
     base: String,
@@ -26,18 +26,18 @@ pub(crate) struct FakeServices {
     task: AbortHandle,
 }
 
-/// What there is, and what is answered.
+/// The servers and connections, and the responses to give.
 #[derive(Debug, Default)]
 pub(crate) struct FakeState {
     pub(crate) servers: Vec<Value>,
     pub(crate) connections: Vec<Value>,
-    /// The answers of `POST /assets/connect` and `POST /assets/callback`.
+    /// The responses of `POST /assets/connect` and `POST /assets/callback`.
     pub(crate) connect: (u16, Value),
     pub(crate) callback: (u16, Value),
     /// The bodies of these requests.
     pub(crate) connects: Vec<Value>,
     pub(crate) callbacks: Vec<Value>,
-    /// How many lists of connections were asked for.
+    /// The number of requests for the list of connections.
     pub(crate) connection_list_count: usize,
     base: String,
 }
@@ -55,7 +55,7 @@ pub(crate) fn connection_entry(server: &str, status: &str, tools: &[&str]) -> Va
     })
 }
 
-/// A refusal.
+/// An error response.
 pub(crate) fn error_response(status: u16, code: &str, message: &str) -> (u16, Value) {
     (status, json!({"error": {"code": code, "message": message}}))
 }
@@ -64,10 +64,10 @@ impl FakeServices {
     pub(crate) async fn start(servers: Vec<Value>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
-        let world = Arc::new(Mutex::new(FakeState { servers, base: base.clone(), ..FakeState::default() }));
-        let router = Router::new().fallback(handle).with_state(Arc::clone(&world));
+        let state = Arc::new(Mutex::new(FakeState { servers, base: base.clone(), ..FakeState::default() }));
+        let router = Router::new().fallback(handle).with_state(Arc::clone(&state));
         let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-        Self { base, state: world, task: task.abort_handle() }
+        Self { base, state, task: task.abort_handle() }
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, FakeState> {
@@ -79,7 +79,7 @@ impl FakeServices {
         ["--user", "ada", "--url", &self.base]
     }
 
-    /// The variables with which it does.
+    /// The variables with which the binary finds it.
     pub(crate) fn env() -> BTreeMap<String, String> {
         [("ROUNDHOUSE_PLATFORM_KEY".to_owned(), PLATFORM_KEY.to_owned())].into()
     }
@@ -91,41 +91,41 @@ impl Drop for FakeServices {
     }
 }
 
-async fn handle(State(world): State<Arc<Mutex<FakeState>>>, request: Request) -> Response {
+async fn handle(State(state): State<Arc<Mutex<FakeState>>>, request: Request) -> Response {
     let (head, body) = request.into_parts();
     let body = to_bytes(body, usize::MAX).await.unwrap();
     let body: Value = if body.is_empty() { Value::Null } else { serde_json::from_slice(&body).unwrap() };
     let key = |name: &str| head.headers.get(name).and_then(|key| key.to_str().ok());
-    let mut world = world.lock().unwrap();
+    let mut state = state.lock().unwrap();
     let (status, answer) = match (&head.method, head.uri.path()) {
         (&Method::POST, "/engines/ada/admit") if key("x-platform-key") == Some(PLATFORM_KEY) => {
-            (200, json!({"admitted": true, "engine": engine_record(&world.base)}))
+            (200, json!({"admitted": true, "engine": engine_record(&state.base)}))
         }
         (_, path) if path.starts_with("/engines") => error_response(401, "INVALID_PLATFORM_KEY", "who?"),
         _ if key("x-engine-key") != Some(ENGINE_KEY) => error_response(401, "INVALID_ENGINE_KEY", "who?"),
-        (&Method::GET, "/assets/servers") => (200, json!({"servers": world.servers})),
+        (&Method::GET, "/assets/servers") => (200, json!({"servers": state.servers})),
         (&Method::GET, "/assets/connections") => {
-            world.connection_list_count += 1;
-            (200, json!({"connections": world.connections}))
+            state.connection_list_count += 1;
+            (200, json!({"connections": state.connections}))
         }
         (&Method::POST, "/assets/connect") => {
             assert_fields(&body, "server:text credentials?:object");
-            world.connects.push(body);
-            world.connect.clone()
+            state.connects.push(body);
+            state.connect.clone()
         }
         (&Method::POST, "/assets/callback") => {
             assert_fields(&body, "state:text code?:text iss?:text error?:text error_description?:text");
-            world.callbacks.push(body);
-            world.callback.clone()
+            state.callbacks.push(body);
+            state.callback.clone()
         }
         (&Method::DELETE, path) => {
             let id = path.strip_prefix("/assets/connections/").unwrap();
-            let before = world.connections.len();
-            world.connections.retain(|connection| connection["connection"] != id);
-            assert_eq!(world.connections.len(), before - 1, "{id}");
+            let before = state.connections.len();
+            state.connections.retain(|connection| connection["connection"] != id);
+            assert_eq!(state.connections.len(), before - 1, "{id}");
             (200, json!({"status": "disconnected"}))
         }
-        (method, path) => panic!("{method} {path} is not of the contract"),
+        (method, path) => panic!("{method} {path} is not in the contract"),
     };
     (StatusCode::from_u16(status).unwrap(), axum::Json(answer)).into_response()
 }

@@ -1,4 +1,4 @@
-//! A fleet as `roundhouse up` runs it, and clients of its services.
+//! A fleet of `roundhouse up`, and clients of its services.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -14,7 +14,7 @@ use super::http::{client, path_segment, send};
 use super::schema::ENGINE_RECORD;
 use super::{EventStream, HttpResponse, Program, ProgramExit, TestEnv, assert_fields, eventually, processes};
 
-/// The folder of one deployment and what `up` is configured with.
+/// The folder and the variables of a `roundhouse up`.
 #[derive(Debug)]
 pub(crate) struct Fleet {
     pub(crate) test_env: TestEnv,
@@ -48,28 +48,28 @@ pub(crate) struct Engine {
     pub(crate) key: String,
 }
 
-/// Makes a catalog that says who the agent is, and nothing else.
+/// Creates a catalog that contains only a soul.
 pub(crate) fn write_soul(catalog: &Path) {
     fs::create_dir_all(catalog).unwrap();
     fs::write(catalog.join("soul.md"), "You are somebody's own assistant.").unwrap();
 }
 
 impl Fleet {
-    /// A deployment that has never been started.
+    /// A new fleet.
     pub(crate) fn new() -> Self {
         Self::in_folder("fleet")
     }
 
-    /// A deployment whose folder has this name.
+    /// A new fleet whose folder has this name.
     pub(crate) fn in_folder(name: impl AsRef<OsStr>) -> Self {
-        let home = TestEnv::new();
-        let folder = home.path().join(Path::new(name.as_ref()));
+        let test_env = TestEnv::new();
+        let folder = test_env.path().join(Path::new(name.as_ref()));
         let variables = BTreeMap::from([
             ("ORCH_PORT".to_owned(), "0".to_owned()),
-            ("ORCH_PORT_MIN".to_owned(), home.ports.first().to_string()),
-            ("ORCH_PORT_MAX".to_owned(), home.ports.last().to_string()),
+            ("ORCH_PORT_MIN".to_owned(), test_env.ports.first().to_string()),
+            ("ORCH_PORT_MAX".to_owned(), test_env.ports.last().to_string()),
         ]);
-        Self { test_env: home, variables, folder }
+        Self { test_env, variables, folder }
     }
 
     /// Sets a variable of `up`.
@@ -78,33 +78,33 @@ impl Fleet {
         self
     }
 
-    /// A script for the `scripted` provider.
+    /// Sets a script for the `scripted` provider.
     pub(crate) fn with_script(self, script: &str) -> Self {
         let file = self.test_env.path().join("script.yaml");
         fs::write(&file, script).unwrap();
         self.with_env("LLM_PROVIDER", "scripted").with_env("LLM_SCRIPT_PATH", file.to_str().unwrap())
     }
 
-    /// Lets the engines talk to the strict provider in Anthropic's words, where nothing is planned unless a story says
-    /// so: the catalog has nobody to hand work to.
+    /// Makes the engines use the mock provider with Anthropic's protocol. Turns are not planned, because the
+    /// catalog has no agents.
     pub(crate) fn with_provider(self, provider: &mock_llm::MockProvider) -> Self {
         write_soul(&self.folder.join("catalog"));
         self.with_provider_and_shipped_catalog(provider)
     }
 
-    /// Lets the engines talk to the strict provider in Anthropic's words, with the catalog that ships.
+    /// Makes the engines use the mock provider with Anthropic's protocol and the shipped catalog.
     pub(crate) fn with_provider_and_shipped_catalog(self, provider: &mock_llm::MockProvider) -> Self {
         self.with_env("LLM_PROVIDER", "anthropic")
             .with_env("LLM_BASE_URL", provider.base_url())
             .with_env("LLM_API_KEY", "provider-key")
     }
 
-    /// The deployment's folder.
+    /// The fleet's folder.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Begins `roundhouse up`.
+    /// Launches `roundhouse up` without waiting for it.
     pub(crate) fn launch(&self) -> Program {
         self.test_env.run(&["up", "--dir", self.folder.to_str().unwrap()], &self.variables)
     }
@@ -120,29 +120,29 @@ impl Fleet {
         up
     }
 
-    /// Starts `roundhouse up` and waits until it says that it is up, not a moment longer.
+    /// Starts `roundhouse up` and waits only until its output says that it is up.
     pub(crate) async fn start_up_by_output(&self) -> RunningUp {
         let mut program = self.launch();
         match program.wait_for_output("Ctrl-C").await {
             Ok(_) => {}
-            Err(ended) => panic!("up ended with {:?}: {}", ended.code, ended.output),
+            Err(exit) => panic!("up ended with {:?}: {}", exit.code, exit.output),
         }
         let folder = self.folder.clone();
         let base = fs::read_to_string(folder.join("address")).unwrap().trim().to_owned();
         RunningUp { program, base, folder }
     }
 
-    /// Starts a `roundhouse up` that cannot work and waits for its end.
+    /// Starts a `roundhouse up` that must fail, and waits for its end.
     pub(crate) async fn run_failing_up(&self) -> ProgramExit {
         self.launch().wait().await
     }
 
-    /// The engines that run.
+    /// The processes of the running engines.
     pub(crate) fn engine_processes(&self) -> Vec<Pid> {
         processes::engines_in(&self.folder)
     }
 
-    /// The one engine that runs.
+    /// The process of the one running engine.
     #[track_caller]
     pub(crate) fn engine_process(&self) -> Pid {
         let found = self.engine_processes();
@@ -155,7 +155,7 @@ impl Fleet {
         self.folder.join("engines").join(engine_id)
     }
 
-    /// The ledger's rows of an event, oldest first: their users and details.
+    /// The users and details of the audit rows of an event, oldest first.
     pub(crate) fn audit_rows(&self, event: &str) -> Vec<(String, Value)> {
         let mode = OpenFlags::SQLITE_OPEN_READ_ONLY;
         let registry = Connection::open_with_flags(self.folder.join("registry.sqlite"), mode).unwrap();
@@ -169,7 +169,7 @@ impl Fleet {
 }
 
 impl RunningUp {
-    /// The product that `up` makes.
+    /// The product that `up` registers.
     pub(crate) fn product(&self) -> Product {
         Product::new(&self.base, &self.read("platform.key"))
     }
@@ -183,7 +183,7 @@ impl RunningUp {
         Product::register(&self.base, &self.admin_key(), slug, policy).await
     }
 
-    /// Ends it with a signal.
+    /// Ends it with a signal and waits for its exit.
     pub(crate) async fn signal_and_wait(self, signal: Signal) -> ProgramExit {
         self.program.signal_and_wait(signal).await
     }
@@ -238,7 +238,7 @@ impl Product {
         self.call(Method::GET, &format!("/engines/{}", path_segment(user)), None).await
     }
 
-    /// The listing: the engines and their total.
+    /// A page of the engines, and the total.
     pub(crate) async fn list(&self, query: &str) -> (Vec<Value>, u64) {
         let list = self
             .call(Method::GET, &format!("/engines{query}"), None)
@@ -247,7 +247,7 @@ impl Product {
         (list["engines"].as_array().unwrap().clone(), list["total"].as_u64().unwrap())
     }
 
-    /// A user's engine, made or woken if need be.
+    /// A user's engine, created or woken if necessary.
     pub(crate) async fn engine(&self, user: &str) -> Engine {
         let admission = self.admit(user).await.assert_ok("admitted:bool engine:object");
         assert_eq!(admission["admitted"], true, "{admission}");
@@ -262,12 +262,12 @@ impl Product {
 }
 
 impl Engine {
-    /// The same engine, asked with another key.
+    /// A client of the same engine with another key.
     pub(crate) fn with_key(&self, key: &str) -> Self {
         Self { key: key.to_owned(), ..self.clone() }
     }
 
-    /// The engine that a record describes.
+    /// A client of the engine that a record describes.
     pub(crate) fn new(record: &Value) -> Self {
         let text = |name: &str| record[name].as_str().unwrap().to_owned();
         Self { http: client(), id: text("engine_id"), url: text("url"), key: text("api_key") }
@@ -278,12 +278,12 @@ impl Engine {
         self.http.request(method, format!("{}{path}", self.url)).header("x-engine-key", &self.key)
     }
 
-    /// Begins a turn with this body.
+    /// Starts a turn with this body.
     pub(crate) async fn execute_with(&self, body: &Value) -> EventStream {
         EventStream::open(self.request(Method::POST, "/execute").json(body)).await
     }
 
-    /// Begins a turn.
+    /// Starts a turn.
     pub(crate) async fn execute(&self, task: &str, message: &str) -> EventStream {
         self.execute_with(&json!({"task_id": task, "message": message})).await
     }

@@ -1,4 +1,4 @@
-//! Requests over plain HTTP: as a client sends them, and byte for byte where a client would tidy them up.
+//! HTTP requests: through a client, and as raw bytes where a client would normalize them.
 
 use std::fmt::Write as _;
 use std::sync::LazyLock;
@@ -11,40 +11,47 @@ use tokio::net::TcpStream;
 
 use super::{assert_fields, with_deadline};
 
-/// An answer, read to its end.
+/// A complete response.
 #[derive(Debug)]
 pub(crate) struct HttpResponse {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
-    /// The JSON of the body; null if it is none.
+    /// The JSON body; null if the body is no JSON.
     pub(crate) body: Value,
-    /// What was asked, for messages.
+    /// The request, for messages.
     request: String,
 }
 
-/// The tests' client. It keeps no connection open: one would live in the runtime of the test that opened it.
+/// The tests' client. It keeps no idle connections, because one would belong to the runtime of the test that
+/// opened it.
 pub(crate) fn client() -> Client {
     static CLIENT: LazyLock<Client> =
         LazyLock::new(|| Client::builder().no_proxy().pool_max_idle_per_host(0).build().unwrap());
     CLIENT.clone()
 }
 
-/// Sends a request and reads the answer.
+/// Sends a request and reads the response.
 pub(crate) async fn send(request: RequestBuilder) -> HttpResponse {
     let (client, request) = request.build_split();
     let request = request.unwrap();
-    let asked = format!("{} {}", request.method(), request.url());
-    let response =
-        with_deadline(&asked, client.execute(request)).await.unwrap_or_else(|e| panic!("{asked}: {e:?}"));
+    let description = format!("{} {}", request.method(), request.url());
+    let response = with_deadline(&description, client.execute(request))
+        .await
+        .unwrap_or_else(|e| panic!("{description}: {e:?}"));
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
-    let body = with_deadline(&asked, response.bytes()).await.unwrap();
-    HttpResponse { status, headers, body: serde_json::from_slice(&body).unwrap_or_default(), request: asked }
+    let body = with_deadline(&description, response.bytes()).await.unwrap();
+    HttpResponse {
+        status,
+        headers,
+        body: serde_json::from_slice(&body).unwrap_or_default(),
+        request: description,
+    }
 }
 
 /// Sends a request exactly as given. `head` is the request line without its version.
 pub(crate) async fn send_raw(base: &str, head: &str, headers: &[(&str, &str)], body: &[u8]) -> HttpResponse {
-    let asked = format!("{head} {headers:?}");
-    with_deadline(&asked, exchange(base, head, headers, body)).await
+    let description = format!("{head} {headers:?}");
+    with_deadline(&description, exchange(base, head, headers, body)).await
 }
 
 async fn exchange(base: &str, head: &str, headers: &[(&str, &str)], body: &[u8]) -> HttpResponse {
@@ -56,21 +63,22 @@ async fn exchange(base: &str, head: &str, headers: &[(&str, &str)], body: &[u8])
     let _ = write!(request, "content-length: {}\r\n\r\n", body.len());
     let (mut reader, mut writer) = TcpStream::connect(address).await.unwrap().into_split();
     let request = [request.as_bytes(), body].concat();
-    // A server may answer and close before it has read all: what it says counts, not whether it listened.
+    // A server may respond and close before it has read everything, so write errors do not matter.
     let writing = tokio::spawn(async move {
         let _ = writer.write_all(&request).await;
         writer
     });
-    let mut answer = Vec::new();
-    let _ = reader.read_to_end(&mut answer).await;
+    let mut response = Vec::new();
+    let _ = reader.read_to_end(&mut response).await;
     writing.abort();
-    parse_response(head, &answer)
+    parse_response(head, &response)
 }
 
-fn parse_response(asked: &str, answer: &[u8]) -> HttpResponse {
-    let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n");
-    let end = end.unwrap_or_else(|| panic!("{asked}: no answer but {:?}", String::from_utf8_lossy(answer)));
-    let head = std::str::from_utf8(&answer[..end]).unwrap();
+fn parse_response(request: &str, response: &[u8]) -> HttpResponse {
+    let end = response.windows(4).position(|bytes| bytes == b"\r\n\r\n");
+    let end =
+        end.unwrap_or_else(|| panic!("{request}: not a response: {:?}", String::from_utf8_lossy(response)));
+    let head = std::str::from_utf8(&response[..end]).unwrap();
     let mut lines = head.split("\r\n");
     let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
     let mut headers = HeaderMap::new();
@@ -78,8 +86,8 @@ fn parse_response(asked: &str, answer: &[u8]) -> HttpResponse {
         let (name, value) = line.split_once(": ").unwrap();
         headers.append(name.parse::<reqwest::header::HeaderName>().unwrap(), value.parse().unwrap());
     }
-    let body = serde_json::from_slice(&answer[end + 4..]).unwrap_or_default();
-    HttpResponse { status, headers, body, request: asked.to_owned() }
+    let body = serde_json::from_slice(&response[end + 4..]).unwrap_or_default();
+    HttpResponse { status, headers, body, request: request.to_owned() }
 }
 
 impl HttpResponse {
@@ -88,7 +96,7 @@ impl HttpResponse {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
 
-    /// Asserts success with exactly `fields` and gives the body.
+    /// Asserts success with exactly `fields`; returns the body.
     #[track_caller]
     pub(crate) fn assert_ok(self, fields: &str) -> Value {
         assert_eq!(self.status, 200, "{}: {}", self.request, self.body);
@@ -97,7 +105,7 @@ impl HttpResponse {
         self.body
     }
 
-    /// Asserts a refusal in the flat form of `/rpc` with this status and code, and gives the message.
+    /// Asserts an error in the flat form of `/rpc` with this status and code; returns the message.
     #[track_caller]
     pub(crate) fn assert_flat_error(&self, status: u16, code: &str) -> &str {
         let found = (self.status, self.body["error"].as_str());
@@ -109,7 +117,7 @@ impl HttpResponse {
         message
     }
 
-    /// Asserts a refusal in the envelope with this status and code, and gives the message.
+    /// Asserts an error in the nested envelope with this status and code; returns the message.
     #[track_caller]
     pub(crate) fn assert_error(&self, status: u16, code: &str) -> &str {
         let found = (self.status, self.body["error"]["code"].as_str());
@@ -123,7 +131,7 @@ impl HttpResponse {
     }
 }
 
-/// `text` as one segment of a path, every byte of it that is not a letter or digit escaped.
+/// `text` as one path segment; every byte except ASCII letters and digits is escaped.
 pub(crate) fn path_segment(text: &str) -> String {
     let mut escaped = String::new();
     for byte in text.bytes() {

@@ -1,4 +1,4 @@
-//! The engines' image with the binary under test in it.
+//! The engines' image with the binary under test.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs::{self, File};
@@ -15,13 +15,13 @@ use super::docker::Docker;
 use super::skip;
 use super::test_env::BINARY;
 
-/// What the image is built on.
+/// The base image.
 pub(crate) fn base_image() -> String {
     std::env::var("ROUNDHOUSE_TEST_BASE_IMAGE").unwrap_or_else(|_| "roundhouse-base:bookworm".to_owned())
 }
 
-/// The image's name without its version, one for each place where the binary is built: checkouts side by side do not
-/// take each other's.
+/// The image's name without its version. It depends on the binary's path, so that several checkouts do not share
+/// images.
 pub(crate) fn repository() -> String {
     format!("roundhouse-test-{:016x}/svc-engine", hash(BINARY))
 }
@@ -31,13 +31,13 @@ pub(crate) fn reference(version: &str) -> String {
     format!("{}:{version}", repository())
 }
 
-/// The image of this build, made once; none, with a reason that is said, where it cannot be.
+/// The image of this build, built once; skips the story and returns `None` if it cannot be built.
 pub(crate) fn current_build(docker: &Docker) -> Option<String> {
     static BUILT: OnceLock<Result<String, String>> = OnceLock::new();
     match BUILT.get_or_init(|| build(docker)) {
         Ok(reference) => Some(reference.clone()),
-        Err(why) => {
-            skip(&format!("the engines' image: {why}"));
+        Err(reason) => {
+            skip(&format!("the engines' image: {reason}"));
             None
         }
     }
@@ -45,8 +45,8 @@ pub(crate) fn current_build(docker: &Docker) -> Option<String> {
 
 fn build(docker: &Docker) -> Result<String, String> {
     let base_id = docker.run_blocking(&["image", "inspect", "--format", "{{.Id}}", &base_image()]);
-    let base_id = base_id.map_err(|why| format!("{}: {why}", base_image()))?;
-    // Another run of the same stories may be at it.
+    let base_id = base_id.map_err(|error| format!("{}: {error}", base_image()))?;
+    // Another test run of the same checkout may be building it.
     let lock = File::create(std::env::temp_dir().join(format!("roundhouse-test-{:016x}.lock", hash(BINARY))))
         .map_err(|error| error.to_string())?;
     flock(&lock, FlockOperation::LockExclusive).map_err(|error| error.to_string())?;
@@ -60,13 +60,13 @@ fn build(docker: &Docker) -> Result<String, String> {
     let old = docker.run_blocking(&["image", "inspect", "--format", "{{.Id}}", &reference]);
     build_from(docker, Path::new(BINARY), &reference, &binary)?;
     if let Ok(old) = old {
-        // It stays where a container of another run needs it.
+        // The removal fails if a container of another run needs the image.
         let _ = docker.run_blocking(&["image", "rm", &old]);
     }
     Ok(reference)
 }
 
-/// The image of another program than the one under test. At its end it goes.
+/// The image of another program than the one under test. Dropping it removes the image.
 pub(crate) struct ProgramImage {
     docker: Docker,
     pub(crate) reference: String,
@@ -82,12 +82,12 @@ impl ProgramImage {
 
 impl Drop for ProgramImage {
     fn drop(&mut self) {
-        // It may be that a container is just going.
+        // A container may still be being removed.
         let _ = self.docker.run_blocking(&["image", "rm", "--force", &self.reference]);
     }
 }
 
-/// Builds with the Dockerfile that ships, from a copy of the program without what only a debugger reads.
+/// Builds with the shipped Dockerfile from a stripped copy of the program.
 fn build_from(docker: &Docker, program: &Path, reference: &str, binary: &str) -> Result<(), String> {
     let context = TempDir::with_prefix("roundhouse-image-").map_err(|error| error.to_string())?;
     let copy = context.path().join("roundhouse");
@@ -98,9 +98,9 @@ fn build_from(docker: &Docker, program: &Path, reference: &str, binary: &str) ->
     let file = dockerfile();
     let base = format!("BASE={}", base_image());
     let label = format!("roundhouse.test.binary={binary}");
-    let what = ["build", "--quiet", "--target", "engine", "--file", text(&file)];
-    let with = ["--build-arg", &base, "--label", &label, "--tag", reference, text(context.path())];
-    docker.run_blocking(&[what.as_slice(), &with].concat()).map(drop)
+    let options = ["build", "--quiet", "--target", "engine", "--file", text(&file)];
+    let arguments = ["--build-arg", &base, "--label", &label, "--tag", reference, text(context.path())];
+    docker.run_blocking(&[options.as_slice(), &arguments].concat()).map(drop)
 }
 
 fn dockerfile() -> PathBuf {
@@ -111,16 +111,16 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// What tells one build from the next.
+/// A fingerprint that changes with every build.
 fn fingerprint(base_id: &str) -> String {
     let file = fs::metadata(BINARY).unwrap();
-    let made = file.modified().unwrap().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let modified = file.modified().unwrap().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     let recipe = fs::read(dockerfile()).unwrap_or_default();
-    format!("{:016x}", hash((file.len(), made.as_nanos(), recipe, base_id)))
+    format!("{:016x}", hash((file.len(), modified.as_nanos(), recipe, base_id)))
 }
 
-fn hash(what: impl std::hash::Hash) -> u64 {
+fn hash(value: impl std::hash::Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
-    what.hash(&mut hasher);
+    value.hash(&mut hasher);
     hasher.finish()
 }

@@ -1,4 +1,5 @@
-//! What the stories share: a place to run the binary in, clients of both services, and the contract's forms.
+//! What the stories share: environments to run the binary in, clients of both services, and the contract's
+//! schemas.
 
 pub(crate) mod cluster;
 pub(crate) mod combination;
@@ -48,10 +49,10 @@ pub(crate) use sse::{Event, EventStream};
 pub(crate) use standalone_engine::StandaloneEngine;
 pub(crate) use test_env::{Program, ProgramExit, TestEnv};
 
-/// The longest that anything may take which is to happen. Generous: the machine may be busy.
+/// The timeout of everything that a story waits for. Generous, because the machine may be busy.
 pub(crate) const DEADLINE: Duration = Duration::from_mins(1);
 
-/// Asks again and again until `probe` gives something.
+/// Calls `probe` repeatedly until it returns a value.
 pub(crate) async fn eventually<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -63,8 +64,8 @@ pub(crate) async fn eventually<T>(what: &str, mut probe: impl AsyncFnMut() -> Op
     }
 }
 
-/// Whether `program`, which a story needs, is on this machine. If not, says that the story is skipped, or fails
-/// where everything is required.
+/// Whether `program`, which a story needs, is installed. If not, reports the story as skipped, or fails where
+/// everything is required.
 pub(crate) fn is_installed(program: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     let found = env::split_paths(&path).any(|folder| folder.join(program).is_file());
@@ -74,14 +75,15 @@ pub(crate) fn is_installed(program: &str) -> bool {
     found
 }
 
-/// Says that a story is skipped for want of `what`, or fails where everything is required.
+/// Reports that a story is skipped because it lacks `what`, or fails where everything is required
+/// (`ROUNDHOUSE_REQUIRE_ALL=1`).
 pub(crate) fn skip(what: &str) {
     assert_ne!(env::var("ROUNDHOUSE_REQUIRE_ALL").as_deref(), Ok("1"), "required: {what}");
-    // Past the test harness, which would show it to nobody.
+    // Written directly, because the test harness captures `eprintln!`.
     writeln!(io::stderr().lock(), "skipped: a story that needs {what}").unwrap();
 }
 
-/// Waits for `future`, but not for ever.
+/// Waits for `future`, at most [`DEADLINE`].
 pub(crate) async fn with_deadline<T>(what: &str, future: impl Future<Output = T>) -> T {
     let outcome = tokio::time::timeout(DEADLINE, future).await;
     outcome.unwrap_or_else(|_| panic!("it did not happen within {DEADLINE:?}: {what}"))

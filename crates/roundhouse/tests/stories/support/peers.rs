@@ -1,8 +1,9 @@
-//! What others made, for connections: MCP servers of the official SDK and a server that misbehaves, an authorization
-//! server, and the person who agrees there.
+//! Third-party peers for connections: MCP servers of the official SDKs, an authorization server, and the person
+//! who consents there; and a misbehaving MCP server.
 //!
-//! `.ci/peers` installs them and says where (`ROUNDHOUSE_TEST_PEERS`). Servers over stdio run in the sandbox, which reaches
-//! `/usr` and the catalog: they are run by the system's own Python, with the SDK linked into the catalog's folder.
+//! `.ci/peers` installs them and prints their folder (`ROUNDHOUSE_TEST_PEERS`). Servers over stdio run in the
+//! sandbox, which can read only `/usr` and the catalog: the system's Python runs them, with the SDK linked into
+//! the catalog's folder.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,34 +16,34 @@ use serde_json::{Value, json};
 use super::http::{client, send};
 use super::{EngineFixture, Program, ProgramExit, StandaloneEngine, TestEnv, skip};
 
-/// The address of the product whose engines are tested; nothing is there, and nobody goes there.
+/// The product's URL. Nothing listens there, and no request is sent to it.
 pub(crate) const PRODUCT_URL: &str = "https://product.example";
-/// What the credentials of a tested engine are sealed under.
+/// The key with which a tested engine seals credentials.
 pub(crate) const SECRETS_KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8";
-/// What runs the servers.
+/// The interpreter of the servers.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// Where the peers are installed.
+/// The installed peers.
 #[derive(Debug)]
 pub(crate) struct Peers {
     folder: PathBuf,
 }
 
-/// Which version of the SDK a server is made with.
+/// The version of the SDK that a server uses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SdkVersion {
-    /// The newest: all revisions up to the one without sessions and handshake.
+    /// The newest: all protocol revisions up to the one without sessions and handshake.
     Newest,
-    /// The last one with a handshake alone, revision 2025-11-25.
+    /// The last version that supports only revisions with a handshake, up to 2025-11-25.
     V1_30,
-    /// That of the first revision, 2024-11-05. Its servers end when they are asked for what they do not know.
+    /// The version of the first revision, 2024-11-05. Its servers exit on unknown requests.
     V1_6,
 }
 
-/// A peer that listens, until this is dropped.
+/// A listening peer, which runs until this is dropped.
 #[derive(Debug)]
 pub(crate) struct PeerServer {
-    /// Where it listens.
+    /// The URL on which it listens.
     pub(crate) url: String,
     // The program ends with its home.
     _program: Program,
@@ -55,7 +56,7 @@ pub(crate) struct AuthorizationServer {
     peer: PeerServer,
 }
 
-/// What the authorization server sends the person back to the product with.
+/// The query parameters with which the authorization server redirects the person to the product.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CallbackParams(pub(crate) BTreeMap<String, String>);
 
@@ -75,7 +76,7 @@ impl SdkVersion {
 }
 
 impl Peers {
-    /// Those that are installed; says that a story is skipped where they are not.
+    /// The installed peers; skips the story and returns `None` if there are none.
     pub(crate) fn installed() -> Option<Self> {
         let Some(folder) = env::var_os("ROUNDHOUSE_TEST_PEERS").filter(|folder| !folder.is_empty()) else {
             skip("MCP servers and an authorization server: `eval \"$(.ci/peers DIR)\"` installs them");
@@ -84,10 +85,10 @@ impl Peers {
         Some(Self { folder: folder.into() })
     }
 
-    /// The entry of `mcp.json` for a server over stdio: a file of the peers' with its arguments, or a module of the SDK's
-    /// folder with `-m`.
-    pub(crate) fn stdio_entry(&self, place: &StandaloneEngine, sdk: SdkVersion, line: &[&str]) -> Value {
-        let folder = Path::new(&place.variables["CATALOG_DIR"]).join("peers");
+    /// The entry of `mcp.json` for a server over stdio: a file of the peers with its arguments, or a module of the
+    /// SDK with `-m`.
+    pub(crate) fn stdio_entry(&self, setup: &StandaloneEngine, sdk: SdkVersion, line: &[&str]) -> Value {
+        let folder = Path::new(&setup.variables["CATALOG_DIR"]).join("peers");
         let packages = folder.join(sdk.folder());
         if !packages.exists() {
             link_folder(&self.folder.join(sdk.folder()), &packages);
@@ -102,17 +103,17 @@ impl Peers {
         })
     }
 
-    /// The server of the newest SDK over HTTP.
+    /// Starts the server of the newest SDK over HTTP.
     pub(crate) async fn start_http(&self, options: &[&str]) -> PeerServer {
         self.start_python(SdkVersion::Newest, &[&["server.py", "http"], options].concat()).await
     }
 
-    /// A server of an earlier SDK over `http`, or over `sse` as the first revision has it.
+    /// Starts a server of an earlier SDK over `http`, or over `sse`, the transport of the first revision.
     pub(crate) async fn start_old_http(&self, sdk: SdkVersion, transport: &str) -> PeerServer {
         self.start_python(sdk, &["old_server.py", transport]).await
     }
 
-    /// Tries the peers with the official SDK's own client.
+    /// Runs the official SDK's client against the peers.
     pub(crate) async fn run_official_client(&self, arguments: &[&str]) -> ProgramExit {
         let path = self.folder.join(SdkVersion::Newest.folder()).to_str().unwrap().to_owned();
         let check = sources_folder().join("check.py");
@@ -122,13 +123,13 @@ impl Peers {
         TestEnv::new().run_program(&line, &variables.into()).wait().await
     }
 
-    /// A server of the newest Python SDK that is its own authorization server, without the settings of
-    /// [`Peers::authority`].
+    /// Starts a server of the newest Python SDK that is its own authorization server, without the settings of
+    /// [`Peers::start_authorization_server`].
     pub(crate) async fn start_combined_server(&self) -> AuthorizationServer {
         AuthorizationServer { peer: self.start_python(SdkVersion::Newest, &["oauth_server.py"]).await }
     }
 
-    /// The same, made with the TypeScript SDK.
+    /// Starts the same kind of server with the TypeScript SDK.
     pub(crate) async fn start_typescript_combined_server(&self) -> AuthorizationServer {
         AuthorizationServer { peer: self.start_node("oauth_server.mjs", BTreeMap::new()).await }
     }
@@ -141,8 +142,8 @@ impl Peers {
         PeerServer::start(TestEnv::new(), &line, &variables.into()).await
     }
 
-    /// An authorization server whose access tokens live so long, and that knows clients by `dynamic` registration or by
-    /// `document`.
+    /// Starts an authorization server whose access tokens have this lifetime, and that registers clients
+    /// dynamically (`dynamic`) or by a client metadata document (`document`).
     pub(crate) async fn start_authorization_server(
         &self,
         access_token_ttl_s: u32,
@@ -157,7 +158,7 @@ impl Peers {
 
     async fn start_node(&self, file: &str, variables: BTreeMap<String, String>) -> PeerServer {
         let home = TestEnv::new();
-        // Node looks for libraries beside the program.
+        // Node searches for libraries beside the program.
         os::unix::fs::symlink(self.folder.join("node/node_modules"), home.path().join("node_modules"))
             .unwrap();
         let program = home.path().join(file);
@@ -168,7 +169,7 @@ impl Peers {
     }
 }
 
-/// Whether the server that misbehaves can run here; says that a story is skipped where it cannot.
+/// Whether the misbehaving server can run here; if not, skips the story.
 pub(crate) fn has_python() -> bool {
     let found = Path::new(PYTHON).is_file();
     if !found {
@@ -177,22 +178,22 @@ pub(crate) fn has_python() -> bool {
     found
 }
 
-/// The entry of `mcp.json` for the server that misbehaves, over stdio.
-pub(crate) fn misbehaving_stdio_entry(place: &StandaloneEngine, fault: &str) -> Value {
-    let folder = Path::new(&place.variables["CATALOG_DIR"]).join("peers");
+/// The entry of `mcp.json` for the misbehaving server, over stdio.
+pub(crate) fn misbehaving_stdio_entry(setup: &StandaloneEngine, fault: &str) -> Value {
+    let folder = Path::new(&setup.variables["CATALOG_DIR"]).join("peers");
     fs::create_dir_all(&folder).unwrap();
     fs::copy(sources_folder().join("misbehaving.py"), folder.join("misbehaving.py")).unwrap();
     json!({"command": PYTHON, "args": in_folder(&folder, &["misbehaving.py", fault])})
 }
 
-/// The server that misbehaves, over HTTP.
+/// Starts the misbehaving server over HTTP.
 pub(crate) async fn start_misbehaving_http(fault: &str) -> PeerServer {
     let line =
         [vec![PYTHON.to_owned()], in_folder(&sources_folder(), &["misbehaving.py", fault, "http"])].concat();
     PeerServer::start(TestEnv::new(), &line, &BTreeMap::new()).await
 }
 
-/// A line of arguments whose first one is a file of this folder, or an option.
+/// A command line whose first argument is a file of this folder, or an option.
 fn in_folder(folder: &Path, line: &[&str]) -> Vec<String> {
     let [first, rest @ ..] = line else { return Vec::new() };
     let first = if first.starts_with('-') { PathBuf::from(first) } else { folder.join(first) };
@@ -200,7 +201,7 @@ fn in_folder(folder: &Path, line: &[&str]) -> Vec<String> {
     [first.to_str().unwrap().to_owned()].into_iter().chain(rest).collect()
 }
 
-/// Makes `to` the same folder as `from`, with the same files where the disk allows.
+/// Copies the folder `from` to `to`, with hard links where the file system allows it.
 fn link_folder(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
@@ -219,12 +220,10 @@ impl PeerServer {
     async fn start(home: TestEnv, line: &[String], variables: &BTreeMap<String, String>) -> Self {
         let line: Vec<&str> = line.iter().map(String::as_str).collect();
         let mut program = home.run_program(&line, variables);
-        let said = program
-            .wait_for_output("\"}\n")
-            .await
-            .unwrap_or_else(|ended| panic!("the peer ended: {ended:?}"));
-        let told = said.lines().find(|line| line.starts_with("{\"url\"")).expect("it says where it listens");
-        let url = serde_json::from_str::<Value>(told).unwrap()["url"].as_str().unwrap().to_owned();
+        let output =
+            program.wait_for_output("\"}\n").await.unwrap_or_else(|exit| panic!("the peer ended: {exit:?}"));
+        let line = output.lines().find(|line| line.starts_with("{\"url\"")).expect("it prints its URL");
+        let url = serde_json::from_str::<Value>(line).unwrap()["url"].as_str().unwrap().to_owned();
         Self { url, _program: program, _home: home }
     }
 
@@ -240,21 +239,21 @@ impl AuthorizationServer {
         &self.peer.url
     }
 
-    /// What its endpoint of this path was asked, with the answers' status.
+    /// The requests to its endpoint with this path, with the status of the responses.
     pub(crate) async fn requests_to(&self, path: &str) -> Vec<Value> {
         let log = self.get("/test/log").await;
         log.as_array().unwrap().iter().filter(|entry| entry["path"] == path).cloned().collect()
     }
 
-    /// How often tokens were renewed, and how often in vain.
+    /// The numbers of successful and failed token refreshes.
     pub(crate) async fn refresh_counts(&self) -> (usize, usize) {
-        let asked = self.requests_to("/token").await;
-        let refreshes: Vec<_> = asked.iter().filter(|entry| entry["grant"] == "refresh_token").collect();
-        let well = refreshes.iter().filter(|entry| entry["status"] == 200).count();
-        (well, refreshes.len() - well)
+        let requests = self.requests_to("/token").await;
+        let refreshes: Vec<_> = requests.iter().filter(|entry| entry["grant"] == "refresh_token").collect();
+        let successful = refreshes.iter().filter(|entry| entry["status"] == 200).count();
+        (successful, refreshes.len() - successful)
     }
 
-    /// The tokens that it gave, and whether each is still worth something.
+    /// The tokens that it issued, and whether each is still active.
     pub(crate) async fn tokens(&self) -> Vec<(String, bool)> {
         let tokens = self.get("/test/tokens").await;
         let token =
@@ -262,17 +261,17 @@ impl AuthorizationServer {
         tokens.as_array().unwrap().iter().map(token).collect()
     }
 
-    /// Changes how it works from now on.
+    /// Changes its settings.
     pub(crate) async fn configure(&self, settings: Value) {
         self.post("/test/settings", &settings).await;
     }
 
-    /// All access tokens end, before their time.
+    /// Expires all access tokens at once.
     pub(crate) async fn expire_access_tokens(&self) {
         self.post("/test/end", &Value::Null).await;
     }
 
-    /// The person takes all leave back.
+    /// Revokes all grants of the person.
     pub(crate) async fn revoke_grants(&self) {
         self.post("/test/revoke", &Value::Null).await;
     }
@@ -288,36 +287,42 @@ impl AuthorizationServer {
         answer.body
     }
 
-    /// Goes where the person's browser goes, who signs in and agrees, until it is sent back to the product.
+    /// Follows the redirects as the browser of a person who signs in and consents, until it is redirected to the
+    /// product.
     pub(crate) async fn authorize_in_browser(&self, authorization_url: &str) -> CallbackParams {
         let browser = Client::builder().no_proxy().redirect(Policy::none()).build().unwrap();
         let mut cookies = BTreeMap::new();
         let mut url = Url::parse(authorization_url).unwrap();
-        assert!(authorization_url.starts_with(self.url()), "it is another's page: {authorization_url}");
+        assert!(
+            authorization_url.starts_with(self.url()),
+            "the URL is on another server: {authorization_url}"
+        );
         for _ in 0..10 {
-            let shown: Vec<String> = cookies.iter().map(|(name, value)| format!("{name}={value}")).collect();
-            let response = browser.get(url.clone()).header("cookie", shown.join("; ")).send().await.unwrap();
+            let cookie_pairs: Vec<String> =
+                cookies.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            let response =
+                browser.get(url.clone()).header("cookie", cookie_pairs.join("; ")).send().await.unwrap();
             for cookie in response.headers().get_all("set-cookie") {
                 let (name, value) = cookie.to_str().unwrap().split_once('=').unwrap();
                 let value = value.split(';').next().unwrap();
                 cookies.insert(name.to_owned(), value.to_owned());
             }
             cookies.retain(|_, value| !value.is_empty());
-            let Some(next) = response.headers().get("location") else {
-                panic!("{url} leads nowhere: {} {}", response.status(), response.text().await.unwrap());
+            let Some(location) = response.headers().get("location") else {
+                panic!("{url} does not redirect: {} {}", response.status(), response.text().await.unwrap());
             };
-            url = url.join(next.to_str().unwrap()).unwrap();
+            url = url.join(location.to_str().unwrap()).unwrap();
             if url.as_str().starts_with(PRODUCT_URL) {
                 assert_eq!(url.path(), "/assets/oauth/callback");
                 return CallbackParams(url.query_pairs().into_owned().collect());
             }
         }
-        panic!("the way from {authorization_url} does not end");
+        panic!("the redirects from {authorization_url} do not end");
     }
 }
 
 impl CallbackParams {
-    /// Another value of one of its fields; none removes it.
+    /// Replaces one of the parameters; `None` removes it.
     pub(crate) fn with_param(mut self, name: &str, value: Option<&str>) -> Self {
         match value {
             Some(value) => self.0.insert(name.to_owned(), value.to_owned()),
@@ -331,7 +336,7 @@ impl CallbackParams {
         json!(self.0)
     }
 
-    /// The path of the callback with its query.
+    /// The path of the callback with the query.
     pub(crate) fn path(&self) -> String {
         let mut url = Url::parse(PRODUCT_URL).unwrap();
         url.query_pairs_mut().extend_pairs(&self.0);
@@ -340,7 +345,7 @@ impl CallbackParams {
 }
 
 impl StandaloneEngine {
-    /// Gives it a catalog with these servers, and what connections to them need.
+    /// Gives it a catalog with these servers, and the variables that connections need.
     pub(crate) fn with_servers(self, servers: &Value) -> Self {
         self.with_catalog_file("mcp.json", &json!({"mcpServers": servers}).to_string())
             .with_env("AD_ENCRYPTION_KEY", SECRETS_KEY)
@@ -352,18 +357,19 @@ impl StandaloneEngine {
 impl EngineFixture {
     /// An engine whose catalog has these servers.
     pub(crate) async fn with_servers(servers: Value) -> Self {
-        Self::with_servers_and_setup(|_| servers, |place| place).await
+        Self::with_servers_and_setup(|_| servers, |setup| setup).await
     }
 
-    /// An engine whose catalog has these servers, which its place is known for, and that was made ready.
+    /// An engine whose catalog has these servers, which may depend on its setup, and whose setup is changed by
+    /// `configure` before the start.
     pub(crate) async fn with_servers_and_setup(
         servers: impl FnOnce(&StandaloneEngine) -> Value,
-        ready: impl FnOnce(StandaloneEngine) -> StandaloneEngine,
+        configure: impl FnOnce(StandaloneEngine) -> StandaloneEngine,
     ) -> Self {
-        let of = |place: StandaloneEngine| {
-            let servers = servers(&place);
-            ready(place.with_servers(&servers))
+        let configure_all = |setup: StandaloneEngine| {
+            let servers = servers(&setup);
+            configure(setup.with_servers(&servers))
         };
-        Self::with_setup("anthropic", [], of).await
+        Self::with_setup("anthropic", [], configure_all).await
     }
 }

@@ -1,4 +1,4 @@
-//! Ranges of ports that no other test uses.
+//! Port ranges that no other test uses.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -16,7 +16,7 @@ pub(crate) struct Ports {
 }
 
 impl Ports {
-    /// A range that is nobody's.
+    /// Claims an unused range.
     pub(crate) fn claim() -> Self {
         static NEXT: AtomicU16 = AtomicU16::new(0);
         let start = u16::try_from(std::process::id() % u32::from(SLOT_COUNT)).unwrap();
@@ -26,7 +26,7 @@ impl Ports {
                 return Self { claim };
             }
         }
-        panic!("all ranges of ports are in use");
+        panic!("all port ranges are in use");
     }
 
     /// The first port that may be used.
@@ -34,7 +34,7 @@ impl Ports {
         self.claim.local_addr().unwrap().port() + 1
     }
 
-    /// Which of the ranges it is.
+    /// The index of the range.
     pub(crate) fn slot(&self) -> u16 {
         (self.first() - FIRST_PORT) / PORTS_PER_SLOT
     }

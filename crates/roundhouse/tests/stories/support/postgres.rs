@@ -1,4 +1,4 @@
-//! PostgreSQL as its own client sees it: a database for each story, and a look into it.
+//! PostgreSQL through `psql`: a database for each story, and queries on it.
 
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::skip;
 
-/// A database of a story's own, dropped at its end.
+/// A database of one story; dropping this drops it.
 #[derive(Debug)]
 pub(crate) struct PostgresDatabase {
     server: String,
@@ -14,8 +14,8 @@ pub(crate) struct PostgresDatabase {
 }
 
 impl PostgresDatabase {
-    /// A new database on the server that `ROUNDHOUSE_TEST_POSTGRES_URL` names; none, with a reason that is said, where
-    /// there is none.
+    /// Creates a database on the server that `ROUNDHOUSE_TEST_POSTGRES_URL` names; skips the story and returns
+    /// `None` if there is no server.
     pub(crate) fn local() -> Option<Self> {
         static FOUND: OnceLock<Result<String, String>> = OnceLock::new();
         let found = FOUND.get_or_init(|| {
@@ -27,18 +27,18 @@ impl PostgresDatabase {
         });
         match found {
             Ok(url) => Some(Self::create_on(url)),
-            Err(why) => {
-                skip(&format!("a PostgreSQL server: {why}"));
+            Err(reason) => {
+                skip(&format!("a PostgreSQL server: {reason}"));
                 None
             }
         }
     }
 
-    /// A new database on the server of this URL.
+    /// Creates a database on the server of this URL.
     pub(crate) fn create_on(server: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("roundhouse_e2e_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        // Left by a run that was killed, whose process had the same id.
+        // A killed run whose process had the same id may have left one.
         let drop = format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)");
         query(server, &drop).unwrap();
         query(server, &format!("CREATE DATABASE {name}")).unwrap();
@@ -50,21 +50,21 @@ impl PostgresDatabase {
         with_database(&self.server, &self.name)
     }
 
-    /// What a statement answers, run in the database.
+    /// The result of a statement that is run in the database.
     #[track_caller]
     pub(crate) fn query(&self, statement: &str) -> String {
-        self.try_query(statement).unwrap_or_else(|why| panic!("{statement}: {why}"))
+        self.try_query(statement).unwrap_or_else(|error| panic!("{statement}: {error}"))
     }
 
-    /// What a statement answers, or why it does not.
+    /// The result of a statement, or its error.
     pub(crate) fn try_query(&self, statement: &str) -> Result<String, String> {
         query(&self.url(), statement)
     }
 
-    /// What a statement answers, run on the server outside the database.
+    /// The result of a statement that is run on the server, outside the database.
     #[track_caller]
     pub(crate) fn query_server(&self, statement: &str) -> String {
-        query(&self.server, statement).unwrap_or_else(|why| panic!("{statement}: {why}"))
+        query(&self.server, statement).unwrap_or_else(|error| panic!("{statement}: {error}"))
     }
 }
 
@@ -85,7 +85,7 @@ fn with_database(url: &str, name: &str) -> String {
     format!("{scheme}://{server}/{name}{parameters}")
 }
 
-/// What a statement answers on a database: a line for each row, its columns divided by `|`.
+/// Runs a statement on a database. The result has a line for each row, with columns separated by `|`.
 fn query(url: &str, statement: &str) -> Result<String, String> {
     let output = Command::new("timeout")
         .args(["30", "psql", "--no-psqlrc", "--quiet", "--tuples-only", "--no-align"])

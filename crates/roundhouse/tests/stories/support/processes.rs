@@ -1,4 +1,4 @@
-//! Processes of this machine, found by what their environment says and ended by their id.
+//! Processes of this machine, found by their environment or command line and signalled by their id.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,63 +10,63 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
-/// The living processes whose environment mentions `text`.
+/// The living processes whose environment contains `text`.
 pub(crate) fn with_environment_text(text: &OsStr) -> Vec<Pid> {
     // The environment of a zombie is empty, that of another user's process cannot be read.
     by_proc_file("environ", |environment| contains(environment, text.as_bytes()))
 }
 
-/// The processes whose command line mentions `text`.
+/// The processes whose command line contains `text`.
 pub(crate) fn with_command_line_text(text: &OsStr) -> Vec<Pid> {
     by_proc_file("cmdline", |line| contains(line, text.as_bytes()))
 }
 
-/// The living processes in a control group of this name, or below it.
+/// The living processes in a cgroup of this name, or below it.
 pub(crate) fn in_cgroup(name: &str) -> Vec<Pid> {
     let part = format!("/{name}/");
     by_proc_file("cgroup", |groups| contains(groups, part.as_bytes()))
 }
 
-/// The living processes in a container, those of the daemon's own that start others in it included.
+/// The living processes in a container, including those with which the daemon starts others in it.
 pub(crate) fn in_container(container: &str) -> Vec<Pid> {
     by_proc_file("cgroup", |groups| contains(groups, container.as_bytes()))
 }
 
-/// The processes that another one has started.
+/// The child processes of a process.
 pub(crate) fn children(parent: Pid) -> Vec<Pid> {
     let line = format!("\nPPid:\t{}\n", parent.as_raw_nonzero());
     by_proc_file("status", |status| contains(status, line.as_bytes()))
 }
 
-/// The processes of which the system's own file of this name says what is asked for.
-fn by_proc_file(file: &str, says: impl Fn(&[u8]) -> bool) -> Vec<Pid> {
+/// The processes whose file of this name in `/proc` matches.
+fn by_proc_file(file: &str, matches: impl Fn(&[u8]) -> bool) -> Vec<Pid> {
     let found = fs::read_dir("/proc").unwrap().filter_map(|entry| {
         let entry = entry.ok()?;
         let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
-        let told = fs::read(entry.path().join(file)).ok()?;
-        says(&told).then_some(pid)
+        let content = fs::read(entry.path().join(file)).ok()?;
+        matches(&content).then_some(pid)
     });
     found.collect()
 }
 
-/// The engines of a deployment: those whose brain lies in its folder.
+/// The engines of a deployment: those whose brain is in its folder.
 pub(crate) fn engines_in(folder: &Path) -> Vec<Pid> {
     engines_in_folder(&folder.join("engines"))
 }
 
-/// The engines whose brain lies below this folder.
+/// The engines whose brain is below this folder.
 pub(crate) fn engines_in_folder(folder: &Path) -> Vec<Pid> {
     let mut variable = OsStr::new("SQLITE_DB_PATH=").to_owned();
     variable.push(folder);
     with_environment_text(&variable)
 }
 
-/// Whether `bytes` holds `part`.
+/// Whether `bytes` contains `part`.
 pub(crate) fn contains(bytes: &[u8], part: &[u8]) -> bool {
     bytes.windows(part.len()).any(|window| window == part)
 }
 
-/// Whether there is such a process, dead ones that nobody has asked for included.
+/// Whether a process exists and has not exited. A zombie does not count as alive.
 pub(crate) fn is_alive(pid: Pid) -> bool {
     pidfd_open(pid, PidfdFlags::empty()).is_ok_and(|process| !has_exited(&process, 0))
 }
@@ -84,7 +84,7 @@ pub(crate) fn kill(pid: Pid) {
     assert!(has_exited(&process, 10), "process {pid:?} outlived SIGKILL");
 }
 
-/// Kills every process whose environment mentions `text`, also those that are only being started.
+/// Kills every process whose environment contains `text`, including processes that are just being started.
 pub(crate) fn kill_all_mentioning(text: &OsStr) {
     loop {
         let found = with_environment_text(text);
@@ -97,7 +97,7 @@ pub(crate) fn kill_all_mentioning(text: &OsStr) {
     }
 }
 
-/// Waits for the end of a process; whether it came in time.
+/// Waits for the exit of a process; returns whether it came in time.
 pub(crate) fn exits_within(pid: Pid, seconds: i64) -> bool {
     pidfd_open(pid, PidfdFlags::empty()).is_ok_and(|process| has_exited(&process, seconds))
 }
@@ -105,6 +105,6 @@ pub(crate) fn exits_within(pid: Pid, seconds: i64) -> bool {
 fn has_exited(process: &OwnedFd, within_seconds: i64) -> bool {
     let timeout = Timespec { tv_sec: within_seconds, tv_nsec: 0 };
     let mut waited_for = [PollFd::new(process, PollFlags::IN)];
-    // The signal that a child has ended interrupts the wait.
+    // SIGCHLD interrupts the wait.
     retry_on_intr(|| poll(&mut waited_for, Some(&timeout))).is_ok_and(|ready| ready == 1)
 }

@@ -1,47 +1,47 @@
-//! The exact form of the contract's answers and events.
+//! The exact fields of the contract's responses and events.
 
 use api::{
     CallId, ConnectionId, EngineId, EngineImage, GrantId, HitlId, MessageId, ProductId, Timestamp, TurnId,
 };
 use serde_json::Value;
 
-/// An engine as the listing shows it.
+/// An engine in the list.
 pub(crate) const ENGINE_SUMMARY: &str = "engine_id:engine user_id:text status:text url:url|null engine_version:image created_at:time last_health_at:time|null";
 /// An engine with its key.
 pub(crate) const ENGINE_RECORD: &str = "engine_id:engine user_id:text status:text url:url|null engine_version:image \
      created_at:time last_health_at:time|null api_key:engine-key";
-/// The answer of provision.
+/// The response of provision.
 pub(crate) const PROVISIONED: &str = "engine_id:engine user_id:text status:text url:url api_key:engine-key";
-/// The answer of register.
+/// The response of register.
 pub(crate) const REGISTERED: &str = "product_id:product slug:text display_name:text policy:object created_at:time \
      platform_api_key:platform-key";
 
-/// A row of the ledger.
+/// A row of the audit log.
 pub(crate) const AUDIT_ROW: &str = "id:int at:time product_id:product engine_id:engine|null user_id:text|null event:text \
      duration_ms:int|null detail:object hash:text";
-/// Why an engine is as it is.
+/// The explanation of an engine's state.
 pub(crate) const EXPLANATION: &str = "engine_id:engine status:text last_transition:object next_action:object|null \
      awake_because:array|null restart_attempt:object|null caps:object|null";
-/// The last move of an engine.
+/// The last transition of an engine.
 pub(crate) const LAST_TRANSITION: &str = "at:time event:text from:text|null to:text|null reason:text|null";
-/// What an engine's orchestrator will do next.
+/// The orchestrator's next action on an engine.
 pub(crate) const NEXT_ACTION: &str = "action:text at:time|null";
-/// How often a failed engine was restarted.
+/// The number of restarts of a failed engine.
 pub(crate) const RESTART_ATTEMPT: &str = "n:int max:int";
 
-/// What an engine is at.
+/// The activity of an engine.
 pub(crate) const ACTIVITY: &str =
     "running_turns:int pending_hitl:int last_activity_at:time|null confinement:text";
-/// A request that waits for a person.
+/// A request that awaits a person.
 pub(crate) const HITL_REQUEST: &str = "request_id:hitl task_id:text kind:text question:text created_at:time";
-/// What a person has allowed for good.
+/// A lasting grant.
 pub(crate) const GRANT: &str = "id:grant tool:text scope:text task_id?:text prefix?:text created_at:time";
-/// A tool server as the list shows it.
+/// A tool server in the list.
 pub(crate) const SERVER: &str = "name:text description:text transport:text auth:text connected:bool";
 /// A connection to a tool server.
 pub(crate) const CONNECTION: &str =
     "connection:connection server:text status:text tools:array created_at:time error?:text";
-/// A task as the list shows it.
+/// A task in the list.
 pub(crate) const TASK_SUMMARY: &str = "task_id:text status:text message_count:int updated_at:time";
 /// A message of a task.
 pub(crate) const TASK_MESSAGE: &str =
@@ -57,8 +57,8 @@ pub(crate) fn assert_fields(value: &Value, fields: &str) {
     for (name, types) in &fields {
         match object.get(name.trim_end_matches('?')) {
             Some(found) => {
-                let fits = types.split('|').any(|one| matches_type(one, found));
-                assert!(fits, "`{name}` is {found}, not {types}, in {value}");
+                let matches = types.split('|').any(|one| matches_type(one, found));
+                assert!(matches, "`{name}` is {found}, not {types}, in {value}");
             }
             None => assert!(name.ends_with('?'), "`{name}` is missing in {value}"),
         }
@@ -74,14 +74,14 @@ pub(crate) fn assert_fields(value: &Value, fields: &str) {
 pub(crate) fn assert_event(kind: &str, data: &Value) {
     assert_fields(data, &format!("task_id:text turn_id:turn ts:int {}", own_fields(kind, data)));
     if kind == "agent_event" {
-        // A sub-agent's event has the form of the turn's own, but for what the one around it says.
+        // A sub-agent's event has the fields of a turn's event, except those that the enclosing event has.
         let (kind, data) = (data["event"].as_str().unwrap(), &data["data"]);
-        assert_ne!(kind, "agent_event", "sub-agents run none: {data}");
+        assert_ne!(kind, "agent_event", "sub-agents run no sub-agents: {data}");
         assert_fields(data, own_fields(kind, data));
     }
 }
 
-/// The fields that events of a type have beside those that all have.
+/// The fields of events of a type, except those that all events have.
 #[track_caller]
 fn own_fields(kind: &str, data: &Value) -> &'static str {
     match kind {
@@ -91,7 +91,7 @@ fn own_fields(kind: &str, data: &Value) -> &'static str {
             Some("completed") => {
                 "phase:text message_id:message answer_message_id:message text:text stop_reason:text"
             }
-            _ => panic!("an unknown phase: {data}"),
+            _ => panic!("unknown phase: {data}"),
         },
         "error" => "code:text message:text retryable:bool",
         "text_delta" | "thinking_delta" => "text:text",
@@ -108,13 +108,13 @@ fn own_fields(kind: &str, data: &Value) -> &'static str {
              reasoning_tokens:int cost_usd?:number"
         }
         "agent_event" => "tool_call_id:call agent:text event:text data:object",
-        _ => panic!("an event of type {kind:?}: {data}"),
+        _ => panic!("unknown event type {kind:?}: {data}"),
     }
 }
 
-fn matches_type(one: &str, value: &Value) -> bool {
+fn matches_type(name: &str, value: &Value) -> bool {
     let text = value.as_str();
-    match one {
+    match name {
         "any" => true,
         "null" => value.is_null(),
         "bool" => value.is_boolean(),
@@ -124,7 +124,7 @@ fn matches_type(one: &str, value: &Value) -> bool {
         "array" => value.is_array(),
         "text" => text.is_some(),
         "url" => text.is_some_and(is_url),
-        // The contract's own form: three decimals and a `Z`.
+        // The contract's format: three decimals and a `Z`.
         "time" => {
             text.is_some_and(|text| text.parse::<Timestamp>().is_ok_and(|time| time.to_string() == text))
         }
@@ -139,7 +139,7 @@ fn matches_type(one: &str, value: &Value) -> bool {
         "image" => text.is_some_and(|text| text.parse::<EngineImage>().is_ok()),
         "engine-key" => text.is_some_and(|text| is_key("sk-svc-", text)),
         "platform-key" => text.is_some_and(|text| is_key("pk-svc-", text)),
-        _ => panic!("an unknown type: {one}"),
+        _ => panic!("unknown type: {name}"),
     }
 }
 
@@ -148,7 +148,7 @@ fn is_url(text: &str) -> bool {
     port.is_some_and(|port| port.parse::<u16>().is_ok())
 }
 
-/// The prefix and 32 bytes as base64url.
+/// Whether `text` is the prefix and 32 bytes in base64url.
 fn is_key(prefix: &str, text: &str) -> bool {
     let url_safe = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     text.strip_prefix(prefix).is_some_and(|random| random.len() == 43 && random.bytes().all(url_safe))

@@ -1,4 +1,4 @@
-//! A stream of events as a client reads it.
+//! A client's reader of event streams.
 
 use std::pin::Pin;
 
@@ -18,10 +18,10 @@ pub(crate) struct Event {
     pub(crate) data: Value,
 }
 
-/// The events of a turn as they come. Heartbeats are checked and left out.
+/// The events of a stream as they arrive. Heartbeats are checked and skipped.
 pub(crate) struct EventStream {
     events: Pin<Box<dyn Stream<Item = Result<Sse, String>> + Send>>,
-    /// Those that were read so far.
+    /// The events that were read so far.
     pub(crate) received: Vec<Event>,
 }
 
@@ -41,14 +41,14 @@ impl Event {
 }
 
 impl EventStream {
-    /// Sends a request whose answer must be a stream of events.
+    /// Sends a request whose response must be a stream of events.
     pub(crate) async fn open(request: RequestBuilder) -> Self {
         let response = with_deadline("the stream begins", request.send()).await.unwrap();
         let status = response.status();
         let header =
             |name: &str| response.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
         let head = [header("content-type"), header("cache-control"), header("x-accel-buffering")];
-        assert!(status == 200, "no stream but {status}: {}", response.text().await.unwrap());
+        assert!(status == 200, "not a stream, but {status}: {}", response.text().await.unwrap());
         assert_eq!(head[0].as_deref(), Some("text/event-stream"));
         assert_eq!(head[1].as_deref(), Some("no-cache, no-transform"));
         assert_eq!(head[2].as_deref(), Some("no"));
@@ -56,7 +56,7 @@ impl EventStream {
         Self { events: events.boxed(), received: Vec::new() }
     }
 
-    /// The next event; none at the end, an error where the connection broke.
+    /// The next event; `None` at the end, an error if the connection broke.
     pub(crate) async fn try_next(&mut self) -> Result<Option<Event>, String> {
         loop {
             let Some(sse) = with_deadline("the next event", self.events.next()).await.transpose()? else {
@@ -76,7 +76,7 @@ impl EventStream {
         }
     }
 
-    /// The next event; none at the end.
+    /// The next event; `None` at the end.
     pub(crate) async fn next(&mut self) -> Option<Event> {
         self.try_next().await.unwrap_or_else(|error| {
             panic!(
@@ -87,24 +87,24 @@ impl EventStream {
         })
     }
 
-    /// Reads until an event is as wanted.
-    pub(crate) async fn read_until(&mut self, what: &str, wanted: impl Fn(&Event) -> bool) -> Event {
+    /// Reads until an event matches; returns it.
+    pub(crate) async fn read_until(&mut self, what: &str, matches: impl Fn(&Event) -> bool) -> Event {
         loop {
             match self.next().await {
-                Some(event) if wanted(&event) => return event,
+                Some(event) if matches(&event) => return event,
                 Some(_) => {}
                 None => panic!("the stream ended without {what}; it had {:#?}", self.received),
             }
         }
     }
 
-    /// Reads to the end; gives all events, those read before included.
+    /// Reads to the end; returns all events, including those read before.
     pub(crate) async fn collect(mut self) -> Vec<Event> {
         while self.next().await.is_some() {}
         self.received
     }
 
-    /// Reads until the connection breaks or ends; gives all events.
+    /// Reads until the connection breaks or ends; returns all events.
     pub(crate) async fn collect_until_broken(mut self) -> Vec<Event> {
         while let Ok(Some(_)) = self.try_next().await {}
         self.received

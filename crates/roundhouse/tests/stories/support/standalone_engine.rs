@@ -1,4 +1,4 @@
-//! One engine without an orchestrator.
+//! An engine without an orchestrator.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,19 +12,19 @@ use super::http::{client, send};
 use super::test_env::BINARY;
 use super::{Engine, Program, TestEnv, eventually};
 
-/// The place of an engine: what its container contract's variables say.
+/// The folder of an engine and the variables of its container contract.
 #[derive(Debug)]
 pub(crate) struct StandaloneEngine {
     pub(crate) test_env: TestEnv,
     pub(crate) variables: BTreeMap<String, String>,
     key: EngineKey,
     has_landlock: bool,
-    /// What it reads for `/etc/resolv.conf`.
+    /// The file that is mounted on its `/etc/resolv.conf`.
     resolver: Option<PathBuf>,
 }
 
-/// Starts a program for which the kernel has no Landlock: a filter answers the call that makes a ruleset, which has the
-/// same number on all processors, as a kernel does that does not know it.
+/// Starts a program as on a kernel without Landlock: a seccomp filter answers `landlock_create_ruleset`, which has
+/// the same number on all architectures, with ENOSYS.
 const WITHOUT_LANDLOCK_SCRIPT: &str = "
 import ctypes, os, struct, sys
 step = lambda code, yes, no, value: struct.pack('HBBI', code, yes, no, value)
@@ -37,25 +37,25 @@ assert libc.prctl(22, 2, program, 0, 0) == 0
 os.execv(sys.argv[1], sys.argv[1:])
 ";
 
-/// Starts a program that finds names as a file says.
+/// Starts a program with another `/etc/resolv.conf`.
 const WITH_RESOLVER_SCRIPT: &str = r#"mount --bind "$1" /etc/resolv.conf && shift && exec "$@""#;
 
 impl StandaloneEngine {
     pub(crate) fn new() -> Self {
-        let home = TestEnv::new();
+        let test_env = TestEnv::new();
         let key = EngineKey::generate().unwrap();
-        let catalog = home.path().join("catalog");
+        let catalog = test_env.path().join("catalog");
         fs::create_dir(&catalog).unwrap();
         let variables = [
             ("ENGINE_KEY_HASH", key.hash().to_hex()),
-            ("SQLITE_DB_PATH", home.path().join("brain.sqlite").to_str().unwrap().to_owned()),
+            ("SQLITE_DB_PATH", test_env.path().join("brain.sqlite").to_str().unwrap().to_owned()),
             ("CATALOG_DIR", catalog.to_str().unwrap().to_owned()),
             ("ENGINE_HOST", "127.0.0.1".to_owned()),
-            ("ENGINE_PORT", home.ports.first().to_string()),
+            ("ENGINE_PORT", test_env.ports.first().to_string()),
             ("LLM_PROVIDER", "scripted".to_owned()),
         ];
         let variables = variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        Self { test_env: home, variables, key, has_landlock: true, resolver: None }
+        Self { test_env, variables, key, has_landlock: true, resolver: None }
     }
 
     /// Sets a variable.
@@ -64,7 +64,7 @@ impl StandaloneEngine {
         self
     }
 
-    /// Lets it talk to the strict provider in the words of `wire`.
+    /// Makes it use the mock provider with the protocol `wire`.
     pub(crate) fn with_provider(self, wire: &str, provider: &MockProvider) -> Self {
         let base = if wire == "openai" { provider.openai_base_url() } else { provider.base_url() };
         self.with_env("LLM_PROVIDER", wire)
@@ -72,12 +72,12 @@ impl StandaloneEngine {
             .with_env("LLM_API_KEY", "provider-key")
     }
 
-    /// Runs it as on a kernel that has no Landlock. It needs `python3`.
+    /// Runs it as on a kernel without Landlock. Needs `python3`.
     pub(crate) fn without_landlock(self) -> Self {
         Self { has_landlock: false, ..self }
     }
 
-    /// Runs it as on a machine whose names are asked for at `server`, port 53. It needs root.
+    /// Runs it with the name server `server`, port 53. Needs root.
     pub(crate) fn with_name_server(self, server: std::net::IpAddr) -> Self {
         let resolver = self.test_env.path().join("resolv.conf");
         fs::write(&resolver, format!("nameserver {server}\noptions timeout:2 attempts:1\n")).unwrap();
@@ -93,7 +93,7 @@ impl StandaloneEngine {
         self.test_env.path().join("workspace")
     }
 
-    /// Begins the engine.
+    /// Launches the engine without waiting for it.
     pub(crate) fn launch(&self) -> Program {
         if let Some(resolver) = &self.resolver {
             let resolver = resolver.to_str().unwrap();
@@ -108,7 +108,7 @@ impl StandaloneEngine {
         self.test_env.run_program(&starter, &self.variables)
     }
 
-    /// Starts the engine and waits until it answers.
+    /// Starts the engine and waits until it responds.
     pub(crate) async fn start(&self) -> (Program, Engine) {
         let mut program = self.launch();
         let url = format!("http://127.0.0.1:{}", self.variables["ENGINE_PORT"]);
@@ -119,7 +119,7 @@ impl StandaloneEngine {
         })
         .await;
         let engine = Engine::new(&json!({"engine_id": "", "url": url, "api_key": self.key.expose()}));
-        // The answer is the engine's own, not that of another process on the port.
+        // The key proves that the response is the engine's, not that of another process on the port.
         assert_eq!(send(engine.request(reqwest::Method::GET, "/openapi.json")).await.status, 200);
         (program, engine)
     }

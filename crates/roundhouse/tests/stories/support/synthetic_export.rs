@@ -1,4 +1,4 @@
-//! Exports of engines that never were: documents of any size, made as they are read.
+//! Synthetic exports of engines: documents of any size, generated while they are read.
 
 use std::fmt::Write as _;
 
@@ -8,33 +8,33 @@ use bytes::Bytes;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-/// How many turns a task has.
+/// The number of turns of a task.
 const TURNS_PER_TASK: usize = 16;
-/// How many words the user says in a turn, and the agent.
+/// The numbers of words of a user's message and of an answer.
 const WORDS_PER_MESSAGE: (usize, usize) = (150, 900);
-/// How many bytes each task has attached.
+/// The size of each task's attachment.
 const ATTACHED_BYTES_PER_TASK: usize = 64 * 1024;
-/// About how many bytes a task is in the document.
+/// The approximate size of a task in the document.
 const TASK_BYTES: usize = 236 * 1024;
 
-/// A document: so many tasks, each with the same conversation in other words.
+/// A document with a number of tasks, whose conversations have the same shape and different words.
 #[derive(Clone, Copy)]
 pub(crate) struct SyntheticExport {
     tasks: usize,
 }
 
 impl SyntheticExport {
-    /// A document of so many tasks.
+    /// A document with this number of tasks.
     pub(crate) fn with_tasks(tasks: usize) -> Self {
         Self { tasks }
     }
 
-    /// A document of about so many MiB.
+    /// A document of about this many MiB.
     pub(crate) fn with_mib(mib: usize) -> Self {
         Self::with_tasks((mib * 1024 * 1024).div_ceil(TASK_BYTES))
     }
 
-    /// The document, piece by piece.
+    /// The document in chunks.
     pub(crate) fn chunks(self) -> impl Iterator<Item = Bytes> + Send + 'static {
         let turns = self.tasks * TURNS_PER_TASK;
         let head = std::iter::once(r#"{"version":1"#.to_owned());
@@ -50,9 +50,9 @@ impl SyntheticExport {
             .map(Bytes::from)
     }
 
-    /// The whole document.
+    /// The complete document.
     pub(crate) fn document(self) -> String {
-        self.chunks().map(|piece| String::from_utf8(piece.into()).unwrap()).collect()
+        self.chunks().map(|chunk| String::from_utf8(chunk.into()).unwrap()).collect()
     }
 }
 
@@ -75,7 +75,7 @@ fn id(prefix: &str, n: usize) -> String {
     format!("{prefix}{n:032x}")
 }
 
-/// Words that come again in other places, in no order.
+/// Pseudo-random words from a small vocabulary, so that they occur in many texts.
 fn words(seed: usize, count: usize) -> String {
     let mut state = u64::try_from(seed).unwrap() * 2 + 1;
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! A place to run the binary in: a folder, ports, and the certainty that nothing is left behind.
+//! An environment to run the binary in: a folder and ports, with the guarantee that no process is left behind.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -16,8 +16,8 @@ use super::{DEADLINE, eventually, processes};
 /// The binary under test.
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_roundhouse");
 
-/// A temporary folder with ports. At its end every process is killed whose environment mentions the folder:
-/// what it started, and what that started.
+/// A temporary folder with ports. Dropping it kills every process whose environment contains the folder: the
+/// programs that it started, and their descendants.
 #[derive(Debug)]
 pub(crate) struct TestEnv {
     folder: TempDir,
@@ -25,7 +25,7 @@ pub(crate) struct TestEnv {
     programs: AtomicU32,
 }
 
-/// A program that was started, with what it says on both of its outputs.
+/// A started program, with its standard output and standard error in one file.
 #[derive(Debug)]
 pub(crate) struct Program {
     child: Child,
@@ -35,9 +35,9 @@ pub(crate) struct Program {
 /// How a program ended.
 #[derive(Debug)]
 pub(crate) struct ProgramExit {
-    /// The exit code; none if a signal ended it.
+    /// The exit code; `None` if a signal ended it.
     pub(crate) code: Option<i32>,
-    /// All that it said.
+    /// All of its output.
     pub(crate) output: String,
 }
 
@@ -51,7 +51,7 @@ impl TestEnv {
         self.folder.path()
     }
 
-    /// Runs the binary with an environment of nothing but `variables` and what a shell would need.
+    /// Runs the binary. Its environment has only `variables`, `PATH` and `HOME`.
     pub(crate) fn run(&self, arguments: &[&str], variables: &BTreeMap<String, String>) -> Program {
         self.spawn(self.command(BINARY).args(arguments).envs(variables))
     }
@@ -66,14 +66,14 @@ impl TestEnv {
         self.spawn(self.command("sh").args(["-c", line]))
     }
 
-    /// Runs a line in a shell with `input` to read.
+    /// Runs a line in a shell with `input` as standard input.
     pub(crate) fn run_shell_with_input(&self, line: &str, input: &str) -> Program {
         let file = self.path().join("input");
         fs::write(&file, input).unwrap();
         self.spawn(self.command("sh").args(["-c", line]).stdin(File::open(file).unwrap()))
     }
 
-    /// Runs the binary with `variables`, and someone at its standard input.
+    /// Runs the binary with `variables`; returns it with its standard input.
     pub(crate) fn run_interactive(
         &self,
         arguments: &[&str],
@@ -124,17 +124,17 @@ impl Drop for TestEnv {
 }
 
 impl Program {
-    /// All that it has said so far.
+    /// Its output so far.
     pub(crate) fn output(&self) -> String {
         fs::read_to_string(&self.output).unwrap()
     }
 
-    /// Waits until it has said `words`; gives all that it has said, also if it ended without them.
+    /// Waits until its output contains `words`; returns the output, or the exit if it ended without them.
     pub(crate) async fn wait_for_output(&mut self, words: &str) -> Result<String, ProgramExit> {
-        eventually(&format!("the program says {words:?}"), async || {
-            let ended = self.child.try_wait().unwrap();
+        eventually(&format!("the program prints {words:?}"), async || {
+            let status = self.child.try_wait().unwrap();
             let output = self.output();
-            match ended {
+            match status {
                 _ if output.contains(words) => Some(Ok(output)),
                 Some(status) => Some(Err(ProgramExit { code: status.code(), output })),
                 None => None,
@@ -153,32 +153,32 @@ impl Program {
     pub(crate) async fn wait(mut self) -> ProgramExit {
         let status = tokio::time::timeout(DEADLINE, self.child.wait()).await;
         let Ok(status) = status else {
-            panic!("the program has not ended within {DEADLINE:?}; it said:\n{}", self.output())
+            panic!("the program has not ended within {DEADLINE:?}; its output:\n{}", self.output())
         };
         ProgramExit { code: status.unwrap().code(), output: self.output() }
     }
 
-    /// Sends it a signal and waits for its end.
+    /// Sends it a signal and waits for its exit.
     pub(crate) async fn signal_and_wait(self, signal: Signal) -> ProgramExit {
         processes::signal(self.pid(), signal);
         self.wait().await
     }
 
-    /// Whether it still runs.
+    /// Whether it is still running.
     pub(crate) fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
 }
 
 impl ProgramExit {
-    /// Asserts that it went well and gives what it said.
+    /// Asserts that it exited with 0; returns the output.
     #[track_caller]
     pub(crate) fn assert_success(self) -> String {
         assert_eq!(self.code, Some(0), "{}", self.output);
         self.output
     }
 
-    /// Asserts that it ended with `code` and said all of `words`.
+    /// Asserts that it exited with `code` and printed all of `words`; returns the output.
     #[track_caller]
     pub(crate) fn assert_failure(self, code: i32, words: &[&str]) -> String {
         assert_eq!(self.code, Some(code), "{}", self.output);

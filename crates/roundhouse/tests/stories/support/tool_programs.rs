@@ -1,4 +1,4 @@
-//! What the model runs, and the catalog that says what it may run.
+//! Programs and tools that the model runs, and catalogs that permit them.
 
 use std::fs;
 use std::path::Path;
@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::turn::of_kind;
 use super::{EngineFixture, Event, StandaloneEngine};
 
-/// A command that starts programs which try to live for ever, each in another way, and waits. Each has the folder it runs
-/// in on its command line.
+/// A shell command that starts programs which try to outlive it, each in a different way, and waits. Each has its
+/// working directory on its command line.
 pub(crate) const LINGERING_PROGRAMS: &str = "
     trap '' TERM INT HUP
     cling='$SIG{$_} = \"IGNORE\" for qw(TERM INT HUP); sleep 600 while 1'
@@ -20,7 +20,7 @@ pub(crate) const LINGERING_PROGRAMS: &str = "
     perl -e 'kill STOP => $$; sleep 600' clings \"$PWD\" &
     perl -e \"$cling\" clings \"$PWD\"
 ";
-/// How many they are.
+/// The number of programs that it starts.
 pub(crate) const LINGERING_PROGRAM_COUNT: usize = 5;
 
 /// The model runs a command.
@@ -33,12 +33,12 @@ pub(crate) fn tool_reply(tool: &str, input: Value) -> Reply {
     Reply::new().tool_use(tool, input)
 }
 
-/// The end of a turn.
+/// The last answer of a turn.
 pub(crate) fn done_reply() -> Reply {
     Reply::from_text("Done.")
 }
 
-/// What came of the calls of a turn: the output, or the error.
+/// The results of a turn's tool calls: the output or the error.
 pub(crate) fn tool_results(events: &[Event]) -> Vec<Result<&str, &str>> {
     let results = of_kind(events, "tool_result").into_iter();
     results
@@ -49,7 +49,7 @@ pub(crate) fn tool_results(events: &[Event]) -> Vec<Result<&str, &str>> {
         .collect()
 }
 
-/// Why the turn ended.
+/// The turn's stop reason.
 pub(crate) fn stop_reason(events: &[Event]) -> &str {
     events.last().unwrap().data["stop_reason"].as_str().unwrap()
 }
@@ -68,31 +68,31 @@ impl StandaloneEngine {
         self
     }
 
-    /// Lets its agent run programs also where they cannot be confined, for stories that are not about that.
+    /// Lets its agent run programs where they cannot be confined, for stories that are not about confinement.
     pub(crate) fn allowing_unconfined(self) -> Self {
         self.with_env("ENGINE_ALLOW_UNCONFINED", "true")
     }
 
-    /// Lets its agent do all that it can without asking.
+    /// Lets its agent use all tools without approval.
     pub(crate) fn allowing_all_tools(self) -> Self {
         self.allowing_unconfined().with_catalog_file("permissions.json", r#"{"default": "allow"}"#)
     }
 }
 
 impl EngineFixture {
-    /// An engine whose agent runs programs with leave.
+    /// An engine whose agent runs programs with approval.
     pub(crate) async fn allowing_unconfined(replies: impl IntoIterator<Item = Reply>) -> Self {
         Self::with_setup("anthropic", replies, StandaloneEngine::allowing_unconfined).await
     }
 
-    /// An engine whose agent asks for nothing.
+    /// An engine whose agent needs no approvals.
     pub(crate) async fn allowing_all_tools(replies: impl IntoIterator<Item = Reply>) -> Self {
         Self::with_setup("anthropic", replies, StandaloneEngine::allowing_all_tools).await
     }
 
-    /// The names of the tools that the model was told of when it was asked last.
+    /// The names of the tools in the last model call.
     pub(crate) fn offered_tools(&self) -> Vec<String> {
-        let request = self.provider.requests().pop().expect("the model was asked");
+        let request = self.provider.requests().pop().expect("the model was called");
         let tools = request.body["tools"].as_array().cloned().unwrap_or_default();
         tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
     }

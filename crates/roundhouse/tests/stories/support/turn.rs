@@ -1,13 +1,13 @@
-//! What a client makes of the events of a turn.
+//! A client's interpretation of the events of a turn.
 
 use serde_json::Value;
 
 use super::Event;
 
-/// Asserts what holds for the events of every whole turn: their order, their brackets and their end.
+/// Asserts the invariants of every complete turn's events: their order, their nesting and their end.
 #[track_caller]
 pub(crate) fn assert_complete_turn(events: &[Event]) {
-    assert!(events.is_sorted_by(|a, b| a.ts() < b.ts()), "ts does not rise strictly: {events:#?}");
+    assert!(events.is_sorted_by(|a, b| a.ts() < b.ts()), "ts does not increase strictly: {events:#?}");
     assert_eq!(events.first().and_then(Event::phase), Some("started"), "{events:#?}");
     for event in events {
         assert_eq!(event.data["turn_id"], events[0].data["turn_id"], "another turn's event: {event:?}");
@@ -24,7 +24,7 @@ pub(crate) fn assert_complete_turn(events: &[Event]) {
     assert_tools(events);
 }
 
-/// Every delta stands in a block of its type, and the blocks are counted through the turn.
+/// Asserts that every delta is in a block of its type, and that blocks are numbered through the turn.
 #[track_caller]
 fn assert_blocks(events: &[Event]) {
     let mut open: Option<(&Value, &str)> = None;
@@ -33,7 +33,7 @@ fn assert_blocks(events: &[Event]) {
         match event.kind.as_str() {
             "content_block_start" => {
                 assert_eq!(open, None, "two blocks at once: {event:?}");
-                assert_eq!(event.data["index"], blocks, "blocks are counted through the turn: {event:?}");
+                assert_eq!(event.data["index"], blocks, "blocks are numbered through the turn: {event:?}");
                 blocks += 1;
                 open = Some((&event.data["index"], event.data["block_type"].as_str().unwrap()));
             }
@@ -50,7 +50,8 @@ fn assert_blocks(events: &[Event]) {
     assert!(open.is_none() || failed, "a block is left open: {events:#?}");
 }
 
-/// Each tool call has one result, which follows it. Calls of one answer run at once and end in any order.
+/// Asserts that each tool call is followed by one result. Calls of one answer run concurrently and end in any
+/// order.
 #[track_caller]
 fn assert_tools(events: &[Event]) {
     let mut open: Vec<&Value> = Vec::new();
@@ -70,7 +71,7 @@ fn assert_tools(events: &[Event]) {
     assert!(open.is_empty(), "calls without a result: {open:?} in {events:#?}");
 }
 
-/// The text that a client shows which honours `void_after`.
+/// The text that a client shows if it honours `void_after`.
 pub(crate) fn visible_text(events: &[Event], kind: &str) -> String {
     let mut chunks: Vec<&Event> = Vec::new();
     for event in events {
@@ -85,12 +86,12 @@ pub(crate) fn visible_text(events: &[Event], kind: &str) -> String {
     chunks.iter().map(|event| event.text()).collect()
 }
 
-/// The phases of a turn in their order.
+/// The phases of a turn, in order.
 pub(crate) fn phases(events: &[Event]) -> Vec<&str> {
     events.iter().filter_map(Event::phase).collect()
 }
 
-/// The text of a turn that completed, once the deltas have been found to say the same.
+/// Asserts that a turn completed and that its deltas end with its text; returns the text.
 #[track_caller]
 pub(crate) fn assert_completed(events: &[Event]) -> &str {
     assert_complete_turn(events);
@@ -102,7 +103,7 @@ pub(crate) fn assert_completed(events: &[Event]) -> &str {
     text
 }
 
-/// The `error` of a turn that failed, once its end has been found right.
+/// Asserts that a turn failed with the right last events; returns the data of its `error`.
 #[track_caller]
 pub(crate) fn assert_errored(events: &[Event]) -> &Value {
     assert_complete_turn(events);

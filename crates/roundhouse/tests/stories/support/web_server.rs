@@ -1,4 +1,4 @@
-//! A web server of this machine that says one thing, and remembers what it was asked.
+//! A web server that gives one fixed response and records its requests.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 
-/// It serves while it lives.
+/// A web server, which runs until this is dropped.
 #[derive(Debug)]
 pub(crate) struct WebServer {
     pub(crate) address: SocketAddr,
@@ -16,20 +16,20 @@ pub(crate) struct WebServer {
 }
 
 impl WebServer {
-    /// Answers every request with `answer`, a whole one from its status line on.
-    pub(crate) async fn new(answer: String) -> Self {
+    /// Answers every request with `response`, a complete response including the status line.
+    pub(crate) async fn new(response: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let noted = Arc::clone(&asked);
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&requests);
         let task = tokio::spawn(async move {
             while let Ok((connection, _)) = listener.accept().await {
-                // One that says nothing is noted too.
-                let request = handle(connection, &answer).await;
-                noted.lock().unwrap().push(request);
+                // A connection without a request is recorded too.
+                let request = handle(connection, &response).await;
+                log.lock().unwrap().push(request);
             }
         });
-        Self { address, requests: asked, task: task.abort_handle() }
+        Self { address, requests, task: task.abort_handle() }
     }
 
     /// Answers with a plain text.
@@ -43,7 +43,7 @@ impl WebServer {
         format!("http://{}/", self.address)
     }
 
-    /// What it was asked: each request with head and body.
+    /// The requests so far, each with head and body.
     pub(crate) fn requests(&self) -> Vec<String> {
         self.requests.lock().unwrap().clone()
     }
@@ -55,7 +55,7 @@ impl Drop for WebServer {
     }
 }
 
-async fn handle(mut connection: TcpStream, answer: &str) -> String {
+async fn handle(mut connection: TcpStream, response: &str) -> String {
     let mut request = Vec::new();
     let mut buffer = [0; 4096];
     while !is_complete_request(&request) {
@@ -64,13 +64,13 @@ async fn handle(mut connection: TcpStream, answer: &str) -> String {
             _ => break,
         }
     }
-    // Who has gone hears nothing.
-    let _ = connection.write_all(answer.as_bytes()).await;
+    // The client may be gone.
+    let _ = connection.write_all(response.as_bytes()).await;
     let _ = connection.shutdown().await;
     String::from_utf8_lossy(&request).into_owned()
 }
 
-/// Whether a request is there up to the end of the body that its head promises.
+/// Whether `request` is complete, including the body of the announced length.
 fn is_complete_request(request: &[u8]) -> bool {
     let text = String::from_utf8_lossy(request);
     let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };

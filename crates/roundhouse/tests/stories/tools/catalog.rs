@@ -1,4 +1,4 @@
-//! Tools and skills that a product brings along.
+//! Tools and skills of a product's catalog.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use crate::support::turn::{assert_completed, of_kind};
 use crate::support::web_server::WebServer;
 use crate::support::{EngineFixture, StandaloneEngine, is_installed};
 
-/// A tool that turns a text round, with a program of the catalog.
+/// A tool that reverses a text, with a program of the catalog.
 const REVERSE_TOOL: &str = r#"{
     "description": "Turns a text round.",
     "input_schema": {
@@ -41,21 +41,21 @@ description: Counts words. Use it whenever somebody wants words counted.
 Run `scripts/count.sh` with the words as its input. See references/why.md.
 ";
 
-async fn fixture(
-    ready: impl FnOnce(StandaloneEngine) -> StandaloneEngine,
+async fn new_fixture(
+    configure: impl FnOnce(StandaloneEngine) -> StandaloneEngine,
     replies: impl IntoIterator<Item = Reply>,
 ) -> EngineFixture {
-    EngineFixture::with_setup("anthropic", replies, |place| ready(place.allowing_unconfined())).await
+    EngineFixture::with_setup("anthropic", replies, |setup| configure(setup.allowing_unconfined())).await
 }
 
-fn with_reverse(place: StandaloneEngine) -> StandaloneEngine {
-    place
+fn with_reverse(setup: StandaloneEngine) -> StandaloneEngine {
+    setup
         .with_catalog_file("tools/reverse.json", REVERSE_TOOL)
         .with_catalog_file("tools/reverse.pl", REVERSE_PROGRAM)
 }
 
-fn with_skill(place: StandaloneEngine) -> StandaloneEngine {
-    place
+fn with_skill(setup: StandaloneEngine) -> StandaloneEngine {
+    setup
         .with_catalog_file("skills/counting/SKILL.md", SKILL)
         .with_catalog_file("skills/counting/references/why.md", "Because somebody wants to know.")
         .with_catalog_file("skills/counting/scripts/count.sh", "echo \"$1: $(wc -w) words\" | tee counted")
@@ -67,27 +67,27 @@ async fn a_command_of_the_catalog_is_given_the_input_and_gives_what_it_writes() 
         return;
     }
     for wire in WIRES {
-        let rig =
-            EngineFixture::with_setup(wire, [], |place| with_reverse(place.allowing_unconfined())).await;
-        rig.provider.enqueue_all([tool_reply("reverse", json!({"text": "drawer"})), done_reply()]);
-        let events = rig.engine.run_turn("task", "Turn it round.").await;
+        let fixture =
+            EngineFixture::with_setup(wire, [], |setup| with_reverse(setup.allowing_unconfined())).await;
+        fixture.provider.enqueue_all([tool_reply("reverse", json!({"text": "drawer"})), done_reply()]);
+        let events = fixture.engine.run_turn("task", "Turn it round.").await;
         assert_eq!(of_kind(&events, "hitl_request").len(), 0, "its file allows it");
         assert_eq!(tool_results(&events), [Ok("reward --well")]);
-        rig.last_messages().assert_contains(&["reward --well"]).assert_lacks(&["working"]);
-        let told = rig.provider.requests()[0].body["tools"].to_string();
-        assert!(told.contains("\"reverse\"") && told.contains("Turns a text round."), "{told}");
+        fixture.last_messages().assert_contains(&["reward --well"]).assert_lacks(&["working"]);
+        let tools = fixture.provider.requests()[0].body["tools"].to_string();
+        assert!(tools.contains("\"reverse\"") && tools.contains("Turns a text round."), "{tools}");
     }
 }
 
 #[tokio::test]
 async fn its_input_is_checked_before_anything_runs() {
     let bad = [json!({}), json!({"text": 7}), json!({"text": "x", "more": 1})];
-    let rig = fixture(
+    let fixture = new_fixture(
         with_reverse,
         bad.clone().map(|input| tool_reply("reverse", input)).into_iter().chain([done_reply()]),
     )
     .await;
-    let events = rig.engine.run_turn("task", "Try.").await;
+    let events = fixture.engine.run_turn("task", "Try.").await;
     let errors: Vec<&str> = tool_results(&events).into_iter().map(|result| result.unwrap_err()).collect();
     assert_eq!(errors.len(), bad.len());
     assert!(
@@ -100,17 +100,17 @@ async fn its_input_is_checked_before_anything_runs() {
 async fn one_that_fails_says_why() {
     let failing = r#"{"description": "Fails.", "permission": "allow",
                       "command": ["sh", "-c", "echo half a result; echo no such customer >&2; exit 4"]}"#;
-    let rig = fixture(
-        |place| place.with_catalog_file("tools/failing.json", failing),
+    let fixture = new_fixture(
+        |setup| setup.with_catalog_file("tools/failing.json", failing),
         [tool_reply("failing", json!({})), done_reply()],
     )
     .await;
-    let events = rig.engine.run_turn("task", "Try.").await;
+    let events = fixture.engine.run_turn("task", "Try.").await;
     let error = tool_results(&events)[0].unwrap_err();
     for part in ["4", "no such customer", "half a result"] {
         assert!(error.contains(part), "no {part:?} in: {error}");
     }
-    rig.last_messages().assert_contains(&["no such customer"]);
+    fixture.last_messages().assert_contains(&["no such customer"]);
 }
 
 #[tokio::test]
@@ -118,16 +118,19 @@ async fn one_whose_file_says_nothing_asks_and_shows_the_input() {
     let plain =
         r#"{"description": "Books a table.", "input_schema": {"type": "object"}, "command": ["cat"]}"#;
     let input = json!({"table": "by the window"});
-    let rig = fixture(
-        |place| place.with_catalog_file("tools/book.json", plain),
+    let fixture = new_fixture(
+        |setup| setup.with_catalog_file("tools/book.json", plain),
         [tool_reply("book", input.clone()), done_reply()],
     )
     .await;
-    let (stream, request) = rig.engine.run_until_hitl_request(&direct_message("task", "Book it.")).await;
-    let asked = request.data["question"].as_str().unwrap();
-    assert!(asked.contains("book") && asked.contains("by the window"), "{asked}");
-    assert!(asked.contains("with the network"), "it has the network unless its file says otherwise: {asked}");
-    rig.engine.respond("task", "yes").await.assert_ok("status:text request_id:hitl");
+    let (stream, request) = fixture.engine.run_until_hitl_request(&direct_message("task", "Book it.")).await;
+    let prompt = request.data["question"].as_str().unwrap();
+    assert!(prompt.contains("book") && prompt.contains("by the window"), "{prompt}");
+    assert!(
+        prompt.contains("with the network"),
+        "a tool has network access unless its file denies it: {prompt}"
+    );
+    fixture.engine.respond("task", "yes").await.assert_ok("status:text request_id:hitl");
     let events = stream.collect().await;
     assert_completed(&events);
     let given: Value = serde_json::from_str(tool_results(&events)[0].unwrap()).unwrap();
@@ -143,61 +146,61 @@ async fn a_call_of_a_server_sends_the_input_and_gives_the_answer() {
             "input_schema": {"type": "object", "properties": {"item": {"type": "string"}}, "required": ["item"]},
             "http": {"method": "POST", "url": format!("{}price", server.url()), "headers": {"x-shop-key": "k3y"}},
         });
-        let ready = |place: StandaloneEngine| place.with_catalog_file("tools/price.json", &tool.to_string());
-        let rig = EngineFixture::with_setup(
+        let configure =
+            |setup: StandaloneEngine| setup.with_catalog_file("tools/price.json", &tool.to_string());
+        let fixture = EngineFixture::with_setup(
             wire,
             [tool_reply("price", json!({"item": "a lamp"})), done_reply()],
-            ready,
+            configure,
         )
         .await;
         let (stream, request) =
-            rig.engine.run_until_hitl_request(&direct_message("task", "What does it cost?")).await;
-        let asked = request.data["question"].as_str().unwrap();
-        assert!(asked.contains("a lamp") && asked.contains(&server.address.to_string()), "{asked}");
-        assert!(!asked.contains("k3y"), "{asked}");
+            fixture.engine.run_until_hitl_request(&direct_message("task", "What does it cost?")).await;
+        let prompt = request.data["question"].as_str().unwrap();
+        assert!(prompt.contains("a lamp") && prompt.contains(&server.address.to_string()), "{prompt}");
+        assert!(!prompt.contains("k3y"), "{prompt}");
         assert_eq!(server.requests(), [""; 0]);
-        rig.engine.respond("task", "yes").await.assert_ok("status:text request_id:hitl");
+        fixture.engine.respond("task", "yes").await.assert_ok("status:text request_id:hitl");
         let events = stream.collect().await;
         assert_completed(&events);
         assert_eq!(tool_results(&events), [Ok("It costs 12.")]);
-        let asked = server.requests();
-        let [asked] = asked.as_slice() else { panic!("one request, not {asked:?}") };
-        assert!(
-            asked.starts_with("POST /price HTTP/1.1\r\n") && asked.contains("x-shop-key: k3y"),
-            "{asked}"
-        );
-        assert!(asked.ends_with("\r\n\r\n{\"item\":\"a lamp\"}"), "{asked}");
-        rig.last_messages().assert_lacks(&["k3y"]);
+        let requests = server.requests();
+        let [sent] = requests.as_slice() else { panic!("one request, not {requests:?}") };
+        assert!(sent.starts_with("POST /price HTTP/1.1\r\n") && sent.contains("x-shop-key: k3y"), "{sent}");
+        assert!(sent.ends_with("\r\n\r\n{\"item\":\"a lamp\"}"), "{sent}");
+        fixture.last_messages().assert_lacks(&["k3y"]);
     }
 }
 
 #[tokio::test]
 async fn a_skill_is_loaded_and_its_script_run() {
     for wire in WIRES {
-        let rig = EngineFixture::with_setup(wire, [], |place| with_skill(place.allowing_unconfined())).await;
+        let fixture =
+            EngineFixture::with_setup(wire, [], |setup| with_skill(setup.allowing_unconfined())).await;
         let script = json!({"skill": "counting", "script": "scripts/count.sh", "args": ["Here"], "input": "one two three"});
-        rig.provider.enqueue_all([
+        fixture.provider.enqueue_all([
             tool_reply("load_skill", json!({"skill": "counting"})),
             tool_reply("load_skill", json!({"skill": "counting", "file": "references/why.md"})),
             tool_reply("run_skill_script", script),
             done_reply(),
         ]);
-        let (stream, request) = rig.engine.run_until_hitl_request(&direct_message("task", "Count.")).await;
-        // It is known by its name and what it is for, before it is loaded.
-        let told = rig.provider.requests()[0].body["tools"].to_string();
-        assert!(told.contains("counting") && told.contains("Counts words."), "{told}");
-        rig.last_messages().assert_contains(&["scripts/count.sh", "Because somebody wants to know."]);
-        let asked = request.data["question"].as_str().unwrap();
+        let (stream, request) =
+            fixture.engine.run_until_hitl_request(&direct_message("task", "Count.")).await;
+        // Before it is loaded, the model sees only its name and description.
+        let tools = fixture.provider.requests()[0].body["tools"].to_string();
+        assert!(tools.contains("counting") && tools.contains("Counts words."), "{tools}");
+        fixture.last_messages().assert_contains(&["scripts/count.sh", "Because somebody wants to know."]);
+        let prompt = request.data["question"].as_str().unwrap();
         assert!(
-            asked.contains("counting") && asked.contains("count.sh") && asked.contains("Here"),
-            "{asked}"
+            prompt.contains("counting") && prompt.contains("count.sh") && prompt.contains("Here"),
+            "{prompt}"
         );
-        rig.engine.respond("task", "yes").await.assert_ok("status:text request_id:hitl");
+        fixture.engine.respond("task", "yes").await.assert_ok("status:text request_id:hitl");
         let events = stream.collect().await;
         assert_completed(&events);
         assert_eq!(tool_results(&events)[2].unwrap().trim(), "Here: 3 words");
-        let counted = fs::read_to_string(rig.setup.workspace().join("counted")).unwrap();
-        assert_eq!(counted.trim(), "Here: 3 words", "{wire}: it runs in the workspace");
+        let counted = fs::read_to_string(fixture.setup.workspace().join("counted")).unwrap();
+        assert_eq!(counted.trim(), "Here: 3 words", "{wire}: the script runs in the workspace");
     }
 }
 
@@ -211,12 +214,12 @@ async fn a_skill_leads_nowhere_else() {
         tool_reply("run_skill_script", json!({"skill": "counting", "script": "/bin/sh"})),
         tool_reply("run_skill_script", json!({"skill": "counting", "script": "references/why.md"})),
     ];
-    let ready = |place: StandaloneEngine| {
-        with_skill(with_reverse(place)).with_catalog_file("permissions.json", r#"{"default": "allow"}"#)
+    let configure = |setup: StandaloneEngine| {
+        with_skill(with_reverse(setup)).with_catalog_file("permissions.json", r#"{"default": "allow"}"#)
     };
     let number = bad.len();
-    let rig = fixture(ready, bad.into_iter().chain([done_reply()])).await;
-    let events = rig.engine.run_turn("task", "Try.").await;
+    let fixture = new_fixture(configure, bad.into_iter().chain([done_reply()])).await;
+    let events = fixture.engine.run_turn("task", "Try.").await;
     let results = tool_results(&events);
     assert_eq!(results.len(), number);
     assert!(results.iter().all(Result::is_err), "{results:?}");
@@ -224,22 +227,22 @@ async fn a_skill_leads_nowhere_else() {
 
 #[tokio::test]
 async fn a_faulty_file_costs_itself_and_nothing_else() {
-    let ready = |place: StandaloneEngine| {
-        with_skill(with_reverse(place))
+    let configure = |setup: StandaloneEngine| {
+        with_skill(with_reverse(setup))
             .with_catalog_file("tools/faulty.json", "{\"description\": ")
             .with_catalog_file("tools/shell.json", REVERSE_TOOL)
             .with_catalog_file("tools/no where.json", REVERSE_TOOL)
             .with_catalog_file("skills/faulty/SKILL.md", "no front matter")
     };
-    let rig = fixture(ready, [tool_reply("reverse", json!({"text": "ton"})), done_reply()]).await;
-    let events = rig.engine.run_turn("task", "Turn it round.").await;
+    let fixture = new_fixture(configure, [tool_reply("reverse", json!({"text": "ton"})), done_reply()]).await;
+    let events = fixture.engine.run_turn("task", "Turn it round.").await;
     assert_eq!(tool_results(&events), [Ok("not --well")]);
-    let told = rig.offered_tools();
-    assert!(!told.iter().any(|name| name == "faulty" || name == "no where"), "{told:?}");
-    assert_eq!(told.iter().filter(|name| *name == "shell").count(), 1, "{told:?}");
-    let said = rig.program.output();
+    let offered = fixture.offered_tools();
+    assert!(!offered.iter().any(|name| name == "faulty" || name == "no where"), "{offered:?}");
+    assert_eq!(offered.iter().filter(|name| *name == "shell").count(), 1, "{offered:?}");
+    let log = fixture.program.output();
     for named in ["tools/faulty.json", "tools/shell.json", "tools/no where.json", "skills/faulty"] {
-        assert!(said.contains(named), "the log does not name {named}: {said}");
+        assert!(log.contains(named), "the log does not name {named}: {log}");
     }
-    assert_eq!(rig.engine.health().await["status"], "ok");
+    assert_eq!(fixture.engine.health().await["status"], "ok");
 }

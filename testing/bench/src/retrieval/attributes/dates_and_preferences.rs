@@ -1,4 +1,4 @@
-//! What happens to somebody on a day, and what somebody wants.
+//! Attributes for events on a day, and for preferences.
 
 use super::{Attribute, AttributeKind};
 

@@ -1,4 +1,4 @@
-//! What is so of somebody.
+//! Attributes for plain facts about a person.
 
 use super::{Attribute, AttributeKind};
 

@@ -1,6 +1,6 @@
-//! Cache marks: their form, their number and the order of their lifetimes
-//! (<https://platform.claude.com/docs/en/build-with-claude/prompt-caching>). Which blocks may carry
-//! one is decided by the fields that each block allows.
+//! The rules of cache marks: their form, their number and the order of their lifetimes
+//! (<https://platform.claude.com/docs/en/build-with-claude/prompt-caching>). The checks of the blocks decide which
+//! blocks may have one.
 
 use serde_json::Value;
 
@@ -9,8 +9,8 @@ use crate::protocol::ApiError;
 
 const MAX_MARKS: usize = 4;
 
-/// Checks all marks of a request. The API works through `tools`, `system` and `messages` in this
-/// order; the mark of the request itself stands for one on the last block.
+/// Checks all marks of a request. The API processes `tools`, `system` and `messages` in this order. A mark on the
+/// request itself counts as one on the last block.
 pub(super) fn check(root: &Node<'_>) -> Result<(), ApiError> {
     let mut marks = Vec::new();
     for part in ["tools", "system", "messages"] {
@@ -42,8 +42,8 @@ pub(super) fn check(root: &Node<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Finds the marks of the objects in a list and of the lists in their `content`. Tool schemas and tool
-/// inputs may have a member of that name that is no mark, so nothing else is searched.
+/// Collects the marks of the objects in a list and of the lists in their `content`. Nothing else is searched,
+/// because tool schemas and inputs may have a member of that name that is not a mark.
 fn collect<'a>(list: &Node<'a>, marks: &mut Vec<Node<'a>>) {
     if !matches!(list.value, Value::Array(_)) {
         return;

@@ -1,4 +1,4 @@
-//! The messages one by one: roles, and the form of each content block
+//! The rules of single messages: roles, and the form of each content block
 //! (<https://platform.claude.com/docs/en/api/messages>).
 
 use base64::Engine;
@@ -9,8 +9,8 @@ use super::super::node::{Node, block_type, blocks};
 use super::tools::is_tool_name;
 use crate::protocol::ApiError;
 
-/// The content blocks that this provider knows. Those of the vendor's own server tools are not among
-/// them: nothing here could produce them.
+/// The supported content blocks. Those of the vendor's server tools are not among them, because this provider does
+/// not run such tools.
 const BLOCK_TYPES: &[&str] = &[
     "text",
     "image",
@@ -36,24 +36,24 @@ pub(super) fn check_messages(root: &Node<'_>, messages: &[Node<'_>]) -> Result<(
     check_last(messages)
 }
 
-/// A message's role, checked by [`check_messages`].
+/// The role of a message, which [`check_messages`] has checked.
 pub(super) fn role<'a>(message: &Node<'a>) -> &'a str {
     message.value.get("role").and_then(Value::as_str).unwrap_or_default()
 }
 
-/// A text block of a message, of `system` or of a tool result.
-pub(super) fn check_text(block: &Node<'_>, place: &str) -> Result<(), ApiError> {
+/// Checks a text block of a message, of `system` or of a tool result. `section` begins the error message.
+pub(super) fn check_text(block: &Node<'_>, section: &str) -> Result<(), ApiError> {
     block.as_variant("text").only(&["type", "text", "cache_control", "citations"])?;
     let text = block.as_variant("text").required("text")?.string()?;
     if text.is_empty() {
         if block.member("cache_control").is_some() {
             return Err(block.error("cache_control cannot be set for empty text blocks"));
         }
-        return Err(ApiError::invalid(format!("{place}: text content blocks must be non-empty")));
+        return Err(ApiError::invalid(format!("{section}: text content blocks must be non-empty")));
     }
     if text.trim().is_empty() {
         return Err(ApiError::invalid(format!(
-            "{place}: text content blocks must contain non-whitespace text"
+            "{section}: text content blocks must contain non-whitespace text"
         )));
     }
     Ok(())
@@ -78,7 +78,7 @@ fn check_message(message: &Node<'_>, is_last: bool) -> Result<(), ApiError> {
         _ => false,
     };
     if is_empty {
-        // An empty answer to be continued is allowed, and nothing else empty.
+        // Only the answer that the model is to continue may be empty.
         if is_last && is_assistant {
             return Ok(());
         }
@@ -113,7 +113,7 @@ fn check_block(block: &Node<'_>, is_assistant: bool) -> Result<(), ApiError> {
         "search_result" => {
             variant.only(&["type", "source", "title", "content", "citations", "cache_control"]).map(|_| ())
         }
-        // No cache mark: "thinking blocks cannot be cached directly".
+        // No cache mark is allowed: "thinking blocks cannot be cached directly".
         "thinking" => {
             variant.only(&["type", "thinking", "signature"])?;
             variant.required("signature")?.string()?;
@@ -188,7 +188,7 @@ fn check_image(block: &Node<'_>) -> Result<(), ApiError> {
     }
 }
 
-/// The rules of a final assistant message, which the model continues.
+/// Checks the rules of a final assistant message, which the model continues.
 fn check_last(messages: &[Node<'_>]) -> Result<(), ApiError> {
     let Some(last) = messages.last().filter(|last| role(last) == "assistant") else { return Ok(()) };
     let content = last.value.get("content").map(blocks).unwrap_or_default();

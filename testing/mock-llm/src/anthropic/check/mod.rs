@@ -1,8 +1,8 @@
 //! The rules of a Messages request.
 //!
-//! Each rule is documented by the vendor or is known from the refusals that its users quote; the
-//! messages are as near to the vendor's as we know them. First come the fields one by one, then what
-//! has to fit together across messages, in the order in which the vendor reports them.
+//! Each rule is documented by the vendor, or known from refusals that users quote. The messages are as close to
+//! the vendor's as known. First the fields are checked one by one, then the rules across messages, in the order in
+//! which the vendor reports them.
 
 mod cache;
 mod content;
@@ -17,7 +17,7 @@ use super::is_without_sampling;
 use super::node::Node;
 use crate::protocol::{ApiError, Context, IncomingRequest};
 
-/// The parameters of `POST /v1/messages` in every version.
+/// The parameters of `POST /v1/messages` in all versions.
 const PARAMETERS: &[&str] = &[
     "model",
     "messages",
@@ -44,8 +44,9 @@ pub(super) fn check(request: &IncomingRequest, context: &Context<'_>) -> Result<
     if !request.body.is_object() {
         return Err(ApiError::invalid("The request body is not valid JSON: a JSON object is expected"));
     }
-    let of_version: &[&str] = if is_without_sampling(&request.headers) { &[] } else { sampling::PARAMETERS };
-    root.only(&[PARAMETERS, of_version].concat())?;
+    let sampling_parameters: &[&str] =
+        if is_without_sampling(&request.headers) { &[] } else { sampling::PARAMETERS };
+    root.only(&[PARAMETERS, sampling_parameters].concat())?;
     check_scalars(&root)?;
     let thinking = thinking::check_config(&root, &request.headers)?;
     sampling::check(&root, thinking)?;

@@ -1,6 +1,6 @@
-//! Tool calls and their results come in pairs
-//! (<https://platform.claude.com/docs/en/agents-and-tools/tool-use/implement-tool-use>): the message
-//! after a call answers every call of its message, once, before anything else.
+//! The pairing of tool calls and results
+//! (<https://platform.claude.com/docs/en/agents-and-tools/tool-use/implement-tool-use>): the message after a
+//! message with calls must begin with one result for each of the calls.
 
 use std::collections::HashSet;
 
@@ -28,7 +28,7 @@ pub(super) fn check(messages: &[Node<'_>]) -> Result<(), ApiError> {
     check_answered(messages.len(), &open_calls, &HashSet::new())
 }
 
-/// Every result answers a call of the message before, and no call is answered twice.
+/// Checks that every result belongs to a call of the previous message, and that no call has two results.
 fn check_results(message: &Node<'_>, open_calls: &[&str]) -> Result<(), ApiError> {
     let mut answered = HashSet::new();
     for block in blocks_of(message) {
@@ -48,8 +48,8 @@ fn check_results(message: &Node<'_>, open_calls: &[&str]) -> Result<(), ApiError
     Ok(())
 }
 
-/// Every call of the message before is answered. A result behind other content does not count, so a
-/// message with text first is refused in the same words.
+/// Checks that every call of the previous message has a result. Results after other content do not count, so a
+/// message that begins with text is refused with the same error.
 fn check_answered(index: usize, open_calls: &[&str], results: &HashSet<&str>) -> Result<(), ApiError> {
     let missing: Vec<&str> = open_calls.iter().copied().filter(|id| !results.contains(id)).collect();
     if missing.is_empty() {
@@ -81,7 +81,7 @@ fn result_id(block: &Value) -> Option<&str> {
     block.get("tool_use_id").filter(|_| block_type(block) == "tool_result")?.as_str()
 }
 
-/// The blocks of a message; none for a string.
+/// The blocks of a message. A content that is a string has none.
 fn blocks_of<'a>(message: &Node<'a>) -> impl Iterator<Item = Node<'a>> {
     message.member("content").and_then(|content| content.list().ok()).unwrap_or_default().into_iter()
 }

@@ -1,11 +1,11 @@
-//! `temperature`, `top_p` and `top_k`, which thinking restricts
+//! The rules of `temperature`, `top_p` and `top_k`, which thinking restricts
 //! (<https://platform.claude.com/docs/en/build-with-claude/extended-thinking#feature-compatibility>).
 
 use super::super::node::Node;
 use super::thinking::ThinkingConfig;
 use crate::protocol::ApiError;
 
-/// Removed by version 2026-10-21 of the API.
+/// The sampling parameters, which version 2026-10-21 of the API removed.
 pub(super) const PARAMETERS: &[&str] = &["temperature", "top_p", "top_k"];
 
 const DOCS_HINT: &str = "Please consult our documentation at \
@@ -42,7 +42,7 @@ pub(super) fn check(root: &Node<'_>, thinking: ThinkingConfig) -> Result<(), Api
     Ok(())
 }
 
-/// A number from 0 to 1.
+/// Reads an optional number from 0 to 1.
 fn unit_interval(root: &Node<'_>, name: &str) -> Result<Option<f64>, ApiError> {
     let Some(node) = root.member(name) else { return Ok(None) };
     let number = node.number()?;

@@ -1,10 +1,10 @@
-//! Thinking: its configuration, and the blocks that a client brings back
+//! The rules of thinking: its configuration, and the blocks that a client sends back
 //! (<https://platform.claude.com/docs/en/build-with-claude/extended-thinking>).
 //!
-//! A block must be one that this provider issued, for the model that is asked now, byte for byte and
-//! in its place. Within the tool loop that is under way all blocks must be there. The newest models drop
-//! a block of another model without a word; here it is refused, or nobody would notice that a client
-//! sends it.
+//! A block must have been issued by this provider, for the requested model, and must be unchanged and in its
+//! original position. Within the current tool loop all blocks must be present. The newest models silently drop
+//! blocks of another model; here they are refused, because otherwise tests would not notice that a client sends
+//! them.
 
 use axum::http::HeaderMap;
 use serde_json::Value;
@@ -20,18 +20,18 @@ const MIN_BUDGET_TOKENS: i64 = 1024;
 const MODIFIED_MESSAGE: &str = "`thinking` or `redacted_thinking` blocks in the latest assistant message cannot be modified. \
                         These blocks must remain as they were in the original response.";
 
-/// What a request asks of thinking.
+/// The thinking that a request asks for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ThinkingConfig {
-    /// Nothing.
+    /// No thinking.
     Off,
-    /// A token budget. Only here must a turn begin with thinking.
+    /// Thinking with a token budget. Only then must a turn begin with thinking.
     Budget,
-    /// Thinking as the model sees fit.
+    /// The model decides how much it thinks.
     Adaptive,
 }
 
-/// Checks `thinking` and tells what it asks for.
+/// Checks `thinking` and returns what it asks for.
 pub(super) fn check_config(root: &Node<'_>, headers: &HeaderMap) -> Result<ThinkingConfig, ApiError> {
     let Some(config) = root.member("thinking") else { return Ok(ThinkingConfig::Off) };
     let kind = config.tag(&["adaptive", "between_tools", "disabled", "enabled"])?;
@@ -62,9 +62,9 @@ fn check_budget(root: &Node<'_>, config: &Node<'_>, headers: &HeaderMap) -> Resu
     if budget.integer()? < MIN_BUDGET_TOKENS {
         return Err(budget.error(&format!("Input should be greater than or equal to {MIN_BUDGET_TOKENS}")));
     }
-    // With interleaved thinking the budget is that of a whole turn of several answers.
-    let is_for_whole_turn = has_beta(headers, "interleaved-thinking") && root.member("tools").is_some();
-    if !is_for_whole_turn && root.required("max_tokens")?.integer()? <= budget.integer()? {
+    // With interleaved thinking, the budget applies to a whole turn of several answers.
+    let is_turn_budget = has_beta(headers, "interleaved-thinking") && root.member("tools").is_some();
+    if !is_turn_budget && root.required("max_tokens")?.integer()? <= budget.integer()? {
         return Err(ApiError::invalid(
             "`max_tokens` must be greater than `thinking.budget_tokens`. Please consult our documentation at \
              https://docs.claude.com/en/docs/build-with-claude/extended-thinking#max-tokens-and-context-window-size",
@@ -100,8 +100,8 @@ pub(super) fn check_blocks(
     Ok(())
 }
 
-/// The index of the first message behind the last user message without a tool result. Text next to a
-/// result does not begin a new turn.
+/// The index of the first message after the last user message without a tool result. Text next to a result does
+/// not begin a new turn.
 fn start_of_tool_loop(messages: &[Node<'_>]) -> usize {
     let has_result = |message: &Node<'_>| {
         let content = message.value.get("content").map(blocks).unwrap_or_default();
@@ -113,8 +113,8 @@ fn start_of_tool_loop(messages: &[Node<'_>]) -> usize {
         .map_or(0, |index| index + 1)
 }
 
-/// A turn that was begun with a budget must begin with thinking. A later answer of the same turn need
-/// not, unless it did when it was issued, which [`check_complete`] finds.
+/// Checks that a turn with a budget begins with thinking. A later answer of the same turn need not, unless it did
+/// when it was issued, which [`check_complete`] checks.
 fn check_turn_begins_with_thinking(messages: &[Node<'_>], loop_start: usize) -> Result<(), ApiError> {
     let Some(message) = messages.get(loop_start).filter(|message| role(message) == "assistant") else {
         return Ok(());
@@ -135,13 +135,13 @@ fn check_turn_begins_with_thinking(messages: &[Node<'_>], loop_start: usize) -> 
     )))
 }
 
-/// An assistant message's blocks and where the provider issued them.
+/// The blocks of an assistant message, with their locations in the issued answers.
 struct AssistantContent<'a> {
     message: &'a Node<'a>,
     blocks: Vec<ReturnedBlock>,
 }
 
-/// A block of a request.
+/// A block that a client sends back.
 struct ReturnedBlock {
     path: String,
     block: Value,
@@ -149,11 +149,11 @@ struct ReturnedBlock {
 }
 
 impl<'a> AssistantContent<'a> {
-    fn read(message: &'a Node<'a>, ledger: &IssuedAnswers) -> Self {
+    fn read(message: &'a Node<'a>, issued_answers: &IssuedAnswers) -> Self {
         let content = message.value.get("content").map(blocks).unwrap_or_default();
         let returned = content.into_iter().enumerate().map(|(index, block)| ReturnedBlock {
             path: format!("{}.content.{index}", message.path),
-            location: locate(&block, ledger),
+            location: locate(&block, issued_answers),
             block,
         });
         Self { message, blocks: returned.collect() }
@@ -163,7 +163,7 @@ impl<'a> AssistantContent<'a> {
         self.blocks.iter().filter(|block| block.is_sealed())
     }
 
-    /// The refusal of the block at this index.
+    /// The error for a modified block at this index.
     fn modified_error(&self, index: usize) -> ApiError {
         ApiError::invalid(format!("{}.content.{index}: {MODIFIED_MESSAGE}", self.message.path))
     }
@@ -179,17 +179,17 @@ impl ReturnedBlock {
     }
 }
 
-fn locate(block: &Value, ledger: &IssuedAnswers) -> Option<BlockLocation> {
+fn locate(block: &Value, issued_answers: &IssuedAnswers) -> Option<BlockLocation> {
     let member = |name: &str| block.get(name).and_then(Value::as_str);
     match block_type(block) {
-        "thinking" => ledger.find_sealed(member("signature")?),
-        "redacted_thinking" => ledger.find_sealed(member("data")?),
-        "tool_use" => ledger.find_tool_use(member("id")?),
+        "thinking" => issued_answers.find_sealed(member("signature")?),
+        "redacted_thinking" => issued_answers.find_sealed(member("data")?),
+        "tool_use" => issued_answers.find_tool_use(member("id")?),
         _ => None,
     }
 }
 
-/// A sealed block is one that was issued, unchanged and for this model.
+/// Checks that a sealed block was issued for this model and is unchanged.
 fn check_issued(
     returned: &ReturnedBlock,
     request: &IncomingRequest,
@@ -201,10 +201,10 @@ fn check_issued(
         let member = if kind == "thinking" { "signature" } else { "data" };
         Err(ApiError::invalid(format!("{}: Invalid `{member}` in `{kind}` block{detail}", returned.path)))
     };
-    let place = returned.location;
+    let location = returned.location;
     let (Some(issued), Some(answer)) = (
-        place.and_then(|place| context.issued.block(place)),
-        place.and_then(|place| context.issued.answer(place)),
+        location.and_then(|location| context.issued.block(location)),
+        location.and_then(|location| context.issued.answer(location)),
     ) else {
         return refuse("");
     };
@@ -227,7 +227,8 @@ fn check_issued(
     }
 }
 
-/// What has changed before an answer since it was made, when the provider binds thinking.
+/// The part of the conversation before an answer that has changed since the answer was issued. `None` if nothing
+/// has, or if the provider does not bind thinking.
 fn changed_prefix_part(
     answer: &IssuedAnswer,
     request: &IncomingRequest,
@@ -248,57 +249,61 @@ fn changed_prefix_part(
     (now.messages != before.messages).then_some("list of earlier messages differs from")
 }
 
-/// "The entire sequence of consecutive thinking blocks must match": blocks of an answer keep their
-/// order, and each sealed block keeps its neighbour before it.
-fn check_order(content: &AssistantContent<'_>, ledger: &IssuedAnswers) -> Result<(), ApiError> {
+/// Checks that "the entire sequence of consecutive thinking blocks" matches: the blocks of an answer keep their
+/// order, and each sealed block keeps its predecessor.
+fn check_order(content: &AssistantContent<'_>, issued_answers: &IssuedAnswers) -> Result<(), ApiError> {
     let mut last: Option<BlockLocation> = None;
     for (index, returned) in content.blocks.iter().enumerate() {
-        let Some(place) = returned.location else { continue };
-        if last.is_some_and(|last| last.answer == place.answer && last.block >= place.block) {
+        let Some(location) = returned.location else { continue };
+        if last.is_some_and(|last| last.answer == location.answer && last.block >= location.block) {
             return Err(content.modified_error(index));
         }
-        last = Some(place);
+        last = Some(location);
         let before = index.checked_sub(1).and_then(|before| content.blocks.get(before));
-        if returned.is_sealed() && !has_same_neighbour(place, before, ledger) {
+        if returned.is_sealed() && !has_same_neighbour(location, before, issued_answers) {
             return Err(content.modified_error(index));
         }
     }
     Ok(())
 }
 
-/// Whether a sealed block follows what it followed when it was issued. Blank text between is no
-/// neighbour: the vendor refuses to take it back.
-fn has_same_neighbour(place: BlockLocation, before: Option<&ReturnedBlock>, ledger: &IssuedAnswers) -> bool {
-    let issued_before = ledger.answer(place).and_then(|answer| {
-        let earlier = answer.blocks.iter().take(place.block);
+/// Whether a sealed block has the same predecessor as when it was issued. Blank text does not count, because the
+/// vendor refuses it in requests.
+fn has_same_neighbour(
+    location: BlockLocation,
+    before: Option<&ReturnedBlock>,
+    issued_answers: &IssuedAnswers,
+) -> bool {
+    let issued_before = issued_answers.answer(location).and_then(|answer| {
+        let earlier = answer.blocks.iter().take(location.block);
         earlier.rev().find(|block| !matches!(block, IssuedBlock::Text { is_blank: true }))
     });
     let same_answer_before = before.filter(|before| before.is_sealed()).and_then(|before| before.location);
     match issued_before {
         None => before.is_none(),
         Some(issued) if issued.seal().is_some() => {
-            same_answer_before.and_then(|place| ledger.block(place)) == Some(issued)
+            same_answer_before.and_then(|location| issued_answers.block(location)) == Some(issued)
         }
         Some(_) => before.is_some_and(|before| !before.is_sealed()),
     }
 }
 
-/// A message with a tool call that was issued together with thinking still has all of it.
-fn check_complete(content: &AssistantContent<'_>, ledger: &IssuedAnswers) -> Result<(), ApiError> {
+/// Checks that a message with an issued tool call still has all the thinking of its answer.
+fn check_complete(content: &AssistantContent<'_>, issued_answers: &IssuedAnswers) -> Result<(), ApiError> {
     let Some(call) =
         content.blocks.iter().filter(|block| !block.is_sealed()).find_map(|block| block.location)
     else {
         return Ok(());
     };
-    let issued = ledger.answer(call).map_or(&[][..], |answer| &answer.blocks);
+    let issued = issued_answers.answer(call).map_or(&[][..], |answer| &answer.blocks);
     let issued_seals: Vec<usize> = (0..issued.len())
         .filter(|index| issued.get(*index).is_some_and(|block| block.seal().is_some()))
         .collect();
     for block in issued_seals {
-        let is_there = content
+        let is_present = content
             .sealed()
             .any(|sealed| sealed.location == Some(BlockLocation { answer: call.answer, block }));
-        if !is_there {
+        if !is_present {
             return Err(content.modified_error(block));
         }
     }

@@ -1,4 +1,4 @@
-//! `tools` and `tool_choice`
+//! The rules of `tools` and `tool_choice`
 //! (<https://platform.claude.com/docs/en/agents-and-tools/tool-use/implement-tool-use>).
 
 use std::collections::HashSet;
@@ -33,8 +33,8 @@ pub(super) fn check(root: &Node<'_>, thinking: ThinkingConfig) -> Result<(), Api
     }
 }
 
-/// Checks a tool and gives its name. The vendor's own tools have a type of their own and are refused:
-/// nothing here could run them.
+/// Checks a tool and returns its name. The vendor's server tools, which have types of their own, are refused,
+/// because this provider does not run them.
 fn check_tool<'a>(tool: &Node<'a>) -> Result<&'a str, ApiError> {
     if tool.member("type").is_some() {
         tool.tag(&["custom"])?;
@@ -83,7 +83,7 @@ fn check_input_schema(schema: &Node<'_>) -> Result<(), ApiError> {
     ))
 }
 
-/// Whether the keywords that tools use have the form that JSON Schema 2020-12 gives them.
+/// Whether the usual keywords have values that are valid in JSON Schema 2020-12.
 fn is_schema(schema: &Value) -> bool {
     let Value::Object(members) = schema else { return schema.is_boolean() };
     members.iter().all(|(keyword, value)| match keyword.as_str() {
@@ -106,7 +106,7 @@ fn is_schema(schema: &Value) -> bool {
             value.is_u64()
         }
         "uniqueItems" | "deprecated" | "readOnly" | "writeOnly" => value.is_boolean(),
-        // JSON Schema allows keywords it does not know.
+        // JSON Schema allows unknown keywords.
         _ => true,
     })
 }
@@ -134,7 +134,7 @@ fn check_choice(choice: &Node<'_>, names: &HashSet<&str>, thinking: ThinkingConf
             return Err(ApiError::invalid(format!("Tool '{name}' not found in provided tools")));
         }
     }
-    // "Adaptive thinking supports forced tool use", a budget does not.
+    // "Adaptive thinking supports forced tool use", but thinking with a budget does not.
     if matches!(kind, "any" | "tool") && thinking == ThinkingConfig::Budget {
         return Err(ApiError::invalid("Thinking may not be enabled when tool_choice forces tool use."));
     }

@@ -1,4 +1,4 @@
-//! The contents one by one: roles and the form of each part (<https://ai.google.dev/api/caching#Content>).
+//! The rules of single contents: roles and the form of each part (<https://ai.google.dev/api/caching#Content>).
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -7,8 +7,8 @@ use super::super::error::{invalid, invalid_field};
 use super::super::node::Node;
 use crate::protocol::ApiError;
 
-/// What a part may be, one of these. Those of the vendor's own tools are not among them: nothing here could
-/// produce them.
+/// The supported kinds of data, of which a part has exactly one. Those of the vendor's server tools are not among
+/// them, because this provider does not run such tools.
 const DATA: &[&str] = &["text", "inlineData", "fileData", "functionCall", "functionResponse"];
 const PART: &[&str] = &["thought", "thoughtSignature", "partMetadata", "videoMetadata", "mediaResolution"];
 
@@ -26,7 +26,7 @@ pub(super) fn check(contents: &[Node<'_>]) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// One content; also the form of the system instruction, whose role nobody reads.
+/// Checks one content. The system instruction has the same form, but its role is ignored.
 pub(super) fn check_content(content: &Node<'_>) -> Result<(), ApiError> {
     content.only(&["role", "parts"])?;
     let role = content.member("role").map(|role| role.string()).transpose()?;
@@ -85,7 +85,7 @@ fn check_blob(blob: &Node<'_>) -> Result<(), ApiError> {
     };
     mime_type.string()?;
     let Some(data) = blob.member("data") else { return Err(blob.violation("the data is not specified")) };
-    // Bytes are written in either alphabet.
+    // The vendor accepts both alphabets of Base64.
     let standard = data.string()?.replace('-', "+").replace('_', "/");
     match STANDARD.decode(standard) {
         Ok(bytes) if !bytes.is_empty() => Ok(()),

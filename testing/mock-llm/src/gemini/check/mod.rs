@@ -1,7 +1,7 @@
 //! The rules of a request to generate content.
 //!
-//! Each rule is documented by the vendor or is known from the refusals that its users quote; the
-//! messages are as near to the vendor's as we know them.
+//! Each rule is documented by the vendor, or known from refusals that users quote. The messages are as close to
+//! the vendor's as known.
 
 mod contents;
 mod schema;
@@ -51,7 +51,7 @@ const GENERATION_CONFIG: &[&str] = &[
 ];
 
 /// Checks a request.
-pub(super) fn check(request: &IncomingRequest, ledger: &IssuedAnswers) -> Result<(), ApiError> {
+pub(super) fn check(request: &IncomingRequest, issued_answers: &IssuedAnswers) -> Result<(), ApiError> {
     let (model, method) = model_and_method(&request.uri);
     if model.is_empty() || ![GENERATE_METHOD, STREAM_METHOD].contains(&method) {
         return Err(unknown_model(model));
@@ -76,7 +76,7 @@ pub(super) fn check(request: &IncomingRequest, ledger: &IssuedAnswers) -> Result
     };
     contents::check(&contents)?;
     turns::check(&contents)?;
-    signatures::check(&contents, model, ledger)
+    signatures::check(&contents, model, issued_answers)
 }
 
 fn check_generation_config(root: &Node<'_>, model: &str) -> Result<(), ApiError> {
@@ -103,7 +103,8 @@ fn check_generation_config(root: &Node<'_>, model: &str) -> Result<(), ApiError>
     }
 }
 
-/// <https://ai.google.dev/gemini-api/docs/thinking>: the newer models have levels, the older ones only budgets.
+/// Checks the thinking settings. Newer models have levels, older ones only budgets
+/// (<https://ai.google.dev/gemini-api/docs/thinking>).
 fn check_thinking(thinking: &Node<'_>, model: &str) -> Result<(), ApiError> {
     thinking.only(&["includeThoughts", "thinkingBudget", "thinkingLevel"])?;
     if let Some(include) = thinking.member("includeThoughts") {

@@ -1,5 +1,5 @@
-//! `parameters` in the vendor's part of OpenAPI (<https://ai.google.dev/api/caching#Schema>). What else JSON Schema
-//! has is refused as an unknown name; `parametersJsonSchema` is for that.
+//! The rules of `parameters`, which is a subset of OpenAPI's schemas (<https://ai.google.dev/api/caching#Schema>).
+//! Other keywords of JSON Schema are refused as unknown names; they are for `parametersJsonSchema`.
 
 use serde_json::Value;
 
@@ -62,7 +62,7 @@ pub(super) fn check(schema: &Node<'_>) -> Result<(), ApiError> {
     properties(schema)?.iter().try_for_each(check)
 }
 
-/// What a type asks of its schema.
+/// Checks the rules that depend on the type of a schema.
 fn check_type(schema: &Node<'_>, kind: &str) -> Result<(), ApiError> {
     match kind {
         "OBJECT" if properties(schema)?.is_empty() => {
@@ -83,7 +83,7 @@ fn check_type(schema: &Node<'_>, kind: &str) -> Result<(), ApiError> {
     }
 }
 
-/// The schemas of the properties, whose names stand in brackets and as they are.
+/// The schemas of the properties. In paths, their names are in brackets and unchanged.
 fn properties<'a>(schema: &Node<'a>) -> Result<Vec<Node<'a>>, ApiError> {
     let Some(properties) = schema.member("properties") else { return Ok(Vec::new()) };
     let node =

@@ -1,5 +1,5 @@
-//! `tools` and `toolConfig` (<https://ai.google.dev/gemini-api/docs/function-calling>). The vendor's own tools are
-//! refused: nothing here could run them.
+//! The rules of `tools` and `toolConfig` (<https://ai.google.dev/gemini-api/docs/function-calling>). The vendor's
+//! server tools are refused, because this provider does not run them.
 
 use std::collections::HashSet;
 
@@ -56,7 +56,7 @@ fn check_declaration<'a>(declaration: &Node<'a>) -> Result<&'a str, ApiError> {
         (Some(_), Some(_)) => Err(declaration
             .violation("parameters and parameters_json_schema are mutually exclusive; please set only one.")),
         (Some(parameters), None) => schema::check(&parameters),
-        // Any JSON Schema.
+        // Any JSON Schema is accepted.
         (None, Some(parameters)) => parameters.object().map(|_| ()),
         (None, None) => Ok(()),
     }?;

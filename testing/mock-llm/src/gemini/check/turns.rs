@@ -1,6 +1,5 @@
-//! Calls and their responses come in pairs of turns
-//! (<https://ai.google.dev/gemini-api/docs/function-calling>): a turn with calls comes after the user or after
-//! responses, and the turn behind it has one response per call.
+//! The pairing of function calls and responses (<https://ai.google.dev/gemini-api/docs/function-calling>): a turn
+//! with calls follows a user turn or responses, and the next turn has one response per call.
 
 use serde_json::Value;
 
@@ -42,7 +41,7 @@ fn check_answered(calls: &[&Value], next: Option<&Node<'_>>) -> Result<(), ApiEr
     if responses.len() != calls.len() {
         return Err(invalid(RESPONSE_COUNT_MISMATCH));
     }
-    // The vendor guesses what belongs together by name and id; a client should not make it guess.
+    // The vendor matches responses to calls leniently, but a client should not rely on that.
     let mut open = calls.to_vec();
     for response in responses {
         let Some(position) = open.iter().position(|call| answers(response, call)) else {

@@ -1,4 +1,4 @@
-//! The messages one by one: roles and the form of their content
+//! The rules of single messages: roles and the form of their content
 //! (<https://platform.openai.com/docs/api-reference/chat/create>).
 
 use base64::Engine;
@@ -46,7 +46,7 @@ fn check_assistant(index: usize, message: &Node<'_>, settings: &Settings) -> Res
     }
     message.only(&known)?;
     let Some(calls) = message.member("tool_calls") else {
-        // A refusal stands in for the content, as the answer that it came from had none.
+        // A message with a refusal needs no content: the answer with the refusal had none either.
         if message.member("refusal").is_some() && message.member("content").is_none() {
             return Ok(());
         }
@@ -68,7 +68,7 @@ fn check_call(call: &Node<'_>) -> Result<(), ApiError> {
     function.required("arguments")?.string().map(|_| ())
 }
 
-/// A content that must be there: a string or a list of parts.
+/// Checks the required content: a string or a list of parts.
 fn check_content(index: usize, message: &Node<'_>, parts: &[&str]) -> Result<(), ApiError> {
     let Some(content) = message.member("content") else {
         return Err(ApiError::invalid("Invalid value for 'content': expected a string, got null.")
@@ -97,7 +97,7 @@ fn check_part(part: &Node<'_>, known: &[&str]) -> Result<(), ApiError> {
     }
 }
 
-/// An image's address or its data.
+/// Checks the URL of an image, or its data as a data URL.
 pub(crate) fn check_image_url(url: &Node<'_>) -> Result<(), ApiError> {
     let text = url.string()?;
     if text.starts_with("https://") || text.starts_with("http://") {

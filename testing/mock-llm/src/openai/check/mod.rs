@@ -1,7 +1,7 @@
 //! The rules of a Chat Completions request.
 //!
-//! Each rule is documented by the vendor or is known from the refusals that its users quote; the
-//! messages are as near to the vendor's as we know them.
+//! Each rule is documented by the vendor, or known from refusals that users quote. The messages are as close to
+//! the vendor's as known.
 
 pub(crate) mod messages;
 mod pairing;
@@ -51,7 +51,7 @@ const PARAMETERS: &[&str] = &[
     "web_search_options",
 ];
 pub(crate) const REASONING_EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", "max"];
-/// Models whose name begins so think before they answer, which restricts other parameters.
+/// The prefixes of models that reason before they answer, which restricts other parameters.
 pub(crate) const REASONING_MODELS: &[&str] = &["o1", "o3", "o4", "gpt-5"];
 
 /// Checks a request.

@@ -1,6 +1,5 @@
-//! Tool calls and their results come in pairs
-//! (<https://platform.openai.com/docs/guides/function-calling>): the messages after a call are its
-//! results, one per call, before any other role.
+//! The pairing of tool calls and results (<https://platform.openai.com/docs/guides/function-calling>): a message
+//! with calls must be followed by one result per call, before a message of any other role.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! `tools` and `tool_choice` (<https://platform.openai.com/docs/guides/function-calling>).
+//! The rules of `tools` and `tool_choice` (<https://platform.openai.com/docs/guides/function-calling>).
 
 use serde_json::Value;
 
@@ -29,7 +29,7 @@ pub(super) fn check(root: &Node<'_>) -> Result<(), ApiError> {
     }
 }
 
-/// A function's name: `^[a-zA-Z0-9_-]{1,64}$`.
+/// Checks a function's name: `^[a-zA-Z0-9_-]{1,64}$`.
 pub(crate) fn check_function_name(name: &Node<'_>) -> Result<(), ApiError> {
     let text = name.string()?;
     let is_allowed = |character: char| character.is_ascii_alphanumeric() || "_-".contains(character);
@@ -66,7 +66,8 @@ fn check_tool<'a>(tool: &Node<'a>) -> Result<&'a str, ApiError> {
     name.string()
 }
 
-/// A function's parameters: a JSON Schema of an object, closed and complete when it is strict.
+/// Checks a function's parameters: a JSON Schema of an object. In strict mode, additional properties must be
+/// forbidden and all properties required.
 pub(crate) fn check_parameters(parameters: &Node<'_>, name: &str, is_strict: bool) -> Result<(), ApiError> {
     let members = parameters.object()?;
     let refuse = |detail: &str| {

@@ -1,4 +1,4 @@
-//! The input items one by one (<https://platform.openai.com/docs/api-reference/responses/create>).
+//! The rules of single input items (<https://platform.openai.com/docs/api-reference/responses/create>).
 
 use serde_json::Value;
 
@@ -7,8 +7,8 @@ use crate::openai::check::tools::check_function_name;
 use crate::openai::node::Node;
 use crate::protocol::ApiError;
 
-/// The items that this provider knows. Those of the vendor's own tools are not among them: nothing here could
-/// produce them.
+/// The supported items. Those of the vendor's server tools are not among them, because this provider does not run
+/// such tools.
 const ITEMS: &[&str] = &["message", "reasoning", "function_call", "function_call_output"];
 const INPUT_PARTS: &[&str] = &["input_text", "input_image", "input_file"];
 const OUTPUT_PARTS: &[&str] = &["output_text", "refusal"];
@@ -16,7 +16,7 @@ const STATUSES: &[&str] = &["in_progress", "completed", "incomplete"];
 
 pub(super) fn check(item: &Node<'_>) -> Result<(), ApiError> {
     item.object()?;
-    // A message may leave its type out, nothing else may.
+    // The type is optional for messages only.
     let kind = match item.member("type") {
         Some(kind) => kind.one_of(ITEMS)?,
         None if item.member("role").is_some() => "message",
@@ -85,7 +85,7 @@ fn check_call_id(item: &Node<'_>) -> Result<(), ApiError> {
     }
 }
 
-/// An item's id begins as those of its kind do.
+/// Checks that an item's id has the prefix of its kind.
 fn check_id(item: &Node<'_>, prefix: &str) -> Result<(), ApiError> {
     let Some(id) = item.member("id") else { return Ok(()) };
     let text = id.string()?;

@@ -1,7 +1,7 @@
 //! The rules of a Responses request.
 //!
-//! Each rule is documented by the vendor or is known from the refusals that its users quote; the
-//! messages are as near to the vendor's as we know them.
+//! Each rule is documented by the vendor, or known from refusals that users quote. The messages are as close to
+//! the vendor's as known.
 
 mod items;
 mod pairing;
@@ -57,12 +57,12 @@ const INCLUDABLE_VALUES: &[&str] = &[
     "web_search_call.action.sources",
     "web_search_call.results",
 ];
-/// Models whose name begins so do not reason, and refuse to be asked for it.
+/// The prefixes of models that do not reason, and refuse requests for reasoning.
 const NON_REASONING_MODELS: &[&str] = &["gpt-3.5", "gpt-4", "chatgpt-4o"];
 const MIN_OUTPUT_TOKENS: i64 = 16;
 
 /// Checks a request.
-pub(super) fn check(request: &IncomingRequest, ledger: &IssuedAnswers) -> Result<(), ApiError> {
+pub(super) fn check(request: &IncomingRequest, issued_answers: &IssuedAnswers) -> Result<(), ApiError> {
     let root = Node::root(&request.body);
     if !request.body.is_object() {
         return Err(ApiError::invalid("We could not parse the JSON body of your request."));
@@ -80,10 +80,10 @@ pub(super) fn check(request: &IncomingRequest, ledger: &IssuedAnswers) -> Result
     let items = input.list()?;
     items.iter().try_for_each(items::check)?;
     pairing::check(&items)?;
-    reasoning::check(&items, request.model(), ledger)
+    reasoning::check(&items, request.model(), issued_answers)
 }
 
-/// Nothing is kept between requests here, so nothing can be referred to.
+/// Refuses references to server-side state, because this provider keeps none.
 fn check_stateless(root: &Node<'_>) -> Result<(), ApiError> {
     if let Some(previous) = root.member("previous_response_id") {
         let message = format!("Previous response with id '{}' not found.", previous.string()?);
@@ -137,7 +137,7 @@ fn check_scalars(root: &Node<'_>) -> Result<(), ApiError> {
 }
 
 fn check_reasoning_settings(root: &Node<'_>, model: &str) -> Result<(), ApiError> {
-    let begins_with = |prefixes: &[&str]| prefixes.iter().any(|prefix| model.starts_with(prefix));
+    let has_prefix = |prefixes: &[&str]| prefixes.iter().any(|prefix| model.starts_with(prefix));
     let unsupported = |parameter: &str| {
         let message = format!("Unsupported parameter: '{parameter}' is not supported with this model.");
         Err(ApiError::invalid(message).with_param(parameter).with_code("unsupported_parameter"))
@@ -146,7 +146,7 @@ fn check_reasoning_settings(root: &Node<'_>, model: &str) -> Result<(), ApiError
         reasoning.only(&["effort", "summary", "generate_summary", "context", "mode"])?;
         if let Some(effort) = reasoning.member("effort") {
             effort.one_of(REASONING_EFFORTS)?;
-            if begins_with(NON_REASONING_MODELS) {
+            if has_prefix(NON_REASONING_MODELS) {
                 return unsupported("reasoning.effort");
             }
         }
@@ -155,15 +155,18 @@ fn check_reasoning_settings(root: &Node<'_>, model: &str) -> Result<(), ApiError
         }
     }
     let wants_encrypted = root.member("include").is_some_and(|include| {
-        include.value.as_array().is_some_and(|all| all.iter().any(|one| one == "reasoning.encrypted_content"))
+        include
+            .value
+            .as_array()
+            .is_some_and(|values| values.iter().any(|value| value == "reasoning.encrypted_content"))
     });
-    if wants_encrypted && begins_with(NON_REASONING_MODELS) {
+    if wants_encrypted && has_prefix(NON_REASONING_MODELS) {
         let message = "Encrypted content is not supported with this model.";
         return Err(ApiError::invalid(message).with_param("include"));
     }
     if let Some(temperature) = root.member("temperature") {
         temperature.number_within(0.0, 2.0)?;
-        if begins_with(REASONING_MODELS) {
+        if has_prefix(REASONING_MODELS) {
             return unsupported("temperature");
         }
     }

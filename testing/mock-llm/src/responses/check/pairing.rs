@@ -1,4 +1,4 @@
-//! Function calls and their outputs come in pairs, the call first
+//! The pairing of function calls and outputs: each call must have one output, which comes after it
 //! (<https://platform.openai.com/docs/guides/function-calling>).
 
 use super::super::read::{item_type, text_member};

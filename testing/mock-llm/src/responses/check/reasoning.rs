@@ -1,7 +1,7 @@
-//! Reasoning items come back as they were issued, with what followed them, and what followed them comes back
-//! with its reasoning (<https://platform.openai.com/docs/guides/reasoning>). The refusals are quoted in
-//! <https://github.com/openai/codex/issues/8145>, <https://github.com/vercel/ai/issues/7099> and
-//! <https://github.com/continuedev/continue/issues/11994>.
+//! The rules of reasoning items (<https://platform.openai.com/docs/guides/reasoning>): they must be sent back
+//! unchanged and with the item that followed them, and that item must be sent back with its reasoning. The
+//! refusals are quoted in <https://github.com/openai/codex/issues/8145>,
+//! <https://github.com/vercel/ai/issues/7099> and <https://github.com/continuedev/continue/issues/11994>.
 
 use axum::http::StatusCode;
 
@@ -11,37 +11,44 @@ use crate::issued::{BlockLocation, IssuedAnswers, IssuedBlock, IssuedItem, ItemK
 use crate::openai::node::Node;
 use crate::protocol::ApiError;
 
-pub(super) fn check(items: &[Node<'_>], model: &str, ledger: &IssuedAnswers) -> Result<(), ApiError> {
+pub(super) fn check(items: &[Node<'_>], model: &str, issued_answers: &IssuedAnswers) -> Result<(), ApiError> {
     for (index, item) in items.iter().enumerate() {
         let before = items.get(..index).unwrap_or_default();
         match item_type(item.value) {
             "reasoning" => {
-                let place = check_issued(item, model, ledger)?;
-                check_followed(item, items.get(index + 1), place, ledger)?;
+                let location = check_issued(item, model, issued_answers)?;
+                check_followed(item, items.get(index + 1), location, issued_answers)?;
             }
-            "message" | "function_call" => check_has_reasoning(item, before, ledger)?,
+            "message" | "function_call" => check_has_reasoning(item, before, issued_answers)?,
             _ => {}
         }
     }
     Ok(())
 }
 
-/// A reasoning item is one that was issued, for this model, and can be read again: from its encrypted content
-/// or from what the vendor kept.
-fn check_issued(item: &Node<'_>, model: &str, ledger: &IssuedAnswers) -> Result<BlockLocation, ApiError> {
+/// Checks that a reasoning item was issued for this model, and that it can be restored from its encrypted content
+/// or from the vendor's storage.
+fn check_issued(
+    item: &Node<'_>,
+    model: &str,
+    issued_answers: &IssuedAnswers,
+) -> Result<BlockLocation, ApiError> {
     let id = text_member(item.value, "id");
     let Some(encrypted) = item.member("encrypted_content") else {
-        return match ledger.find_item(id).map(|place| (place, issued_item(place, ledger))) {
-            Some((place, Some(issued))) if issued.is_stored => Ok(place),
+        return match issued_answers
+            .find_item(id)
+            .map(|location| (location, issued_item(location, issued_answers)))
+        {
+            Some((location, Some(issued))) if issued.is_stored => Ok(location),
             _ => Err(not_persisted(id)),
         };
     };
     let encrypted = encrypted.string()?;
-    let place = ledger.find_sealed(encrypted).ok_or_else(|| unverified_content(encrypted))?;
-    match (issued_item(place, ledger), ledger.answer(place)) {
+    let location = issued_answers.find_sealed(encrypted).ok_or_else(|| unverified_content(encrypted))?;
+    match (issued_item(location, issued_answers), issued_answers.answer(location)) {
         (Some(issued), Some(answer)) if answer.model == model => {
             if issued.id == id {
-                Ok(place)
+                Ok(location)
             } else {
                 Err(mismatched_item_id(id))
             }
@@ -50,19 +57,19 @@ fn check_issued(item: &Node<'_>, model: &str, ledger: &IssuedAnswers) -> Result<
     }
 }
 
-/// Behind a reasoning item stands what the model made of it.
+/// Checks that a reasoning item is followed by the same item as in its answer.
 fn check_followed(
     item: &Node<'_>,
     next: Option<&Node<'_>>,
-    place: BlockLocation,
-    ledger: &IssuedAnswers,
+    location: BlockLocation,
+    issued_answers: &IssuedAnswers,
 ) -> Result<(), ApiError> {
-    let following = issued_item(BlockLocation { block: place.block + 1, ..place }, ledger);
-    let is_there = match (following, next) {
+    let following = issued_item(BlockLocation { block: location.block + 1, ..location }, issued_answers);
+    let is_followed = match (following, next) {
         (Some(following), Some(next)) => is_same_item(following, next),
         _ => false,
     };
-    if is_there {
+    if is_followed {
         return Ok(());
     }
     let id = text_member(item.value, "id");
@@ -72,7 +79,7 @@ fn check_followed(
     .with_param("input"))
 }
 
-/// Whether an input item may be the issued one. Ids may be left out, except those of reasoning.
+/// Whether an input item matches an issued one. Ids are optional, except those of reasoning items.
 fn is_same_item(issued: &IssuedItem, item: &Node<'_>) -> bool {
     let has_kind = match issued.kind {
         ItemKind::Reasoning { .. } => item_type(item.value) == "reasoning",
@@ -84,14 +91,19 @@ fn is_same_item(issued: &IssuedItem, item: &Node<'_>) -> bool {
     has_kind && item.member("id").is_none_or(|id| id.value == issued.id.as_str())
 }
 
-/// An item that is given with its id was made from the reasoning before it in its answer.
-fn check_has_reasoning(item: &Node<'_>, before: &[Node<'_>], ledger: &IssuedAnswers) -> Result<(), ApiError> {
+/// Checks that an item with an id comes after the reasoning that preceded it in its answer.
+fn check_has_reasoning(
+    item: &Node<'_>,
+    before: &[Node<'_>],
+    issued_answers: &IssuedAnswers,
+) -> Result<(), ApiError> {
     let id = text_member(item.value, "id");
-    let Some(place) = ledger.find_item(id) else { return Ok(()) };
-    let earlier =
-        (0..place.block).rev().filter_map(|block| issued_item(BlockLocation { block, ..place }, ledger));
+    let Some(location) = issued_answers.find_item(id) else { return Ok(()) };
+    let earlier = (0..location.block)
+        .rev()
+        .filter_map(|block| issued_item(BlockLocation { block, ..location }, issued_answers));
     let Some(reasoning) = earlier.into_iter().find(|issued| issued.is_reasoning()) else { return Ok(()) };
-    if before.iter().any(|given| text_member(given.value, "id") == reasoning.id) {
+    if before.iter().any(|earlier| text_member(earlier.value, "id") == reasoning.id) {
         return Ok(());
     }
     Err(ApiError::invalid(format!(
@@ -102,8 +114,8 @@ fn check_has_reasoning(item: &Node<'_>, before: &[Node<'_>], ledger: &IssuedAnsw
     .with_param("input"))
 }
 
-fn issued_item(place: BlockLocation, ledger: &IssuedAnswers) -> Option<&IssuedItem> {
-    match ledger.block(place)? {
+fn issued_item(location: BlockLocation, issued_answers: &IssuedAnswers) -> Option<&IssuedItem> {
+    match issued_answers.block(location)? {
         IssuedBlock::Item(item) => Some(item),
         _ => None,
     }

@@ -1,6 +1,6 @@
-//! `tools` and `tool_choice`: functions in the flat form
-//! (<https://platform.openai.com/docs/guides/function-calling>). The vendor's own tools are refused: nothing
-//! here could run them.
+//! The rules of `tools` and `tool_choice`, in which functions have the flat form
+//! (<https://platform.openai.com/docs/guides/function-calling>). The vendor's server tools are refused, because
+//! this provider does not run them.
 
 use serde_json::Value;
 
@@ -29,7 +29,7 @@ fn check_tool<'a>(tool: &Node<'a>) -> Result<&'a str, ApiError> {
     if let Some(description) = tool.member("description") {
         description.string()?;
     }
-    // Left out it means "strict where the schema allows it", which refuses nothing.
+    // The default means "strict if the schema allows it", which refuses nothing.
     let is_strict = tool.member("strict").map_or(Ok(false), |strict| strict.boolean())?;
     if let Some(parameters) = tool.member("parameters") {
         check_parameters(&parameters, name.string()?, is_strict)?;

@@ -1,4 +1,4 @@
-//! Ends that nobody asked for are noticed, however they come about.
+//! Exits that the orchestrator did not cause are noticed, whatever their cause.
 
 use bollard::query_parameters::{KillContainerOptionsBuilder, RestartContainerOptions, StopContainerOptions};
 
@@ -7,36 +7,36 @@ use super::support::{Fixture, new_backend, next_exit, poll_until, send_command, 
 use super::unresponsive::{Mode, Proxy};
 
 #[tokio::test]
-async fn lesson_o05_what_ends_behind_our_back_is_noticed() {
+async fn regression_o05_what_ends_behind_our_back_is_noticed() {
     let Some(fixture) = Fixture::new().await else { return };
     let mut exits = fixture.backend.exits();
     let name = container_name(fixture.engine_id);
-    for (deed, how) in [("kill", 137), ("stop", 7), ("remove", 137), ("end", 128 + 10)] {
+    for (cause, code) in [("kill", 137), ("stop", 7), ("remove", 137), ("end", 128 + 10)] {
         let launch = fixture.launch();
         let port = launch.port;
         let instance = fixture.launch_and_wait(launch).await;
-        match deed {
+        match cause {
             "kill" => {
                 let kill = KillContainerOptionsBuilder::new().signal("SIGKILL").build();
                 fixture.docker.kill_container(&name, Some(kill)).await.unwrap();
             }
             "stop" => fixture.docker.stop_container(&name, None::<StopContainerOptions>).await.unwrap(),
             "remove" => fixture.remove(&name).await,
-            // By itself: the server is the parent of the shell that it runs this in.
+            // By itself: the server is the parent of the shell that runs this command.
             _ => {
                 let end = "exec python3 -c 'import os, signal; os.kill(os.getppid(), signal.SIGUSR1)'";
                 send_command(port, end).await;
             }
         }
         let exit = next_exit(&mut exits).await;
-        assert_eq!((exit.engine_id, &exit.instance), (fixture.engine_id, &instance), "{deed}");
-        assert_eq!(exit.reason, Some(format!("exit code {how}")), "{deed}");
-        // The daemon tells of an end a moment before it lists it.
-        let ended = async || {
+        assert_eq!((exit.engine_id, &exit.instance), (fixture.engine_id, &instance), "{cause}");
+        assert_eq!(exit.reason, Some(format!("exit code {code}")), "{cause}");
+        // The daemon sends the event a moment before its listing shows the exit.
+        let has_exited = async || {
             let listed = fixture.backend.list().await.unwrap();
             listed.iter().all(|listed| !listed.running).then_some(())
         };
-        poll_until(deed, ended).await;
+        poll_until(cause, has_exited).await;
     }
 }
 
@@ -59,9 +59,9 @@ async fn a_container_that_was_begun_again_is_known_to_run_and_its_next_end_is_to
     assert!(!fixture.backend.is_running(&instance).await.unwrap());
 }
 
-/// The stream breaks off, engines end meanwhile or afterwards: each end is told once.
+/// The event stream breaks, and engines exit meanwhile or afterwards: each exit is reported once.
 #[tokio::test]
-async fn lesson_o05_no_end_is_missed_while_the_daemon_is_away() {
+async fn regression_o05_no_end_is_missed_while_the_daemon_is_away() {
     let Some(fixture) = Fixture::new().await else { return };
     let proxy = Proxy::new(fixture.folder());
     let backend = new_backend(&fixture.with(|options| options.socket.clone_from(&proxy.socket)));
@@ -71,17 +71,17 @@ async fn lesson_o05_no_end_is_missed_while_the_daemon_is_away() {
     for engine_id in &ids {
         instances.push(backend.launch(fixture.launch_of(*engine_id)).await.unwrap());
     }
-    // Away, refusing, hanging, and back each time.
-    for (at, mode) in [Mode::Refuse, Mode::Hang, Mode::Refuse].into_iter().enumerate() {
+    // The daemon refuses connections or hangs, and comes back each time.
+    for (index, mode) in [Mode::Refuse, Mode::Hang, Mode::Refuse].into_iter().enumerate() {
         proxy.set(mode);
-        fixture.remove(instances[at].as_str()).await;
+        fixture.remove(instances[index].as_str()).await;
         let unreachable = tokio::time::timeout(Duration::from_millis(300), backend.list()).await;
         assert!(!matches!(unreachable, Ok(Ok(_))), "the daemon is away");
         proxy.set(Mode::Forward);
         let exit = next_exit(&mut exits).await;
-        assert_eq!((exit.engine_id, &exit.instance), (ids[at], &instances[at]));
+        assert_eq!((exit.engine_id, &exit.instance), (ids[index], &instances[index]));
     }
-    // The stream is whole again: what ends now is told too, and nothing of the above a second time.
+    // The stream works again: the next exit is reported, and no earlier one a second time.
     backend.kill(target_of(ids[3])).await.unwrap();
     let exit = next_exit(&mut exits).await;
     assert_eq!((exit.instance, exit.reason.as_deref()), (instances[3].clone(), Some("exit code 137")));
@@ -93,7 +93,7 @@ async fn an_engine_that_ends_at_once_is_told_of() {
     let Some(fixture) = Fixture::new().await else { return };
     let mut exits = fixture.backend.exits();
     let mut launch = fixture.launch();
-    // Its standard library is not there: it ends before it says anything.
+    // Python does not find its standard library, so the engine exits before it is ready.
     launch.env.push(("PYTHONHOME".into(), secrecy::SecretString::from("/nowhere")));
     let instance = fixture.backend.launch(launch).await.unwrap();
     let exit = next_exit(&mut exits).await;

@@ -1,4 +1,4 @@
-//! What an engine finds around it.
+//! The confinement of an engine in its container: privileges, files, environment and resource limits.
 
 use api::policy::Policy;
 
@@ -13,22 +13,22 @@ async fn an_engine_has_no_power_over_anything_but_its_data() {
     fixture.launch_and_wait(launch).await;
     let user = fixture.options.user;
     assert_eq!(run_inside(port, "echo $(id -u):$(id -g)").await, user.to_string());
-    // No capability is held, inheritable, or to be had; nothing that it runs gets more.
-    let powers = run_inside(port, "grep -E '^(Cap|NoNewPrivs)' /proc/self/status").await;
-    for line in powers.lines() {
+    // No capability is in any set, and programs that the engine runs cannot gain any.
+    let privileges = run_inside(port, "grep -E '^(Cap|NoNewPrivs)' /proc/self/status").await;
+    for line in privileges.lines() {
         let (name, value) = line.split_once(":\t").unwrap();
-        let none = if name == "NoNewPrivs" { "1" } else { "0000000000000000" };
-        assert_eq!(value, none, "{name}");
+        let expected = if name == "NoNewPrivs" { "1" } else { "0000000000000000" };
+        assert_eq!(value, expected, "{name}");
     }
-    assert_eq!(powers.lines().count(), 6, "{powers}");
-    for (deed, refusal) in [
+    assert_eq!(privileges.lines().count(), 6, "{privileges}");
+    for (command, error) in [
         ("touch /usr/bin/x", "Read-only file system"),
         ("touch /catalog/x", "Read-only file system"),
         ("cp /bin/true /tmp/x && chmod +x /tmp/x && /tmp/x", "Permission denied"),
         ("mount -t tmpfs none /data", "permitted|must be superuser|denied"),
     ] {
-        let said = run_inside(port, deed).await;
-        assert!(refusal.split('|').any(|refusal| said.contains(refusal)), "{deed}: {said}");
+        let output = run_inside(port, command).await;
+        assert!(error.split('|').any(|error| output.contains(error)), "{command}: {output}");
     }
     assert_eq!(run_inside(port, "cat /catalog/soul.md").await, "who it is");
     assert_eq!(run_inside(port, "stat -c '%a %u' /data && echo x > /data/x && cat /data/x").await, {
@@ -36,12 +36,12 @@ async fn an_engine_has_no_power_over_anything_but_its_data() {
         format!("700 {}\nx", uid.split_once(':').unwrap().0)
     });
     assert_eq!(run_inside(port, "stat -c %a /tmp").await, "1777");
-    // A process that ends is reaped, whoever its parent was.
+    // An init process reaps orphaned processes.
     assert!(run_inside(port, "cat /proc/1/comm").await.contains("init"));
-    // The contract's variables and those handed on, and nothing of the orchestrator's.
+    // The variables of the container contract and of the launch, and none of the orchestrator's.
     let names = run_inside(port, "env | cut -d= -f1 | sort").await;
     let mut names: Vec<_> = names.lines().collect();
-    // What the image, the daemon and the shell bring.
+    // Variables that the image, the daemon and the shell set.
     names.retain(|name| {
         !["HOME", "HOSTNAME", "PATH", "PWD", "OLDPWD", "SHLVL", "_", "LC_CTYPE"].contains(name)
     });
@@ -56,21 +56,21 @@ async fn an_engine_has_no_power_over_anything_but_its_data() {
 async fn caps_hold_and_are_shown() {
     let Some(fixture) = Fixture::new().await else { return };
     assert_eq!(fixture.backend.resource_limits(fixture.engine_id).await, Ok(None));
-    let usual = ResourceLimits { memory_mb: Some(1_024), cpus: Some(2.0), pids: Some(512) };
+    let defaults = ResourceLimits { memory_mb: Some(1_024), cpus: Some(2.0), pids: Some(512) };
     fixture.launch_and_wait(fixture.launch()).await;
-    assert_eq!(fixture.backend.resource_limits(fixture.engine_id).await, Ok(Some(usual)));
+    assert_eq!(fixture.backend.resource_limits(fixture.engine_id).await, Ok(Some(defaults)));
 
     let policy = r#"{"engine_memory_mb": 128, "engine_cpus": 0.5, "engine_pids": 24}"#;
-    let caps = ResourceLimits::from_policy(&serde_json::from_str::<Policy>(policy).unwrap());
-    let launch = LaunchSpec { limits: caps, ..fixture.launch() };
+    let limits = ResourceLimits::from_policy(&serde_json::from_str::<Policy>(policy).unwrap());
+    let launch = LaunchSpec { limits, ..fixture.launch() };
     let port = launch.port;
     fixture.launch_and_wait(launch).await;
-    assert_eq!(fixture.backend.resource_limits(fixture.engine_id).await, Ok(Some(caps)));
-    let said =
+    assert_eq!(fixture.backend.resource_limits(fixture.engine_id).await, Ok(Some(limits)));
+    let output =
         run_inside(port, "for i in $(seq 40); do sleep 5 & done 2>&1; kill $(jobs -p) 2>/dev/null").await;
-    assert!(said.contains("fork"), "more processes than it may have: {said}");
-    let said = run_inside(port, "python3 -c 'print(len(b\"x\" * (512 << 20)))' || echo killed").await;
-    assert!(said.contains("killed"), "more memory than it may have: {said}");
+    assert!(output.contains("fork"), "it has more processes than its limit: {output}");
+    let output = run_inside(port, "python3 -c 'print(len(b\"x\" * (512 << 20)))' || echo killed").await;
+    assert!(output.contains("killed"), "it has more memory than its limit: {output}");
     fixture.backend.kill(target_of(fixture.engine_id)).await.unwrap();
     assert_eq!(fixture.backend.resource_limits(fixture.engine_id).await, Ok(None));
 }

@@ -1,4 +1,4 @@
-//! Engines are kept apart, or not launched.
+//! The engines' network isolates engines from each other; otherwise they are not launched.
 
 use std::collections::HashMap;
 
@@ -22,7 +22,7 @@ impl Fixture {
         self.docker.create_network(request).await.unwrap();
     }
 
-    /// The container's address on the engines' network.
+    /// Returns the engine's address on the engines' network.
     async fn address_of(&self, engine_id: EngineId) -> String {
         let found = self.backend.inner.daemon.inspect(&container_name(engine_id)).await.unwrap().unwrap();
         let mut networks = found.network_settings.unwrap().networks.unwrap();
@@ -37,34 +37,34 @@ async fn engines_cannot_reach_one_another() {
     let (port, second_id) = (first.port, second.engine_id);
     fixture.launch_and_wait(first).await;
     fixture.launch_and_wait(second).await;
-    let call = |address: &str| {
+    let connect = |address: &str| {
         format!(
             "python3 -c 'import socket; s = socket.create_connection((\"{address}\", 8000), 3); \
              print(\"reached\")' 2>&1 | tail -n 1"
         )
     };
-    // That it could reach one at all is shown by its own.
+    // It reaches its own address, which shows that the command works.
     let own = fixture.address_of(fixture.engine_id).await;
-    assert_eq!(run_inside(port, &call(&own)).await, "reached");
+    assert_eq!(run_inside(port, &connect(&own)).await, "reached");
     let other = fixture.address_of(second_id).await;
-    let said = run_inside(port, &call(&other)).await;
-    assert!(said.contains("timed out") || said.contains("unreachable"), "{said}");
+    let output = run_inside(port, &connect(&other)).await;
+    assert!(output.contains("timed out") || output.contains("unreachable"), "{output}");
 }
 
 #[tokio::test]
 async fn a_missing_network_is_made_and_made_again() {
     let Some(fixture) = Fixture::new().await else { return };
     fixture.backend.check_network().await.unwrap();
-    let looked = fixture.docker.inspect_network(&fixture.options.network, None::<InspectNetworkOptions>);
-    let options = looked.await.unwrap().options.unwrap();
+    let inspected = fixture.docker.inspect_network(&fixture.options.network, None::<InspectNetworkOptions>);
+    let options = inspected.await.unwrap().options.unwrap();
     assert_eq!(options["com.docker.network.bridge.enable_icc"], "false");
     fixture.docker.remove_network(&fixture.options.network).await.unwrap();
     fixture.launch_and_wait(fixture.launch()).await;
-    // Another orchestrator takes it as it is.
+    // Another orchestrator accepts the existing network.
     new_backend(&fixture.options).check_network().await.unwrap();
 }
 
-/// Somebody removes the network while all engines rest, and makes one of the same name by hand.
+/// An operator removes the network while no engine runs, and creates another one of the same name.
 #[tokio::test]
 async fn a_network_that_took_the_place_of_the_checked_one_is_refused() {
     let Some(fixture) = Fixture::new().await else { return };
@@ -74,7 +74,7 @@ async fn a_network_that_took_the_place_of_the_checked_one_is_refused() {
     fixture.make_network("true", None).await;
     let error = fixture.backend.launch(fixture.launch()).await.unwrap_err();
     assert!(
-        matches!(&error, BackendError::Failed(why) if why.contains("does not keep engines apart")),
+        matches!(&error, BackendError::Failed(reason) if reason.contains("does not isolate engines")),
         "{error}"
     );
     assert_eq!(fixture.containers().await, []);
@@ -100,9 +100,12 @@ async fn a_network_that_does_not_keep_engines_apart_is_refused() {
     let fault = fixture.backend.check_network().await.unwrap_err();
     assert!(fault.to_string().contains(&fixture.options.network), "{fault}");
     let error = fixture.backend.launch(fixture.launch()).await.unwrap_err();
-    assert!(matches!(&error, BackendError::Failed(why) if why.contains("docker network rm")), "{error}");
+    assert!(
+        matches!(&error, BackendError::Failed(reason) if reason.contains("docker network rm")),
+        "{error}"
+    );
     assert_eq!(fixture.containers().await, []);
-    // Nor is the host's own network, or the one that all containers join.
+    // The host's network, the default bridge and no network are refused too.
     for network in ["host", "bridge", "none"] {
         let backend = new_backend(&fixture.with(|options| options.network = network.into()));
         let fault = backend.check_network().await.unwrap_err();
@@ -111,9 +114,9 @@ async fn a_network_that_does_not_keep_engines_apart_is_refused() {
 }
 
 #[tokio::test]
-async fn lesson_o13_a_full_network_is_said_and_nothing_is_left() {
+async fn regression_o13_a_full_network_is_said_and_nothing_is_left() {
     let Some(fixture) = Fixture::new().await else { return };
-    // Room for the gateway and one more.
+    // Addresses for the gateway and one container.
     fixture.make_network("false", Some("10.253.217.4/30")).await;
     fixture.launch_and_wait(fixture.launch()).await;
     let error = fixture.backend.launch(fixture.launch_of(EngineId::new())).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! What needs no daemon: the container as it is asked for, and what errors mean.
+//! Tests that need no daemon: the specification of the container, labels, and the translation of errors.
 
 use api::{EngineKey, KeyHash, ProductId};
 use bollard::errors::Error;
@@ -34,47 +34,50 @@ fn launch() -> LaunchSpec {
     }
 }
 
-/// The kept container differs from today's in nothing. A later version that makes another one keeps this one's
-/// file, and writes its own.
+/// The container equals the one in the fixture. A later version that creates a different one keeps this
+/// fixture and adds its own.
 #[test]
-fn lesson_o19_the_container_is_the_one_that_is_kept() {
+fn regression_o19_the_container_is_the_one_that_is_kept() {
     let launch = launch();
-    let kept = include_str!("../../../../fixtures/0.1/container.json")
+    let expected = include_str!("../../../../fixtures/0.1/container.json")
         .replace("ENGINE\"", &format!("{}\"", launch.engine_id))
         .replace("PRODUCT", &launch.product_id.to_string())
         .replace("IMAGE", launch.image.as_str())
         .replace("PORT", &launch.port.to_string());
-    let kept: Value = serde_json::from_str(&kept).unwrap();
-    assert_eq!(container_name(launch.engine_id), kept["name"]);
-    assert_eq!(serde_json::to_value(spec::container(&options(), &launch, "NETWORK")).unwrap(), kept["body"]);
+    let expected: Value = serde_json::from_str(&expected).unwrap();
+    assert_eq!(container_name(launch.engine_id), expected["name"]);
+    let body = serde_json::to_value(spec::container(&options(), &launch, "NETWORK")).unwrap();
+    assert_eq!(body, expected["body"]);
 }
 
 #[test]
 fn caps_are_the_policys_and_what_the_kernel_takes() {
-    let host = |caps| {
-        spec::container(&options(), &LaunchSpec { limits: caps, ..launch() }, "NETWORK").host_config.unwrap()
+    let host_config = |limits| {
+        spec::container(&options(), &LaunchSpec { limits, ..launch() }, "NETWORK").host_config.unwrap()
     };
-    let caps = ResourceLimits { memory_mb: Some(64), cpus: Some(0.5), pids: Some(16) };
-    let tight = host(caps);
+    let limits = ResourceLimits { memory_mb: Some(64), cpus: Some(0.5), pids: Some(16) };
+    let tight = host_config(limits);
     assert_eq!((tight.memory, tight.memory_swap), (Some(64 << 20), Some(64 << 20)));
     assert_eq!(
         (tight.cpu_quota, tight.cpu_period, tight.pids_limit),
         (Some(50_000), Some(100_000), Some(16))
     );
-    assert_eq!(spec::limits_of(&tight), caps);
-    // What no machine has is no cap at all, and what is too little for the kernel is the least that it takes.
-    let loose = host(ResourceLimits { memory_mb: Some(u64::MAX), cpus: Some(1e300), pids: Some(u64::MAX) });
+    assert_eq!(spec::limits_of(&tight), limits);
+    // Limits beyond any host's size have no effect; a limit below the kernel's minimum becomes that minimum.
+    let loose =
+        host_config(ResourceLimits { memory_mb: Some(u64::MAX), cpus: Some(1e300), pids: Some(u64::MAX) });
     assert_eq!((loose.memory, loose.cpu_quota), (Some(i64::MAX), Some(i64::MAX)));
     assert_eq!(loose.pids_limit, Some(4_194_304));
-    assert_eq!(host(ResourceLimits { cpus: Some(1e-9), ..ResourceLimits::default() }).cpu_quota, Some(1_000));
+    let tiny = host_config(ResourceLimits { cpus: Some(1e-9), ..ResourceLimits::default() });
+    assert_eq!(tiny.cpu_quota, Some(1_000));
 }
 
-fn refused(status_code: u16, message: &str) -> Error {
+fn daemon_error(status_code: u16, message: &str) -> Error {
     Error::DockerResponseServerError { status_code, message: message.to_owned() }
 }
 
 #[test]
-fn lesson_o13_a_host_or_network_without_room_is_told_from_a_daemon_that_fails() {
+fn regression_o13_a_host_or_network_without_room_is_told_from_a_daemon_that_fails() {
     for message in [
         "no available IPv4 addresses on this network's address pools: engine_net (3fc)",
         "could not find an available, non-overlapping IPv4 address pool among the defaults to assign to the network",
@@ -84,11 +87,11 @@ fn lesson_o13_a_host_or_network_without_room_is_told_from_a_daemon_that_fails() 
         "fork/exec /usr/bin/containerd-shim: resource temporarily unavailable",
         "open /dev/ptmx: too many open files",
     ] {
-        let error = launch_error(&refused(500, message), &launch());
+        let error = launch_error(&daemon_error(500, message), &launch());
         assert!(matches!(error, BackendError::NoCapacity(_)), "{error}");
     }
-    let error = launch_error(&refused(500, "OCI runtime create failed"), &launch());
-    assert!(matches!(&error, BackendError::Failed(why) if why.contains("500: OCI runtime")), "{error}");
+    let error = launch_error(&daemon_error(500, "OCI runtime create failed"), &launch());
+    assert!(matches!(&error, BackendError::Failed(reason) if reason.contains("500: OCI runtime")), "{error}");
 }
 
 #[test]
@@ -98,13 +101,13 @@ fn a_taken_port_and_a_missing_image_are_told_apart() {
          already allocated",
         "Error starting userland proxy: listen tcp4 127.0.0.1:9001: bind: address already in use",
     ] {
-        assert_eq!(launch_error(&refused(500, message), &launch()), BackendError::PortTaken(9_001));
+        assert_eq!(launch_error(&daemon_error(500, message), &launch()), BackendError::PortTaken(9_001));
     }
     let image = "svc-engine:0.1.0".parse().unwrap();
-    let error = launch_error(&refused(404, "No such image: svc-engine:0.1.0"), &launch());
+    let error = launch_error(&daemon_error(404, "No such image: svc-engine:0.1.0"), &launch());
     assert_eq!(error, BackendError::NoImage(image));
-    assert!(is_network_gone(&refused(404, "network engine_net not found")));
-    assert!(!is_network_gone(&refused(404, "No such container: network")));
+    assert!(is_network_gone(&daemon_error(404, "network engine_net not found")));
+    assert!(!is_network_gone(&daemon_error(404, "No such container: network")));
 }
 
 #[test]
@@ -118,8 +121,8 @@ fn a_daemon_that_says_nothing_is_out_of_reach_and_one_that_is_not_understood_has
         let error = docker_backend_error(&error);
         assert!(matches!(error, BackendError::Unreachable(_)), "{error}");
     }
-    let garbled = serde_json::from_str::<Value>("<html>").unwrap_err();
-    let error = docker_backend_error(&Error::JsonSerdeError { err: garbled });
+    let err = serde_json::from_str::<Value>("<html>").unwrap_err();
+    let error = docker_backend_error(&Error::JsonSerdeError { err });
     assert!(matches!(error, BackendError::Failed(_)), "{error}");
 }
 

@@ -1,4 +1,4 @@
-//! A deployment of its own for each test, on the daemon that is there, and removed with it.
+//! The fixture: each test has a deployment of its own on the host's daemon, which is removed when the test ends.
 
 use std::collections::HashMap;
 use std::env;
@@ -22,12 +22,13 @@ use uuid::Uuid;
 
 use super::super::*;
 
-/// How long anything may take on a machine that has much else to do.
+/// Time limit of each wait, generous enough for a busy host.
 const TEST_TIMEOUT: Duration = Duration::from_mins(1);
 
 pub(super) const SOCKET: &str = "/var/run/docker.sock";
 
-/// Says that it is ready and, on its port, runs each line that it is sent. Told to end, it does with code 7.
+/// Prints `ready`, and runs each line that it receives on its port. Exits with code 7 on SIGTERM, unless
+/// `STUBBORN` is set.
 const ENGINE_SCRIPT: &str = r#"
 import os, signal, socket, subprocess, sys
 def end(*_): os._exit(7)
@@ -57,7 +58,7 @@ pub(super) struct Fixture {
 }
 
 impl Fixture {
-    /// A deployment; none where there is no daemon.
+    /// Creates a deployment; `None` if there is no daemon or no base image.
     pub(super) async fn new() -> Option<Self> {
         let (docker, image) = engine_image().await?;
         let folder = tempfile::tempdir().unwrap();
@@ -94,14 +95,14 @@ impl Fixture {
         }
     }
 
-    /// One that cannot be told to end.
+    /// Returns the launch of an engine that ignores SIGTERM.
     pub(super) fn stubborn(&self) -> LaunchSpec {
         let mut launch = self.launch();
         launch.env.push(("STUBBORN".into(), SecretString::from("1")));
         launch
     }
 
-    /// Launches, and waits until the engine answers.
+    /// Launches an engine and waits until it answers.
     pub(super) async fn launch_and_wait(&self, launch: LaunchSpec) -> Instance {
         let port = launch.port;
         let instance = self.backend.launch(launch).await.unwrap();
@@ -109,13 +110,13 @@ impl Fixture {
         instance
     }
 
-    /// The states of the deployment's containers, as the daemon has them.
+    /// Returns the states of the deployment's containers in the daemon.
     pub(super) async fn containers(&self) -> Vec<(EngineId, ContainerState)> {
         let found = self.backend.inner.containers(None).await.unwrap();
         found.into_iter().map(|(engine_id, container)| (engine_id, container.state)).collect()
     }
 
-    /// The same options, in a folder of this test.
+    /// Returns a changed copy of the options.
     pub(super) fn with(&self, change: impl FnOnce(&mut Options)) -> Options {
         let mut options = self.options.clone();
         change(&mut options);
@@ -126,13 +127,13 @@ impl Fixture {
         self.folder.path()
     }
 
-    /// Creates a container that no backend made, and returns its id.
+    /// Creates a container without the backend, and returns its id.
     pub(super) async fn create(&self, name: &str, body: ContainerCreateBody) -> String {
         let options = CreateContainerOptionsBuilder::new().name(name).build();
         self.docker.create_container(Some(options), body).await.unwrap().id
     }
 
-    /// Removes a container behind the backend's back.
+    /// Removes a container without the backend.
     pub(super) async fn remove(&self, name: &str) {
         let options = RemoveContainerOptionsBuilder::new().force(true).build();
         self.docker.remove_container(name, Some(options)).await.unwrap();
@@ -143,8 +144,8 @@ impl Drop for Fixture {
     fn drop(&mut self) {
         let (options, docker) = (self.options.clone(), self.docker.clone());
         let foreign = container_name(self.engine_id);
-        let clean = async move {
-            // Of this deployment alone, whoever is at work.
+        let cleanup = async move {
+            // Only this deployment's containers: other tests run at the same time.
             let own = format!("roundhouse.deployment={}", options.deployment_id);
             let filters = HashMap::from([("label".to_owned(), vec![own])]);
             for container in Daemon::new(SOCKET.into()).containers(&filters).await.unwrap_or_default() {
@@ -155,44 +156,44 @@ impl Drop for Fixture {
             let _ = docker.remove_container(&foreign, Some(force)).await;
             let _ = docker.remove_network(&options.network).await;
         };
-        // On a thread of its own: this one may be the test's runtime.
-        let cleaned = std::thread::spawn(move || {
-            tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(clean);
+        // In a thread of its own, because this one may belong to the test's runtime.
+        let cleanup_thread = std::thread::spawn(move || {
+            tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(cleanup);
         });
-        let _ = cleaned.join();
+        let _ = cleanup_thread.join();
     }
 }
 
-/// An engine as whoever launched it with [`Fixture::launch`] may act on it.
+/// Returns the target for acting on an engine that was launched with [`Fixture::launch`].
 pub(super) const fn target_of(engine_id: EngineId) -> Target {
     Target { engine_id, generation: 3 }
 }
 
-/// The backend of an orchestrator that begins later, or of another deployment.
+/// Creates the backend of another orchestrator, of the same or of another deployment.
 pub(super) fn new_backend(options: &Options) -> Arc<DockerBackend> {
     Arc::new(DockerBackend::new(options.clone(), Arc::new(SystemClock::new())))
 }
 
-/// What the engine on `port` says to `command`, as soon as it answers.
+/// Runs `command` in the engine on `port`, and returns its output. Waits until the engine answers.
 pub(super) async fn run_inside(port: u16, command: &str) -> String {
     poll_until("an engine answers", async || {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.ok()?;
         stream.write_all(format!("{command}\n").as_bytes()).await.ok()?;
-        let mut said = String::new();
-        stream.read_to_string(&mut said).await.ok()?;
-        said.strip_suffix('.').map(|said| said.trim().to_owned())
+        let mut output = String::new();
+        stream.read_to_string(&mut output).await.ok()?;
+        output.strip_suffix('.').map(|output| output.trim().to_owned())
     })
     .await
 }
 
-/// Sends an engine that answers a command that it will not live to answer.
+/// Sends a command that ends the engine, which therefore does not answer.
 pub(super) async fn send_command(port: u16, command: &str) {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
     stream.write_all(format!("{command}\n").as_bytes()).await.unwrap();
     let _ = stream.read_to_end(&mut Vec::new()).await;
 }
 
-/// What `probe` finds, as soon as it finds something.
+/// Repeats `probe` until it returns a value.
 pub(super) async fn poll_until<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
     let found = async {
         loop {
@@ -202,10 +203,10 @@ pub(super) async fn poll_until<T>(what: &str, mut probe: impl AsyncFnMut() -> Op
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(TEST_TIMEOUT, found).await.unwrap_or_else(|_| panic!("it never happened: {what}"))
+    tokio::time::timeout(TEST_TIMEOUT, found).await.unwrap_or_else(|_| panic!("this never happened: {what}"))
 }
 
-/// The next exit.
+/// Waits for the next exit.
 pub(super) async fn next_exit(exits: &mut BoxStream<'static, InstanceExit>) -> InstanceExit {
     tokio::time::timeout(TEST_TIMEOUT, exits.next()).await.expect("no exit in time").unwrap()
 }
@@ -214,25 +215,29 @@ pub(super) fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
 
-/// The daemon, and the image of the engine on it; none where they cannot be had.
+/// Returns the daemon and the engine's image in it; `None` if there is no daemon or no base image.
 async fn engine_image() -> Option<(bollard::Docker, EngineImage)> {
     static IMAGE: OnceCell<Option<EngineImage>> = OnceCell::const_new();
     let image = IMAGE.get_or_init(|| async {
-        let made = make_image().await;
-        if let Err(why) = &made {
-            assert_ne!(env::var("ROUNDHOUSE_REQUIRE_ALL").as_deref(), Ok("1"), "Docker is required: {why}");
-            // Past the test harness, which would show it to nobody.
-            writeln!(io::stderr().lock(), "skipped: the tests of the Docker backend ({why})").unwrap();
+        let result = make_image().await;
+        if let Err(reason) = &result {
+            assert_ne!(
+                env::var("ROUNDHOUSE_REQUIRE_ALL").as_deref(),
+                Ok("1"),
+                "Docker is required: {reason}"
+            );
+            // Written directly, because the test harness would capture it and show it to nobody.
+            writeln!(io::stderr().lock(), "skipped: the tests of the Docker backend ({reason})").unwrap();
         }
-        made.ok()
+        result.ok()
     });
     let image = image.await.clone()?;
-    // A client of each test's own: it belongs to the runtime that made it.
+    // Each test has its own client, because a client belongs to the runtime that created it.
     let docker = bollard::Docker::connect_with_unix(SOCKET, 60, bollard::API_DEFAULT_VERSION).unwrap();
     Some((docker, image))
 }
 
-/// Makes the image of the engine, unless it is there: the base image with another command.
+/// Creates the engine's image, which is the base image with another command, unless it exists.
 async fn make_image() -> Result<EngineImage, String> {
     let failed = |error: bollard::errors::Error| docker_backend_error(&error).to_string();
     let base = env::var("ROUNDHOUSE_TEST_BASE_IMAGE").unwrap_or_else(|_| "roundhouse-base:bookworm".into());

@@ -1,4 +1,5 @@
-//! A daemon that hangs, refuses or is not there says nothing about any engine, and nobody waits for it for ever.
+//! A daemon that hangs, refuses connections or does not exist says nothing about any engine, and no call
+//! waits for it forever.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -13,17 +14,17 @@ use super::super::*;
 use super::support::{Fixture, SOCKET, new_backend, target_of};
 use crate::backend::{DataRoot, DeadlineBackend, KnownData};
 
-/// What stands between the backend and the daemon does with a connection.
+/// How the proxy between the backend and the daemon handles connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     Forward,
-    /// Takes what is sent, and never answers.
+    /// Reads requests and never answers.
     Hang,
-    /// Closes it.
+    /// Closes connections at once.
     Refuse,
 }
 
-/// A way to the daemon that can be cut.
+/// A proxy to the daemon whose connections can be interrupted.
 pub(super) struct Proxy {
     pub(super) socket: PathBuf,
     mode: watch::Sender<Mode>,
@@ -37,25 +38,25 @@ impl Proxy {
         let mode = watch::Sender::new(Mode::Forward);
         let modes = mode.subscribe();
         let accepting = tokio::spawn(async move {
-            let open = Mutex::new(Vec::new());
+            let connections = Mutex::new(Vec::new());
             while let Ok((stream, _)) = listener.accept().await {
                 let connection = tokio::spawn(forward_connection(stream, modes.clone()));
-                open.lock().unwrap().push(AbortOnDropHandle::new(connection));
+                connections.lock().unwrap().push(AbortOnDropHandle::new(connection));
             }
         });
         Self { socket, mode, _accepting: AbortOnDropHandle::new(accepting) }
     }
 
-    /// Ends all connections, and does this with those to come.
+    /// Closes all connections, and handles new ones in this mode.
     pub(super) fn set(&self, mode: Mode) {
         self.mode.send_replace(mode);
     }
 }
 
-/// Carries a connection until the mode changes.
+/// Handles a connection until the mode changes.
 async fn forward_connection(mut stream: UnixStream, mut modes: watch::Receiver<Mode>) {
     let mode = *modes.borrow_and_update();
-    let carrying = async {
+    let exchange = async {
         match mode {
             Mode::Forward => {
                 let mut daemon = UnixStream::connect(SOCKET).await.unwrap();
@@ -68,35 +69,35 @@ async fn forward_connection(mut stream: UnixStream, mut modes: watch::Receiver<M
         }
     };
     tokio::select! {
-        () = carrying => {}
+        () = exchange => {}
         _ = modes.changed() => {}
     }
 }
 
-/// All calls at once, each with what it said.
+/// Makes all calls at the same time, and returns the result of each.
 async fn call_all(
     backend: &DeadlineBackend,
     fixture: &Fixture,
 ) -> Vec<(&'static str, Result<(), BackendError>)> {
-    // Each of an engine of its own, since those of one engine wait for each other.
-    let [launched, stopped, killed, cleared, removed] = std::array::from_fn(|_| EngineId::new());
-    let answers = tokio::join!(
+    // Each call has an engine of its own, because calls for the same engine wait for each other.
+    let [launched, stopped, killed, removed, deleted] = std::array::from_fn(|_| EngineId::new());
+    let results = tokio::join!(
         async { ("ping", backend.ping().await) },
         async { ("check_image", backend.check_image(&fixture.image).await) },
         async { ("launch", backend.launch(fixture.launch_of(launched)).await.map(drop)) },
         async { ("stop", backend.stop(target_of(stopped), Duration::from_secs(30)).await) },
         async { ("kill", backend.kill(target_of(killed)).await) },
-        async { ("clear", backend.remove_instance(target_of(cleared)).await) },
-        async { ("remove", backend.remove_with_data(target_of(removed)).await) },
+        async { ("remove_instance", backend.remove_instance(target_of(removed)).await) },
+        async { ("remove_with_data", backend.remove_with_data(target_of(deleted)).await) },
         async { ("list", backend.list().await.map(drop)) },
         async { ("log_tail", backend.log_tail(fixture.engine_id, 10).await.map(drop)) },
-        async { ("caps", backend.resource_limits(fixture.engine_id).await.map(drop)) },
+        async { ("resource_limits", backend.resource_limits(fixture.engine_id).await.map(drop)) },
     );
-    <[_; 10]>::from(answers).into()
+    <[_; 10]>::from(results).into()
 }
 
 #[tokio::test]
-async fn lesson_o05_a_daemon_that_is_silent_is_out_of_reach_in_time() {
+async fn regression_o05_a_daemon_that_is_silent_is_out_of_reach_in_time() {
     let Some(fixture) = Fixture::new().await else { return };
     let proxy = Proxy::new(fixture.folder());
     let clock = Arc::new(ManualClock::at(Timestamp::from_unix_ms(1_795_174_231_042)));
@@ -108,9 +109,9 @@ async fn lesson_o05_a_daemon_that_is_silent_is_out_of_reach_in_time() {
     for mode in [Mode::Hang, Mode::Refuse, Mode::Hang] {
         proxy.set(mode);
         let before = clock.monotonic();
-        let asked = async {
-            let asked = call_all(&bounded, &fixture).await;
-            (asked, clock.monotonic().saturating_sub(before))
+        let calls = async {
+            let results = call_all(&bounded, &fixture).await;
+            (results, clock.monotonic().saturating_sub(before))
         };
         let ticking = async {
             loop {
@@ -118,16 +119,16 @@ async fn lesson_o05_a_daemon_that_is_silent_is_out_of_reach_in_time() {
                 clock.advance(Duration::from_secs(1));
             }
         };
-        let (asked, took) = tokio::select! {
-            asked = asked => asked,
+        let (results, elapsed) = tokio::select! {
+            completed = calls => completed,
             () = ticking => unreachable!(),
         };
-        for (call, said) in asked {
-            assert!(matches!(said, Err(BackendError::Unreachable(_))), "{call}, {mode:?}: {said:?}");
+        for (call, result) in results {
+            assert!(matches!(result, Err(BackendError::Unreachable(_))), "{call}, {mode:?}: {result:?}");
         }
-        // The longest is a stop, with its grace.
-        assert!(took <= Duration::from_secs(36), "{took:?}");
-        // Nothing has happened to anything.
+        // The longest call is a stop, with its grace.
+        assert!(elapsed <= Duration::from_secs(36), "{elapsed:?}");
+        // No engine was affected.
         assert_eq!(fixture.containers().await, [(fixture.engine_id, ContainerState::Running)]);
     }
     proxy.set(Mode::Forward);

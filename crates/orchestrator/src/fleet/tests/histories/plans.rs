@@ -1,4 +1,4 @@
-//! What the histories are made of: random plans.
+//! Strategies for random plans, from which the histories are made.
 
 use std::time::Duration;
 
@@ -9,42 +9,42 @@ use crate::backend::BackendError;
 use crate::fleet::tests::model::{Environment, Request};
 use crate::testing::{BackendCall, Fault};
 
-/// What a history is made of.
+/// The plan of a history.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
-    /// What goes before, one after the other.
+    /// The actions before the callers start, one after the other.
     pub(super) setup: Vec<PlannedAction>,
     pub(super) quota: Option<usize>,
-    /// After how many seconds engines sleep that nobody needs.
+    /// The idle threshold of the policy, in seconds.
     pub(super) idle_threshold_s: Option<u64>,
-    /// What each caller does, one after the other.
+    /// The actions of each caller, one after the other.
     pub(super) callers: Vec<Vec<PlannedAction>>,
     pub(super) faults: Vec<(BackendCall, Fault)>,
-    /// How long the backend takes for a change, once the faults are used up.
+    /// The time that the backend takes for a change once the faults are used up.
     pub(super) backend_delay: Option<Duration>,
-    /// From when, and how long, no engine answers.
+    /// The start and the length of a period in which no engine answers.
     pub(super) outage: Option<(Duration, Duration)>,
 }
 
 impl Plan {
-    /// What can happen in its history beside what is asked.
+    /// What can happen in its history besides the calls.
     pub(super) fn environment(&self) -> Environment {
-        let actions = || self.setup.iter().chain(self.callers.iter().flatten()).map(|deed| deed.kind);
-        let crashes = self.outage.is_some() || actions().any(|what| matches!(what, ActionKind::Freeze));
+        let actions = || self.setup.iter().chain(self.callers.iter().flatten()).map(|action| action.kind);
+        let crashes = self.outage.is_some() || actions().any(|kind| matches!(kind, ActionKind::Freeze));
         Environment {
             quota: self.quota,
             faults: crashes || self.faults.iter().any(|(_, fault)| can_cause_failure(fault)),
-            exits: actions().any(|what| matches!(what, ActionKind::Crash)),
+            exits: actions().any(|kind| matches!(kind, ActionKind::Crash)),
             slow: self.backend_delay.is_some(),
             crashes,
             restarts: true,
             sleeps: self.idle_threshold_s.is_some(),
-            rotations: actions().any(|what| matches!(what, ActionKind::Request(Request::Rotate))),
+            rotations: actions().any(|kind| matches!(kind, ActionKind::Request(Request::Rotate))),
         }
     }
 }
 
-/// One call, or one thing that befalls an engine.
+/// A call, or an event that happens to an engine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlannedAction {
     pub(super) pause: Duration,
@@ -55,19 +55,19 @@ pub(super) struct PlannedAction {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ActionKind {
     Request(Request),
-    /// The engine ends by itself.
+    /// The engine exits by itself.
     Crash,
-    /// The engine answers nothing any more.
+    /// The engine does not answer any more.
     Freeze,
 }
 
 impl PlannedAction {
-    const fn immediately(user: usize, what: ActionKind) -> Self {
-        Self { pause: Duration::ZERO, user, kind: what }
+    const fn immediately(user: usize, kind: ActionKind) -> Self {
+        Self { pause: Duration::ZERO, user, kind }
     }
 }
 
-/// How a user's engine comes to be as the callers find it.
+/// The actions that bring a user's engine into the state in which the callers find it.
 const SETUPS: [&[ActionKind]; 6] = [
     &[],
     &[ActionKind::Request(Request::Provision)],
@@ -79,39 +79,40 @@ const SETUPS: [&[ActionKind]; 6] = [
 
 pub(super) fn plans() -> impl Strategy<Value = Plan> {
     let users = prop_oneof![3 => Just(1), 2 => Just(2), 1 => Just(USERS.len())];
-    let befores = prop::collection::vec(0..SETUPS.len(), USERS.len());
+    let setup_indices = prop::collection::vec(0..SETUPS.len(), USERS.len());
     let callers = prop::collection::vec(prop::collection::vec(actions(), 1..5), 2..7);
-    // Now and then the same goes wrong again and again, until callers give up.
-    let again = (faults(), 4_usize..10).prop_map(|(fault, times)| vec![fault; times]);
-    // Or engines do as they are told and say so too late: with silence after it, a key is in doubt.
-    let unheard = (6_u64..20).prop_map(|by| (BackendCall::Rpc, Fault::Delay(Duration::from_secs(by))));
-    let unheard = prop::collection::vec(unheard, 1..6);
+    // Sometimes the same fault repeats until callers give up.
+    let repeated = (faults(), 4_usize..10).prop_map(|(fault, times)| vec![fault; times]);
+    // Or engines execute a command and respond too late: if they do not answer afterwards, a key is in doubt.
+    let lost_replies =
+        (6_u64..20).prop_map(|delay| (BackendCall::Rpc, Fault::Delay(Duration::from_secs(delay))));
+    let lost_replies = prop::collection::vec(lost_replies, 1..6);
     let faults = prop_oneof![
         2 => Just(Vec::new()),
         5 => prop::collection::vec(faults(), 1..10),
-        2 => unheard,
-        1 => again,
+        2 => lost_replies,
+        1 => repeated,
     ];
-    let silence = prop::option::weighted(0.3, (pauses(), (1_u64..150).prop_map(Duration::from_secs)));
-    let slow = prop::option::weighted(0.6, (1_u64..12).prop_map(Duration::from_secs));
+    let outage = prop::option::weighted(0.3, (pauses(), (1_u64..150).prop_map(Duration::from_secs)));
+    let backend_delay = prop::option::weighted(0.6, (1_u64..12).prop_map(Duration::from_secs));
     let quota = prop::option::weighted(0.4, 0..=USERS.len());
     let idle = prop::option::weighted(0.4, 1_u64..40);
-    (users, befores, quota, idle, callers, faults, slow, silence).prop_map(
-        |(users, befores, quota, idle, mut callers, faults, slow, silence)| {
-            for deed in callers.iter_mut().flatten() {
-                deed.user %= users;
+    (users, setup_indices, quota, idle, callers, faults, backend_delay, outage).prop_map(
+        |(users, setup_indices, quota, idle, mut callers, faults, backend_delay, outage)| {
+            for action in callers.iter_mut().flatten() {
+                action.user %= users;
             }
-            let before = |user: usize| {
-                SETUPS[befores[user]].iter().map(move |what| PlannedAction::immediately(user, *what))
+            let setup = |user: usize| {
+                SETUPS[setup_indices[user]].iter().map(move |kind| PlannedAction::immediately(user, *kind))
             };
             Plan {
-                setup: (0..users).flat_map(before).collect(),
+                setup: (0..users).flat_map(setup).collect(),
                 quota,
                 idle_threshold_s: idle,
                 callers,
                 faults,
-                backend_delay: slow,
-                outage: silence,
+                backend_delay,
+                outage,
             }
         },
     )
@@ -120,7 +121,7 @@ pub(super) fn plans() -> impl Strategy<Value = Plan> {
 fn actions() -> impl Strategy<Value = PlannedAction> {
     let admit =
         (any::<bool>(), any::<bool>()).prop_map(|(provision, wake)| Request::Admit { provision, wake });
-    let what = prop_oneof![
+    let kind = prop_oneof![
         3 => Just(Request::Provision).prop_map(ActionKind::Request),
         6 => admit.prop_map(ActionKind::Request),
         4 => Just(Request::Start).prop_map(ActionKind::Request),
@@ -132,10 +133,10 @@ fn actions() -> impl Strategy<Value = PlannedAction> {
         2 => Just(ActionKind::Crash),
         1 => Just(ActionKind::Freeze),
     ];
-    (pauses(), 0..USERS.len(), what).prop_map(|(pause, user, what)| PlannedAction { pause, user, kind: what })
+    (pauses(), 0..USERS.len(), kind).prop_map(|(pause, user, kind)| PlannedAction { pause, user, kind })
 }
 
-/// Most things happen at once or shortly after each other.
+/// Most actions happen immediately or shortly after each other.
 fn pauses() -> impl Strategy<Value = Duration> {
     prop_oneof![
         4 => Just(0_u64),
@@ -160,17 +161,17 @@ fn faults() -> impl Strategy<Value = (BackendCall, Fault)> {
         2 => Just(Fault::Hang),
         1 => Just(Fault::Error(BackendError::Unreachable("connection refused".into()))),
         1 => Just(Fault::Error(BackendError::Failed("broken".into()))),
-        3 => (1_u64..50).prop_map(|by| Fault::Delay(Duration::from_millis(by))),
-        3 => (1_u64..45).prop_map(|by| Fault::Delay(Duration::from_secs(by))),
+        3 => (1_u64..50).prop_map(|delay| Fault::Delay(Duration::from_millis(delay))),
+        3 => (1_u64..45).prop_map(|delay| Fault::Delay(Duration::from_secs(delay))),
         1 => Just(Fault::Exit),
     ];
     (call, fault)
 }
 
-/// What is answered so much later has not failed.
+/// A response that is delayed by less than this causes no failure.
 const MIN_NOTICED_DELAY: Duration = Duration::from_secs(1);
 
-/// Whether anything can fail by it.
+/// Whether the fault can make a call fail.
 fn can_cause_failure(fault: &Fault) -> bool {
-    !matches!(fault, Fault::Delay(by) if *by < MIN_NOTICED_DELAY)
+    !matches!(fault, Fault::Delay(delay) if *delay < MIN_NOTICED_DELAY)
 }

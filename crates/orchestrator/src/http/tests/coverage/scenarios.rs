@@ -1,4 +1,4 @@
-//! Scenes that bring every route to every answer. Each is played on an orchestrator of its own.
+//! Scenarios that together make every route return every documented response. Each runs on its own orchestrator.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,32 +17,32 @@ use crate::testing::{
 
 const STEP: Duration = Duration::from_secs(1);
 
-/// What all scenes have shown.
+/// Runs all scenarios, and returns the recorded responses.
 pub(super) async fn all() -> BTreeSet<RecordedResponse> {
-    let mut seen = BTreeSet::new();
-    seen.extend(before_the_orchestrator_is_ready().await);
-    seen.extend(without_a_key().await);
-    seen.extend(with_what_cannot_be_read().await);
-    seen.extend(products_are_managed().await);
-    seen.extend(an_engine_lives().await);
-    seen.extend(nobody_is_asked_for().await);
-    seen.extend(a_policy_forbids().await);
-    seen.extend(ports_run_out().await);
-    seen.extend(the_host_is_full().await);
-    seen.extend(the_backend_fails().await);
-    seen.extend(engines_do_not_answer().await);
-    seen.extend(the_registry_is_lost().await);
-    seen
+    let mut recorded = BTreeSet::new();
+    recorded.extend(before_the_orchestrator_is_ready().await);
+    recorded.extend(without_a_key().await);
+    recorded.extend(with_what_cannot_be_read().await);
+    recorded.extend(products_are_managed().await);
+    recorded.extend(an_engine_lives().await);
+    recorded.extend(nobody_is_asked_for().await);
+    recorded.extend(a_policy_forbids().await);
+    recorded.extend(ports_run_out().await);
+    recorded.extend(the_host_is_full().await);
+    recorded.extend(the_backend_fails().await);
+    recorded.extend(engines_do_not_answer().await);
+    recorded.extend(the_registry_is_lost().await);
+    recorded
 }
 
-/// A request with both keys.
+/// Sends a request with both keys.
 async fn send(product: &ProductClient<'_>, method: &str, path: &str, body: &str) {
     let headers = [("X-Platform-Key", product.key.as_str()), ("X-Admin-Key", ADMIN_KEY)];
-    // A stream's body has no end.
+    // The body is not read, because a stream does not end.
     drop(product.app.send_unread(method, path, &headers, body).await);
 }
 
-/// One request to each operation on `user`'s engine whose path ends in one of these.
+/// Sends a request to each operation on `user`'s engine whose path ends with one of `ends`.
 async fn send_each(product: &ProductClient<'_>, user: &str, ends: &[&str]) {
     for operation in
         api_operations().iter().filter(|operation| operation.path.starts_with("/engines/{user_id}"))
@@ -96,7 +96,7 @@ async fn products_are_managed() -> BTreeSet<RecordedResponse> {
     app.responses.recorded()
 }
 
-/// An engine's port on which something accepts calls, and answers them or hangs up.
+/// Starts a server in place of an engine, which answers requests or closes each connection, and returns its port.
 async fn engine_port(answers: bool) -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -127,7 +127,7 @@ async fn an_engine_lives() -> BTreeSet<RecordedResponse> {
     send(&product, "POST", "/admin/versions/move", &moves).await;
     send_each(&product, "ann", &["/admit", "/explain", "/logs", "/{*path}", "/rotate-key", "/start"]).await;
     send(&product, "GET", "/engines/ann", "").await;
-    // Twice each: the second finds it done.
+    // Twice: the second stop finds the engine stopped.
     for path in ["/engines/ann/stop", "/engines/ann/stop"] {
         send(&product, "POST", path, "").await;
     }
@@ -141,7 +141,7 @@ async fn nobody_is_asked_for() -> BTreeSet<RecordedResponse> {
     let product = app.register_product("demo", json!({})).await;
     change_version(&product, "default").await;
     send_each(&product, "nobody", &["}", "start", "stop", "rotate-key", "explain", "logs"]).await;
-    // A provision that a delete cancels.
+    // A delete cancels a provision.
     app.backend.inject(BackendCall::Launch, Fault::Hang);
     let delete = async {
         app.wait_until(|| app.backend.count(BackendCall::Launch) == 1).await;
@@ -202,7 +202,7 @@ async fn ports_run_out() -> BTreeSet<RecordedResponse> {
     app.responses.recorded()
 }
 
-/// A version that the backend has beside the deployment's.
+/// A version that the backend has in addition to the deployment's default.
 const OTHER_IMAGE: &str = "svc-engine:0.99.0";
 
 async fn change_version(product: &ProductClient<'_>, version: &str) {
@@ -250,7 +250,7 @@ async fn engines_do_not_answer() -> BTreeSet<RecordedResponse> {
     let engine_id: EngineId = ann["engine_id"].as_str().unwrap().parse().unwrap();
     app.backend.freeze(engine_id);
     app.while_time_passes(STEP, product.rotate("ann")).await;
-    // Nobody knows which key holds.
+    // It is unknown which key is valid.
     app.while_time_passes(STEP, product.get("ann")).await;
     app.backend.thaw();
     app.while_time_passes(STEP, product.get("ann")).await;
@@ -271,7 +271,7 @@ async fn the_registry_is_lost() -> BTreeSet<RecordedResponse> {
     product.provision("ann").await;
     product.provision("bob").await;
     product.stop("bob").await;
-    // Single rows are still read when the registry is closed.
+    // Hot reads still work when the registry is closed.
     app.execute("UPDATE engines SET sealed_key = 'damaged'").await;
     app.orchestrator.fleet().close().await;
     let bodies = json!({

@@ -1,4 +1,4 @@
-//! Bodies: good ones with what must be ignored in them, and broken ones.
+//! Strategies for request bodies: valid ones with unknown members, which must be ignored, and broken ones.
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -9,8 +9,8 @@ use super::paths::USERS;
 /// The members of an object: name, and value as JSON text.
 type Members = Vec<(String, String)>;
 
-/// A body that a route takes, if `good`; or one that is broken in some way, though perhaps not for this route.
-pub(super) fn body(path: &str, good: bool) -> BoxedStrategy<Vec<u8>> {
+/// A body that the route accepts if `valid`; otherwise one that is broken, though perhaps not for this route.
+pub(super) fn body(path: &str, valid: bool) -> BoxedStrategy<Vec<u8>> {
     let members = match path {
         "/products/register" => registration(),
         "/products/{product_id}/policy" => policy().prop_map(|policy| vec![policy]).boxed(),
@@ -23,10 +23,10 @@ pub(super) fn body(path: &str, good: bool) -> BoxedStrategy<Vec<u8>> {
             let (from, to) = (member("from", "svc-engine:0.0.1"), member("engine_version", "default"));
             Just(vec![from, to]).boxed()
         }
-        // Nobody reads it.
+        // The other routes do not read it.
         _ => return prop_oneof![9 => any::<Vec<u8>>(), 1 => Just(oversized())].boxed(),
     };
-    if good {
+    if valid {
         members.prop_flat_map(with_unknown_members).boxed()
     } else {
         members.prop_flat_map(|members| broken(&members)).boxed()
@@ -85,7 +85,7 @@ fn object_text(members: &Members) -> String {
     format!("{{{}}}", members.collect::<Vec<_>>().join(","))
 }
 
-/// The object among members that nobody knows, in any order, with room around it.
+/// The members mixed with unknown ones, in any order, as an object with whitespace around it.
 fn with_unknown_members(members: Members) -> impl Strategy<Value = Vec<u8>> {
     let deep = format!("{}{}", "[".repeat(5_000), "]".repeat(5_000));
     let unknown = [
@@ -102,10 +102,10 @@ fn with_unknown_members(members: Members) -> impl Strategy<Value = Vec<u8>> {
         .prop_map(move |unknown| [members.clone(), unknown].concat())
         .prop_shuffle();
     (members, select(&["", " ", "\r\n\t", "          "][..]))
-        .prop_map(|(members, room)| format!("{room}{}{room}", object_text(&members)).into_bytes())
+        .prop_map(|(members, space)| format!("{space}{}{space}", object_text(&members)).into_bytes())
 }
 
-/// What stands where something else should.
+/// A JSON or non-JSON value that is wrong for most members.
 fn junk() -> impl Strategy<Value = String> {
     let fixed = [
         "NaN",
@@ -144,44 +144,44 @@ fn junk() -> impl Strategy<Value = String> {
     ]
 }
 
-/// More than is taken.
+/// A body above the size limit.
 fn oversized() -> Vec<u8> {
     format!("{{\"colour\":\"{}\"}}", "x".repeat(1024 * 1024)).into_bytes()
 }
 
-/// Bytes that belong nowhere, or not there.
+/// Bytes that are invalid anywhere in JSON, or at most positions.
 const STRAY_BYTES: [&[u8]; 8] =
     [b"\xff", b"\0", b"\xc0\xaf", b"\xed\xa0\x80", b"\"", b"{", b"\\u", b"\xef\xbb\xbf"];
 
 fn broken(members: &Members) -> impl Strategy<Value = Vec<u8>> + use<> {
-    let (one, other, third) = (members.clone(), members.clone(), members.clone());
-    let whole = object_text(members).into_bytes();
-    let (cut, dented, listed) = (whole.clone(), whole.clone(), whole);
+    let (to_replace, to_shorten, to_repeat) = (members.clone(), members.clone(), members.clone());
+    let complete = object_text(members).into_bytes();
+    let (to_truncate, to_corrupt, to_wrap) = (complete.clone(), complete.clone(), complete);
     prop_oneof![
         6 => (any::<Index>(), junk()).prop_map(move |(at, junk)| {
-            let mut members = one.clone();
+            let mut members = to_replace.clone();
             let at = at.index(members.len());
             members[at].1 = junk;
             object_text(&members).into_bytes()
         }),
         1 => any::<Index>().prop_map(move |at| {
-            let mut members = other.clone();
+            let mut members = to_shorten.clone();
             members.remove(at.index(members.len()));
             object_text(&members).into_bytes()
         }),
         2 => (any::<Index>(), junk()).prop_map(move |(at, junk)| {
-            let mut members = third.clone();
+            let mut members = to_repeat.clone();
             let name = members[at.index(members.len())].0.clone();
             members.push((name, junk));
             object_text(&members).into_bytes()
         }),
-        2 => any::<Index>().prop_map(move |at| cut[..at.index(cut.len())].to_vec()),
+        2 => any::<Index>().prop_map(move |at| to_truncate[..at.index(to_truncate.len())].to_vec()),
         2 => (any::<Index>(), select(&STRAY_BYTES[..])).prop_map(move |(at, bytes)| {
-            let at = at.index(dented.len());
-            [&dented[..at], bytes, &dented[at..]].concat()
+            let at = at.index(to_corrupt.len());
+            [&to_corrupt[..at], bytes, &to_corrupt[at..]].concat()
         }),
-        1 => Just([&b"["[..], &listed, b"]"].concat()),
-        1 => Just([&listed[..], &listed].concat()),
+        1 => Just([&b"["[..], &to_wrap, b"]"].concat()),
+        1 => Just([&to_wrap[..], &to_wrap].concat()),
         1 => Just("[".repeat(100_000).into_bytes()),
         1 => Just(oversized()),
         2 => any::<Vec<u8>>(),

@@ -1,20 +1,20 @@
-//! Paths and queries: good ones in odd clothes, and broken ones.
+//! Strategies for paths and queries: valid ones in unusual encodings, and broken ones.
 
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 
-/// Users whose engines come and go. Any string is one.
+/// Users whose engines are created and destroyed. Any string is a valid user id.
 pub(super) const USERS: [&str; 8] = ["ann", "bob", "..", "provision", "a/b", "🦀 ü", "%70", "?#&=+;"];
 
-/// What a path has in place of the product whose policy is replaced.
+/// The placeholder in paths for the id of the product whose policy is replaced.
 pub(super) const PRODUCT: &str = "prod_of_the_test";
 
-/// The route's path with values in place of its parameters.
-pub(super) fn path(route: &str, good: bool) -> BoxedStrategy<String> {
+/// The route's path with its parameters replaced by valid values, or by broken ones unless `valid`.
+pub(super) fn path(route: &str, valid: bool) -> BoxedStrategy<String> {
     let segments: Vec<BoxedStrategy<String>> = route
         .split('/')
         .map(|segment| match segment {
-            _ if segment.starts_with('{') && !good => broken_segment().boxed(),
+            _ if segment.starts_with('{') && !valid => broken_segment().boxed(),
             "{user_id}" => randomly_escaped(select(&USERS[..])).boxed(),
             "{product_id}" => Just(PRODUCT.to_owned()).boxed(),
             "{*path}" => "[a-z/]{0,9}[a-z.~]|%2e%2e/%2E%2e/health|//health//|x%00|:80@host/\\\\\"".boxed(),
@@ -24,19 +24,19 @@ pub(super) fn path(route: &str, good: bool) -> BoxedStrategy<String> {
     segments.prop_map(|segments| segments.join("/")).boxed()
 }
 
-/// Some bytes escaped: those that must be, and any others.
+/// Percent-encodes the bytes that require it, and a random choice of the others.
 fn randomly_escaped(text: impl Strategy<Value = &'static str>) -> impl Strategy<Value = String> {
-    (text, any::<u64>(), any::<bool>()).prop_map(|(text, which, upper)| {
+    (text, any::<u64>(), any::<bool>()).prop_map(|(text, mask, upper)| {
         let escape = |byte: u8| if upper { format!("%{byte:02X}") } else { format!("%{byte:02x}") };
         let byte = |(at, byte): (usize, u8)| {
             let plain = byte.is_ascii_alphanumeric() || byte == b'.';
-            if plain && which >> (at % 64) & 1 == 0 { char::from(byte).to_string() } else { escape(byte) }
+            if plain && mask >> (at % 64) & 1 == 0 { char::from(byte).to_string() } else { escape(byte) }
         };
         text.bytes().enumerate().map(byte).collect()
     })
 }
 
-/// Every byte escaped.
+/// Percent-encodes every byte.
 pub(super) fn escaped(bytes: &[u8]) -> String {
     bytes.iter().flat_map(|byte| ['%', hex_digit(byte >> 4), hex_digit(byte & 15)]).collect()
 }
@@ -80,7 +80,7 @@ fn broken_segment() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Parameters that `route` takes.
+/// The query parameters of `route`, with valid values.
 fn known_parameters(route: &str) -> &'static [(&'static str, &'static str)] {
     match route {
         "/products" => &[("limit", "1"), ("offset", "9223372036854775807")],
@@ -97,17 +97,17 @@ fn known_parameters(route: &str) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-/// A query that `route` takes, if `good`; unknown parameters are ignored.
-pub(super) fn query(route: &str, good: bool) -> BoxedStrategy<String> {
+/// A query that `route` accepts if `valid`, otherwise one with a broken parameter. Unknown parameters are ignored.
+pub(super) fn query(route: &str, valid: bool) -> BoxedStrategy<String> {
     let known = known_parameters(route);
     let ignored = ["x=%zz", "x=%ff&x=%00", "&&", "=", "%6cimi=0", "LIMIT=0", "x[]=1;y={}", "ü=\u{1f980}"];
     let ignored = [&ignored.map(str::to_owned)[..], &[format!("x={}", "y".repeat(20_000))]].concat();
     let mut pairs: Vec<_> = known.iter().map(|(name, value)| format!("{name}={value}")).collect();
     pairs.extend(ignored);
     let length = pairs.len();
-    let good_one = subsequence(pairs, 0..=length.min(5)).prop_shuffle().prop_map(|pairs| pairs.join("&"));
-    if good || known.is_empty() {
-        return good_one.boxed();
+    let valid_query = subsequence(pairs, 0..=length.min(5)).prop_shuffle().prop_map(|pairs| pairs.join("&"));
+    if valid || known.is_empty() {
+        return valid_query.boxed();
     }
     let values = [
         "",
@@ -129,8 +129,8 @@ pub(super) fn query(route: &str, good: bool) -> BoxedStrategy<String> {
         "%F0%9F%A6%80",
     ];
     let broken = (select(known.to_vec()), select(values.to_vec()), any::<bool>());
-    let broken = broken.prop_map(|((name, right), value, twice)| {
-        if twice { format!("{name}={right}&{name}={value}") } else { format!("{name}={value}") }
+    let broken = broken.prop_map(|((name, valid), value, twice)| {
+        if twice { format!("{name}={valid}&{name}={value}") } else { format!("{name}={value}") }
     });
     let long = select(known.to_vec()).prop_map(|(name, _)| format!("{name}={}", "7".repeat(30_000)));
     prop_oneof![6 => broken, 1 => long].boxed()

@@ -1,4 +1,4 @@
-//! The same over a real connection, where the HTTP server reads the bytes first.
+//! Hostile requests over a real connection, where the HTTP server parses the bytes first.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,10 +20,10 @@ use super::parse_error_response;
 use super::requests::{Deployment, HostileRequest, request_for};
 use crate::testing::{ADMIN_KEY, TestApp, api_operations};
 
-/// More than any answer takes.
+/// The time limit of a request, longer than any response takes.
 const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Bodies that fit into the buffers of a connection: an answer may come before the body was read.
+/// The size of a body that fits into the socket buffers: the response may come before the body has been read.
 const MAX_SMALL_BODY_BYTES: usize = 16 * 1024;
 
 struct Server {
@@ -36,25 +36,25 @@ impl Server {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();
-        let bounds = ServeLimits {
+        let limits = ServeLimits {
             max_connections: 16,
             header_read_timeout: EXCHANGE_TIMEOUT,
             drain_timeout: EXCHANGE_TIMEOUT,
         };
-        tokio::spawn(serve(listener, app.router(), bounds, shutdown.clone()));
+        tokio::spawn(serve(listener, app.router(), limits, shutdown.clone()));
         Self { address, _shutdown: shutdown.drop_guard() }
     }
 
-    /// The answer to these bytes.
+    /// Sends these bytes on a new connection, and returns the response.
     async fn send(&self, request: &[u8]) -> RawResponse {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         let mut answer = Vec::new();
         let exchange = async {
-            // The server may have answered and closed before it took everything.
+            // The server may have answered and closed before it read everything.
             let _ = stream.write_all(request).await;
             let _ = stream.read_to_end(&mut answer).await;
         };
-        tokio::time::timeout(EXCHANGE_TIMEOUT, exchange).await.expect("no end of the answer");
+        tokio::time::timeout(EXCHANGE_TIMEOUT, exchange).await.expect("the response did not end");
         RawResponse::parse(&answer)
     }
 }
@@ -68,7 +68,7 @@ struct RawResponse {
 impl RawResponse {
     fn parse(answer: &[u8]) -> Self {
         let end = answer.windows(4).position(|at| at == b"\r\n\r\n");
-        let end = end.unwrap_or_else(|| panic!("no answer: {}", answer.escape_ascii()));
+        let end = end.unwrap_or_else(|| panic!("no response: {}", answer.escape_ascii()));
         let head = std::str::from_utf8(&answer[..end]).unwrap();
         let mut lines = head.split("\r\n");
         let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
@@ -79,27 +79,27 @@ impl RawResponse {
         Self { status, headers: headers.collect(), body: answer[end + 4..].to_vec() }
     }
 
-    /// Whether the HTTP server refused it by itself, so that the service never saw it.
+    /// Whether the HTTP server refused the request itself, so that the service never received it.
     fn is_from_http_server(&self) -> bool {
         let body = String::from_utf8_lossy(&self.body);
         body.contains("not a request of HTTP/1.1") || body.contains("the head of the request is too large")
     }
 }
 
-fn request_bytes(ask: &HostileRequest, deployment: &Deployment) -> Vec<u8> {
-    let mut bytes = format!("{} {} HTTP/1.1\r\n", ask.method, ask.target(deployment)).into_bytes();
-    let mut headers = ask.headers(deployment);
+fn request_bytes(request: &HostileRequest, deployment: &Deployment) -> Vec<u8> {
+    let mut bytes = format!("{} {} HTTP/1.1\r\n", request.method, request.target(deployment)).into_bytes();
+    let mut headers = request.headers(deployment);
     if !headers.iter().any(|(name, _)| *name == "host") {
         headers.push(("host", b"here".to_vec()));
     }
-    // Its length is told as it is; else what follows would be another request.
+    // The length must be correct; otherwise the remaining bytes would be parsed as another request.
     headers.retain(|(name, _)| !["content-length", "transfer-encoding"].contains(name));
-    headers.push(("content-length", ask.body.len().to_string().into_bytes()));
+    headers.push(("content-length", request.body.len().to_string().into_bytes()));
     headers.push(("connection", b"close".to_vec()));
     for (name, value) in headers {
         bytes.extend([name.as_bytes(), b": ", &value, b"\r\n"].concat());
     }
-    [&bytes[..], b"\r\n", &ask.body].concat()
+    [&bytes[..], b"\r\n", &request.body].concat()
 }
 
 #[tokio::test]
@@ -110,37 +110,37 @@ async fn over_a_real_connection_too() {
     let product = app.register_product("demo", json!({})).await;
     let product_id = target.product_id().await;
     let deployment = Deployment { platform_key: product.key.clone(), admin_key: ADMIN_KEY, product_id };
-    // Streams have no end.
+    // Streams do not end.
     let finite = api_operations().iter().filter(|operation| operation.path != "/events").map(request_for);
-    let asks =
-        prop::strategy::Union::new(finite).prop_filter("small", |ask| ask.body.len() <= MAX_SMALL_BODY_BYTES);
+    let requests = prop::strategy::Union::new(finite)
+        .prop_filter("small", |request| request.body.len() <= MAX_SMALL_BODY_BYTES);
     let mut runner = TestRunner::deterministic();
-    let mut answered = BTreeMap::<_, usize>::new();
+    let mut outcomes = BTreeMap::<_, usize>::new();
     for _ in 0..500 {
-        let ask = asks.new_tree(&mut runner).unwrap().current();
+        let request = requests.new_tree(&mut runner).unwrap().current();
         let RawResponse { status, headers, body } = {
-            let raw = server.send(&request_bytes(&ask, &deployment)).await;
+            let raw = server.send(&request_bytes(&request, &deployment)).await;
             if raw.is_from_http_server() {
-                *answered.entry("by the server").or_default() += 1;
+                *outcomes.entry("refused by the server").or_default() += 1;
             }
             raw
         };
-        assert!(headers.contains_key("traceparent"), "{ask:?}");
-        *answered.entry(if status.is_success() { "well" } else { "refused" }).or_default() += 1;
-        if status.is_success() || ask.method == "HEAD" {
+        assert!(headers.contains_key("traceparent"), "{request:?}");
+        *outcomes.entry(if status.is_success() { "succeeded" } else { "refused" }).or_default() += 1;
+        if status.is_success() || request.method == "HEAD" {
             continue;
         }
         let code = parse_error_response(status, &headers, &body);
-        let proxied = ask.operation.path.contains("/proxy/") && status.as_u16() == 502;
-        assert!(code.is_ok() && (status.as_u16() < 500 || proxied), "{code:?} {status}\nto {ask:?}");
+        let proxied = request.operation.path.contains("/proxy/") && status.as_u16() == 502;
+        assert!(code.is_ok() && (status.as_u16() < 500 || proxied), "{code:?} {status}\nto {request:?}");
     }
-    assert!(answered["well"] >= 150 && answered["refused"] >= 100, "{answered:?}");
+    assert!(outcomes["succeeded"] >= 150 && outcomes["refused"] >= 100, "{outcomes:?}");
     app.assert_consistent().await;
     app.assert_hash_chain().await;
 }
 
-/// What is no HTTP never comes to the service: the server refuses it, in the envelope like everything else. These are
-/// the kinds.
+/// The HTTP server refuses bytes that are not valid HTTP, in the error envelope, before they reach the service.
+/// These are the kinds.
 #[tokio::test]
 async fn what_is_no_http_is_refused_by_the_server_in_the_envelope() {
     let app = TestApp::new().await;
@@ -149,10 +149,10 @@ async fn what_is_no_http_is_refused_by_the_server_in_the_envelope() {
     let wide = format!("a: {}\r\n", "b".repeat(500_000));
     let long = "a".repeat(65_535);
     let end = "host: a\r\nconnection: close\r\n\r\n";
-    for (what, request, is_the_servers) in [
+    for (name, request, is_from_http_server) in [
         ("a control character in the path", format!("GET /\u{1} HTTP/1.1\r\n{end}").into_bytes(), true),
-        ("a path that is no UTF-8", [b"GET /\xff HTTP/1.1\r\n", end.as_bytes()].concat(), true),
-        ("a method that is no token", format!("G@T / HTTP/1.1\r\n{end}").into_bytes(), true),
+        ("a path that is not UTF-8", [b"GET /\xff HTTP/1.1\r\n", end.as_bytes()].concat(), true),
+        ("a method that is not a token", format!("G@T / HTTP/1.1\r\n{end}").into_bytes(), true),
         ("another protocol", format!("GET / HTTP/3.0\r\n{end}").into_bytes(), true),
         ("a header name with a space", format!("GET / HTTP/1.1\r\na b: c\r\n{end}").into_bytes(), true),
         (
@@ -161,7 +161,7 @@ async fn what_is_no_http_is_refused_by_the_server_in_the_envelope() {
             true,
         ),
         (
-            "a length that is no number",
+            "a length that is not a number",
             format!("GET / HTTP/1.1\r\ncontent-length: x\r\n{end}").into_bytes(),
             true,
         ),
@@ -178,25 +178,29 @@ async fn what_is_no_http_is_refused_by_the_server_in_the_envelope() {
         ("too long a path", format!("GET /{long} HTTP/1.1\r\n{end}").into_bytes(), true),
         ("too many headers", format!("GET / HTTP/1.1\r\n{many}{end}").into_bytes(), true),
         ("too long a head", format!("GET / HTTP/1.1\r\n{wide}{end}").into_bytes(), true),
-        // These are HTTP, if odd.
+        // These are valid HTTP, though unusual.
         ("no host", b"GET /nowhere HTTP/1.1\r\nconnection: close\r\n\r\n".to_vec(), false),
         ("raw UTF-8", format!("GET /\u{fc} HTTP/1.1\r\n{end}").into_bytes(), false),
-        ("the whole server", format!("OPTIONS * HTTP/1.1\r\n{end}").into_bytes(), false),
-        ("an authority", format!("CONNECT a:80 HTTP/1.1\r\n{end}").into_bytes(), false),
-        ("a whole address", format!("GET http://b/engines HTTP/1.1\r\n{end}").into_bytes(), false),
-        ("a chunk that is none", broken_chunk(), false),
+        ("the asterisk form of the target", format!("OPTIONS * HTTP/1.1\r\n{end}").into_bytes(), false),
+        ("the authority form of the target", format!("CONNECT a:80 HTTP/1.1\r\n{end}").into_bytes(), false),
+        (
+            "the absolute form of the target",
+            format!("GET http://b/engines HTTP/1.1\r\n{end}").into_bytes(),
+            false,
+        ),
+        ("an invalid chunk", broken_chunk(), false),
     ] {
         let raw = server.send(&request).await;
-        assert_eq!(raw.is_from_http_server(), is_the_servers, "{what}");
+        assert_eq!(raw.is_from_http_server(), is_from_http_server, "{name}");
         let code = parse_error_response(raw.status, &raw.headers, &raw.body);
-        let code = code.unwrap_or_else(|error| panic!("{what}: {error}"));
-        if is_the_servers {
-            assert_eq!((raw.status.as_u16(), code), (400, ErrorCode::InvalidRequest), "{what}");
+        let code = code.unwrap_or_else(|error| panic!("{name}: {error}"));
+        if is_from_http_server {
+            assert_eq!((raw.status.as_u16(), code), (400, ErrorCode::InvalidRequest), "{name}");
         }
     }
 }
 
-/// A good head, and a body that is none.
+/// A valid head, and a chunked body with an invalid chunk.
 fn broken_chunk() -> Vec<u8> {
     let head =
         "POST /products/register HTTP/1.1\r\nhost: a\r\nconnection: close\r\ntransfer-encoding: chunked\r\n";

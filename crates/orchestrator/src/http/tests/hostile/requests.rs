@@ -1,4 +1,4 @@
-//! Requests. Each is odd in every part that may be, and broken in at most one.
+//! Strategies for requests. Every part of a request may be unusual, but at most one is broken.
 
 use api::ErrorCode;
 use axum::body::Body;
@@ -10,7 +10,7 @@ use super::bodies::body;
 use super::paths::{PRODUCT, path, query};
 use crate::testing::ApiOperation;
 
-/// What is broken.
+/// The broken part of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Broken {
     Nothing,
@@ -37,7 +37,7 @@ pub(super) struct Deployment {
 
 #[derive(Clone)]
 pub(super) struct HostileRequest {
-    /// Where it is meant to go.
+    /// The operation that the request targets.
     pub(super) operation: &'static ApiOperation,
     pub(super) method: &'static str,
     pub(super) target: String,
@@ -46,37 +46,37 @@ pub(super) struct HostileRequest {
     pub(super) body: Vec<u8>,
 }
 
-/// In short: bodies and paths may be long.
+/// Abbreviates bodies, paths and header values, which may be long.
 impl std::fmt::Debug for HostileRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let cut = |bytes: &[u8]| bytes[..bytes.len().min(300)].escape_ascii().to_string();
-        write!(f, "{} {} ({} bytes)", self.method, cut(self.target.as_bytes()), self.target.len())?;
+        let abbreviate = |bytes: &[u8]| bytes[..bytes.len().min(300)].escape_ascii().to_string();
+        write!(f, "{} {} ({} bytes)", self.method, abbreviate(self.target.as_bytes()), self.target.len())?;
         write!(f, ", key {:?}, headers", self.key)?;
         for (name, value) in &self.headers {
-            write!(f, " {name}: {};", cut(value))?;
+            write!(f, " {name}: {};", abbreviate(value))?;
         }
-        write!(f, " body of {} bytes: {}", self.body.len(), cut(&self.body))
+        write!(f, " body of {} bytes: {}", self.body.len(), abbreviate(&self.body))
     }
 }
 
 impl HostileRequest {
-    /// All headers, those with the key included.
+    /// Returns all headers, including the key.
     pub(super) fn headers(&self, deployment: &Deployment) -> Vec<(&'static str, Vec<u8>)> {
         let mut headers = self.headers.clone();
-        let (name, right) = if self.operation.invalid_key_code == Some(ErrorCode::InvalidAdminKey) {
+        let (name, valid_key) = if self.operation.invalid_key_code == Some(ErrorCode::InvalidAdminKey) {
             ("x-admin-key", deployment.admin_key)
         } else {
             ("x-platform-key", deployment.platform_key.as_str())
         };
         match &self.key {
-            Key::Right => headers.push((name, right.as_bytes().to_vec())),
+            Key::Right => headers.push((name, valid_key.as_bytes().to_vec())),
             Key::Wrong(bytes) => headers.push((name, bytes.clone())),
             Key::Missing => {}
         }
         headers
     }
 
-    /// The path and query.
+    /// Returns the path and query.
     pub(super) fn target(&self, deployment: &Deployment) -> String {
         self.target.replace(PRODUCT, &deployment.product_id)
     }
@@ -90,7 +90,7 @@ impl HostileRequest {
     }
 }
 
-/// A request that is meant for `operation`.
+/// A strategy for requests to `operation`.
 pub(super) fn request_for(operation: &'static ApiOperation) -> BoxedStrategy<HostileRequest> {
     let broken = prop_oneof![
         62 => Just(Broken::Nothing),
@@ -137,14 +137,14 @@ fn request_with(operation: &'static ApiOperation, broken: Broken) -> impl Strate
     )
 }
 
-/// Bytes that may be in a header.
+/// Bytes that are allowed in a header value.
 fn header_value() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![4 => 0x20..0x7f_u8, 1 => 0x80..=0xff_u8, 1 => Just(b'\t')];
     prop_oneof![9 => prop::collection::vec(byte, 0..60), 1 => Just(vec![b'x'; 8_000])]
 }
 
 fn headers(route: &str, broken: Broken) -> BoxedStrategy<Vec<(&'static str, Vec<u8>)>> {
-    let odd: &[(&'static str, &[u8])] = &[
+    let unusual: &[(&'static str, &[u8])] = &[
         ("x-request-id", b"a"),
         ("x-request-id", b"\xff\xfe"),
         ("x-request-id", b"a b\tc"),
@@ -167,16 +167,16 @@ fn headers(route: &str, broken: Broken) -> BoxedStrategy<Vec<(&'static str, Vec<
         ("if-none-match", b"*"),
         ("range", b"bytes=9-1"),
     ];
-    let odd: Vec<_> = odd.iter().map(|(name, value)| (*name, value.to_vec())).collect();
+    let unusual: Vec<_> = unusual.iter().map(|(name, value)| (*name, value.to_vec())).collect();
     let random =
         (select(&["x-request-id", "traceparent", "content-type", "x-engine-key"][..]), header_value());
-    let position = route == "/events" && broken == Broken::Query;
+    let has_position = route == "/events" && broken == Broken::Query;
     let last_event_id = prop::collection::vec(
         header_value().prop_map(|value| ("last-event-id", value)),
-        usize::from(position),
+        usize::from(has_position),
     );
-    (subsequence(odd, 0..=8), random, last_event_id)
-        .prop_map(|(odd, random, last)| [odd, vec![random], last].concat())
+    (subsequence(unusual, 0..=8), random, last_event_id)
+        .prop_map(|(unusual, random, last)| [unusual, vec![random], last].concat())
         .prop_shuffle()
         .boxed()
 }

@@ -1,29 +1,29 @@
-//! Lesson 12 on PostgreSQL: no query that is made often reads a whole table.
+//! Lesson 12 on PostgreSQL: no frequent query scans a table.
 
 use crate::registry::activity::{SELECT_ACTIVITY, SELECT_SUPERVISED};
 use crate::registry::engines::SELECT_RUNNING_OR_CLAIMED;
 use crate::registry::tests::*;
 use crate::registry::{audit_queries, metrics, reseal, verify as check};
 
-/// How PostgreSQL finds the rows, where it would rather not read a whole table, whatever the values.
+/// Returns PostgreSQL's generic query plan, with sequential scans discouraged.
 async fn plan(fixture: &Fixture, query: &str) -> String {
     let pool = fixture.pool().await;
     let mut connection = pool.acquire().await.unwrap();
     let settings = "SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan; \
                     SET enable_bitmapscan = off";
     sqlx::raw_sql(settings).execute(&mut *connection).await.unwrap();
-    // The server asks for the types of values that it is not given.
-    let prepare = sqlx::AssertSqlSafe(format!("PREPARE looked_at AS {query}"));
+    // The server infers the types of the parameters.
+    let prepare = sqlx::AssertSqlSafe(format!("PREPARE examined AS {query}"));
     sqlx::raw_sql(prepare).execute(&mut *connection).await.unwrap();
     let count = (1..=9).rev().find(|number| query.contains(&format!("${number}"))).unwrap_or(0);
     let values = vec!["NULL"; count].join(", ");
     let values = if values.is_empty() { values } else { format!("({values})") };
-    let explain = sqlx::AssertSqlSafe(format!("EXPLAIN (COSTS OFF) EXECUTE looked_at{values}"));
+    let explain = sqlx::AssertSqlSafe(format!("EXPLAIN (COSTS OFF) EXECUTE examined{values}"));
     let plan = sqlx::raw_sql(explain).fetch_all(&mut *connection).await.unwrap();
     plan.iter().map(|row| row.get::<String, _>(0)).collect::<Vec<_>>().join("\n")
 }
 
-/// So many rows that it matters how they are found.
+/// Inserts enough rows for the choice of the plan to matter.
 const SEED_ROWS: &str = "
     INSERT INTO products SELECT 'prod_' || n, 'slug' || n, 'x', '{}', 'key' || n, n, 1, 'x', NULL, 0, 0
         FROM generate_series(1, 200) n;
@@ -39,7 +39,7 @@ const SEED_ROWS: &str = "
     ANALYZE";
 
 #[tokio::test]
-async fn lesson_o12_every_query_uses_an_index() {
+async fn regression_o12_every_query_uses_an_index() {
     let Some(fixture) = Fixture::on_server().await else { return };
     sqlx::raw_sql(SEED_ROWS).execute(&fixture.pool().await).await.unwrap();
     let mut wrong = Vec::new();

@@ -1,0 +1,585 @@
+//! Property tests of memory after any sequence of turns, edits, retries, kills and deletions: exactly the active
+//! content is found, and every index matches its table.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use api::event::StopReason;
+use api::memory::{MemoryKind, Source};
+use api::{CallId, MemoryId, MessageId, Timestamp, TurnId};
+use proptest::prelude::*;
+use rusqlite::Connection;
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::harness::branch_from_steps;
+use llm::{Answer, Block, FinishReason, TokenUsage, ToolOutcome, ToolUse};
+use store::steps::{Compacted, Opened, PartialAnswer, Replacement, Step, TurnBase, TurnOutcome};
+use store::testing::{COMMON_WORD_THRESHOLDS, create_older_version, opened, row_number};
+use store::{
+    Brain, KnowledgeDraft, MemoryQuery, NewKnowledge, NewTurn, SearchHit, TaskDeletion, TaskRow, WriteTx,
+};
+use testkit::task_id;
+
+const KINDS: &[MemoryKind] = &[MemoryKind::Knowledge, MemoryKind::Episode, MemoryKind::Message];
+
+/// An action on a task or on knowledge. Numbers select among what exists.
+#[derive(Clone, Debug)]
+pub(super) enum Action {
+    Turn { task: usize, from: TurnStart, steps: Vec<AnswerSpec>, end: TurnEnd },
+    Save { supersedes: Option<usize> },
+    Delete(usize),
+    DeleteTask(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum TurnStart {
+    End,
+    Edit(usize),
+    Retry(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AnswerSpec {
+    has_words: bool,
+    calls: bool,
+    /// Whether the user sends a message before the answer, and after it.
+    steered: (bool, bool),
+    saves: KnowledgeSave,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum TurnEnd {
+    Completed,
+    Cancelled { has_partial_answer: bool },
+    Killed,
+}
+
+/// What an answer with a call saves.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum KnowledgeSave {
+    Nothing,
+    Record { supersedes: Option<usize> },
+}
+
+/// A knowledge record in the reference model.
+#[derive(Clone, Debug)]
+struct ExpectedKnowledge {
+    id: MemoryId,
+    word: String,
+    supersedes: Option<MemoryId>,
+    is_active: bool,
+    /// The answer that saved it, and its task.
+    saved_by: Option<(TaskRow, MessageId)>,
+}
+
+pub(super) struct BrainModel {
+    pub(super) brain: Brain,
+    pub(super) tasks: [Option<TaskRow>; 2],
+    knowledge: Vec<ExpectedKnowledge>,
+    /// A word for each message that no other message contains.
+    words: BTreeMap<String, String>,
+    at: i64,
+    folder: TempDir,
+}
+
+impl BrainModel {
+    pub(super) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let brain = Brain::open(&folder.path().join("brain.sqlite")).unwrap();
+        Self { brain, tasks: [None; 2], knowledge: Vec::new(), words: BTreeMap::new(), at: 0, folder }
+    }
+
+    /// Continues in another brain into which this one was imported.
+    pub(super) fn move_to(&mut self, brain: Brain, folder: TempDir) {
+        let row = |brain: &Brain, number: usize| {
+            brain.task(&task_id(&format!("t{number}"))).unwrap().map(|entry| entry.row)
+        };
+        for known in &mut self.knowledge {
+            known.saved_by = known.saved_by.and_then(|(task, message_id)| {
+                let number = self.tasks.iter().position(|known| *known == Some(task))?;
+                Some((row(&brain, number)?, message_id))
+            });
+        }
+        for (number, task) in self.tasks.iter_mut().enumerate() {
+            let moved = row(&brain, number);
+            assert_eq!(moved.is_some(), task.is_some(), "t{number}");
+            *task = moved;
+        }
+        (self.brain, self.folder) = (brain, folder);
+    }
+
+    fn now(&mut self) -> Timestamp {
+        self.at += 1;
+        Timestamp::from_unix_ms(self.at)
+    }
+
+    fn word(&mut self, message_id: &str) -> String {
+        let word = format!("word{}x", self.words.len());
+        self.words.insert(message_id.to_owned(), word.clone());
+        word
+    }
+
+    pub(super) async fn write<T: Send + 'static>(
+        &self,
+        write: impl Fn(&WriteTx<'_>) -> Result<T, rusqlite::Error> + Send + Sync + 'static,
+    ) -> T {
+        self.brain.write(write).await.unwrap()
+    }
+
+    async fn step(&mut self, task: TaskRow, turn_id: TurnId, step: Step) {
+        let at = self.now();
+        self.write(move |tx| tx.insert_step(task, turn_id, at, at.unix_ms(), &step)).await;
+    }
+
+    pub(super) async fn apply(&mut self, action: &Action) {
+        match action {
+            Action::Turn { task, from, steps, end } => {
+                let killed = matches!(end, TurnEnd::Killed);
+                let task = self.turn(*task, *from, steps, *end).await;
+                if !killed {
+                    self.check_task(task);
+                }
+            }
+            Action::Save { supersedes } => self.save(*supersedes, None).await,
+            Action::Delete(number) => {
+                if let Some(number) = number.checked_rem(self.knowledge.len()) {
+                    let id = self.knowledge.remove(number).id;
+                    assert!(self.write(move |tx| tx.delete_knowledge(id)).await);
+                }
+            }
+            Action::DeleteTask(number) => {
+                if let Some(task) = self.tasks[*number].take() {
+                    self.write(move |tx| tx.delete_task(task, &TaskDeletion::default())).await;
+                    for known in &mut self.knowledge {
+                        known.saved_by = known.saved_by.filter(|(saved_in, _)| *saved_in != task);
+                    }
+                }
+            }
+        }
+        self.check_knowledge();
+        self.check_indexes();
+    }
+
+    async fn turn(&mut self, number: usize, from: TurnStart, steps: &[AnswerSpec], end: TurnEnd) -> TaskRow {
+        let at = self.now();
+        if self.tasks[number].is_none() {
+            let (task, name) = (self.brain.reserve_task(), task_id(&format!("t{number}")));
+            self.write(move |tx| tx.insert_task(task, &name, at)).await;
+            self.tasks[number] = Some(task);
+        }
+        let task = self.tasks[number].unwrap();
+        let branch = branch_from_steps(self.brain.steps(task).unwrap());
+        let active: Vec<MessageId> =
+            branch.listed().filter_map(|(id, active)| active.then_some(id)).collect();
+        let pick = |number: usize| number.checked_rem(active.len()).map(|at| active[at]);
+        let base = match from {
+            TurnStart::End => TurnBase::End,
+            TurnStart::Edit(number) => {
+                pick(number).map_or(TurnBase::End, |message_id| TurnBase::Edit { message_id })
+            }
+            TurnStart::Retry(number) => {
+                pick(number).map_or(TurnBase::End, |message_id| TurnBase::Retry { message_id })
+            }
+        };
+        let base = if branch.rewind_effects(base).is_ok() { base } else { TurnBase::End };
+        let message_id = match base {
+            TurnBase::Retry { message_id } => branch.retried_message(message_id).unwrap(),
+            _ => MessageId::new(),
+        };
+        let message = match base {
+            TurnBase::Retry { .. } => String::new(),
+            _ => self.word(&message_id.to_string()),
+        };
+        let turn_id = TurnId::new();
+        let new_turn = NewTurn { turn_id, message_id, request: None };
+        self.write(move |tx| tx.insert_turn(task, &new_turn, at.unix_ms(), at)).await;
+        self.step(task, turn_id, Step::Opened(Opened { message_id, base, ..opened(&message) })).await;
+        self.withdraw(task);
+        for (number, answered) in steps.iter().enumerate() {
+            // All answers but the last continue with a call.
+            let calls = answered.calls || number + 1 < steps.len();
+            self.answer(task, turn_id, *answered, calls).await;
+        }
+        let outcome = match end {
+            TurnEnd::Completed => Some(TurnOutcome::Completed { stop_reason: StopReason::EndTurn }),
+            TurnEnd::Cancelled { has_partial_answer } => {
+                let message_id = MessageId::new();
+                // After an answer that ends the turn the model says nothing more.
+                let may_continue =
+                    steps.last().is_none_or(|last| last.calls || last.steered.0 || last.steered.1);
+                let partial = (has_partial_answer && may_continue)
+                    .then(|| PartialAnswer { message_id, text: self.word(&message_id.to_string()) });
+                Some(TurnOutcome::Cancelled { said: partial })
+            }
+            TurnEnd::Killed => None,
+        };
+        if let Some(outcome) = outcome {
+            self.step(task, turn_id, Step::Ended { outcome }).await;
+        }
+        task
+    }
+
+    async fn answer(&mut self, task: TaskRow, turn_id: TurnId, answered: AnswerSpec, calls: bool) {
+        if answered.steered.0 {
+            self.steer(task, turn_id).await;
+        }
+        let message_id = MessageId::new();
+        let text = if answered.has_words { self.word(&message_id.to_string()) } else { String::new() };
+        let mut blocks = vec![Block::Text { text, signature: None }];
+        let call_id = CallId::new();
+        if calls {
+            let (provider_id, name) = (call_id.to_string(), "look".to_owned());
+            let call =
+                ToolUse { call_id, provider_id, name, input: json!({}), signature: None, broken: None };
+            blocks.push(Block::ToolUse(call));
+        }
+        let answer = Answer { blocks, usage: TokenUsage::default(), stop: FinishReason::Done };
+        let step = Step::Answered { message_id, model: "m".into(), answer, cost_usd: None, capped: false };
+        self.step(task, turn_id, step).await;
+        if calls {
+            self.step(task, turn_id, Step::Intended { call_id }).await;
+            if let KnowledgeSave::Record { supersedes } = answered.saves {
+                self.save(supersedes, Some((task, message_id))).await;
+            }
+        }
+        if answered.steered.1 {
+            self.steer(task, turn_id).await;
+        }
+        if calls {
+            let outcome = ToolOutcome { output: "it is so".into(), error: None, duration_ms: 1 };
+            self.step(task, turn_id, Step::Resulted { call_id, outcome, memory: Vec::new() }).await;
+        }
+    }
+
+    async fn steer(&mut self, task: TaskRow, turn_id: TurnId) {
+        let message_id = MessageId::new();
+        let message = self.word(&message_id.to_string());
+        self.step(task, turn_id, Step::Steered { message_id, message }).await;
+    }
+
+    async fn save(&mut self, supersedes: Option<usize>, by: Option<(TaskRow, MessageId)>) {
+        let at = self.now();
+        let id = MemoryId::new();
+        let word = self.word(&id.to_string());
+        let old = supersedes.and_then(|number| number.checked_rem(self.knowledge.len()));
+        let old = old.filter(|number| self.knowledge[*number].is_active);
+        let supersedes = old.map(|number| {
+            self.knowledge[number].is_active = false;
+            self.knowledge[number].id
+        });
+        let draft =
+            KnowledgeDraft { content: format!("It is {word}."), tags: vec!["all".into()], supersedes };
+        let record = NewKnowledge { id, draft, source: Source::Agent };
+        let task = by.map(|(task, _)| task);
+        self.write(move |tx| match task {
+            Some(task) => tx.save_knowledge_from_turn(&record, task, at),
+            None => tx.save_knowledge(&record, None, at).map(Result::unwrap),
+        })
+        .await;
+        self.knowledge.push(ExpectedKnowledge { id, word, supersedes, is_active: true, saved_by: by });
+    }
+
+    /// Withdraws the knowledge of answers that were removed, as if it had never existed.
+    fn withdraw(&mut self, task: TaskRow) {
+        let branch = branch_from_steps(self.brain.steps(task).unwrap());
+        let active: Vec<MessageId> =
+            branch.listed().filter_map(|(id, active)| active.then_some(id)).collect();
+        let is_absent = |known: &ExpectedKnowledge| {
+            known.saved_by.is_some_and(|(saved_in, answer)| saved_in == task && !active.contains(&answer))
+        };
+        while let Some(last) = self.knowledge.iter().rposition(is_absent) {
+            let known = self.knowledge.remove(last);
+            if known.is_active
+                && let Some(before) =
+                    self.knowledge.iter_mut().find(|before| Some(before.id) == known.supersedes)
+            {
+                before.is_active = true;
+            }
+        }
+    }
+
+    fn search(&self, text: &str, kinds: &'static [MemoryKind]) -> Vec<SearchHit> {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        self.brain
+            .search(&MemoryQuery { text: text.into(), kinds, limit: 100, conversation: None, deadline })
+            .unwrap()
+    }
+
+    /// Checks that the indexed messages of a task are its active ones, in order.
+    fn check_task(&self, task: TaskRow) {
+        let branch = branch_from_steps(self.brain.steps(task).unwrap());
+        let listed: Vec<(String, bool)> =
+            branch.listed().map(|(id, active)| (id.to_string(), active)).collect();
+        let active: Vec<&String> = listed
+            .iter()
+            .filter(|(id, active)| *active && self.words.contains_key(id))
+            .map(|(id, _)| id)
+            .collect();
+        let connection = self.open_connection();
+        let indexed = column(
+            &connection,
+            &format!(
+                "SELECT message_id FROM said WHERE task = {} AND nth IS NOT NULL ORDER BY nth",
+                row_number(task)
+            ),
+        );
+        assert_eq!(indexed.iter().collect::<Vec<_>>(), active);
+        let windows = column(
+            &connection,
+            &format!(
+                "SELECT CAST(first AS TEXT) FROM windows WHERE task = {} ORDER BY first",
+                row_number(task)
+            ),
+        );
+        let last = active.len().saturating_sub(1) / 3;
+        let expected: Vec<String> = (0..last.max(1)).map(|window| (window * 3).to_string()).collect();
+        assert_eq!(windows, if active.is_empty() { Vec::new() } else { expected });
+        for (message_id, active) in &listed {
+            let Some(word) = self.words.get(message_id) else { continue };
+            let found = self.search(word, &[MemoryKind::Message]);
+            assert_eq!(found.is_empty(), !active, "{word}");
+            let has_message =
+                |found: &SearchHit| found.message_ids.iter().any(|id| id.to_string() == *message_id);
+            assert!(found.iter().all(has_message), "{word}: {found:?}");
+        }
+        let length = "SELECT CAST(COALESCE(MAX(place + length), 0) AS TEXT) FROM said WHERE task =";
+        let length = column(&connection, &format!("{length} {}", row_number(task)));
+        assert_eq!(length, [branch.messages().len().to_string()]);
+    }
+
+    pub(super) fn check_knowledge(&self) {
+        let listed = self.brain.knowledge(1_000, 0).unwrap();
+        let listed: Vec<_> =
+            listed.iter().rev().map(|record| (record.id, record.valid_until.is_none())).collect();
+        let mut expected: Vec<_> = self.knowledge.iter().map(|known| (known.id, known.is_active)).collect();
+        expected.sort_by_key(|(id, _)| listed.iter().position(|(listed, _)| listed == id));
+        assert_eq!(listed, expected);
+        for known in &self.knowledge {
+            let found = self.search(&known.word, &[MemoryKind::Knowledge]);
+            assert_eq!(found.len(), usize::from(known.is_active), "{known:?}");
+        }
+    }
+
+    /// Checks the integrity of every index, and that it matches its table.
+    pub(super) fn check_indexes(&self) {
+        let connection = self.open_connection();
+        for (index, rank) in [("knowledge_words", 1), ("episode_words", 1), ("window_words", 0)] {
+            let check = format!("INSERT INTO {index} ({index}, rank) VALUES ('integrity-check', {rank})");
+            connection.execute_batch(&check).unwrap_or_else(|error| panic!("{index}: {error}"));
+        }
+        let stale = "SELECT CAST(COUNT(*) AS TEXT) FROM window_words_docsize WHERE id NOT IN (SELECT window FROM windows)";
+        assert_eq!(column(&connection, stale), ["0"]);
+        let orphans = "SELECT CAST(COUNT(*) AS TEXT) FROM (
+                SELECT task FROM said UNION ALL SELECT task FROM windows UNION ALL SELECT task FROM episodes
+                UNION ALL SELECT task FROM trajectories
+            ) WHERE task NOT IN (SELECT task FROM tasks)";
+        assert_eq!(column(&connection, orphans), ["0"]);
+    }
+
+    fn open_connection(&self) -> Connection {
+        Connection::open(self.folder.path().join("brain.sqlite")).unwrap()
+    }
+}
+
+fn column(connection: &Connection, sql: &str) -> Vec<String> {
+    let mut query = connection.prepare(sql).unwrap();
+    let rows = query.query_map([], |row| row.get::<_, Option<String>>(0)).unwrap();
+    rows.filter_map(Result::unwrap).collect()
+}
+
+pub(super) fn actions() -> impl Strategy<Value = Vec<Action>> {
+    let from = prop_oneof![
+        3 => Just(TurnStart::End),
+        1 => any::<usize>().prop_map(TurnStart::Edit),
+        1 => any::<usize>().prop_map(TurnStart::Retry),
+    ];
+    let record = prop::option::of(any::<usize>()).prop_map(|supersedes| KnowledgeSave::Record { supersedes });
+    let saves = prop_oneof![3 => Just(KnowledgeSave::Nothing), 2 => record];
+    let answered = (
+        prop::bool::weighted(0.8),
+        any::<bool>(),
+        prop::bool::weighted(0.1),
+        prop::bool::weighted(0.1),
+        saves,
+    );
+    let answered = answered.prop_map(|(has_words, calls, before, after, saves)| AnswerSpec {
+        has_words,
+        calls,
+        steered: (before, after),
+        saves,
+    });
+    let end = prop_oneof![
+        6 => Just(TurnEnd::Completed),
+        2 => any::<bool>().prop_map(|has_partial_answer| TurnEnd::Cancelled { has_partial_answer }),
+        1 => Just(TurnEnd::Killed),
+    ];
+    let turn = (0..2_usize, from, prop::collection::vec(answered, 0..4), end);
+    let turn = turn.prop_map(|(task, from, steps, end)| Action::Turn { task, from, steps, end });
+    let action = prop_oneof![
+        12 => turn,
+        2 => prop::option::of(any::<usize>()).prop_map(|supersedes| Action::Save { supersedes }),
+        1 => any::<usize>().prop_map(Action::Delete),
+        1 => (0..2_usize).prop_map(Action::DeleteTask),
+    ];
+    prop::collection::vec(action, 1..16)
+}
+
+#[test]
+fn what_is_searched_is_what_is_in_force_after_anything() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(40);
+    let config =
+        ProptestConfig { cases, max_shrink_iters: 200, failure_persistence: None, ..Default::default() };
+    proptest!(config, |(sequence in actions())| {
+        runtime.block_on(async {
+            let mut model = BrainModel::new();
+            for action in &sequence {
+                model.apply(action).await;
+            }
+        });
+    });
+}
+
+#[tokio::test]
+async fn what_an_earlier_version_left_is_taken_in_bit_by_bit() {
+    let mut model = BrainModel::new();
+    let plain =
+        AnswerSpec { has_words: true, calls: true, steered: (false, true), saves: KnowledgeSave::Nothing };
+    for number in 0..12 {
+        let from = match number {
+            5 => TurnStart::Edit(1),
+            8 => TurnStart::Retry(3),
+            _ => TurnStart::End,
+        };
+        let end = if number == 6 { TurnEnd::Killed } else { TurnEnd::Completed };
+        model.apply(&Action::Turn { task: number % 2, from, steps: vec![plain; 2], end }).await;
+    }
+    model.brain.close().await;
+    let older = tempfile::tempdir().unwrap();
+    let file = older.path().join("brain.sqlite");
+    create_older_version(model.brain.file(), &file, 2);
+    (model.brain, model.folder) = (Brain::open(&file).unwrap(), older);
+    assert!(model.brain.has_ingest_backlog().unwrap());
+    let mut commits = 0;
+    while model.brain.has_ingest_backlog().unwrap() {
+        model.write(|tx| tx.ingest_backlog(2)).await;
+        model.check_indexes();
+        commits += 1;
+        assert!(commits < 20, "the backlog does not shrink");
+    }
+    assert!(commits > 3, "{commits}");
+    for task in model.tasks.into_iter().flatten() {
+        model.check_task(task);
+    }
+}
+
+#[tokio::test]
+async fn what_a_shortened_conversation_no_longer_shows_is_found_in_it() {
+    let mut model = BrainModel::new();
+    let plain =
+        AnswerSpec { has_words: true, calls: false, steered: (false, false), saves: KnowledgeSave::Nothing };
+    for _ in 0..6 {
+        model
+            .apply(&Action::Turn {
+                task: 0,
+                from: TurnStart::End,
+                steps: vec![plain],
+                end: TurnEnd::Completed,
+            })
+            .await;
+    }
+    let task = model.tasks[0].unwrap();
+    let found = |model: &BrainModel, word: &str| {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let conversation = Some((task, TurnBase::End));
+        let query = MemoryQuery { text: word.into(), kinds: KINDS, limit: 5, conversation, deadline };
+        model.brain.search(&query).unwrap().len()
+    };
+    assert_eq!((found(&model, "word1x"), found(&model, "word10x")), (0, 0));
+    // The first eight of its messages are covered from here on.
+    let (turn_id, at) = (TurnId::new(), model.now());
+    let new_turn = NewTurn { turn_id, message_id: MessageId::new(), request: None };
+    model.write(move |tx| tx.insert_turn(task, &new_turn, at.unix_ms(), at)).await;
+    model.step(task, turn_id, Step::Opened(opened("go on"))).await;
+    let instead = Replacement::Summary { text: "So far so good.".into() };
+    let compacted = Compacted { covers: 8, instead, results_up_to: None, memory_up_to: None };
+    model.step(task, turn_id, Step::Compacted(compacted)).await;
+    let outcome = TurnOutcome::Completed { stop_reason: StopReason::EndTurn };
+    model.step(task, turn_id, Step::Ended { outcome }).await;
+    // The same fact is found as a message and as an episode.
+    assert_eq!((found(&model, "word1x"), found(&model, "word10x")), (2, 0));
+    // Going back before the compaction shows them in the conversation again.
+    model
+        .apply(&Action::Turn {
+            task: 0,
+            from: TurnStart::Retry(3),
+            steps: vec![plain],
+            end: TurnEnd::Completed,
+        })
+        .await;
+    assert_eq!(found(&model, "word1x"), 0);
+}
+
+#[tokio::test]
+async fn a_search_gives_up_in_time() {
+    let mut model = BrainModel::new();
+    model.save(None, None).await;
+    let deadline = Instant::now();
+    let query = MemoryQuery { text: "word0x".into(), kinds: KINDS, limit: 5, conversation: None, deadline };
+    // A result without a noticeable delay, or an error, but never a wait.
+    let found = model.brain.search(&query);
+    assert!(found.is_err() || found.is_ok_and(|found| found.len() == 1));
+    assert_eq!(model.search("word0x", KINDS).len(), 1);
+}
+
+#[tokio::test]
+async fn a_word_that_is_in_much_of_it_tells_nothing_to_who_did_not_ask() {
+    let mut model = BrainModel::new();
+    let plain =
+        AnswerSpec { has_words: true, calls: false, steered: (false, false), saves: KnowledgeSave::Nothing };
+    model
+        .apply(&Action::Turn { task: 0, from: TurnStart::End, steps: vec![plain], end: TurnEnd::Completed })
+        .await;
+    let task = model.tasks[0].unwrap();
+    let found = |model: &BrainModel, text: &str, conversation: Option<(TaskRow, TurnBase)>| {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let query = MemoryQuery { text: text.into(), kinds: KINDS, limit: 100, conversation, deadline };
+        model.brain.search(&query).unwrap().into_iter().map(|found| found.content).collect::<Vec<_>>()
+    };
+    let conversation = Some((task, TurnBase::End));
+    let save = |content: String| NewKnowledge {
+        id: MemoryId::new(),
+        draft: KnowledgeDraft { content, tags: Vec::new(), supersedes: None },
+        source: Source::User,
+    };
+    let few = COMMON_WORD_THRESHOLDS.0 - 1;
+    for number in 0..=few {
+        if number == few {
+            assert!(found(&model, "the teapot", conversation).len() >= 5, "rare enough to be selective");
+        }
+        let record = save(format!("A teapot, the {number}th."));
+        model
+            .write(move |tx| tx.save_knowledge(&record, None, Timestamp::from_unix_ms(number)))
+            .await
+            .unwrap();
+    }
+    assert_eq!(found(&model, "the teapot", conversation), Vec::<String>::new());
+    assert!(found(&model, "the teapot", None).len() >= 5);
+    // The number of records that existed earlier is irrelevant.
+    let other = |number: i64| save(format!("Something else, the {number}th."));
+    let others: Vec<_> = (0..4 * few).map(other).collect();
+    let ids: Vec<_> = others.iter().map(|record| record.id).collect();
+    let at = Timestamp::from_unix_ms(0);
+    model
+        .write(move |tx| others.iter().try_for_each(|record| tx.save_knowledge(record, None, at).map(drop)))
+        .await;
+    let newest = save("A teapot, the newest.".into());
+    model.write(move |tx| tx.save_knowledge(&newest, None, at)).await.unwrap();
+    model.write(move |tx| ids.iter().try_for_each(|id| tx.delete_knowledge(*id).map(drop))).await;
+    assert_eq!(found(&model, "the teapot", conversation), Vec::<String>::new());
+    // Together with a selective word it counts.
+    let cracked = save("The cracked teapot.".into());
+    model.write(move |tx| tx.save_knowledge(&cracked, None, Timestamp::from_unix_ms(0))).await.unwrap();
+    assert_eq!(found(&model, "cracked teapot", conversation), ["The cracked teapot."]);
+}

@@ -1,0 +1,127 @@
+//! The addresses that the configuration lets tools reach although they are not public.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::ip_ranges::{CidrBlock, canonical_address};
+use super::target::normalize_host;
+
+/// The hosts and addresses of `ENGINE_WEB_ALLOW`; empty by default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WebAllowlist(Vec<AllowlistEntry>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct AllowlistEntry {
+    host: HostPattern,
+    /// `None` means every port.
+    port: Option<u16>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum HostPattern {
+    /// A name, whatever it resolves to.
+    Name(String),
+    /// A block of addresses, whatever name they were resolved from.
+    Cidr(CidrBlock),
+}
+
+impl WebAllowlist {
+    /// The expected form of a list, for an error message.
+    pub const EXPECTED: &str = "hosts, IP addresses or blocks such as `10.0.0.0/8`, separated by commas; a host or an \
+                               address may have a port: `wiki.internal:8080`, `[fd00::1]:8080`";
+
+    /// Parses a list; `None` if an entry is not a host, an address or a block.
+    pub fn parse(list: &str) -> Option<Self> {
+        let entries = list.split(',').map(str::trim).filter(|entry| !entry.is_empty());
+        entries.map(parse_entry).collect::<Option<_>>().map(Self)
+    }
+
+    /// Whether a name may be reached at a port, whatever it resolves to.
+    pub fn allows_name(&self, name: &str, port: u16) -> bool {
+        let name = name.trim_end_matches('.');
+        self.patterns_for_port(port)
+            .any(|host_pattern| matches!(host_pattern, HostPattern::Name(allowed) if allowed == name))
+    }
+
+    /// Whether an address may be reached.
+    pub(super) fn allows_address(&self, address: SocketAddr) -> bool {
+        let ip = canonical_address(address.ip());
+        self.patterns_for_port(address.port())
+            .any(|host_pattern| matches!(host_pattern, HostPattern::Cidr(block) if block.contains(ip)))
+    }
+
+    fn patterns_for_port(&self, port: u16) -> impl Iterator<Item = &HostPattern> {
+        self.0
+            .iter()
+            .filter(move |entry| entry.port.is_none_or(|allowed| allowed == port))
+            .map(|entry| &entry.host)
+    }
+}
+
+fn parse_entry(text: &str) -> Option<AllowlistEntry> {
+    if let Some((network, prefix)) = text.split_once('/') {
+        let block = CidrBlock::new(network.parse().ok()?, prefix.parse().ok()?)?;
+        return Some(AllowlistEntry { host: HostPattern::Cidr(block), port: None });
+    }
+    let (host, port) = match (text.parse::<IpAddr>(), text.rsplit_once(':')) {
+        (Err(_), Some((host, port))) => (host, Some(port.parse().ok()?)),
+        _ => (text, None),
+    };
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let host_pattern = match bare.parse() {
+        Ok(address) => HostPattern::Cidr(CidrBlock::single(canonical_address(address))),
+        Err(_) => HostPattern::Name(normalize_host(host)?),
+    };
+    Some(AllowlistEntry { host: host_pattern, port })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn has(list: &str, address: &str) -> bool {
+        WebAllowlist::parse(list).unwrap().allows_address(address.parse().unwrap())
+    }
+
+    #[test]
+    fn addresses_and_blocks() {
+        assert!(has("10.0.0.0/8", "10.1.2.3:99"));
+        assert!(!has("10.0.0.0/8", "11.1.2.3:99"));
+        assert!(has(" 127.0.0.1:80 , ::1", "127.0.0.1:80"));
+        assert!(!has("127.0.0.1:80", "127.0.0.1:81"));
+        assert!(has("::1", "[::1]:7"));
+        assert!(has("[::1]:7", "[::1]:7"));
+        assert!(!has("[::1]:7", "[::1]:8"));
+        assert!(has("127.0.0.1", "[::ffff:127.0.0.1]:8"));
+        assert!(has("fd00::/8", "[fd12::1]:8"));
+        assert!(!has("", "127.0.0.1:80"));
+    }
+
+    #[test]
+    fn names_are_taken_in_the_form_that_a_url_has() {
+        let allowed = WebAllowlist::parse("Wiki.Internal, bücher.example:8080").unwrap();
+        assert!(allowed.allows_name("wiki.internal", 1));
+        assert!(allowed.allows_name("wiki.internal.", 1));
+        assert!(!allowed.allows_name("evil.wiki.internal", 1));
+        assert!(allowed.allows_name("xn--bcher-kva.example", 8080));
+        assert!(!allowed.allows_name("xn--bcher-kva.example", 80));
+        assert!(!allowed.allows_address("127.0.0.1:1".parse().unwrap()));
+    }
+
+    #[test]
+    fn what_is_neither_is_a_fault() {
+        let invalid_field = [
+            "10.0.0.1/8",
+            "10.0.0.0/33",
+            "a b",
+            "host:99999",
+            "host:",
+            "http://host",
+            "host/path",
+            "[::1",
+            "*",
+        ];
+        for list in invalid_field {
+            assert_eq!(WebAllowlist::parse(list), None, "{list}");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Accepted media, and the replacement of media that cannot be sent.
+
+use bytes::Bytes;
+use pretty_assertions::assert_eq;
+
+use super::*;
+
+/// The hashes of an image and of another file.
+pub(in super::super) const IMAGE: &str = "1111111111111111111111111111111111111111111111111111111111111111";
+pub(in super::super) const FILE: &str = "2222222222222222222222222222222222222222222222222222222222222222";
+
+fn media(kind: MediaKind, media_type: &str, name: Option<&str>, data: Option<&'static [u8]>) -> Content {
+    Content::Media(Media {
+        kind,
+        media_type: media_type.into(),
+        name: name.map(str::to_owned),
+        hash: data.map_or("00", |data| if data == b"image" { IMAGE } else { FILE }).into(),
+        tokens: None,
+        data: data.map(Bytes::from_static),
+    })
+}
+
+/// An image.
+pub(in super::super) fn image(name: &str) -> Content {
+    media(MediaKind::Image, "image/png", Some(name), Some(b"image"))
+}
+
+/// A PDF.
+pub(in super::super) fn pdf(name: Option<&str>) -> Content {
+    media(MediaKind::Document, PDF, name, Some(b"%PDF"))
+}
+
+/// A plain-text document.
+pub(in super::super) fn plain(name: &str) -> Content {
+    media(MediaKind::Document, PLAIN_TEXT, Some(name), Some(b"plain text"))
+}
+
+#[test]
+fn what_is_taken_is_said_where_something_is_not() {
+    use MediaKind::{Document, Image};
+    for &media_type in COMMON_MEDIA.images {
+        assert_eq!(check_common_media(Image, media_type), Ok(()));
+        assert!(check_common_media(Document, media_type).is_err());
+    }
+    for media_type in [PDF, PLAIN_TEXT] {
+        assert_eq!(check_common_media(Document, media_type), Ok(()));
+        assert!(check_common_media(Image, media_type).is_err());
+    }
+    let error = check_common_media(Image, "image/tiff").unwrap_err();
+    assert!(error.contains("image/webp") && error.contains("not image/tiff"), "{error}");
+    assert!(check_common_media(Document, "text/html").unwrap_err().contains("application/pdf, text/plain"));
+
+    assert_eq!(GEMINI_MEDIA.check(Document, PDF), Ok(()));
+    assert_eq!(GEMINI_MEDIA.check(Image, "image/heic"), Ok(()));
+    assert_eq!(OLLAMA_MEDIA.check(Image, "image/webp"), Ok(()));
+    for vendor in [&GEMINI_MEDIA, &OLLAMA_MEDIA] {
+        assert!(vendor.check(Image, "image/gif").is_err());
+        assert_eq!(vendor.check(Document, PLAIN_TEXT), Ok(()));
+    }
+    let error = OLLAMA_MEDIA.check(Document, PDF).unwrap_err();
+    assert_eq!(error, "the model accepts documents of the types text/plain, not application/pdf");
+}
+
+#[test]
+fn what_cannot_be_sent_is_told_as_a_text() {
+    use MediaKind::{Document, Image};
+    for (content, expected) in [
+        (media(Image, "image/png", Some("a.png"), None), "[The image a.png is no longer stored.]"),
+        (media(Document, PDF, Some(" "), None), "[The document is no longer stored.]"),
+        (
+            media(Image, "image/tiff", Some("a.tiff"), Some(b"II")),
+            "[The image a.tiff is of a type that this model does not accept.]",
+        ),
+        (media(Document, PLAIN_TEXT, Some("a"), Some(b" \n")), "[The document a is empty.]"),
+    ] {
+        assert_eq!(OutgoingContent::from_content(&content), Some(OutgoingContent::Text(expected.into())));
+    }
+    assert_eq!(OutgoingContent::from_content(&Content::Text { text: "\n ".into() }), None);
+    let replacement = "[The document a.pdf is of a type that this model does not accept.]";
+    assert_eq!(OLLAMA_MEDIA.outgoing(&pdf(Some("a.pdf"))), Some(OutgoingContent::Text(replacement.into())));
+}
+
+#[test]
+fn a_text_that_is_not_quite_utf_8_is_sent_as_far_as_it_is() {
+    let content = media(MediaKind::Document, PLAIN_TEXT, None, Some(b"a\xffb"));
+    let expected = OutgoingContent::PlainText { name: None, text: "a\u{fffd}b".into() };
+    assert_eq!(OutgoingContent::from_content(&content), Some(expected));
+}

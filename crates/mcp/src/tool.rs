@@ -1,0 +1,99 @@
+//! Makes a server's tool a tool of the agent.
+
+use std::sync::Arc;
+
+use api::assets::TransportKind;
+use futures::future::BoxFuture;
+use serde_json::Value;
+
+use super::clients::{CallOutcome, ToolCall};
+use super::credentials::identity;
+use super::{ServerHandle, ToolDefinition};
+use catalog::Permission;
+use llm::ToolSpec;
+use tools::fingerprint;
+use tools::{Invocation, Tool, ToolError, ToolOutput, ToolStep, approval};
+
+/// A tool of a connected server.
+pub(super) struct ServerTool {
+    server: ServerHandle,
+    definition: Arc<ToolDefinition>,
+    name: String,
+}
+
+impl ServerTool {
+    pub(super) fn new(server: ServerHandle, definition: Arc<ToolDefinition>) -> Self {
+        let name = format!("{}{}", tool_name_prefix(&server.spec.name), definition.name);
+        Self { server, definition, name }
+    }
+}
+
+/// Returns the prefix of the names of a server's tools.
+pub(super) fn tool_name_prefix(server: &str) -> String {
+    format!("{server}__")
+}
+
+impl Tool for ServerTool {
+    fn spec(&self) -> ToolSpec {
+        ToolSpec {
+            name: self.name.clone(),
+            description: self.definition.description.clone(),
+            input_schema: self.definition.input_schema.clone(),
+        }
+    }
+
+    fn idempotent(&self) -> bool {
+        let ToolDefinition { read_only, idempotent, .. } = &*self.definition;
+        self.server.spec.trust_annotations && (*read_only || *idempotent)
+    }
+
+    fn permission(&self) -> Permission {
+        let is_read_only = self.server.spec.trust_annotations && self.definition.read_only;
+        if is_read_only { Permission::Allow } else { Permission::Ask }
+    }
+
+    fn approval_prompt(&self, input: &Value) -> String {
+        let spec = &self.server.spec;
+        let server = match spec.transport_kind() {
+            TransportKind::Stdio => format!("the tool server `{}`", spec.name),
+            TransportKind::Http => format!("the remote tool server `{}`", spec.name),
+        };
+        let input = approval::pretty_json(input);
+        format!("May I call `{}` of {server}, with this input?\n\n{input}", self.definition.name)
+    }
+
+    fn binding(&self) -> Option<String> {
+        let ToolDefinition { name, description, input_schema, read_only, idempotent } = &*self.definition;
+        let annotations = format!("{read_only} {idempotent}");
+        let parts =
+            [&identity(&self.server.spec), name, description, &input_schema.to_string(), &annotations];
+        Some(fingerprint::hash(&parts.map(String::as_str)))
+    }
+
+    fn is_mcp_tool(&self) -> bool {
+        true
+    }
+
+    fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
+        Box::pin(async move {
+            let Invocation { call_id, task, input, answers } = invocation;
+            let failed = |error: &dyn std::fmt::Display| ToolError(error.to_string());
+            let access = self.server.request_auth().map_err(|error| failed(&error))?;
+            let call = ToolCall {
+                id: call_id,
+                tool: &self.definition.name,
+                input,
+                answer: answers.last().map(|answer| answer.answer.as_str()),
+                may_elicit: task.is_some(),
+                idempotent: self.idempotent(),
+            };
+            match self.server.clients().call(&self.server.spec, access, call).await {
+                Ok(CallOutcome::Done(text)) => {
+                    Ok(ToolStep::Done(ToolOutput { text, ..ToolOutput::default() }))
+                }
+                Ok(CallOutcome::Ask(question)) => Ok(ToolStep::Ask(question)),
+                Err(error) => Err(failed(&error)),
+            }
+        })
+    }
+}

@@ -1,0 +1,8 @@
+//! Resources that the turns of an engine share, each bounded so that one turn or one kind of work cannot starve
+//! the others: threads for blocking work, name resolution, memory for large objects, and files that are safe to
+//! open.
+
+pub mod dns;
+pub mod files;
+pub mod memory_budget;
+pub mod threads;

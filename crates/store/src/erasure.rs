@@ -1,0 +1,268 @@
+//! Secure erasure: after a deletion no byte of the deleted content is left in any file of the brain.
+//!
+//! The rows are deleted at once and overwritten by `secure_delete`. The same commit notes in the table `erasures`
+//! where traces may remain, and they are removed in small steps beside the turns, also after a restart: full-text
+//! indexes keep deleted words until their segments are merged, SQLite leaves copies of moved rows in its pages,
+//! and the write-ahead log holds earlier versions of pages.
+
+use std::collections::HashSet;
+use std::io;
+use std::time::Duration;
+
+use api::{CallId, TaskId};
+use rusqlite::{Connection, Error, OptionalExtension as _, params};
+use serde::{Deserialize, Serialize};
+
+use super::wal_checkpoint::checkpoint_wal;
+use super::{Brain, TaskRow, WriteTx, backups, learning_batches, lessons, page_scrub, schema, to_json};
+
+/// The amount of an index that is merged in one commit, in pages.
+const MERGE_PAGES_PER_COMMIT: i64 = 64;
+/// The number of pages that are scrubbed in one commit.
+const SCRUB_PAGES_PER_COMMIT: u32 = 256;
+/// Above this number of pages an overflow page cannot be distinguished from other pages.
+const MAX_SCRUBBABLE_PAGES: u32 = 1 << 24;
+/// How long the truncation of the write-ahead log waits for readers.
+const WAL_TRUNCATE_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// A full-text index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SearchIndex {
+    /// The index of knowledge.
+    Knowledge,
+    /// The index of episodes.
+    Episodes,
+    /// The index of messages.
+    Messages,
+}
+
+impl SearchIndex {
+    /// All indexes.
+    pub const ALL: [Self; 3] = [Self::Knowledge, Self::Episodes, Self::Messages];
+
+    const fn table(self) -> &'static str {
+        match self {
+            Self::Knowledge => "knowledge_words",
+            Self::Episodes => "episode_words",
+            Self::Messages => "window_words",
+        }
+    }
+}
+
+/// The places where traces of deleted content may remain.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErasureScope {
+    /// The calls whose long output is in a spill file.
+    #[serde(default)]
+    pub outputs: Vec<CallId>,
+    /// The full-text indexes.
+    #[serde(default)]
+    pub indexes: Vec<SearchIndex>,
+}
+
+/// The pending erasure, up to a row of `erasures`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Erasure {
+    last_row: i64,
+    /// The places to erase.
+    pub scope: ErasureScope,
+}
+
+/// The options of a task's deletion: what is deleted together with its conversation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TaskDeletion {
+    /// Whether to delete what was learned from the task: knowledge records, the feedback on it, and lessons drawn
+    /// from that.
+    pub with_knowledge: bool,
+    /// The calls of all tasks whose long output is in a spill file.
+    pub outputs: Vec<CallId>,
+}
+
+impl WriteTx<'_> {
+    /// Deletes a task with everything that belongs to it alone, and queues the erasure of its traces in files.
+    pub fn delete_task(&self, task: TaskRow, deletion: &TaskDeletion) -> Result<(), Error> {
+        let TaskRow(row) = task;
+        let outputs = self.task_outputs(row, &deletion.outputs)?;
+        if deletion.with_knowledge {
+            self.withdraw_feedback(row, 0..i64::MAX)?;
+            self.withdraw_knowledge(row, 0..i64::MAX, true)?;
+            self.execute("DELETE FROM feedback WHERE task = ?1", [row])?;
+        } else {
+            self.redact_quotes(row)?;
+        }
+        let task_id = "SELECT task_id FROM tasks WHERE task = ?1";
+        let task_id: Option<String> =
+            self.transaction.query_row(task_id, [row], |found| found.get(0)).optional()?;
+        self.execute("DELETE FROM media_uses WHERE task = ?1", [row])?;
+        for table in ["pending", "grants", "working_memory", "events", "steps", "turns", "tasks"] {
+            self.execute(&format!("DELETE FROM {table} WHERE task = ?1"), [row])?;
+        }
+        self.execute("DELETE FROM media WHERE hash NOT IN (SELECT hash FROM media_uses)", [])?;
+        if let Some(task_id) = task_id.and_then(|task_id| TaskId::new(task_id).ok()) {
+            lessons::remove_verdicts(self, &task_id)?;
+        }
+        learning_batches::reset_orphaned_batches(self)?;
+        self.enqueue_erasure(&ErasureScope { outputs, indexes: SearchIndex::ALL.into() })
+    }
+
+    /// Queues the erasure of the traces of what this transaction deletes.
+    pub fn enqueue_erasure(&self, scope: &ErasureScope) -> Result<(), Error> {
+        self.delete_planner_samples()?;
+        self.execute("INSERT INTO erasures (remains) VALUES (?1)", [to_json(scope)?])
+    }
+
+    /// Selects those of `calls` that belong to the task.
+    fn task_outputs(&self, task: i64, calls: &[CallId]) -> Result<Vec<CallId>, Error> {
+        let mut remaining: HashSet<String> = calls.iter().map(ToString::to_string).collect();
+        let Some(length) = remaining.iter().next().map(String::len) else { return Ok(Vec::new()) };
+        let mut query = self.transaction.prepare_cached("SELECT body FROM steps WHERE task = ?1")?;
+        let mut rows = query.query([task])?;
+        let mut found = Vec::new();
+        while let Some(row) = rows.next()? {
+            let body = row.get_ref(0)?.as_str()?;
+            for (start, _) in body.match_indices("call_") {
+                let call = body.get(start..start + length).and_then(|id| remaining.take(id));
+                found.extend(call.and_then(|id| id.parse::<CallId>().ok()));
+            }
+            if remaining.is_empty() {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Removes quotations of a task from what outlives it: the question beside a correction, and feedback from
+    /// which nothing was learned.
+    fn redact_quotes(&self, task: i64) -> Result<(), Error> {
+        let sql = "DELETE FROM feedback WHERE task = ?1 AND said ->> '$.type' <> 'correction'";
+        self.execute(sql, [task])?;
+        // The record is inserted again, because its index follows only insertions and deletions.
+        self.transaction.execute_batch(
+            "CREATE TEMP TABLE IF NOT EXISTS quoting AS SELECT *, content AS correction FROM knowledge LIMIT 0;
+             DELETE FROM quoting",
+        )?;
+        self.transaction.execute(
+            "INSERT INTO quoting SELECT knowledge.*, said ->> '$.text' FROM knowledge
+             JOIN feedback ON feedback.task = ?1 AND said ->> '$.record' = knowledge.id
+             WHERE content <> said ->> '$.text'",
+            [task],
+        )?;
+        self.transaction.execute_batch(
+            "DELETE FROM knowledge WHERE record IN (SELECT record FROM quoting);
+             INSERT INTO knowledge
+                 (record, id, content, tags, source, created_at, valid_until, supersedes, task, step)
+             SELECT record, id, correction, tags, source, created_at, valid_until, supersedes, task, step FROM quoting;
+             DELETE FROM quoting",
+        )
+    }
+
+    /// Merges a part of an index and returns whether more is left; the last call has merged all of it. `is_first`
+    /// is set for the call that starts the merge.
+    pub fn merge_index(&self, index: SearchIndex, is_first: bool) -> Result<bool, Error> {
+        let table = index.table();
+        let changes = || self.transaction.query_row("SELECT total_changes()", [], |row| row.get::<_, i64>(0));
+        let before = changes()?;
+        let pages = if is_first { -MERGE_PAGES_PER_COMMIT } else { MERGE_PAGES_PER_COMMIT };
+        self.execute(&format!("INSERT INTO {table} ({table}, rank) VALUES ('merge', ?1)"), [pages])?;
+        // The command itself counts as one change.
+        Ok(changes()? - before >= 2)
+    }
+
+    /// Deletes the samples of keys that the query planner has taken.
+    fn delete_planner_samples(&self) -> Result<(), Error> {
+        let exists = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'sqlite_stat4')";
+        if self.transaction.query_row(exists, [], |row| row.get(0))? {
+            self.execute("DELETE FROM sqlite_stat4", [])?;
+        }
+        Ok(())
+    }
+
+    /// Releases at most `max_pages` free pages to the file system and returns whether there are more.
+    pub fn release_pages(&self, max_pages: u32) -> Result<bool, Error> {
+        let free_pages =
+            || self.transaction.pragma_query_value(None, "freelist_count", |row| row.get::<_, i64>(0));
+        let before = free_pages()?;
+        let sql = format!("PRAGMA incremental_vacuum({max_pages})");
+        let mut vacuum = self.transaction.prepare(&sql)?;
+        let mut rows = vacuum.query([])?;
+        while rows.next()?.is_some() {}
+        let after = free_pages()?;
+        // The number does not change for a brain that cannot shrink.
+        Ok(after > 0 && after < before)
+    }
+
+    /// Overwrites the unused bytes of a range of pages from the page `from` on, and returns the page to continue
+    /// with.
+    pub fn scrub_pages(&self, from: u32) -> Result<Option<u32>, Error> {
+        let count: u32 = self.transaction.pragma_query_value(None, "page_count", |row| row.get(0))?;
+        if count > MAX_SCRUBBABLE_PAGES {
+            tracing::warn!(pages = count, "The brain is too large to overwrite its deleted content.");
+            return Ok(None);
+        }
+        let mut read = self.transaction.prepare_cached("SELECT data FROM sqlite_dbpage WHERE pgno = ?1")?;
+        let mut write =
+            self.transaction.prepare_cached("UPDATE sqlite_dbpage SET data = ?2 WHERE pgno = ?1")?;
+        let end = from.saturating_add(SCRUB_PAGES_PER_COMMIT).min(count + 1);
+        for number in from..end {
+            let scrubbed = read
+                .query_row([number], |row| {
+                    Ok(row.get_ref(0)?.as_blob().ok().and_then(|page| page_scrub::scrub_page(number, page)))
+                })
+                .optional()?;
+            if let Some(page) = scrubbed.flatten() {
+                write.execute(params![number, page])?;
+            }
+        }
+        Ok((end <= count).then_some(end))
+    }
+
+    /// Marks an erasure as done.
+    pub fn complete_erasure(&self, erasure: &Erasure) -> Result<(), Error> {
+        self.execute("DELETE FROM erasures WHERE erasure <= ?1", [erasure.last_row])
+    }
+}
+
+impl Brain {
+    /// The pending erasure, if there is one. Blocks.
+    pub fn pending_erasure(&self) -> Result<Option<Erasure>, Error> {
+        self.read_long(load_pending_erasure)
+    }
+
+    /// Checkpoints and truncates the write-ahead log. Returns whether it is complete: no reader was in the way.
+    /// Blocks.
+    pub fn truncate_wal(&self) -> Result<bool, Error> {
+        let connection = schema::connect_for_checkpoint(self.file())?;
+        connection.busy_timeout(WAL_TRUNCATE_TIMEOUT)?;
+        // The passive checkpoint does most of the work without blocking writers.
+        checkpoint_wal(&connection, "PASSIVE")?;
+        Ok(checkpoint_wal(&connection, "TRUNCATE")?.is_complete)
+    }
+
+    /// Removes the backups from before upgrades that are older than `age`, or all of them if `age` is `None`.
+    /// Blocks.
+    pub fn remove_backups(&self, age: Option<Duration>) -> io::Result<()> {
+        backups::remove_backups_older_than(self.file(), age)
+    }
+}
+
+fn load_pending_erasure(reader: &Connection) -> Result<Option<Erasure>, Error> {
+    let mut query = reader.prepare_cached("SELECT erasure, remains FROM erasures ORDER BY erasure")?;
+    let mut rows = query.query([])?;
+    let mut all: Option<Erasure> = None;
+    while let Some(row) = rows.next()? {
+        // A scope that a later version wrote and that cannot be parsed refers to places that this version does not
+        // have.
+        let ErasureScope { outputs, indexes } =
+            serde_json::from_str(row.get_ref(1)?.as_str()?).unwrap_or_default();
+        let all = all.get_or_insert_with(|| Erasure { last_row: 0, scope: ErasureScope::default() });
+        all.last_row = row.get(0)?;
+        all.scope.outputs.extend(outputs);
+        all.scope.indexes.extend(indexes);
+    }
+    if let Some(all) = &mut all {
+        all.scope.indexes.sort_unstable();
+        all.scope.indexes.dedup();
+    }
+    Ok(all)
+}

@@ -1,0 +1,186 @@
+//! The unit of a commit: steps, the events that report them, and the state changes that belong to them.
+
+use api::event::{Event, HitlRequest};
+use api::memory::MemoryKind;
+use api::{HitlId, Timestamp, TurnId};
+use bytes::Bytes;
+
+use crate::steps::{MemoryWrite, Step};
+use crate::{Durability, NewGrant, NewKnowledge, NewTurn, Rewind, TaskRow, WriteTx};
+use llm::{Content, Media};
+
+/// Steps, events and state changes that are committed together, written in the order in which they were added.
+#[derive(Default)]
+pub struct Commit {
+    pub(super) parts: Vec<CommitPart>,
+    pub(super) durability: Durability,
+}
+
+pub(super) enum CommitPart {
+    Step(Box<Step>),
+    Change(StateChange),
+    Event(Event),
+}
+
+/// A state change other than a step or an event.
+pub(super) enum StateChange {
+    BeginTurn(NewTurn),
+    IncrementStartCount,
+    ResetStartCount,
+    Rewind(Rewind),
+    WorkingMemory(MemoryWrite),
+    Media { hash: String, data: Bytes },
+    OpenHitlRequest(HitlRequest),
+    CloseHitlRequest(HitlId),
+    Grant(NewGrant),
+    Knowledge(NewKnowledge),
+    Recalled(MemoryKind, String),
+    SkillsNote(String),
+}
+
+impl Commit {
+    /// Creates an empty commit.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Begins the turn. Its first event must be in the same commit.
+    #[must_use]
+    pub fn begin_turn(self, turn: NewTurn) -> Self {
+        self.change(StateChange::BeginTurn(turn))
+    }
+
+    /// Counts a start of the engine that resumes the turn.
+    #[must_use]
+    pub fn increment_start_count(self) -> Self {
+        self.change(StateChange::IncrementStartCount)
+    }
+
+    /// Resets the turn's start count because it waits for the user; engine starts do not resume it meanwhile.
+    #[must_use]
+    pub fn reset_start_count(self) -> Self {
+        self.change(StateChange::ResetStartCount)
+    }
+
+    /// Removes from the task what an edit or a retry invalidates.
+    #[must_use]
+    pub fn rewind(self, rewind: Rewind) -> Self {
+        self.change(StateChange::Rewind(rewind))
+    }
+
+    /// Adds a step of the turn.
+    #[must_use]
+    pub fn step(self, step: Step) -> Self {
+        self.push_part(CommitPart::Step(Box::new(step)))
+    }
+
+    /// Adds an event.
+    #[must_use]
+    pub fn event(self, event: Event) -> Self {
+        self.push_part(CommitPart::Event(event))
+    }
+
+    /// Adds events in the given order.
+    #[must_use]
+    pub fn events(self, events: impl IntoIterator<Item = Event>) -> Self {
+        events.into_iter().fold(self, Self::event)
+    }
+
+    /// Sets a value in the task's working memory.
+    #[must_use]
+    pub fn working_memory(self, write: MemoryWrite) -> Self {
+        self.change(StateChange::WorkingMemory(write))
+    }
+
+    /// Stores the attachments of a message or an answer.
+    #[must_use]
+    pub fn attachments(self, contents: &[Content]) -> Self {
+        contents.iter().fold(self, |commit, content| match content {
+            Content::Media(Media { hash, data: Some(data), .. }) => {
+                commit.change(StateChange::Media { hash: hash.clone(), data: data.clone() })
+            }
+            Content::Media(_) | Content::Text { .. } | Content::Note { .. } => commit,
+        })
+    }
+
+    /// Opens a request that waits for an answer of the user.
+    #[must_use]
+    pub fn open_hitl_request(self, request: HitlRequest) -> Self {
+        self.change(StateChange::OpenHitlRequest(request))
+    }
+
+    /// Closes a request that the user has answered.
+    #[must_use]
+    pub fn close_hitl_request(self, request_id: HitlId) -> Self {
+        self.change(StateChange::CloseHitlRequest(request_id))
+    }
+
+    /// Stores a lasting approval (grant) of the user.
+    #[must_use]
+    pub fn grant(self, grant: NewGrant) -> Self {
+        self.change(StateChange::Grant(grant))
+    }
+
+    /// Saves a knowledge record.
+    #[must_use]
+    pub fn knowledge(self, record: NewKnowledge) -> Self {
+        self.change(StateChange::Knowledge(record))
+    }
+
+    /// Records that the turn's notes contain a memory record. The step that opens the turn must precede it in the
+    /// same commit.
+    #[must_use]
+    pub fn recalled(self, kind: MemoryKind, id: String) -> Self {
+        self.change(StateChange::Recalled(kind, id))
+    }
+
+    /// Records that the turn was sent a note about the user's skills, whose text has this hash. The step that
+    /// opens the turn must precede it in the same commit.
+    #[must_use]
+    pub fn skills_note(self, hash: String) -> Self {
+        self.change(StateChange::SkillsNote(hash))
+    }
+
+    /// Requires the commit to survive a power loss.
+    #[must_use]
+    pub fn durable(mut self) -> Self {
+        self.durability = Durability::PowerLoss;
+        self
+    }
+
+    fn change(self, change: StateChange) -> Self {
+        self.push_part(CommitPart::Change(change))
+    }
+
+    fn push_part(mut self, part: CommitPart) -> Self {
+        self.parts.push(part);
+        self
+    }
+}
+
+impl StateChange {
+    /// Writes the change. `ts` is that of the first event of its commit.
+    pub(super) fn apply(
+        &self,
+        tx: &WriteTx<'_>,
+        task: TaskRow,
+        turn_id: TurnId,
+        ts: i64,
+        at: Timestamp,
+    ) -> Result<(), rusqlite::Error> {
+        match self {
+            Self::BeginTurn(turn) => tx.insert_turn(task, turn, ts, at),
+            Self::IncrementStartCount => tx.increment_start_count(turn_id),
+            Self::ResetStartCount => tx.reset_start_count(turn_id),
+            Self::Rewind(rewind) => tx.rewind(task, rewind),
+            Self::WorkingMemory(write) => tx.set_working_memory(task, write),
+            Self::Media { hash, data } => tx.insert_media(task, hash, data),
+            Self::OpenHitlRequest(request) => tx.insert_pending(task, turn_id, request),
+            Self::CloseHitlRequest(request_id) => tx.delete_pending(*request_id),
+            Self::Grant(grant) => tx.insert_grant(task, grant, at),
+            Self::Knowledge(record) => tx.save_knowledge_from_turn(record, task, at),
+            Self::Recalled(kind, id) => tx.insert_recalled(task, *kind, id),
+            Self::SkillsNote(hash) => tx.insert_skills_note(task, hash),
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! The user's feedback on turns. A correction is also a knowledge record, active from the moment it is given.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+use api::memory::{MemoryKind, Source};
+use api::{FeedbackId, MemoryId, MessageId, TaskId, Timestamp, TurnId};
+use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
+use serde::{Deserialize, Serialize};
+
+use super::knowledge::{KnowledgeDraft, NewKnowledge, parse_tags};
+use super::memory_ingest::{step_of_message, truncate_text};
+use super::queries::{self, parse_column, task_id, timestamp};
+use super::search::{AlreadyShown, SearchHit};
+use super::steps::{Step, TurnBase};
+use super::{TaskRow, WriteTx, lessons, to_json};
+
+/// The longest quotation of the user's question beside a correction, in bytes.
+const MAX_QUOTED_QUESTION_BYTES: usize = 400;
+
+/// The content of a user's feedback on a turn, in its stored form.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum FeedbackContent {
+    /// The user states the right answer.
+    Correction {
+        /// The text of the correction.
+        text: String,
+        /// The knowledge record that holds the correction.
+        record: MemoryId,
+    },
+    /// The user rates the turn.
+    Rating {
+        /// The rating, from 1 to 5.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rating: Option<i64>,
+    },
+    /// The user reports that something went wrong.
+    ErrorReport {
+        /// The description of the error.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        comment: Option<String>,
+    },
+}
+
+/// An active correction and the turn that it is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Correction {
+    /// The id of the feedback.
+    pub id: FeedbackId,
+    /// The knowledge record that holds the correction.
+    pub knowledge_id: MemoryId,
+    /// The right answer, as the user stated it.
+    pub text: String,
+    /// The row of the task.
+    pub task: TaskRow,
+    /// The id by which callers name the task.
+    pub task_id: TaskId,
+    /// The corrected turn.
+    pub turn_id: TurnId,
+    /// Whether the task had received content from a tool up to this turn.
+    pub is_tainted: bool,
+}
+
+/// The position of a feedback among all feedback, in the order in which it was given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct FeedbackRow(i64);
+
+impl WriteTx<'_> {
+    /// Stores feedback on the newest turn of a task. Returns `false` if the task has no turn.
+    pub fn insert_feedback(
+        &self,
+        id: FeedbackId,
+        task: TaskRow,
+        feedback: &FeedbackContent,
+        at: Timestamp,
+    ) -> Result<bool, Error> {
+        let TaskRow(row) = task;
+        let newest = "SELECT MAX(turn), (SELECT MAX(step) FROM steps WHERE steps.task = tasks.task)
+                      FROM tasks JOIN turns USING (task) WHERE tasks.task = ?1";
+        let (turn, step): (Option<i64>, Option<i64>) = self
+            .transaction
+            .prepare_cached(newest)?
+            .query_row([row], |found| Ok((found.get(0)?, found.get(1)?)))?;
+        let Some(turn) = turn else { return Ok(false) };
+        self.execute(
+            "INSERT INTO feedback (id, task, turn, step, said, created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            params![id.to_string(), row, turn, step, to_json(feedback)?, at.unix_ms()],
+        )?;
+        if let FeedbackContent::Correction { text, record } = feedback {
+            let content = correction_content(&self.question_of_turn(row, turn)?, text);
+            let draft = KnowledgeDraft { content, tags: Vec::new(), supersedes: None };
+            let record = NewKnowledge { id: *record, draft, source: Source::Feedback };
+            // The record supersedes nothing, so it cannot be rejected.
+            self.save_knowledge(&record, Some(task), at)?.ok();
+        }
+        Ok(true)
+    }
+
+    /// The user's message of a turn, without attachments.
+    fn question_of_turn(&self, task: i64, turn: i64) -> Result<String, Error> {
+        let message = "SELECT message_id FROM turns WHERE turn = ?1";
+        let message: String =
+            self.transaction.prepare_cached(message)?.query_row([turn], |row| row.get(0))?;
+        let Some((step, _)) = step_of_message(self.transaction, task, &message)? else {
+            return Ok(String::new());
+        };
+        let body = "SELECT body FROM steps WHERE step = ?1";
+        let body: String = self.transaction.prepare_cached(body)?.query_row([step], |row| row.get(0))?;
+        // Attachments are not the user's own words.
+        Ok(match queries::parse_step(&body) {
+            Ok(Step::Opened(opened)) => opened.message,
+            _ => String::new(),
+        })
+    }
+
+    /// Deletes the feedback on these steps of a task, and all lessons drawn from it. Other corrections in those
+    /// lessons are queued to be learned again.
+    pub(super) fn withdraw_feedback(&self, task: i64, steps: Range<i64>) -> Result<(), Error> {
+        let withdrawn = "SELECT id FROM feedback WHERE task = ?1 AND step >= ?2 AND step < ?3";
+        let withdrawn: HashSet<String> = self
+            .transaction
+            .prepare_cached(withdrawn)?
+            .query_map([task, steps.start, steps.end], |row| row.get(0))?
+            .collect::<Result<_, _>>()?;
+        if withdrawn.is_empty() {
+            return Ok(());
+        }
+        self.withdraw_lessons_from(&withdrawn)?;
+        let sql = "DELETE FROM feedback WHERE task = ?1 AND step >= ?2 AND step < ?3";
+        self.execute(sql, [task, steps.start, steps.end])
+    }
+
+    /// Queues a correction to be learned again.
+    pub(super) fn requeue_correction(&self, id: FeedbackId) -> Result<(), Error> {
+        self.execute("UPDATE feedback SET batch = NULL WHERE id = ?1", [id.to_string()])
+    }
+
+    /// Makes the knowledge record of a correction active again, after the lesson that replaced it is gone.
+    pub(super) fn reinstate_correction(&self, id: FeedbackId) -> Result<(), Error> {
+        self.execute(
+            "UPDATE knowledge SET valid_until = NULL
+             WHERE id = (SELECT said ->> '$.record' FROM feedback WHERE id = ?1)",
+            [id.to_string()],
+        )
+    }
+}
+
+/// The content of a correction's knowledge record: the user's question and the correction. It must be useful in
+/// other tasks and be found by similar questions. The agent's answer is left out because a tool may have provided
+/// it.
+fn correction_content(question: &str, text: &str) -> String {
+    let question: Vec<&str> = question.split_whitespace().collect();
+    match truncate_text(question.join(" "), MAX_QUOTED_QUESTION_BYTES) {
+        question if question.is_empty() => text.to_owned(),
+        question => format!("When asked “{question}”: {text}"),
+    }
+}
+
+/// The first correction after `after` that no batch has processed and whose turn has ended. It requires another
+/// completed turn without feedback: an evaluation needs one to see whether a lesson does harm.
+pub(super) fn next_correction(
+    reader: &Connection,
+    FeedbackRow(after): FeedbackRow,
+) -> Result<Option<(FeedbackRow, FeedbackId)>, Error> {
+    let mut query = reader.prepare_cached(
+        "SELECT feedback, feedback.id FROM feedback JOIN turns USING (turn)
+         JOIN knowledge ON knowledge.id = said ->> '$.record' AND valid_until IS NULL
+         WHERE feedback > ?1 AND batch IS NULL AND ended_at IS NOT NULL AND EXISTS (
+             SELECT 1 FROM trajectories JOIN episodes ON episodes.turn = trajectories.turn
+             WHERE outcome = 'completed' AND trajectories.turn <> feedback.turn
+             AND NOT EXISTS (SELECT 1 FROM feedback AS others WHERE others.turn = trajectories.turn)
+         )
+         ORDER BY feedback LIMIT 1",
+    )?;
+    query.query_row([after], |row| Ok((FeedbackRow(row.get(0)?), parse_column(row, 1)?))).optional()
+}
+
+/// An active correction that no batch has processed.
+pub(super) fn correction(reader: &Connection, id: FeedbackId) -> Result<Option<Correction>, Error> {
+    let mut query = reader.prepare_cached(
+        "SELECT knowledge.id, said ->> '$.text', feedback.task, task_id, turn_id,
+                EXISTS (SELECT 1 FROM episodes WHERE episodes.task = feedback.task
+                        AND episodes.turn <= feedback.turn AND source = 'tool')
+         FROM feedback JOIN tasks USING (task) JOIN turns USING (turn)
+         JOIN knowledge ON knowledge.id = said ->> '$.record' AND valid_until IS NULL
+         WHERE feedback.id = ?1 AND batch IS NULL",
+    )?;
+    let found = query.query_row([id.to_string()], |row| {
+        Ok(Correction {
+            id,
+            knowledge_id: parse_column(row, 0)?,
+            text: row.get(1)?,
+            task: TaskRow(row.get(2)?),
+            task_id: task_id(row, 3)?,
+            turn_id: parse_column(row, 4)?,
+            is_tainted: row.get(5)?,
+        })
+    });
+    found.optional()
+}
+
+/// The corrections and lessons that may be put into a turn.
+#[derive(Clone, Debug, Default)]
+pub struct Corrections {
+    /// Corrections that the conversation does not show: those of its own task first, then the newest.
+    pub corrections: Vec<SearchHit>,
+    /// Lessons that the conversation does not show, newest first.
+    pub lessons: Vec<SearchHit>,
+    /// The number of corrections and lessons that the conversation shows already.
+    pub already_shown: usize,
+}
+
+/// The most corrections, and the most lessons, that are considered: the newest ones.
+const MAX_CORRECTIONS_SCANNED: i64 = 200;
+
+/// Loads the active corrections and lessons, without those that the conversation shows already.
+pub(super) fn load_corrections(
+    reader: &Connection,
+    task: TaskRow,
+    base: TurnBase,
+) -> Result<Corrections, Error> {
+    let shown = recalled_ids(reader, task, base)?;
+    let mut corrections = load_active(reader, Source::Feedback, task)?;
+    let mut lessons = load_active(reader, Source::Learned, task)?;
+    if let TurnBase::Edit { message_id } = base {
+        exclude_voided(reader, task, message_id, &mut corrections, &mut lessons)?;
+    }
+    let before = corrections.len() + lessons.len();
+    corrections.retain(|(hit, _)| !shown.contains(&hit.id));
+    lessons.retain(|(hit, _)| !shown.contains(&hit.id));
+    corrections.sort_by_key(|(_, is_own_task)| !is_own_task);
+    let hits = |all: Vec<(SearchHit, bool)>| all.into_iter().map(|(hit, _)| hit).collect();
+    Ok(Corrections {
+        already_shown: before - corrections.len() - lessons.len(),
+        corrections: hits(corrections),
+        lessons: hits(lessons),
+    })
+}
+
+/// Excludes what the pending edit of a message will delete, although the deletion is not stored yet. Each excluded
+/// lesson is replaced by those of its corrections that remain.
+fn exclude_voided(
+    reader: &Connection,
+    TaskRow(task): TaskRow,
+    message_id: MessageId,
+    corrections: &mut Vec<(SearchHit, bool)>,
+    lessons: &mut Vec<(SearchHit, bool)>,
+) -> Result<(), Error> {
+    let Some((from, _)) = step_of_message(reader, task, &message_id.to_string())? else { return Ok(()) };
+    let mut query = reader.prepare_cached(
+        "SELECT id, COALESCE(said ->> '$.record', '') FROM feedback WHERE task = ?1 AND step >= ?2",
+    )?;
+    let voided = query.query_map([task, from], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let voided: HashMap<String, String> = voided.collect::<Result<_, _>>()?;
+    corrections.retain(|(hit, _)| !voided.values().any(|record| *record == hit.id));
+    let all = std::mem::take(lessons);
+    for (lesson, is_own_task) in all {
+        let evidence = match lesson.id.parse() {
+            Ok(id) => lessons::evidence(reader, id)?,
+            Err(_) => None,
+        };
+        let given = evidence.map(|evidence| evidence.corrections).unwrap_or_default();
+        let (voided, kept): (Vec<_>, Vec<_>) =
+            given.into_iter().partition(|given| voided.contains_key(&given.feedback_id.to_string()));
+        if voided.is_empty() {
+            lessons.push((lesson, is_own_task));
+            continue;
+        }
+        for given in kept {
+            corrections.extend(correction_record(reader, given.feedback_id)?.map(|hit| (hit, false)));
+        }
+    }
+    Ok(())
+}
+
+/// The knowledge record of a correction.
+fn correction_record(reader: &Connection, id: FeedbackId) -> Result<Option<SearchHit>, Error> {
+    let mut query = reader.prepare_cached(
+        "SELECT knowledge.id, content, tags, knowledge.created_at FROM feedback
+         JOIN knowledge ON knowledge.id = said ->> '$.record' WHERE feedback.id = ?1",
+    )?;
+    query.query_row([id.to_string()], |row| search_hit(row, Source::Feedback)).optional()
+}
+
+/// Builds a search hit from the columns id, content, tags and creation time.
+fn search_hit(row: &Row<'_>, source: Source) -> Result<SearchHit, Error> {
+    let content: String = row.get(1)?;
+    Ok(SearchHit {
+        kind: MemoryKind::Knowledge,
+        id: row.get(0)?,
+        excerpt: content.clone(),
+        content,
+        source: Some(source),
+        tags: parse_tags(row, 2)?,
+        created_at: timestamp(row, 3)?,
+        task_id: None,
+        message_ids: Vec::new(),
+        score: 0.0,
+        is_relevant: false,
+    })
+}
+
+/// The active records of a source, newest first, each with whether it was drawn from the task.
+fn load_active(
+    reader: &Connection,
+    source: Source,
+    TaskRow(task): TaskRow,
+) -> Result<Vec<(SearchHit, bool)>, Error> {
+    // The condition repeats that of the index `knowledge_taught`, so that no other knowledge is scanned.
+    let mut query = reader.prepare_cached(
+        "SELECT id, content, tags, created_at, task IS ?1 FROM knowledge
+         WHERE source IN ('feedback', 'learned') AND valid_until IS NULL AND source = ?2
+         ORDER BY record DESC LIMIT ?3",
+    )?;
+    let rows = query.query_map(params![task, source.as_str(), MAX_CORRECTIONS_SCANNED], |row| {
+        Ok((search_hit(row, source)?, row.get(4)?))
+    })?;
+    rows.collect()
+}
+
+/// The ids of the memory records that a conversation shows when it continues from `base`. Notes that were sent
+/// with an answer that is now replaced stand beside its question and remain visible.
+fn recalled_ids(reader: &Connection, task: TaskRow, base: TurnBase) -> Result<HashSet<String>, Error> {
+    let TaskRow(row) = task;
+    let from = AlreadyShown::load(reader, Some((task, base)))?.from_step;
+    let (before, retried) = match base {
+        TurnBase::End => (None, None),
+        TurnBase::Edit { message_id } => (step_of_message(reader, row, &message_id.to_string())?, None),
+        TurnBase::Retry { message_id } => {
+            let message_id = message_id.to_string();
+            let after = step_of_message(reader, row, &message_id)?.map(|(step, kind)| (step + 1, kind));
+            (after, Some(message_id))
+        }
+    };
+    let before = before.map_or(i64::MAX, |(step, _)| step);
+    let mut query = reader.prepare_cached(
+        "SELECT id FROM recalled WHERE task = ?1 AND step >= ?2 AND (step < ?3 OR EXISTS (
+             SELECT 1 FROM steps WHERE steps.step = recalled.step
+             AND body ->> '$.base.from' = 'retry' AND body ->> '$.base.message_id' = ?4
+         ))",
+    )?;
+    let ids = query.query_map(params![row, from, before, retried], |row| row.get(0))?;
+    ids.collect()
+}

@@ -1,0 +1,551 @@
+//! The brain: one user's store, a SQLite file. SQL occurs in no other crate of the engine. On top of it, the
+//! [`event_log`] stores the events of each task before it publishes them.
+//!
+//! All writes go through one thread that commits them in groups ([`writer`]); reads use read-only connections
+//! ([`read_pool`]). The writer thread holds an exclusive lock on a file beside the brain for as long as it lives,
+//! so no two engines ever write the same brain.
+
+mod backups;
+mod dates;
+mod doc_freq;
+mod erasure;
+pub mod event_log;
+mod feedback;
+mod journal;
+mod knowledge;
+mod learning_batches;
+mod learning_queries;
+mod lessons;
+mod mcp_connections;
+pub mod memory_format;
+mod memory_ingest;
+mod message_text;
+mod page_scrub;
+mod queries;
+mod query_plan;
+mod ranking;
+mod read_pool;
+mod schema;
+mod search;
+mod settings;
+mod skills;
+pub mod steps;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+mod tokenize;
+mod transfer;
+mod usage;
+mod wal_checkpoint;
+mod write_tx;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use api::engine::{Grant, PendingRequest, TaskSummary};
+use api::event::Event;
+use api::memory::{Episode, Knowledge};
+use api::skills::SkillSummary;
+use api::{CallId, HitlId, MemoryId, TaskId, Timestamp, TurnId};
+use http_service::clock::{Clock as _, SystemClock};
+use http_service::lock::{FileLock, LockError, LockHolder};
+use rusqlite::{Connection, ErrorCode, OptionalExtension as _};
+
+pub use backups::BACKUP_LIFETIME;
+pub use erasure::{Erasure, ErasureScope, SearchIndex, TaskDeletion};
+pub use feedback::{Correction, Corrections, FeedbackContent, FeedbackRow};
+pub use journal::{Journal, JournalError};
+pub use knowledge::{KnowledgeDraft, KnowledgeRejected, NewKnowledge, SupersedeError};
+pub use learning_batches::{BatchEffect, BatchProgress, BatchStage, LessonDraft, UnrelatedTurn};
+pub use lessons::{KnownLesson, NewLesson};
+pub use mcp_connections::{AuthorizationRow, ConnectionRow};
+pub use queries::{
+    BlockCounts, Checkpoint, OpenTurn, PendingHitl, RequestedTurn, StoredEvent, StoredStep, ToolGrant,
+};
+pub use search::{MemoryQuery, SearchHit};
+pub use settings::Setting;
+pub use skills::{CreateSkillError, CustomSkill, SkillOutline};
+pub use transfer::{ExportError, ImportError, StagedImport};
+pub use usage::{CallUsage, ModelUsage, USAGE_RETENTION};
+pub use write_tx::to_json;
+pub use write_tx::{IdempotencyKey, NewGrant, NewTurn, Rewind, WriteTx};
+pub use writer::{Durability, WriteBatch, WriteError};
+
+use crate::doc_freq::CommonWordCache;
+use crate::read_pool::ReadPool;
+use crate::steps::TurnBase;
+use crate::writer::{SingleWrite, Writer};
+
+/// The row number of a task, which identifies it inside the brain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TaskRow(i64);
+
+/// A task's row and the position of its newest event.
+#[derive(Clone, Debug)]
+pub struct TaskEntry {
+    /// The row of the task.
+    pub row: TaskRow,
+    /// The `ts` of the task's newest stored event; 0 if it has none.
+    pub last_ts: i64,
+}
+
+/// The error of a read or a statement of the store. Layers above handle it as a whole and never look into it.
+pub type StoreError = rusqlite::Error;
+
+/// The errors of opening and reading a brain.
+#[derive(Debug, thiserror::Error)]
+pub enum BrainError {
+    /// The folder or the file cannot be created, read or written.
+    #[error("the brain's folder {folder} cannot be used: it must be a writable folder")]
+    Folder {
+        /// The folder that holds the brain.
+        folder: PathBuf,
+        /// The error of the file system.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Another engine holds the lock of the brain.
+    #[error("the brain {file} is in use by another engine ({holder}): stop that one first")]
+    InUse {
+        /// The brain's file.
+        file: PathBuf,
+        /// The process that holds the lock.
+        holder: LockHolder,
+    },
+    /// The lock file cannot be opened or locked.
+    #[error("the brain's lock file {file} cannot be opened or locked: its folder must be writable")]
+    Lock {
+        /// The lock file.
+        file: PathBuf,
+        /// The error of the file system.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A newer engine wrote the brain in a format that this one does not know.
+    #[error(
+        "the brain {file} has schema version {found}, and this engine knows versions up to {known}: \
+         start it with the engine version that wrote it, or a newer one"
+    )]
+    NewerSchema {
+        /// The brain's file.
+        file: PathBuf,
+        /// The schema version that was found.
+        found: i64,
+        /// The newest schema version that this engine knows.
+        known: i64,
+    },
+    /// The schema needs a migration, but the backup that must precede it cannot be written.
+    #[error(
+        "the brain's schema must be migrated, but no backup can be written to {copy} ({reason}): \
+         free disk space, or make its folder writable"
+    )]
+    Backup {
+        /// The path of the backup.
+        copy: PathBuf,
+        /// The reason why it cannot be written.
+        reason: String,
+    },
+    /// The file is not a SQLite database, or it is damaged.
+    #[error(
+        "the brain {file} cannot be read: it is damaged or not a brain; restore it from a backup, or move it \
+         away to start with an empty one"
+    )]
+    Damaged {
+        /// The brain's file.
+        file: PathBuf,
+        /// The error that SQLite reported.
+        #[source]
+        source: rusqlite::Error,
+    },
+    /// The file is a database of another program.
+    #[error("{file} (SQLITE_DB_PATH) is not a brain but another program's database: it was left unchanged")]
+    Foreign {
+        /// The path of that file.
+        file: PathBuf,
+    },
+    /// A statement failed in SQLite.
+    #[error("a SQLite operation on the brain failed")]
+    Sqlite(#[from] rusqlite::Error),
+    /// The writer thread could not be started.
+    #[error("the brain's writer thread could not be started")]
+    Writer(#[source] std::io::Error),
+}
+
+impl BrainError {
+    /// Classifies an error that SQLite reported for `file`.
+    fn from_sqlite(file: &Path, source: rusqlite::Error) -> Self {
+        match source.sqlite_error_code() {
+            Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
+                Self::Damaged { file: file.to_owned(), source }
+            }
+            _ => Self::Sqlite(source),
+        }
+    }
+}
+
+/// A handle to an open brain. Clones share it; dropping the last one ends the writer.
+#[derive(Clone)]
+pub struct Brain {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    writer: Writer,
+    read_pool: Arc<ReadPool>,
+    common_words: CommonWordCache,
+    next_task: AtomicI64,
+    file: PathBuf,
+}
+
+impl Brain {
+    /// Opens the brain in `file`, creating it if it is missing, and takes its lock.
+    ///
+    /// # Errors
+    /// See [`BrainError`].
+    pub fn open(file: &Path) -> Result<Self, BrainError> {
+        let folder = file.parent().unwrap_or(Path::new("."));
+        std::fs::create_dir_all(folder)
+            .map_err(|source| BrainError::Folder { folder: folder.to_owned(), source })?;
+        let mut lock = file.as_os_str().to_owned();
+        lock.push(".lock");
+        let lock =
+            FileLock::acquire(Path::new(&lock), SystemClock::new().now()).map_err(|error| match error {
+                LockError::Held(holder) => BrainError::InUse { file: file.to_owned(), holder },
+                LockError::Io { file, source } => BrainError::Lock { file, source },
+            })?;
+        // Left behind by an import that was interrupted.
+        transfer::remove_staging_file(file);
+        let write = schema::open(file)?;
+        let failed = |error| BrainError::from_sqlite(file, error);
+        let read_pool = Arc::new(ReadPool::open(file).map_err(failed)?);
+        // Above every row that exists, including rows that a deleted task may have left behind.
+        let next = "SELECT 1 + MAX(
+                COALESCE((SELECT MAX(task) FROM tasks), 0), COALESCE((SELECT MAX(task) FROM turns), 0),
+                COALESCE((SELECT MAX(task) FROM steps), 0), COALESCE((SELECT MAX(task) FROM events), 0)
+            )";
+        let next_task =
+            read_pool.short(|reader| reader.query_row(next, [], |row| row.get(0))).map_err(failed)?;
+        Ok(Self {
+            shared: Arc::new(Shared {
+                writer: Writer::start(file, write, lock, Arc::clone(&read_pool))
+                    .map_err(BrainError::Writer)?,
+                read_pool,
+                common_words: CommonWordCache::default(),
+                next_task: AtomicI64::new(next_task),
+                file: file.to_owned(),
+            }),
+        })
+    }
+
+    /// The path of the brain's file.
+    pub fn file(&self) -> &Path {
+        &self.shared.file
+    }
+
+    /// Queues a batch for the writer. See [`WriteBatch`].
+    pub fn queue(&self, batch: Arc<dyn WriteBatch>) {
+        self.shared.writer.queue(batch);
+    }
+
+    /// Runs `write` in a batch of its own and waits until it is committed, with [`Durability::ProcessKill`].
+    pub async fn write<T, F>(&self, write: F) -> Result<T, WriteError>
+    where
+        T: Send + 'static,
+        F: Fn(&WriteTx<'_>) -> Result<T, rusqlite::Error> + Send + Sync + 'static,
+    {
+        self.write_with_durability(Durability::ProcessKill, write).await
+    }
+
+    /// Runs `write` in a batch of its own and waits until it is committed with the given durability.
+    pub async fn write_with_durability<T, F>(&self, durability: Durability, write: F) -> Result<T, WriteError>
+    where
+        T: Send + 'static,
+        F: Fn(&WriteTx<'_>) -> Result<T, rusqlite::Error> + Send + Sync + 'static,
+    {
+        let (batch, result) = SingleWrite::create(write, durability);
+        self.queue(batch);
+        result.await.unwrap_or_else(|_| Err(WriteError { reason: "the brain is closed".into() }))
+    }
+
+    /// Reserves a row for a task that is about to begin. The task exists once its first batch is committed.
+    pub fn reserve_task(&self) -> TaskRow {
+        TaskRow(self.shared.next_task.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Reserves consecutive rows for `tasks` tasks and returns the first one.
+    fn reserve_tasks(&self, tasks: u32) -> TaskRow {
+        TaskRow(self.shared.next_task.fetch_add(i64::from(tasks), Ordering::Relaxed))
+    }
+
+    /// Looks up the task with the id `task_id`.
+    pub fn task(&self, task_id: &TaskId) -> Result<Option<TaskEntry>, rusqlite::Error> {
+        self.read(|reader| queries::task(reader, task_id))
+    }
+
+    /// The task with the most recently opened turn.
+    pub fn last_task(&self) -> Result<Option<TaskId>, rusqlite::Error> {
+        self.read(queries::last_task)
+    }
+
+    /// The events of `task` with a `ts` above `after`, oldest first. `bounds` limits their number and their total
+    /// size in bytes; the event that reaches the size limit is still included. Blocks.
+    pub fn events_after(
+        &self,
+        task: TaskRow,
+        after: i64,
+        bounds: (usize, usize),
+    ) -> Result<Vec<StoredEvent>, rusqlite::Error> {
+        self.read_long(|reader| queries::events_after(reader, task, after, bounds))
+    }
+
+    /// All events of `task` with a `ts` above `after`, as clients received them. Events of types that this version
+    /// does not know are left out. Blocks.
+    pub fn all_events_after(&self, task: TaskRow, after: i64) -> Result<Vec<Event>, rusqlite::Error> {
+        let stored = self.events_after(task, after, (usize::MAX, usize::MAX))?;
+        Ok(stored.into_iter().filter_map(|event| event.into_event().ok()).collect())
+    }
+
+    /// Calls `visit` with each step of `task` after the row `after`, oldest first, together with its row and its
+    /// size in bytes, until `visit` returns `false`. Blocks.
+    pub fn for_each_step(
+        &self,
+        task: TaskRow,
+        after: i64,
+        visit: impl FnMut(i64, usize, StoredStep) -> bool,
+    ) -> Result<(), rusqlite::Error> {
+        self.read_long(|reader| queries::for_each_step(reader, task, after, visit))
+    }
+
+    /// The stored checkpoint of the conversation of `task`, if its format is `form`. Blocks.
+    pub fn checkpoint(&self, task: TaskRow, form: i64) -> Result<Option<Checkpoint>, rusqlite::Error> {
+        self.read_long(|reader| queries::checkpoint(reader, task, form))
+    }
+
+    /// Stores a checkpoint of the conversation of `task`, taken when its journal ended with `step`. Nobody waits
+    /// for the write: without a checkpoint the conversation is rebuilt from more of the journal.
+    pub fn save_checkpoint(&self, task: TaskRow, step: i64, form: i64, body: String) {
+        let write = move |tx: &WriteTx<'_>| tx.set_checkpoint(task, step, form, &body);
+        self.queue(SingleWrite::create(write, Durability::ProcessKill).0);
+    }
+
+    /// The steps of all turns of `task`, oldest first. Blocks.
+    pub fn steps(&self, task: TaskRow) -> Result<Vec<StoredStep>, rusqlite::Error> {
+        self.read_long(|reader| queries::steps(reader, task))
+    }
+
+    /// The turns that have begun and not ended, oldest first.
+    pub fn open_turns(&self) -> Result<Vec<OpenTurn>, rusqlite::Error> {
+        self.read(queries::open_turns)
+    }
+
+    /// The number of content blocks in a turn's event stream. Blocks.
+    pub fn block_counts(&self, task: TaskRow, turn_id: TurnId) -> Result<BlockCounts, rusqlite::Error> {
+        self.read_long(|reader| queries::block_counts(reader, task, turn_id))
+    }
+
+    /// The tool calls of a turn that clients have seen without a result yet. Blocks.
+    pub fn open_calls(
+        &self,
+        task: TaskRow,
+        turn_id: TurnId,
+    ) -> Result<Vec<(CallId, String)>, rusqlite::Error> {
+        self.read_long(|reader| queries::open_calls(reader, task, turn_id))
+    }
+
+    /// The turn of the task that was begun by the request with the idempotency key `request`.
+    pub fn turn_by_request(
+        &self,
+        task_id: &TaskId,
+        request: &str,
+    ) -> Result<Option<RequestedTurn>, rusqlite::Error> {
+        self.read(|reader| queries::turn_by_request(reader, task_id, request))
+    }
+
+    /// A page of the tasks, most recently changed first. Blocks.
+    pub fn tasks(&self, limit: i64, offset: i64) -> Result<Vec<TaskSummary>, rusqlite::Error> {
+        self.read_long(|reader| queries::tasks(reader, limit, offset))
+    }
+
+    /// The number of tasks. Blocks.
+    pub fn task_count(&self) -> Result<u64, rusqlite::Error> {
+        self.read_long(queries::task_count)
+    }
+
+    /// The number of requests that wait for an answer of the user.
+    pub fn pending_count(&self) -> Result<u64, rusqlite::Error> {
+        self.read(queries::pending_count)
+    }
+
+    /// The last time at which a task received a message, or one of its turns began or ended.
+    pub fn last_change_at(&self) -> Result<Option<Timestamp>, rusqlite::Error> {
+        self.read(queries::last_change_at)
+    }
+
+    /// The requests that wait for an answer of the user, oldest first. Blocks.
+    pub fn pending(&self) -> Result<Vec<PendingRequest>, rusqlite::Error> {
+        self.read_long(queries::pending)
+    }
+
+    /// The request of the task that is shown to the user and not answered yet.
+    pub fn pending_of_task(&self, task_id: &TaskId) -> Result<Option<HitlId>, rusqlite::Error> {
+        self.read(|reader| queries::pending_of_task(reader, task_id))
+    }
+
+    /// The lasting approvals (grants) of the user, oldest first. Blocks.
+    pub fn grants(&self) -> Result<Vec<Grant>, rusqlite::Error> {
+        self.read_long(queries::grants)
+    }
+
+    /// The grants for `tool` that hold in `task`, either for that task or for the whole engine.
+    pub fn grants_for_tool(&self, task: TaskRow, tool: &str) -> Result<Vec<ToolGrant>, rusqlite::Error> {
+        self.read(|reader| queries::grants_for_tool(reader, task, tool))
+    }
+
+    /// The bytes of an attachment, by its hash. Blocks.
+    pub fn media(&self, hash: &str) -> Result<Option<Vec<u8>>, rusqlite::Error> {
+        self.read_long(|reader| queries::media(reader, hash))
+    }
+
+    /// The end of the earliest ended turn whose deltas have not been folded away yet.
+    pub fn first_unfolded(&self) -> Result<Option<Timestamp>, rusqlite::Error> {
+        self.read(queries::first_unfolded)
+    }
+
+    /// The user's custom skill with the given name. Blocks.
+    pub fn custom_skill(&self, name: &str) -> Result<Option<CustomSkill>, rusqlite::Error> {
+        self.read_long(|reader| skills::find(reader, name))
+    }
+
+    /// Summaries of the user's custom skills, sorted by name.
+    pub fn custom_skills(&self) -> Result<Vec<SkillSummary>, rusqlite::Error> {
+        self.read(skills::summaries)
+    }
+
+    /// Outlines of the user's custom skills, sorted by name: what is needed to run them. Blocks.
+    pub fn custom_skill_outlines(&self) -> Result<Vec<SkillOutline>, rusqlite::Error> {
+        self.read_long(skills::outlines)
+    }
+
+    /// The hash of the newest note about the user's skills that the task's conversation shows when it continues
+    /// from `base`; `None` if it shows none.
+    pub fn skills_note_hash(&self, task: TaskRow, base: TurnBase) -> Result<Option<String>, rusqlite::Error> {
+        self.read(|reader| skills::note_hash(reader, task, base))
+    }
+
+    /// A setting that was changed at runtime and persists across restarts.
+    pub fn setting(&self, setting: Setting) -> Result<Option<String>, rusqlite::Error> {
+        self.read(|reader| settings::setting(reader, setting))
+    }
+
+    /// The number of input and output tokens used by model calls of all tasks after `at`; at most the last day
+    /// counts.
+    pub fn tokens_since(&self, at: Timestamp) -> Result<u64, rusqlite::Error> {
+        self.read(|reader| usage::tokens_since(reader, at))
+    }
+
+    /// The time of the first recorded model call after `at`; at most the last day counts.
+    pub fn first_usage_at(&self, at: Timestamp) -> Result<Option<Timestamp>, rusqlite::Error> {
+        self.read(|reader| usage::first_usage_at(reader, at))
+    }
+
+    /// The usage of model calls after `at`, by model; at most the last day counts. Blocks.
+    pub fn usage_since(&self, at: Timestamp) -> Result<Vec<ModelUsage>, rusqlite::Error> {
+        self.read_long(|reader| usage::usage_since(reader, at))
+    }
+
+    /// Searches memory, best results first. A search waits for a running one, but not beyond its own deadline.
+    /// Blocks.
+    pub fn search(&self, query: &MemoryQuery) -> Result<Vec<SearchHit>, rusqlite::Error> {
+        let common_words = &self.shared.common_words;
+        self.shared.read_pool.search(query.deadline, |reader| search::search(reader, common_words, query))
+    }
+
+    /// A page of the knowledge records, newest first, including superseded ones. Blocks.
+    pub fn knowledge(&self, limit: i64, offset: i64) -> Result<Vec<Knowledge>, rusqlite::Error> {
+        self.read_long(|reader| knowledge::list(reader, limit, offset))
+    }
+
+    /// The number of knowledge records. Blocks.
+    pub fn knowledge_count(&self) -> Result<u64, rusqlite::Error> {
+        self.read_long(knowledge::count)
+    }
+
+    /// Whether a knowledge record is active, and if not, why.
+    pub fn check_knowledge_active(
+        &self,
+        id: MemoryId,
+    ) -> Result<Result<(), SupersedeError>, rusqlite::Error> {
+        self.read(|reader| knowledge::check_active(reader, id))
+    }
+
+    /// A page of the episodes, newest first. Blocks.
+    pub fn episodes(&self, limit: i64, offset: i64) -> Result<Vec<Episode>, rusqlite::Error> {
+        self.read_long(|reader| memory_ingest::episodes(reader, limit, offset))
+    }
+
+    /// The number of episodes. Blocks.
+    pub fn episode_count(&self) -> Result<u64, rusqlite::Error> {
+        self.read_long(memory_ingest::episode_count)
+    }
+
+    /// The connections to tool servers, oldest first.
+    pub fn connections(&self) -> Result<Vec<ConnectionRow>, rusqlite::Error> {
+        self.read(mcp_connections::list)
+    }
+
+    /// The sealed credentials of the connection to a server.
+    pub fn credentials(&self, server: &str) -> Result<Option<String>, rusqlite::Error> {
+        self.read(|reader| mcp_connections::credentials(reader, server))
+    }
+
+    /// The time at which the newest authorization for a server was started.
+    pub fn authorization_started_at(&self, server: &str) -> Result<Option<Timestamp>, rusqlite::Error> {
+        self.read(|reader| mcp_connections::authorization_started_at(reader, server))
+    }
+
+    /// The engine's client registration at an authorization server, sealed.
+    pub fn client_registration(&self, issuer: &str) -> Result<Option<String>, rusqlite::Error> {
+        self.read(|reader| mcp_connections::client_registration(reader, issuer))
+    }
+
+    /// Whether there are ended turns that are not indexed into memory yet.
+    pub fn has_ingest_backlog(&self) -> Result<bool, rusqlite::Error> {
+        self.read(memory_ingest::has_backlog)
+    }
+
+    /// Checks that the brain can be read and that the last commit succeeded.
+    ///
+    /// # Errors
+    /// Describes the problem in words for an operator.
+    pub fn check_health(&self) -> Result<(), String> {
+        let result =
+            self.read(|reader| reader.query_row("SELECT 1 FROM tasks LIMIT 1", [], |_| Ok(())).optional());
+        result.map_err(|error| format!("the brain cannot be read: {error}"))?;
+        self.shared.writer.last_result().map_err(|error| error.to_string())
+    }
+
+    fn read<T>(&self, query: impl FnOnce(&Connection) -> T) -> T {
+        self.shared.read_pool.short(query)
+    }
+
+    fn read_long<T>(
+        &self,
+        query: impl FnOnce(&Connection) -> Result<T, rusqlite::Error>,
+    ) -> Result<T, rusqlite::Error> {
+        self.shared.read_pool.long(query)
+    }
+
+    /// Commits what is queued, truncates the write-ahead log, ends the writer and releases the lock. Later batches
+    /// are rejected.
+    pub async fn close(&self) {
+        self.shared.writer.close(CLOSE_TIMEOUT).await;
+    }
+}
+
+/// The time limit for closing the brain.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests;

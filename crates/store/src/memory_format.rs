@@ -1,0 +1,48 @@
+//! Formats memory for a model: each record is labelled with its origin and quoted as data.
+
+use api::memory::{MemoryKind, Source};
+
+use crate::SearchHit;
+use api::tool_names::{ASK_USER, LOAD_SKILL, MEMORY_SAVE, MEMORY_SEARCH, WORKING_MEMORY_SET};
+
+/// The label of content that came from tools or the web.
+pub const TOOL_ORIGIN_NOTE: &str = "came from a tool or the web, unverified";
+
+/// Tools whose results come from the user, the agent or the catalog, or are memory records that carry their own
+/// origin.
+const TRUSTED_TOOLS: [&str; 5] = [ASK_USER, LOAD_SKILL, MEMORY_SAVE, MEMORY_SEARCH, WORKING_MEMORY_SET];
+
+/// Whether a tool's results may contain content that nobody has vouched for.
+pub fn is_untrusted_tool(tool: &str) -> bool {
+    !TRUSTED_TOOLS.contains(&tool)
+}
+
+/// Describes the origin of a memory record in words.
+pub fn describe_origin(hit: &SearchHit) -> String {
+    match (hit.kind, hit.source) {
+        (MemoryKind::Knowledge, Some(Source::User)) => "the user saved".to_owned(),
+        (MemoryKind::Knowledge, Some(Source::Feedback | Source::Learned)) => {
+            "learned from the user".to_owned()
+        }
+        (MemoryKind::Knowledge, Some(Source::Tool)) => format!("you noted, {TOOL_ORIGIN_NOTE}"),
+        (MemoryKind::Knowledge, _) => "you noted".to_owned(),
+        (MemoryKind::Episode, Some(Source::Tool)) => {
+            format!("an earlier turn, some of which {TOOL_ORIGIN_NOTE}")
+        }
+        (MemoryKind::Episode, _) => "an earlier turn".to_owned(),
+        (MemoryKind::Message, Some(Source::Tool)) => {
+            format!("earlier messages, some of which {TOOL_ORIGIN_NOTE}")
+        }
+        (MemoryKind::Message, _) => "earlier messages".to_owned(),
+    }
+}
+
+/// The date of a memory record, as `YYYY-MM-DD`.
+pub fn date(hit: &SearchHit) -> String {
+    hit.created_at.to_string().chars().take(10).collect()
+}
+
+/// Prefixes each line of a text with `> `, so that no part of it can be mistaken for anything but a quotation.
+pub fn quote_lines(text: &str) -> String {
+    text.lines().flat_map(|line| ["\n> ", line]).collect()
+}

@@ -1,0 +1,151 @@
+//! The read-only connections. Each class of reads has its own connection, so that slow reads delay no turn.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use rusqlite::{Connection, OpenFlags};
+use serde_json::Value;
+
+use super::{Brain, TaskRow, queries, schema};
+use resources::threads::{BRAIN_THREADS, Lane, TURN_OPEN_THREADS};
+
+/// The page cache of short reads, and that of the others, in KiB.
+const SHORT_CACHE_KIB: i64 = 64;
+const LONG_CACHE_KIB: i64 = 256;
+/// The interval at which a waiting search checks whether the running one is over.
+const SEARCH_RETRY_INTERVAL: Duration = Duration::from_millis(1);
+
+/// The read connections of a brain, and the thread lanes on which blocking reads run.
+pub(super) struct ReadPool {
+    /// For point reads of some microseconds only, short enough to run inline.
+    short: Mutex<Connection>,
+    /// For reads whose duration grows with a task, separate so that they delay no point read. Opened on first use.
+    long: Mutex<Option<Connection>>,
+    /// For searches, separate so that a turn that is about to begin waits for no reading of a conversation. Opened
+    /// on first use.
+    searches: Mutex<Option<Connection>>,
+    file: PathBuf,
+    /// The lane of reads that take long.
+    read_lane: Lane,
+    /// The lane of turn openings, separate so that slow searches and lists do not delay the beginning of a turn.
+    turn_open_lane: Lane,
+}
+
+impl ReadPool {
+    /// Opens the readers of the brain in `file`.
+    pub(super) fn open(file: &Path) -> Result<Self, rusqlite::Error> {
+        let short = Mutex::new(open_reader(file, SHORT_CACHE_KIB)?);
+        Ok(Self {
+            short,
+            long: Mutex::default(),
+            searches: Mutex::default(),
+            file: file.to_owned(),
+            read_lane: Lane::new(BRAIN_THREADS),
+            turn_open_lane: Lane::new(TURN_OPEN_THREADS),
+        })
+    }
+
+    /// Runs a point read.
+    pub(super) fn short<T>(&self, query: impl FnOnce(&Connection) -> T) -> T {
+        query(&self.short.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Runs a read that may take long. Blocks.
+    pub(super) fn long<T>(
+        &self,
+        query: impl FnOnce(&Connection) -> Result<T, rusqlite::Error>,
+    ) -> Result<T, rusqlite::Error> {
+        self.read_through(&self.long, query)
+    }
+
+    /// Runs a search. It waits for a running one, but not beyond `deadline`. Blocks.
+    #[expect(clippy::disallowed_methods, reason = "this is called where it may block")]
+    pub(super) fn search<T>(
+        &self,
+        deadline: Instant,
+        query: impl FnOnce(&Connection) -> Result<T, rusqlite::Error>,
+    ) -> Result<T, rusqlite::Error> {
+        while matches!(self.searches.try_lock(), Err(TryLockError::WouldBlock)) {
+            if Instant::now() >= deadline {
+                let interrupted = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_INTERRUPT);
+                return Err(rusqlite::Error::SqliteFailure(interrupted, None));
+            }
+            std::thread::sleep(SEARCH_RETRY_INTERVAL);
+        }
+        self.read_through(&self.searches, query)
+    }
+
+    /// Releases the memory of the page caches, except for connections that are in use.
+    pub(super) fn shrink(&self) {
+        if let Ok(short) = self.short.try_lock() {
+            shrink_cache(&short);
+        }
+        for reader in [&self.long, &self.searches] {
+            if let Ok(reader) = reader.try_lock()
+                && let Some(reader) = &*reader
+            {
+                shrink_cache(reader);
+            }
+        }
+    }
+
+    /// Reads through a connection that is opened on first use.
+    fn read_through<T>(
+        &self,
+        reader: &Mutex<Option<Connection>>,
+        query: impl FnOnce(&Connection) -> Result<T, rusqlite::Error>,
+    ) -> Result<T, rusqlite::Error> {
+        let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *reader {
+            Some(reader) => query(reader),
+            none => query(none.insert(self::open_reader(&self.file, LONG_CACHE_KIB)?)),
+        }
+    }
+}
+
+impl Brain {
+    /// Runs a blocking read on the read lane; `None` if the runtime is shutting down.
+    pub async fn run_blocking<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> Option<T> {
+        let brain = self.clone();
+        self.shared.read_pool.read_lane.run(move || read(&brain)).await
+    }
+
+    /// Like [`Brain::run_blocking`], for the opening of a turn, which waits only for other openings.
+    pub async fn run_turn_open<T: Send + 'static>(
+        &self,
+        open: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> Option<T> {
+        let brain = self.clone();
+        self.shared.read_pool.turn_open_lane.run(move || open(&brain)).await
+    }
+
+    /// The working memory of `task`. Blocks.
+    pub fn working_memory(&self, task: TaskRow) -> Result<BTreeMap<String, Value>, rusqlite::Error> {
+        self.read_long(|reader| queries::working_memory(reader, task))
+    }
+
+    /// The size of each attachment in bytes, by its hash; unknown hashes are left out. Blocks.
+    pub fn media_sizes(&self, hashes: Vec<String>) -> Result<Vec<(String, usize)>, rusqlite::Error> {
+        self.read_long(|reader| queries::media_sizes(reader, hashes))
+    }
+}
+
+/// Opens a read-only connection with a page cache of `kib` KiB.
+pub(super) fn open_reader(file: &Path, kib: i64) -> Result<Connection, rusqlite::Error> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let reader = Connection::open_with_flags(file, flags)?;
+    schema::configure(&reader, kib)?;
+    Ok(reader)
+}
+
+/// Releases the memory of a connection's page cache.
+pub(super) fn shrink_cache(connection: &Connection) {
+    if let Err(error) = connection.execute_batch("PRAGMA shrink_memory") {
+        tracing::warn!(%error, "The memory of a page cache of the brain could not be released.");
+    }
+}

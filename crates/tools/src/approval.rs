@@ -1,0 +1,154 @@
+//! The texts of approval prompts. They show exactly what will be done.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde_json::Value;
+use similar::{ChangeTag, TextDiff};
+
+/// The time limit for computing a diff. After that the diff shown may be larger than necessary.
+const DIFF_TIMEOUT: Duration = Duration::from_millis(200);
+/// The maximum length of a text shown verbatim, in characters.
+const MAX_INPUT_CHARS: usize = 20_000;
+/// The maximum length of a tool's description as shown, in characters.
+const MAX_DESCRIPTION_CHARS: usize = 1_000;
+/// The number of unchanged lines shown around each change.
+const DIFF_CONTEXT_LINES: usize = 3;
+
+/// The maximum length of an input shown as JSON, in characters.
+const MAX_JSON_CHARS: usize = 8_000;
+
+/// Returns the prompt for a tool without a text of its own, or for an input that does not match its schema.
+pub fn default_prompt(tool: &str, input: &Value) -> String {
+    let input = excerpt(&input.to_string(), "", MAX_INPUT_CHARS);
+    format!("Allow `{tool}` with this input? {input}")
+}
+
+/// Returns the notice added to a prompt when a lasting grant no longer applies because the tool has changed.
+pub fn changed_tool_notice(description: &str) -> String {
+    let description = excerpt(description, "> ", MAX_DESCRIPTION_CHARS);
+    format!(
+        "\n\nYou allowed this tool for good earlier. The tool or its server has changed since then, or an earlier version \
+         did not note which one it was, so you are asked again. This is how it describes itself now:\n\n{description}"
+    )
+}
+
+/// Formats an input for a person, with each value on a line of its own.
+pub fn pretty_json(input: &Value) -> String {
+    let text = serde_json::to_string_pretty(input).unwrap_or_else(|_| input.to_string());
+    excerpt(&text, "", MAX_JSON_CHARS)
+}
+
+/// Returns the suffix that says whether a program may use the network.
+pub(super) fn network_label(may: bool) -> &'static str {
+    if may { "with the network" } else { "without the network" }
+}
+
+/// Returns the first `max` characters of `text`, with each line prefixed by `sign`, and a note if more follow.
+pub(super) fn excerpt(text: &str, sign: &str, max: usize) -> String {
+    let mut shown = String::from(sign);
+    for character in text.chars().take(max) {
+        push_escaped(&mut shown, character);
+        if character == '\n' {
+            shown.push_str(sign);
+        }
+    }
+    let all = text.chars().count();
+    if all > max {
+        // Writing to a string cannot fail.
+        let _ = write!(shown, "\n[cut: the first {max} of {all} characters]");
+    }
+    shown
+}
+
+/// Returns the line diff from `old` to `new`, limited to `max` characters.
+pub(super) fn line_diff(old: &str, new: &str, max: usize) -> String {
+    let difference = TextDiff::configure().timeout(DIFF_TIMEOUT).diff_lines(old, new);
+    let mut text = String::new();
+    'hunks: for (at, hunk) in difference.grouped_ops(DIFF_CONTEXT_LINES).iter().enumerate() {
+        if at > 0 {
+            text.push_str("…\n");
+        }
+        for change in hunk.iter().flat_map(|operation| difference.iter_changes(operation)) {
+            let sign = match change.tag() {
+                ChangeTag::Delete => '-',
+                ChangeTag::Insert => '+',
+                ChangeTag::Equal => ' ',
+            };
+            text.push(sign);
+            text.push_str(change.value().trim_end_matches('\n'));
+            text.push('\n');
+            // More than will be shown, so the rest need not be written.
+            if text.len() > 4 * max {
+                break 'hunks;
+            }
+        }
+    }
+    let shown = visible_prefix(text.trim_end(), max);
+    let changes = |tag| difference.iter_all_changes().filter(|change| change.tag() == tag).count();
+    let deletions = counted(changes(ChangeTag::Delete), "deletion");
+    let insertions = counted(changes(ChangeTag::Insert), "insertion");
+    format!("{deletions}, {insertions}:\n\n{shown}")
+}
+
+/// Formats a number with its noun, in the singular or the plural.
+fn counted(count: usize, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
+
+/// Returns the first `max` characters of `text` in visible form, and a note if more follow.
+fn visible_prefix(text: &str, max: usize) -> String {
+    let mut shown = String::new();
+    let mut characters = text.chars();
+    characters.by_ref().take(max).for_each(|character| push_escaped(&mut shown, character));
+    if characters.next().is_some() {
+        shown.push_str("\n[cut: there is more]");
+    }
+    shown
+}
+
+/// Appends a character, escaping control characters, invisible characters and those that change the text
+/// direction: they could hide from the person what the text really is.
+fn push_escaped(shown: &mut String, character: char) {
+    let hides = matches!(
+        character,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
+    );
+    if hides || (character.is_control() && character != '\n' && character != '\t') {
+        shown.extend(character.escape_default());
+    } else {
+        shown.push(character);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shows_a_start_and_how_much_there_is() {
+        assert_eq!(excerpt("grün\nrot", "+", 8), "+grün\n+rot");
+        assert_eq!(excerpt("grün\nrot", "", 5), "grün\n\n[cut: the first 5 of 8 characters]");
+        assert_eq!(excerpt("", "-", 5), "-");
+    }
+
+    #[test]
+    fn shows_what_changes() {
+        let old = "one\ntwo\nthree\nfour\nfive\nsix\nseven\neight\nnine\n";
+        let new = old.replace("two\n", "zwei\n\u{202e}x\n").replace("nine\n", "");
+        let shown = line_diff(old, &new, 500);
+        assert_eq!(
+            shown,
+            "2 deletions, 2 insertions:\n\n one\n-two\n+zwei\n+\\u{202e}x\n three\n four\n five\n six\n seven\n eight\n-nine"
+        );
+        assert!(line_diff("", &"x\n".repeat(10_000), 100).ends_with("[cut: there is more]"));
+        let (old, new) = ("a\n".repeat(300_000), "b\na\n".repeat(150_000));
+        assert!(line_diff(&old, &new, 100).len() < 1_000);
+    }
+
+    #[test]
+    fn nothing_hides() {
+        assert_eq!(excerpt("a\r\n\tb\u{1b}[2K\u{202e}c\u{0}", "", 99), "a\\r\n\tb\\u{1b}[2K\\u{202e}c\\u{0}");
+    }
+}

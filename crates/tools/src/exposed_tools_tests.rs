@@ -1,0 +1,158 @@
+use api::CallId;
+use futures::future::BoxFuture;
+use proptest::prelude::*;
+
+use super::super::{Invocation, ToolError, ToolStep, Toolbox};
+use super::*;
+use catalog::Permission;
+use catalog::Permissions;
+
+/// A tool of an MCP server, with a schema of its own.
+struct Remote {
+    name: String,
+    properties: usize,
+}
+
+impl Tool for Remote {
+    fn spec(&self) -> ToolSpec {
+        let property =
+            |at| (format!("property_{at}"), json!({"type": "string", "description": "What it is for."}));
+        let properties: Map<String, Value> = (0..self.properties).map(property).collect();
+        ToolSpec {
+            name: self.name.clone(),
+            description: "Does something far away.".into(),
+            input_schema: json!({"type": "object", "properties": properties}),
+        }
+    }
+
+    fn idempotent(&self) -> bool {
+        false
+    }
+
+    fn permission(&self) -> Permission {
+        Permission::Ask
+    }
+
+    fn is_mcp_tool(&self) -> bool {
+        self.name.contains("__")
+    }
+
+    fn run(&self, _: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
+        Box::pin(async { Err(ToolError("it is far away".into())) })
+    }
+}
+
+fn remotes(names: &[&str]) -> Vec<Arc<dyn Tool>> {
+    let remote = |name: &&str| Arc::new(Remote { name: (*name).to_owned(), properties: 3 }) as Arc<dyn Tool>;
+    names.iter().map(remote).collect()
+}
+
+fn call(name: &str, input: Value) -> ToolUse {
+    ToolUse {
+        call_id: CallId::new(),
+        provider_id: "p".into(),
+        name: name.into(),
+        input,
+        signature: None,
+        broken: None,
+    }
+}
+
+fn assistant_message(call: ToolUse) -> Vec<Message> {
+    vec![Message::user("hello"), Message::Assistant { model: "m".into(), blocks: vec![Block::ToolUse(call)] }]
+}
+
+fn answer(call: ToolUse) -> Answer {
+    Answer { blocks: vec![Block::ToolUse(call)], ..Answer::default() }
+}
+
+#[test]
+fn plain_names_are_told_as_they_are() {
+    let exposed = ExposedTools::new(&remotes(&["read_file", "mail__send"]), 200_000);
+    assert_eq!(
+        exposed.declarations().iter().map(|spec| spec.name.as_str()).collect::<Vec<_>>(),
+        ["read_file", "mail__send"]
+    );
+    let messages = assistant_message(call("mail__send", json!({})));
+    assert!(matches!(exposed.messages_to_wire(&messages), Cow::Borrowed(_)));
+}
+
+#[test]
+fn names_that_vendors_refuse_get_one_that_leads_back() {
+    let long = "x".repeat(200);
+    let names = ["mail__send now", "mail__sende.mail", "über__tool", &long, "a/b"];
+    let exposed = ExposedTools::new(&remotes(&names), 200_000);
+    for name in names {
+        assert!(exposed.contains(name));
+        let messages = assistant_message(call(name, json!({"a": 1})));
+        let sent = exposed.messages_to_wire(&messages);
+        let Message::Assistant { blocks, .. } = &sent[1] else { panic!() };
+        let Block::ToolUse(sent) = &blocks[0] else { panic!() };
+        assert!(
+            sent.name.len() <= MAX_WIRE_NAME_BYTES
+                && sent.name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
+        );
+        assert!(exposed.declarations().iter().any(|spec| spec.name == sent.name));
+        let received = exposed.answer_from_wire(answer(sent.clone()));
+        assert_eq!(received.calls().next().unwrap().name, name);
+    }
+}
+
+#[test]
+fn two_tools_of_one_name_are_told_once() {
+    let exposed = ExposedTools::new(&remotes(&["a", "b", "a", TOOL_CALL]), 200_000);
+    assert_eq!(exposed.declarations().len(), 2);
+}
+
+#[test]
+fn too_many_tools_of_servers_are_searched_for() {
+    let mut tools = remotes(&["read_file", "shell"]);
+    tools.extend(
+        (0..500).map(|at| {
+            Arc::new(Remote { name: format!("s{}__t{at}", at % 20), properties: 5 }) as Arc<dyn Tool>
+        }),
+    );
+    let toolbox = Toolbox::new(tools, Permissions::default());
+    let exposed = toolbox.exposed_tools(200_000);
+    let names: Vec<_> = exposed.declarations().iter().map(|spec| spec.name.as_str()).collect();
+    assert_eq!(names, ["read_file", "shell", "tool_search", "tool_call"]);
+    assert!(exposed.tokens() < 200_000 / CONTEXT_SHARE_DIVISOR);
+
+    // A found tool is called by its own name, and is sent back as the model wrote it.
+    let sent_call = call("tool_call", json!({"tool": "s3__t23", "input": {"property_1": "x"}}));
+    let received = exposed.answer_from_wire(answer(sent_call.clone()));
+    let own = received.calls().next().unwrap().clone();
+    assert_eq!((own.name.as_str(), &own.input, &own.broken), ("s3__t23", &json!({"property_1": "x"}), &None));
+    let messages = assistant_message(own);
+    let sent = exposed.messages_to_wire(&messages);
+    let Message::Assistant { blocks, .. } = &sent[1] else { panic!() };
+    assert_eq!(
+        blocks[0],
+        Block::ToolUse(ToolUse { call_id: received.calls().next().unwrap().call_id, ..sent_call })
+    );
+
+    for malformed in [
+        json!({}),
+        json!({"tool": "shell", "input": {}}),
+        json!({"tool": "s1__t1", "input": "x"}),
+        json!({"tool": "no"}),
+    ] {
+        let received = exposed.answer_from_wire(answer(call("tool_call", malformed.clone())));
+        let own = received.calls().next().unwrap();
+        assert!(own.broken.as_deref().unwrap().contains("tool_search"), "{malformed}");
+        assert_eq!((own.name.as_str(), &own.input), ("tool_call", &malformed));
+    }
+    // With a window in which they fit, all are declared.
+    assert_eq!(toolbox.exposed_tools(10_000_000).declarations().len(), 502);
+}
+
+proptest! {
+    /// Every name has a wire name that vendors accept, and different names have different ones.
+    #[test]
+    fn every_name_has_one_on_the_wire(one in "\\PC{0,90}", other in "\\PC{0,90}") {
+        let takes = |name: &str| (1..=MAX_WIRE_NAME_BYTES).contains(&name.len())
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-');
+        prop_assert!(takes(&wire_name(&one)));
+        prop_assert_eq!(one == other, wire_name(&one) == wire_name(&other));
+    }
+}

@@ -1,0 +1,305 @@
+//! The agent's workspace: gives the file tools access to what is inside it, and to nothing else.
+//!
+//! The kernel resolves paths with `RESOLVE_BENEATH`: neither `..`, nor an absolute path, nor a symbolic link, nor
+//! one swapped in at the last moment leads out of the workspace. A change then uses the opened folder and the bare
+//! file name, so that nothing is resolved a second time.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use uuid::Uuid;
+
+use super::{ToolError, ToolOutput, ToolStep, spill};
+use resources::threads::{FILE_THREADS, Lane};
+
+/// The flags for a folder that is only traversed.
+const FOLDER_FLAGS: OFlags = OFlags::DIRECTORY.union(OFlags::PATH);
+/// The flags for reading a file. NONBLOCK, because opening a pipe without a writer would block.
+const READ_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK);
+/// The mode of a new file, before the process's umask.
+const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
+/// The mode of a new folder, before the process's umask.
+const FOLDER_MODE: Mode = Mode::from_raw_mode(0o777);
+/// The part of the mode that a replaced file passes on. It excludes the set-user-id bits: as with any write, they
+/// applied to the old content.
+const PRESERVED_MODE: Mode = Mode::RWXU.union(Mode::RWXG).union(Mode::RWXO);
+/// The prefix of the name of a temporary file, which will replace another.
+const TEMPORARY_PREFIX: &str = ".writing-";
+/// The suffix of that name.
+const TEMPORARY_SUFFIX: &str = ".tmp";
+
+/// The folder that the file tools work in.
+#[derive(Clone)]
+pub(super) struct Workspace {
+    root: PathBuf,
+    /// Held while a file is changed: of two concurrent edits, one would undo the other.
+    write_lock: Arc<Mutex<()>>,
+    /// The worker that reads and writes files, because a disk may hang.
+    lane: Lane,
+}
+
+/// The location of an existing or future file in the workspace.
+pub(super) struct FileLocation<'a> {
+    folder: OwnedFd,
+    name: &'a str,
+    /// The path as the model wrote it, for messages to the model.
+    path: &'a str,
+}
+
+impl Workspace {
+    pub(super) fn new(root: &Path) -> Self {
+        Self { root: root.to_owned(), write_lock: Arc::default(), lane: Lane::new(FILE_THREADS) }
+    }
+
+    /// Opens `path` for reading.
+    pub(super) fn open(&self, path: &str, flags: OFlags) -> Result<OwnedFd, ToolError> {
+        open_beneath(&self.open_root()?, path, READ_FLAGS | flags).map_err(|error| cannot_open(path, error))
+    }
+
+    /// Returns the location of `path`, whose folder must exist.
+    pub(super) fn locate<'a>(&self, path: &'a str) -> Result<FileLocation<'a>, ToolError> {
+        self.locate_with(path, |root, folder| open_beneath(root, folder, FOLDER_FLAGS))
+    }
+
+    /// Returns the location of `path`, creating its folder if necessary.
+    pub(super) fn locate_creating_folders<'a>(&self, path: &'a str) -> Result<FileLocation<'a>, ToolError> {
+        self.locate_with(path, make_folder)
+    }
+
+    fn locate_with<'a>(
+        &self,
+        path: &'a str,
+        open: fn(&OwnedFd, &str) -> Result<OwnedFd, Errno>,
+    ) -> Result<FileLocation<'a>, ToolError> {
+        if path.starts_with('/') {
+            return Err(cannot_open(path, Errno::XDEV));
+        }
+        let (folder, name) = path.rsplit_once('/').unwrap_or((".", path));
+        if matches!(name, "" | "." | "..") {
+            return Err(ToolError(format!("`{path}` does not name a file")));
+        }
+        let folder = open(&self.open_root()?, folder).map_err(|error| cannot_open(path, error))?;
+        Ok(FileLocation { folder, name, path })
+    }
+
+    /// Whether `path`, or a folder on the way to it, does not exist.
+    pub(super) fn is_missing(&self, path: &str) -> bool {
+        self.open_root().is_ok_and(|root| open_beneath(&root, path, FOLDER_FLAGS).err() == Some(Errno::NOENT))
+    }
+
+    fn open_root(&self) -> Result<OwnedFd, ToolError> {
+        let unusable = |error: io::Error| ToolError(format!("the workspace cannot be used: {error}"));
+        std::fs::create_dir_all(&self.root).map_err(unusable)?;
+        rustix::fs::open(&self.root, FOLDER_FLAGS | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|error| unusable(error.into()))
+    }
+
+    /// Excludes other changes until the guard is dropped.
+    pub(super) fn lock(&self) -> MutexGuard<'_, ()> {
+        // A panic leaves nothing half done: a file is replaced whole or not at all.
+        self.write_lock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the worker that reads and writes files.
+    pub(super) fn lane(&self) -> &Lane {
+        &self.lane
+    }
+
+    /// Runs `work` on a thread that may block.
+    pub(super) async fn run_blocking(
+        &self,
+        work: impl FnOnce(Self) -> Result<String, ToolError> + Send + 'static,
+    ) -> Result<ToolStep, ToolError> {
+        let workspace = self.clone();
+        let text = self.lane.run(move || work(workspace)).await;
+        let text = text.ok_or_else(|| ToolError("the tool failed".into()))??;
+        Ok(ToolStep::Done(ToolOutput { text, ..ToolOutput::default() }))
+    }
+}
+
+impl FileLocation<'_> {
+    /// Returns the whole content of the file if it is text of at most `max` bytes.
+    pub(super) fn read(&self, max: u64) -> Result<String, ToolError> {
+        self.existing_mode()?;
+        let opened = open_beneath(&self.folder, self.name, READ_FLAGS | OFlags::NOFOLLOW);
+        let file = File::from(opened.map_err(|error| cannot_open(self.path, error))?);
+        if !file.metadata().map_err(|error| cannot_read(self.path, &error))?.is_file() {
+            return Err(not_a_file(self.path));
+        }
+        let mut bytes = Vec::new();
+        file.take(max.saturating_add(1))
+            .read_to_end(&mut bytes)
+            .map_err(|error| cannot_read(self.path, &error))?;
+        if u64::try_from(bytes.len()).is_ok_and(|len| len <= max) {
+            String::from_utf8(bytes).map_err(|_| ToolError(format!("`{}` is not UTF-8 text", self.path)))
+        } else {
+            Err(ToolError(format!("`{}` is over {max} bytes", self.path)))
+        }
+    }
+
+    /// Whether something exists at this location.
+    pub(super) fn exists(&self) -> Result<bool, ToolError> {
+        self.existing_mode().map(|mode| mode.is_some())
+    }
+
+    /// Replaces or creates the file atomically: a reader sees the old content or the new, never a part.
+    pub(super) fn replace(&self, content: &str) -> Result<(), ToolError> {
+        let mode = self.existing_mode()?;
+        let failed = |error: io::Error| ToolError(format!("`{}` cannot be written: {error}", self.path));
+        let temporary = temporary_name();
+        let create = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.folder, &temporary, create, FILE_MODE)
+            .map_err(|error| failed(error.into()))?;
+        self.write_and_rename(file.into(), &temporary, content, mode).map_err(|error| {
+            // A file that cannot be removed is as harmless as one that a crash leaves.
+            let _ = rustix::fs::unlinkat(&self.folder, &temporary, AtFlags::empty());
+            failed(error)
+        })
+    }
+
+    /// Creates the file for incremental writing. Whatever is there is removed, unless it is a folder.
+    pub(super) fn create(&self) -> Result<File, ToolError> {
+        let failed = |error: Errno| {
+            ToolError(format!("`{}` cannot be created: {}", self.path, io::Error::from(error)))
+        };
+        match rustix::fs::unlinkat(&self.folder, self.name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(failed(error)),
+        }
+        // Nothing put there in between is followed, because the file must be new.
+        let create = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.folder, self.name, create, FILE_MODE).map(File::from).map_err(failed)
+    }
+
+    /// Returns the names and sizes of the files in the same folder whose names satisfy `wanted`.
+    pub(super) fn siblings(&self, wanted: impl Fn(&str) -> bool) -> io::Result<Vec<(String, u64)>> {
+        let folder = open_beneath(&self.folder, ".", OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let mut files = Vec::new();
+        for entry in Dir::read_from(&folder)? {
+            let entry = entry?;
+            let Some(name) = entry.file_name().to_str().ok().filter(|name| wanted(name)) else { continue };
+            // It may have been removed meanwhile.
+            let Ok(stat) = rustix::fs::statat(&self.folder, name, AtFlags::SYMLINK_NOFOLLOW) else {
+                continue;
+            };
+            if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile {
+                files.push((name.to_owned(), u64::try_from(stat.st_size).unwrap_or(0)));
+            }
+        }
+        Ok(files)
+    }
+
+    /// Removes a file of the same folder.
+    pub(super) fn remove_sibling(&self, name: &str) -> io::Result<()> {
+        match rustix::fs::unlinkat(&self.folder, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Writes the temporary file and renames it to the target.
+    fn write_and_rename(
+        &self,
+        mut file: File,
+        temporary: &str,
+        content: &str,
+        mode: Option<Mode>,
+    ) -> io::Result<()> {
+        file.write_all(content.as_bytes())?;
+        if let Some(mode) = mode {
+            rustix::fs::fchmod(&file, mode)?;
+        }
+        // The journal will say that the file was written, so it must not be empty after a power loss.
+        file.sync_all()?;
+        Ok(rustix::fs::renameat(&self.folder, temporary, &self.folder, self.name)?)
+    }
+
+    /// Returns the mode of the existing file, if any. Anything that is not a regular file is refused.
+    fn existing_mode(&self) -> Result<Option<Mode>, ToolError> {
+        let stat = match rustix::fs::statat(&self.folder, self.name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(cannot_open(self.path, error)),
+        };
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => Ok(Some(Mode::from_raw_mode(stat.st_mode) & PRESERVED_MODE)),
+            // Replacing it would break the link; following it would change a file that the call does not name.
+            FileType::Symlink => Err(ToolError(format!("`{}` is a symbolic link", self.path))),
+            _ => Err(not_a_file(self.path)),
+        }
+    }
+}
+
+/// How many times an open is repeated that other renames on the machine got in the way of.
+const MAX_OPEN_ATTEMPTS: usize = 100;
+
+/// Opens `path` beneath `folder`. If anything is renamed anywhere on the machine while the kernel follows a `..`, it
+/// cannot rule out an escape and answers EAGAIN: then it is asked again
+/// (<https://man7.org/linux/man-pages/man2/openat2.2.html>).
+fn open_beneath(folder: impl AsFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    let open = || rustix::fs::openat2(&folder, path, flags | OFlags::CLOEXEC, Mode::empty(), beneath);
+    let mut attempts = std::iter::repeat_with(open).take(MAX_OPEN_ATTEMPTS);
+    attempts.find(|opened| !matches!(opened, Err(Errno::AGAIN))).unwrap_or(Err(Errno::AGAIN))
+}
+
+/// Opens the folder `path` beneath `root` and creates the missing parts. Each new folder is created by its bare
+/// name in an opened folder and opened beneath that. The depth is bounded by the longest path that the kernel
+/// accepts.
+fn make_folder(root: &OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
+    let path = path.trim_end_matches('/');
+    match open_beneath(root, path, FOLDER_FLAGS) {
+        Err(Errno::NOENT) => {}
+        opened => return opened,
+    }
+    let (parent, name) = match path.rsplit_once('/') {
+        // That would create a folder only to leave it again.
+        Some((_, "..")) => return Err(Errno::NOENT),
+        Some((parent, name)) => (make_folder(root, parent)?, name),
+        None => (open_beneath(root, ".", FOLDER_FLAGS)?, path),
+    };
+    match rustix::fs::mkdirat(&parent, name, FOLDER_MODE) {
+        // Two writers may create it at the same time.
+        Ok(()) | Err(Errno::EXIST) => open_beneath(parent, name, FOLDER_FLAGS),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns the name of a temporary file. It does not contain the target's name, which may already have the maximum
+/// length.
+fn temporary_name() -> String {
+    format!("{TEMPORARY_PREFIX}{}{TEMPORARY_SUFFIX}", Uuid::now_v7().simple())
+}
+
+/// Whether this is the name of a temporary file, such as a crash may leave behind.
+pub(super) fn is_temporary(name: &str) -> bool {
+    name.starts_with(TEMPORARY_PREFIX) && name.ends_with(TEMPORARY_SUFFIX)
+}
+
+fn cannot_open(path: &str, error: Errno) -> ToolError {
+    let why = match error {
+        Errno::NOENT => {
+            spill::eviction_notice(path).unwrap_or_else(|| "there is no such file or folder".to_owned())
+        }
+        Errno::XDEV | Errno::LOOP => "it leads out of the workspace".to_owned(),
+        other => io::Error::from(other).to_string(),
+    };
+    ToolError(format!("`{path}` cannot be opened: {why}"))
+}
+
+pub(super) fn cannot_read(path: &str, error: &io::Error) -> ToolError {
+    ToolError(format!("`{path}` cannot be read: {error}"))
+}
+
+pub(super) fn not_a_file(path: &str) -> ToolError {
+    ToolError(format!("`{path}` is not a file"))
+}
+
+#[cfg(test)]
+#[path = "files_tests.rs"]
+mod tests;

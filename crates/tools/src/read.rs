@@ -1,0 +1,297 @@
+//! `read_file` and `list_files`: read files and folders of the workspace.
+
+use api::tool_names;
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+
+use futures::future::BoxFuture;
+use rustix::fs::{Dir, FileType, OFlags};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::files::{Workspace, cannot_read, is_temporary, not_a_file};
+use super::spill::is_utf8_continuation;
+use super::{Invocation, Tool, ToolError, ToolStep, parse_input};
+use catalog::Permission;
+use llm::ToolSpec;
+
+/// The maximum length of one part of a file, in bytes. The note about the part fits beside it into a tool's
+/// result.
+const MAX_READ_BYTES: u64 = 63 * 1024;
+/// The maximum length of a UTF-8 character, in bytes.
+const MAX_CHAR_BYTES: usize = 4;
+/// The maximum number of a folder's entries in a result.
+const MAX_ENTRIES: usize = 1_000;
+
+#[derive(Deserialize)]
+struct PathInput {
+    path: String,
+}
+
+fn path_schema(what: &str) -> Value {
+    json!({
+        "type": "object",
+        "properties": {"path": {"type": "string", "description": what}},
+        "required": ["path"],
+    })
+}
+
+/// The `read_file` tool.
+pub(super) struct ReadFile(pub(super) Workspace);
+
+#[derive(Deserialize)]
+struct ReadInput {
+    path: String,
+    offset: Option<u64>,
+    limit: Option<u64>,
+}
+
+impl Tool for ReadFile {
+    fn spec(&self) -> ToolSpec {
+        ToolSpec {
+            name: tool_names::READ_FILE.into(),
+            description: format!(
+                "Reads a text file of the workspace, at most {MAX_READ_BYTES} bytes at once. Where there is more, the \
+                 result says with which `offset` to read on."
+            ),
+            input_schema: json!({
+                "type": "object",
+                "properties": {
+                    "path": {"type": "string", "description": "The file, relative to the workspace."},
+                    "offset": {
+                        "type": "integer",
+                        "minimum": 0,
+                        "description": "The byte to begin at; 0 is the first.",
+                    },
+                    "limit": {"type": "integer", "minimum": 1, "description": "The most bytes to read."},
+                },
+                "required": ["path"],
+            }),
+        }
+    }
+
+    fn idempotent(&self) -> bool {
+        true
+    }
+
+    fn permission(&self) -> Permission {
+        Permission::Allow
+    }
+
+    fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
+        Box::pin(async move {
+            let input = parse_input(invocation.input)?;
+            self.0.run_blocking(move |workspace| read(&workspace, &input)).await
+        })
+    }
+}
+
+fn read(workspace: &Workspace, ReadInput { path, offset, limit }: &ReadInput) -> Result<String, ToolError> {
+    let failed = |error: io::Error| cannot_read(path, &error);
+    let mut file = File::from(workspace.open(path, OFlags::empty())?);
+    let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(not_a_file(path));
+    }
+    let (offset, size) = (offset.unwrap_or(0), metadata.len());
+    if offset > size {
+        return Err(ToolError(format!("`{path}` has {size} bytes, so none at offset {offset}")));
+    }
+    let limit = limit.unwrap_or(MAX_READ_BYTES).clamp(1, MAX_READ_BYTES);
+    file.seek(SeekFrom::Start(offset)).map_err(failed)?;
+    let mut bytes = Vec::new();
+    // With room for a character that begins before the limit.
+    let room = limit.saturating_add(u64::try_from(2 * MAX_CHAR_BYTES).unwrap_or(0));
+    file.take(room).read_to_end(&mut bytes).map_err(failed)?;
+    let FileChunk { skipped, text, len } =
+        char_aligned_chunk(&bytes, usize::try_from(limit).unwrap_or(usize::MAX), offset > 0);
+    let begin = offset.saturating_add(u64::try_from(skipped).unwrap_or(0));
+    let end = begin.saturating_add(u64::try_from(len).unwrap_or(0));
+    Ok(if end < size {
+        format!("{text}\n[cut: bytes {begin} to {end} of {size}; read on with `offset` {end}]")
+    } else {
+        text
+    })
+}
+
+/// A part of a file.
+struct FileChunk {
+    /// The number of leading bytes that belong to a character that began before the offset.
+    skipped: usize,
+    /// The text, with replacement characters for invalid UTF-8.
+    text: String,
+    /// The length of the part in the file, in bytes.
+    len: usize,
+}
+
+/// Returns about the first `limit` bytes, aligned to characters at both ends. `inside` says whether the bytes may
+/// begin in the middle of a character.
+fn char_aligned_chunk(bytes: &[u8], limit: usize, inside: bool) -> FileChunk {
+    let cut_off = |bytes: &[u8]| {
+        bytes.iter().take(MAX_CHAR_BYTES - 1).take_while(|byte| is_utf8_continuation(**byte)).count()
+    };
+    let skipped = if inside { cut_off(bytes) } else { 0 };
+    let bytes = bytes.get(skipped..).unwrap_or_default();
+    let upto = |end: usize| bytes.get(..end).unwrap_or(bytes);
+    let mut chunk = upto(limit.min(bytes.len()));
+    chunk = upto(chunk.len() + cut_off(bytes.get(chunk.len()..).unwrap_or_default()));
+    if std::str::from_utf8(chunk).is_err() {
+        // Replacement characters take up to three times as many bytes as what they replace.
+        chunk = upto(chunk.len().min((limit / 3).max(1)));
+    }
+    FileChunk { skipped, text: String::from_utf8_lossy(chunk).into_owned(), len: chunk.len() }
+}
+
+/// The `list_files` tool.
+pub(super) struct ListFiles(pub(super) Workspace);
+
+impl Tool for ListFiles {
+    fn spec(&self) -> ToolSpec {
+        ToolSpec {
+            name: tool_names::LIST_FILES.into(),
+            description: "Lists a folder of the workspace; names of folders end with a slash.".into(),
+            input_schema: path_schema("The folder, relative to the workspace; `.` for the workspace itself."),
+        }
+    }
+
+    fn idempotent(&self) -> bool {
+        true
+    }
+
+    fn permission(&self) -> Permission {
+        Permission::Allow
+    }
+
+    fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
+        Box::pin(async move {
+            let PathInput { path } = parse_input(invocation.input)?;
+            self.0.run_blocking(move |workspace| list(&workspace, &path)).await
+        })
+    }
+}
+
+fn list(workspace: &Workspace, path: &str) -> Result<String, ToolError> {
+    let failed = |error: rustix::io::Errno| {
+        ToolError(format!("`{path}` cannot be listed: {}", io::Error::from(error)))
+    };
+    let folder = workspace.open(path, OFlags::DIRECTORY)?;
+    let mut names = Vec::new();
+    let mut more = false;
+    for entry in Dir::read_from(&folder).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let mut name = entry.file_name().to_string_lossy().into_owned();
+        if name == "." || name == ".." || is_temporary(&name) {
+            continue;
+        }
+        if entry.file_type() == FileType::Directory {
+            name.push('/');
+        }
+        more = names.len() == MAX_ENTRIES;
+        if more {
+            break;
+        }
+        names.push(name);
+    }
+    names.sort_unstable();
+    if more {
+        names.push(format!("[cut: the folder has more than {MAX_ENTRIES} entries]"));
+    }
+    if names.is_empty() { Ok("(empty)".into()) } else { Ok(names.join("\n")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::fixture::WorkspaceFixture;
+
+    fn read(workspace: &Workspace, path: &str) -> Result<String, ToolError> {
+        super::read(workspace, &ReadInput { path: path.into(), offset: None, limit: None })
+    }
+
+    #[test]
+    fn reads_and_lists_what_is_inside() {
+        let fixture = WorkspaceFixture::new();
+        assert_eq!(list(&fixture.workspace, "."), Ok("(empty)".into()));
+        fixture.write_file("sub/notes.txt", "green");
+        fixture.write_file("a", "");
+        fixture.write_file(".writing-1.tmp", "left by a crash");
+        assert_eq!(list(&fixture.workspace, "."), Ok("a\nsub/".into()));
+        assert_eq!(read(&fixture.workspace, "sub/../sub/notes.txt"), Ok("green".into()));
+    }
+
+    #[test]
+    fn nothing_leads_outside() {
+        let fixture = WorkspaceFixture::new();
+        for path in fixture.escape_paths() {
+            let refused = read(&fixture.workspace, &path).unwrap_err();
+            assert!(refused.0.contains("leads out of the workspace"), "{path}: {refused}");
+            assert!(list(&fixture.workspace, &path).is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn folders_pipes_and_missing_files_are_told_apart() {
+        let fixture = WorkspaceFixture::new();
+        assert!(read(&fixture.workspace, ".").unwrap_err().0.contains("is not a file"));
+        assert!(read(&fixture.workspace, "nothing").unwrap_err().0.contains("no such file"));
+        fixture.create_fifo("pipe");
+        assert!(read(&fixture.workspace, "pipe").unwrap_err().0.contains("is not a file"));
+    }
+
+    #[test]
+    fn a_large_file_is_read_bit_by_bit() {
+        let fixture = WorkspaceFixture::new();
+        fixture.write_file("large", "grün ".repeat(20_000));
+        let read = |offset, limit| {
+            super::read(&fixture.workspace, &ReadInput { path: "large".into(), offset, limit }).unwrap()
+        };
+        let text = read(None, None);
+        assert!(text.ends_with("\n[cut: bytes 0 to 64512 of 120000; read on with `offset` 64512]"), "{text}");
+        let rest = read(Some(64_512), Some(1 << 40));
+        assert_eq!(text.split("\n[cut").next().unwrap().to_owned() + &rest, "grün ".repeat(20_000));
+        assert_eq!(read(Some(3), Some(2)), "n \n[cut: bytes 4 to 6 of 120000; read on with `offset` 6]");
+        assert_eq!(read(Some(120_000), None), "");
+        let input = ReadInput { path: "large".into(), offset: Some(120_001), limit: None };
+        assert!(super::read(&fixture.workspace, &input).unwrap_err().0.contains("120000 bytes"));
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_read_too() {
+        let fixture = WorkspaceFixture::new();
+        fixture.write_file("bytes", vec![0xff; 100_000]);
+        let text = read(&fixture.workspace, "bytes").unwrap();
+        assert!(text.len() < 64 * 1024 && text.contains("read on with `offset` 21504"), "{}", text.len());
+    }
+
+    proptest! {
+        #[test]
+        fn read_in_parts_a_text_is_whole(text in ".{0,40}", limit in 1_usize..20) {
+            let (mut offset, mut read) = (0, String::new());
+            while offset < text.len() {
+                let bytes = &text.as_bytes()[offset..];
+                let FileChunk { skipped, text, len } = char_aligned_chunk(&bytes[..bytes.len().min(limit + 8)], limit, offset > 0);
+                prop_assert_eq!(skipped, 0);
+                prop_assert!(len > 0);
+                read.push_str(&text);
+                offset += len;
+            }
+            prop_assert_eq!(read, text);
+        }
+
+        #[test]
+        fn any_bytes_are_read_to_their_end(
+            bytes in prop::collection::vec(any::<u8>(), 0..60),
+            limit in 1_usize..20,
+        ) {
+            let mut offset = 0;
+            while offset < bytes.len() {
+                let rest = &bytes[offset..];
+                let FileChunk { skipped, text, len } = char_aligned_chunk(&rest[..rest.len().min(limit + 8)], limit, offset > 0);
+                prop_assert!(skipped + len > 0 && text.len() <= 3 * len.max(1));
+                offset += skipped + len;
+            }
+        }
+    }
+}
