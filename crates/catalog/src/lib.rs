@@ -19,14 +19,13 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use resources::files::open_regular_file;
-
 pub use agents::AgentSpec;
 pub use http_call::HttpCall;
 pub use mcp_servers::{
     ApiKeyLocation, Auth, Environment, McpServerSpec, OAuthClientConfig, Secret, Transport,
 };
 pub use permissions::{Permission, Permissions, glob_matches};
+use resources::files::open_regular_file;
 pub use schema::Schema;
 pub use skills::SkillSpec;
 pub use soul::Soul;

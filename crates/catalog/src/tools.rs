@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use api::tool_names;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::mcp_servers::{Environment, expand_variables};
 use super::{last_good_version, list_folder, read_text, truncate_with_warning};
 use crate::{HttpCall, Permission, Schema};
-use api::tool_names;
 
 /// The maximum size of a tool's file, in bytes.
 const MAX_FILE_BYTES: u64 = 256 * 1024;

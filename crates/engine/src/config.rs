@@ -5,17 +5,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use api::KeyHash;
-use http_service::env::{ConfigErrors, Env, EnvReader, parse_lifetime};
-use http_service::vault::MasterKey;
-use reqwest::Url;
-use sandbox::HelperCommand;
-use tracing_subscriber::filter::{LevelFilter, Targets};
-
 use catalog::{Catalog, Environment};
 use fetch::WebAllowlist;
+use http_service::env::{ConfigErrors, Env, EnvReader, parse_lifetime};
+use http_service::vault::MasterKey;
 use llm::config::ConfigSources;
 use mcp::McpSettings;
+use reqwest::Url;
 use resources::memory_budget;
+use sandbox::HelperCommand;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 
 mod active_config;
 

@@ -6,10 +6,10 @@ use mock_llm::{Gate, MockProvider, Reply};
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use testkit::{parse_sse, rendered_text, with_deadline};
 use tokio::task::JoinHandle;
 
 use super::*;
-use testkit::{parse_sse, rendered_text, with_deadline};
 
 const KEY: &str = "sk-svc-1";
 

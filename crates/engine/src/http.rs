@@ -26,20 +26,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::KeyHash;
+use auth::KeyGuard;
 use axum::Router;
 use axum::handler::Handler;
 use axum::routing::MethodRouter;
+use document::KeyScheme;
 use http_service::clock::Clock;
+use mcp::Mcp;
+use store::Brain;
 use utoipa::OpenApi as _;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::PathItemExt as _;
 
 use crate::agent::{Agent, CatalogReloader};
 use crate::config::ActiveConfig;
-use auth::KeyGuard;
-use document::KeyScheme;
-use mcp::Mcp;
-use store::Brain;
 
 /// The maximum size of a body, in bytes.
 const MAX_BODY_BYTES: usize = 32 * 1024 * 1024;

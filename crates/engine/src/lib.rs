@@ -19,17 +19,17 @@ use std::time::Duration;
 
 use http_service::clock::{Clock, SystemClock};
 use http_service::serve::{ServeLimits, serve};
+use mcp::Mcp;
+use resources::memory_budget::MemoryBudget;
 use sandbox::{Confinement, HiddenFiles, Sandbox, Settings};
+use store::{Brain, BrainError};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use tools::skills::SkillDirs;
+use tools::{SpillDir, ToolDeps};
 
 use crate::agent::{Agent, AgentSnapshot, CatalogReloader, Services, SnapshotSource};
 use crate::config::{ActiveConfig, Config};
-use mcp::Mcp;
-use resources::memory_budget::MemoryBudget;
-use store::{Brain, BrainError};
-use tools::skills::SkillDirs;
-use tools::{SpillDir, ToolDeps};
 
 /// The limits of the accept loop. Streams end by themselves at shutdown, so the drain is short.
 const HTTP_BOUNDS: ServeLimits = ServeLimits {

@@ -8,12 +8,12 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use reqwest::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, LOCATION};
 use reqwest::{Client, Response, StatusCode, Url, redirect};
+use resources::dns::{self, DnsError, DnsResolver};
+use resources::memory_budget::{GrowingReservation, MAX_UNCOUNTED_BYTES, MemoryBudget, MemoryUse, NoMemory};
 
 use super::allowlist::WebAllowlist;
 use super::ip_ranges::special_purpose;
 use super::target::{Target, TargetError, TargetHost};
-use resources::dns::{self, DnsError, DnsResolver};
-use resources::memory_budget::{GrowingReservation, MAX_UNCOUNTED_BYTES, MemoryBudget, MemoryUse, NoMemory};
 
 /// The maximum number of redirects followed.
 const MAX_REDIRECTS: usize = 5;

@@ -1,11 +1,11 @@
 use std::process::Command;
 
 use futures::FutureExt as _;
+use resources::memory_budget::{MAX_UNCOUNTED_BYTES, MemoryBudget, MemoryUse};
+use testkit::with_deadline;
 
 use super::super::fixture::{FakeResolver, ServerAction, TestServer, http_answer, redirect_answer};
 use super::*;
-use resources::memory_budget::{MAX_UNCOUNTED_BYTES, MemoryBudget, MemoryUse};
-use testkit::with_deadline;
 
 fn limits() -> FetchLimits {
     FetchLimits { total_timeout: Duration::from_secs(10), ..FetchLimits::default() }

@@ -18,12 +18,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use resources::dns::DnsError;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 use super::client::Resolver;
-use resources::dns::DnsError;
 
 /// An action of a server on a connection, after it has read the head of a request.
 #[derive(Clone, Debug)]

@@ -6,6 +6,7 @@ mod prompt_cache;
 use std::borrow::Cow;
 
 use api::content::MediaKind;
+use fault_injection::{self, Mutation};
 use reqwest::header::HeaderName;
 use secrecy::SecretString;
 use serde::Serialize;
@@ -17,7 +18,6 @@ use super::http::{Endpoint, RequestBody, call_provider, insert};
 use super::media::{self, OutgoingContent, PDF, PLAIN_TEXT, is_blank};
 use super::profile::{ModelProfile, Thinking};
 use super::{Block, ChatModel, Content, EventStream, Message, Request, ToolDeclaration, ToolReply, ToolUse};
-use fault_injection::{self, Mutation};
 
 /// The minimum thinking budget, which must also be less than `max_tokens`
 /// (<https://platform.claude.com/docs/en/build-with-claude/extended-thinking>).

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 
 use api::content::MediaKind;
+use fault_injection::{self, Mutation};
 use reqwest::header::HeaderName;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
@@ -25,7 +26,6 @@ use super::{
     Answer, Block, ChatModel, Content, EventStream, FinishReason, Message, ModelError, Request, StreamEvent,
     TokenUsage, ToolDeclaration, ToolReply, ToolUse,
 };
-use fault_injection::{self, Mutation};
 
 /// The substitute signature for a call that the model did not make itself, such as one of another model. It comes
 /// from the vendor's page on signatures.

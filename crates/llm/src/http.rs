@@ -14,8 +14,19 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use encoded_body::EncodedBody;
+pub(super) use encoded_body::{is_hash, placeholder};
+pub(super) use finish_reason::{RawFinishReason, missing_end_marker, missing_finish_reason};
+use framing::EventReader;
+pub(super) use framing::Framing;
 use futures::{Stream, StreamExt as _, TryStreamExt as _};
+use idle_timeout::{IDLE_TIMEOUT, IdleTimeoutBody};
+pub(super) use lenient::{
+    TokenCount, index_field, malformed_event, none_if_malformed, optional_field, parse_event, parse_untyped,
+    require_field,
+};
 use reqwest::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName};
+use resources::dns;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Serialize;
 use serde_json::Value;
@@ -23,17 +34,6 @@ use serde_json::Value;
 use super::{
     Answer, EventStream, ModelError, ModelErrorKind, Request, StreamEvent, TokenUsage, classify, tool_calls,
 };
-use encoded_body::EncodedBody;
-pub(super) use encoded_body::{is_hash, placeholder};
-pub(super) use finish_reason::{RawFinishReason, missing_end_marker, missing_finish_reason};
-use framing::EventReader;
-pub(super) use framing::Framing;
-use idle_timeout::{IDLE_TIMEOUT, IdleTimeoutBody};
-pub(super) use lenient::{
-    TokenCount, index_field, malformed_event, none_if_malformed, optional_field, parse_event, parse_untyped,
-    require_field,
-};
-use resources::dns;
 
 /// The time limit for connecting to a provider.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

@@ -37,12 +37,11 @@ use api::event::BlockType;
 use api::{CallId, event};
 use bytes::Bytes;
 use futures::stream::BoxStream;
+pub use gateway::{Budgets, Gateway, Prices, RetryPolicy, RetryState, Route, Routes};
+pub use repair::{RepairedHistory, repair};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
-
-pub use gateway::{Budgets, Gateway, Prices, RetryPolicy, RetryState, Route, Routes};
-pub use repair::{RepairedHistory, repair};
 pub use tool_schema::normalised as normalised_schema;
 
 /// One block of a model's answer.

@@ -4,6 +4,7 @@
 mod decoding;
 
 use api::content::MediaKind;
+use fault_injection::{self, Mutation};
 use reqwest::header::AUTHORIZATION;
 use secrecy::SecretString;
 use serde::Serialize;
@@ -16,7 +17,6 @@ use super::media::{self, OutgoingContent, PDF, is_blank};
 use super::openai::cache_key;
 use super::profile::{Effort, ModelProfile, Thinking};
 use super::{Block, ChatModel, Content, EventStream, Message, Request, ToolDeclaration, ToolReply};
-use fault_injection::{self, Mutation};
 
 /// The smallest output limit that the provider accepts, in tokens
 /// (<https://platform.openai.com/docs/api-reference/responses/create>).

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use api::assets::{Callback, Connect, ConnectOutcome, ConnectionStatus};
+use catalog::{McpServerSpec, Transport};
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, join_all};
 use pretty_assertions::assert_eq;
 use proptest::prelude::*;
 use reqwest::Url;
 use reqwest::header::HeaderMap;
+use testkit::with_deadline;
 
 use super::oauth::fixture::{OAuthFixture, SERVER_NAME};
 use super::{Mcp, McpError};
-use catalog::{McpServerSpec, Transport};
-use testkit::with_deadline;
 
 const REDIRECT_TARGET: &str = "https://product.example/done";
 

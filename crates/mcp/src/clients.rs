@@ -23,20 +23,19 @@ use std::time::Duration;
 
 use api::CallId;
 use api::assets::ConnectionStatus;
+use call::Call;
+use catalog::McpServerSpec;
+use connect::{Connector, NewSession};
+use failure::CallFailure;
 use sandbox::Sandbox;
 use serde_json::Value;
+use session::Session;
 use tokio_util::sync::CancellationToken;
+use tools::Question;
 
 use super::connections::Connections;
 use super::request_auth::{AuthError, RequestAuth};
 use super::{SERVER_CONNECT_TIMEOUT, ToolDefinition};
-use catalog::McpServerSpec;
-use tools::Question;
-
-use call::Call;
-use connect::{Connector, NewSession};
-use failure::CallFailure;
-use session::Session;
 
 /// The maximum size of a server's message, in bytes.
 const MAX_MESSAGE_BYTES: usize = 8 * 1024 * 1024;

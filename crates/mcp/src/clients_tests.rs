@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::assets::ConnectionStatus;
+use catalog::{ApiKeyLocation, Auth, McpServerSpec, Secret, Transport};
 use http_service::clock::{Clock as _, SystemClock};
 use secrecy::SecretString;
 use serde_json::json;
+use testkit::{can_run_python_servers, with_deadline};
 
 use super::fixture::{ClientFixture, command_spec, expect_done, expect_failure, expect_question, tool_call};
 use super::{ClientError, IDLE_TIMEOUT, SERVER_CONNECT_TIMEOUT, Timeouts};
 use crate::request_auth::RequestAuth;
-use catalog::{ApiKeyLocation, Auth, McpServerSpec, Secret, Transport};
-use testkit::{can_run_python_servers, with_deadline};
 
 /// A server that answers each call with the tool's name.
 const ECHO_SERVER: &str = "serve(lambda call: answer(call, text(call['params']['name'])))";

@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use api::assets::{Connection, ConnectionStatus};
 use api::{ConnectionId, Timestamp};
+use catalog::McpServerSpec;
+use fetch::WebAllowlist;
 use http_service::clock::Clock;
 use http_service::vault::{KeyError, Vault};
+use store::{AuthorizationRow, Brain, ConnectionRow, Durability, WriteError, WriteTx};
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
 use super::credentials::{CredentialSecret, Credentials, identity};
 use super::tool::tool_name_prefix;
 use super::{McpError, NO_ENCRYPTION_KEY, ToolDefinition};
-use catalog::McpServerSpec;
-use fetch::WebAllowlist;
-use store::{AuthorizationRow, Brain, ConnectionRow, Durability, WriteError, WriteTx};
 
 /// How long an authorization may stay pending.
 const AUTHORIZATION_TTL: Duration = Duration::from_mins(10);

@@ -1,13 +1,13 @@
 //! The user's credentials for a server, sealed in the brain.
 
+use catalog::{McpServerSpec, Secret, Transport};
 use http_service::vault::{KeyError, Vault};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
+use tools::fingerprint;
 use zeroize::Zeroizing;
 
 use super::McpError;
-use catalog::{McpServerSpec, Secret, Transport};
-use tools::fingerprint;
 
 /// The purpose to which the seal is bound, beside the server's name.
 const SEAL_PURPOSE: &str = "credentials";

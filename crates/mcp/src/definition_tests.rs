@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 use serde_json::json;
+use testkit::LogCapture;
 
 use super::*;
-use testkit::LogCapture;
 
 fn names(listed: &[Value]) -> Vec<String> {
     validate_tools("server", listed).into_iter().map(|tool| tool.name).collect()

@@ -20,27 +20,25 @@ use std::time::Duration;
 
 use api::assets::{Callback, Connect, ConnectOutcome, Connection, ConnectionStatus, Server};
 use api::{CallId, ConnectionId};
-use http_service::clock::Clock;
-use http_service::vault::Vault;
-use reqwest::Url;
-use sandbox::Sandbox;
-use serde_json::Value;
-
 use catalog::{Auth, McpServerSpec};
-use fetch::WebAllowlist;
-use store::{Brain, WriteError};
-use tools::Tool;
-
 use clients::{ClientError, Clients};
 use connections::Connections;
 use credentials::{CredentialSecret, Credentials};
 pub(crate) use definition::ToolDefinition;
+use fetch::WebAllowlist;
+use http_service::clock::Clock;
+use http_service::vault::Vault;
 #[cfg(any(test, feature = "testing"))]
 pub use oauth::fixture;
 use oauth::{CompletedAuthorization, OAuth};
 pub use request_auth::AuthError;
 use request_auth::RequestAuth;
+use reqwest::Url;
+use sandbox::Sandbox;
+use serde_json::Value;
 use server_directory::ServerDirectory;
+use store::{Brain, WriteError};
+use tools::Tool;
 
 /// The time limit for connecting to a server.
 const SERVER_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);

@@ -20,25 +20,25 @@ use std::time::Duration;
 use api::assets::{Callback, ConnectOutcome};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use catalog::{Auth, McpServerSpec, OAuthClientConfig, Transport};
+use discovery::DiscoveredServer;
 use futures::future::BoxFuture;
+use grant::{Consent, Grant};
+use http::{AuthHttpClient, sanitize_server_text};
+use oauth_client::OAuthClient;
+use registration::RegistrationRequest;
 use reqwest::Url;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
+use token_manager::{ManagedTokenSource, TokenManager};
 use zeroize::Zeroizing;
 
 use super::McpError;
 use super::connections::{Connections, ServerLock};
 use super::request_auth::{AuthError, TokenSource};
 use super::server_directory::ServerDirectory;
-use catalog::{Auth, McpServerSpec, OAuthClientConfig, Transport};
-use discovery::DiscoveredServer;
-use grant::{Consent, Grant};
-use http::{AuthHttpClient, sanitize_server_text};
-use oauth_client::OAuthClient;
-use registration::RegistrationRequest;
-use token_manager::{ManagedTokenSource, TokenManager};
 
 /// There is no address to redirect users to.
 pub(super) const NO_REDIRECT_BASE: McpError = McpError::NotConfigured(

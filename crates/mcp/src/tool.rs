@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use api::assets::TransportKind;
+use catalog::Permission;
 use futures::future::BoxFuture;
+use llm::ToolSpec;
 use serde_json::Value;
+use tools::fingerprint;
+use tools::{Invocation, Tool, ToolError, ToolOutput, ToolStep, approval};
 
 use super::clients::{CallOutcome, ToolCall};
 use super::credentials::identity;
 use super::{ServerHandle, ToolDefinition};
-use catalog::Permission;
-use llm::ToolSpec;
-use tools::fingerprint;
-use tools::{Invocation, Tool, ToolError, ToolOutput, ToolStep, approval};
 
 /// A tool of a connected server.
 pub(super) struct ServerTool {

@@ -16,9 +16,8 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use api::{TaskId, Timestamp};
-use http_service::clock::Clock;
-
 pub use commit::Commit;
+use http_service::clock::Clock;
 pub use outbox::{Busy, Recorder, TaskEventLog};
 pub use reader::{EventReader, Follow};
 

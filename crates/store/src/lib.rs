@@ -49,13 +49,11 @@ use api::event::Event;
 use api::memory::{Episode, Knowledge};
 use api::skills::SkillSummary;
 use api::{CallId, HitlId, MemoryId, TaskId, Timestamp, TurnId};
-use http_service::clock::{Clock as _, SystemClock};
-use http_service::lock::{FileLock, LockError, LockHolder};
-use rusqlite::{Connection, ErrorCode, OptionalExtension as _};
-
 pub use backups::BACKUP_LIFETIME;
 pub use erasure::{Erasure, ErasureScope, SearchIndex, TaskDeletion};
 pub use feedback::{Correction, Corrections, FeedbackContent, FeedbackRow};
+use http_service::clock::{Clock as _, SystemClock};
+use http_service::lock::{FileLock, LockError, LockHolder};
 pub use journal::{Journal, JournalError};
 pub use knowledge::{KnowledgeDraft, KnowledgeRejected, NewKnowledge, SupersedeError};
 pub use learning_batches::{BatchEffect, BatchProgress, BatchStage, LessonDraft, UnrelatedTurn};
@@ -64,6 +62,7 @@ pub use mcp_connections::{AuthorizationRow, ConnectionRow};
 pub use queries::{
     BlockCounts, Checkpoint, OpenTurn, PendingHitl, RequestedTurn, StoredEvent, StoredStep, ToolGrant,
 };
+use rusqlite::{Connection, ErrorCode, OptionalExtension as _};
 pub use search::{MemoryQuery, SearchHit};
 pub use settings::Setting;
 pub use skills::{CreateSkillError, CustomSkill, SkillOutline};

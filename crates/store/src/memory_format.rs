@@ -1,9 +1,9 @@
 //! Formats memory for a model: each record is labelled with its origin and quoted as data.
 
 use api::memory::{MemoryKind, Source};
+use api::tool_names::{ASK_USER, LOAD_SKILL, MEMORY_SAVE, MEMORY_SEARCH, WORKING_MEMORY_SET};
 
 use crate::SearchHit;
-use api::tool_names::{ASK_USER, LOAD_SKILL, MEMORY_SAVE, MEMORY_SEARCH, WORKING_MEMORY_SET};
 
 /// The label of content that came from tools or the web.
 pub const TOOL_ORIGIN_NOTE: &str = "came from a tool or the web, unverified";

@@ -6,6 +6,8 @@
 
 use api::memory::Episode;
 use api::{EpisodeId, MessageId};
+use fault_injection::{self, Mutation};
+use llm::{Answer, Content};
 use rusqlite::{Connection, Error, OptionalExtension as _, params};
 use serde_json::json;
 
@@ -13,8 +15,6 @@ use super::message_text::{MessageText, Speaker};
 use super::steps::{Step, TurnBase, TurnOutcome};
 use super::{TaskRow, WriteTx, queries};
 use crate::memory_format::{self, TOOL_ORIGIN_NOTE};
-use fault_injection::{self, Mutation};
-use llm::{Answer, Content};
 
 /// The number of turns that are indexed when one ends: that turn, and a few of the backlog before it.
 const MAX_TURNS_PER_INGEST: usize = 4;

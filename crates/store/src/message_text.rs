@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 
 use api::MessageId;
+use llm::Content;
 use serde::Deserialize;
 
 use super::steps::{PartialAnswer, Step, TurnBase, TurnOutcome};
-use llm::Content;
 
 /// The speaker of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,12 +119,12 @@ mod tests {
     use api::content::MediaKind;
     use api::event::StopReason;
     use api::{CallId, HitlId};
+    use llm::{Answer, Block, FinishReason, Media, TokenUsage, ToolOutcome, ToolUse};
     use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
     use crate::steps::{Opened, TurnOptions};
-    use llm::{Answer, Block, FinishReason, Media, TokenUsage, ToolOutcome, ToolUse};
 
     fn content() -> impl Strategy<Value = Content> {
         let media = |name| Media {

@@ -6,15 +6,14 @@ use std::str::FromStr;
 use api::engine::{Grant, GrantScope, PendingRequest, TaskStatus, TaskSummary};
 use api::event::{Event, HitlKind};
 use api::{CallId, HitlId, MessageId, TaskId, Timestamp, TurnId};
+use fault_injection::{self, Mutation};
 use rusqlite::types::Type;
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
-
 use serde_json::Value;
 
 use super::steps::Step;
 use super::write_tx::IdempotencyKey;
 use super::{TaskEntry, TaskRow};
-use fault_injection::{self, Mutation};
 
 /// An event in its stored form.
 #[derive(Clone, Debug, PartialEq, Eq)]

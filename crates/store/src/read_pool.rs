@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
+use resources::threads::{BRAIN_THREADS, Lane, TURN_OPEN_THREADS};
 use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
 
 use super::{Brain, TaskRow, queries, schema};
-use resources::threads::{BRAIN_THREADS, Lane, TURN_OPEN_THREADS};
 
 /// The page cache of short reads, and that of the others, in KiB.
 const SHORT_CACHE_KIB: i64 = 64;

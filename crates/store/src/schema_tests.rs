@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use api::engine::TaskStatus;
 use pretty_assertions::assert_eq;
 use tempfile::TempDir;
+use testkit::task_id;
 
 use super::*;
 use crate::Brain;
 use crate::steps::Step;
-use testkit::task_id;
 
 /// Dumps of the brains of released versions. Each release adds its own, made by killing its engine in the middle
 /// of a turn.

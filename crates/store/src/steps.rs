@@ -6,10 +6,9 @@
 
 use api::event::{Failure, HitlKind, StopReason};
 use api::{CallId, HitlId, MessageId};
+use llm::{Answer, Content, TokenUsage, ToolOutcome};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-
-use llm::{Answer, Content, TokenUsage, ToolOutcome};
 
 /// One step of a turn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -15,9 +15,8 @@ use testkit::{SseEvent, parse_sse, with_deadline};
 
 use crate::TaskRow;
 use crate::event_log::EventReader;
-use crate::steps::{Opened, TurnBase, TurnOptions};
-
 pub use crate::schema::create_older_version;
+use crate::steps::{Opened, TurnBase, TurnOptions};
 
 /// From how many records on a word is common, at least and at most.
 pub const COMMON_WORD_THRESHOLDS: (i64, i64) = crate::query_plan::COMMON_WORD_THRESHOLDS;

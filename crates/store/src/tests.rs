@@ -8,10 +8,10 @@ use api::event::StopReason;
 use pretty_assertions::assert_eq;
 use serde_json::json;
 use tempfile::TempDir;
+use testkit::{task_id, with_deadline};
 
 use super::steps::{MemoryWrite, Step, TurnOutcome};
 use super::*;
-use testkit::{task_id, with_deadline};
 
 const NOW: Timestamp = Timestamp::from_unix_ms(1_000);
 

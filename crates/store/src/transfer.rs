@@ -19,18 +19,17 @@ mod records;
 mod staging;
 mod validate;
 
-pub use export::ExportError;
-pub use import::ImportError;
-pub use staging::StagedImport;
-pub(super) use staging::remove_staging_file;
-
 use std::io::{Read, Write};
 
 use api::CallId;
 use api::transfer::{ImportCounts, ImportMode};
+pub use export::ExportError;
+pub use import::ImportError;
+use resources::memory_budget::NoMemory;
+pub use staging::StagedImport;
+pub(super) use staging::remove_staging_file;
 
 use super::{Brain, WriteError};
-use resources::memory_budget::NoMemory;
 
 /// The version of the document. A document that an older engine would misread gets the next number; mere additions
 /// are new fields, which older engines ignore.

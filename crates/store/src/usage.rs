@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use api::Timestamp;
+use llm::TokenUsage;
 use rusqlite::{Connection, Error, Row, params};
 
 use super::steps::Step;
 use super::write_tx::WriteTx;
-use llm::TokenUsage;
 
 /// How long usage is kept: the longest period of a budget.
 pub const USAGE_RETENTION: Duration = Duration::from_hours(24);

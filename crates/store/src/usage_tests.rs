@@ -5,13 +5,13 @@ use std::path::Path;
 use api::event::StopReason;
 use api::{MessageId, TaskId, TurnId};
 use http_service::clock::{Clock as _, SystemClock};
+use llm::Answer;
 use pretty_assertions::assert_eq;
+use testkit::task_id;
 
 use super::*;
 use crate::steps::TurnOutcome;
 use crate::{Brain, NewTurn, TaskRow};
-use llm::Answer;
-use testkit::task_id;
 
 fn tokens(input: u64, output: u64) -> TokenUsage {
     TokenUsage {

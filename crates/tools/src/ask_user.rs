@@ -1,13 +1,13 @@
 //! `ask_user`: the agent asks the user a question and waits for the answer.
 
 use api::tool_names;
+use catalog::Permission;
 use futures::future::BoxFuture;
+use llm::ToolSpec;
 use serde::Deserialize;
 use serde_json::json;
 
 use super::{Invocation, Question, Tool, ToolError, ToolOutput, ToolStep, parse_input};
-use catalog::Permission;
-use llm::ToolSpec;
 
 /// The maximum length of a question, in bytes.
 const MAX_QUESTION_BYTES: usize = 4_000;
@@ -90,9 +90,8 @@ fn validate_question(AskUserInput { question, options }: AskUserInput) -> Result
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use api::CallId;
+    use serde_json::Value;
 
     use super::*;
     use crate::HumanAnswer;

@@ -7,16 +7,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use catalog::CatalogTool;
+use catalog::Permission;
 use futures::future::BoxFuture;
+use llm::ToolSpec;
 use sandbox::{Command, ExitStatus, Limits};
 use serde_json::Value;
 
 use super::process::{ProcessOutcome, ProcessOutput, ProcessRunner, StderrMode};
 use super::{Invocation, Tool, ToolError, ToolOutput, ToolStep, approval};
 use crate::fingerprint;
-use catalog::CatalogTool;
-use catalog::Permission;
-use llm::ToolSpec;
 
 /// The time limit of a call.
 pub(super) const COMMAND_TIMEOUT: Duration = Duration::from_mins(2);

@@ -1,12 +1,12 @@
 //! Tests of catalog tools that run programs, especially faulty ones.
 
+use catalog::ToolImplementation;
 use serde_json::json;
+use testkit::wait_for_exit;
+use testkit::with_deadline;
 
 use super::*;
 use crate::fixture::{WorkspaceFixture, run_tool};
-use catalog::ToolImplementation;
-use testkit::wait_for_exit;
-use testkit::with_deadline;
 
 /// Returns a tool that runs this script.
 fn tool(fixture: &WorkspaceFixture, script: &str) -> CommandTool {

@@ -10,13 +10,13 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use api::tool_names::{TOOL_CALL, TOOL_SEARCH};
+use fault_injection::{self, Mutation};
+use llm::{Answer, Block, Message, ToolDeclaration, ToolSpec, ToolUse, estimate, normalised_schema};
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::Tool;
-use api::tool_names::{TOOL_CALL, TOOL_SEARCH};
-use fault_injection::{self, Mutation};
-use llm::{Answer, Block, Message, ToolDeclaration, ToolSpec, ToolUse, estimate, normalised_schema};
 
 /// Schemas may take 1/`CONTEXT_SHARE_DIVISOR` of the context window before some are left out.
 const CONTEXT_SHARE_DIVISOR: u64 = 10;

@@ -1,11 +1,11 @@
 use api::CallId;
+use catalog::Permission;
+use catalog::Permissions;
 use futures::future::BoxFuture;
 use proptest::prelude::*;
 
 use super::super::{Invocation, ToolError, ToolStep, Toolbox};
 use super::*;
-use catalog::Permission;
-use catalog::Permissions;
 
 /// A tool of an MCP server, with a schema of its own.
 struct Remote {

@@ -10,12 +10,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use resources::threads::{FILE_THREADS, Lane};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use uuid::Uuid;
 
 use super::{ToolError, ToolOutput, ToolStep, spill};
-use resources::threads::{FILE_THREADS, Lane};
 
 /// The flags for a folder that is only traversed.
 const FOLDER_FLAGS: OFlags = OFlags::DIRECTORY.union(OFlags::PATH);

@@ -5,17 +5,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use api::{CallId, SkillName, Timestamp};
+use catalog::{Catalog, Environment};
 use rustix::fs::{CWD, FileType, Mode};
 use serde_json::Value;
+use store::{Brain, CustomSkill};
 use tempfile::TempDir;
+use testkit::{test_sandbox, with_deadline};
 
 use super::files::Workspace;
 use super::process::{ProcessPermits, ProcessRunner};
 use super::{Invocation, SpillDir, Tool, ToolError, ToolStep};
 use crate::skills::{SkillDirs, Skills};
-use catalog::{Catalog, Environment};
-use store::{Brain, CustomSkill};
-use testkit::{test_sandbox, with_deadline};
 
 /// A workspace, and its surroundings that must not change.
 pub(super) struct WorkspaceFixture {

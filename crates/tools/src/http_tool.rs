@@ -6,19 +6,19 @@
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use catalog::{HttpCall, Permission};
+use fetch::{BodyError, decode, error_chain, media_type, read_large_body};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use llm::ToolSpec;
 use reqwest::header::{CONTENT_TYPE, HeaderValue, LOCATION};
 use reqwest::{Client, Response, Url, redirect};
+use resources::dns;
+use resources::memory_budget::MemoryBudget;
 use serde_json::Value;
 
 use super::{Invocation, Tool, ToolError, ToolOutput, ToolStep, approval};
 use crate::fingerprint;
-use catalog::{HttpCall, Permission};
-use fetch::{BodyError, decode, error_chain, media_type, read_large_body};
-use llm::ToolSpec;
-use resources::dns;
-use resources::memory_budget::MemoryBudget;
 
 /// The time limit for connecting to a server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,10 +1,10 @@
+use fetch::fixture::{ServerAction, TestServer, http_answer, redirect_answer};
 use pretty_assertions::assert_eq;
 use serde_json::json;
+use testkit::with_deadline;
 
 use super::super::fixture::run_tool;
 use super::*;
-use fetch::fixture::{ServerAction, TestServer, http_answer, redirect_answer};
-use testkit::with_deadline;
 
 fn call(method: &str, url: &str, headers: &[(&str, &str)]) -> Result<HttpCall, String> {
     let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();

@@ -32,26 +32,25 @@ mod write;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use api::{CallId, MemoryId};
-use futures::future::BoxFuture;
-use sandbox::Sandbox;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
-
-use crate::skills::{SkillDirs, Skills};
 use api::tool_names::{RUN_AGENT, RUN_SKILL_SCRIPT, SHELL, TOOL_SEARCH};
+use api::{CallId, MemoryId};
 use catalog::{
     AgentSpec, Catalog, CatalogTool, Permission, Permissions, Schema, ToolImplementation, glob_matches,
 };
-use llm::ToolSpec;
-use resources::memory_budget::MemoryBudget;
-use store::{Brain, KnowledgeDraft, TaskRow};
-
 pub use exposed_tools::ExposedTools;
+use futures::future::BoxFuture;
+use llm::ToolSpec;
 pub use process::ProcessPermits;
+use resources::memory_budget::MemoryBudget;
 pub use run_agent::Delegation;
+use sandbox::Sandbox;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 pub use spill::SpillDir;
+use store::{Brain, KnowledgeDraft, TaskRow};
 pub use working_memory::validate_working_memory;
+
+use crate::skills::{SkillDirs, Skills};
 
 /// A tool that a model can call.
 pub trait Tool: Send + Sync {

@@ -1,22 +1,22 @@
 //! `load_skill`: loads a skill's instructions when the agent needs them. Before that, the agent knows only the
 //! skill's name and description.
 
-use api::tool_names;
 use std::fmt::Write as _;
 use std::io;
 use std::io::Read as _;
 
 use api::skills::MAX_PROMPT;
+use api::tool_names;
+use catalog::Permission;
+use catalog::{self, SkillSpec};
 use futures::future::BoxFuture;
+use llm::ToolSpec;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::spill::MAX_INLINE_BYTES;
 use super::{Invocation, Tool, ToolError, ToolOutput, ToolStep, parse_input};
 use crate::skills::{SCRIPTS_PREFIX, Skill, Skills};
-use catalog::Permission;
-use catalog::{self, SkillSpec};
-use llm::ToolSpec;
 
 /// The largest file of a skill that the model can read, in bytes.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;

@@ -1,8 +1,9 @@
 //! Tests of loading skills.
 
+use testkit::{replace_with_fifo, with_deadline_blocking};
+
 use super::*;
 use crate::fixture::{WorkspaceFixture, run_tool};
-use testkit::{replace_with_fifo, with_deadline_blocking};
 
 fn tool(fixture: &WorkspaceFixture) -> LoadSkill {
     let put = |path: &str, text: &[u8]| {

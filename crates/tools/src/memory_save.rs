@@ -3,13 +3,13 @@
 use api::MemoryId;
 use api::memory::SaveKnowledge;
 use api::tool_names;
+use catalog::Permission;
 use futures::future::BoxFuture;
+use llm::ToolSpec;
 use serde_json::json;
+use store::{Brain, KnowledgeDraft};
 
 use super::{Invocation, Tool, ToolError, ToolOutput, ToolStep, parse_input};
-use catalog::Permission;
-use llm::ToolSpec;
-use store::{Brain, KnowledgeDraft};
 
 pub(super) struct MemorySave(pub(super) Brain);
 

@@ -1,17 +1,17 @@
 //! `memory_search`: searches everything that is remembered.
 
-use api::tool_names;
 use std::time::{Duration, Instant};
 
 use api::memory::{MAX_QUERY, MemoryKind, MemorySearch as Input};
-use futures::future::BoxFuture;
-use serde_json::json;
-
-use super::{Invocation, Tool, ToolError, ToolOutput, ToolStep, parse_input};
+use api::tool_names;
 use catalog::Permission;
+use futures::future::BoxFuture;
 use llm::ToolSpec;
+use serde_json::json;
 use store::memory_format::{date, describe_origin, quote_lines};
 use store::{Brain, MemoryQuery, SearchHit};
+
+use super::{Invocation, Tool, ToolError, ToolOutput, ToolStep, parse_input};
 
 /// The number of results if the model gives no limit.
 const DEFAULT_LIMIT: usize = 5;

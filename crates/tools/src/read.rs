@@ -1,10 +1,12 @@
 //! `read_file` and `list_files`: read files and folders of the workspace.
 
-use api::tool_names;
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 
+use api::tool_names;
+use catalog::Permission;
 use futures::future::BoxFuture;
+use llm::ToolSpec;
 use rustix::fs::{Dir, FileType, OFlags};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -12,8 +14,6 @@ use serde_json::{Value, json};
 use super::files::{Workspace, cannot_read, is_temporary, not_a_file};
 use super::spill::is_utf8_continuation;
 use super::{Invocation, Tool, ToolError, ToolStep, parse_input};
-use catalog::Permission;
-use llm::ToolSpec;
 
 /// The maximum length of one part of a file, in bytes. The note about the part fits beside it into a tool's
 /// result.

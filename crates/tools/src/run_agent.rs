@@ -1,16 +1,16 @@
 //! `run_agent`: delegates work to an agent of the catalog.
 
-use api::tool_names;
 use std::sync::Arc;
 
+use api::tool_names;
+use catalog::AgentSpec;
+use catalog::Permission;
 use futures::future::BoxFuture;
+use llm::ToolSpec;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Invocation, Tool, ToolError, ToolStep, parse_input};
-use catalog::AgentSpec;
-use catalog::Permission;
-use llm::ToolSpec;
 
 /// A piece of work for a sub-agent.
 pub struct Delegation {

@@ -1,13 +1,15 @@
 //! `run_skill_script`: runs a script of a skill in the sandbox.
 
-use api::tool_names;
 use std::ffi::OsString;
 use std::io::{self, Read as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use api::tool_names;
+use catalog::Permission;
 use futures::future::BoxFuture;
+use llm::ToolSpec;
 use sandbox::{Command, Limits};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -17,9 +19,6 @@ use super::load_skill::find_skill;
 use super::process::{ProcessRunner, StderrMode};
 use super::{Invocation, Tool, ToolError, ToolStep, approval, parse_input};
 use crate::skills::{DirLease, LeasedSkill, SCRIPTS_PREFIX, Skill, SkillDirs, Skills};
-
-use catalog::Permission;
-use llm::ToolSpec;
 
 /// The maximum number of arguments.
 const MAX_ARGS: usize = 64;

@@ -1,11 +1,11 @@
 //! Tests of running skill scripts, and of their approval prompts.
 
 use insta::assert_snapshot;
+use testkit::wait_for_exit;
+use testkit::{replace_with_fifo, with_deadline, with_deadline_blocking};
 
 use super::*;
 use crate::fixture::{WorkspaceFixture, run_tool};
-use testkit::wait_for_exit;
-use testkit::{replace_with_fifo, with_deadline, with_deadline_blocking};
 
 fn tool(fixture: &WorkspaceFixture, scripts: &[(&str, &str)]) -> RunSkillScript {
     let folder = fixture.catalog_folder().join("skills/forms");

@@ -1,11 +1,13 @@
 //! `shell`: runs a command in the workspace, in the sandbox.
 
-use api::tool_names;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use api::tool_names;
+use catalog::Permission;
 use futures::future::BoxFuture;
+use llm::ToolSpec;
 use rustix::fs::OFlags;
 use sandbox::{Command, ExitStatus, Limits};
 use serde::Deserialize;
@@ -14,8 +16,6 @@ use serde_json::{Value, json};
 use super::files::Workspace;
 use super::process::{MAX_TIMEOUT, ProcessOutcome, ProcessRunner, StderrMode};
 use super::{Invocation, Tool, ToolError, ToolOutput, ToolStep, approval, parse_input};
-use catalog::Permission;
-use llm::ToolSpec;
 
 /// The maximum length of a command, in bytes: a person who is asked for approval sees all of it.
 const MAX_COMMAND_BYTES: usize = 8_000;

@@ -1,11 +1,11 @@
 //! Tests of shell commands, especially faulty ones.
 
 use insta::assert_snapshot;
+use testkit::wait_for_exit;
+use testkit::with_deadline;
 
 use super::*;
 use crate::fixture::{WorkspaceFixture, run_tool};
-use testkit::wait_for_exit;
-use testkit::with_deadline;
 
 fn shell(fixture: &WorkspaceFixture) -> Shell {
     Shell::new(fixture.runner(), fixture.workspace.clone(), false)

@@ -13,12 +13,10 @@ use std::sync::Arc;
 
 use api::skills::{self, MAX_SCRIPTS_BYTES, SkillDefinition, SkillSource, SkillSummary};
 use api::{SkillName, Timestamp};
-
 use catalog::{self, SkillSpec};
-use store::{Brain, CustomSkill, SkillOutline};
-
 pub use skill_dirs::{DirLease, LeasedSkill, SkillDirs};
 pub use skill_format::{ExportError, archive};
+use store::{Brain, CustomSkill, SkillOutline};
 
 /// The folder of a skill's scripts.
 pub const SCRIPTS_PREFIX: &str = "scripts/";

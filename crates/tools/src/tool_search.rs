@@ -1,16 +1,16 @@
 //! `tool_search`: finds tools of connected MCP servers when there are too many to declare all of them.
 
-use api::tool_names;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use api::tool_names;
+use catalog::Permission;
 use futures::future::BoxFuture;
+use llm::{ToolSpec, normalised_schema};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Invocation, Tool, ToolError, ToolOutput, ToolStep, parse_input};
-use catalog::Permission;
-use llm::{ToolSpec, normalised_schema};
 
 /// The maximum number of results.
 const MAX_RESULTS: usize = 8;

@@ -1,16 +1,16 @@
 //! `web_fetch`: fetches a web page.
 
 use api::tool_names;
+use catalog::Permission;
+use fetch::{Document, Page, Target, WebClient, decode, media_type, read_html};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use llm::ToolSpec;
+use resources::threads::{Lane, PAGE_PARSE_THREADS};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Invocation, Tool, ToolError, ToolOutput, ToolStep, approval, parse_input};
-use catalog::Permission;
-use fetch::{Document, Page, Target, WebClient, decode, media_type, read_html};
-use llm::ToolSpec;
-use resources::threads::{Lane, PAGE_PARSE_THREADS};
 
 /// The maximum length of the part of a page that one call returns, in bytes: below the limit for spilling.
 const MAX_PART_BYTES: usize = 48 * 1024;

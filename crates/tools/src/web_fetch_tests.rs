@@ -1,13 +1,13 @@
 use std::sync::Arc;
 
+use fetch::fixture::{FakeResolver, TestServer, http_answer};
+use fetch::{FetchLimits, WebAllowlist};
 use pretty_assertions::assert_eq;
+use resources::memory_budget::MemoryBudget;
+use testkit::with_deadline;
 
 use super::super::fixture::run_tool;
 use super::*;
-use fetch::fixture::{FakeResolver, TestServer, http_answer};
-use fetch::{FetchLimits, WebAllowlist};
-use resources::memory_budget::MemoryBudget;
-use testkit::with_deadline;
 
 fn tool() -> WebFetch {
     WebFetch::new(WebClient::new(WebAllowlist::parse("127.0.0.1").unwrap(), MemoryBudget::default()))

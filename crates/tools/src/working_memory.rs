@@ -1,13 +1,13 @@
 //! `working_memory_set`: stores a value that the agent wants to keep in view within a task.
 
 use api::tool_names;
+use catalog::Permission;
 use futures::future::BoxFuture;
+use llm::ToolSpec;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Invocation, Tool, ToolError, ToolOutput, ToolStep, parse_input};
-use catalog::Permission;
-use llm::ToolSpec;
 
 /// The maximum length of a key, in bytes.
 const MAX_KEY_BYTES: usize = 256;

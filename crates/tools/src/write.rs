@@ -1,14 +1,14 @@
 //! `write_file` and `edit_file`: write or edit files of the workspace.
 
 use api::tool_names;
+use catalog::Permission;
 use futures::future::BoxFuture;
+use llm::ToolSpec;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::files::Workspace;
 use super::{Invocation, Tool, ToolError, ToolStep, approval, parse_input};
-use catalog::Permission;
-use llm::ToolSpec;
 
 /// The maximum size of a written or edited file, in bytes.
 const MAX_FILE_BYTES: usize = 1024 * 1024;

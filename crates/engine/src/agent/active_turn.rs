@@ -8,7 +8,12 @@ use std::time::Duration;
 
 use api::event::{Event, Failure, FailureCode, Lifecycle, StopReason};
 use api::{MessageId, TurnId};
+use fault_injection::{self, Mutation};
 use futures::FutureExt as _;
+use store::WriteError;
+use store::event_log::Commit;
+use store::steps::{MemoryWrite, Step, TurnOutcome};
+use tools::ExposedTools;
 
 use super::model_step::StepOutcome;
 use super::stream_reconciler::StreamReconciler;
@@ -17,11 +22,6 @@ use super::thread::{NextAction, Thread};
 use super::turn_lifecycle::{TurnContext, TurnState};
 use super::turn_registry::{Command, Reply};
 use super::{AgentError, turn_end};
-use fault_injection::{self, Mutation};
-use store::WriteError;
-use store::event_log::Commit;
-use store::steps::{MemoryWrite, Step, TurnOutcome};
-use tools::ExposedTools;
 
 /// How long a cancelled turn waits for its programs to exit. They are killed, so that takes some milliseconds.
 const CHILD_EXIT_TIMEOUT: Duration = Duration::from_millis(200);

@@ -6,7 +6,6 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-
 use llm::{Content, Media, Message};
 use resources::memory_budget::{MemoryBudget, MemoryUse, NoMemory, Reservation};
 use store::Brain;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use http_service::clock::Clock;
+use llm::{Answer, EventStream, ModelError, ModelErrorKind, Route, StreamEvent, TokenUsage, estimate};
 
 use super::active_turn::{ActiveTurn, Interrupt};
-use llm::{Answer, EventStream, ModelError, ModelErrorKind, Route, StreamEvent, TokenUsage, estimate};
 
 /// Collects a whole answer within `deadline`; clients see nothing of it while it arrives. `prompt` is the
 /// estimated number of prompt tokens; usage that the provider does not report is estimated too.
@@ -96,9 +96,9 @@ impl ActiveTurn {
 mod tests {
     use api::event::BlockType;
     use futures::stream;
+    use testkit::{SkippingClock, with_deadline};
 
     use super::*;
-    use testkit::{SkippingClock, with_deadline};
 
     #[tokio::test]
     async fn an_answer_that_does_not_come_costs_its_prompt() {

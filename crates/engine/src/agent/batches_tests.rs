@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use api::learning::Lesson;
 use mock_llm::{Fault, Gate, Refusal, Reply, Wire};
 use serde_json::json;
+use testkit::with_deadline;
 
 use super::harness::AgentHarness;
 use super::learning::BatchStatus;
@@ -13,7 +14,6 @@ use super::learning_tests::{
     learning_harness, lessons, run_batch, run_remaining_stages, script_model, send_to_task, text,
 };
 use super::*;
-use testkit::with_deadline;
 
 #[tokio::test]
 async fn a_batch_killed_after_any_of_its_commits_ends_once_with_each_lesson_once() {

@@ -5,13 +5,13 @@ use std::collections::HashSet;
 
 use api::MessageId;
 use api::memory::Source;
+use llm::{Content, Message};
 use serde::{Deserialize, Serialize};
+use store::Rewind;
+use store::steps::{MemoryWrite, Replacement, TurnBase};
 
 use super::compaction_view::{self, MAX_WORKING_MEMORY_BYTES, Rewrite, RewriteKind, compacted_count, view};
 use super::{loaded_skills, provenance};
-use llm::{Content, Message};
-use store::Rewind;
-use store::steps::{MemoryWrite, Replacement, TurnBase};
 
 /// The messages of a conversation's current branch, with what is needed to render, rewrite and rewind them.
 #[derive(Debug, Default)]

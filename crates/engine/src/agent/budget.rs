@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use api::Timestamp;
+use llm::Budgets;
+use store::Brain;
 
 use super::active_turn::{ActiveTurn, Interrupt};
 use super::{Services, turn_end};
-use llm::Budgets;
-use store::Brain;
 
 /// The total that current calls may cost, in tokens.
 #[derive(Default)]

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::event::{Compaction, CompactionReason, Event};
+use fault_injection::{self, Mutation};
+use llm::{Message, Request, Route, estimate};
+use store::steps::{Compacted, Replacement, Step};
 
 use super::active_turn::{ActiveTurn, Interrupt};
 use super::attachments::Attachments;
 use super::compaction_plan::{self, CompactionPlan, SUMMARY_PROMPT};
 use super::compaction_view::RewriteKind;
 use super::retry_policy::{CompactionStage, StepAttempts};
-use fault_injection::{self, Mutation};
-use llm::{Message, Request, Route, estimate};
-use store::steps::{Compacted, Replacement, Step};
 
 /// The most tokens of a summary, including what models that always reason spend before it.
 const MAX_SUMMARY_TOKENS: u64 = 8_000;

@@ -3,10 +3,11 @@
 
 use std::fmt::Write as _;
 
-use super::branch::Branch;
-use super::compaction_view::{MAX_WORKING_MEMORY_BYTES, RewriteKind, rewrite_message, truncate_middle};
 use llm::{Block, Content, Message, Route, estimate};
 use store::steps::{Compacted, Replacement};
+
+use super::branch::Branch;
+use super::compaction_view::{MAX_WORKING_MEMORY_BYTES, RewriteKind, rewrite_message, truncate_middle};
 
 /// The share of the context window above which a conversation is compacted, in percent.
 const THRESHOLD_PERCENT: u64 = 80;

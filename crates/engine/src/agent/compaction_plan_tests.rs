@@ -1,12 +1,12 @@
 use api::{CallId, MessageId};
+use llm::{Media, ToolReply, ToolUse, repair};
 use proptest::prelude::*;
 use serde_json::json;
+use store::memory_format::TOOL_ORIGIN_NOTE;
+use store::steps::{MemoryWrite, TurnBase};
 
 use super::super::branch::MessageOrigin;
 use super::*;
-use llm::{Media, ToolReply, ToolUse, repair};
-use store::memory_format::TOOL_ORIGIN_NOTE;
-use store::steps::{MemoryWrite, TurnBase};
 
 /// A message of a generated conversation: a user's message of some length, or an answer with a number of calls
 /// and the length of their results.

@@ -5,12 +5,12 @@
 
 use std::fmt::Write as _;
 
-use serde::{Deserialize, Serialize};
-
-use super::loaded_skills::{self, SkillLoad};
 use llm::{Content, Message, ToolReply};
+use serde::{Deserialize, Serialize};
 use store::memory_format::{TOOL_ORIGIN_NOTE, quote_lines};
 use store::steps::{Compacted, MemoryWrite, Replacement};
+
+use super::loaded_skills::{self, SkillLoad};
 
 /// The most bytes of a task's working memory, keys and values.
 pub(super) const MAX_WORKING_MEMORY_BYTES: usize = 32 * 1024;

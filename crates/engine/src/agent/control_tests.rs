@@ -3,16 +3,16 @@
 use std::sync::Barrier;
 use std::thread;
 
+use catalog::Permission;
 use mock_llm::{Gate, Reply, Wire};
 use pretty_assertions::assert_eq;
 use serde_json::json;
+use store::testing::{read_all, read_until};
+use testkit::{task_id, with_deadline};
 use tokio::runtime::Handle;
 
 use super::harness::{AgentHarness, GatedTool, final_text};
 use super::*;
-use catalog::Permission;
-use store::testing::{read_all, read_until};
-use testkit::{task_id, with_deadline};
 
 fn request(message: &str) -> Execute {
     serde_json::from_value(json!({"task_id": "t", "message": message})).unwrap()

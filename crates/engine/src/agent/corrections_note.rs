@@ -5,11 +5,11 @@
 use std::time::Instant;
 
 use api::memory::MemoryKind;
-
-use super::recall::SEARCH_TIMEOUT;
 use store::memory_format::{date, quote_lines};
 use store::steps::TurnBase;
 use store::{Brain, Corrections, MemoryQuery, SearchHit, TaskRow};
+
+use super::recall::SEARCH_TIMEOUT;
 
 /// The size limit of the note, in tokens and as a percentage of the model's context window.
 pub(super) const MAX_TOKENS: u64 = 3_000;

@@ -2,13 +2,13 @@
 //! stay denied.
 
 use api::CallId;
+use llm::ToolSpec;
 use serde_json::Value;
+use tools::{Invocation, ToolError, ToolStep};
 
 use super::tool_calls::run_tool;
 use super::turn_registry::BusyGuard;
 use super::{Agent, AgentError};
-use llm::ToolSpec;
-use tools::{Invocation, ToolError, ToolStep};
 
 /// The most direct calls that may run at once.
 pub(super) const MAX_DIRECT_CALLS: usize = 16;

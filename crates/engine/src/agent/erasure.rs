@@ -5,11 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use store::{Brain, Erasure, ErasureScope, SearchIndex, WriteTx};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::{Agent, AgentError, Services};
-use store::{Brain, Erasure, ErasureScope, SearchIndex, WriteTx};
 
 /// How long a deletion waits for the erasure to finish.
 const ERASE_TIMEOUT: Duration = Duration::from_secs(5);

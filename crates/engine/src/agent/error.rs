@@ -1,13 +1,13 @@
 //! The errors of the agent.
 
 use api::SkillName;
+use resources::memory_budget::NoMemory;
+use store::WriteError;
 
 use super::MAX_TURNS_AT_ONCE;
 use super::attachments::AttachmentError;
 use super::direct_calls::MAX_DIRECT_CALLS;
 use super::thread_loader::LoadError;
-use resources::memory_budget::NoMemory;
-use store::WriteError;
 
 /// Why the agent did not carry out a request.
 #[derive(Debug, thiserror::Error)]

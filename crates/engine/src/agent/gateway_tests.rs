@@ -4,9 +4,9 @@ use api::event::{Event, FailureCode, StopReason, Usage};
 use mock_llm::{CapturedRequest, Fault, Refusal, Reply, Wire};
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
+use testkit::{SseEvent, rendered_text};
 
 use super::harness::{AgentHarness, WIRES, failure, final_text, gateway_config};
-use testkit::{SseEvent, rendered_text};
 
 fn refused(refusal: Refusal) -> Reply {
     Reply::from_fault(Fault::refuse(refusal))

@@ -6,26 +6,26 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use api::event::{BlockType, Event, Failure};
+use catalog::Permission;
+use catalog::{AgentSpec, Catalog, Environment, Permissions};
+use fetch::WebAllowlist;
 use futures::future::BoxFuture;
+use llm::ToolSpec;
+use llm::config::ConfigSources;
+use mcp::Mcp;
 use mock_llm::{CapturedRequest, MockProvider, Wire};
+use resources::memory_budget::MemoryBudget;
 use serde_json::{Value, json};
+use store::testing::read_all;
 use tempfile::TempDir;
+use testkit::{SkippingClock, SseEvent, task_id, test_sandbox, with_deadline};
 use tokio::sync::Semaphore;
+use tools::skills::SkillDirs;
+use tools::{Invocation, Tool, ToolDeps, ToolError, ToolOutput, ToolStep, Toolbox};
 
 pub(crate) use super::branch::Branch;
 pub(crate) use super::thread::OUTCOME_UNKNOWN;
 use super::*;
-use catalog::Permission;
-use catalog::{AgentSpec, Catalog, Environment, Permissions};
-use fetch::WebAllowlist;
-use llm::ToolSpec;
-use llm::config::ConfigSources;
-use mcp::Mcp;
-use resources::memory_budget::MemoryBudget;
-use store::testing::read_all;
-use testkit::{SkippingClock, SseEvent, task_id, test_sandbox, with_deadline};
-use tools::skills::SkillDirs;
-use tools::{Invocation, Tool, ToolDeps, ToolError, ToolOutput, ToolStep, Toolbox};
 
 /// All protocols, for tests of behaviour that must be the same over each.
 pub(crate) const WIRES: [Wire; 5] =

@@ -4,6 +4,11 @@ use api::content::ContentBlock;
 use api::engine::{GrantScope, HitlRespond};
 use api::event::{Event, HitlKind, HitlResolved};
 use api::{CallId, GrantId, HitlId};
+use llm::{Content, ToolOutcome, ToolUse};
+use store::NewGrant;
+use store::event_log::Commit;
+use store::steps::Step;
+use tools::grants;
 
 use super::active_turn::{ActiveTurn, Interrupt, reply_committed};
 use super::sub_agent::{agent_name, wrap_event, wrap_step};
@@ -12,11 +17,6 @@ use super::tool_calls::{tool_call_event, tool_result_event};
 use super::turn_lifecycle::{TurnContext, TurnState};
 use super::turn_registry::Reply;
 use super::{AgentError, turn_request};
-use llm::{Content, ToolOutcome, ToolUse};
-use store::NewGrant;
-use store::event_log::Commit;
-use store::steps::Step;
-use tools::grants;
 
 /// A user's answer, as it was sent.
 pub(super) struct HitlResponse {

@@ -17,14 +17,14 @@ use api::learning::{
 };
 use api::memory::ListMemory;
 use api::{BatchId, FeedbackId, MemoryId};
+use evaluation::StageOutcome;
+use store::{BatchEffect, BatchProgress, BatchStage, Brain, CallUsage, FeedbackContent, SearchIndex};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::memory::page;
 use super::turn_registry::TurnRegistry;
 use super::{Agent, AgentError, Services};
-use evaluation::StageOutcome;
-use store::{BatchEffect, BatchProgress, BatchStage, Brain, CallUsage, FeedbackContent, SearchIndex};
 
 /// The most corrections that one batch processes. The others wait for the next batch.
 const MAX_CORRECTIONS: u32 = 20;

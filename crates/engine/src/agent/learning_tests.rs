@@ -5,11 +5,11 @@ use api::learning::{Check, Lesson};
 use api::memory::{ListMemory, Source};
 use mock_llm::{CapturedRequest, Reply, Wire};
 use serde_json::{Value, json};
+use testkit::{task_id, with_deadline};
 
 use super::harness::{AgentHarness, WIRES, final_text};
 use super::learning::BatchStatus;
 use super::*;
-use testkit::{task_id, with_deadline};
 
 /// How the model of a test behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

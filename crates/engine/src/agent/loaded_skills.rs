@@ -1,11 +1,11 @@
 //! Deduplicates the skills that a conversation has loaded: each text is sent once. Pure.
 
-use serde_json::Value;
-
-use super::branch::Branch;
 use api::tool_names::LOAD_SKILL;
 use llm::{Block, Message, ToolReply, ToolUse};
+use serde_json::Value;
 use store::steps::Replacement;
+
+use super::branch::Branch;
 
 /// The result of loading a skill whose text is already visible to the model.
 pub(super) const ALREADY_LOADED: &str =

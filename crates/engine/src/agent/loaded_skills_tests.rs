@@ -2,11 +2,11 @@
 
 use api::{CallId, MessageId};
 use serde_json::json;
+use store::steps::Compacted;
 
 use super::*;
 use crate::agent::branch::MessageOrigin;
 use crate::agent::compaction_view::RewriteKind;
-use store::steps::Compacted;
 
 const SKILL: &str = "To bake bread, knead the dough for ten minutes, let it rest for two hours, and put it into the \
                      oven at 230 degrees.";

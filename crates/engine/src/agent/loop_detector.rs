@@ -6,11 +6,10 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::LazyLock;
 
-use regex_lite::Regex;
-use sha2::{Digest as _, Sha256};
-
 use fault_injection::{self, Mutation};
 use llm::{ToolOutcome, ToolUse};
+use regex_lite::Regex;
+use sha2::{Digest as _, Sha256};
 
 /// The number of recent calls among which repetitions are counted.
 const WINDOW_CALLS: usize = 20;

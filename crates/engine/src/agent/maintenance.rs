@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use api::Timestamp;
 use http_service::clock::Clock;
-
 use store::{BACKUP_LIFETIME, Brain};
 
 /// The number of turns processed in one commit, so that no running turn waits long for it.
@@ -74,10 +73,10 @@ mod tests {
     use http_service::clock::ManualClock;
     use mock_llm::Wire;
     use pretty_assertions::assert_eq;
+    use testkit::{SseEvent, with_deadline};
 
     use super::*;
     use crate::agent::harness::AgentHarness;
-    use testkit::{SseEvent, with_deadline};
 
     #[tokio::test]
     async fn deltas_are_kept_for_their_time_and_taken_out_when_it_is_over() {

@@ -8,9 +8,9 @@ use api::memory::{
     Source,
 };
 use api::serde_helpers::BoundedInt;
+use store::{KnowledgeDraft, MemoryQuery, NewKnowledge, SearchHit, SearchIndex, SupersedeError};
 
 use super::{Agent, AgentError};
-use store::{KnowledgeDraft, MemoryQuery, NewKnowledge, SearchHit, SearchIndex, SupersedeError};
 
 /// The number of search results if the request gives none.
 const DEFAULT_RESULTS: usize = 10;

@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 use api::event::StopReason;
 use api::memory::{MemoryKind, Source};
 use api::{CallId, MemoryId, MessageId, Timestamp, TurnId};
+use llm::{Answer, Block, FinishReason, TokenUsage, ToolOutcome, ToolUse};
 use proptest::prelude::*;
 use rusqlite::Connection;
 use serde_json::json;
-use tempfile::TempDir;
-
-use super::harness::branch_from_steps;
-use llm::{Answer, Block, FinishReason, TokenUsage, ToolOutcome, ToolUse};
 use store::steps::{Compacted, Opened, PartialAnswer, Replacement, Step, TurnBase, TurnOutcome};
 use store::testing::{COMMON_WORD_THRESHOLDS, create_older_version, opened, row_number};
 use store::{
     Brain, KnowledgeDraft, MemoryQuery, NewKnowledge, NewTurn, SearchHit, TaskDeletion, TaskRow, WriteTx,
 };
+use tempfile::TempDir;
 use testkit::task_id;
+
+use super::harness::branch_from_steps;
 
 const KINDS: &[MemoryKind] = &[MemoryKind::Knowledge, MemoryKind::Episode, MemoryKind::Message];
 

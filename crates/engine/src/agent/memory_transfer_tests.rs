@@ -1,20 +1,20 @@
 //! A brain's content is exported completely and imported into another one, and an invalid document changes
 //! nothing.
 
+use std::io::Read;
+
 use api::memory::Source;
+use api::transfer::{ImportCounts, ImportMode};
 use pretty_assertions::assert_eq;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use rusqlite::params;
 use serde_json::{Value, json};
-use tempfile::TempDir;
-
-use std::io::Read;
-
-use super::memory_index_tests::{Action, BrainModel, actions};
-use api::transfer::{ImportCounts, ImportMode};
 use store::{Brain, ImportError};
 use store::{KnowledgeDraft, NewKnowledge, WriteTx};
+use tempfile::TempDir;
+
+use super::memory_index_tests::{Action, BrainModel, actions};
 
 fn export_document(brain: &Brain) -> String {
     let mut document = Vec::new();

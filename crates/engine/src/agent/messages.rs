@@ -9,14 +9,14 @@ use std::ops::Range;
 
 use api::engine::{Role, TaskMessage};
 use api::{CallId, MessageId};
+use llm::{Answer, Block, Content, ToolOutcome};
 use serde_json::{Value, json};
+use store::steps::{Opened, PartialAnswer, Step, TurnOutcome};
+use store::{Brain, StoredStep, TaskRow};
 
 use super::branch::Branch;
 use super::thread::{FoldError, JournalFold, MissingOpening};
 use super::thread_loader::LoadError;
-use llm::{Answer, Block, Content, ToolOutcome};
-use store::steps::{Opened, PartialAnswer, Step, TurnOutcome};
-use store::{Brain, StoredStep, TaskRow};
 
 /// The messages of a task in order.
 pub(super) struct MessageList {

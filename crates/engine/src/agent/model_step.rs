@@ -6,7 +6,14 @@ use std::time::Duration;
 
 use api::MessageId;
 use api::event::{Event, Failure, FailureCode, Lifecycle};
+use fault_injection::{self, Mutation};
 use futures::StreamExt as _;
+use llm::{
+    self, Answer, FinishReason, Message, ModelError, ModelErrorKind, RepairedHistory, Request, Route,
+    StreamEvent, TokenUsage, estimate,
+};
+use store::WriteError;
+use store::steps::Step;
 
 use super::active_turn::{ActiveTurn, Interrupt};
 use super::attachments::{AttachmentError, Attachments, LoadedAttachments};
@@ -15,13 +22,6 @@ use super::compaction_plan;
 use super::retry_policy::{Remedy, StepAttempts, WindowDecision};
 use super::stream_reconciler::Emit;
 use super::turn_end;
-use fault_injection::{self, Mutation};
-use llm::{
-    self, Answer, FinishReason, Message, ModelError, ModelErrorKind, RepairedHistory, Request, Route,
-    StreamEvent, TokenUsage, estimate,
-};
-use store::WriteError;
-use store::steps::Step;
 
 /// An answer of fewer tokens than this is not worth its prompt.
 pub(super) const MIN_ANSWER_TOKENS: u64 = 256;

@@ -12,16 +12,16 @@ use std::time::Duration;
 
 use api::event::{Event, WorkingMemoryUpdate};
 use api::memory::Source;
+use api::tool_names::{LOAD_SKILL, RUN_AGENT};
+use llm::{Answer, Block, Content, Message, Request, Route, estimate};
 use serde::{Deserialize, Deserializer, Serialize};
+use store::event_log::Commit;
+use store::memory_format::TOOL_ORIGIN_NOTE;
+use store::steps::{MemoryWrite, Step};
 
 use super::AgentSnapshot;
 use super::active_turn::{ActiveTurn, Interrupt};
 use super::compaction_view::truncate_middle;
-use api::tool_names::{LOAD_SKILL, RUN_AGENT};
-use llm::{Answer, Block, Content, Message, Request, Route, estimate};
-use store::event_log::Commit;
-use store::memory_format::TOOL_ORIGIN_NOTE;
-use store::steps::{MemoryWrite, Step};
 
 /// The working memory key of the plan.
 const PLAN_KEY: &str = "plan";

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fetch::WebAllowlist;
 use mock_llm::{Reply, Wire};
 use serde_json::{Value, json};
-
-use super::harness::{AgentHarness, check_turn, final_text};
-use fetch::WebAllowlist;
 use store::testing::next_events;
 use testkit::wait_for_exit;
 use testkit::{SseEvent, task_id, with_deadline};
 use tools::{ToolDeps, Toolbox};
+
+use super::harness::{AgentHarness, check_turn, final_text};
 
 /// A harness that runs programs, with these files in its catalog. Shell and skill scripts are allowed.
 async fn harness(files: &[(&str, Value)]) -> AgentHarness {

@@ -1,7 +1,6 @@
 //! The source of what an agent saves to memory. Pure.
 
 use api::memory::Source;
-
 use fault_injection::{self, Mutation};
 use llm::{Block, Content, Message, ToolReply};
 use store::memory_format::{self, TOOL_ORIGIN_NOTE};

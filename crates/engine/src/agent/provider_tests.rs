@@ -9,10 +9,10 @@ use api::event::FailureCode::{
 use mock_llm::{Fault, MockProvider, Refusal, Reply, Usage, Wire};
 use pretty_assertions::assert_eq;
 use serde_json::json;
-
-use super::harness::{AgentHarness, WIRES, check_turn, failure, final_text, transcript};
 use store::testing::read_until;
 use testkit::{SseEvent, parse_sse, rendered_text};
+
+use super::harness::{AgentHarness, WIRES, check_turn, failure, final_text, transcript};
 
 /// The `retrying` phases of a turn, each with the event that its `void_after` names.
 fn void_targets(events: &[SseEvent]) -> Vec<&SseEvent> {

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use api::event::{Event, WorkingMemoryUpdate};
 use api::memory::{MemoryKind, Source};
 use serde_json::{Value, json};
-
-use super::{Services, corrections_note};
 use store::event_log::Commit;
 use store::memory_format::{date, describe_origin, quote_lines};
 use store::steps::TurnBase;
 use store::{Brain, MemoryQuery, SearchHit, TaskRow};
+
+use super::{Services, corrections_note};
 
 /// The working memory key under which clients receive what was recalled.
 const WORKING_MEMORY_KEY: &str = "recalled";

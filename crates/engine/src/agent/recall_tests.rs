@@ -4,10 +4,10 @@ use api::MemoryId;
 use api::memory::Source;
 use mock_llm::{Reply, Wire};
 use serde_json::{Value, json};
-
-use super::harness::{AgentHarness, final_text};
 use store::{KnowledgeDraft, NewKnowledge};
 use testkit::{SseEvent, with_deadline};
+
+use super::harness::{AgentHarness, final_text};
 
 pub(crate) async fn save_knowledge(
     harness: &AgentHarness,

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use catalog::{Catalog, Soul};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
-
-use super::{Agent, AgentSnapshot};
-use catalog::{Catalog, Soul};
 use tools::ToolDeps;
 use tools::skills::Skills;
+
+use super::{Agent, AgentSnapshot};
 
 /// How long a caller waits. A reload that takes longer is completed all the same, and then used.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(30);

@@ -3,19 +3,19 @@
 use std::sync::atomic::Ordering;
 
 use api::event::{Event, Lifecycle, StopReason};
+use llm::{Answer, Block, TokenUsage};
 use mock_llm::{Fault, Gate, Reply, Wire};
 use pretty_assertions::assert_eq;
 use serde_json::json;
-
-use super::harness::{AgentHarness, GatedTool, WIRES, check_turn, final_text};
-use super::thread::OUTCOME_UNKNOWN;
-use super::*;
-use llm::{Answer, Block, TokenUsage};
 use store::Rewind;
 use store::event_log::Commit;
 use store::steps::Step;
 use store::testing::read_until;
 use testkit::{SseEvent, rendered_text, with_deadline};
+
+use super::harness::{AgentHarness, GatedTool, WIRES, check_turn, final_text};
+use super::thread::OUTCOME_UNKNOWN;
+use super::*;
 
 fn phases(events: &[SseEvent]) -> Vec<&str> {
     events.iter().filter_map(SseEvent::phase).collect()

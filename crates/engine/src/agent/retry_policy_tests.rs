@@ -1,6 +1,7 @@
-use super::*;
 use api::content::MediaKind;
 use llm::{ChatModel, EventStream, Request};
+
+use super::*;
 
 struct SilentModel;
 

@@ -3,9 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::tool_names::RUN_SKILL_SCRIPT;
+use llm::{Answer, FinishReason, Message, ModelError, ModelErrorKind, Request, Route, TokenUsage, estimate};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use store::{Brain, CallUsage, SkillOutline};
 use tokio_util::sync::CancellationToken;
+use tools::ToolError;
 use tracing::Instrument as _;
 
 use super::auxiliary_call::collect_answer;
@@ -13,10 +17,6 @@ use super::budget::reserve_outside_turn;
 use super::model_step::{MIN_ANSWER_TOKENS, jitter};
 use super::retry_policy::{Remedy, StepAttempts};
 use super::{Agent, AgentError, DirectError, Services};
-use api::tool_names::RUN_SKILL_SCRIPT;
-use llm::{Answer, FinishReason, Message, ModelError, ModelErrorKind, Request, Route, TokenUsage, estimate};
-use store::{Brain, CallUsage, SkillOutline};
-use tools::ToolError;
 
 /// The most bytes of input for a model.
 const MAX_INPUT_BYTES: usize = 1024 * 1024;

@@ -2,11 +2,11 @@
 
 use api::SkillName;
 use api::skills::{self, CreateSkill, SkillDefinition, SkillList, UpdateSkill};
+use store::{CreateSkillError, CustomSkill};
+use tools::skills::{ExportError, Skill, Skills, archive};
 
 use super::turn_lifecycle::run_blocking;
 use super::{Agent, AgentError};
-use store::{CreateSkillError, CustomSkill};
-use tools::skills::{ExportError, Skill, Skills, archive};
 
 impl Agent {
     /// The skills of the platform and the user's own, sorted by name.

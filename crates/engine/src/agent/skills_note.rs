@@ -5,15 +5,15 @@
 use std::fmt::Write as _;
 
 use api::skills::SkillSummary;
+use api::tool_names::LOAD_SKILL;
 use sha2::{Digest as _, Sha256};
+use store::event_log::Commit;
+use store::steps::TurnBase;
+use store::{Brain, TaskRow};
 
 use super::AgentSnapshot;
 use super::compaction_view::truncate_middle;
 use super::turn_request::hex;
-use api::tool_names::LOAD_SKILL;
-use store::event_log::Commit;
-use store::steps::TurnBase;
-use store::{Brain, TaskRow};
 
 /// The most characters of a description, and the most bytes of the note.
 const MAX_DESCRIPTION_CHARS: usize = 300;

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use api::SkillName;
 use api::skills::SkillSource;
+use catalog::AgentSpec;
 use mock_llm::{Fault, Refusal, Reply, Wire};
 use serde_json::json;
+use testkit::{task_id, with_deadline};
 
 use super::*;
 use crate::agent::harness::{AgentHarness, final_text};
 use crate::agent::loaded_skills::ALREADY_LOADED;
-use catalog::AgentSpec;
-use testkit::{task_id, with_deadline};
 
 const BREAD: &str = "Knead the dough for ten minutes, let it rest for two hours, then bake it at 230 degrees until it \
                      is brown.";

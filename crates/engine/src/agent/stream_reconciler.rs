@@ -5,7 +5,6 @@
 //! If it diverges or ends early, what was sent is voided and the whole new answer is sent.
 
 use api::event::{BlockType, Event, Lifecycle};
-
 use fault_injection::{self, Mutation};
 use llm::StreamEvent;
 

@@ -8,7 +8,12 @@
 use std::sync::Arc;
 
 use api::event::{AgentEvent, Event, StopReason};
+use api::tool_names::LOAD_SKILL;
 use api::{CallId, MessageId};
+use catalog::AgentSpec;
+use llm::ToolOutcome;
+use store::steps::{Opened, Step, TurnBase, TurnOptions};
+use tools::{Delegation, ExposedTools};
 
 use super::active_turn::{ActiveTurn, Interrupt};
 use super::model_step::StepOutcome;
@@ -18,11 +23,6 @@ use super::stream_reconciler::StreamReconciler;
 use super::thread::{NextAction, OpenCall, Thread};
 use super::tool_calls::tool_result_event;
 use super::turn_request::sent_at_note;
-use api::tool_names::LOAD_SKILL;
-use catalog::AgentSpec;
-use llm::ToolOutcome;
-use store::steps::{Opened, Step, TurnBase, TurnOptions};
-use tools::{Delegation, ExposedTools};
 
 /// The sub-agent that is running.
 pub(super) struct ActiveSubAgent {

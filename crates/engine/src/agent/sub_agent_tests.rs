@@ -3,19 +3,19 @@
 use std::sync::atomic::Ordering;
 
 use api::event::{AgentEvent, Event, Usage};
+use catalog::AgentSpec;
+use catalog::Permission;
 use mock_llm::{CapturedRequest, Fault, Gate, Refusal, Reply, Wire};
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
+use store::testing::{next_events, read_all, read_until};
+use testkit::{SseEvent, task_id, with_deadline};
+use tools::Tool;
 
 use super::super::harness::{
     AgentHarness, GatedTool, WIRES, check_turn, failure, final_text, gateway_config,
 };
 use super::super::*;
-use catalog::AgentSpec;
-use catalog::Permission;
-use store::testing::{next_events, read_all, read_until};
-use testkit::{SseEvent, task_id, with_deadline};
-use tools::Tool;
 
 const PROMPT: &str = "You find things.";
 

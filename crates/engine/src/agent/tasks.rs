@@ -4,16 +4,15 @@ use std::collections::BTreeMap;
 
 use api::engine::{Grant, PendingRequest, TaskMessage, Tasks};
 use api::{GrantId, TaskId, TurnId};
-
+use resources::memory_budget::MemoryUse;
 use serde_json::Value;
+use store::steps::{MemoryWrite, TurnBase};
+use store::{Brain, TaskDeletion};
+use tools::validate_working_memory;
 
 use super::messages::MessageList;
 use super::tool_calls::working_memory_full;
 use super::{Agent, AgentError, thread_loader};
-use resources::memory_budget::MemoryUse;
-use store::steps::{MemoryWrite, TurnBase};
-use store::{Brain, TaskDeletion};
-use tools::validate_working_memory;
 
 /// The size of messages in memory relative to the journal, including the answer that is built from them.
 const LIST_MEMORY_FACTOR: usize = 3;

@@ -2,22 +2,22 @@
 
 use std::sync::atomic::Ordering;
 
+use catalog::Permission;
 use futures::future::BoxFuture;
+use llm::ToolSpec;
 use mock_llm::{Gate, Reply, Stop, Usage, Wire};
 use pretty_assertions::assert_eq;
+use resources::memory_budget::MemoryUse;
 use serde_json::{Value, json};
+use store::testing::{read_all, read_until};
+use testkit::{SseEvent, rendered_text, task_id, with_deadline};
+use tools::{Invocation, Tool, ToolError, ToolStep};
 
 use super::harness::{
     AgentHarness, GatedTool, STREAMED_INPUT_WIRES, WIRES, check_turn, final_text, transcript,
 };
 use super::*;
 use crate::regressions::prompt_caches::assert_prefix;
-use catalog::Permission;
-use llm::ToolSpec;
-use resources::memory_budget::MemoryUse;
-use store::testing::{read_all, read_until};
-use testkit::{SseEvent, rendered_text, task_id, with_deadline};
-use tools::{Invocation, Tool, ToolError, ToolStep};
 
 fn tokens(input: u64, output: u64) -> Usage {
     Usage {

@@ -6,18 +6,18 @@
 use std::ops::RangeInclusive;
 
 use api::event::{HitlKind, StopReason};
-use api::{CallId, HitlId, MessageId, TurnId};
-
-use super::branch::{Branch, MessageOrigin};
-use super::compaction_view::RewriteKind;
-use super::loop_detector::{LoopDetector, RepeatCount};
-use super::turn::Turn;
 use api::tool_names::RUN_AGENT;
+use api::{CallId, HitlId, MessageId, TurnId};
 use fault_injection::{self, Mutation};
 use llm::{Answer, Block, Content, FinishReason, Message, ToolOutcome, ToolReply, ToolUse};
 use store::StoredStep;
 use store::steps::{Opened, PartialAnswer, Step, TurnOutcome};
 use tools::HumanAnswer;
+
+use super::branch::{Branch, MessageOrigin};
+use super::compaction_view::RewriteKind;
+use super::loop_detector::{LoopDetector, RepeatCount};
+use super::turn::Turn;
 
 /// What a turn does next.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,12 +1,12 @@
 //! Random journals that obey the rules of a turn, with random choices where a turn has several options.
 
 use api::{Timestamp, TurnId};
+use llm::TokenUsage;
 use proptest::prelude::*;
+use store::steps::{Compacted, MemoryWrite, Replacement, TurnBase, TurnOutcome};
 
 use super::model::{self, CallStage, Entry};
 use super::*;
-use llm::TokenUsage;
-use store::steps::{Compacted, MemoryWrite, Replacement, TurnBase, TurnOutcome};
 
 /// The random choices that determine a journal.
 pub(super) fn choices(max_len: usize) -> impl Strategy<Value = Vec<(u8, u8)>> {

@@ -8,12 +8,12 @@
 //! beginning.
 
 use api::TurnId;
-
-use super::branch::Branch;
-use super::thread::{FoldError, JournalFold, MissingOpening, Thread};
 use llm::estimate;
 use store::steps::TurnBase;
 use store::{Brain, Checkpoint, StoredStep, TaskRow};
+
+use super::branch::Branch;
+use super::thread::{FoldError, JournalFold, MissingOpening, Thread};
 
 /// The format of checkpoints. A checkpoint that another version of the engine saved in another format is not
 /// read.

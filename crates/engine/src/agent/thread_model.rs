@@ -1,8 +1,9 @@
 //! The reference model of the fold. It derives the expected conversation from whole turns: each turn from its
 //! opening to its end, and each call with all steps that concern it.
 
-use super::*;
 use store::steps::TurnBase;
+
+use super::*;
 
 /// A message of the conversation.
 #[derive(Clone, Debug)]

@@ -4,16 +4,16 @@
 use std::collections::BTreeSet;
 
 use api::event::{Failure, FailureCode};
+use journals::{Journal, choices, compacted, stored};
+use llm::TokenUsage;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::TestRunner;
 use serde_json::json;
-
-use super::*;
-use journals::{Journal, choices, compacted, stored};
-use llm::TokenUsage;
 use store::steps::TurnBase;
 use store::steps::TurnOptions;
+
+use super::*;
 
 #[path = "thread_journals.rs"]
 mod journals;

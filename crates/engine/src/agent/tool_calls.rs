@@ -7,9 +7,16 @@ use std::sync::Arc;
 use api::event::{Event, HitlKind, ToolCall, ToolResult, WorkingMemoryUpdate};
 use api::memory::Source;
 use api::{HitlId, MemoryId};
+use catalog::Permission;
+use fault_injection::{self, Mutation};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
+use llm::{ToolOutcome, ToolUse};
+use store::event_log::Commit;
+use store::steps::{MemoryWrite, Step};
+use store::{KnowledgeDraft, NewKnowledge, TaskRow, WriteError};
 use tokio::sync::OwnedSemaphorePermit;
+use tools::{Delegation, Invocation, Question, Tool, ToolError, ToolOutput, ToolStep, approval, grants};
 
 use super::Services;
 use super::active_turn::{ActiveTurn, Interrupt};
@@ -17,13 +24,6 @@ use super::compaction_view::MAX_WORKING_MEMORY_BYTES;
 use super::loaded_skills::deduplicate;
 use super::thread::{OUTCOME_UNKNOWN, OpenCall, OpenStage};
 use super::turn_lifecycle::run_blocking;
-use catalog::Permission;
-use fault_injection::{self, Mutation};
-use llm::{ToolOutcome, ToolUse};
-use store::event_log::Commit;
-use store::steps::{MemoryWrite, Step};
-use store::{KnowledgeDraft, NewKnowledge, TaskRow, WriteError};
-use tools::{Delegation, Invocation, Question, Tool, ToolError, ToolOutput, ToolStep, approval, grants};
 
 /// The most calls of one answer that run at once.
 const MAX_CONCURRENT_CALLS_PER_ANSWER: usize = 8;

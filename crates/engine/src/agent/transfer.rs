@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use api::transfer::{ImportMode, Imported, ImportedStatus};
 use bytes::{Buf as _, Bytes, BytesMut};
 use futures::{Stream, StreamExt as _};
+use resources::memory_budget::{GrowingReservation, MAX_UNCOUNTED_BYTES, MemoryBudget, MemoryUse, NoMemory};
+use store::{Brain, ExportError, ImportError};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedSemaphorePermit, RwLock, Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::{Agent, AgentError};
-use resources::memory_budget::{GrowingReservation, MAX_UNCOUNTED_BYTES, MemoryBudget, MemoryUse, NoMemory};
-use store::{Brain, ExportError, ImportError};
 
 /// The most exports that may run at once.
 const MAX_CONCURRENT_EXPORTS: usize = 2;
@@ -359,13 +359,12 @@ impl From<ImportError> for AgentError {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use mock_llm::Wire;
+    use serde_json::json;
+    use testkit::with_deadline;
 
     use super::super::harness::AgentHarness;
     use super::*;
-    use testkit::with_deadline;
 
     #[tokio::test]
     async fn an_export_that_nobody_takes_is_broken_off_before_its_end() {

@@ -2,10 +2,10 @@
 
 use api::MessageId;
 use api::event::Usage;
-
-use super::loop_detector::LoopDetector;
 use llm::{Answer, TokenUsage};
 use store::steps::{TurnBase, TurnOptions};
+
+use super::loop_detector::LoopDetector;
 
 /// The current turn.
 #[derive(Debug)]

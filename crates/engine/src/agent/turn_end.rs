@@ -2,7 +2,6 @@
 
 use api::event::{Event, Failure, FailureCode, Lifecycle, ToolResult};
 use api::{CallId, MessageId};
-
 use llm::{ModelError, ModelErrorKind};
 use store::WriteError;
 use store::event_log::{Commit, Recorder};

@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use api::event::{Event, Failure, FailureCode, HitlKind, HitlRequest, Lifecycle};
 use api::{HitlId, MessageId, TurnId};
+use fault_injection::{self, Mutation};
+use store::event_log::{Commit, Recorder};
+use store::{Brain, OpenTurn, WriteError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
@@ -17,9 +20,6 @@ use super::thread::{NextAction, Thread};
 use super::thread_loader::{self, LoadError};
 use super::turn_registry::{Inbox, Registration};
 use super::{AgentSnapshot, Services, turn_end};
-use fault_injection::{self, Mutation};
-use store::event_log::{Commit, Recorder};
-use store::{Brain, OpenTurn, WriteError};
 
 /// The number of starts of the engine that may resume a turn without progress.
 const RESUME_LIMIT: u32 = 8;

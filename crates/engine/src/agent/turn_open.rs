@@ -2,9 +2,11 @@
 
 use std::ops::RangeInclusive;
 
-use tokio::runtime::Handle;
-
 use api::event::{Event, Lifecycle};
+use store::event_log::{Commit, Recorder};
+use store::steps::{Opened, Step, TurnBase};
+use store::{Brain, IdempotencyKey, NewTurn, Rewind, TaskRow};
+use tokio::runtime::Handle;
 
 use super::branch::Branch;
 use super::recall::{RecallBudgets, Recalled};
@@ -12,9 +14,6 @@ use super::skills_note::SkillsNote;
 use super::thread::Thread;
 use super::turn_lifecycle::TurnContext;
 use super::{AgentError, thread_loader};
-use store::event_log::{Commit, Recorder};
-use store::steps::{Opened, Step, TurnBase};
-use store::{Brain, IdempotencyKey, NewTurn, Rewind, TaskRow};
 
 /// The conversation before a turn.
 pub(super) enum PriorThread {

@@ -12,13 +12,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use api::{HitlId, MessageId, TaskId, TurnId};
+use store::event_log::{Recorder, TaskEventLog};
+use store::{IdempotencyKey, WriteError};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::AgentError;
 use super::direct_calls::MAX_DIRECT_CALLS;
 use super::hitl::HitlResponse;
-use store::event_log::{Recorder, TaskEventLog};
-use store::{IdempotencyKey, WriteError};
 
 /// The number of commands that may be queued for a turn. Each comes from one user.
 const COMMAND_QUEUE_CAPACITY: usize = 32;

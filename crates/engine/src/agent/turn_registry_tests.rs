@@ -2,12 +2,12 @@
 
 use api::TaskId;
 use proptest::prelude::*;
-use tempfile::TempDir;
-
-use super::*;
 use store::Brain;
 use store::event_log::EventLogs;
+use tempfile::TempDir;
 use testkit::{SkippingClock, task_id};
+
+use super::*;
 
 const TASKS: usize = 3;
 

@@ -4,13 +4,13 @@ use api::content::{ContentBlock, MAX_CONTENT_BLOCKS};
 use api::engine::Execute;
 use api::{ClientRequestId, MessageId, TaskId, Timestamp};
 use bytes::Bytes;
+use llm::{ChatModel, Content, Media, estimate};
 use sha2::{Digest as _, Sha256};
+use store::steps::{Opened, TurnBase, TurnOptions};
+use store::{IdempotencyKey, Rewind};
 
 use super::AgentError;
 use super::branch::{Branch, BranchPointError};
-use llm::{ChatModel, Content, Media, estimate};
-use store::steps::{Opened, TurnBase, TurnOptions};
-use store::{IdempotencyKey, Rewind};
 
 /// The most model calls of a turn if the request sets no limit.
 const DEFAULT_MAX_TURNS: u64 = 50;

@@ -3,12 +3,11 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
-use tokio::sync::Mutex;
-
 use llm::Gateway;
 use llm::config::{CatalogConfig, CatalogKeyPolicy, ConfigSources, NotConfigured, ValidatedConfig};
+use serde_json::Value;
 use store::{Brain, Setting, WriteError};
+use tokio::sync::Mutex;
 
 /// Why the configuration was not changed.
 #[derive(Debug, thiserror::Error)]

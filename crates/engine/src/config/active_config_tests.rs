@@ -6,9 +6,9 @@ use std::path::Path;
 use pretty_assertions::assert_eq;
 use serde_json::json;
 use tempfile::TempDir;
+use testkit::with_deadline;
 
 use super::*;
-use testkit::with_deadline;
 
 fn gateway_document(model: &str) -> Value {
     json!({"models": {"m": {"provider": "scripted", "model": model, "context_window": 1_000}}, "default": "m"})

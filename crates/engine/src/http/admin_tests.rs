@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
+use testkit::with_deadline;
 
 use super::app::{TestApp, expect_error};
-use testkit::with_deadline;
 
 const AGENT: &str = "---\ndescription: Finds things.\n---\nYou find things.";
 

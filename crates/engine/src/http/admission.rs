@@ -6,12 +6,12 @@ use std::sync::LazyLock;
 use axum::extract::{FromRequest, Request};
 use bytes::Bytes;
 use http_service::http::{ApiError, BodyAdmission, parse_json, read_admitted_body};
+use resources::memory_budget::{GrowingReservation, MAX_UNCOUNTED_BYTES, MemoryUse};
+use resources::threads::{BODY_PARSE_THREADS, Lane};
 use serde::de::DeserializeOwned;
 
 use super::AppState;
 use crate::agent::AgentError;
-use resources::memory_budget::{GrowingReservation, MAX_UNCOUNTED_BYTES, MemoryUse};
-use resources::threads::{BODY_PARSE_THREADS, Lane};
 
 /// The memory of a body and its parsed content (texts, attached bytes), as a multiple of the body's size.
 const PARSED_SIZE_FACTOR: usize = 3;

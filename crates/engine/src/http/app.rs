@@ -6,25 +6,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::ErrorBody;
+use catalog::Catalog;
+use fetch::WebAllowlist;
 use http_service::env::EnvReader;
 use http_service::serve::{ServeLimits, serve};
+use llm::config::ConfigSources;
 use mock_llm::MockProvider;
 use reqwest::{Method, RequestBuilder, Response};
+use resources::memory_budget::MemoryBudget;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use testkit::{SkippingClock, SseEvent, parse_sse, with_deadline};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tools::skills::SkillDirs;
+use tools::{SpillDir, ToolDeps};
 
 use super::*;
 use crate::agent::{AgentSnapshot, CatalogReloader, Services, SnapshotSource};
-use catalog::Catalog;
-use fetch::WebAllowlist;
-use llm::config::ConfigSources;
-use resources::memory_budget::MemoryBudget;
-use testkit::{SkippingClock, SseEvent, parse_sse, with_deadline};
-use tools::skills::SkillDirs;
-use tools::{SpillDir, ToolDeps};
 
 pub(crate) const ENGINE_KEY: &str = "sk-svc-right";
 

@@ -3,9 +3,9 @@
 use api::assets::{ConnectionList, ServerList};
 use mock_llm::MockProvider;
 use serde_json::{Value, json};
+use testkit::with_deadline;
 
 use super::app::{TestApp, expect_error};
-use testkit::with_deadline;
 
 const SERVERS: &str = r#"{"mcpServers": {
     "files": {"command": "files-server", "description": "Files."},

@@ -11,12 +11,12 @@ use axum::http::{HeaderMap, HeaderName, header};
 use axum::response::{IntoResponse, Response};
 use futures::Stream;
 use http_service::http::{ApiError, Query};
+use store::event_log::EventReader;
 use utoipa::IntoParams;
 
 use super::AppState;
 use super::admission::Admitted;
 use super::auth::Authenticated;
-use store::event_log::EventReader;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 

@@ -1,9 +1,9 @@
 //! Tests of feedback, learning batches and lessons over HTTP.
 
 use serde_json::{Value, json};
+use testkit::with_deadline;
 
 use super::app::{TestApp, expect_error};
-use testkit::with_deadline;
 
 async fn post(app: &TestApp, path: &str, body: Value) -> reqwest::Response {
     with_deadline(app.request("POST", path).body(body.to_string()).send()).await.unwrap()

@@ -8,11 +8,11 @@ use api::memory::{
 };
 use axum::extract::State as Extract;
 use http_service::http::{ApiError, Path, Query};
+use store::SearchHit;
 
 use super::AppState;
 use super::admission::Admitted;
 use super::auth::Authenticated;
-use store::SearchHit;
 
 /// Searches the records of knowledge, best match first.
 #[utoipa::path(

@@ -2,10 +2,10 @@
 
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
+use testkit::with_deadline;
 
 use super::app::{ENGINE_KEY, TestApp, expect_error};
 use super::rpc_tests::{expect_rpc_error, expect_rpc_result, post_rpc};
-use testkit::with_deadline;
 
 async fn post(app: &TestApp, path: &str, body: Value) -> reqwest::Response {
     with_deadline(app.request("POST", path).body(body.to_string()).send()).await.unwrap()

@@ -5,14 +5,14 @@ use std::time::Duration;
 use api::rpc::{BudgetState, BudgetStates, GatewayConfig, ModelSpending, QuotaState, RpcOutcome};
 use api::{ErrorCode, Timestamp};
 use http_service::http::{ApiError, parse_fields};
+use llm::Budgets;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use store::{Brain, USAGE_RETENTION};
 
 use super::Shared;
 use crate::agent::AgentError;
 use crate::config::ConfigError;
-use llm::Budgets;
-use store::{Brain, USAGE_RETENTION};
 
 /// The parameters of `set_config`.
 #[derive(Deserialize)]

@@ -3,10 +3,10 @@
 use mock_llm::{Fault, MockProvider, Refusal, Reply};
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
+use testkit::with_deadline;
 
 use super::app::{ENGINE_KEY, TestApp};
 use super::rpc_tests::{expect_rpc_error, expect_rpc_result, post_rpc};
-use testkit::with_deadline;
 
 fn control_call(op: &str) -> Value {
     json!({"subsystem": "control", "op": op})

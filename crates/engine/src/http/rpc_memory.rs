@@ -7,10 +7,10 @@ use api::rpc::{RpcMethod, RpcOutcome};
 use http_service::http::{ApiError, parse_fields};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use store::SearchHit;
 
 use super::Shared;
 use crate::agent::AgentError;
-use store::SearchHit;
 
 /// The kinds of memory that `memory.search` searches.
 const SEARCHED_KINDS: &[MemoryKind] = &[MemoryKind::Knowledge, MemoryKind::Episode, MemoryKind::Message];

@@ -4,11 +4,11 @@ use api::rpc::RpcError;
 use pretty_assertions::assert_eq;
 use reqwest::Response;
 use serde_json::{Value, json};
+use testkit::with_deadline;
 
 use super::app::{ENGINE_KEY, TestApp, expect_error};
 use super::*;
 use crate::http::auth::Authenticated;
-use testkit::with_deadline;
 
 const OTHER_KEY: &str = "sk-svc-other";
 

@@ -4,10 +4,10 @@ use mock_llm::{Fault, Gate, MockProvider, Refusal, Reply, Stop};
 use pretty_assertions::assert_eq;
 use reqwest::Response;
 use serde_json::{Map, Value, json};
+use testkit::with_deadline;
 
 use super::app::{ENGINE_KEY, TestApp, expect_error};
 use super::rpc_tests::{expect_rpc_error, expect_rpc_result, post_rpc};
-use testkit::with_deadline;
 
 async fn send_json(app: &TestApp, method: &str, path: &str, body: Value) -> Response {
     with_deadline(app.request(method, path).json(&body).send()).await.unwrap()

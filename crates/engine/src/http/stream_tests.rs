@@ -3,9 +3,9 @@
 use mock_llm::{Fault, Gate, Refusal, Reply};
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
+use testkit::{SseEvent, with_deadline};
 
 use super::app::{TestApp, events, expect_error};
-use testkit::{SseEvent, with_deadline};
 
 /// Returns the fields of each event beside `task_id`, `turn_id` and `ts`, each with its JSON type.
 fn documented_fields(seen: &SseEvent) -> Vec<(&'static str, &'static str)> {

@@ -11,12 +11,12 @@ use axum::http::HeaderName;
 use axum::http::header::LINK;
 use axum::response::AppendHeaders;
 use http_service::http::{ApiError, Path, Query};
+use store::steps::MemoryWrite;
 
 use super::AppState;
 use super::admission::Admitted;
 use super::auth::Authenticated;
 use crate::agent::MessagePage;
-use store::steps::MemoryWrite;
 
 /// The number of tasks on a page unless the request sets it.
 const DEFAULT_LIMIT: i64 = 50;

@@ -3,13 +3,13 @@
 use futures::{FutureExt as _, StreamExt as _};
 use mock_llm::{Gate, MockProvider, Reply};
 use pretty_assertions::assert_eq;
+use resources::memory_budget::MemoryUse;
 use serde_json::{Value, json};
+use testkit::with_deadline;
 
 use super::app::{ENGINE_KEY, TestApp, events, expect_error};
 use super::rpc_tests::expect_rpc_error;
 use super::*;
-use resources::memory_budget::MemoryUse;
-use testkit::with_deadline;
 
 #[tokio::test]
 async fn health_needs_no_key_and_has_exactly_its_fields() {

@@ -5,10 +5,10 @@ use std::time::Duration;
 use mock_llm::{Gate, Reply};
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
+use testkit::with_deadline;
 
 use super::app::{ENGINE_KEY, TestApp, events, expect_error};
 use super::rpc_tests::{expect_rpc_error, expect_rpc_result, post_rpc};
-use testkit::with_deadline;
 
 async fn export(app: &TestApp) -> String {
     let response = with_deadline(app.request("GET", "/memory/export").send()).await.unwrap();

@@ -7,14 +7,14 @@ use std::time::Duration;
 use api::HitlId;
 use api::engine::HitlRespond;
 use api::event::FailureCode;
+use catalog::Permission;
 use mock_llm::{Reply, Wire};
 use serde_json::json;
+use store::testing::{next_events, read_all, read_until};
+use testkit::{SseEvent, task_id, with_deadline};
 
 use crate::agent::AgentError;
 use crate::agent::harness::{AgentHarness, GatedTool, OUTCOME_UNKNOWN, check_turn, failure, final_text};
-use catalog::Permission;
-use store::testing::{next_events, read_all, read_until};
-use testkit::{SseEvent, task_id, with_deadline};
 
 /// Returns a harness with a tool that needs approval and is released by the test.
 async fn fixture_with_gated_tool() -> (AgentHarness, Arc<GatedTool>) {

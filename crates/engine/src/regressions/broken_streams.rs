@@ -3,10 +3,10 @@
 
 use mock_llm::{Fault, Reply, Wire};
 use serde_json::json;
-
-use crate::agent::harness::{AgentHarness, WIRES, check_turn, final_text};
 use store::testing::read_until;
 use testkit::rendered_text;
+
+use crate::agent::harness::{AgentHarness, WIRES, check_turn, final_text};
 
 /// The number of deltas after which the provider breaks off, and whether its repeated answer differs.
 const BREAK_CASES: [(usize, bool); 6] =

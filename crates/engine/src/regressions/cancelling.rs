@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use catalog::AgentSpec;
 use http_service::clock::{Clock as _, SystemClock};
 use mock_llm::{Fault, Gate, Refusal, Reply, Wire};
 use serde_json::{Value, json};
-
-use super::child_processes::live_processes;
-use crate::agent::harness::{AgentHarness, GatedTool, WIRES, check_turn, final_text};
-use catalog::AgentSpec;
 use store::event_log::EventReader;
 use store::testing::{next_events, read_until};
 use testkit::{SseEvent, can_confine, task_id, with_deadline};
+
+use super::child_processes::live_processes;
+use crate::agent::harness::{AgentHarness, GatedTool, WIRES, check_turn, final_text};
 
 /// How long a cancelled turn may continue.
 const CANCEL_TIMEOUT: Duration = Duration::from_millis(250);

@@ -11,10 +11,10 @@ use http_service::clock::{Clock as _, SystemClock};
 use mock_llm::{MockProvider, Reply};
 use serde_json::json;
 use tempfile::TempDir;
+use testkit::{SseEvent, can_confine, can_run_python_servers, own_helper, parse_sse, with_deadline};
 
 use super::servers::write_mcp_servers;
 use crate::config::Config;
-use testkit::{SseEvent, can_confine, can_run_python_servers, own_helper, parse_sse, with_deadline};
 
 const KEY: &str = "sk-svc-right";
 /// The variable that tells a process to be an engine, and in which folder.

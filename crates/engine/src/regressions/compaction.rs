@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use api::event::{Compaction, CompactionReason, Event, FailureCode};
+use catalog::Permission;
 use futures::future::BoxFuture;
+use llm::ToolSpec;
 use mock_llm::{CapturedRequest, Fault, Refusal, Reply, Usage, Wire};
 use serde_json::json;
-
-use crate::agent::harness::{AgentHarness, WIRES, failure, final_text, gateway_config};
-use catalog::Permission;
-use llm::ToolSpec;
 use testkit::SseEvent;
 use tools::{Invocation, Tool, ToolError, ToolOutput, ToolStep};
+
+use crate::agent::harness::{AgentHarness, WIRES, failure, final_text, gateway_config};
 
 /// A tool whose result has the requested length.
 struct DumpTool {

@@ -2,12 +2,12 @@
 
 use mock_llm::{Gate, Reply, Wire};
 use serde_json::json;
+use store::testing::next_events;
+use testkit::{SseEvent, parse_sse, rendered_text, with_deadline};
 use tokio::sync::watch;
 
 use crate::agent::harness::{AgentHarness, check_turn};
 use crate::http::app::{ENGINE_KEY, TestApp, events};
-use store::testing::next_events;
-use testkit::{SseEvent, parse_sse, rendered_text, with_deadline};
 
 /// Returns the events that arrived completely.
 fn complete_events(wire: &[u8]) -> Vec<SseEvent> {

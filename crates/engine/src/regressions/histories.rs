@@ -7,11 +7,11 @@ use api::engine::{Role, TaskMessage};
 use mock_llm::{Fault, Gate, Refusal, Reply, Stop, Wire};
 use proptest::prelude::*;
 use serde_json::{Value, json};
-
-use crate::agent::harness::{AgentHarness, GatedTool, STREAMED_INPUT_WIRES, WIRES, gateway_config};
 use store::event_log::EventReader;
 use store::testing::next_events;
 use testkit::{SseEvent, task_id, with_deadline};
+
+use crate::agent::harness::{AgentHarness, GatedTool, STREAMED_INPUT_WIRES, WIRES, gateway_config};
 
 /// An action on a task.
 #[derive(Clone, Debug)]

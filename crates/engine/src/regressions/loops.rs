@@ -4,15 +4,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use catalog::Permission;
 use futures::future::BoxFuture;
+use llm::ToolSpec;
 use mock_llm::{CapturedRequest, Reply, Wire};
 use serde_json::json;
-
-use crate::agent::harness::{AgentHarness, WIRES};
-use catalog::Permission;
-use llm::ToolSpec;
 use store::testing::next_events;
 use tools::{Invocation, Tool, ToolError, ToolOutput, ToolStep};
+
+use crate::agent::harness::{AgentHarness, WIRES};
 
 /// A tool that polls a job, which makes progress at each call or does not.
 struct PollTool {

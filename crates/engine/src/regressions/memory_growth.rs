@@ -5,10 +5,10 @@ use std::process::Command;
 use futures::future::join_all;
 use mock_llm::{Reply, Wire};
 use serde_json::json;
-
-use crate::agent::harness::AgentHarness;
 use store::testing::read_all;
 use testkit::with_deadline;
+
+use crate::agent::harness::AgentHarness;
 
 /// The maximum growth of the process, in bytes.
 const MAX_GROWTH_BYTES: i64 = 4 * 1024 * 1024;

@@ -5,7 +5,6 @@ use std::collections::HashSet;
 
 use api::assets::ConnectionStatus;
 use futures::future::join_all;
-
 use mcp::fixture::{AuthError, OAuthFixture};
 
 const CALLS: usize = 50;

@@ -3,15 +3,15 @@
 
 use std::sync::{Arc, Mutex};
 
+use catalog::Permission;
 use futures::future::BoxFuture;
+use llm::ToolSpec;
 use mock_llm::{CapturedRequest, Reply, Wire};
 use serde_json::{Value, json};
+use tools::{Invocation, Tool, ToolError, ToolOutput, ToolStep};
 
 use super::prompt_caches::assert_prefix;
 use crate::agent::harness::{AgentHarness, WIRES, final_text};
-use catalog::Permission;
-use llm::ToolSpec;
-use tools::{Invocation, Tool, ToolError, ToolOutput, ToolStep};
 
 const SERVERS: usize = 20;
 const TOOLS_PER_SERVER: usize = 50;

@@ -7,13 +7,12 @@ use api::assets::Connect;
 use http_service::clock::{Clock as _, SystemClock};
 use mock_llm::{Reply, Wire};
 use serde_json::json;
-
-use crate::agent::harness::{AgentHarness, WIRES, check_turn, final_text};
 use store::testing::next_events;
-use testkit::{can_run_python_servers, task_id, with_deadline};
-
 /// The source that every server begins with.
 use testkit::MCP_SERVER_PRELUDE as SERVER_PRELUDE;
+use testkit::{can_run_python_servers, task_id, with_deadline};
+
+use crate::agent::harness::{AgentHarness, WIRES, check_turn, final_text};
 /// The number of connected servers, and of the tools of each.
 const SERVERS: usize = 20;
 const TOOLS_PER_SERVER: usize = 50;

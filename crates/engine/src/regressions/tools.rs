@@ -8,18 +8,18 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use api::CallId;
+use catalog::Permission;
 use futures::future::BoxFuture;
+use llm::ToolSpec;
 use mock_llm::{Reply, Wire};
 use serde_json::json;
-use tokio::sync::Semaphore;
-
-use crate::agent::harness::{AgentHarness, OUTCOME_UNKNOWN, WIRES, check_turn, final_text};
-use catalog::Permission;
-use llm::ToolSpec;
 use store::steps::Step;
 use store::testing::next_events;
 use testkit::{task_id, with_deadline};
+use tokio::sync::Semaphore;
 use tools::{Invocation, Tool, ToolError, ToolOutput, ToolStep};
+
+use crate::agent::harness::{AgentHarness, OUTCOME_UNKNOWN, WIRES, check_turn, final_text};
 
 /// When the engine is killed.
 #[derive(Clone, Copy, Debug, PartialEq)]

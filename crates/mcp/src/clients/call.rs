@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use fault_injection::{Mutation, active};
 use rmcp::RoleClient;
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, ClientRequest, ElicitRequestParams, ElicitResult, InputRequest,
@@ -12,6 +13,7 @@ use rmcp::service::{PeerRequestOptions, RequestHandle, ServiceError};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
+use tools::Question;
 
 use super::content::render_result;
 use super::elicitation::{ParsedAnswer, Prompt, decline_result};
@@ -19,8 +21,6 @@ use super::elicitation_router::{CallRegistration, ElicitationRequest};
 use super::failure::{CallFailure, call_failure};
 use super::session::Session;
 use super::{CallOutcome, ClientError, ToolCall};
-use fault_injection::{Mutation, active};
-use tools::Question;
 
 /// How many rounds of input a server may request in one call before the call fails.
 const MAX_ROUNDS: usize = 10;

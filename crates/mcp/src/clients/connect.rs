@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use catalog::{McpServerSpec, Transport as Kind};
 use rmcp::RoleClient;
 use rmcp::model::ProtocolVersion;
 use rmcp::service::{
@@ -24,7 +25,6 @@ use super::stdio::StdioTransport;
 use super::transport_guard::{GuardedTransport, TransportState};
 use crate::ToolDefinition;
 use crate::request_auth::RequestAuth;
-use catalog::{McpServerSpec, Transport as Kind};
 
 /// The minimum interval between two starts of a server.
 const MIN_START_INTERVAL: Duration = Duration::from_secs(1);

@@ -3,9 +3,9 @@
 
 use rmcp::model::{ElicitRequestParams, ElicitResult, ElicitationAction};
 use serde_json::{Map, Value};
+use tools::Question;
 
 use crate::definition::truncate_to_bytes;
-use tools::Question;
 
 /// The maximum length of a field's name, in characters, and of a question with its options, in bytes.
 const MAX_NAME_CHARS: usize = 128;

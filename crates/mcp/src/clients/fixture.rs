@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use api::CallId;
 use api::assets::{Connection, ConnectionStatus};
+use catalog::{Auth, McpServerSpec, Secret, Transport};
+use fetch::WebAllowlist;
 use http_service::clock::{Clock as _, SystemClock};
 use serde_json::{Value, json};
+use store::Brain;
 use tempfile::TempDir;
+use testkit::{test_sandbox, with_deadline};
+use tools::Question;
 
 use super::super::connections::Connections;
 use super::super::request_auth::RequestAuth;
 use super::{CallOutcome, ClientError, Clients, IDLE_TIMEOUT, SERVER_CONNECT_TIMEOUT, Timeouts, ToolCall};
-use catalog::{Auth, McpServerSpec, Secret, Transport};
-use fetch::WebAllowlist;
-use store::Brain;
-use testkit::{test_sandbox, with_deadline};
-use tools::Question;
 
 /// The clients, their brain, and a folder for the servers.
 pub(super) struct ClientFixture {

@@ -6,10 +6,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use catalog::{ApiKeyLocation, Auth, McpServerSpec, Transport};
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use reqwest::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use reqwest::{Client, Url, redirect};
+use resources::dns;
 use rmcp::model::ClientJsonRpcMessage;
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::common::client_side_sse::ExponentialBackoff;
@@ -24,8 +26,6 @@ use tokio::time::Instant;
 use super::transport_guard::TransportState;
 use super::{ClientError, MAX_MESSAGE_BYTES};
 use crate::request_auth::RequestAuth;
-use catalog::{ApiKeyLocation, Auth, McpServerSpec, Transport};
-use resources::dns;
 
 /// The time limit for a server to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

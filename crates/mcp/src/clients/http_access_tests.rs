@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
 
+use catalog::ApiKeyLocation;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use secrecy::{ExposeSecret as _, SecretString};
@@ -10,7 +11,6 @@ use secrecy::{ExposeSecret as _, SecretString};
 use super::super::super::{CallOutcome, ClientError, ToolCall};
 use super::*;
 use crate::request_auth::{AuthError, RequestAuth, TokenSource};
-use catalog::ApiKeyLocation;
 
 /// A source that returns these tokens one after the other.
 struct ScriptedTokens(Mutex<VecDeque<Result<&'static str, AuthError>>>);

@@ -11,16 +11,16 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
+use catalog::{Auth, McpServerSpec, Transport};
 use futures::StreamExt as _;
 use http_service::clock::{Clock as _, SystemClock};
 use reqwest::Url;
 use reqwest::header::HeaderMap as Headers;
 use serde_json::{Value, json};
+use testkit::with_deadline;
 use tokio::sync::mpsc;
 
 use super::super::fixture::{ClientFixture, expect_done, expect_failure, expect_question, tool_call};
-use catalog::{Auth, McpServerSpec, Transport};
-use testkit::with_deadline;
 
 /// A request received by a server.
 #[derive(Clone, Debug)]

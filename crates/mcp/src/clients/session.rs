@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use api::CallId;
+use catalog::McpServerSpec;
 use rmcp::RoleClient;
 use rmcp::model::{
     ClientRequest, ListToolsRequest, PaginatedRequestParams, ProtocolVersion, ServerResult,
@@ -24,7 +25,6 @@ use crate::connections::Connections;
 use crate::definition::{MAX_TOOLS, validate_tools};
 use crate::request_auth::RequestAuth;
 use crate::{SERVER_CONNECT_TIMEOUT, ToolDefinition};
-use catalog::McpServerSpec;
 
 /// The maximum number of pages of a tool list, and of tools, that are read.
 const MAX_TOOL_PAGES: usize = 64;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use catalog::{ApiKeyLocation, Auth, McpServerSpec, Transport as Kind};
 use rmcp::RoleClient;
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
@@ -21,7 +22,6 @@ use tokio_util::task::AbortOnDropHandle;
 use super::transport_guard::TransportState;
 use super::{ClientError, MAX_MESSAGE_BYTES};
 use crate::request_auth::RequestAuth;
-use catalog::{ApiKeyLocation, Auth, McpServerSpec, Transport as Kind};
 
 /// How long a program may take to exit after its input is closed, before it is killed.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);

@@ -2,10 +2,10 @@
 
 use http_service::clock::{Clock as _, SystemClock};
 use serde_json::json;
+use testkit::{can_run_python_servers, test_sandbox, with_deadline};
 
 use super::super::fixture::command_spec;
 use super::*;
-use testkit::{can_run_python_servers, test_sandbox, with_deadline};
 
 /// Sends a message to a program that has closed its input; returns why the transport ended.
 async fn send_after_input_closed(then: &str) -> String {

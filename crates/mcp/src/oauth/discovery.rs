@@ -4,13 +4,14 @@
 //! metadata (RFC 8414, OpenID Connect Discovery) or, without any, the default endpoints of the protocol's first
 //! revision with authorization (2025-03-26).
 
+use std::sync::Arc;
+
 use reqwest::Url;
 use rmcp::transport::auth::{
     AuthorizationManager, AuthorizationMetadata, AuthorizationMetadataSource, InMemoryStateStore,
     OAuthClientConfig, StateStore as _,
 };
 use serde_json::Value;
-use std::sync::Arc;
 use zeroize::Zeroizing;
 
 use super::http::{AuthHttpClient, sanitize_server_text};

@@ -17,22 +17,22 @@ use std::time::Duration;
 
 use api::Timestamp;
 use api::assets::{Callback, ConnectOutcome, ConnectionStatus};
+use catalog::{Auth, McpServerSpec, OAuthClientConfig, Transport};
+use fetch::WebAllowlist;
 use http_service::clock::ManualClock;
 use http_service::vault::MasterKey;
+use mock_auth::MockAuthServer;
 use reqwest::Url;
 use reqwest::header::HeaderMap;
 use secrecy::{ExposeSecret as _, SecretString};
+use store::Brain;
+use testkit::with_deadline;
 
 use super::{CompletedAuthorization, OAuth};
 use crate::connections::Connections;
 pub use crate::request_auth::AuthError;
 use crate::request_auth::TokenSource;
 use crate::{Mcp, McpError, McpSettings, ToolDefinition};
-use catalog::{Auth, McpServerSpec, OAuthClientConfig, Transport};
-use fetch::WebAllowlist;
-use mock_auth::MockAuthServer;
-use store::Brain;
-use testkit::with_deadline;
 
 pub(crate) const SERVER_NAME: &str = "notes";
 /// The redirect URI of the authorizations.

@@ -1,15 +1,15 @@
 use api::assets::{Callback, ConnectionStatus};
+use catalog::{OAuthClientConfig, Secret};
+use mock_auth::MetadataLocation;
+use mock_auth::endpoints::IMPOSTOR_METADATA_PATH;
 use pretty_assertions::assert_eq;
 use reqwest::header::HeaderMap;
 use secrecy::ExposeSecret as _;
 use serde_json::json;
+use testkit::{LogCapture, with_deadline};
 
 use super::fixture::{CLIENT_METADATA_URL, OAuthFixture, REDIRECT_URI, SERVER_NAME};
 use super::*;
-use catalog::{OAuthClientConfig, Secret};
-use mock_auth::MetadataLocation;
-use mock_auth::endpoints::IMPOSTOR_METADATA_PATH;
-use testkit::{LogCapture, with_deadline};
 
 /// Returns a parameter of an authorization request.
 fn field(url: &str, name: &str) -> Option<String> {

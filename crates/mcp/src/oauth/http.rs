@@ -5,16 +5,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fetch::{WebAllowlist, error_chain, read_body, special_purpose};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use reqwest::{Client, Request, RequestBuilder, StatusCode, Url, redirect};
+use resources::dns;
 use rmcp::transport::auth::{OAuthHttpClient, OAuthHttpClientFuture, OAuthHttpRequest};
 use serde_json::Value;
 use url::{Host, form_urlencoded};
 use zeroize::Zeroizing;
-
-use fetch::{WebAllowlist, error_chain, read_body, special_purpose};
-use resources::dns;
 
 /// The time limit of a request with its response, and of its connection.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);

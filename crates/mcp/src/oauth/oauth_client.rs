@@ -3,6 +3,7 @@
 use api::Timestamp;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use catalog::OAuthClientConfig;
 use reqwest::header::HeaderValue;
 use reqwest::{StatusCode, Url};
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,6 @@ use zeroize::Zeroizing;
 
 use super::grant::Tokens;
 use super::http::{AuthHttpClient, AuthHttpResponse, HttpError, sanitize_server_text};
-use catalog::OAuthClientConfig;
 
 /// The maximum length of a token, in bytes: it goes into a header.
 const MAX_TOKEN_BYTES: usize = 16 * 1024;

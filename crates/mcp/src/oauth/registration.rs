@@ -1,6 +1,7 @@
 //! The engine's client credentials at an authorization server: from the catalog, else the URL of its client
 //! metadata, else from dynamic registration (RFC 7591).
 
+use catalog::OAuthClientConfig;
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -11,7 +12,6 @@ use super::http::{AuthHttpClient, sanitize_server_text};
 use super::oauth_client::{ClientAuthMethod, ClientCredentials};
 use crate::McpError;
 use crate::connections::Connections;
-use catalog::OAuthClientConfig;
 
 /// The client name that authorization servers show to users.
 const CLIENT_NAME: &str = "Roundhouse";

@@ -7,6 +7,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use catalog::McpServerSpec;
+use fault_injection::{self, Mutation};
+use fetch::WebAllowlist;
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared};
 use reqwest::Url;
@@ -20,9 +23,6 @@ use crate::McpError;
 use crate::connections::Connections;
 use crate::request_auth::{AuthError, TokenSource};
 use crate::server_directory::ServerDirectory;
-use catalog::McpServerSpec;
-use fault_injection::{self, Mutation};
-use fetch::WebAllowlist;
 
 /// How long to wait after a failure to reach the authorization server before the next request.
 const RETRY_BACKOFF: Duration = Duration::from_secs(1);

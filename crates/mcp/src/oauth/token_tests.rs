@@ -1,11 +1,11 @@
 use api::assets::ConnectionStatus;
 use pretty_assertions::assert_eq;
 use secrecy::ExposeSecret as _;
+use testkit::with_deadline;
 
 use super::fixture::{OAuthFixture, SERVER_NAME};
 use crate::McpError;
 use crate::request_auth::AuthError;
-use testkit::with_deadline;
 
 const REFRESH: &str = "POST /as/token";
 

@@ -4,10 +4,10 @@ use api::event::{Event, HitlRequest};
 use api::memory::MemoryKind;
 use api::{HitlId, Timestamp, TurnId};
 use bytes::Bytes;
+use llm::{Content, Media};
 
 use crate::steps::{MemoryWrite, Step};
 use crate::{Durability, NewGrant, NewKnowledge, NewTurn, Rewind, TaskRow, WriteTx};
-use llm::{Content, Media};
 
 /// Steps, events and state changes that are committed together, written in the order in which they were added.
 #[derive(Default)]

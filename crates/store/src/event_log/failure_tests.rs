@@ -6,12 +6,12 @@ use api::event::{Event, ToolCall};
 use api::{CallId, TurnId};
 use pretty_assertions::assert_eq;
 use rusqlite::{Connection, OptionalExtension as _};
+use testkit::{SseEvent, parse_sse, task_id, with_deadline};
 
 use super::tests::{Fixture, WriterPause, begin_turn, block_stop, ending_commit, opening_commit, text_delta};
 use super::*;
 use crate::testing::{next_events, read_all};
 use crate::{Durability, WriteBatch, WriteError, WriteTx};
-use testkit::{SseEvent, parse_sse, task_id, with_deadline};
 
 /// Whether an event that was received is in the file, for an independent reader.
 fn check_stored(outside: &Connection, received: &SseEvent) -> Result<(), String> {

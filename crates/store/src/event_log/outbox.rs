@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use api::event::{Delta, Event, encode_sse};
 use api::{TaskId, Timestamp, TurnId};
 use bytes::Bytes;
+use fault_injection::{self, Mutation};
 use http_service::clock::Clock;
 use tokio::sync::{oneshot, watch};
 
@@ -16,7 +17,6 @@ use super::reader::{EventReader, Follow};
 use super::ring::{Frame, Ring};
 use crate::steps::Step;
 use crate::{Brain, Durability, TaskEntry, TaskRow, WriteBatch, WriteError, WriteTx, to_json};
-use fault_injection::{self, Mutation};
 
 /// How many bytes of text may wait for the writer before the turn has to wait too.
 const MAX_WAITING_BYTES: usize = 1024 * 1024;

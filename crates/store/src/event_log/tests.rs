@@ -9,13 +9,13 @@ use futures::FutureExt as _;
 use http_service::clock::{ManualClock, SystemClock};
 use pretty_assertions::assert_eq;
 use rusqlite::Connection;
+use testkit::{SseEvent, parse_sse, rendered_text, task_id, with_deadline};
 use tokio::sync::Notify;
 
 use super::*;
 use crate::steps::{Step, TurnOutcome};
 use crate::testing::{next_events, read_all};
 use crate::{Durability, NewTurn, WriteBatch, WriteError, WriteTx};
-use testkit::{SseEvent, parse_sse, rendered_text, task_id, with_deadline};
 
 /// A brain in a folder of its own, with its event logs.
 pub(super) struct Fixture {

@@ -7,6 +7,7 @@ use std::io::{self, BufReader, Read};
 use std::marker::PhantomData;
 use std::path::Path;
 
+use resources::memory_budget::NoMemory;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::error::Category;
 
@@ -17,7 +18,6 @@ use super::records::{
 };
 use super::staging::{StagedImport, Staging, StagingError};
 use super::validate::StageRecord;
-use resources::memory_budget::NoMemory;
 
 /// The maximum size of a record in bytes. The content of one request to the engine becomes a record of about that
 /// size.

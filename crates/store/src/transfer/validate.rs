@@ -7,12 +7,11 @@ use api::learning::Evidence;
 use api::memory::{MAX_CONTENT, MAX_TAG, MAX_TAGS};
 use api::skills::SkillDefinition;
 use api::{BatchId, FeedbackId, MessageId, SkillName, Timestamp};
+use http_service::clock::{Clock as _, SystemClock};
 use rusqlite::params;
 use serde::de::{Deserialize, DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
-
-use http_service::clock::{Clock as _, SystemClock};
 
 use super::records::{
     Base64Bytes, BatchRecord, EpisodeRecord, EventRecord, FeedbackRecord, KnowledgeRecord, LessonRecord,

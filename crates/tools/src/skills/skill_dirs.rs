@@ -14,10 +14,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sha2::{Digest as _, Sha256};
+use store::{Brain, CustomSkill};
 use tokio::runtime::Handle;
 
 use super::skill_format::{SkillFile, skill_files};
-use store::{Brain, CustomSkill};
 
 /// The suffix of the root folder's name, after the name of the brain's file. Thus no two engines share a root, and
 /// it is unlikely to be a folder that somebody else created.

@@ -2,9 +2,9 @@
 
 use api::skills::SkillDefinition;
 use api::{SkillName, Timestamp};
+use testkit::with_deadline;
 
 use super::*;
-use testkit::with_deadline;
 
 /// Opens a brain with this file name in a folder, and the skill folders beside it.
 fn open(home: &Path, brain: &str) -> (Brain, Arc<SkillDirs>) {

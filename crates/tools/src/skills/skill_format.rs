@@ -6,9 +6,9 @@ use std::io;
 
 use api::skills::SkillDefinition;
 use serde_json::json;
+use store::CustomSkill;
 
 use super::{SCRIPTS_PREFIX, Skill, modified_at, read_skill_file};
-use store::CustomSkill;
 
 /// The file that makes a folder a skill.
 pub(super) const SKILL_FILE: &str = "SKILL.md";

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::{SkillName, Timestamp};
+use catalog::{Catalog, Environment, SkillSpec};
 use proptest::prelude::*;
+use testkit::{replace_with_fifo, with_deadline_blocking};
 
 use super::*;
-use catalog::{Catalog, Environment, SkillSpec};
-use testkit::{replace_with_fifo, with_deadline_blocking};
 
 fn custom(name: &str, definition: SkillDefinition) -> CustomSkill {
     let at = Timestamp::from_unix_ms(1_700_000_000_000);

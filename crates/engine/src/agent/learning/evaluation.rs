@@ -4,6 +4,12 @@
 use api::learning::{Check, Verdict};
 use api::memory::{MemoryKind, Source};
 use api::{FeedbackId, MemoryId, TaskId, TurnId};
+use llm::{Content, Message, repair};
+use store::steps::Step;
+use store::{
+    BatchEffect, BatchStage, Brain, CallUsage, Correction, LessonDraft, NewLesson, SearchHit, StoredStep,
+    TaskRow, UnrelatedTurn,
+};
 
 use super::model_call::{CallOutcome, ModelQuery};
 use super::{Learner, prompts};
@@ -12,12 +18,6 @@ use crate::agent::compaction_view::{rewrite_message, truncate_middle};
 use crate::agent::thread::Thread;
 use crate::agent::thread_loader::LoadError;
 use crate::agent::{AgentError, corrections_note, recall};
-use llm::{Content, Message, repair};
-use store::steps::Step;
-use store::{
-    BatchEffect, BatchStage, Brain, CallUsage, Correction, LessonDraft, NewLesson, SearchHit, StoredStep,
-    TaskRow, UnrelatedTurn,
-};
 
 /// The most known lessons that a draft request includes.
 const MAX_KNOWN_LESSONS: usize = 20;

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use llm::{Answer, FinishReason, Message, ModelError, Request, Route, TokenUsage, ToolDeclaration, estimate};
+use store::CallUsage;
+
 use super::Learner;
 use crate::agent::auxiliary_call::collect_answer;
 use crate::agent::budget::reserve_outside_turn;
-use llm::{Answer, FinishReason, Message, ModelError, Request, Route, TokenUsage, ToolDeclaration, estimate};
-use store::CallUsage;
 
 /// How long to wait for an answer.
 const CALL_TIMEOUT: Duration = Duration::from_mins(3);

@@ -3,9 +3,9 @@
 use api::MemoryId;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use store::KnownLesson;
 
 use crate::agent::compaction_view::truncate_middle;
-use store::KnownLesson;
 
 /// The length of a question or an answer in a prompt, in characters.
 const MAX_EXCERPT_CHARS: usize = 6_000;
