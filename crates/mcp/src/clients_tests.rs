@@ -462,7 +462,7 @@ async fn what_a_server_asks_is_answered_by_a_person() {
     let question = expect_question(fixture.call_with(&spec, &call).await);
     assert!(question.text.contains("`server` asks this: Which?"), "{}", question.text);
     assert_eq!(question.options, Some(["red", "green", "decline"].map(str::to_owned).to_vec()));
-    // A person may take longer than a server.
+    // A person may take longer than the server's time limit, which runs in real time.
     SystemClock::new().sleep(Duration::from_millis(3100)).await;
     call.answer = Some("blue");
     let question = expect_question(fixture.call_with(&spec, &call).await);

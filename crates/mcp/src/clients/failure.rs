@@ -1,12 +1,13 @@
 //! Classifies failures of a server by what they mean for the request.
 
+use fetch::error_chain;
 use rmcp::model::ErrorData;
 use rmcp::service::{ClientInitializeError, ServiceError};
 use rmcp::transport::DynamicTransportError;
 use rmcp::transport::streamable_http_client::StreamableHttpError;
 
 use super::ClientError;
-use super::http::{SESSION_EXPIRED, error_chain, http_status};
+use super::http::{SESSION_EXPIRED, http_status};
 use super::transport_guard::TransportState;
 use crate::definition::truncate_to_bytes;
 use crate::request_auth::AuthError;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use catalog::{ApiKeyLocation, Auth, McpServerSpec, Transport};
+use fetch::error_chain;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use reqwest::header::{AUTHORIZATION, HeaderName, HeaderValue};
@@ -129,18 +130,6 @@ fn follow_same_origin(attempt: redirect::Attempt<'_>) -> redirect::Action {
     let same_request = matches!(attempt.status().as_u16(), 307 | 308);
     let follow = same_server && same_request && attempt.previous().len() <= MAX_REDIRECTS;
     if follow { attempt.follow() } else { attempt.stop() }
-}
-
-/// Formats an error with its causes.
-pub(super) fn error_chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    text
 }
 
 impl McpHttpClient {
