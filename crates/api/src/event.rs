@@ -484,5 +484,5 @@ fn without_task_id(data: &str) -> serde_json::Map<String, Value> {
 }
 
 #[cfg(test)]
-#[path = "event_tests.rs"]
+#[path = "../tests/unit/event.rs"]
 mod tests;

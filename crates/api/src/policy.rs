@@ -353,5 +353,5 @@ schema!(
 );
 
 #[cfg(test)]
-#[path = "policy_tests.rs"]
+#[path = "../tests/unit/policy.rs"]
 mod tests;

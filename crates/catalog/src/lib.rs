@@ -195,4 +195,5 @@ fn is_valid_name(name: &str) -> bool {
 }
 
 #[cfg(test)]
+#[path = "../tests/unit/lib.rs"]
 mod tests;

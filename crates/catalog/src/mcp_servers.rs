@@ -474,5 +474,5 @@ fn is_variable_name(name: &str) -> bool {
 }
 
 #[cfg(test)]
-#[path = "mcp_servers_tests.rs"]
+#[path = "../tests/unit/mcp_servers.rs"]
 mod tests;

@@ -196,5 +196,5 @@ fn escaped_path(path: &Path) -> String {
 }
 
 #[cfg(test)]
-#[path = "skills_tests.rs"]
+#[path = "../tests/unit/skills.rs"]
 mod tests;

@@ -194,5 +194,5 @@ fn parse_variable(name: &str, line: usize) -> Result<Variable, String> {
 }
 
 #[cfg(test)]
-#[path = "soul_tests.rs"]
+#[path = "../tests/unit/soul.rs"]
 mod tests;

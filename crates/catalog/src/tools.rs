@@ -206,5 +206,5 @@ fn parse_http_call(written: &HttpSection, environment: &Environment) -> Result<H
 }
 
 #[cfg(test)]
-#[path = "tools_tests.rs"]
+#[path = "../tests/unit/tools.rs"]
 mod tests;

@@ -497,36 +497,38 @@ async fn run_until_cancelled(token: CancellationToken, work: impl Future<Output 
 }
 
 #[cfg(test)]
-#[path = "agent/batches_tests.rs"]
+#[path = "../tests/unit/agent/batches.rs"]
 mod batches_tests;
 #[cfg(test)]
-#[path = "agent/control_tests.rs"]
+#[path = "../tests/unit/agent/control.rs"]
 mod control_tests;
 #[cfg(test)]
-#[path = "agent/gateway_tests.rs"]
+#[path = "../tests/unit/agent/gateway.rs"]
 mod gateway_tests;
 #[cfg(test)]
-#[path = "agent/harness.rs"]
+#[path = "../tests/unit/agent/harness.rs"]
 pub(crate) mod harness;
 #[cfg(test)]
-#[path = "agent/learning_tests.rs"]
+#[path = "../tests/unit/agent/learning.rs"]
 pub(crate) mod learning_tests;
 #[cfg(test)]
+#[path = "../tests/unit/agent/memory_index.rs"]
 mod memory_index_tests;
 #[cfg(test)]
+#[path = "../tests/unit/agent/memory_transfer.rs"]
 mod memory_transfer_tests;
 #[cfg(test)]
-#[path = "agent/programs_tests.rs"]
+#[path = "../tests/unit/agent/programs.rs"]
 mod programs_tests;
 #[cfg(test)]
-#[path = "agent/provider_tests.rs"]
+#[path = "../tests/unit/agent/provider.rs"]
 mod provider_tests;
 #[cfg(test)]
-#[path = "agent/recall_tests.rs"]
+#[path = "../tests/unit/agent/recall.rs"]
 pub(crate) mod recall_tests;
 #[cfg(test)]
-#[path = "agent/resume_tests.rs"]
+#[path = "../tests/unit/agent/resume.rs"]
 mod resume_tests;
 #[cfg(test)]
-#[path = "agent/tests.rs"]
+#[path = "../tests/unit/agent.rs"]
 mod tests;

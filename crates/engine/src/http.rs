@@ -172,35 +172,35 @@ pub fn document() -> OpenApi {
 }
 
 #[cfg(test)]
-#[path = "http/admin_tests.rs"]
+#[path = "../tests/unit/http/admin.rs"]
 mod admin_tests;
 #[cfg(test)]
-#[path = "http/app.rs"]
+#[path = "../tests/unit/http/app.rs"]
 pub(crate) mod app;
 #[cfg(test)]
-#[path = "http/assets_tests.rs"]
+#[path = "../tests/unit/http/assets.rs"]
 mod assets_tests;
 #[cfg(test)]
-#[path = "http/learning_tests.rs"]
+#[path = "../tests/unit/http/learning.rs"]
 mod learning_tests;
 #[cfg(test)]
-#[path = "http/memory_tests.rs"]
+#[path = "../tests/unit/http/memory.rs"]
 mod memory_tests;
 #[cfg(test)]
-#[path = "http/rpc_gateway_tests.rs"]
+#[path = "../tests/unit/http/rpc_gateway.rs"]
 mod rpc_gateway_tests;
 #[cfg(test)]
-#[path = "http/rpc_tests.rs"]
+#[path = "../tests/unit/http/rpc.rs"]
 mod rpc_tests;
 #[cfg(test)]
-#[path = "http/skills_tests.rs"]
+#[path = "../tests/unit/http/skills.rs"]
 mod skills_tests;
 #[cfg(test)]
-#[path = "http/stream_tests.rs"]
+#[path = "../tests/unit/http/stream.rs"]
 mod stream_tests;
 #[cfg(test)]
-#[path = "http/tests.rs"]
+#[path = "../tests/unit/http.rs"]
 mod tests;
 #[cfg(test)]
-#[path = "http/transfer_tests.rs"]
+#[path = "../tests/unit/http/transfer.rs"]
 mod transfer_tests;

@@ -8,8 +8,10 @@ pub mod agent;
 pub mod config;
 pub mod http;
 #[cfg(test)]
+#[path = "../tests/unit/regressions/mod.rs"]
 mod regressions;
 #[cfg(test)]
+#[path = "../tests/unit/testing.rs"]
 mod testing;
 
 use std::net::SocketAddr;
@@ -183,5 +185,5 @@ fn build_sandbox(config: &Config, skill_dirs: &SkillDirs) -> Arc<Sandbox> {
 }
 
 #[cfg(test)]
-#[path = "engine_tests.rs"]
+#[path = "../tests/unit/lib.rs"]
 mod tests;

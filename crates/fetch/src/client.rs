@@ -388,5 +388,5 @@ pub fn error_chain(error: &dyn std::error::Error) -> String {
 }
 
 #[cfg(test)]
-#[path = "client_tests.rs"]
+#[path = "../tests/unit/client.rs"]
 mod tests;

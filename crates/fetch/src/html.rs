@@ -377,5 +377,5 @@ fn decode_lossy(bytes: &[u8]) -> String {
 }
 
 #[cfg(test)]
-#[path = "html_tests.rs"]
+#[path = "../tests/unit/html.rs"]
 mod tests;

@@ -145,5 +145,5 @@ pub(super) fn canonical_address(address: IpAddr) -> IpAddr {
 }
 
 #[cfg(test)]
-#[path = "ip_ranges_tests.rs"]
+#[path = "../tests/unit/ip_ranges.rs"]
 mod tests;

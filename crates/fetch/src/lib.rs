@@ -4,6 +4,7 @@ mod allowlist;
 mod charset;
 mod client;
 #[cfg(any(test, feature = "testing"))]
+#[path = "../tests/unit/fixture.rs"]
 pub mod fixture;
 mod html;
 mod ip_ranges;

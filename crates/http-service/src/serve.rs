@@ -213,5 +213,5 @@ impl Connection {
 }
 
 #[cfg(test)]
-#[path = "serve_tests.rs"]
+#[path = "../tests/unit/serve.rs"]
 mod tests;

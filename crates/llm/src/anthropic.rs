@@ -273,5 +273,5 @@ fn answer_block(block: &Block, same_model: bool) -> Option<Value> {
 }
 
 #[cfg(test)]
-#[path = "anthropic_tests.rs"]
+#[path = "../tests/unit/anthropic.rs"]
 mod tests;

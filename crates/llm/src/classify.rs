@@ -304,5 +304,5 @@ const AUTH_CODES: [&str; 7] = [
 const AUTH_PHRASES: [&str; 1] = ["user location is not supported"];
 
 #[cfg(test)]
-#[path = "classify_tests.rs"]
+#[path = "../tests/unit/classify/mod.rs"]
 mod tests;

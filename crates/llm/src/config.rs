@@ -315,5 +315,5 @@ fn provider_from_env(reader: &mut EnvReader<'_>) -> Option<Provider> {
 }
 
 #[cfg(test)]
-#[path = "config_tests.rs"]
+#[path = "../tests/unit/config.rs"]
 mod tests;

@@ -351,5 +351,5 @@ mod tests {
 }
 
 #[cfg(test)]
-#[path = "gateway_tests.rs"]
+#[path = "../tests/unit/gateway.rs"]
 mod gateway_tests;

@@ -465,5 +465,5 @@ fn display_value(value: &Value) -> String {
 }
 
 #[cfg(test)]
-#[path = "gateway_file_tests.rs"]
+#[path = "../tests/unit/gateway_file.rs"]
 mod tests;

@@ -412,5 +412,5 @@ impl Usage {
 }
 
 #[cfg(test)]
-#[path = "gemini_tests.rs"]
+#[path = "../tests/unit/gemini.rs"]
 mod tests;

@@ -97,5 +97,5 @@ fn vendor_at(address: &BaseUrl) -> Option<Provider> {
 }
 
 #[cfg(test)]
-#[path = "key_policy_tests.rs"]
+#[path = "../tests/unit/key_policy.rs"]
 mod tests;

@@ -10,6 +10,7 @@ mod block_builder;
 mod classify;
 pub mod config;
 #[cfg(test)]
+#[path = "../tests/unit/decoder_testing.rs"]
 mod decoder_testing;
 pub mod estimate;
 mod factory;

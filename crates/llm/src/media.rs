@@ -148,5 +148,5 @@ pub(super) fn attachments_intro(call: &str) -> String {
 }
 
 #[cfg(test)]
-#[path = "media_tests.rs"]
+#[path = "../tests/unit/media.rs"]
 pub(super) mod tests;

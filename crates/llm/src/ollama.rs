@@ -316,5 +316,5 @@ impl Decoder for OllamaDecoder {
 }
 
 #[cfg(test)]
-#[path = "ollama_tests.rs"]
+#[path = "../tests/unit/ollama.rs"]
 mod tests;

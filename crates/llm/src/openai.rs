@@ -306,5 +306,5 @@ fn reasoning_field(thinking: &str, signature: &str) -> Option<(&'static str, Val
 }
 
 #[cfg(test)]
-#[path = "openai_tests.rs"]
+#[path = "../tests/unit/openai.rs"]
 mod tests;

@@ -215,5 +215,5 @@ impl HistoryRepair {
 }
 
 #[cfg(test)]
-#[path = "repair_tests.rs"]
+#[path = "../tests/unit/repair.rs"]
 mod tests;

@@ -200,5 +200,5 @@ fn answer_item(block: &Block, same_model: bool) -> Option<Value> {
 }
 
 #[cfg(test)]
-#[path = "responses_tests.rs"]
+#[path = "../tests/unit/responses.rs"]
 mod tests;

@@ -308,5 +308,5 @@ fn to_model_error(error: ScriptedError) -> ModelError {
 }
 
 #[cfg(test)]
-#[path = "scripted_tests.rs"]
+#[path = "../tests/unit/scripted.rs"]
 mod tests;

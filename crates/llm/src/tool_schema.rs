@@ -242,5 +242,5 @@ fn is_property_name(name: &str) -> bool {
 }
 
 #[cfg(test)]
-#[path = "tool_schema_tests.rs"]
+#[path = "../tests/unit/tool_schema.rs"]
 mod tests;

@@ -10,6 +10,7 @@ mod elicitation;
 mod elicitation_router;
 mod failure;
 #[cfg(test)]
+#[path = "../tests/unit/clients/fixture.rs"]
 mod fixture;
 mod http;
 mod http_sse;
@@ -403,5 +404,5 @@ fn with_server_name(spec: &McpServerSpec, error: ClientError) -> ClientError {
 }
 
 #[cfg(test)]
-#[path = "clients_tests.rs"]
+#[path = "../tests/unit/clients.rs"]
 mod tests;

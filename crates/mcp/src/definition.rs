@@ -155,5 +155,5 @@ impl ToolDefinition {
 }
 
 #[cfg(test)]
-#[path = "definition_tests.rs"]
+#[path = "../tests/unit/definition.rs"]
 mod tests;

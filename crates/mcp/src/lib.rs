@@ -12,6 +12,7 @@ mod oauth;
 mod request_auth;
 mod server_directory;
 #[cfg(test)]
+#[path = "../tests/unit/testing.rs"]
 mod testing;
 mod tool;
 
@@ -424,4 +425,5 @@ impl ServerHandle {
 }
 
 #[cfg(test)]
+#[path = "../tests/unit/callback.rs"]
 mod callback_tests;

@@ -6,6 +6,7 @@
 
 mod discovery;
 #[cfg(any(test, feature = "testing"))]
+#[path = "../tests/unit/oauth/fixture.rs"]
 pub mod fixture;
 mod grant;
 mod http;
@@ -403,8 +404,11 @@ fn with_server_name(spec: &McpServerSpec, error: McpError) -> McpError {
 }
 
 #[cfg(test)]
+#[path = "../tests/unit/oauth/flow.rs"]
 mod flow_tests;
 #[cfg(test)]
+#[path = "../tests/unit/oauth/model.rs"]
 mod model_tests;
 #[cfg(test)]
+#[path = "../tests/unit/oauth/token.rs"]
 mod token_tests;

@@ -39,6 +39,7 @@ mod versions;
 mod views;
 
 #[cfg(test)]
+#[path = "../tests/unit/fleet/mod.rs"]
 mod tests;
 
 use std::net::IpAddr;

@@ -17,6 +17,7 @@ mod startup_gate;
 mod versions;
 
 #[cfg(test)]
+#[path = "../tests/unit/http/mod.rs"]
 mod tests;
 
 use std::sync::Arc;

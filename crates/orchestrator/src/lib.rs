@@ -17,9 +17,11 @@ mod orchestrator;
 mod preflight;
 mod registry;
 #[cfg(test)]
+#[path = "../tests/unit/regressions/mod.rs"]
 mod regressions;
 pub mod rekey;
 #[cfg(test)]
+#[path = "../tests/unit/testing/mod.rs"]
 mod testing;
 
 pub use config::Config;

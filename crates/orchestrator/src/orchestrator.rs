@@ -447,4 +447,5 @@ fn registry_error(database: &DatabaseUrl, error: RegistryError) -> OpenError {
 }
 
 #[cfg(test)]
+#[path = "../tests/unit/orchestrator.rs"]
 mod tests;

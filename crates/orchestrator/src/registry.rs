@@ -32,6 +32,7 @@ mod verify;
 mod version;
 
 #[cfg(test)]
+#[path = "../tests/unit/registry/mod.rs"]
 mod tests;
 
 use std::sync::Arc;

@@ -166,4 +166,5 @@ fn verifies(vault: &Vault, key_check: &str) -> bool {
 }
 
 #[cfg(test)]
+#[path = "../tests/unit/rekey.rs"]
 mod tests;

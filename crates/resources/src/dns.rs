@@ -129,5 +129,5 @@ impl Resolve for DnsResolver {
 }
 
 #[cfg(test)]
-#[path = "dns_tests.rs"]
+#[path = "../tests/unit/dns.rs"]
 mod tests;

@@ -75,5 +75,5 @@ fn pids_hierarchy(own: &str, root: &Path) -> Option<PathBuf> {
 }
 
 #[cfg(test)]
-#[path = "cgroup_tests.rs"]
+#[path = "../tests/unit/cgroup.rs"]
 mod tests;

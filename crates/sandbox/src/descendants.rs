@@ -206,5 +206,5 @@ fn send_signal(process: Process, signal: Signal) {
 }
 
 #[cfg(test)]
-#[path = "descendants_tests.rs"]
+#[path = "../tests/unit/descendants.rs"]
 mod tests;

@@ -103,5 +103,5 @@ fn touch(path: &Path) -> rustix::io::Result<()> {
 }
 
 #[cfg(test)]
-#[path = "metadata_guard_tests.rs"]
+#[path = "../tests/unit/metadata_guard.rs"]
 mod tests;

@@ -99,5 +99,5 @@ fn unescape(path: &str) -> String {
 }
 
 #[cfg(test)]
-#[path = "mounts_tests.rs"]
+#[path = "../tests/unit/mounts.rs"]
 mod tests;

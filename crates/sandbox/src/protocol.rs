@@ -203,5 +203,5 @@ fn receive_body<M: DeserializeOwned>(
 }
 
 #[cfg(test)]
-#[path = "protocol_tests.rs"]
+#[path = "../tests/unit/protocol.rs"]
 mod tests;

@@ -347,5 +347,5 @@ fn socket_rules(network: bool) -> Result<DeniedSyscalls, BackendError> {
 }
 
 #[cfg(test)]
-#[path = "seccomp_tests.rs"]
+#[path = "../tests/unit/seccomp.rs"]
 mod tests;

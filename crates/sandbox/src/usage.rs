@@ -109,5 +109,5 @@ fn disk_left(folder: &Path) -> Option<u64> {
 }
 
 #[cfg(test)]
-#[path = "usage_tests.rs"]
+#[path = "../tests/unit/usage.rs"]
 mod tests;

@@ -114,8 +114,8 @@ impl EventLogs {
 }
 
 #[cfg(test)]
-#[path = "event_log/failure_tests.rs"]
+#[path = "../tests/unit/event_log/failure.rs"]
 mod failure_tests;
 #[cfg(test)]
-#[path = "event_log/tests.rs"]
+#[path = "../tests/unit/event_log.rs"]
 mod tests;

@@ -31,6 +31,7 @@ mod settings;
 mod skills;
 pub mod steps;
 #[cfg(any(test, feature = "testing"))]
+#[path = "../tests/unit/testing.rs"]
 pub mod testing;
 mod tokenize;
 mod transfer;
@@ -547,4 +548,5 @@ impl Brain {
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
+#[path = "../tests/unit/lib.rs"]
 mod tests;

@@ -68,5 +68,5 @@ fn read_u16_at(page: &[u8], at: usize) -> Option<usize> {
 }
 
 #[cfg(test)]
-#[path = "page_scrub_tests.rs"]
+#[path = "../tests/unit/page_scrub.rs"]
 mod tests;

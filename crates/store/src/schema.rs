@@ -482,5 +482,5 @@ pub fn create_older_version(newer: &Path, file: &Path, additions: usize) {
 }
 
 #[cfg(test)]
-#[path = "schema_tests.rs"]
+#[path = "../tests/unit/schema.rs"]
 mod tests;

@@ -291,5 +291,5 @@ fn are_inflections(one: &str, other: &str) -> bool {
 }
 
 #[cfg(test)]
-#[path = "tokenize_tests.rs"]
+#[path = "../tests/unit/tokenize.rs"]
 mod tests;

@@ -131,5 +131,5 @@ pub(super) fn usage_since(reader: &Connection, at: Timestamp) -> Result<Vec<Mode
 }
 
 #[cfg(test)]
-#[path = "usage_tests.rs"]
+#[path = "../tests/unit/usage.rs"]
 mod tests;

@@ -109,5 +109,5 @@ impl Tool for CommandTool {
 }
 
 #[cfg(test)]
-#[path = "command_tests.rs"]
+#[path = "../tests/unit/command.rs"]
 mod tests;

@@ -215,5 +215,5 @@ fn wire_name(name: &str) -> Cow<'_, str> {
 }
 
 #[cfg(test)]
-#[path = "exposed_tools_tests.rs"]
+#[path = "../tests/unit/exposed_tools.rs"]
 mod tests;

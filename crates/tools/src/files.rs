@@ -301,5 +301,5 @@ pub(super) fn not_a_file(path: &str) -> ToolError {
 }
 
 #[cfg(test)]
-#[path = "files_tests.rs"]
+#[path = "../tests/unit/files.rs"]
 mod tests;

@@ -200,5 +200,5 @@ impl Tool for HttpTool {
 }
 
 #[cfg(test)]
-#[path = "http_tool_tests.rs"]
+#[path = "../tests/unit/http_tool.rs"]
 mod tests;

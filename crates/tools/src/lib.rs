@@ -9,6 +9,7 @@ mod exposed_tools;
 mod files;
 pub mod fingerprint;
 #[cfg(test)]
+#[path = "../tests/unit/fixture.rs"]
 pub mod fixture;
 pub mod grants;
 mod http_tool;
@@ -23,6 +24,7 @@ mod shell;
 pub mod skills;
 mod spill;
 #[cfg(test)]
+#[path = "../tests/unit/testing.rs"]
 mod testing;
 mod tool_search;
 mod web_fetch;

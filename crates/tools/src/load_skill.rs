@@ -173,5 +173,5 @@ impl Tool for LoadSkill {
 }
 
 #[cfg(test)]
-#[path = "load_skill_tests.rs"]
+#[path = "../tests/unit/load_skill.rs"]
 mod tests;

@@ -240,5 +240,5 @@ impl Tool for RunSkillScript {
 }
 
 #[cfg(test)]
-#[path = "run_skill_script_tests.rs"]
+#[path = "../tests/unit/run_skill_script.rs"]
 mod tests;

@@ -163,5 +163,5 @@ impl Tool for Shell {
 }
 
 #[cfg(test)]
-#[path = "shell_tests.rs"]
+#[path = "../tests/unit/shell.rs"]
 mod tests;

@@ -285,5 +285,5 @@ fn evict_oldest(location: &FileLocation<'_>) -> io::Result<()> {
 }
 
 #[cfg(test)]
-#[path = "spill_tests.rs"]
+#[path = "../tests/unit/spill.rs"]
 mod tests;

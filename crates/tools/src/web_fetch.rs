@@ -174,5 +174,5 @@ fn text_part(text: &str, offset: usize) -> Result<String, ToolError> {
 }
 
 #[cfg(test)]
-#[path = "web_fetch_tests.rs"]
+#[path = "../tests/unit/web_fetch.rs"]
 mod tests;

@@ -225,5 +225,5 @@ fn apply_edit(
 }
 
 #[cfg(test)]
-#[path = "write_tests.rs"]
+#[path = "../tests/unit/write.rs"]
 mod tests;

@@ -226,5 +226,5 @@ fn excerpt_line(block: &Block) -> Option<String> {
 }
 
 #[cfg(test)]
-#[path = "compaction_plan_tests.rs"]
+#[path = "../../tests/unit/agent/compaction_plan.rs"]
 mod tests;

@@ -137,5 +137,5 @@ fn rendered_bytes(hit: &SearchHit) -> usize {
 }
 
 #[cfg(test)]
-#[path = "corrections_note_tests.rs"]
+#[path = "../../tests/unit/agent/corrections_note.rs"]
 mod tests;

@@ -101,5 +101,5 @@ fn load_target(call: &ToolUse) -> (&str, Option<&str>) {
 }
 
 #[cfg(test)]
-#[path = "loaded_skills_tests.rs"]
+#[path = "../../tests/unit/agent/loaded_skills.rs"]
 mod tests;

@@ -245,5 +245,5 @@ impl StepAttempts {
 }
 
 #[cfg(test)]
-#[path = "retry_policy_tests.rs"]
+#[path = "../../tests/unit/agent/retry_policy.rs"]
 mod tests;

@@ -123,5 +123,5 @@ fn skill_line(skill: &SkillSummary) -> String {
 }
 
 #[cfg(test)]
-#[path = "skills_note_tests.rs"]
+#[path = "../../tests/unit/agent/skills_note.rs"]
 mod tests;

@@ -186,5 +186,5 @@ impl Replaying {
 }
 
 #[cfg(test)]
-#[path = "stream_reconciler_tests.rs"]
+#[path = "../../tests/unit/agent/stream_reconciler.rs"]
 mod tests;

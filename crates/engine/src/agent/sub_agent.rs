@@ -235,5 +235,5 @@ fn with_stop_note(text: String, reason: StopReason) -> String {
 }
 
 #[cfg(test)]
-#[path = "sub_agent_tests.rs"]
+#[path = "../../tests/unit/agent/sub_agent.rs"]
 mod tests;

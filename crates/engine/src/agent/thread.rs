@@ -517,5 +517,5 @@ impl JournalFold {
 }
 
 #[cfg(test)]
-#[path = "thread_tests.rs"]
+#[path = "../../tests/unit/agent/thread/mod.rs"]
 mod tests;

@@ -323,5 +323,5 @@ impl Drop for Registration {
 }
 
 #[cfg(test)]
-#[path = "turn_registry_tests.rs"]
+#[path = "../../tests/unit/agent/turn_registry.rs"]
 mod tests;

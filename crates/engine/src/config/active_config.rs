@@ -146,5 +146,5 @@ fn stopping_error() -> WriteError {
 }
 
 #[cfg(test)]
-#[path = "active_config_tests.rs"]
+#[path = "../../tests/unit/config/active_config.rs"]
 mod tests;

@@ -215,5 +215,5 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
 }
 
 #[cfg(test)]
-#[path = "layers_tests.rs"]
+#[path = "../../tests/unit/http/layers.rs"]
 mod tests;

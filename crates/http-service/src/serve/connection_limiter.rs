@@ -202,5 +202,5 @@ fn client_key(address: IpAddr) -> IpAddr {
 }
 
 #[cfg(test)]
-#[path = "connection_limiter_tests.rs"]
+#[path = "../../tests/unit/serve/connection_limiter.rs"]
 mod tests;

@@ -458,5 +458,5 @@ impl AnthropicDecoder {
 }
 
 #[cfg(test)]
-#[path = "decoding_tests.rs"]
+#[path = "../../tests/unit/anthropic/decoding.rs"]
 mod tests;

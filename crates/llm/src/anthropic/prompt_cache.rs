@@ -64,5 +64,5 @@ pub(super) fn cache_control() -> Value {
 }
 
 #[cfg(test)]
-#[path = "prompt_cache_tests.rs"]
+#[path = "../../tests/unit/anthropic/prompt_cache.rs"]
 mod tests;

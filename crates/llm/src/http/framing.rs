@@ -217,5 +217,5 @@ fn error_field_value(line: &[u8]) -> Option<&[u8]> {
 }
 
 #[cfg(test)]
-#[path = "framing_tests.rs"]
+#[path = "../../tests/unit/http/framing.rs"]
 mod tests;

@@ -437,5 +437,5 @@ fn into_tool_use(call: PartialCall) -> ToolUse {
 }
 
 #[cfg(test)]
-#[path = "decoding_tests.rs"]
+#[path = "../../tests/unit/openai/decoding.rs"]
 pub(super) mod tests;

@@ -546,5 +546,5 @@ fn item_id(data: &str, item: Option<&Value>) -> Option<String> {
 }
 
 #[cfg(test)]
-#[path = "decoding_tests.rs"]
+#[path = "../../tests/unit/responses/decoding.rs"]
 pub(super) mod tests;

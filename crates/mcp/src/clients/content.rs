@@ -79,5 +79,5 @@ fn str_field<'a>(value: &'a Value, field: &str) -> &'a str {
 }
 
 #[cfg(test)]
-#[path = "content_tests.rs"]
+#[path = "../../tests/unit/clients/content.rs"]
 mod tests;

@@ -395,5 +395,5 @@ fn truncate_text(text: &str) -> String {
 }
 
 #[cfg(test)]
-#[path = "elicitation_tests.rs"]
+#[path = "../../tests/unit/clients/elicitation.rs"]
 mod tests;

@@ -309,5 +309,5 @@ impl StreamableHttpClient for McpHttpClient {
 }
 
 #[cfg(test)]
-#[path = "http_tests.rs"]
+#[path = "../../tests/unit/clients/http/mod.rs"]
 mod tests;

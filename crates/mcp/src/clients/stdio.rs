@@ -205,5 +205,5 @@ async fn log_stderr(server: String, mut stderr: ChildStderr) {
 }
 
 #[cfg(test)]
-#[path = "stdio_tests.rs"]
+#[path = "../../tests/unit/clients/stdio.rs"]
 mod tests;

@@ -246,5 +246,5 @@ fn literal_ip(url: &Url) -> Option<IpAddr> {
 }
 
 #[cfg(test)]
-#[path = "http_tests.rs"]
+#[path = "../../tests/unit/oauth/http.rs"]
 mod tests;

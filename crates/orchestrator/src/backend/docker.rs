@@ -14,6 +14,7 @@ mod network;
 mod spec;
 
 #[cfg(test)]
+#[path = "../../tests/unit/backend/docker/mod.rs"]
 mod tests;
 
 use std::fmt;

@@ -11,6 +11,7 @@ mod spawn;
 mod watched_process;
 
 #[cfg(test)]
+#[path = "../../tests/unit/backend/process.rs"]
 mod tests;
 
 use std::collections::{HashMap, HashSet};

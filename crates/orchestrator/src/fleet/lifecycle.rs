@@ -270,5 +270,5 @@ const fn while_running(status: EngineStatus, change: Option<Change>, make: Chang
 }
 
 #[cfg(test)]
-#[path = "lifecycle_tests.rs"]
+#[path = "../../tests/unit/fleet/lifecycle.rs"]
 mod tests;

@@ -184,5 +184,5 @@ fn progress(initial: Option<&Connection>, current: Option<&Connection>) -> Progr
 }
 
 #[cfg(test)]
-#[path = "authorization_tests.rs"]
+#[path = "../../tests/unit/connection/authorization.rs"]
 mod tests;

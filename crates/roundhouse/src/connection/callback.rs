@@ -156,5 +156,5 @@ impl IntoResponse for Page {
 }
 
 #[cfg(test)]
-#[path = "callback_tests.rs"]
+#[path = "../../tests/unit/connection/callback.rs"]
 mod tests;

@@ -15,19 +15,23 @@ fn files(owner: &str, modules: &[&str]) -> Vec<PathBuf> {
     }
     let product = WORKSPACE.join("crates").join(owner);
     let package = if product.exists() { product } else { WORKSPACE.join("testing").join(owner) };
-    let source = package.join("src");
-    let mut files = vec![source.join(format!("{module}.rs")), package.join(format!("tests/{module}.rs"))];
-    // A module's tests are in its own file or in a file beside it.
-    match modules {
-        ["tests"] => files.extend([source.join("lib.rs"), source.join(format!("{owner}_tests.rs"))]),
-        [parents @ .., "tests"] => {
-            let parent = parents.join("/");
-            files.extend([source.join(format!("{parent}.rs")), source.join(format!("{parent}_tests.rs"))]);
-        }
-        [parents @ .., _, beside] => files.push(source.join(parents.join("/")).join(format!("{beside}.rs"))),
-        _ => {}
-    }
-    files
+    // `a::b::tests` is an inline module of `src/a/b.rs` or a file `tests/unit/a/b.rs`.
+    let inline = match modules {
+        ["tests"] => "lib".to_owned(),
+        [parents @ .., "tests"] => parents.join("/"),
+        _ => module.clone(),
+    };
+    let mut unit: Vec<&str> = modules.iter().map(|name| name.trim_end_matches("_tests")).collect();
+    unit.retain(|name| *name != "tests");
+    unit.dedup();
+    let unit =
+        package.join("tests/unit").join(if unit.is_empty() { "lib".to_owned() } else { unit.join("/") });
+    vec![
+        package.join(format!("src/{inline}.rs")),
+        package.join(format!("tests/{module}.rs")),
+        unit.with_extension("rs"),
+        unit.join("mod.rs"),
+    ]
 }
 
 /// Whether `text` contains a test of this name.

@@ -243,5 +243,5 @@ fn content_hash(name: &str, files: &[SkillFile]) -> String {
 }
 
 #[cfg(test)]
-#[path = "skill_dirs_tests.rs"]
+#[path = "../../tests/unit/skills/skill_dirs.rs"]
 mod tests;

@@ -112,5 +112,5 @@ pub fn archive(skill: &Skill) -> Result<Vec<u8>, ExportError> {
 }
 
 #[cfg(test)]
-#[path = "skill_format_tests.rs"]
+#[path = "../../tests/unit/skills/skill_format.rs"]
 mod tests;
