@@ -55,7 +55,6 @@ use branch::Branch;
 pub use direct_calls::DirectError;
 use erasure::Eraser;
 pub use error::AgentError;
-use fault_injection::{self, Mutation};
 use hitl::HitlResponse;
 use http_service::clock::Clock;
 use learning::Learner;
@@ -387,9 +386,6 @@ impl Agent {
             Err(error) => Err(error),
         };
         match outcome {
-            Err(AgentError::NotPending) if fault_injection::active(Mutation::AnswerTwice) => {
-                Ok(HitlId::new())
-            }
             Err(AgentError::NotRunning | AgentError::UnknownTask) => Err(AgentError::NotPending),
             outcome => outcome,
         }

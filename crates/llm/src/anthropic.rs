@@ -6,7 +6,6 @@ mod prompt_cache;
 use std::borrow::Cow;
 
 use api::content::MediaKind;
-use fault_injection::{self, Mutation};
 use reqwest::header::HeaderName;
 use secrecy::SecretString;
 use serde::Serialize;
@@ -258,8 +257,6 @@ fn answer_block(block: &Block, same_model: bool) -> Option<Value> {
         Block::Thinking { thinking, signature: Some(signature) }
             if same_model && is_own_signature(signature) =>
         {
-            let signature =
-                if fault_injection::active(Mutation::DropSignatures) { "forged" } else { signature };
             Some(json!({"type": "thinking", "thinking": thinking, "signature": signature}))
         }
         Block::RedactedThinking { data } if same_model => {

@@ -7,7 +7,6 @@
 use std::collections::VecDeque;
 
 use api::content::MediaKind;
-use fault_injection::{self, Mutation};
 use reqwest::header::HeaderName;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
@@ -222,8 +221,6 @@ fn answer_part(block: &Block, same_model: bool) -> Option<Value> {
         }
     };
     if let Some(signature) = signature.as_ref().filter(|_| same_model) {
-        let signature =
-            if fault_injection::active(Mutation::DropSignatures) { "Zm9yZ2Vk" } else { signature };
         insert(&mut part, "thoughtSignature", json!(signature));
     }
     Some(part)

@@ -4,7 +4,6 @@
 mod decoding;
 
 use api::content::MediaKind;
-use fault_injection::{self, Mutation};
 use reqwest::header::AUTHORIZATION;
 use secrecy::SecretString;
 use serde::Serialize;
@@ -185,10 +184,7 @@ fn answer_item(block: &Block, same_model: bool) -> Option<Value> {
             Some(item)
         }
         Block::Thinking { signature: Some(signature), .. } if same_model => {
-            let mut item: Value = serde_json::from_str(signature).ok()?;
-            if fault_injection::active(Mutation::DropSignatures) {
-                insert(&mut item, "encrypted_content", json!("forged"));
-            }
+            let item: Value = serde_json::from_str(signature).ok()?;
             (item.get("type") == Some(&json!("reasoning"))).then_some(item)
         }
         Block::Thinking { .. } | Block::RedactedThinking { .. } => None,

@@ -70,7 +70,6 @@ pub use self::supervision::SupervisionRules;
 pub(crate) use self::telemetry::Telemetry;
 use crate::backend::{DataRoot, DeadlineBackend, EngineBackend, InstanceExit, Probe};
 use crate::config::PortRange;
-use crate::fault_injection::{self, Mutation};
 use crate::keys::Vault;
 use crate::registry::{AuditEntry, EngineRow, NextState, PortAllocator, Registry, RegistryError};
 
@@ -143,11 +142,7 @@ impl Fleet {
         let (exits, _) = broadcast::channel(EXIT_CHANNEL_CAPACITY);
         Arc::new(Self {
             supervision: Supervision::new(settings.rules),
-            boot_limiter: if fault_injection::active(Mutation::NoGate) {
-                BootLimiter::unlimited()
-            } else {
-                BootLimiter::new()
-            },
+            boot_limiter: BootLimiter::new(),
             policies: PolicyCache::default(),
             telemetry: Telemetry::new(),
             log_read_permits: Arc::new(Semaphore::new(max_concurrent_log_reads())),
@@ -207,12 +202,7 @@ impl Fleet {
         let on_demand = matches!(next, NextState::Running { on_demand: true, .. });
         let changes_state = !matches!(next, NextState::Unchanged | NextState::KeyRotated(_));
         let rotates_key = matches!(next, NextState::KeyRotated(_));
-        let settled = match self.settle_with_retry(row, next, entry).await {
-            Err(RegistryError::Database(_)) if fault_injection::active(Mutation::AckUnwritten) => {
-                Some(row.clone())
-            }
-            settled => settled?,
-        };
+        let settled = self.settle_with_retry(row, next, entry).await?;
         if let (Some(settled), true) = (&settled, rotates_key) {
             self.supervision.set_key_hash(settled.engine_id, settled.key_hash);
         }

@@ -7,7 +7,6 @@
 mod backend;
 pub mod config;
 pub mod doctor;
-mod fault_injection;
 mod fleet;
 mod host;
 mod http;

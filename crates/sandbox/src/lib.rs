@@ -305,8 +305,6 @@ impl Sandbox {
             hidden: self.settings.hidden.clone(),
             confined: self.unsupported_reason.is_none(),
             counted: false,
-            #[cfg(feature = "sabotage")]
-            let_go: std::env::var("ROUNDHOUSE_SABOTEUR").is_ok_and(|name| name == "let_go"),
         }
     }
 }

@@ -57,9 +57,6 @@ pub(crate) struct ProgramSpec {
     pub confined: bool,
     /// Whether a cgroup limits the number of processes already.
     pub counted: bool,
-    /// Fault injection: whether the helper leaves descendants running when the program ends.
-    #[cfg(feature = "sabotage")]
-    pub let_go: bool,
 }
 
 /// A message from the helper, or from the process that becomes the program.

@@ -6,7 +6,6 @@
 
 use api::memory::Episode;
 use api::{EpisodeId, MessageId};
-use fault_injection::{self, Mutation};
 use llm::{Answer, Content};
 use rusqlite::{Connection, Error, OptionalExtension as _, params};
 use serde_json::json;
@@ -313,8 +312,7 @@ impl WriteTx<'_> {
             || opened.notes.iter().any(|note| note.contains(TOOL_ORIGIN_NOTE))
             || opened.media.iter().any(Content::is_document)
             || self.is_task_tainted(task)?;
-        let source =
-            if is_tainted && !fault_injection::active(Mutation::RaiseTrust) { "tool" } else { "agent" };
+        let source = if is_tainted { "tool" } else { "agent" };
         self.execute(
             "INSERT INTO episodes (id, task, turn, step, content, source, created_at)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",

@@ -6,7 +6,6 @@ use std::str::FromStr;
 use api::engine::{Grant, GrantScope, PendingRequest, TaskStatus, TaskSummary};
 use api::event::{Event, HitlKind};
 use api::{CallId, HitlId, MessageId, TaskId, Timestamp, TurnId};
-use fault_injection::{self, Mutation};
 use rusqlite::types::Type;
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 use serde_json::Value;
@@ -315,9 +314,6 @@ pub(super) fn task_count(reader: &Connection) -> Result<u64, Error> {
 }
 
 pub(super) fn pending(reader: &Connection) -> Result<Vec<PendingRequest>, Error> {
-    if fault_injection::active(Mutation::ForgetPending) {
-        return Ok(Vec::new());
-    }
     let mut query = reader.prepare_cached(
         "SELECT request_id, task_id, kind, question, pending.created_at
          FROM pending JOIN tasks USING (task) ORDER BY pending.created_at, request_id",

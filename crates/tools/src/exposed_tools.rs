@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use api::tool_names::{TOOL_CALL, TOOL_SEARCH};
-use fault_injection::{self, Mutation};
 use llm::{Answer, Block, Message, ToolDeclaration, ToolSpec, ToolUse, estimate, normalised_schema};
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
@@ -46,7 +45,7 @@ impl ExposedTools {
         let searching = |spec: &ToolSpec| spec.name == TOOL_SEARCH;
         let complete = Self::from_specs(declarations.iter().filter(|(spec, _)| !searching(spec)));
         let room = window / CONTEXT_SHARE_DIVISOR;
-        if complete.tokens() <= room || fault_injection::active(Mutation::TellAllTools) {
+        if complete.tokens() <= room {
             return complete;
         }
         let (servers, own): (Vec<_>, Vec<_>) =

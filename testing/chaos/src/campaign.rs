@@ -51,8 +51,8 @@ pub struct Campaign {
     pub tasks: u64,
     /// The most turns of a task before it is checked and another one begins.
     pub turns_per_task: u64,
-    /// The mutation that breaks a guarantee in the engine: then the first violation ends the run.
-    pub mutation: Option<String>,
+    /// The mutant that breaks a guarantee in the engine: then the first violation ends the run.
+    pub mutant: Option<String>,
 }
 
 impl Campaign {
@@ -119,9 +119,8 @@ impl Campaign {
                 ));
             }
             let end = Instant::now() + self.time_limit;
-            let until = || {
-                Instant::now() > end || (self.mutation.is_some() && counters.kills_until_first().is_some())
-            };
+            let until =
+                || Instant::now() > end || (self.mutant.is_some() && counters.kills_until_first().is_some());
             let engine = supervisor.run(engine, self.kills, until).await?;
             settle.send_replace(true);
             let retired = self.settle(&context, drivers).await?;
@@ -166,8 +165,8 @@ impl Campaign {
         .chain(self.wire.env_vars(provider))
         .map(|(name, value)| (name.to_owned(), value))
         .collect();
-        if let Some(mutation) = &self.mutation {
-            variables.insert("ROUNDHOUSE_SABOTEUR".to_owned(), mutation.clone());
+        if let Some(mutant) = &self.mutant {
+            variables.insert("ROUNDHOUSE_MUTANT".to_owned(), mutant.clone());
         }
         let config =
             ServiceConfig { binary: self.binary.clone(), service: Service::Engine, folder, env: variables };
@@ -189,8 +188,8 @@ impl Campaign {
             }
             anyhow::Ok(())
         };
-        // A mutation may leave a turn that never ends, and has been caught by then.
-        let timeout = if self.mutation.is_some() { Duration::from_secs(3) } else { SETTLE_TIMEOUT };
+        // A mutant may leave a turn that never ends, and has been caught by then.
+        let timeout = if self.mutant.is_some() { Duration::from_secs(3) } else { SETTLE_TIMEOUT };
         match tokio::time::timeout(timeout, all).await {
             Ok(outcome) => outcome?,
             Err(_) => {

@@ -76,8 +76,8 @@ pub struct FleetCampaign {
     pub rounds: u64,
     /// When to begin no further round.
     pub time_limit: Duration,
-    /// The mutation that breaks a guarantee in the orchestrator: then the first violation ends the run.
-    pub mutation: Option<String>,
+    /// The mutant that breaks a guarantee in the orchestrator: then the first violation ends the run.
+    pub mutant: Option<String>,
     /// Keeps the deployment's folder.
     pub keep_folder: bool,
 }

@@ -10,7 +10,7 @@
 //! Map of the crate: `workload` and `rng` decide what happens; `wire` and `prompt` are the protocols of engine and
 //! model, `model_script` and `tool_calls` the model, `driver` and `user` the users of the agent, `stream_reader`
 //! the readers; `trigger`, `file_watcher` and `supervisor` kill the engine, `journal` reads where that left its
-//! turns; `task` holds what was seen and acknowledged, `checker` checks it; `report` and `mutations` are for
+//! turns; `task` holds what was seen and acknowledged, `checker` checks it; `report` and `mutants` are for
 //! people and CI. `service_process`, `client`, `trigger`, `ports`, `rng` and `counters` serve both parts; `docker`
 //! and `postgres` are what the orchestrator's part starts beside it.
 
@@ -18,7 +18,7 @@ pub mod campaign;
 pub mod counters;
 pub mod docker;
 pub mod fleet;
-pub mod mutations;
+pub mod mutants;
 pub mod postgres;
 pub mod report;
 pub mod workload;

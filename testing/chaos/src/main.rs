@@ -1,4 +1,4 @@
-//! The command line: runs the chaos harness against the engine or the orchestrator, or against each mutation. See
+//! The command line: runs the chaos harness against the engine or the orchestrator, or against each mutant. See
 //! `README.md`.
 
 use std::io::{self, Write as _};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
 use chaos::fleet::{self, Backend, Database};
-use chaos::mutations::{self, ENGINE_MUTATIONS, ORCHESTRATOR_MUTATIONS};
+use chaos::mutants::{self, ENGINE_MUTANTS, ORCHESTRATOR_MUTANTS};
 use chaos::{Campaign, Counters, Feature, FleetCampaign, Report, Wire, Workload, unmet_coverage};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
@@ -31,21 +31,21 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Runs against an engine with each mutation, and requires that each is detected.
-    Saboteurs {
+    /// Runs against an engine with each mutant, and requires that each is detected.
+    Mutants {
         #[command(flatten)]
         engine: EngineOptions,
         #[command(flatten)]
-        which: MutationFilter,
+        which: MutantFilter,
     },
     /// Kills the orchestrator under load.
     Fleet(FleetOptions),
-    /// Runs against an orchestrator with each mutation, and requires that each is detected.
-    FleetSaboteurs {
+    /// Runs against an orchestrator with each mutant, and requires that each is detected.
+    FleetMutants {
         #[command(flatten)]
         fleet: FleetOptions,
         #[command(flatten)]
-        which: MutationFilter,
+        which: MutantFilter,
     },
 }
 
@@ -61,18 +61,18 @@ struct Options {
 }
 
 #[derive(Args)]
-struct MutationFilter {
-    /// Run only this mutation; can be repeated.
+struct MutantFilter {
+    /// Run only this mutant; can be repeated.
     #[arg(long)]
     only: Vec<String>,
 }
 
 #[derive(Args)]
 struct EngineOptions {
-    /// The `roundhouse` binary; for mutations, built with `--features sabotage`.
+    /// The `roundhouse` binary; for mutants, the one that `.ci/mutants binary` builds.
     #[arg(long, default_value = "target/release/roundhouse")]
     engine: PathBuf,
-    /// The number of kills; by default 100, or at most 1,000 with each mutation.
+    /// The number of kills; by default 100, or at most 1,000 with each mutant.
     #[arg(long)]
     kills: Option<u64>,
     /// The provider's wire protocol.
@@ -91,7 +91,7 @@ struct EngineOptions {
 
 #[derive(Args)]
 struct FleetOptions {
-    /// The `roundhouse` binary; for mutations, built with `--features sabotage`.
+    /// The `roundhouse` binary; for mutants, the one that `.ci/mutants binary` builds.
     #[arg(long, default_value = "target/release/roundhouse")]
     orchestrator: PathBuf,
     /// The orchestrator's backend.
@@ -100,7 +100,7 @@ struct FleetOptions {
     /// The database of the registry.
     #[arg(long, value_enum, default_value_t = Database::Sqlite)]
     database: Database,
-    /// The number of rounds, each with a kill; by default 100, or at most 300 with each mutation.
+    /// The number of rounds, each with a kill; by default 100, or at most 300 with each mutant.
     #[arg(long)]
     rounds: Option<u64>,
     /// Keep the deployment's folder.
@@ -164,26 +164,26 @@ async fn shutdown_signal() -> anyhow::Error {
 async fn run(Cli { command, engine, options }: Cli) -> anyhow::Result<bool> {
     match command {
         None => run_engine_campaigns(&engine, &options).await,
-        Some(Command::Saboteurs { engine, which }) => {
+        Some(Command::Mutants { engine, which }) => {
             let wire = engine.wire.wires().first().copied().unwrap_or(Wire::Anthropic);
             let campaign = engine.campaign(&options, wire, engine.kills.unwrap_or(1_000));
-            run_mutations(&campaign.binary, &which.selected(ENGINE_MUTATIONS), async |mutation| {
-                Campaign { mutation: Some(mutation), ..campaign.clone() }.run().await
+            run_mutants(&campaign.binary, &which.selected(ENGINE_MUTANTS), async |mutant| {
+                Campaign { mutant: Some(mutant), ..campaign.clone() }.run().await
             })
             .await
         }
         Some(Command::Fleet(fleet)) => run_fleet_campaign(&fleet, &options).await,
-        Some(Command::FleetSaboteurs { fleet, which }) => {
+        Some(Command::FleetMutants { fleet, which }) => {
             let campaign = fleet.campaign(&options, fleet.rounds.unwrap_or(300));
-            run_mutations(&campaign.binary, &which.selected(ORCHESTRATOR_MUTATIONS), async |mutation| {
-                FleetCampaign { mutation: Some(mutation), ..campaign.clone() }.run().await
+            run_mutants(&campaign.binary, &which.selected(ORCHESTRATOR_MUTANTS), async |mutant| {
+                FleetCampaign { mutant: Some(mutant), ..campaign.clone() }.run().await
             })
             .await
         }
     }
 }
 
-impl MutationFilter {
+impl MutantFilter {
     fn selected<const N: usize>(&self, all: [&str; N]) -> Vec<String> {
         if self.only.is_empty() { all.map(str::to_owned).to_vec() } else { self.only.clone() }
     }
@@ -200,7 +200,7 @@ impl EngineOptions {
             workload: Workload::all_features().without(&self.without),
             tasks: self.tasks,
             turns_per_task: self.turns_per_task,
-            mutation: None,
+            mutant: None,
         }
     }
 }
@@ -214,7 +214,7 @@ impl FleetOptions {
             seed: options.seed,
             rounds,
             time_limit: Duration::from_secs(options.seconds),
-            mutation: None,
+            mutant: None,
             keep_folder: self.keep,
         }
     }
@@ -269,13 +269,13 @@ fn print_report(
     Ok(unmet_coverage.is_empty() && counters.violations().is_empty())
 }
 
-async fn run_mutations(
+async fn run_mutants(
     binary: &Path,
     names: &[String],
     run: impl AsyncFn(String) -> anyhow::Result<Arc<Counters>>,
 ) -> anyhow::Result<bool> {
     ensure_exists(binary)?;
-    let results = mutations::run_all(binary, names, run).await?;
+    let results = mutants::run_all(binary, names, run).await?;
     let mut out = io::stdout().lock();
     for result in &results {
         let after = result
@@ -284,7 +284,7 @@ async fn run_mutations(
         writeln!(
             out,
             "{:24} {after} of {} kills, {:.1} s",
-            result.mutation,
+            result.mutant,
             result.total_kills,
             result.elapsed.as_secs_f64()
         )?;

@@ -46,7 +46,7 @@ async fn regression_e02_a_turn_outlives_every_kill() {
             workload,
             tasks: 3,
             turns_per_task: 3,
-            mutation: None,
+            mutant: None,
         };
         counters.merge(&campaign.run().await.unwrap());
     }
@@ -64,7 +64,7 @@ async fn regression_o01_whatever_the_orchestrator_is_killed_in_is_put_in_order()
         seed: 1,
         rounds: 15,
         time_limit: Duration::from_mins(1),
-        mutation: None,
+        mutant: None,
         keep_folder: false,
     };
     let begin = std::time::Instant::now();

@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use api::event::{Event, Failure, FailureCode, Lifecycle, StopReason};
 use api::{MessageId, TurnId};
-use fault_injection::{self, Mutation};
 use futures::FutureExt as _;
 use store::WriteError;
 use store::event_log::Commit;
-use store::steps::{MemoryWrite, Step, TurnOutcome};
+use store::steps::{Step, TurnOutcome};
 use tools::ExposedTools;
 
 use super::model_step::StepOutcome;
@@ -175,10 +174,6 @@ impl ActiveTurn {
     /// Handles a command sent to the turn.
     pub(super) async fn handle_command(&mut self, command: Command) -> Result<(), Interrupt> {
         match command {
-            Command::Cancel(reply) if fault_injection::active(Mutation::IgnoreCancel) => {
-                let _ = reply.send(Ok(self.context.turn_id()));
-                Ok(())
-            }
             Command::Cancel(reply) => Err(Interrupt::Cancelled(reply)),
             Command::Steer(message, reply) => {
                 let message_id = MessageId::new();
@@ -260,13 +255,8 @@ impl ActiveTurn {
         let unsent = self.thread.turn().unsent_usage().cloned().map(Event::Usage);
         let completed = Lifecycle::Completed { message_id, answer_message_id, text, stop_reason };
         let step = Step::Ended { outcome: TurnOutcome::Completed { stop_reason } };
-        let mut commit = Commit::new();
-        if fault_injection::active(Mutation::StoreThread) {
-            let value = format!("{:?}", self.thread.messages()).into();
-            commit = commit.working_memory(MemoryWrite { key: self.context.turn_id().to_string(), value });
-        }
         let events = unsent.into_iter().chain([Event::ThreadLifecycle(completed)]).collect();
-        self.commit_to_turn(commit, vec![step], events).await?;
+        self.commit_to_turn(Commit::new(), vec![step], events).await?;
         Ok(true)
     }
 

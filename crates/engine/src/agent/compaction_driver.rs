@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::event::{Compaction, CompactionReason, Event};
-use fault_injection::{self, Mutation};
 use llm::{Message, Request, Route, estimate};
 use store::steps::{Compacted, Replacement, Step};
 
@@ -77,7 +76,7 @@ impl ActiveTurn {
             }
         };
         let after = prefix + self.tokens_if_compacted(&compacted);
-        if after > max_tokens && !fault_injection::active(Mutation::CompactForever) {
+        if after > max_tokens {
             return Ok(false);
         }
         let event = Event::CompactionEvent(Compaction {

@@ -6,7 +6,6 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::LazyLock;
 
-use fault_injection::{self, Mutation};
 use llm::{ToolOutcome, ToolUse};
 use regex_lite::Regex;
 use sha2::{Digest as _, Sha256};
@@ -37,9 +36,6 @@ pub(super) struct RepeatCount(usize);
 impl LoopDetector {
     /// Records a completed call with its result.
     pub(super) fn record(&mut self, call: &ToolUse, outcome: &ToolOutcome) -> RepeatCount {
-        if fault_injection::active(Mutation::IgnoreLoops) {
-            return RepeatCount(1);
-        }
         let digest = fingerprint(call, outcome);
         if self.recent.len() == WINDOW_CALLS {
             self.recent.pop_front();

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use api::MessageId;
 use api::event::{Event, Failure, FailureCode, Lifecycle};
-use fault_injection::{self, Mutation};
 use futures::StreamExt as _;
 use llm::{
     self, Answer, FinishReason, Message, ModelError, ModelErrorKind, RepairedHistory, Request, Route,
@@ -171,7 +170,7 @@ impl ActiveTurn {
         let messages =
             repaired.as_ref().map_or(self.active_thread().messages(), |repaired| &repaired.messages);
         let mut events = route.model.stream(&Request {
-            system: &fault_injection::bust_prompt_cache(self.system_prompt()),
+            system: self.system_prompt(),
             messages: &self.tool_set().messages_to_wire(&attachments.insert_into(messages)),
             tools: self.tool_set().declarations(),
             thinking: self.active_thread().turn().options().super_thinking,
@@ -243,9 +242,6 @@ impl ActiveTurn {
 
     /// The conversation repaired so that every vendor accepts it; `None` if it is acceptable as it is.
     pub(super) fn repaired_messages(&self, messages: &[Message]) -> Option<RepairedHistory> {
-        if fault_injection::active(Mutation::LeaveCallsOpen) {
-            return None;
-        }
         let repaired = llm::repair(messages)?;
         for note in &repaired.notes {
             tracing::warn!(turn_id = %self.context.turn_id(), note, "The conversation was repaired.");

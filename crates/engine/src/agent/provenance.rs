@@ -1,7 +1,6 @@
 //! The source of what an agent saves to memory. Pure.
 
 use api::memory::Source;
-use fault_injection::{self, Mutation};
 use llm::{Block, Content, Message, ToolReply};
 use store::memory_format::{self, TOOL_ORIGIN_NOTE};
 
@@ -9,9 +8,6 @@ use store::memory_format::{self, TOOL_ORIGIN_NOTE};
 /// where, so everything after a tool's result, after a document, or after a memory that came from one counts as
 /// a tool's.
 pub(super) fn source(messages: &[Message]) -> Source {
-    if fault_injection::active(Mutation::RaiseTrust) {
-        return Source::User;
-    }
     if messages.iter().any(|message| is_foreign(message, messages)) { Source::Tool } else { Source::Agent }
 }
 

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fault_injection::{self, Mutation};
 use llm::{ModelError, ModelErrorKind, RetryPolicy, RetryState, Route};
 
 /// The tokens that a fallback model must have left for its answer to receive a conversation as it is.
@@ -144,7 +143,7 @@ impl StepAttempts {
             ModelErrorKind::TooLong if self.route.name != self.primary && self.primary_is_larger() => {
                 self.skip_current(&error.message).map_or(Remedy::GiveUp, |()| Remedy::Fallback)
             }
-            ModelErrorKind::TooLong if self.reactive_compaction && self.may_compact() => Remedy::Compact,
+            ModelErrorKind::TooLong if self.reactive_compaction && !self.reset => Remedy::Compact,
             ModelErrorKind::BrokenHistory if !self.reasoning_dropped => {
                 self.reasoning_dropped = true;
                 Remedy::DropReasoning
@@ -213,10 +212,6 @@ impl StepAttempts {
         Some(())
     }
 
-    fn may_compact(&self) -> bool {
-        !self.reset || fault_injection::active(Mutation::CompactForever) && self.attempts < 40
-    }
-
     /// The next stage of compaction; `None` if none is left. `allow_reset` if the provider has refused
     /// the conversation, so that even a reset is better than the current state.
     pub(super) fn next_compaction(&mut self, allow_reset: bool) -> Option<CompactionStage> {
@@ -224,7 +219,7 @@ impl StepAttempts {
             self.summaries += 1;
             return Some(CompactionStage::Summary { pass: self.summaries });
         }
-        if allow_reset && self.may_compact() {
+        if allow_reset && !self.reset {
             self.reset = true;
             return Some(CompactionStage::Reset);
         }

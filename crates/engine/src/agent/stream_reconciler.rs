@@ -5,7 +5,6 @@
 //! If it diverges or ends early, what was sent is voided and the whole new answer is sent.
 
 use api::event::{BlockType, Event, Lifecycle};
-use fault_injection::{self, Mutation};
 use llm::StreamEvent;
 
 /// An instruction for what to send to clients.
@@ -90,9 +89,6 @@ impl StreamReconciler {
 
     /// Begins an attempt at the step.
     pub(super) fn begin_attempt(&mut self) {
-        if fault_injection::active(Mutation::ForgetTold) {
-            self.sent.clear();
-        }
         self.replaying = (!self.sent.is_empty()).then(Replaying::default);
     }
 

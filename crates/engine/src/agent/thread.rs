@@ -8,7 +8,6 @@ use std::ops::RangeInclusive;
 use api::event::{HitlKind, StopReason};
 use api::tool_names::RUN_AGENT;
 use api::{CallId, HitlId, MessageId, TurnId};
-use fault_injection::{self, Mutation};
 use llm::{Answer, Block, Content, FinishReason, Message, ToolOutcome, ToolReply, ToolUse};
 use store::StoredStep;
 use store::steps::{Opened, PartialAnswer, Step, TurnOutcome};
@@ -402,7 +401,7 @@ impl Thread {
     fn close_step(&mut self) {
         self.pending_hitl.clear();
         let replies: Vec<_> = self.calls.drain(..).map(CallState::into_reply).collect();
-        if !replies.is_empty() && !fault_injection::active(Mutation::LeaveCallsOpen) {
+        if !replies.is_empty() {
             self.branch.push(Message::Results(replies), MessageOrigin::Results);
         }
         if !self.steered.is_empty() && self.model_calls_left() == 0 {

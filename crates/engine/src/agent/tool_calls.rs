@@ -8,7 +8,6 @@ use api::event::{Event, HitlKind, ToolCall, ToolResult, WorkingMemoryUpdate};
 use api::memory::Source;
 use api::{HitlId, MemoryId};
 use catalog::Permission;
-use fault_injection::{self, Mutation};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use llm::{ToolOutcome, ToolUse};
@@ -205,9 +204,7 @@ impl ActiveTurn {
         match (stage, tool) {
             // The call may have run, even if the tool no longer exists.
             (OpenStage::Running, tool) => match tool {
-                Some(tool) if tool.idempotent() || fault_injection::active(Mutation::RerunTool) => {
-                    CallDecision::Run(tool)
-                }
+                Some(tool) if tool.idempotent() => CallDecision::Run(tool),
                 _ => CallDecision::Refuse(OUTCOME_UNKNOWN.into()),
             },
             (_, None) => CallDecision::Refuse(format!("there is no tool called `{}`", call.name)),
@@ -249,9 +246,6 @@ impl ActiveTurn {
         }
         if steps.is_empty() {
             return Ok(());
-        }
-        if fault_injection::active(Mutation::SkipIntent) {
-            steps.clear();
         }
         self.commit_all(commit, steps, events).await
     }

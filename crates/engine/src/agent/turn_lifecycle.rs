@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use api::event::{Event, Failure, FailureCode, HitlKind, HitlRequest, Lifecycle};
 use api::{HitlId, MessageId, TurnId};
-use fault_injection::{self, Mutation};
 use store::event_log::{Commit, Recorder};
 use store::{Brain, OpenTurn, WriteError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -130,9 +129,7 @@ impl TurnContext {
             }
         }
         // Counted and checked before the journal is read: reading it may be what kills the engine.
-        if !fault_injection::active(Mutation::ForgetStarts)
-            && let Err(error) = self.recorder.commit(Commit::new().increment_start_count()).await
-        {
+        if let Err(error) = self.recorder.commit(Commit::new().increment_start_count()).await {
             return self.store_unavailable(&error);
         }
         if turn.starts >= RESUME_LIMIT {
@@ -283,9 +280,6 @@ async fn run_to_end(mut state: TurnState) {
             TurnState::StoreUnavailable(context) => context.recover().await,
             TurnState::Ended => break,
         };
-    }
-    if fault_injection::active(Mutation::LeakTurns) {
-        Box::leak(vec![1_u8; 16 * 1024].into_boxed_slice());
     }
 }
 

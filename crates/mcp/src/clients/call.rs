@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use fault_injection::{Mutation, active};
 use rmcp::RoleClient;
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, ClientRequest, ElicitRequestParams, ElicitResult, InputRequest,
@@ -71,9 +70,6 @@ struct InFlightRequest(Option<RequestHandle<RoleClient>>);
 
 impl Drop for InFlightRequest {
     fn drop(&mut self) {
-        if active(Mutation::KeepCalling) {
-            return;
-        }
         let (Some(handle), Ok(runtime)) = (self.0.take(), tokio::runtime::Handle::try_current()) else {
             return;
         };

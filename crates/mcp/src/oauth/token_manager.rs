@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use catalog::McpServerSpec;
-use fault_injection::{self, Mutation};
 use fetch::WebAllowlist;
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared};
@@ -136,9 +135,7 @@ impl TokenManager {
     /// Returns the current operation, or else starts one of this kind; also returns whether it was started.
     fn join_or_start(self: &Arc<Self>, kind: OperationKind) -> (TokenOperation, bool) {
         let mut state = self.state();
-        let running =
-            state.current_operation.as_ref().filter(|_| !fault_injection::active(Mutation::RefreshEach));
-        if let Some(current_operation) = running {
+        if let Some(current_operation) = &state.current_operation {
             return (current_operation.clone(), false);
         }
         let manager = Arc::clone(self);
@@ -209,7 +206,7 @@ impl TokenManager {
         self.state().last_failure = failure;
         let mut tokens = refreshed?;
         // Without a new refresh token, the old one stays valid (RFC 6749, section 6).
-        if tokens.refresh.is_none() && !fault_injection::active(Mutation::DropRefreshToken) {
+        if tokens.refresh.is_none() {
             tokens.refresh = Some(refresh_token.clone());
         }
         Ok(tokens)
@@ -222,7 +219,7 @@ impl TokenManager {
             TokenError::Refused { code, .. } if code == "invalid_grant" => true,
             error => error.is_client_error() && !oauth_client.client.has_catalog_secret(),
         };
-        if !is_revoked || fault_injection::active(Mutation::RefreshForever) {
+        if !is_revoked {
             let mut reason = error.to_string();
             if error.is_client_error() {
                 reason.push_str(": it must know the `client_id` and the `client_secret` of mcp.json");

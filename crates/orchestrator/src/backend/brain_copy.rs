@@ -15,7 +15,6 @@ use rustix::fs::OFlags;
 use super::BrainCopy;
 use super::engine_folder::{BRAIN_FILE, EngineFolder};
 use super::removal::remove_all;
-use crate::fault_injection::{self, Mutation};
 
 /// The folder of the copy, within the engine's folder.
 const COPY_FOLDER: &str = "brain.before";
@@ -56,9 +55,6 @@ impl EngineFolder {
 
     /// Replaces the brain by its copy. The copy is kept.
     pub(super) fn restore_brain(&self) -> io::Result<()> {
-        if fault_injection::active(Mutation::ForgetCopy) {
-            return Ok(());
-        }
         let copy = self.path().join(COPY_FOLDER);
         reject_symlink(&copy)?;
         OpenOptions::new()

@@ -15,7 +15,6 @@ use super::{
     BackendError, BackendFuture, BrainCopy, DataRoot, DataUnavailable, EngineBackend, EngineListing,
     Instance, InstanceExit, LaunchSpec, ResourceLimits, Target,
 };
-use crate::fault_injection::{self, Mutation};
 
 /// Deadline of calls that change nothing.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -53,9 +52,6 @@ impl DeadlineBackend {
 
     /// Fails unless the engines' data is available.
     pub(crate) async fn check_data(&self) -> Result<(), BackendError> {
-        if fault_injection::active(Mutation::TrustAnyRoot) {
-            return Ok(());
-        }
         let check = async {
             let mut data = Arc::clone(&self.data_root).lock_owned().await;
             run_blocking(move || Ok(data.check())).await
@@ -153,9 +149,6 @@ impl DeadlineBackend {
     }
 
     async fn with_deadline<T>(&self, limit: Duration, call: BackendFuture<'_, T>) -> Result<T, BackendError> {
-        if fault_injection::active(Mutation::ForgetDeadline) {
-            return call.await;
-        }
         match select(call, self.clock.sleep(limit)).await {
             Either::Left((answer, _)) => answer,
             Either::Right(_) => {

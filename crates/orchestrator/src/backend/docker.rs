@@ -42,7 +42,6 @@ use super::{
     BackendError, BackendFuture, BrainCopy, EngineBackend, EngineListing, Instance, InstanceExit, LaunchSpec,
     ResourceLimits, Target,
 };
-use crate::fault_injection::{self, Mutation};
 use crate::keyed_locks::KeyedLocks;
 
 /// Time limit of the network check at startup, which delays the orchestrator's readiness.
@@ -299,9 +298,6 @@ impl Inner {
                 if container.state == ContainerState::Paused {
                     // A paused container does not receive signals.
                     self.daemon.unpause(&container.id).await?;
-                }
-                if fault_injection::active(Mutation::ForgiveTerm) {
-                    return self.daemon.signal(&container.id, "SIGTERM").await;
                 }
                 if container.state.is_alive() {
                     self.daemon.stop(&container.id, grace).await?;

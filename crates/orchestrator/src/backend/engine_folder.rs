@@ -13,7 +13,6 @@ use rustix::fs::OFlags;
 
 use super::CooperativeYield;
 use super::removal::remove_all;
-use crate::fault_injection::{self, Mutation};
 
 /// The folder that holds one folder per engine.
 pub(super) struct EngineFolders {
@@ -57,7 +56,7 @@ impl EngineFolder {
     /// Prepares the folder for a launch. The `first` launch of an engine creates it, private to this user.
     /// Any other launch fails if it is missing, because the engine would start with an empty brain.
     pub(super) fn prepare(&self, first: bool) -> io::Result<()> {
-        if first || fault_injection::active(Mutation::EmptyFolder) {
+        if first {
             return self.create();
         }
         self.reject_symlink()?;
@@ -65,9 +64,6 @@ impl EngineFolder {
     }
 
     fn create(&self) -> io::Result<()> {
-        if fault_injection::active(Mutation::EmptyFolder) {
-            self.remove()?;
-        }
         match DirBuilder::new().mode(0o700).create(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.reject_symlink(),
             created => created,
@@ -90,9 +86,6 @@ impl EngineFolder {
 
     /// Removes the folder and its contents. Links are removed, never followed.
     pub(super) fn remove(&self) -> io::Result<()> {
-        if fault_injection::active(Mutation::KeepFolder) {
-            return Ok(());
-        }
         match self.reject_symlink().and_then(|()| remove_all(&self.path)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             removed => removed,
@@ -101,9 +94,7 @@ impl EngineFolder {
 
     /// Fails if the folder is a link, which could lead out of the root. Only an operator may remove it.
     fn reject_symlink(&self) -> io::Result<()> {
-        let follows = fault_injection::active(Mutation::FollowLink);
-        let metadata = if follows { fs::metadata(&self.path)? } else { fs::symlink_metadata(&self.path)? };
-        if metadata.is_dir() {
+        if fs::symlink_metadata(&self.path)?.is_dir() {
             return Ok(());
         }
         let message = format!("{} is not a folder: remove it by hand", self.path.display());

@@ -7,7 +7,6 @@
 use api::EngineId;
 
 use super::BackendError;
-use crate::fault_injection::{self, Mutation};
 
 /// The engine that a call acts on, and the generation of the engine's row for which the caller acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +28,7 @@ impl Target {
     pub(super) fn fence<T>(self, found: impl IntoIterator<Item = (i64, T)>) -> Fenced<T> {
         let mut fenced = Fenced { own: Vec::new(), later: None };
         for (generation, item) in found {
-            if generation > self.generation && !fault_injection::active(Mutation::IgnoreGenerations) {
+            if generation > self.generation {
                 fenced.later = fenced.later.max(Some(generation));
             } else {
                 fenced.own.push(item);

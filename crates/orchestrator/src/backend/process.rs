@@ -39,7 +39,6 @@ use super::{
     ResourceLimits, Target,
 };
 use crate::config::VERSION;
-use crate::fault_injection::{self, Mutation};
 use crate::keyed_locks::KeyedLocks;
 
 /// How often the logs of running engines are checked and, if they are too large, rotated.
@@ -199,9 +198,6 @@ impl Inner {
             biased;
             _ = all_exited() => return Ok(()),
             () = self.clock.sleep(grace) => {}
-        }
-        if fault_injection::active(Mutation::ForgiveTerm) && signal == Signal::TERM {
-            return Ok(());
         }
         for process in processes {
             process

@@ -13,8 +13,6 @@ use std::path::Path;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
 
-use crate::fault_injection::{self, Mutation};
-
 /// The extended attribute of the root that names the registry whose orchestrator acquired the lock last. It
 /// is an attribute because the root contains nothing but engines' folders.
 const HOLDER_ATTRIBUTE: &str = "user.roundhouse.registry";
@@ -59,7 +57,6 @@ impl RootLock {
                 self.locked_root = Some(folder);
                 Ok(None)
             }
-            Err(TryLockError::WouldBlock) if fault_injection::active(Mutation::ShareRoot) => Ok(None),
             Err(TryLockError::WouldBlock) => Ok(read_holder(root)?.filter(|holder| *holder != self.registry)),
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => Ok(None),
             Err(TryLockError::Error(error)) => Err(error),

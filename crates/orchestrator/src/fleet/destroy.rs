@@ -8,7 +8,6 @@ use serde_json::json;
 use super::Fleet;
 use super::lifecycle::Change;
 use super::operation::{Operation, OperationError, OperationResult, Outcome};
-use crate::fault_injection::{self, Mutation};
 use crate::registry::{EngineRow, Event, NextState};
 
 impl Fleet {
@@ -29,18 +28,12 @@ impl Fleet {
     /// Kills and removes an engine that is `destroying`. On failure the row keeps that state and is finished
     /// later.
     pub(super) async fn finish_destroy(&self, row: &EngineRow, reason: &'static str) -> Outcome {
-        if !fault_injection::active(Mutation::CommitBeforeAct) {
-            self.backend.remove_with_data(row.target()).await?;
-        }
+        self.backend.remove_with_data(row.target()).await?;
         let detail = json!({"from": row.settled_status(), "to": None::<EngineStatus>, "reason": reason});
         let entry = self.audit_entry(row, Event::Destroy, detail);
         self.settle(row, NextState::Removed, Some(&entry))
             .await
             .map_err(OperationError::from_settle_error)?;
-        if fault_injection::active(Mutation::CommitBeforeAct) {
-            fault_injection::pause_for_kill(Mutation::CommitBeforeAct);
-            self.backend.remove_with_data(row.target()).await?;
-        }
         Ok(OperationResult::Destroyed(row.engine_id))
     }
 }

@@ -14,7 +14,6 @@ use super::lifecycle::{Decision, Trigger, decide};
 use super::operation::OperationResult;
 use super::rate_limit::OverLimit;
 use super::{Fleet, FleetError};
-use crate::fault_injection::{self, Mutation};
 use crate::registry::{EngineOwner, EngineRow, Page, Product};
 
 /// The page size of a listing that specifies none.
@@ -45,9 +44,6 @@ impl Fleet {
         let provision = params.auto_provision && denied.is_none();
         let trigger = Trigger::Admit { provision, wake: params.auto_wake };
         let owner = engine_owner(product, user_id);
-        if fault_injection::active(Mutation::AskTwice) {
-            self.registry.admit_view(&owner).await?;
-        }
         // The common case: one read and no timer.
         if let Some(admit_view) = self.registry.admit_view(&owner).await?
             && decide(Some(admit_view.view()), trigger) == Decision::Pass
@@ -93,9 +89,7 @@ impl Fleet {
         product: &Product,
         user_id: UserId,
     ) -> Result<EngineRecord, FleetError> {
-        let wakes = fault_injection::active(Mutation::WakeOnLook);
-        let trigger = if wakes { Trigger::Admit { provision: true, wake: true } } else { Trigger::Get };
-        let request = OperationRequest::new(engine_owner(product, user_id), trigger, REQUESTED_REASON);
+        let request = OperationRequest::new(engine_owner(product, user_id), Trigger::Get, REQUESTED_REASON);
         self.engine_record(into_engine_row(self.execute(&request).await?)?)
     }
 
@@ -191,7 +185,6 @@ impl Fleet {
 }
 
 pub(super) fn engine_owner(product: &Product, user_id: UserId) -> EngineOwner {
-    let user_id = fault_injection::fold_case(user_id);
     EngineOwner { product_id: product.product_id, user_id }
 }
 

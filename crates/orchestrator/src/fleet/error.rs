@@ -8,7 +8,6 @@ use api::ErrorCode;
 
 use super::lifecycle::Refusal;
 use crate::backend::BackendError;
-use crate::fault_injection::{self, Mutation};
 use crate::keys::KeyError;
 use crate::registry::RegistryError;
 
@@ -190,9 +189,7 @@ impl From<KeyError> for FleetError {
 impl From<BackendError> for FleetError {
     fn from(error: BackendError) -> Self {
         match error {
-            BackendError::NoCapacity(_) if !fault_injection::active(Mutation::HideFullness) => {
-                Self::CapacityExhausted(error.to_string())
-            }
+            BackendError::NoCapacity(_) => Self::CapacityExhausted(error.to_string()),
             error => Self::Backend(error.to_string()),
         }
     }

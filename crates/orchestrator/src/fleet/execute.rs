@@ -13,7 +13,6 @@ use super::lifecycle::{Change, Decision, EngineView, Trigger, can_share, decide}
 use super::operation::{Operation, OperationError, OperationResult, Outcome};
 use super::supervision::{RestartState, to_mono_millis};
 use super::{Fleet, FleetError};
-use crate::fault_injection::{self, Mutation};
 use crate::registry::{EngineOwner, EngineRow};
 
 /// A request, with everything that is needed to perform it.
@@ -111,7 +110,7 @@ impl Fleet {
     /// sleep: then it was too late to record it, and the caller decides again.
     pub(super) fn note_activity(&self, trigger: Trigger, engine_id: EngineId, owner: &EngineOwner) -> bool {
         let is_read = !matches!(trigger, Trigger::Admit { .. } | Trigger::Proxy);
-        if is_read && !fault_injection::active(Mutation::LooksAreActivity) {
+        if is_read {
             return true;
         }
         self.supervision.record_admit(engine_id, self.now_mono_millis(), self.now());
@@ -195,9 +194,7 @@ impl Fleet {
     /// latest.
     async fn await_restart(&self, row: &EngineRow, deadline: Duration) -> Result<Iteration, FleetError> {
         let Some(notify) = self.supervision.prioritize(row.engine_id) else { return Ok(Iteration::Retry) };
-        if !fault_injection::active(Mutation::NoHurry) {
-            self.boot_limiter.prioritize(row.engine_id);
-        }
+        self.boot_limiter.prioritize(row.engine_id);
         let changed = notify.notified();
         tokio::pin!(changed);
         changed.as_mut().enable();
@@ -263,9 +260,6 @@ impl Fleet {
         request: &OperationRequest,
         other: &Operation,
     ) -> Result<Iteration, FleetError> {
-        if fault_injection::active(Mutation::RefuseToShare) {
-            return Err(FleetError::EngineAlreadyExists);
-        }
         if other.claimed_generation().is_none() && can_share(request.trigger, other.change) {
             return conclude(request, other.change, other.outcome().await);
         }

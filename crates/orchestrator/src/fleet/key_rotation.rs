@@ -15,7 +15,6 @@ use super::operation::{Operation, OperationError, OperationResult, Outcome};
 use super::supervision::{KeyState, to_mono_millis};
 use super::{Fleet, FleetError};
 use crate::backend::{EngineListing, ProbeError};
-use crate::fault_injection::{self, Mutation};
 use crate::keys::Purpose;
 use crate::registry::{Claim, EngineRow, Event, NextState, PendingKey};
 
@@ -137,8 +136,7 @@ impl Fleet {
 
     async fn commit_rotation(&self, row: &EngineRow, pending: PendingKey, reason: &'static str) -> Outcome {
         let entry = self.audit_entry(row, Event::RotateKey, json!({"reason": reason}));
-        let keeps_old = fault_injection::active(Mutation::ReturnOldKey);
-        let next = if keeps_old { NextState::Unchanged } else { NextState::KeyRotated(pending) };
+        let next = NextState::KeyRotated(pending);
         match self.settle(row, next, Some(&entry)).await.map_err(OperationError::from_settle_error)? {
             Some(row) => Ok(OperationResult::Engine(Box::new(row))),
             None => Err(OperationError::Stale),

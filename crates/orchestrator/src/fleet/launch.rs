@@ -11,7 +11,6 @@ use super::boot::{BootFailure, BootFailureCause, Booted, Readiness};
 use super::execute::OperationRequest;
 use super::lifecycle::Change;
 use super::operation::{Operation, OperationError, OperationResult, Outcome};
-use crate::fault_injection::{self, Mutation};
 use crate::registry::{AuditEntry, EngineRow, Event, NextState};
 
 impl Fleet {
@@ -65,7 +64,6 @@ impl Fleet {
         pinned: bool,
     ) -> bool {
         let default = &self.settings.engine_image;
-        let pinned = pinned && !fault_injection::active(Mutation::FollowPinned);
         let is_allowed = || !pinned && self.policies.get(product_id).allows(default, default);
         self.backend.has_single_image() || (default.major() == image.major() && is_allowed())
     }

@@ -13,7 +13,6 @@ use super::lifecycle::{Change, Trigger};
 use super::operation::{Operation, OperationError, OperationResult, Outcome};
 use super::policies::image_denied_error;
 use super::{Fleet, FleetError};
-use crate::fault_injection::{self, Mutation};
 use crate::keys::{MasterKey, Purpose};
 use crate::registry::{AuditEntry, ClaimRefused, EngineRow, Event, NewEngine, NextState};
 
@@ -84,9 +83,6 @@ impl Fleet {
             reason = failure.message(),
             "A provision failed; rolling it back."
         );
-        if fault_injection::active(Mutation::ForgetRollBack) {
-            return failure.to_fleet_error().into();
-        }
         if let Err(error) = self.backend.remove_with_data(row.target()).await {
             // The row keeps its claim, and with it quota and port, until this is repaired.
             tracing::warn!(

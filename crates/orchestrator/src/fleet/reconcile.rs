@@ -18,7 +18,6 @@ use super::operation::OperationError;
 use super::telemetry::Repair;
 use super::{Fleet, FleetError};
 use crate::backend::{BackendError, EngineListing, Target};
-use crate::fault_injection::{self, Mutation};
 use crate::registry::{EngineMove, EngineRow, RegistryError};
 
 /// How long readiness waits for the first comparison. Together with the first call to the backend before it, an
@@ -137,9 +136,7 @@ impl Fleet {
     async fn compare(&self, grace: Duration) -> Result<Findings, FleetError> {
         // The rows are read before the listing: an engine launched in between is listed, or its row has changed.
         let rows = self.registry.running_engines().await?;
-        let listing = self.backend.list().await;
-        let misread = listing.is_err() && fault_injection::active(Mutation::TakeSilenceForDeath);
-        let listed = if misread { Vec::new() } else { listing? };
+        let listed = self.backend.list().await?;
         let rows = self.adopt_generations(rows, &listed).await?;
         let known: HashSet<_> = rows.iter().map(|row| row.engine_id).collect();
         let mut findings = Findings::default();
@@ -148,11 +145,8 @@ impl Fleet {
             .inconsistent
             .extend(claimed.into_iter().filter(|row| self.operations.get(&row.owner).is_none()));
         findings.orphans = superseded(&settled, &listed);
-        if fault_injection::active(Mutation::RestartAdopted) && !self.is_ready() {
-            self.mark_failed(settled.clone()).await?;
-        }
         let mut missing = without_process(settled, &listed);
-        if !missing.is_empty() && !misread {
+        if !missing.is_empty() {
             // If an exit was reported, its handler records it within this time, together with its reason.
             self.clock.sleep(grace).await;
             missing = without_process(missing, &self.backend.list().await?);

@@ -10,7 +10,6 @@ use super::Fleet;
 use super::lifecycle::Change;
 use super::operation::{OperationError, Outcome};
 use super::stop::{STOP_GRACE_PERIOD, stop_event};
-use crate::fault_injection::{self, Mutation};
 use crate::registry::{EngineRow, Event, NextState};
 
 impl Fleet {
@@ -39,7 +38,6 @@ impl Fleet {
         // If another orchestrator has taken over, the claim and the engine are its own.
         self.registry.check_leadership().await?;
         match row.claim {
-            Some(Change::Provision) if fault_injection::active(Mutation::ForgetRollBack) => {}
             Some(Change::Provision) => {
                 self.backend.remove_with_data(row.target()).await?;
                 let detail = json!({"from": null, "to": null, "reason": "interrupted"});

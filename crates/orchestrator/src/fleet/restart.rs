@@ -7,11 +7,10 @@ use api::orchestrator::EngineStatus;
 use serde_json::{Value, json};
 
 use super::Fleet;
-use super::boot::{Booted, Readiness};
+use super::boot::Booted;
 use super::lifecycle::Change;
 use super::operation::{Operation, OperationError, OperationResult, Outcome};
 use crate::backend::BackendError;
-use crate::fault_injection::{self, Mutation};
 use crate::registry::{AuditEntry, EngineRow, Event, NextState};
 
 impl Fleet {
@@ -25,15 +24,10 @@ impl Fleet {
         let image = self.launch_image(&seen).clone();
         let permanent = match self.backend.check_image(&image).await {
             Ok(()) => None,
-            Err(error @ BackendError::NoImage(_)) if !fault_injection::active(Mutation::RetryForEver) => {
-                Some(error)
-            }
+            Err(error @ BackendError::NoImage(_)) => Some(error),
             Err(error) => return Err(error.into()),
         };
         self.backend.check_engine_data(seen.engine_id).await?;
-        if fault_injection::active(Mutation::LaunchBeforeClaim) {
-            let _ = self.boot(&mut seen.clone(), Readiness::BrainOnly).await;
-        }
         let ports = permanent.is_none().then_some(&self.ports);
         let mut row = match self.registry.claim(&seen, &self.new_claim(Change::Restart), ports).await? {
             Ok(row) => row,

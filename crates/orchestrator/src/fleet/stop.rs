@@ -11,7 +11,6 @@ use super::lifecycle::{Change, Trigger};
 use super::operation::{Operation, OperationError, OperationResult, Outcome};
 use super::{Fleet, FleetError};
 use crate::backend::ProbeError;
-use crate::fault_injection::{self, Mutation};
 use crate::registry::{EngineRow, Event, NextState};
 
 /// How long an engine may take to exit after the signal.
@@ -59,7 +58,7 @@ impl Fleet {
                 // Nobody requested this sleep, and the user may be admitted at any time: the engine keeps working.
                 self.lift_quiesce(&row).await;
             }
-            if operation.change == Change::Sleep || fault_injection::active(Mutation::ForgetStop) {
+            if operation.change == Change::Sleep {
                 self.settle(&row, NextState::Unchanged, None)
                     .await
                     .map_err(OperationError::from_settle_error)?;
@@ -105,7 +104,6 @@ impl Fleet {
             }
         };
         match response {
-            Ok(_) if fault_injection::active(Mutation::SleepThoughBusy) => true,
             Ok(result) => result.get("quiesced") == Some(&true.into()),
             Err(error) => {
                 tracing::info!(

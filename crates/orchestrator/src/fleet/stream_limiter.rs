@@ -8,8 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use api::ProductId;
 
-use crate::fault_injection::{self, Mutation};
-
 /// Concurrent long-lived responses: three quarters of the connections that the service accepts.
 const MAX_OPEN_STREAMS: usize = 12_288;
 
@@ -47,7 +45,7 @@ impl StreamLimiter {
         let mut open = lock(&self.open);
         let own = open.by_product.get(&product_id).copied().unwrap_or_default();
         let left_by_others = open.limit.saturating_sub(open.total.saturating_sub(own));
-        if own >= left_by_others.div_ceil(2) && !fault_injection::active(Mutation::NoShares) {
+        if own >= left_by_others.div_ceil(2) {
             return None;
         }
         open.total += 1;

@@ -20,7 +20,6 @@ pub(super) use self::engine_monitor::{
     KeyState, MonoMillis, RestartState, SupervisionAction, to_mono_millis,
 };
 use crate::backend::Instance;
-use crate::fault_injection::{self, Mutation};
 use crate::registry::{EngineActivity, EngineOwner, EngineRow, SupervisedEngine};
 
 /// The supervisor's settings, as the operator configured them.
@@ -148,12 +147,7 @@ impl Supervision {
     /// Restores the monitors from the state that an earlier orchestrator saved.
     pub(super) fn restore(&self, supervised: &[SupervisedEngine], now: MonoMillis, wall: Timestamp) {
         for SupervisedEngine { row, activity } in supervised {
-            let activity = if fault_injection::active(Mutation::ForgetStamps) {
-                EngineActivity::default()
-            } else {
-                *activity
-            };
-            self.track_row(row, activity, (now, wall));
+            self.track_row(row, *activity, (now, wall));
             // The registry may have been restored from a backup that is older than the engine's key.
             self.set_key_state(row.engine_id, KeyState::Unproven { until: now });
         }
@@ -392,9 +386,7 @@ impl Supervision {
     pub(super) fn prioritize(&self, engine_id: EngineId) -> Option<Arc<Notify>> {
         let mut state = self.state();
         let monitor = state.monitors.get_mut(&engine_id)?;
-        if !fault_injection::active(Mutation::NoHurry) {
-            monitor.prioritize();
-        }
+        monitor.prioritize();
         Some(Arc::clone(&monitor.changed))
     }
 

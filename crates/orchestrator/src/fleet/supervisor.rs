@@ -20,7 +20,6 @@ use super::operation::OperationError;
 use super::supervision::{CheckTarget, DueAction, KeyState, MonoMillis, SupervisionAction, to_mono_millis};
 use super::{Fleet, FleetError};
 use crate::backend::{BackendError, Instance, KeyProof, ProbeError};
-use crate::fault_injection::{self, Mutation};
 use crate::registry::{AuditEntry, EngineRow, Event, NextState, RegistryError};
 
 /// The interval at which activity is saved, and thus the most that a kill of the orchestrator loses.
@@ -41,9 +40,6 @@ const MAX_LOOP_SLEEP_MS: MonoMillis = 60_000;
 impl Fleet {
     /// Performs actions as they become due, until `shutdown`, which may come before the fleet is ready.
     pub(crate) async fn supervise(self: Arc<Self>, shutdown: CancellationToken) {
-        if fault_injection::active(Mutation::AwaitReadiness) {
-            self.ready().await;
-        }
         if shutdown.run_until_cancelled(self.ready()).await.is_none() {
             return;
         }
@@ -54,10 +50,6 @@ impl Fleet {
             for due in self.supervision.take_due(self.now_mono_millis()) {
                 self.telemetry.record_lag(due.lag);
                 let (fleet, shutdown) = (Arc::clone(&self), shutdown.clone());
-                if fault_injection::active(Mutation::OneByOne) {
-                    shutdown.run_until_cancelled(fleet.perform(due)).await;
-                    continue;
-                }
                 // Restarts acquire a permit of the boot limiter.
                 let permits = match due.action {
                     SupervisionAction::Check => Some(Arc::clone(&checks)),
@@ -108,9 +100,6 @@ impl Fleet {
 
     /// The monotonic clock, for everything that must not depend on the wall clock.
     pub(super) fn monotonic_now(&self) -> Duration {
-        if fault_injection::active(Mutation::ReckonByWall) {
-            return Duration::from_millis(self.now().unix_ms().unsigned_abs());
-        }
         self.clock.monotonic()
     }
 
@@ -229,7 +218,7 @@ impl Fleet {
             }
             KeyProof::Absent => check_target.key_state != KeyState::Accepted,
         };
-        if !key_in_doubt || fault_injection::active(Mutation::TrustKeys) {
+        if !key_in_doubt {
             return Ok(());
         }
         // While the key is being rotated, or while the registry does not answer, it is unknown which key is valid.
@@ -367,8 +356,7 @@ impl Fleet {
 fn backoff(attempts: u32, base: Duration, max: Duration) -> Duration {
     let doubled = base.saturating_mul(2_u32.saturating_pow(attempts.min(31)));
     // Without randomness they restart together, which is better than not at all.
-    let random = getrandom::u32().ok().filter(|_| !fault_injection::active(Mutation::NoJitter));
-    let random = random.unwrap_or(u32::MAX / 2);
+    let random = getrandom::u32().unwrap_or(u32::MAX / 2);
     doubled.min(max).mul_f64(0.8 + 0.4 * f64::from(random) / f64::from(u32::MAX))
 }
 

@@ -13,8 +13,6 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::fault_injection::{self, Mutation};
-
 /// The metrics and their registry.
 pub(crate) struct Telemetry {
     registry: Registry,
@@ -77,9 +75,6 @@ impl Telemetry {
 
     /// Counts an error response.
     pub(crate) fn record_error(&self, code: ErrorCode) {
-        if fault_injection::active(Mutation::ForgetRefusals) {
-            return;
-        }
         let code = serde_json::to_value(code).ok().and_then(|code| code.as_str().map(str::to_owned));
         self.refusals.get_or_create(&ErrorLabels { code: code.unwrap_or_default() }).inc();
     }

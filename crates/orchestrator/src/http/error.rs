@@ -5,7 +5,6 @@ use std::error::Error as _;
 use api::ErrorCode;
 use http_service::http::ApiError;
 
-use crate::fault_injection::{self, Mutation};
 use crate::fleet::FleetError;
 
 /// Converts an error of the fleet to a response. Unexpected errors are logged, and answered without their causes.
@@ -21,7 +20,7 @@ pub(super) fn to_api_error(error: FleetError) -> ApiError {
         tracing::warn!(error = error_chain(&error), "The registry was unreachable.");
     }
     let response = ApiError::new(code, error.to_string());
-    match error.retry_after_s().filter(|_| !fault_injection::active(Mutation::NoRetryAfter)) {
+    match error.retry_after_s() {
         Some(seconds) => response.retry_after(seconds),
         None => response,
     }

@@ -13,7 +13,6 @@ use super::ports::PortAllocator;
 use super::row::{EngineRow, select_engines};
 use super::{AdmitView, EngineOwner, Registry, RegistryError};
 use crate::backend::Instance;
-use crate::fault_injection::{self, Mutation};
 use crate::fleet::lifecycle::Change;
 
 /// An engine to be provisioned.
@@ -217,8 +216,7 @@ impl Registry {
                     .fetch_one(tx.connection()),
             )
             .await?;
-            let excess = u64::from(fault_injection::active(Mutation::QuotaOffByOne));
-            if count.try_get::<i64, _>(0)?.unsigned_abs() >= max_engines.saturating_add(excess) {
+            if count.try_get::<i64, _>(0)?.unsigned_abs() >= max_engines {
                 return Ok(Err(ClaimRefused::Quota { max_engines }));
             }
         }
@@ -348,7 +346,6 @@ impl Registry {
         next: NextState,
         entry: Option<&AuditEntry>,
     ) -> Result<Option<EngineRow>, RegistryError> {
-        let entry = entry.filter(|_| !fault_injection::active_every_fifth_time(Mutation::SkipAudit));
         let mut tx = self.begin_product_tx(row.owner.product_id, i64::from(entry.is_some())).await?;
         let settled = settle_row(&mut tx, row, next).await?;
         if let Some(entry) = entry {

@@ -18,7 +18,6 @@ use super::hot_read::{HotReadPool, SqliteReadPool};
 use super::unreadable_rows::UnreadableRows;
 use super::{Registry, RegistryLock, postgres};
 use crate::config::DatabaseUrl;
-use crate::fault_injection::{self, Mutation};
 use crate::keyed_locks::KeyedLocks;
 
 /// The migrations from an empty database to the current schema. The n-th leads to version n. Each has a part for
@@ -318,9 +317,6 @@ pub(super) async fn migrate(
         .execute(&mut *transaction)
         .await?;
         transaction.commit().await?;
-    }
-    if fault_injection::active(Mutation::ForgetIndex) {
-        sqlx::raw_sql("DROP INDEX IF EXISTS audit_log_by_time").execute(connection).await?;
     }
     Ok(())
 }

@@ -13,7 +13,6 @@ use super::engines::ClaimRefused;
 use super::row::EngineRow;
 use super::{Registry, RegistryError};
 use crate::config::PortRange;
-use crate::fault_injection::{self, Mutation};
 
 /// Allocates the ports that may be leased.
 pub(crate) struct PortAllocator {
@@ -38,11 +37,6 @@ impl PortAllocator {
         connection: &mut AnyConnection,
         last: Option<u16>,
     ) -> Result<Option<u16>, RegistryError> {
-        if fault_injection::active(Mutation::SharePorts)
-            && let Some(port) = self.reclaim(connection).await?
-        {
-            return Ok(Some(port));
-        }
         if let Some(last) = last.filter(|last| self.range.contains(*last) && (self.is_free)(*last)) {
             return Ok(Some(last));
         }
@@ -80,8 +74,6 @@ impl PortAllocator {
 
     /// Takes the port of a stopped engine, whose address becomes unknown: the one that has been stopped longest.
     async fn reclaim(&self, connection: &mut AnyConnection) -> Result<Option<u16>, RegistryError> {
-        let shares = fault_injection::active(Mutation::SharePorts);
-        let first = if shares { EngineStatus::Running } else { EngineStatus::Stopped };
         let candidates = with_deadline(
             sqlx::query(
                 "SELECT engine_id, port FROM engines \
@@ -90,7 +82,7 @@ impl PortAllocator {
             )
             .bind(i64::from(self.range.min()))
             .bind(i64::from(self.range.max()))
-            .bind(first.as_str())
+            .bind(EngineStatus::Stopped.as_str())
             .bind(EngineStatus::Sleeping.as_str())
             .bind(EngineStatus::Failed.as_str())
             .fetch_all(&mut *connection),
@@ -99,7 +91,7 @@ impl PortAllocator {
         for row in candidates {
             let (engine_id, port): (String, i64) = (row.try_get(0)?, row.try_get(1)?);
             let Ok(port) = u16::try_from(port) else { continue };
-            if !shares && !(self.is_free)(port) {
+            if !(self.is_free)(port) {
                 continue;
             }
             // Another product's engine may be starting at this moment: it keeps its port then.
@@ -110,7 +102,7 @@ impl PortAllocator {
                 )
                 .bind(engine_id)
                 .bind(i64::from(port))
-                .bind(first.as_str())
+                .bind(EngineStatus::Stopped.as_str())
                 .bind(EngineStatus::Sleeping.as_str())
                 .bind(EngineStatus::Failed.as_str())
                 .execute(&mut *connection),

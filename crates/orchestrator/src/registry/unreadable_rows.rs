@@ -12,7 +12,6 @@ use sqlx::any::AnyRow;
 
 use super::RegistryError;
 use super::row::EngineRow;
-use crate::fault_injection::{self, Mutation};
 
 /// The rows that have been logged already: the registry is read over and over.
 #[derive(Default)]
@@ -27,9 +26,7 @@ impl UnreadableRows {
         for row in rows {
             match EngineRow::read(row) {
                 Ok(row) => read.push(row),
-                Err(RegistryError::Unreadable { column })
-                    if !fault_injection::active(Mutation::ReadStrictly) =>
-                {
+                Err(RegistryError::Unreadable { column }) => {
                     self.log_once("engine", &row.try_get::<String, _>(0)?, column);
                 }
                 Err(error) => return Err(error),

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use api::event::{Delta, Event, encode_sse};
 use api::{TaskId, Timestamp, TurnId};
 use bytes::Bytes;
-use fault_injection::{self, Mutation};
 use http_service::clock::Clock;
 use tokio::sync::{oneshot, watch};
 
@@ -371,9 +370,6 @@ impl Recorder {
             };
             state.waiting_bytes += entry.text_bytes();
             self.event_log.waiting_bytes.fetch_add(entry.text_bytes(), Ordering::Relaxed);
-            if fault_injection::active(Mutation::PublishBeforeCommit) {
-                self.event_log.publish_unstored(state, &entry);
-            }
             state.outbox.push(entry);
         }
         state.outbox.extend(on_commit.map(OutboxEntry::NotifyCommitted));
@@ -403,7 +399,6 @@ impl WriteBatch for TaskEventLog {
 
     fn write(&self, tx: &WriteTx<'_>) -> Result<(), rusqlite::Error> {
         let at = self.clock.now();
-        fault_injection::pause_for_kill(Mutation::PublishBeforeCommit);
         self.in_flight().iter_mut().try_for_each(|entry| self.write_entry(tx, entry, at))
     }
 
@@ -437,10 +432,8 @@ impl WriteBatch for TaskEventLog {
             {
                 state.ring.truncate_from(from);
             }
-            if !fault_injection::active(Mutation::PublishBeforeCommit) {
-                for frame in frames {
-                    state.ring.push(frame);
-                }
+            for frame in frames {
+                state.ring.push(frame);
             }
         }
         // Waiters are woken only now that the lock is released.
@@ -483,24 +476,7 @@ impl TaskEventLog {
     /// Encodes a stored event in its form on the wire.
     fn encode_frame(&self, entry: &OutboxEntry) -> Option<Frame> {
         let OutboxEntry::Event { ts, turn_id, event, data: Some(data) } = entry else { return None };
-        let sse = encode_sse(&self.task_id, *turn_id, wire_ts(*ts), event.kind(), data);
+        let sse = encode_sse(&self.task_id, *turn_id, *ts, event.kind(), data);
         Some(Frame { ts: *ts, turn_id: *turn_id, ends_turn: event.ends_turn(), sse: Bytes::from(sse) })
     }
-
-    /// Publishes an event that is not stored: the fault of [`Mutation::PublishBeforeCommit`].
-    fn publish_unstored(&self, state: &mut State, entry: &OutboxEntry) {
-        if let OutboxEntry::Event { ts, turn_id, event, .. } = entry
-            && let Ok(data) = to_json(event)
-        {
-            let (ts, turn_id) = (*ts, *turn_id);
-            let sse = Bytes::from(encode_sse(&self.task_id, turn_id, ts, event.kind(), &data));
-            state.ring.push(Frame { ts, turn_id, ends_turn: event.ends_turn(), sse });
-            self.status.send_modify(|status| status.published_ts = ts);
-        }
-    }
-}
-
-/// The `ts` that is sent to clients: the stored one, except under [`Mutation::RepeatTs`].
-pub(super) fn wire_ts(ts: i64) -> i64 {
-    if fault_injection::active(Mutation::RepeatTs) { ts & !1 } else { ts }
 }

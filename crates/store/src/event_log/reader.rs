@@ -8,7 +8,7 @@ use api::event::{Event, encode_sse};
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use super::outbox::{LogStatus, TaskEventLog, wire_ts};
+use super::outbox::{LogStatus, TaskEventLog};
 use super::ring::Frame;
 use crate::{Brain, StoredEvent};
 
@@ -108,7 +108,7 @@ impl EventReader {
 
     fn encode_stored_event(&self, event: StoredEvent) -> Frame {
         let StoredEvent { ts, turn_id, kind, data } = event;
-        let sse = encode_sse(&self.event_log.task_id, turn_id, wire_ts(ts), &kind, &data);
+        let sse = encode_sse(&self.event_log.task_id, turn_id, ts, &kind, &data);
         let may_end = matches!(kind.as_str(), "error" | "thread_lifecycle");
         let event = || serde_json::from_str(&data).and_then(|data| Event::from_parts(&kind, data));
         let ends_turn = may_end && event().is_ok_and(|event| event.ends_turn());

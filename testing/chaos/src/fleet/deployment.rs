@@ -63,8 +63,8 @@ impl Deployment {
             Some(cluster) => (cluster.url(), cluster.registry()),
         };
         let mut variables = env_vars(folder, &engine_host, url, (&admin_key, &master_key))?;
-        if let Some(mutation) = &campaign.mutation {
-            variables.insert("ROUNDHOUSE_SABOTEUR".to_owned(), mutation.clone());
+        if let Some(mutant) = &campaign.mutant {
+            variables.insert("ROUNDHOUSE_MUTANT".to_owned(), mutant.clone());
         }
         std::fs::create_dir(folder.join("catalog"))?;
         let config = ServiceConfig {

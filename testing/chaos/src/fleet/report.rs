@@ -60,7 +60,7 @@ mod tests {
             seed: 1,
             rounds,
             time_limit: limit,
-            mutation: None,
+            mutant: None,
             keep_folder: false,
         }
     }

@@ -23,8 +23,8 @@ use crate::service_process::ServiceProcess;
 
 /// How many times as long as with processes everything takes with containers.
 const CONTAINER_TIME_SCALE: u32 = 10;
-/// A mutation is caught sooner.
-const MUTATION_SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A mutant is caught sooner.
+const MUTANT_SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// After so many violations nothing new is learned.
 const MAX_VIOLATIONS: usize = 20;
 /// How often the files are searched for keys, in rounds.
@@ -67,7 +67,7 @@ impl RoundRunner {
             deployment,
             rounds: campaign.rounds,
             time_limit: campaign.time_limit,
-            is_mutated: campaign.mutation.is_some(),
+            is_mutated: campaign.mutant.is_some(),
             audit_log: AuditLogChecker::default(),
             round_audit_rows: Vec::new(),
             bystanders: BTreeMap::new(),
@@ -235,7 +235,7 @@ impl RoundRunner {
 
     /// Waits until everything has settled after a start, and applies all rules.
     async fn check_settled(&mut self) -> anyhow::Result<()> {
-        let timeout = if self.is_mutated { MUTATION_SETTLE_TIMEOUT } else { SETTLE_TIMEOUT };
+        let timeout = if self.is_mutated { MUTANT_SETTLE_TIMEOUT } else { SETTLE_TIMEOUT };
         let snapshot =
             settle(&self.context, &self.deployment, &self.audit_cursor(), (timeout, false)).await?;
         let engines = snapshot.registry.engines.clone();

@@ -12,19 +12,13 @@ use std::time::Duration;
 use api::EngineId;
 
 use super::identity::{ProcessIdentity, is_gone, is_session_leader, parent_of};
-use crate::fault_injection::{self, Mutation};
 
 /// The name of engines in process listings.
 pub(super) const PROCESS_NAME: &str = "roundhouse";
 
+/// The flags of the label. Later versions find earlier versions' engines by them, so they never change.
 const DEPLOYMENT_FLAG: &str = "--deployment";
-
-/// Returns the flag before the engine's id. Later versions find earlier versions' engines by it, so it never
-/// changes.
-fn engine_id_flag() -> &'static str {
-    if fault_injection::active(Mutation::ForgetLabel) { "--engine" } else { "--engine-id" }
-}
-
+const ENGINE_ID_FLAG: &str = "--engine-id";
 const GENERATION_FLAG: &str = "--generation";
 
 /// How often, and at which interval, a process is checked that may be a child of an engine just before its `exec`.
@@ -54,7 +48,7 @@ impl Label {
     pub(super) fn arguments(&self) -> [OsString; 7] {
         let (engine_id, generation) = (self.engine_id.to_string(), self.generation.to_string());
         let deployment_id = &self.deployment_id;
-        ["engine", DEPLOYMENT_FLAG, deployment_id, engine_id_flag(), &engine_id, GENERATION_FLAG, &generation]
+        ["engine", DEPLOYMENT_FLAG, deployment_id, ENGINE_ID_FLAG, &engine_id, GENERATION_FLAG, &generation]
             .map(OsString::from)
     }
 
@@ -68,7 +62,7 @@ impl Label {
             return None;
         }
         let deployment_id = next()?.to_owned();
-        if next()? != engine_id_flag() {
+        if next()? != ENGINE_ID_FLAG {
             return None;
         }
         let engine_id = next()?.parse().ok()?;
@@ -114,9 +108,7 @@ fn inspect(pid: i32, user: u32, deployment_id: &str) -> io::Result<Option<(Label
     if fs::metadata(format!("/proc/{pid}"))?.uid() != user {
         return Ok(None);
     }
-    let is_ours = |label: &Label| {
-        label.deployment_id == deployment_id || fault_injection::active(Mutation::TakeStrangers)
-    };
+    let is_ours = |label: &Label| label.deployment_id == deployment_id;
     // Checked first, because the checks below may wait.
     let Some(label) = label_of(pid)?.filter(is_ours) else { return Ok(None) };
     if !is_session_leader(pid)? {

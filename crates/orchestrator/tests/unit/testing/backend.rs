@@ -17,7 +17,6 @@ use crate::backend::{
     BackendError, BackendFuture, BrainCopy, EngineBackend, EngineListing, Instance, InstanceExit, LaunchSpec,
     ResourceLimits, Target,
 };
-use crate::fault_injection::{self, Mutation};
 
 /// A call that can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -532,9 +531,7 @@ impl EngineBackend for FaultBackend {
                 "the brain of a running engine is replaced"
             );
             let format = state.brain_copies[&target.engine_id];
-            if !fault_injection::active(Mutation::ForgetCopy) {
-                state.brain_formats.insert(target.engine_id, format);
-            }
+            state.brain_formats.insert(target.engine_id, format);
             Ok(())
         })
     }
