@@ -168,27 +168,17 @@ impl KeyHash {
 
     /// Returns the hash in lower-case hexadecimal, the format of `ENGINE_KEY_HASH`.
     pub fn to_hex(self) -> String {
-        let digit = |half: u8| char::from_digit(u32::from(half), 16).unwrap_or('0');
-        self.0.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0xf)]).collect()
+        hex::encode(self.0)
     }
 
     /// Parses the result of [`KeyHash::to_hex`].
     pub fn from_hex(text: &str) -> Result<Self, InvalidKeyHash> {
-        let digits = text.as_bytes();
-        let mut hash = [0_u8; 32];
-        if digits.len() != 2 * hash.len() {
+        // `hex` accepts upper case too; only what `to_hex` writes is a hash.
+        if text.bytes().any(|byte| byte.is_ascii_uppercase()) {
             return Err(InvalidKeyHash);
         }
-        let digit = |byte: &u8| match byte {
-            b'0'..=b'9' => Ok(byte - b'0'),
-            b'a'..=b'f' => Ok(byte - b'a' + 10),
-            _ => Err(InvalidKeyHash),
-        };
-        for (byte, pair) in hash.iter_mut().zip(digits.chunks_exact(2)) {
-            if let [high, low] = pair {
-                *byte = digit(high)? << 4 | digit(low)?;
-            }
-        }
+        let mut hash = [0_u8; 32];
+        hex::decode_to_slice(text, &mut hash).map_err(|_| InvalidKeyHash)?;
         Ok(Self(hash))
     }
 }

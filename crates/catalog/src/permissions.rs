@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
+use resources::text::first_chars;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
@@ -174,7 +175,7 @@ fn parse(text: &str, warnings: &mut Vec<String>) -> Result<Permissions, String> 
     let rules: Vec<_> =
         rules.map(|(glob, value)| (glob.clone(), permission(&format!("`tools`, `{glob}`"), value))).collect();
     if let Some((glob, _)) = rules.iter().find(|(glob, _)| glob.len() > MAX_GLOB_BYTES) {
-        let start: String = glob.chars().take(40).collect();
+        let start = first_chars(glob, 40);
         return Err(format!("its glob `{start}…` is over {MAX_GLOB_BYTES} bytes"));
     }
     let mut network = Vec::new();

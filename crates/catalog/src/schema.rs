@@ -4,6 +4,7 @@
 use std::sync::OnceLock;
 
 use jsonschema::{PatternOptions, Validator};
+use resources::text::shorten_to_chars;
 use serde_json::Value;
 
 use super::schema_cost::SchemaCost;
@@ -87,10 +88,7 @@ fn error_line(fault: &jsonschema::ValidationError<'_>) -> String {
 }
 
 fn truncated(text: &str) -> String {
-    match text.char_indices().nth(MAX_ERROR_CHARS) {
-        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
-        None => text.to_owned(),
-    }
+    shorten_to_chars(text, MAX_ERROR_CHARS)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use resources::text::first_chars;
 use serde::Deserialize;
 
 use super::{front_matter, is_valid_name, last_good_version, list_folder, read_text, truncate_with_warning};
@@ -120,11 +121,12 @@ fn parse(name: &str, text: &str, problems: &mut Vec<String>) -> Result<SkillSpec
     if description.is_empty() {
         return Err("it has no `description`: say what it is for and when to use it".into());
     }
-    if let Some((end, _)) = description.char_indices().nth(MAX_DESCRIPTION_CHARS) {
+    let kept = first_chars(&description, MAX_DESCRIPTION_CHARS).len();
+    if kept < description.len() {
         problems.push(format!(
             "its `description` is over {MAX_DESCRIPTION_CHARS} characters; the rest is left out"
         ));
-        description.truncate(end);
+        description.truncate(kept);
     }
     if body.is_empty() {
         return Err("there is no text after the front matter: write the instructions there".into());

@@ -3,7 +3,6 @@
 //! The variables never change within a task, because the system prompt must not: providers cache a prompt by its
 //! prefix.
 
-use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
 
@@ -134,12 +133,9 @@ impl Soul {
 }
 
 fn content_version(text: &str) -> String {
-    let mut hex = String::new();
-    for byte in Sha256::digest(text).iter().take(VERSION_HASH_BYTES) {
-        // Writing to a `String` cannot fail.
-        let _ = write!(hex, "{byte:02x}");
-    }
-    hex
+    let mut version = hex::encode(Sha256::digest(text));
+    version.truncate(2 * VERSION_HASH_BYTES);
+    version
 }
 
 fn bullet_list<'a>(entries: impl Iterator<Item = (&'a str, &'a str)>) -> String {

@@ -28,15 +28,12 @@ use std::time::Duration;
 use api::KeyHash;
 use auth::KeyGuard;
 use axum::Router;
-use axum::handler::Handler;
-use axum::routing::MethodRouter;
 use document::KeyScheme;
 use http_service::clock::Clock;
 use mcp::Mcp;
 use store::Brain;
 use utoipa::OpenApi as _;
 use utoipa::openapi::OpenApi;
-use utoipa_axum::PathItemExt as _;
 
 use crate::agent::{Agent, CatalogReloader};
 use crate::config::ActiveConfig;
@@ -85,29 +82,12 @@ impl AppState {
     }
 }
 
-/// Lists the handlers once: [`described`] serves each at the path and with the methods of its `utoipa::path`, and
-/// [`Document`] is generated from the same list. A router that carries its document (`utoipa_axum`'s) would build
-/// all of it at each start, which is a quarter of a start's instructions and a megabyte of code and heap.
-macro_rules! handlers {
-    ($($module:ident::$handler:ident),+ $(,)?) => { utoipa_axum::paste! {
-        fn described() -> Router<AppState> {
-            Router::new()$(.route(
-                &<$module::[<__path_ $handler>] as utoipa::Path>::path(),
-                served::<$module::[<__path_ $handler>], _, _>(&$module::$handler),
-            ))+
-        }
-
-        #[derive(utoipa::OpenApi)]
-        #[openapi(
-            info(title = "Roundhouse engine", description = "Runs one user's agent."),
-            paths($($module::$handler),+),
-            modifiers(&KeyScheme)
-        )]
-        struct Document;
-    } };
-}
-
-handlers! {
+http_service::routes! {
+    AppState,
+    openapi(
+        info(title = "Roundhouse engine", description = "Runs one user's agent."),
+        modifiers(&KeyScheme)
+    ),
     health::health,
     execute::execute,
     execute::replay,
@@ -152,17 +132,9 @@ handlers! {
     document::openapi,
 }
 
-/// Returns a handler for the methods that `P` describes.
-fn served<P: utoipa::Path, H: Handler<T, AppState>, T: 'static>(handler: &H) -> MethodRouter<AppState> {
-    P::methods()
-        .iter()
-        .fold(MethodRouter::new(), |router, method| router.on(method.to_method_filter(), handler.clone()))
-}
-
 /// Returns the engine's router.
 pub fn router(state: AppState) -> Router {
-    let router =
-        described().route(skills::CREATE_PATH, skills::routes_of_skill_named_create()).with_state(state);
+    let router = table().route(skills::CREATE_PATH, skills::routes_of_skill_named_create()).with_state(state);
     http_service::http::apply_layers(router, MAX_BODY_BYTES)
 }
 

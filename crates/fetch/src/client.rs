@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use reqwest::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, LOCATION};
-use reqwest::{Client, Response, StatusCode, Url, redirect};
+use reqwest::{Client, Response, StatusCode, Url};
 use resources::dns::{self, DnsError, DnsResolver};
 use resources::memory_budget::{GrowingReservation, MAX_UNCOUNTED_BYTES, MemoryBudget, MemoryUse, NoMemory};
+use resources::text::error_chain;
 
 use super::allowlist::WebAllowlist;
+use super::http_client::{build_client, guarded_client};
 use super::ip_ranges::special_purpose;
 use super::target::{Target, TargetError, TargetHost};
 
@@ -219,7 +221,7 @@ impl WebClient {
 
     async fn send_request(&self, target: &Target) -> Result<Response, FetchError> {
         let addresses = self.resolve_permitted(target).await?;
-        let client = self.build_client(target, addresses).await?;
+        let client = self.client_for_hop(target, addresses).await?;
         let request = client.get(target.url().clone()).header(ACCEPT, ACCEPTED_TYPES);
         request
             .header(ACCEPT_ENCODING, "identity")
@@ -257,23 +259,19 @@ impl WebClient {
 
     /// Creates a client for one hop, which knows no other addresses. It is not kept: an idle engine has neither
     /// connections nor TLS roots in memory.
-    async fn build_client(&self, target: &Target, addresses: Vec<SocketAddr>) -> Result<Client, FetchError> {
-        let mut client = Client::builder()
+    async fn client_for_hop(
+        &self,
+        target: &Target,
+        addresses: Vec<SocketAddr>,
+    ) -> Result<Client, FetchError> {
+        let mut client = guarded_client(self.limits.connect_timeout)
             .user_agent(USER_AGENT)
-            .no_proxy()
-            .redirect(redirect::Policy::none())
-            .retry(reqwest::retry::never())
-            .referer(false)
             .pool_max_idle_per_host(0)
-            .connect_timeout(self.limits.connect_timeout)
             .read_timeout(self.limits.idle_timeout);
         if let TargetHost::Name(name) = target.host() {
             client = client.resolve_to_addrs(name, &addresses);
         }
-        // Building reads the machine's TLS roots from files.
-        let built = tokio::task::spawn_blocking(move || client.build()).await;
-        let built = built.map_err(|error| FetchError::Connection(error.to_string()))?;
-        built.map_err(|error| FetchError::Connection(error_chain(&error)))
+        build_client(client).await.map_err(FetchError::Connection)
     }
 
     async fn read_page(&self, response: Response) -> Result<Page, FetchError> {
@@ -379,12 +377,6 @@ fn is_text(media_type: &str) -> bool {
         || of.ends_with("+json")
         || (of.ends_with("+xml") && kind == "application")
         || (kind == "application" && text.contains(&of))
-}
-
-/// Formats an error with its causes, because only these say what happened on a connection.
-pub fn error_chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 #[cfg(test)]

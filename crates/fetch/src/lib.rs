@@ -1,4 +1,5 @@
 //! Web pages: which addresses may be fetched, how they are fetched, and how a response is presented to the model.
+//! The HTTP clients for tool servers are built here too.
 
 mod allowlist;
 mod charset;
@@ -7,6 +8,7 @@ mod client;
 #[path = "../tests/unit/fixture.rs"]
 pub mod fixture;
 mod html;
+mod http_client;
 mod ip_ranges;
 mod markdown;
 mod target;
@@ -15,9 +17,10 @@ pub use allowlist::WebAllowlist;
 pub use charset::decode;
 #[cfg(any(test, feature = "testing"))]
 pub use client::FetchLimits;
+pub use client::read_body;
 pub use client::{BodyError, read_large_body};
 pub use client::{Page, WebClient, media_type};
-pub use client::{error_chain, read_body};
 pub use html::{Document, read_html};
+pub use http_client::{build_client, guarded_client, operator_client};
 pub use ip_ranges::special_purpose;
 pub use target::Target;

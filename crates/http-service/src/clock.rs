@@ -6,10 +6,10 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use api::Timestamp;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// A boxed future, which keeps [`Clock`] object-safe.
@@ -80,7 +80,7 @@ impl ManualClock {
     /// Advances both times by `duration`, and wakes the sleepers that are due.
     pub fn advance(&self, duration: Duration) {
         {
-            let mut times = self.times();
+            let mut times = self.times.lock();
             times.monotonic += duration;
             times.wall_ms += i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
         }
@@ -89,21 +89,17 @@ impl ManualClock {
 
     /// Sets only the wall clock, as a person or a time server may.
     pub fn set_wall(&self, now: Timestamp) {
-        self.times().wall_ms = now.unix_ms();
-    }
-
-    fn times(&self) -> MutexGuard<'_, Times> {
-        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+        self.times.lock().wall_ms = now.unix_ms();
     }
 }
 
 impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
-        Timestamp::from_unix_ms(self.times().wall_ms)
+        Timestamp::from_unix_ms(self.times.lock().wall_ms)
     }
 
     fn monotonic(&self) -> Duration {
-        self.times().monotonic
+        self.times.lock().monotonic
     }
 
     fn sleep(&self, duration: Duration) -> Sleep<'_> {

@@ -3,9 +3,14 @@
 mod error;
 mod extract;
 mod layers;
+mod routes;
 mod serde_errors;
 
 pub use error::{ApiError, BodyTimeout, is_body_timeout};
 pub use extract::{BodyAdmission, Json, Path, Query, parse_fields, parse_json, read_admitted_body};
 pub(crate) use layers::with_request_id;
 pub use layers::{ClientAddress, apply_layers, apply_layers_counting_errors};
+#[doc(hidden)]
+pub use routes::described;
+#[doc(hidden)]
+pub use utoipa_axum::paste;

@@ -1,7 +1,5 @@
 //! Logging: one line per event on standard error, as text or JSON.
 
-mod fields;
-
 use std::ffi::OsStr;
 use std::io::IsTerminal as _;
 
@@ -64,7 +62,7 @@ pub fn init_with_format(format: LogFormat, filter: Targets) {
     let _ = match format {
         LogFormat::Text => {
             let colours = std::io::stderr().is_terminal() && color_enabled();
-            registry.with(lines.fmt_fields(fields::FieldFormatter).with_ansi(colours)).try_init()
+            registry.with(lines.with_ansi(colours)).try_init()
         }
         LogFormat::Json => {
             registry.with(lines.json().flatten_event(true).with_current_span(false)).try_init()

@@ -11,7 +11,6 @@ mod body_timeout;
 mod connection_limiter;
 mod connection_state;
 mod error_envelope;
-mod header_timer;
 mod lingering_close;
 
 use std::convert::Infallible;
@@ -25,7 +24,7 @@ use axum::http::{HeaderValue, Method, header};
 use axum::response::{IntoResponse as _, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
@@ -35,7 +34,6 @@ use tower::{Service, ServiceExt as _};
 use self::body_timeout::TimedBody;
 use self::connection_limiter::{ConnectionLimiter, ConnectionPermit};
 use self::error_envelope::ErrorEnvelopeStream;
-use self::header_timer::HeaderTimer;
 use self::lingering_close::{LingeringStream, UnreadBody};
 use crate::http::{ApiError, ClientAddress, with_request_id};
 
@@ -180,7 +178,7 @@ impl Connection {
         }
         let stream = LingeringStream::new(stream, unread.clone(), shutdown.clone());
         let connection = http1::Builder::new()
-            .timer(HeaderTimer::default())
+            .timer(TokioTimer::new())
             .header_read_timeout(header_read_timeout)
             .max_buf_size(MAX_HEAD_BYTES)
             .serve_connection(

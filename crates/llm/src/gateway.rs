@@ -1,10 +1,12 @@
 //! The gateway: chooses the model for a request, decides on retries, and tracks the health of the models.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use api::engine::HEALTHY;
 use api::rpc::{CacheState, ModelState};
+use http_service::backoff;
+use parking_lot::Mutex;
 
 use super::config::NotConfigured;
 use super::health::HealthTracker;
@@ -112,7 +114,7 @@ impl Gateway {
     /// Replaces the configuration and resets the health. Model steps that are under way keep the one they began
     /// with.
     pub fn replace(&self, routes: Routes) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.routes = Ok(Arc::new(routes));
         state.health.reset_health();
     }
@@ -122,7 +124,7 @@ impl Gateway {
     /// # Errors
     /// [`ModelErrorKind::NotConfigured`] if there is none.
     pub fn routes(&self) -> Result<Arc<Routes>, ModelError> {
-        self.state().routes.clone().map_err(ModelError::from)
+        self.state.lock().routes.clone().map_err(ModelError::from)
     }
 
     /// The context window of the primary model in tokens; 0 if none is configured.
@@ -146,7 +148,7 @@ impl Gateway {
     /// # Errors
     /// [`ModelErrorKind::NotConfigured`] if there are none.
     pub fn chain(&self, name: Option<&str>, now: Duration) -> Result<Vec<Arc<Route>>, ModelError> {
-        let state = self.state();
+        let state = self.state.lock();
         let mut chain = state.routes.clone().map_err(ModelError::from)?.chain_for(name);
         chain.sort_by_key(|route| state.health.is_circuit_open(&route.name, now));
         Ok(chain)
@@ -155,7 +157,7 @@ impl Gateway {
     /// Records the outcome of a call of `route` at `now`, which is monotonic. The outcome of a route that is no
     /// longer active is ignored for health: its name may belong to another model now.
     pub fn record_outcome(&self, route: &Route, outcome: Result<&TokenUsage, &ModelError>, now: Duration) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match outcome {
             Ok(tokens) => {
                 state.health.record_usage(route.model.name(), tokens);
@@ -176,7 +178,7 @@ impl Gateway {
     /// Opens the circuit of `route` after its last attempt failed: for a while, new turns try the other models
     /// first.
     pub fn open_circuit(&self, route: &Route, now: Duration) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.is_active(route) {
             state.health.open_circuit(&route.name, now);
         }
@@ -184,7 +186,7 @@ impl Gateway {
 
     /// Returns [`HEALTHY`], or what is wrong with the primary model.
     pub fn status(&self) -> String {
-        let state = self.state();
+        let state = self.state.lock();
         let routes = match &state.routes {
             Ok(routes) => routes,
             Err(reason) => return reason.to_string(),
@@ -195,7 +197,7 @@ impl Gateway {
 
     /// The health of the active models at `now`, which is monotonic.
     pub fn model_states(&self, now: Duration) -> Vec<ModelState> {
-        let state = self.state();
+        let state = self.state.lock();
         let Ok(routes) = &state.routes else { return Vec::new() };
         let to_state = |route: &Arc<Route>| state.health.state(&route.name, route.model.name(), now);
         routes.named.iter().map(to_state).collect()
@@ -203,11 +205,7 @@ impl Gateway {
 
     /// How many prompt tokens the providers' caches served.
     pub fn cache(&self) -> CacheState {
-        self.state().health.cache()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().health.cache()
     }
 }
 
@@ -278,10 +276,7 @@ impl RetryState {
         let delay = match error.retry_after {
             Some(requested) if requested > MAX_RETRY_AFTER => return None,
             Some(requested) => requested,
-            None => {
-                let doubled = BASE_DELAY.saturating_mul(1 << (self.attempts - 1).min(8));
-                doubled.min(MAX_DELAY).mul_f64(0.8 + 0.4 * jitter.clamp(0.0, 1.0))
-            }
+            None => backoff::delay(BASE_DELAY, MAX_DELAY, self.attempts - 1, jitter),
         };
         if now.saturating_sub(failing_since) + delay > self.policy.max_elapsed {
             return None;

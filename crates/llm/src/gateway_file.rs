@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use http_service::env::EnvReader;
+use resources::text::{first_chars, shorten_to_chars};
 use serde_json::{Map, Value};
 
 use super::base_url::BaseUrl;
@@ -92,9 +93,8 @@ fn one_of(names: &[String]) -> String {
     // Every unknown name's error repeats this text, so it must not grow with the number of models.
     const MAX_NAMES_CHARS: usize = 200;
     let all = names.join(", ");
-    let shown: String = all.chars().take(MAX_NAMES_CHARS).collect();
-    let more = if shown.len() < all.len() { "…" } else { "" };
-    format!("the name of one of `models` ({shown}{more})")
+    let shown = shorten_to_chars(&all, MAX_NAMES_CHARS);
+    format!("the name of one of `models` ({shown})")
 }
 
 fn known_model_name(value: &Value, names: &[String]) -> Option<String> {
@@ -461,7 +461,7 @@ impl<'v> ConfigObject<'v> {
 fn display_value(value: &Value) -> String {
     const MAX_VALUE_CHARS: usize = 80;
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    text.chars().take(MAX_VALUE_CHARS).collect()
+    first_chars(&text, MAX_VALUE_CHARS).to_owned()
 }
 
 #[cfg(test)]

@@ -27,6 +27,7 @@ pub(super) use lenient::{
 };
 use reqwest::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName};
 use resources::dns;
+use resources::text::{error_chain, first_chars};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Serialize;
 use serde_json::Value;
@@ -336,11 +337,7 @@ async fn response_error(response: reqwest::Response, key: Option<&SecretString>)
 /// The displayed part of a provider's message. The key is redacted before the cut, because a part of a key would
 /// not be found.
 fn redacted_excerpt(message: &str, key: Option<&SecretString>) -> String {
-    let message = redact_key(message, key);
-    match message.char_indices().nth(MAX_MESSAGE_CHARS) {
-        Some((end, _)) => message.get(..end).unwrap_or_default().to_owned(),
-        None => message,
-    }
+    first_chars(&redact_key(message, key), MAX_MESSAGE_CHARS).to_owned()
 }
 
 /// Replaces the key in a provider's message.
@@ -349,12 +346,6 @@ fn redact_key(text: &str, key: Option<&SecretString>) -> String {
         Some(key) => text.replace(key, "[the key]"),
         None => text.to_owned(),
     }
-}
-
-/// An error with its causes, which contain the actual reason of a connection's failure.
-fn error_chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 #[cfg(test)]

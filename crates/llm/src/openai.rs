@@ -116,7 +116,7 @@ pub(super) fn cache_key(key: &str) -> String {
     if key.chars().count() <= MAX {
         return key.to_owned();
     }
-    Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
+    hex::encode(Sha256::digest(key))
 }
 
 /// A tool declaration in the form of this protocol and of Ollama's.

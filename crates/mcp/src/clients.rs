@@ -19,7 +19,7 @@ mod stdio;
 mod transport_guard;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use api::CallId;
@@ -28,6 +28,7 @@ use call::Call;
 use catalog::McpServerSpec;
 use connect::{Connector, NewSession};
 use failure::CallFailure;
+use parking_lot::Mutex;
 use sandbox::Sandbox;
 use serde_json::Value;
 use session::Session;
@@ -205,7 +206,7 @@ impl Clients {
 
     /// Closes the client of a server, if any; its pending requests fail.
     pub(super) fn drop_client(&self, server: &str) {
-        let slot = self.slots().remove(server);
+        let slot = self.0.slots.lock().remove(server);
         if let Some(slot) = slot {
             slot.cancellation.cancel();
         }
@@ -213,24 +214,24 @@ impl Clients {
 
     /// Marks that the client's first list of tools is stored; from now on it stores changes.
     pub(super) fn mark_tools_recorded(&self, server: &str) {
-        let slot = self.slots().get(server).cloned();
-        if let Some(session) = slot.and_then(|slot| slot.session().clone()) {
+        let slot = self.0.slots.lock().get(server).cloned();
+        if let Some(session) = slot.and_then(|slot| slot.session.lock().clone()) {
             session.tools_recorded.cancel();
         }
     }
 
     /// Cancels a call that waits for a person, if there is one, at its server.
     pub(super) fn cancel_suspended(&self, call: CallId) {
-        let slots: Vec<_> = self.slots().values().cloned().collect();
+        let slots: Vec<_> = self.0.slots.lock().values().cloned().collect();
         for slot in slots {
-            let session = slot.session().clone();
+            let session = slot.session.lock().clone();
             drop(session.and_then(|session| session.take_suspended(call)));
         }
     }
 
     /// Closes all clients.
     pub(super) fn close(&self) {
-        let slots = std::mem::take(&mut *self.slots());
+        let slots = std::mem::take(&mut *self.0.slots.lock());
         for slot in slots.into_values() {
             slot.cancellation.cancel();
         }
@@ -244,8 +245,8 @@ impl Clients {
         call: &ToolCall<'_>,
         answer: &str,
     ) -> Result<CallOutcome, ClientError> {
-        let slot = self.slots().get(&spec.name).cloned();
-        let session = slot.and_then(|slot| slot.session().clone());
+        let slot = self.0.slots.lock().get(&spec.name).cloned();
+        let session = slot.and_then(|slot| slot.session.lock().clone());
         let Some((session, mut suspended)) =
             session.and_then(|session| session.take_suspended(call.id).map(|call| (session, call)))
         else {
@@ -299,7 +300,7 @@ impl Clients {
         access: &RequestAuth,
         purpose: ClientPurpose,
     ) -> Result<(Arc<Session>, Option<Vec<ToolDefinition>>), ClientError> {
-        let slot = Arc::clone(self.slots().entry(spec.name.clone()).or_default());
+        let slot = Arc::clone(self.0.slots.lock().entry(spec.name.clone()).or_default());
         tokio::select! {
             biased;
             () = slot.cancellation.cancelled() => Err(ClientError::Failed(CONNECTION_ENDED.into())),
@@ -315,7 +316,7 @@ impl Clients {
         purpose: ClientPurpose,
     ) -> Result<(Arc<Session>, Option<Vec<ToolDefinition>>), ClientError> {
         let mut connector = slot.connector.lock().await;
-        let existing = slot.session().clone();
+        let existing = slot.session.lock().clone();
         if let Some(session) = existing.filter(|session| session.matches(spec, access)) {
             return Ok((session, None));
         }
@@ -327,7 +328,7 @@ impl Clients {
         let connected = connecting.await;
         let NewSession { session, service, tools } =
             connected.inspect_err(|error| connector.record_failure(error.to_string()))?;
-        if let Some(old) = slot.session().replace(Arc::clone(&session)) {
+        if let Some(old) = slot.session.lock().replace(Arc::clone(&session)) {
             old.transport_state.end("it was reconnected");
         }
         let (slot, running) = (Arc::clone(slot), Arc::clone(&session));
@@ -335,7 +336,7 @@ impl Clients {
         tokio::spawn(async move {
             running.run_until_idle(service, &connections, timeouts.idle).await;
             slot.connector.lock().await.record_end(&running);
-            slot.session().take_if(|session| Arc::ptr_eq(session, &running));
+            slot.session.lock().take_if(|session| Arc::ptr_eq(session, &running));
         });
         Ok((session, Some(tools)))
     }
@@ -367,17 +368,9 @@ impl Clients {
             }
         }
     }
-
-    fn slots(&self) -> MutexGuard<'_, HashMap<String, Arc<ClientSlot>>> {
-        self.0.slots.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-impl ClientSlot {
-    fn session(&self) -> MutexGuard<'_, Option<Arc<Session>>> {
-        self.session.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl ClientSlot {}
 
 /// Drives a call; if it asks a question, it is suspended, and the client is kept for it.
 async fn drive_call(

@@ -1,8 +1,8 @@
 //! The user's connections: stored in the brain and cached in memory for turns.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use api::assets::{Connection, ConnectionStatus};
@@ -11,6 +11,7 @@ use catalog::McpServerSpec;
 use fetch::WebAllowlist;
 use http_service::clock::Clock;
 use http_service::vault::{KeyError, Vault};
+use parking_lot::Mutex;
 use store::{AuthorizationRow, Brain, ConnectionRow, Durability, WriteError, WriteTx};
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
@@ -131,13 +132,13 @@ impl Connections {
     }
 
     fn server_lock(&self, server: &str) -> Arc<tokio::sync::Mutex<()>> {
-        let mut locks = self.server_locks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locks = self.server_locks.lock();
         Arc::clone(locks.entry(server.to_owned()).or_default())
     }
 
     /// Returns all connections, oldest first.
     pub(super) fn list(&self) -> Result<Vec<Connection>, store::StoreError> {
-        let known = self.cached().clone();
+        let known = self.cached.lock().clone();
         known.into_iter().map(|known| self.to_api(known)).collect()
     }
 
@@ -170,7 +171,7 @@ impl Connections {
     }
 
     pub(super) fn server_by_id(&self, connection: ConnectionId) -> Option<String> {
-        self.cached().iter().find(|known| known.id == connection).map(|known| known.server.clone())
+        self.cached.lock().iter().find(|known| known.id == connection).map(|known| known.server.clone())
     }
 
     /// Whether the connection to a server, if there is one, is to the server that the catalog currently means.
@@ -363,7 +364,7 @@ impl Connections {
                 rows.delete_grants_by_tool_prefix(&tools)
             })
             .await?;
-        self.cached().retain(|known| known.server != server);
+        self.cached.lock().retain(|known| known.server != server);
         self.bump_generation();
         Ok(())
     }
@@ -399,7 +400,7 @@ impl Connections {
 
     /// Makes turns see a connection's new state.
     fn publish(&self, known: CachedConnection) {
-        let mut all = self.cached();
+        let mut all = self.cached.lock();
         match all.iter_mut().find(|other| other.server == known.server) {
             Some(existing) => *existing = known,
             None => all.push(known),
@@ -484,12 +485,8 @@ impl Connections {
         Timestamp::from_unix_ms(self.now().unix_ms().saturating_sub(ttl_ms))
     }
 
-    fn cached(&self) -> MutexGuard<'_, Vec<CachedConnection>> {
-        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn find(&self, server: &str) -> Option<CachedConnection> {
-        self.cached().iter().find(|known| known.server == server).cloned()
+        self.cached.lock().iter().find(|known| known.server == server).cloned()
     }
 }
 

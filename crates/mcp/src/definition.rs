@@ -4,6 +4,7 @@
 
 use std::collections::HashSet;
 
+use resources::text::{first_bytes, first_chars};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -106,7 +107,7 @@ pub(super) fn validate_tools(server: &str, listed: &[Value]) -> Vec<ToolDefiniti
 fn parse_definition(tool: &Value) -> Result<(ToolDefinition, bool), String> {
     let name = tool.get("name").and_then(Value::as_str).ok_or("a tool has no name")?;
     if !is_valid_name(name) {
-        let shortened: String = name.chars().take(MAX_NAME_CHARS).collect();
+        let shortened = first_chars(name, MAX_NAME_CHARS);
         return Err(format!("{shortened:?}: its name must be 1 to {MAX_NAME_CHARS} visible characters"));
     }
     let description = tool.get("description").and_then(Value::as_str).unwrap_or_default();
@@ -115,7 +116,7 @@ fn parse_definition(tool: &Value) -> Result<(ToolDefinition, bool), String> {
     let has_object_schema = schema.is_some();
     let definition = ToolDefinition {
         name: name.to_owned(),
-        description: truncate_to_bytes(description, MAX_DESCRIPTION_BYTES).to_owned(),
+        description: first_bytes(description, MAX_DESCRIPTION_BYTES).to_owned(),
         input_schema: schema.unwrap_or_else(|| json!({"type": "object", "properties": {}})),
         read_only: hint("/annotations/readOnlyHint"),
         idempotent: hint("/annotations/idempotentHint"),
@@ -140,11 +141,6 @@ fn object_schema(schema: &Value) -> Option<Value> {
 fn is_valid_name(name: &str) -> bool {
     let visible = |character: char| character.is_ascii_graphic() || character.is_alphanumeric();
     (1..=MAX_NAME_CHARS).contains(&name.chars().count()) && name.chars().all(visible)
-}
-
-/// Returns the first `max_bytes` bytes of a text, cut at a character boundary.
-pub(super) fn truncate_to_bytes(text: &str, max_bytes: usize) -> &str {
-    text.get(..text.floor_char_boundary(max_bytes)).unwrap_or_default()
 }
 
 impl ToolDefinition {

@@ -15,7 +15,7 @@ mod registration;
 mod token_manager;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use api::assets::{Callback, ConnectOutcome};
@@ -27,6 +27,7 @@ use futures::future::BoxFuture;
 use grant::{Consent, Grant};
 use http::{AuthHttpClient, sanitize_server_text};
 use oauth_client::OAuthClient;
+use parking_lot::Mutex;
 use registration::RegistrationRequest;
 use reqwest::Url;
 use secrecy::SecretString;
@@ -336,7 +337,7 @@ impl OAuth {
 
     /// Returns the token manager of a server: there is only one, so that tokens are refreshed once.
     fn token_manager(&self, spec: &Arc<McpServerSpec>, url: &Url) -> Arc<TokenManager> {
-        let mut token_managers = self.token_managers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut token_managers = self.token_managers.lock();
         if let Some(manager) = token_managers.get(&spec.name).filter(|manager| manager.is_for(url)) {
             return Arc::clone(manager);
         }

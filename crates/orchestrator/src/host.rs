@@ -5,7 +5,7 @@
 //! So the registry records its host, and only an operator who has made sure that the other host is off may move
 //! the deployment.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::fs;
 
 use sha2::{Digest as _, Sha256};
@@ -32,12 +32,8 @@ impl Host {
     fn from_machine_id(machine_id: &str, name: String) -> Option<Self> {
         let machine_id = machine_id.trim();
         let is_valid = machine_id.len() == 32 && machine_id.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let digest = Sha256::digest(format!("roundhouse host {machine_id}"));
-        let id = digest.iter().take(16).fold(String::new(), |mut id, byte| {
-            // Writing to a string cannot fail.
-            let _ = write!(id, "{byte:02x}");
-            id
-        });
+        let mut id = hex::encode(Sha256::digest(format!("roundhouse host {machine_id}")));
+        id.truncate(32);
         is_valid.then_some(Self { id, name })
     }
 

@@ -26,9 +26,11 @@ use api::{AdminKey, ErrorCode};
 use axum::Router;
 use axum::extract::{FromRef, Request};
 use axum::response::Response;
+use axum::routing::any;
 use http_service::http::{ApiError, apply_layers_counting_errors};
 use tower::util::{MapRequest, MapResponse};
 
+use self::docs::KeySchemes;
 use crate::fleet::Fleet;
 
 #[cfg(test)]
@@ -44,6 +46,47 @@ struct AppState {
     fleet: Arc<Fleet>,
     admin_key: AdminKey,
     proxy_client: proxy::ProxyClient,
+}
+
+http_service::routes! {
+    AppState,
+    openapi(
+        info(
+            title = "Roundhouse orchestrator",
+            description = "Registers products and keeps one engine per user of each.",
+        ),
+        tags(
+            (name = "service", description = "The service itself"),
+            (name = "products", description = "Products (tenants), for the operator"),
+            (name = "engines", description = "The calling product's engines, one per user"),
+            (name = "ledger", description = "The calling product's audit log"),
+            (name = "figures", description = "The calling product's fleet in numbers, and the operator's metrics"),
+        ),
+        modifiers(&KeySchemes)
+    ),
+    health::health,
+    products::list,
+    products::register,
+    products::replace_policy,
+    engines::provision,
+    engines::admit,
+    engines::start,
+    engines::stop,
+    engines::rotate_key,
+    versions::change,
+    versions::list,
+    versions::move_engines,
+    engines::explain,
+    proxy::proxy,
+    engines::get,
+    engines::destroy,
+    engines::list,
+    logs::tail,
+    audit::list,
+    audit::follow,
+    metrics::status,
+    metrics::metrics,
+    metrics::prometheus,
 }
 
 /// All routes with their middleware.
@@ -65,8 +108,9 @@ pub(crate) fn routes(fleet: Arc<Fleet>, admin_key: AdminKey) -> Routes {
 
 /// The routes without middleware.
 fn router_without_middleware(app: AppState) -> Router {
-    let routes = docs::startup_routes().merge(docs::ready_routes().route(docs::OPENAPI_PATH, docs::serve()));
-    Router::from(routes).with_state(app)
+    // The document lists only the proxy's common methods.
+    let routes = table().route(proxy::PATH, any(proxy::proxy)).route(docs::OPENAPI_PATH, docs::serve());
+    routes.with_state(app)
 }
 
 fn starting_up() -> ApiError {

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
 /// Admits one holder at a time per key; waiters are served in order.
@@ -25,7 +26,7 @@ impl<K: Eq + Hash> KeyedLocks<K> {
     }
 
     fn lock_for(&self, key: K) -> Arc<tokio::sync::Mutex<()>> {
-        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locks = self.locks.lock();
         if let Some(lock) = locks.get(&key).and_then(Weak::upgrade) {
             return lock;
         }

@@ -9,9 +9,10 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use tokio::sync::Semaphore;
 
@@ -110,7 +111,7 @@ impl DnsResolver {
     /// Returns the permits shared by the lookups of `name`. They are dropped when nobody looks the name up any
     /// more.
     fn name_permits(&self, name: &str) -> Arc<Semaphore> {
-        let mut by_name = self.active_by_name.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_name = self.active_by_name.lock();
         by_name.retain(|_, permit| Arc::strong_count(permit) > 1);
         Arc::clone(
             by_name.entry(name.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(self.max_per_name))),

@@ -57,6 +57,12 @@ pub fn runtime() -> std::io::Result<Runtime> {
         .build()
 }
 
+/// Runs short or rare blocking work on one of the threads without a lane; `None` if it panicked, or the runtime is
+/// shutting down.
+pub async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    tokio::task::spawn_blocking(work).await.ok()
+}
+
 /// A bounded number of threads for one kind of work. Clones share it. Work is started in order of arrival.
 #[derive(Clone, Debug)]
 pub struct Lane(Arc<Semaphore>);
@@ -73,11 +79,11 @@ impl Lane {
     /// Returns `None` if the work panicked, or the runtime is shutting down.
     pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let permit = Arc::clone(&self.0).acquire_owned().await.ok()?;
-        let task = tokio::task::spawn_blocking(move || {
+        let work_and_release = move || {
             let result = work();
             drop(permit);
             result
-        });
-        task.await.ok()
+        };
+        run_blocking(work_and_release).await
     }
 }

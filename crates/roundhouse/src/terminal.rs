@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 
+use resources::text::first_chars;
 use rustix::termios::tcgetwinsize;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
@@ -49,10 +50,9 @@ pub(crate) fn escape_hidden_characters(text: &str) -> String {
 
 /// The first `max` characters of `text` as one line, escaped as by [`escape_hidden_characters`].
 pub(crate) fn single_line(text: &str, max: usize) -> String {
-    match text.char_indices().nth(max) {
-        None => escape(text, is_harmful),
-        Some((end, _)) => format!("{}…", escape(text.get(..end).unwrap_or_default(), is_harmful)),
-    }
+    let first = first_chars(text, max);
+    let ellipsis = if first.len() < text.len() { "…" } else { "" };
+    escape(first, is_harmful) + ellipsis
 }
 
 fn escape(text: &str, must_escape: impl Fn(char) -> bool) -> String {

@@ -22,9 +22,10 @@ use std::ffi::OsString;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::child::PendingTeardowns;
@@ -209,12 +210,12 @@ impl Sandbox {
 
     /// Sets the folders that programs started from now on may read and execute, besides those of the settings.
     pub fn set_executable(&self, folders: Vec<PathBuf>) {
-        *self.executable.lock().unwrap_or_else(PoisonError::into_inner) = folders;
+        *self.executable.lock() = folders;
     }
 
     /// All folders besides the system's that programs may read and execute.
     fn readable(&self) -> Vec<PathBuf> {
-        let executable = self.executable.lock().unwrap_or_else(PoisonError::into_inner);
+        let executable = self.executable.lock();
         self.settings.readable.iter().chain(executable.iter()).cloned().collect()
     }
 

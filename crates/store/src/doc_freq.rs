@@ -2,9 +2,9 @@
 //! search, so such words are recounted only when the number of records has changed considerably.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, PoisonError};
 
 use api::memory::MemoryKind;
+use parking_lot::Mutex;
 
 /// The most words that are cached per kind. Further words are not cached until the next reset.
 const MAX_CACHED_WORDS: usize = 4_096;
@@ -27,7 +27,7 @@ impl CommonWordCache {
     /// Whether the word was common when it was counted, and the number of records has neither fallen nor grown
     /// much since.
     pub(super) fn contains(&self, kind: MemoryKind, word: &str, record_count: i64) -> bool {
-        let cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let cache = self.0.lock();
         cache
             .get(&kind)
             .is_some_and(|kind_cache| kind_cache.is_fresh(record_count) && kind_cache.words.contains(word))
@@ -35,7 +35,7 @@ impl CommonWordCache {
 
     /// Remembers that a word is common among `record_count` records.
     pub(super) fn insert(&self, kind: MemoryKind, word: &str, record_count: i64) {
-        let mut cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = self.0.lock();
         let kind_cache = cache.entry(kind).or_default();
         if !kind_cache.is_fresh(record_count) {
             *kind_cache = KindCache { record_count, words: HashSet::new() };
@@ -77,6 +77,6 @@ mod tests {
         for word in 0..MAX_CACHED_WORDS + 10 {
             cache.insert(MemoryKind::Episode, &word.to_string(), 1_000);
         }
-        assert_eq!(cache.0.lock().unwrap()[&MemoryKind::Episode].words.len(), MAX_CACHED_WORDS);
+        assert_eq!(cache.0.lock()[&MemoryKind::Episode].words.len(), MAX_CACHED_WORDS);
     }
 }

@@ -13,12 +13,13 @@ mod ring;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use api::{TaskId, Timestamp};
 pub use commit::Commit;
 use http_service::clock::Clock;
 pub use outbox::{Busy, Recorder, TaskEventLog};
+use parking_lot::{Mutex, MutexGuard};
 pub use reader::{EventReader, Follow};
 
 use crate::{Brain, TaskEntry};
@@ -97,7 +98,7 @@ impl EventLogs {
 
     /// Callers look up the task in the store while they hold the lock, so a task never gets two event logs.
     fn lock(&self) -> MutexGuard<'_, OpenLogs> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock()
     }
 
     fn insert(&self, open: &mut OpenLogs, task_id: &TaskId, entry: Option<TaskEntry>) -> Arc<TaskEventLog> {

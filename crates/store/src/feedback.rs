@@ -5,11 +5,12 @@ use std::ops::Range;
 
 use api::memory::{MemoryKind, Source};
 use api::{FeedbackId, MemoryId, MessageId, TaskId, Timestamp, TurnId};
+use resources::text::shorten_to_bytes;
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 use serde::{Deserialize, Serialize};
 
 use super::knowledge::{KnowledgeDraft, NewKnowledge, parse_tags};
-use super::memory_ingest::{step_of_message, truncate_text};
+use super::memory_ingest::step_of_message;
 use super::queries::{self, parse_column, task_id, timestamp};
 use super::search::{AlreadyShown, SearchHit};
 use super::steps::{Step, TurnBase};
@@ -151,7 +152,7 @@ impl WriteTx<'_> {
 /// it.
 fn correction_content(question: &str, text: &str) -> String {
     let question: Vec<&str> = question.split_whitespace().collect();
-    match truncate_text(question.join(" "), MAX_QUOTED_QUESTION_BYTES) {
+    match shorten_to_bytes(&question.join(" "), MAX_QUOTED_QUESTION_BYTES) {
         question if question.is_empty() => text.to_owned(),
         question => format!("When asked “{question}”: {text}"),
     }

@@ -7,6 +7,7 @@
 use api::memory::Episode;
 use api::{EpisodeId, MessageId};
 use llm::{Answer, Content};
+use resources::text::shorten_to_bytes;
 use rusqlite::{Connection, Error, OptionalExtension as _, params};
 use serde_json::json;
 
@@ -276,7 +277,7 @@ impl WriteTx<'_> {
             .into_iter()
             .flatten()
             .map(|MessageText { speaker, text, .. }| {
-                (speaker, truncate_text(text, MAX_INDEXED_MESSAGE_BYTES))
+                (speaker, shorten_to_bytes(&text, MAX_INDEXED_MESSAGE_BYTES))
             })
             .collect())
     }
@@ -300,11 +301,12 @@ impl WriteTx<'_> {
         let outcome = outcome_name(last);
         let answer_line = match answer {
             Some(MessageText { text, .. }) => {
-                format!("The agent: {}", truncate_text(text, MAX_EPISODE_BYTES.1))
+                format!("The agent: {}", shorten_to_bytes(&text, MAX_EPISODE_BYTES.1))
             }
             None => format!("There was no answer: {outcome}."),
         };
-        let content = format!("The user: {}\n{answer_line}", truncate_text(question, MAX_EPISODE_BYTES.0));
+        let content =
+            format!("The user: {}\n{answer_line}", shorten_to_bytes(&question, MAX_EPISODE_BYTES.0));
         let calls: Vec<_> = turn_calls(steps).collect();
         // Content from a tool, or from a recalled note with that label, may be repeated in later turns, and
         // nothing shows where. A task that is tainted therefore stays so.
@@ -474,13 +476,4 @@ fn outcome_name(last: &StepRow) -> &'static str {
         Step::Ended { outcome: TurnOutcome::Cancelled { .. } } => "cancelled",
         _ => "given up",
     }
-}
-
-/// Truncates a text to at most `max_bytes` bytes at a character boundary, and appends an ellipsis if it was cut.
-pub(super) fn truncate_text(mut text: String, max_bytes: usize) -> String {
-    if text.len() > max_bytes {
-        text.truncate(text.floor_char_boundary(max_bytes));
-        text.push('…');
-    }
-    text
 }

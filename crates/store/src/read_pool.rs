@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use parking_lot::{Mutex, MutexGuard};
 use resources::threads::{BRAIN_THREADS, Lane, TURN_OPEN_THREADS};
 use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
@@ -14,8 +14,6 @@ use super::{Brain, TaskRow, queries, schema};
 /// The page cache of short reads, and that of the others, in KiB.
 const SHORT_CACHE_KIB: i64 = 64;
 const LONG_CACHE_KIB: i64 = 256;
-/// The interval at which a waiting search checks whether the running one is over.
-const SEARCH_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The read connections of a brain, and the thread lanes on which blocking reads run.
 pub(super) struct ReadPool {
@@ -49,7 +47,7 @@ impl ReadPool {
 
     /// Runs a point read.
     pub(super) fn short<T>(&self, query: impl FnOnce(&Connection) -> T) -> T {
-        query(&self.short.lock().unwrap_or_else(PoisonError::into_inner))
+        query(&self.short.lock())
     }
 
     /// Runs a read that may take long. Blocks.
@@ -57,33 +55,29 @@ impl ReadPool {
         &self,
         query: impl FnOnce(&Connection) -> Result<T, rusqlite::Error>,
     ) -> Result<T, rusqlite::Error> {
-        self.read_through(&self.long, query)
+        self.read_through(self.long.lock(), query)
     }
 
     /// Runs a search. It waits for a running one, but not beyond `deadline`. Blocks.
-    #[expect(clippy::disallowed_methods, reason = "this is called where it may block")]
     pub(super) fn search<T>(
         &self,
         deadline: Instant,
         query: impl FnOnce(&Connection) -> Result<T, rusqlite::Error>,
     ) -> Result<T, rusqlite::Error> {
-        while matches!(self.searches.try_lock(), Err(TryLockError::WouldBlock)) {
-            if Instant::now() >= deadline {
-                let interrupted = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_INTERRUPT);
-                return Err(rusqlite::Error::SqliteFailure(interrupted, None));
-            }
-            std::thread::sleep(SEARCH_RETRY_INTERVAL);
-        }
-        self.read_through(&self.searches, query)
+        let Some(reader) = self.searches.try_lock_until(deadline) else {
+            let interrupted = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_INTERRUPT);
+            return Err(rusqlite::Error::SqliteFailure(interrupted, None));
+        };
+        self.read_through(reader, query)
     }
 
     /// Releases the memory of the page caches, except for connections that are in use.
     pub(super) fn shrink(&self) {
-        if let Ok(short) = self.short.try_lock() {
+        if let Some(short) = self.short.try_lock() {
             shrink_cache(&short);
         }
         for reader in [&self.long, &self.searches] {
-            if let Ok(reader) = reader.try_lock()
+            if let Some(reader) = reader.try_lock()
                 && let Some(reader) = &*reader
             {
                 shrink_cache(reader);
@@ -94,10 +88,9 @@ impl ReadPool {
     /// Reads through a connection that is opened on first use.
     fn read_through<T>(
         &self,
-        reader: &Mutex<Option<Connection>>,
+        mut reader: MutexGuard<'_, Option<Connection>>,
         query: impl FnOnce(&Connection) -> Result<T, rusqlite::Error>,
     ) -> Result<T, rusqlite::Error> {
-        let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *reader {
             Some(reader) => query(reader),
             none => query(none.insert(self::open_reader(&self.file, LONG_CACHE_KIB)?)),

@@ -6,12 +6,13 @@ use std::time::Instant;
 
 use api::memory::{MemoryKind, Source};
 use api::{MessageId, TaskId, Timestamp};
+use resources::text::shorten_to_bytes;
 use rusqlite::{Connection, Error, OptionalExtension as _, params};
 
 use super::TaskRow;
 use super::doc_freq::CommonWordCache;
 use super::knowledge::parse_tags;
-use super::memory_ingest::{step_of_message, truncate_text};
+use super::memory_ingest::step_of_message;
 use super::message_text::{MessageText, Speaker};
 use super::queries::{parse_column, task_id, timestamp};
 use super::query_plan::{DocFrequencies, IndexQuery};
@@ -339,7 +340,7 @@ fn load_window(
             Speaker::Agent => "The agent",
         };
         turns.push(turn);
-        lines.push(format!("{speaker_name}: {}", truncate_text(text, MAX_SHOWN_MESSAGE_BYTES)));
+        lines.push(format!("{speaker_name}: {}", shorten_to_bytes(&text, MAX_SHOWN_MESSAGE_BYTES)));
         let hit = hit.get_or_insert_with(|| SearchHit {
             kind: MemoryKind::Message,
             id: message_id.to_string(),

@@ -4,6 +4,8 @@
 use std::collections::HashSet;
 use std::ops::{BitOr, Range};
 
+use resources::text::first_chars;
+
 use super::dates::{self, DateMention, Day};
 
 /// The most words of a query that are used: a long message is searched by its beginning. At most the number of
@@ -277,7 +279,7 @@ fn split_words_with_gaps(mut text: &str) -> impl Iterator<Item = (&str, &str)> {
 
 /// The first [`STEM_LETTERS`] letters of a word.
 fn stem(word: &str) -> &str {
-    word.char_indices().nth(STEM_LETTERS).and_then(|(end, _)| word.get(..end)).unwrap_or(word)
+    first_chars(word, STEM_LETTERS)
 }
 
 /// Whether two words are inflections of the same word: an approximation for texts that an index has found.

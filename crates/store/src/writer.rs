@@ -6,12 +6,13 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use http_service::lock::FileLock;
+use parking_lot::Mutex;
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
@@ -88,16 +89,18 @@ where
     }
 
     fn write(&self, tx: &WriteTx<'_>) -> Result<(), rusqlite::Error> {
-        *lock_unpoisoned(&self.output) = Some((self.write)(tx)?);
+        *self.output.lock() = Some((self.write)(tx)?);
         Ok(())
     }
 
     fn complete(&self, result: &Result<(), WriteError>) {
         // A batch that is stored was written and has returned a value.
-        let output = lock_unpoisoned(&self.output)
+        let output = self
+            .output
+            .lock()
             .take()
             .ok_or_else(|| WriteError { reason: "the write was not executed".into() });
-        if let Some(sender) = lock_unpoisoned(&self.completion).take() {
+        if let Some(sender) = self.completion.lock().take() {
             // The caller may be gone.
             let _ = sender.send(result.clone().and(output));
         }
@@ -141,11 +144,11 @@ impl Writer {
 
     /// The result of the last commit.
     pub(super) fn last_result(&self) -> Result<(), WriteError> {
-        lock_unpoisoned(&self.last_result).clone()
+        self.last_result.lock().clone()
     }
 
     pub(super) fn queue(&self, batch: Arc<dyn WriteBatch>) {
-        let rejected = match &*lock_unpoisoned(&self.queue) {
+        let rejected = match &*self.queue.lock() {
             Some(queue) => queue.send(batch).err().map(|rejected| rejected.0),
             None => Some(batch),
         };
@@ -158,8 +161,8 @@ impl Writer {
     /// Commits what is queued and ends the thread, or abandons it after `deadline`. What is not committed by then
     /// is lost without a trace.
     pub(super) async fn close(&self, deadline: Duration) {
-        drop(lock_unpoisoned(&self.queue).take());
-        let thread = lock_unpoisoned(&self.thread).take();
+        drop(self.queue.lock().take());
+        let thread = self.thread.lock().take();
         if let Some(thread) = thread {
             let ended = tokio::task::spawn_blocking(move || thread.join());
             // An error means that the thread panicked, which the panic hook has logged.
@@ -168,10 +171,6 @@ impl Writer {
             }
         }
     }
-}
-
-fn lock_unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The idle time after which the log is checkpointed.
@@ -190,7 +189,7 @@ fn run(
     let mut committer = Committer { connection, synchronous: None };
     let mut commits = 0;
     loop {
-        let is_unhealthy = lock_unpoisoned(last_result).is_err();
+        let is_unhealthy = last_result.lock().is_err();
         let next = if commits > 0 || is_unhealthy {
             queue.recv_timeout(CHECKPOINT_IDLE_DELAY)
         } else {
@@ -200,7 +199,7 @@ fn run(
             Ok(first) => {
                 let group: Vec<_> =
                     std::iter::once(first).chain(queue.try_iter()).take(MAX_BATCHES_PER_COMMIT).collect();
-                *lock_unpoisoned(last_result) = committer.commit_catching_panics(&group);
+                *last_result.lock() = committer.commit_catching_panics(&group);
                 commits += 1;
                 if commits % CHECKPOINT_COMMIT_INTERVAL == 0 {
                     checkpointer.wake();
@@ -217,7 +216,7 @@ fn run(
                 readers.shrink();
                 // The disk may have space again, which nobody would notice before the next turn.
                 if is_unhealthy && committer.probe_write().is_ok() {
-                    *lock_unpoisoned(last_result) = Ok(());
+                    *last_result.lock() = Ok(());
                 }
             }
             Err(RecvTimeoutError::Disconnected) => {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use api::tool_names::{TOOL_CALL, TOOL_SEARCH};
 use llm::{Answer, Block, Message, ToolDeclaration, ToolSpec, ToolUse, estimate, normalised_schema};
+use resources::text::first_chars;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -69,10 +70,7 @@ impl ExposedTools {
                 tracing::warn!(tool = spec.name, "The tool is skipped: another tool has the same name.");
                 continue;
             }
-            let description = match spec.description.char_indices().nth(MAX_DESCRIPTION_CHARS) {
-                Some((end, _)) => spec.description.get(..end).unwrap_or_default().to_owned(),
-                None => spec.description.clone(),
-            };
+            let description = first_chars(&spec.description, MAX_DESCRIPTION_CHARS).to_owned();
             let input_schema = normalised_schema(&spec.input_schema);
             exposed.declarations.push(ToolSpec { name: name.clone(), description, input_schema }.into());
             exposed.names_by_wire_name.insert(name, spec.name.clone());

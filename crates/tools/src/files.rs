@@ -8,8 +8,9 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use resources::threads::{FILE_THREADS, Lane};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -102,7 +103,7 @@ impl Workspace {
     /// Excludes other changes until the guard is dropped.
     pub(super) fn lock(&self) -> MutexGuard<'_, ()> {
         // A panic leaves nothing half done: a file is replaced whole or not at all.
-        self.write_lock.lock().unwrap_or_else(PoisonError::into_inner)
+        self.write_lock.lock()
     }
 
     /// Returns the worker that reads and writes files.

@@ -3,25 +3,23 @@
 //! The product wrote its URL, so it may point anywhere, including the product's own network. The model's input
 //! reaches the server only in the body or the query: never in the rest of the URL, never in a header.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use catalog::{HttpCall, Permission};
-use fetch::{BodyError, decode, error_chain, media_type, read_large_body};
+use fetch::{BodyError, decode, media_type, operator_client, read_large_body};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use llm::ToolSpec;
 use reqwest::header::{CONTENT_TYPE, HeaderValue, LOCATION};
-use reqwest::{Client, Response, Url, redirect};
-use resources::dns;
+use reqwest::{Client, Response, Url};
 use resources::memory_budget::MemoryBudget;
+use resources::text::first_chars;
 use serde_json::Value;
 
 use super::{Invocation, Tool, ToolError, ToolOutput, ToolStep, approval};
 use crate::fingerprint;
 
-/// The time limit for connecting to a server.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time limit of a call.
 const CALL_TIMEOUT: Duration = Duration::from_mins(1);
 /// The maximum number of bytes read of a response.
@@ -30,22 +28,9 @@ const MAX_BODY_BYTES: usize = 5 * 1024 * 1024;
 const MAX_ERROR_BODY_CHARS: usize = 4_096;
 /// The maximum length of an input as shown to a person, in characters.
 const MAX_SHOWN_INPUT_CHARS: usize = 4_096;
-/// The maximum number of redirects followed within one server.
-const MAX_REDIRECTS: usize = 5;
 
 /// Created at first use: an idle engine has neither connections nor TLS roots in memory.
-static CLIENT: LazyLock<Result<Client, String>> = LazyLock::new(|| {
-    let names = Arc::new(dns::SERVER_RESOLVER.clone());
-    let client = Client::builder().connect_timeout(CONNECT_TIMEOUT).dns_resolver(names).referer(false);
-    client.redirect(redirect::Policy::custom(follow_same_origin)).build().map_err(|error| error_chain(&error))
-});
-
-/// Follows a redirect only within the origin (scheme, host and port) to which the product sent the call. Elsewhere
-/// it would carry the tool's headers and the user's data.
-fn follow_same_origin(attempt: redirect::Attempt<'_>) -> redirect::Action {
-    let same = attempt.previous().first().is_some_and(|first| first.origin() == attempt.url().origin());
-    if same && attempt.previous().len() <= MAX_REDIRECTS { attempt.follow() } else { attempt.stop() }
-}
+static CLIENT: LazyLock<Result<Client, String>> = LazyLock::new(|| operator_client(|_| true));
 
 /// Sends the call with `input` and returns the text of the response.
 async fn send(call: &HttpCall, input: &Value, memory: &MemoryBudget) -> Result<String, ToolError> {
@@ -111,7 +96,7 @@ async fn read_response(response: Response, memory: &MemoryBudget) -> Result<Stri
         )));
     }
     if !status.is_success() {
-        let shown: String = text.chars().take(MAX_ERROR_BODY_CHARS).collect();
+        let shown = first_chars(&text, MAX_ERROR_BODY_CHARS);
         let cut = if shown.len() < text.len() { "\n[cut]" } else { "" };
         return Err(ToolError(format!("the server answered {status}:\n{shown}{cut}")));
     }

@@ -32,7 +32,7 @@ mod working_memory;
 mod write;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use api::tool_names::{RUN_AGENT, RUN_SKILL_SCRIPT, SHELL, TOOL_SEARCH};
 use api::{CallId, MemoryId};
@@ -42,8 +42,10 @@ use catalog::{
 pub use exposed_tools::ExposedTools;
 use futures::future::BoxFuture;
 use llm::ToolSpec;
+use parking_lot::Mutex;
 pub use process::ProcessPermits;
 use resources::memory_budget::MemoryBudget;
+use resources::threads;
 pub use run_agent::Delegation;
 use sandbox::Sandbox;
 use serde::de::DeserializeOwned;
@@ -271,7 +273,7 @@ impl Toolbox {
 
     /// Returns the tools as exposed to the agent's model, whose context window has `window` tokens.
     pub fn exposed_tools(&self, window: u64) -> Arc<ExposedTools> {
-        let mut cached = self.exposed_cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cached = self.exposed_cache.lock();
         match &*cached {
             Some((cached_window, exposed)) if *cached_window == window => Arc::clone(exposed),
             _ => {
@@ -368,6 +370,13 @@ fn catalog_tool(
             )))
         }
     }
+}
+
+/// Runs blocking work of a tool, other than on files of the workspace: these have a lane of their own.
+async fn run_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ToolError> + Send + 'static,
+) -> Result<T, ToolError> {
+    threads::run_blocking(work).await.unwrap_or_else(|| Err(ToolError("the tool failed".into())))
 }
 
 /// Deserializes a tool's input.

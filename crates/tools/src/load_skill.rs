@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::spill::MAX_INLINE_BYTES;
-use super::{Invocation, Tool, ToolError, ToolOutput, ToolStep, parse_input};
+use super::{Invocation, Tool, ToolError, ToolOutput, ToolStep, parse_input, run_blocking};
 use crate::skills::{SCRIPTS_PREFIX, Skill, Skills};
 
 /// The largest file of a skill that the model can read, in bytes.
@@ -38,14 +38,14 @@ impl LoadSkill {
     async fn load(&self, invocation: Invocation) -> Result<ToolStep, ToolError> {
         let LoadSkillInput { skill, file } = parse_input(invocation.input)?;
         let skills = self.0.clone();
-        let reading = tokio::task::spawn_blocking(move || {
+        let read = move || {
             let skill = find_skill(&skills, &skill)?;
             match file {
                 None => Ok(skill_text(&skill)),
                 Some(file) => read_skill_file(&skill, &file),
             }
-        });
-        let text = reading.await.map_err(|error| ToolError(format!("the tool failed: {error}")))??;
+        };
+        let text = run_blocking(read).await?;
         Ok(ToolStep::Done(ToolOutput { text, ..ToolOutput::default() }))
     }
 }

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::command::{COMMAND_TIMEOUT, tool_result};
 use super::load_skill::find_skill;
 use super::process::{ProcessRunner, StderrMode};
-use super::{Invocation, Tool, ToolError, ToolStep, approval, parse_input};
+use super::{Invocation, Tool, ToolError, ToolStep, approval, parse_input, run_blocking};
 use crate::skills::{DirLease, LeasedSkill, SCRIPTS_PREFIX, Skill, SkillDirs, Skills};
 
 /// The maximum number of arguments.
@@ -70,10 +70,8 @@ impl RunSkillScript {
         let RunSkillScriptInput { skill, script, args, input } = parse_input(invocation.input)?;
         validate_args(&args, &input)?;
         let (skills, skill_dirs) = (self.skills.clone(), Arc::clone(&self.skill_dirs));
-        let prepared =
-            tokio::task::spawn_blocking(move || prepare_script(&skills, &skill_dirs, &skill, &script));
         let PreparedScript { folder, mut argv, lease } =
-            prepared.await.map_err(|error| ToolError(format!("the tool failed: {error}")))??;
+            run_blocking(move || prepare_script(&skills, &skill_dirs, &skill, &script)).await?;
         argv.extend(args.into_iter().map(OsString::from));
         let command = Command {
             argv,

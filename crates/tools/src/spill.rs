@@ -9,7 +9,7 @@ use tokio::fs::File;
 use tokio::io::AsyncWriteExt as _;
 
 use super::files::{FileLocation, Workspace};
-use super::{ToolError, ToolOutput, ToolStep};
+use super::{ToolError, ToolOutput, ToolStep, run_blocking};
 
 /// The maximum length of an output that the model receives whole, in bytes, unless the tool sets another limit.
 pub(super) const MAX_INLINE_BYTES: usize = 64 * 1024;
@@ -176,11 +176,9 @@ impl Spool {
     /// Creates the file and writes the output so far into it.
     async fn open_file(&mut self) {
         let (workspace, path) = (self.workspace.clone(), self.path.clone());
-        let created = tokio::task::spawn_blocking(move || create_spill_file(&workspace, &path)).await;
-        self.file = match created {
-            Ok(Ok(file)) => SpillState::File(File::from_std(file), 0),
-            Ok(Err(ToolError(reason))) => SpillState::Failed(reason),
-            Err(error) => SpillState::Failed(error.to_string()),
+        self.file = match run_blocking(move || create_spill_file(&workspace, &path)).await {
+            Ok(file) => SpillState::File(File::from_std(file), 0),
+            Err(ToolError(reason)) => SpillState::Failed(reason),
         };
         let head = std::mem::take(&mut self.head);
         self.write_to_file(&head).await;

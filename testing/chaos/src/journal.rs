@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use parking_lot::Mutex;
 use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
 
@@ -54,7 +54,7 @@ pub(crate) struct StallTracker(Mutex<HashMap<String, (usize, u64)>>);
 impl StallTracker {
     /// Records that the engine ended with these turns open.
     pub(crate) fn record(&self, open: &[OpenTurn]) {
-        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turns = self.0.lock();
         for OpenTurn { turn_id, steps, .. } in open {
             let (known, ends) = turns.entry(turn_id.clone()).or_default();
             *ends = if known == steps { *ends + 1 } else { 1 };
@@ -64,7 +64,7 @@ impl StallTracker {
 
     /// How many ends of the engine in a row left the turn without a new step, when it was last open.
     pub(crate) fn restarts_without_progress(&self, turn_id: &str) -> u64 {
-        let turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let turns = self.0.lock();
         turns.get(turn_id).map_or(0, |(_, ends)| *ends)
     }
 }

@@ -2,10 +2,11 @@
 //! same conversation and, by seeded choice, answers the same as before or something else.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use mock_llm::{CapturedRequest, Fault, Refusal, Reply};
+use parking_lot::Mutex;
 
 use crate::counters::Counters;
 use crate::prompt::{self, Message};
@@ -73,18 +74,14 @@ impl ModelScript {
         Self { seed, workload, counters, trigger, state: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, ScriptState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether the model ever received the message with this marker.
     pub(crate) fn was_sent(&self, marker: u64) -> bool {
-        self.lock().sent_markers.contains(&marker)
+        self.state.lock().sent_markers.contains(&marker)
     }
 
     /// Whether the model ever produced this text.
     pub(crate) fn has_produced(&self, text: &str) -> bool {
-        text.is_empty() || self.lock().produced_texts.contains(&stable_hash(text))
+        text.is_empty() || self.state.lock().produced_texts.contains(&stable_hash(text))
     }
 
     /// Returns the reply to a request.
@@ -112,14 +109,14 @@ impl ModelScript {
             if wants_tools && rng.chance(0.4) { String::new() } else { random_words(&mut rng, 1..=25) };
         let text = if history.is_truncated { first_half(&text) } else { text };
         if !text.is_empty() {
-            self.lock().produced_texts.insert(stable_hash(&text));
+            self.state.lock().produced_texts.insert(stable_hash(&text));
             reply = reply.text(text);
         }
         if wants_tools {
             reply = calls.add_calls(reply, &mut rng, &self.workload, &context);
         }
         if reply.blocks.is_empty() || (thinks && reply.blocks.len() == 1) {
-            self.lock().produced_texts.insert(stable_hash("Done."));
+            self.state.lock().produced_texts.insert(stable_hash("Done."));
             reply = reply.text("Done.");
         }
         let pause = rng.between(0..=2);
@@ -133,7 +130,7 @@ impl ModelScript {
             .split(MESSAGE_MARKER_PREFIX)
             .skip(1)
             .filter_map(|rest| rest.split(';').next()?.parse::<u64>().ok());
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.sent_markers.extend(markers);
         state.requests += 1;
         let number = state.requests;

@@ -1,10 +1,10 @@
 //! A task as its clients know it, and the requests that the engine acknowledged.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use api::event::{Event, HitlRequest, Lifecycle, SentEvent};
 use api::{HitlId, MessageId, TurnId};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 /// A task of the run, shared by its clients.
@@ -65,7 +65,7 @@ impl TrackedTask {
 
     /// Locks the current view.
     pub(crate) fn view(&self) -> MutexGuard<'_, TaskView> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Subscribes to the newest `ts`.

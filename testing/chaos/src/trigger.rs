@@ -4,8 +4,8 @@
 //! saw it: any delay would let the engine proceed.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use rustix::process::{Signal, pidfd_send_signal};
 use tokio::sync::Notify;
 
@@ -32,24 +32,20 @@ struct ArmedTrigger {
 }
 
 impl KillTrigger {
-    fn lock(&self) -> MutexGuard<'_, TriggerState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// This engine runs now.
     pub(crate) fn set_target(&self, target: OwnedFd) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         (state.target, state.armed) = (Some(target), None);
     }
 
     /// Waits for `event`.
     pub(crate) fn arm(&self, event: &str, signal: Option<Signal>) {
-        self.lock().armed = Some(ArmedTrigger { event: event.to_owned(), signal });
+        self.state.lock().armed = Some(ArmedTrigger { event: event.to_owned(), signal });
     }
 
     /// Something happened.
     pub(crate) fn notify(&self, event: &str) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let Some(armed) = state.armed.take_if(|armed| armed.event == event) else { return };
         if let Some(signal) = armed.signal {
             send_signal(&mut state, signal);
@@ -65,7 +61,7 @@ impl KillTrigger {
 
     /// Sends `signal` to the engine if it was not sent one yet. Gives whether it was sent now.
     pub(crate) fn fire(&self, signal: Signal) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.armed = None;
         send_signal(&mut state, signal)
     }

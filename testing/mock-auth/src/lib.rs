@@ -15,7 +15,7 @@ pub mod endpoints;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use api::assets::Callback;
 use axum::Router;
@@ -24,6 +24,7 @@ use axum::routing::{get, post};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use http_service::clock::{Clock as _, ManualClock};
+use parking_lot::{Mutex, MutexGuard};
 use reqwest::Url;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -228,12 +229,12 @@ impl MockAuthServer {
 
     /// Returns its behavior, to change it.
     pub fn behavior(&self) -> MutexGuard<'_, Behavior> {
-        self.0.behavior.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.behavior.lock()
     }
 
     /// Returns what it has issued and counted.
     pub fn state(&self) -> MutexGuard<'_, MockState> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock()
     }
 
     /// Releases delayed token requests.

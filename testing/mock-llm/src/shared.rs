@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 use crate::cache::Cache;
@@ -88,7 +89,7 @@ impl Shared {
 
     /// Locks the state. Poisoning is ignored, because no section that holds the lock leaves a change half done.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Notifies waiting tests that a request was captured. Called after the lock is released, so that a woken test

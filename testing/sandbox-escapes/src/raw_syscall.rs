@@ -50,9 +50,7 @@ pub(crate) fn syscall(number: i64, arguments: &[SyscallArg]) -> Result<String, A
         SyscallArg::Number(number) => number.to_string(),
         SyscallArg::Text(text) => format!("t{text}"),
         SyscallArg::Zeros(length) => format!("z{length}"),
-        SyscallArg::Bytes(bytes) => {
-            bytes.iter().fold("b".to_owned(), |text, byte| text + &format!("{byte:02x}"))
-        }
+        SyscallArg::Bytes(bytes) => format!("b{}", hex::encode(bytes)),
     }));
     run_perl(SYSCALL_SCRIPT, &values)
 }

@@ -13,13 +13,14 @@
 
 use std::ops::RangeInclusive;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use api::event::Event;
 use api::{TaskId, Timestamp};
 use http_service::clock::{Clock, Sleep, SystemClock};
+use parking_lot::Mutex;
 use sandbox::{HelperCommand, Sandbox, Settings};
 use serde_json::Value;
 
@@ -215,7 +216,7 @@ impl SkippingClock {
 
     /// Advances time without waking any sleeper.
     pub fn advance(&self, duration: Duration) {
-        self.skipped_sleeps.lock().unwrap_or_else(PoisonError::into_inner).push(duration);
+        self.skipped_sleeps.lock().push(duration);
     }
 
     /// Moves the wall clock forward, as a time server may. Monotonic time does not change.
@@ -231,7 +232,7 @@ impl SkippingClock {
     /// Waits until this many long sleeps of this length have begun.
     pub async fn wait_for_sleeps(&self, times: usize, length: RangeInclusive<Duration>) {
         let matching_sleeps = || {
-            let pending_sleeps = self.pending_sleeps.lock().unwrap_or_else(PoisonError::into_inner);
+            let pending_sleeps = self.pending_sleeps.lock();
             pending_sleeps.iter().filter(|sleep| length.contains(sleep)).count()
         };
         with_deadline(async {
@@ -244,7 +245,7 @@ impl SkippingClock {
 
     /// Returns the short sleeps so far.
     pub fn skipped_sleeps(&self) -> Vec<Duration> {
-        self.skipped_sleeps.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.skipped_sleeps.lock().clone()
     }
 
     fn total_skipped(&self) -> Duration {
@@ -265,7 +266,7 @@ impl Clock for SkippingClock {
     fn sleep(&self, duration: Duration) -> Sleep<'_> {
         Box::pin(async move {
             if duration > MAX_SKIPPED_SLEEP {
-                self.pending_sleeps.lock().unwrap_or_else(PoisonError::into_inner).push(duration);
+                self.pending_sleeps.lock().push(duration);
                 return std::future::pending().await;
             }
             self.advance(duration);
@@ -299,7 +300,7 @@ impl LogCapture {
 
     /// Returns the lines captured so far.
     pub fn text(&self) -> String {
-        let bytes = self.buffer.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = self.buffer.0.lock();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 }
@@ -309,7 +310,7 @@ struct LogBuffer(Arc<Mutex<Vec<u8>>>);
 
 impl std::io::Write for LogBuffer {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        self.0.lock().extend_from_slice(bytes);
         Ok(bytes.len())
     }
 

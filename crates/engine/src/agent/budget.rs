@@ -4,11 +4,12 @@
 //! atomically with reading the balance, so that concurrent calls cannot exceed together what each of them would
 //! respect alone.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use api::Timestamp;
 use llm::Budgets;
+use parking_lot::{Mutex, MutexGuard};
 use store::Brain;
 
 use super::active_turn::{ActiveTurn, Interrupt};
@@ -35,7 +36,7 @@ pub(super) struct Allowance {
 
 impl Reservations {
     fn lock(&self) -> MutexGuard<'_, u64> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Reserves the cost of an answer of at most `max_tokens` tokens to a prompt of `prompt` tokens out of `left`;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use api::MessageId;
 use api::event::{Event, Failure, FailureCode, Lifecycle};
 use futures::StreamExt as _;
+use http_service::backoff::jitter;
 use llm::{
     self, Answer, FinishReason, Message, ModelError, ModelErrorKind, RepairedHistory, Request, Route,
     StreamEvent, TokenUsage, estimate,
@@ -311,9 +312,4 @@ fn empty_answer(answer: &Answer) -> ModelError {
         _ => "the model's answer was empty: it had neither text nor a tool call",
     };
     ModelError { usage: answer.usage, ..ModelError::new(ModelErrorKind::Empty, message) }
-}
-
-/// A random number from 0 to 1. Without randomness all engines back off alike, which is no reason to fail.
-pub(super) fn jitter() -> f64 {
-    getrandom::u32().map_or(0.5, |random| f64::from(random) / f64::from(u32::MAX))
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::tool_names::RUN_SKILL_SCRIPT;
+use http_service::backoff::jitter;
 use llm::{Answer, FinishReason, Message, ModelError, ModelErrorKind, Request, Route, TokenUsage, estimate};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -14,7 +15,7 @@ use tracing::Instrument as _;
 
 use super::auxiliary_call::collect_answer;
 use super::budget::reserve_outside_turn;
-use super::model_step::{MIN_ANSWER_TOKENS, jitter};
+use super::model_step::MIN_ANSWER_TOKENS;
 use super::retry_policy::{Remedy, StepAttempts};
 use super::{Agent, AgentError, DirectError, Services};
 

@@ -2,10 +2,10 @@
 
 use api::SkillName;
 use api::skills::{self, CreateSkill, SkillDefinition, SkillList, UpdateSkill};
+use resources::threads::run_blocking;
 use store::{CreateSkillError, CustomSkill};
 use tools::skills::{ExportError, Skill, Skills, archive};
 
-use super::turn_lifecycle::run_blocking;
 use super::{Agent, AgentError};
 
 impl Agent {

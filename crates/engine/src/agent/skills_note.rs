@@ -13,7 +13,6 @@ use store::{Brain, TaskRow};
 
 use super::AgentSnapshot;
 use super::compaction_view::truncate_middle;
-use super::turn_request::hex;
 
 /// The most characters of a description, and the most bytes of the note.
 const MAX_DESCRIPTION_CHARS: usize = 300;
@@ -83,7 +82,7 @@ fn pending_note(
         return Ok(None);
     }
     let note = render_note(&skills);
-    let hash = hex(&Sha256::digest(&note));
+    let hash = hex::encode(Sha256::digest(&note));
     Ok((previous_hash.as_ref() != Some(&hash)).then_some(PendingNote { note, hash }))
 }
 

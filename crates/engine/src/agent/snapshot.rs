@@ -2,10 +2,11 @@
 //! turns after it.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use catalog::{AgentSpec, SkillSpec};
 use mcp::Mcp;
+use parking_lot::Mutex;
 use tools::{ToolDeps, Toolbox};
 
 /// The catalog and tools that a turn works with.
@@ -107,7 +108,7 @@ impl SnapshotSource {
 
     /// The current snapshot.
     pub(crate) fn current(&self) -> Arc<AgentSnapshot> {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.lock();
         let generation = self.mcp.generation();
         if current.generation != generation {
             current.generation = generation;
@@ -119,7 +120,7 @@ impl SnapshotSource {
     /// Replaces the snapshot. The old one is dropped with the last turn that uses it.
     pub(super) fn replace(&self, snapshot: AgentSnapshot) {
         let new = CurrentSnapshot::new(snapshot, &self.mcp);
-        let old = std::mem::replace(&mut *self.current.lock().unwrap_or_else(PoisonError::into_inner), new);
+        let old = std::mem::replace(&mut *self.current.lock(), new);
         drop(old);
     }
 }

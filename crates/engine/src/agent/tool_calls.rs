@@ -11,6 +11,7 @@ use catalog::Permission;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use llm::{ToolOutcome, ToolUse};
+use resources::threads::run_blocking;
 use store::event_log::Commit;
 use store::steps::{MemoryWrite, Step};
 use store::{KnowledgeDraft, NewKnowledge, TaskRow, WriteError};
@@ -22,7 +23,6 @@ use super::active_turn::{ActiveTurn, Interrupt};
 use super::compaction_view::MAX_WORKING_MEMORY_BYTES;
 use super::loaded_skills::deduplicate;
 use super::thread::{OUTCOME_UNKNOWN, OpenCall, OpenStage};
-use super::turn_lifecycle::run_blocking;
 
 /// The most calls of one answer that run at once.
 const MAX_CONCURRENT_CALLS_PER_ANSWER: usize = 8;

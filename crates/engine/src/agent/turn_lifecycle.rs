@@ -282,9 +282,3 @@ async fn run_to_end(mut state: TurnState) {
         };
     }
 }
-
-/// Runs blocking or long work on a blocking thread; `None` if the runtime is shutting down. Reads of the brain
-/// have threads of their own: see [`Brain::run_blocking`].
-pub(super) async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    tokio::task::spawn_blocking(work).await.ok()
-}

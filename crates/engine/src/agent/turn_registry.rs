@@ -7,11 +7,12 @@
 //! can be quiesced atomically.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use api::{HitlId, MessageId, TaskId, TurnId};
+use parking_lot::{Mutex, MutexGuard};
 use store::event_log::{Recorder, TaskEventLog};
 use store::{IdempotencyKey, WriteError};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -220,7 +221,7 @@ impl Registration {
 impl TurnRegistry {
     /// Locks the registry.
     pub(super) fn lock(&self) -> RegistryGuard<'_> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Waits until no turn is active.

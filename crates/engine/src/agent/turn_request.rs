@@ -160,7 +160,7 @@ pub(super) fn parse_attachments(
             {
                 return Err(AgentError::Invalid(format!("`{field}[{number}]`: {reason}")));
             }
-            let hash = hex(&Sha256::digest(&media.data));
+            let hash = hex::encode(Sha256::digest(&media.data));
             let tokens = Some(estimate::attachment(&media.media_type, &media.data));
             Ok(Content::Media(Media {
                 kind: media.kind,
@@ -190,19 +190,10 @@ fn idempotency_key(id: &ClientRequestId, request: &Execute) -> IdempotencyKey {
             ContentBlock::Media(media) => hasher.update(Sha256::digest(&media.data)),
         }
     }
-    IdempotencyKey { id: id.as_str().to_owned(), hash: hex(&hasher.finalize()) }
+    IdempotencyKey { id: id.as_str().to_owned(), hash: hex::encode(hasher.finalize()) }
 }
 
 /// Truncates an id for an error message.
 fn truncated_id(id: &str) -> String {
     id.chars().take(64).collect()
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // Writing to a `String` cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

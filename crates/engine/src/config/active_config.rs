@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use llm::Gateway;
 use llm::config::{CatalogConfig, CatalogKeyPolicy, ConfigSources, NotConfigured, ValidatedConfig};
+use resources::threads::run_blocking;
 use serde_json::Value;
 use store::{Brain, Setting, WriteError};
 use tokio::sync::Mutex;
@@ -102,8 +103,8 @@ impl ActiveConfig {
         run_to_completion(async move {
             let mut state = this.state.lock().await;
             let sources = Arc::clone(&this.sources);
-            let read = tokio::task::spawn_blocking(move || sources.load());
-            let (validated, key_policy) = read.await.map_err(|_| stopping_error())??;
+            let read = run_blocking(move || sources.load()).await;
+            let (validated, key_policy) = read.ok_or_else(stopping_error)??;
             this.brain.write(|rows| rows.set_setting(Setting::Gateway, None)).await?;
             this.activate(&mut state, validated);
             state.key_policy = key_policy;

@@ -1,13 +1,12 @@
 //! Authentication of callers with the engine key.
 
-use std::sync::{PoisonError, RwLock};
-
 use api::engine::ENGINE_KEY_HEADER;
 use api::proof::Challenge;
 use api::{ErrorCode, KeyHash};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use http_service::http::ApiError;
+use parking_lot::RwLock;
 
 use super::AppState;
 
@@ -25,7 +24,7 @@ impl KeyGuard {
     /// # Errors
     /// Another caller has replaced it meanwhile: the holder of an old key cannot undo that.
     pub(super) fn replace_hash(&self, caller: &Authenticated, hash: KeyHash) -> Result<(), ApiError> {
-        let mut current = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.0.write();
         if *current != caller.0 {
             return Err(invalid_key_error());
         }
@@ -39,7 +38,7 @@ impl KeyGuard {
     }
 
     fn hash(&self) -> KeyHash {
-        *self.0.read().unwrap_or_else(PoisonError::into_inner)
+        *self.0.read()
     }
 }
 

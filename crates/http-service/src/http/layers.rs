@@ -20,9 +20,9 @@ use futures::future::CatchUnwind;
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 use tracing::Span;
+use uuid::Uuid;
 
 use super::ApiError;
-use crate::ids;
 use crate::trace_context::TraceContext;
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -209,7 +209,7 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
         (1..=MAX_REQUEST_ID_BYTES).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
     };
     headers.get(&REQUEST_ID).filter(is_acceptable).cloned().unwrap_or_else(|| {
-        let id = ids::uuid_v7().simple().to_string();
+        let id = Uuid::now_v7().simple().to_string();
         HeaderValue::try_from(id).unwrap_or_else(|_| HeaderValue::from_static("unknown"))
     })
 }

@@ -9,9 +9,10 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::connection_state::ConnectionState;
@@ -83,7 +84,7 @@ impl ConnectionLimiter {
     /// Acquires a permit for a connection from `address`; returns `None` if there is not even an overflow permit.
     pub(super) fn try_acquire(self: &Arc<Self>, address: IpAddr) -> Option<ConnectionPermit> {
         let address = client_key(address);
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let has_permit = state.permits.try_acquire(address) || {
             let only = state.permits.has_free().then_some(address);
             state.evict_idle(only);
@@ -113,13 +114,13 @@ impl ConnectionLimiter {
 
     /// Evicts some idle connections, to free other resources that they hold, such as file descriptors.
     pub(super) fn evict_idle(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).evict_idle(None);
+        self.state.lock().evict_idle(None);
     }
 }
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        self.limiter.state.lock().unwrap_or_else(PoisonError::into_inner).remove(self.id);
+        self.limiter.state.lock().remove(self.id);
     }
 }
 

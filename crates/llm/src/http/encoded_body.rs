@@ -15,7 +15,7 @@ static PLACEHOLDER_MARKER: LazyLock<String> = LazyLock::new(|| {
     let mut random = [0_u8; 16];
     // Without randomness, a conversation could at most repeat its own attachments.
     let _ = getrandom::fill(&mut random);
-    random.iter().fold("attached".to_owned(), |marker, byte| format!("{marker}{byte:02x}"))
+    format!("attached{}", hex::encode(random))
 });
 /// The length of a hash, in characters.
 const HASH_CHARS: usize = 64;

@@ -1,11 +1,10 @@
 //! Converts a server's elicitation to a question for a person, and the person's answer to the server's format.
 //! Nothing here waits.
 
+use resources::text::first_bytes;
 use rmcp::model::{ElicitRequestParams, ElicitResult, ElicitationAction};
 use serde_json::{Map, Value};
 use tools::Question;
-
-use crate::definition::truncate_to_bytes;
 
 /// The maximum length of a field's name, in characters, and of a question with its options, in bytes.
 const MAX_NAME_CHARS: usize = 128;
@@ -391,7 +390,7 @@ fn join_titles(choices: &[Choice]) -> String {
 }
 
 fn truncate_text(text: &str) -> String {
-    truncate_to_bytes(text.trim(), MAX_TEXT_BYTES).to_owned()
+    first_bytes(text.trim(), MAX_TEXT_BYTES).to_owned()
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! Routes a server's elicitation to the call during which the server asks it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rmcp::ClientHandler;
 use rmcp::model::{
     ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult, ElicitationAction,
@@ -49,7 +50,7 @@ impl ElicitationRouter {
         may_elicit: bool,
     ) -> (CallRegistration, mpsc::Receiver<ElicitationRequest>) {
         let (sender, receiver) = mpsc::channel(MAX_QUEUED_ELICITATIONS);
-        self.calls().push(RegisteredCall {
+        self.calls.lock().push(RegisteredCall {
             sender: sender.clone(),
             request: None,
             may_elicit,
@@ -65,7 +66,7 @@ impl ElicitationRouter {
         params: ElicitRequestParams,
         origin: Option<&RequestId>,
     ) -> Option<oneshot::Receiver<ElicitResult>> {
-        let calls = self.calls();
+        let calls = self.calls.lock();
         let known = origin.and_then(|origin| calls.iter().find(|call| call.request.as_ref() == Some(origin)));
         let call = known.or_else(|| calls.iter().rev().find(|call| !call.waiting_for_user))?;
         if !call.may_elicit {
@@ -74,10 +75,6 @@ impl ElicitationRouter {
         let (answer, answered) = oneshot::channel();
         call.sender.try_send(ElicitationRequest { params, answer }).ok()?;
         Some(answered)
-    }
-
-    fn calls(&self) -> MutexGuard<'_, Vec<RegisteredCall>> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -93,7 +90,8 @@ impl CallRegistration {
     }
 
     fn update(&self, change: impl FnOnce(&mut RegisteredCall)) {
-        if let Some(call) = self.router.calls().iter_mut().find(|call| call.sender.same_channel(&self.sender))
+        if let Some(call) =
+            self.router.calls.lock().iter_mut().find(|call| call.sender.same_channel(&self.sender))
         {
             change(call);
         }
@@ -102,7 +100,7 @@ impl CallRegistration {
 
 impl Drop for CallRegistration {
     fn drop(&mut self) {
-        self.router.calls().retain(|call| !call.sender.same_channel(&self.sender));
+        self.router.calls.lock().retain(|call| !call.sender.same_channel(&self.sender));
     }
 }
 

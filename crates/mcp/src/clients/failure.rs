@@ -1,6 +1,6 @@
 //! Classifies failures of a server by what they mean for the request.
 
-use fetch::error_chain;
+use resources::text::{error_chain, first_bytes};
 use rmcp::model::ErrorData;
 use rmcp::service::{ClientInitializeError, ServiceError};
 use rmcp::transport::DynamicTransportError;
@@ -9,7 +9,6 @@ use rmcp::transport::streamable_http_client::StreamableHttpError;
 use super::ClientError;
 use super::http::{SESSION_EXPIRED, http_status};
 use super::transport_guard::TransportState;
-use crate::definition::truncate_to_bytes;
 use crate::request_auth::AuthError;
 
 /// The maximum length of a server's error text that is reported, in bytes.
@@ -49,9 +48,7 @@ pub(super) fn call_failure(error: ServiceError, transport_state: &TransportState
         ServiceError::TransportSend(error) => send_failure(&error),
         ServiceError::TransportClosed => CallFailure::OutcomeUnknown(transport_state.reason().to_owned()),
         ServiceError::Cancelled { .. } => CallFailure::OutcomeUnknown("it was cancelled".into()),
-        error => {
-            CallFailure::OutcomeUnknown(truncate_to_bytes(&error.to_string(), MAX_ERROR_BYTES).to_owned())
-        }
+        error => CallFailure::OutcomeUnknown(first_bytes(&error.to_string(), MAX_ERROR_BYTES).to_owned()),
     }
 }
 
@@ -89,19 +86,13 @@ fn http_error(error: &DynamicTransportError) -> Option<&StreamableHttpError<reqw
 
 /// Formats a JSON-RPC error.
 fn error_text(error: &ErrorData) -> String {
-    format!(
-        "it refused the request: {} ({})",
-        truncate_to_bytes(&error.message, MAX_ERROR_BYTES),
-        error.code.0
-    )
+    format!("it refused the request: {} ({})", first_bytes(&error.message, MAX_ERROR_BYTES), error.code.0)
 }
 
 fn send_failure(error: &DynamicTransportError) -> CallFailure {
     let refused = |reason: String| CallFailure::Refused(ClientError::Failed(reason));
     let Some(failure) = http_error(error) else {
-        return CallFailure::NotSent(
-            truncate_to_bytes(&error_chain(&*error.error), MAX_ERROR_BYTES).to_owned(),
-        );
+        return CallFailure::NotSent(first_bytes(&error_chain(&*error.error), MAX_ERROR_BYTES).to_owned());
     };
     if let StreamableHttpError::Io(error) = failure
         && let Some(auth_error) = error.get_ref().and_then(|error| error.downcast_ref::<AuthError>())
@@ -121,10 +112,9 @@ fn send_failure(error: &DynamicTransportError) -> CallFailure {
         }
         (Some(429), _) => refused("it limits the request rate (HTTP 429); try again later".into()),
         (Some(status @ 500..), _) => CallFailure::OutcomeUnknown(format!("it failed (HTTP {status})")),
-        (Some(_), failure) => refused(format!(
-            "it refused the request: {}",
-            truncate_to_bytes(&failure.to_string(), MAX_ERROR_BYTES)
-        )),
+        (Some(_), failure) => {
+            refused(format!("it refused the request: {}", first_bytes(&failure.to_string(), MAX_ERROR_BYTES)))
+        }
         (None, StreamableHttpError::ResponseBodyTooLarge { max_size }) => {
             CallFailure::OutcomeUnknown(format!("its response has over {} MiB", max_size >> 20))
         }
@@ -134,7 +124,7 @@ fn send_failure(error: &DynamicTransportError) -> CallFailure {
         (None, StreamableHttpError::Client(error)) => CallFailure::OutcomeUnknown(error_chain(error)),
         (None, StreamableHttpError::SessionExpired) => CallFailure::NotSent(SESSION_EXPIRED.into()),
         (None, failure) => {
-            CallFailure::OutcomeUnknown(truncate_to_bytes(&error_chain(failure), MAX_ERROR_BYTES).to_owned())
+            CallFailure::OutcomeUnknown(first_bytes(&error_chain(failure), MAX_ERROR_BYTES).to_owned())
         }
     }
 }

@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use catalog::{ApiKeyLocation, Auth, McpServerSpec, Transport};
-use fetch::error_chain;
+use fetch::operator_client;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use reqwest::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use reqwest::{Client, Url, redirect};
-use resources::dns;
 use rmcp::model::ClientJsonRpcMessage;
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::common::client_side_sse::ExponentialBackoff;
@@ -28,12 +27,8 @@ use super::transport_guard::TransportState;
 use super::{ClientError, MAX_MESSAGE_BYTES};
 use crate::request_auth::RequestAuth;
 
-/// The time limit for a server to accept a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The minimum interval between two openings of an event stream.
 const MIN_STREAM_INTERVAL: Duration = Duration::from_secs(1);
-/// The maximum number of redirects followed within one server.
-const MAX_REDIRECTS: usize = 5;
 /// How much of an error response is read, in bytes.
 const MAX_ERROR_RESPONSE_BYTES: usize = 4 * 1024;
 /// The reason for ending a transport whose session the server no longer knows.
@@ -88,10 +83,7 @@ impl HttpEndpoint {
             value.set_sensitive(true);
             headers.insert(name, value);
         }
-        let resolver = Arc::new(dns::SERVER_RESOLVER.clone());
-        let client = Client::builder().connect_timeout(CONNECT_TIMEOUT).dns_resolver(resolver).referer(false);
-        let client = client.redirect(redirect::Policy::custom(follow_same_origin)).build();
-        let client = client.map_err(|error| ClientError::Failed(error_chain(&error)))?;
+        let client = operator_client(repeats_the_request).map_err(ClientError::Failed)?;
         Ok(Self { url: url.clone(), headers, client, auth: access.clone() })
     }
 
@@ -122,14 +114,9 @@ impl HttpEndpoint {
     }
 }
 
-/// Follows a redirect only within the request's origin, and only as the same request: elsewhere it would carry the
-/// user's key.
-fn follow_same_origin(attempt: redirect::Attempt<'_>) -> redirect::Action {
-    let same_server =
-        attempt.previous().first().is_some_and(|first| first.origin() == attempt.url().origin());
-    let same_request = matches!(attempt.status().as_u16(), 307 | 308);
-    let follow = same_server && same_request && attempt.previous().len() <= MAX_REDIRECTS;
-    if follow { attempt.follow() } else { attempt.stop() }
+/// Whether a redirect leads to the same request, and not to a `GET` without its body.
+fn repeats_the_request(attempt: &redirect::Attempt<'_>) -> bool {
+    matches!(attempt.status().as_u16(), 307 | 308)
 }
 
 impl McpHttpClient {

@@ -1,10 +1,11 @@
 //! A session with one server: the state that its calls share, and the task that runs it while it is used.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use api::CallId;
 use catalog::McpServerSpec;
+use parking_lot::Mutex;
 use rmcp::RoleClient;
 use rmcp::model::{
     ClientRequest, ListToolsRequest, PaginatedRequestParams, ProtocolVersion, ServerResult,
@@ -68,7 +69,7 @@ pub(super) struct UsageGuard(Arc<Session>);
 
 impl Drop for UsageGuard {
     fn drop(&mut self) {
-        let mut usage = self.0.usage();
+        let mut usage = self.0.usage.lock();
         usage.active_requests = usage.active_requests.saturating_sub(1);
         usage.last_used = Instant::now();
         drop(usage);
@@ -106,7 +107,7 @@ impl Session {
 
     /// Keeps the session from becoming idle; `None` if it has ended.
     pub(super) fn acquire(self: &Arc<Self>) -> Option<UsageGuard> {
-        let mut usage = self.usage();
+        let mut usage = self.usage.lock();
         if self.transport_state.has_ended() {
             return None;
         }
@@ -116,7 +117,7 @@ impl Session {
 
     /// Suspends a call that waits for a person.
     pub(super) fn suspend(&self, id: CallId, call: Call) {
-        let mut usage = self.usage();
+        let mut usage = self.usage.lock();
         let oldest = (usage.suspended.len() >= MAX_SUSPENDED_CALLS).then(|| usage.suspended.remove(0));
         usage.suspended.push((id, SuspendedCall { call, suspended_at: Instant::now() }));
         drop(usage);
@@ -125,7 +126,7 @@ impl Session {
 
     /// Removes and returns a suspended call.
     pub(super) fn take_suspended(&self, id: CallId) -> Option<Call> {
-        let mut usage = self.usage();
+        let mut usage = self.usage.lock();
         let at = usage.suspended.iter().position(|(suspended, _)| *suspended == id)?;
         Some(usage.suspended.remove(at).1.call)
     }
@@ -135,7 +136,7 @@ impl Session {
     /// gets a new one.
     pub(super) fn record_timeout(&self, received_before: u64) {
         let is_only_request = {
-            let usage = self.usage();
+            let usage = self.usage.lock();
             usage.active_requests <= 1 && usage.suspended.is_empty()
         };
         let since = self.transport_state.received_count().saturating_sub(received_before);
@@ -200,7 +201,7 @@ impl Session {
             () = self.listen_for_tool_changes() => {}
             () = self.relist_on_change(connections) => {}
         }
-        self.usage().suspended.clear();
+        self.usage.lock().suspended.clear();
         if tokio::time::timeout(CLOSE_TIMEOUT, service.waiting()).await.is_err() {
             tracing::debug!(
                 server = self.spec.name,
@@ -213,7 +214,7 @@ impl Session {
     async fn end_when_idle(&self, idle: Duration) {
         loop {
             let until = {
-                let mut usage = self.usage();
+                let mut usage = self.usage.lock();
                 let now = Instant::now();
                 usage.suspended.retain(|(_, suspended)| now - suspended.suspended_at < SUSPENDED_CALL_TTL);
                 let until = match (usage.active_requests, usage.suspended.first()) {
@@ -282,9 +283,5 @@ impl Session {
             }
             tokio::time::sleep(MIN_RELIST_INTERVAL).await;
         }
-    }
-
-    fn usage(&self) -> MutexGuard<'_, Usage> {
-        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

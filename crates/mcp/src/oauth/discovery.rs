@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use reqwest::Url;
+use resources::text::error_chain;
 use rmcp::transport::auth::{
     AuthorizationManager, AuthorizationMetadata, AuthorizationMetadataSource, InMemoryStateStore,
     OAuthClientConfig, StateStore as _,
@@ -218,6 +219,6 @@ fn validate_url(server: &Url, text: &str) -> Result<Url, McpError> {
 }
 
 fn discovery_error(error: &dyn std::error::Error) -> McpError {
-    let reason = sanitize_server_text(&fetch::error_chain(error));
+    let reason = sanitize_server_text(&error_chain(error));
     McpError::Failed(format!("its authorization server was not found: {reason}"))
 }

@@ -5,11 +5,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fetch::{WebAllowlist, error_chain, read_body, special_purpose};
+use fetch::{WebAllowlist, build_client, guarded_client, read_body, special_purpose};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
-use reqwest::{Client, Request, RequestBuilder, StatusCode, Url, redirect};
+use reqwest::{Client, Request, RequestBuilder, StatusCode, Url};
 use resources::dns;
+use resources::text::error_chain;
 use rmcp::transport::auth::{OAuthHttpClient, OAuthHttpClientFuture, OAuthHttpRequest};
 use serde_json::Value;
 use url::{Host, form_urlencoded};
@@ -108,21 +109,12 @@ impl AuthHttpClient {
             _ => literal_ip(server).is_some_and(|address| special_purpose(address).is_some()),
         };
         let policy = AddressPolicy { https_only: server.scheme() == "https", allow_private: is_private };
-        let client = Client::builder()
-            .no_proxy()
-            .redirect(redirect::Policy::none())
-            .retry(reqwest::retry::never())
-            .referer(false)
+        let client = guarded_client(CONNECT_TIMEOUT)
             .pool_max_idle_per_host(1)
-            .connect_timeout(CONNECT_TIMEOUT)
             .timeout(REQUEST_TIMEOUT)
             .dns_resolver(Arc::new(CheckedResolver(policy)));
-        // Building reads the machine's TLS roots from files.
-        let built = tokio::task::spawn_blocking(move || client.build()).await;
         let failed = |reason| HttpError::Connection { host: host_name(server), reason };
-        let client =
-            built.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error_chain(&error)))?;
-        Ok(Self { client, policy })
+        Ok(Self { client: build_client(client).await.map_err(failed)?, policy })
     }
 
     /// Whether the MCP server is on a private network, but not on this machine.

@@ -4,13 +4,14 @@
 //! no caller who goes away cancels. Thus a refresh token is used only once, and the new tokens are stored before
 //! anybody uses them.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use catalog::McpServerSpec;
 use fetch::WebAllowlist;
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared};
+use parking_lot::Mutex;
 use reqwest::Url;
 use secrecy::{ExposeSecret as _, SecretString};
 
@@ -70,7 +71,7 @@ struct CompletionGuard(Arc<TokenManager>);
 
 impl Drop for CompletionGuard {
     fn drop(&mut self) {
-        self.0.state().current_operation = None;
+        self.0.state.lock().current_operation = None;
     }
 }
 
@@ -100,11 +101,11 @@ impl TokenManager {
     }
 
     async fn token(self: &Arc<Self>, refused: Option<&SecretString>) -> TokenResult {
-        if self.state().revoked {
+        if self.state.lock().revoked {
             return Err(disconnected_error());
         }
         // A token that is not stored yet is handed to nobody.
-        let is_stored = self.state().unsaved.is_none();
+        let is_stored = self.state.lock().unsaved.is_none();
         if is_stored
             && let Some(grant) = self.stored_grant()?
             && let TokenAction::Use(token) = grant.token_action(self.connections.now(), refused)
@@ -134,7 +135,7 @@ impl TokenManager {
 
     /// Returns the current operation, or else starts one of this kind; also returns whether it was started.
     fn join_or_start(self: &Arc<Self>, kind: OperationKind) -> (TokenOperation, bool) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let Some(current_operation) = &state.current_operation {
             return (current_operation.clone(), false);
         }
@@ -203,7 +204,7 @@ impl TokenManager {
             }
             _ => None,
         };
-        self.state().last_failure = failure;
+        self.state.lock().last_failure = failure;
         let mut tokens = refreshed?;
         // Without a new refresh token, the old one stays valid (RFC 6749, section 6).
         if tokens.refresh.is_none() {
@@ -224,7 +225,7 @@ impl TokenManager {
             if error.is_client_error() {
                 reason.push_str(": it must know the `client_id` and the `client_secret` of mcp.json");
             }
-            self.state().last_failure = Some((self.connections.clock().monotonic(), reason.clone()));
+            self.state.lock().last_failure = Some((self.connections.clock().monotonic(), reason.clone()));
             return Err(AuthError::Unavailable(reason));
         }
         if error.is_client_error() && oauth_client.client.registered {
@@ -245,10 +246,10 @@ impl TokenManager {
             Err(error) => Err(McpError::Failed(error.to_string())),
         };
         match stored {
-            Ok(()) => self.state().unsaved = None,
+            Ok(()) => self.state.lock().unsaved = None,
             Err(error) => {
                 tracing::warn!(server = self.spec.name, %error, "An expired authorization could not be stored yet.");
-                self.state().unsaved = Some(grant);
+                self.state.lock().unsaved = Some(grant);
             }
         }
         Err(error)
@@ -257,7 +258,7 @@ impl TokenManager {
     /// Replaces the stored grant; returns its token once the grant is stored.
     async fn replace(&self, grant: Grant) -> TokenResult {
         {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             (state.last_failure, state.revoked) = (None, false);
         }
         let token = match &grant.leave {
@@ -271,7 +272,7 @@ impl TokenManager {
     /// From now on nobody gets a token. The grant stays stored until the connection is removed, so that a
     /// revocation cut off by a crash can be repeated.
     async fn perform_revoke(&self) -> TokenResult {
-        self.state().revoked = true;
+        self.state.lock().revoked = true;
         if let Some(grant) = self.current_grant()? {
             revoke_tokens(&self.spec.name, &grant, (&self.url, self.connections.web_allowlist())).await;
         }
@@ -280,12 +281,12 @@ impl TokenManager {
 
     /// Stores a grant. One that could not be stored is not lost: storing is retried before anything else is done.
     async fn store(&self, grant: Grant) -> Result<(), AuthError> {
-        self.state().unsaved = Some(grant);
+        self.state.lock().unsaved = Some(grant);
         self.store_unsaved().await
     }
 
     async fn store_unsaved(&self) -> Result<(), AuthError> {
-        let Some(grant) = self.state().unsaved.clone() else { return Ok(()) };
+        let Some(grant) = self.state.lock().unsaved.clone() else { return Ok(()) };
         let unsaved = |error: &dyn std::fmt::Display| {
             AuthError::Unavailable(format!("its tokens could not be stored: {error}"))
         };
@@ -296,13 +297,13 @@ impl TokenManager {
                 "Tokens arrived for a removed connection; they are discarded."
             );
         }
-        self.state().unsaved = None;
+        self.state.lock().unsaved = None;
         Ok(())
     }
 
     /// Returns the current grant with the catalog's current client secret, which may be newer than the grant.
     fn current_grant(&self) -> Result<Option<Grant>, AuthError> {
-        let unsaved = self.state().unsaved.clone();
+        let unsaved = self.state.lock().unsaved.clone();
         let Some(Grant { party: oauth_client, leave: consent }) =
             unsaved.map_or_else(|| self.stored_grant(), |unsaved| Ok(Some(unsaved)))?
         else {
@@ -325,12 +326,8 @@ impl TokenManager {
     /// Returns the recent failure because of which the authorization server is not asked now, if any.
     fn recent_failure(&self) -> Option<String> {
         let now = self.connections.clock().monotonic();
-        let failure = self.state().last_failure.clone();
+        let failure = self.state.lock().last_failure.clone();
         failure.filter(|(at, _)| now.saturating_sub(*at) < RETRY_BACKOFF).map(|(_, reason)| reason)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -18,13 +18,14 @@ use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use api::{EngineId, EngineImage};
 use futures::StreamExt as _;
 use futures::stream::{BoxStream, FuturesUnordered};
 use http_service::clock::Clock;
+use parking_lot::Mutex;
 use rustix::process::Signal;
 use tokio::sync::mpsc;
 
@@ -109,28 +110,24 @@ impl Inner {
         Label { deployment_id: self.options.deployment_id.clone(), engine_id, generation }
     }
 
-    fn running(&self) -> std::sync::MutexGuard<'_, HashMap<EngineId, Vec<Arc<WatchedProcess>>>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Searches, and returns the processes of the target's engine.
     async fn fenced_processes(
         self: &Arc<Self>,
         target: Target,
     ) -> Result<Fenced<Arc<WatchedProcess>>, BackendError> {
         self.search().await?;
-        let found = self.running().get(&target.engine_id).cloned().unwrap_or_default();
+        let found = self.running.lock().get(&target.engine_id).cloned().unwrap_or_default();
         Ok(target.fence(found.into_iter().map(|process| (process.generation(), process))))
     }
 
     /// Watches `process` until it exits, and then reports its exit.
     fn watch(self: &Arc<Self>, engine_id: EngineId, process: Arc<WatchedProcess>) {
-        self.running().entry(engine_id).or_default().push(Arc::clone(&process));
+        self.running.lock().entry(engine_id).or_default().push(Arc::clone(&process));
         let inner = Arc::clone(self);
         tokio::spawn(async move {
             let reason = process.wait().await;
             {
-                let mut running = inner.running();
+                let mut running = inner.running.lock();
                 if let Some(processes) = running.get_mut(&engine_id) {
                     processes.retain(|other| !Arc::ptr_eq(other, &process));
                     if processes.is_empty() {
@@ -156,7 +153,7 @@ impl Inner {
             return Ok(());
         }
         let number = self.searches.fetch_add(1, Ordering::SeqCst) + 1;
-        let known: HashSet<_> = self.running().values().flatten().map(|process| process.pid()).collect();
+        let known: HashSet<_> = self.running.lock().values().flatten().map(|process| process.pid()).collect();
         let deployment_id = self.options.deployment_id.clone();
         let found = run_blocking(move || label::find_processes(&deployment_id, &known)).await?;
         self.watch_all(found)
@@ -354,7 +351,7 @@ impl EngineBackend for ProcessBackend {
     fn list(&self) -> BackendFuture<'_, Vec<EngineListing>> {
         Box::pin(async move {
             self.inner.search().await?;
-            let running = self.inner.running();
+            let running = self.inner.running.lock();
             let listed = running.iter().flat_map(|(engine_id, processes)| {
                 let to_listing = |process: &Arc<WatchedProcess>| EngineListing {
                     engine_id: *engine_id,
@@ -371,7 +368,7 @@ impl EngineBackend for ProcessBackend {
     fn exits(&self) -> BoxStream<'static, InstanceExit> {
         // The caller is the active orchestrator, so it rotates logs from now on, until the backend is dropped.
         tokio::spawn(rotate_logs(Arc::downgrade(&self.inner)));
-        let listener = self.inner.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let listener = self.inner.listener.lock().take();
         let exits = futures::stream::unfold(listener, |listener| async move {
             let mut listener = listener?;
             Some((listener.recv().await?, Some(listener)))
@@ -382,7 +379,7 @@ impl EngineBackend for ProcessBackend {
     fn is_running<'a>(&'a self, instance: &'a Instance) -> BackendFuture<'a, bool> {
         Box::pin(async move {
             let known = || {
-                let running = self.inner.running();
+                let running = self.inner.running.lock();
                 running.values().flatten().any(|process| process.instance() == *instance)
             };
             if !known() {
@@ -409,7 +406,7 @@ async fn rotate_logs(inner: Weak<Inner>) {
         let Some(clock) = inner.upgrade().map(|inner| Arc::clone(&inner.clock)) else { return };
         clock.sleep(LOG_ROTATION_INTERVAL).await;
         let Some(inner) = inner.upgrade() else { return };
-        let running: Vec<_> = inner.running().keys().copied().collect();
+        let running: Vec<_> = inner.running.lock().keys().copied().collect();
         for engine_id in running {
             let folder = inner.folders.folder(engine_id);
             // One after the other: if the disk hangs, it blocks one thread, not one per engine.

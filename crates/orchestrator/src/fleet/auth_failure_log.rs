@@ -3,8 +3,9 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 /// The length of a period, which begins with a refusal, and the number of client addresses that get a line of
 /// their own in it.
@@ -38,7 +39,7 @@ impl AuthFailureLog {
     /// Logs that the key in `header` was refused. The line is logged in the request's span, which names the
     /// client's address.
     pub(super) fn log(&self, header: &'static str, client: Option<IpAddr>, now: Duration) {
-        let decision = self.period.lock().unwrap_or_else(PoisonError::into_inner).record(client, now);
+        let decision = self.period.lock().record(client, now);
         if decision.suppressed > 0 {
             let suppressed = decision.suppressed;
             tracing::warn!(parent: None, suppressed, "More keys were refused in the previous period.");

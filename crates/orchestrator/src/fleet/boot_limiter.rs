@@ -7,9 +7,10 @@
 //! the fewest permits.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use api::{EngineId, ProductId};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
 /// Boots under way at once. A Docker daemon creates containers one after the other, each in up to a second: this
@@ -212,7 +213,7 @@ impl Drop for Permit {
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
+    state.lock()
 }
 
 #[cfg(test)]

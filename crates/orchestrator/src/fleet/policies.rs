@@ -1,10 +1,11 @@
 //! The products' policies: what they forbid, and which limits apply to engines in the absence of a caller.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use api::policy::{Policy, Seconds};
 use api::{EngineImage, ProductId};
+use parking_lot::RwLock;
 
 use super::{Fleet, FleetError};
 use crate::registry::Product;
@@ -18,7 +19,7 @@ pub(super) struct PolicyCache {
 impl PolicyCache {
     /// Stores a product's policy and runs `follow` to apply its consequences, unless a later policy is known.
     fn insert_if_newer(&self, product_id: ProductId, audit_seq: i64, policy: &Policy, follow: impl FnOnce()) {
-        let mut by_product = self.by_product.write().unwrap_or_else(PoisonError::into_inner);
+        let mut by_product = self.by_product.write();
         let known = by_product.get(&product_id);
         if known.is_none_or(|(seen, _)| *seen < audit_seq) {
             by_product.insert(product_id, (audit_seq, Arc::new(policy.clone())));
@@ -29,7 +30,7 @@ impl PolicyCache {
 
     /// The policy of a product. A policy that is not known sets no limits.
     pub(super) fn get(&self, product_id: ProductId) -> Arc<Policy> {
-        let by_product = self.by_product.read().unwrap_or_else(PoisonError::into_inner);
+        let by_product = self.by_product.read();
         by_product.get(&product_id).map(|(_, policy)| Arc::clone(policy)).unwrap_or_default()
     }
 }

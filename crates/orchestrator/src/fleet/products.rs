@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use api::orchestrator::{
@@ -10,6 +10,7 @@ use api::orchestrator::{
     RegisteredProduct, ReplacedPolicy,
 };
 use api::{DisplayName, KeyHash, PlatformKey, ProductId, Slug, Timestamp};
+use parking_lot::RwLock;
 use serde_json::json;
 
 use super::endpoints::DEFAULT_PAGE_SIZE;
@@ -34,12 +35,12 @@ pub(super) struct ProductCache {
 
 impl ProductCache {
     fn get(&self, hash: KeyHash) -> Option<Arc<Product>> {
-        self.by_key.read().unwrap_or_else(PoisonError::into_inner).get(&hash).cloned()
+        self.by_key.read().get(&hash).cloned()
     }
 
     /// Caches `product`, unless a later view of it is cached: the first to read may be the last to arrive.
     fn insert_if_newer(&self, product: Arc<Product>) {
-        let mut by_key = self.by_key.write().unwrap_or_else(PoisonError::into_inner);
+        let mut by_key = self.by_key.write();
         let known = by_key.entry(product.key_hash).or_insert_with(|| Arc::clone(&product));
         if known.audit_seq < product.audit_seq {
             *known = product;

@@ -4,10 +4,10 @@
 //! the memory of this process: a restart begins with an empty one.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use api::ProductId;
+use parking_lot::Mutex;
 
 const WINDOW: Duration = Duration::from_mins(1);
 
@@ -26,7 +26,7 @@ impl RateLimiter {
         now: Duration,
     ) -> Result<(), OverLimit> {
         let Some(limit) = limit else { return Ok(()) };
-        let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut windows = self.windows.lock();
         windows.entry(product_id).or_default().check(limit, now)
     }
 }
@@ -117,7 +117,7 @@ mod tests {
         for _ in 0..1_000 {
             assert!(limiter.check(free, None, Duration::ZERO).is_ok());
         }
-        assert_eq!(limiter.windows.lock().unwrap().len(), 2);
+        assert_eq!(limiter.windows.lock().len(), 2);
         let never = limiter.check(free, Some(0), Duration::ZERO).unwrap_err();
         assert_eq!(never.retry_after_s, None);
     }

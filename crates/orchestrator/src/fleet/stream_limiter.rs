@@ -4,9 +4,10 @@
 //! no product can use up the share of the others.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use api::ProductId;
+use parking_lot::{Mutex, MutexGuard};
 
 /// Concurrent long-lived responses: three quarters of the connections that the service accepts.
 const MAX_OPEN_STREAMS: usize = 12_288;
@@ -74,7 +75,7 @@ impl Drop for StreamPermit {
 }
 
 fn lock(open: &Mutex<OpenStreams>) -> MutexGuard<'_, OpenStreams> {
-    open.lock().unwrap_or_else(PoisonError::into_inner)
+    open.lock()
 }
 
 #[cfg(test)]

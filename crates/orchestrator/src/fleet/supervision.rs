@@ -8,11 +8,12 @@
 mod engine_monitor;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use api::orchestrator::EngineStatus;
 use api::{EngineId, KeyHash, ProductId, Timestamp};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use self::engine_monitor::{EngineMonitor, RunningMonitor};
@@ -411,6 +412,6 @@ impl Supervision {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use api::EngineId;
 use api::orchestrator::EngineStatus;
+use http_service::backoff;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -342,7 +343,7 @@ impl Fleet {
         let attempts = u32::try_from(attempts).unwrap_or(u32::MAX);
         let base = rules.backoff_base.max(min_backoff);
         let wait = (attempts < rules.max_restarts)
-            .then(|| backoff(attempts, base, rules.backoff_max.max(min_backoff)));
+            .then(|| restart_delay(attempts, base, rules.backoff_max.max(min_backoff)));
         let at = |wait| self.now().unix_ms().saturating_add(to_mono_millis(wait));
         NextState::Failed {
             restart_at: wait.map(|wait| api::Timestamp::from_unix_ms(at(wait))),
@@ -353,11 +354,8 @@ impl Fleet {
 
 /// The wait before the restart that follows `attempts` others: it doubles each time up to `max`, and varies by a
 /// fifth so that engines that failed together do not restart together.
-fn backoff(attempts: u32, base: Duration, max: Duration) -> Duration {
-    let doubled = base.saturating_mul(2_u32.saturating_pow(attempts.min(31)));
-    // Without randomness they restart together, which is better than not at all.
-    let random = getrandom::u32().unwrap_or(u32::MAX / 2);
-    doubled.min(max).mul_f64(0.8 + 0.4 * f64::from(random) / f64::from(u32::MAX))
+fn restart_delay(attempts: u32, base: Duration, max: Duration) -> Duration {
+    backoff::delay(base, max, attempts, backoff::jitter())
 }
 
 #[cfg(test)]
@@ -374,7 +372,7 @@ mod tests {
             let (base, max) = (Duration::from_millis(base_ms), Duration::from_millis(max_ms));
             let exact = base.as_secs_f64() * 2_f64.powi(i32::try_from(attempts).unwrap());
             let exact = exact.min(max.as_secs_f64());
-            let wait = backoff(attempts, base, max).as_secs_f64();
+            let wait = restart_delay(attempts, base, max).as_secs_f64();
             prop_assert!(wait >= exact * 0.8 - 1e-6 && wait <= exact * 1.2 + 1e-6, "{wait} {exact}");
         }
     }

@@ -1,9 +1,8 @@
 //! Converts the fleet's errors to responses in the API's error envelope.
 
-use std::error::Error as _;
-
 use api::ErrorCode;
 use http_service::http::ApiError;
+use resources::text::error_chain;
 
 use crate::fleet::FleetError;
 
@@ -24,14 +23,4 @@ pub(super) fn to_api_error(error: FleetError) -> ApiError {
         Some(seconds) => response.retry_after(seconds),
         None => response,
     }
-}
-
-fn error_chain(error: &FleetError) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }

@@ -29,6 +29,9 @@ use super::error::to_api_error;
 use super::guarded_body::with_guard;
 use crate::fleet::{EngineEndpoint, Fleet};
 
+/// The path that is forwarded: any method, although the document lists only the common ones.
+pub(super) const PATH: &str = "/engines/{user_id}/proxy/{*path}";
+
 /// How long an engine may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long an engine may take to start its response once it has the whole request, and to accept each chunk of
@@ -69,7 +72,7 @@ impl ProxyClient {
 /// Forwards a request to the user's engine and streams the response back. The orchestrator adds the engine's key;
 /// the engine's own limits apply. Counts as activity.
 #[utoipa::path(
-    method(get, post, put, patch, delete), path = "/engines/{user_id}/proxy/{*path}", tag = "engines",
+    method(get, post, put, patch, delete), path = PATH, tag = "engines",
     security(("platform_key" = [])),
     params(
         ("user_id" = UserId, Path, description = "The product's user"),

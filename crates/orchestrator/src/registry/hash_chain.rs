@@ -48,6 +48,6 @@ impl ChainedRow<'_> {
                 None => hasher.update(u64::MAX.to_be_bytes()),
             }
         }
-        hasher.finalize().iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
+        hex::encode(hasher.finalize())
     }
 }

@@ -6,11 +6,11 @@
 //! which would again cost a switch.
 
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 
 use api::orchestrator::EngineStatus;
 use api::{EngineId, EngineImage, Timestamp};
+use parking_lot::{Mutex, MutexGuard};
 use rusqlite::{CachedStatement, Connection, OpenFlags, OptionalExtension as _, Row};
 
 use super::postgres_read_pool::PostgresReadPool;
@@ -114,18 +114,14 @@ impl SqliteReadPool {
 
     /// Returns an unused connection, or the first one once it is free.
     fn acquire(&self) -> Option<MutexGuard<'_, Slot>> {
-        let free = self.connections.iter().find_map(|slot| match slot.try_lock() {
-            Ok(slot) => Some(slot),
-            Err(TryLockError::Poisoned(slot)) => Some(slot.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        });
-        free.or_else(|| Some(self.connections.first()?.lock().unwrap_or_else(PoisonError::into_inner)))
+        let free = self.connections.iter().find_map(Mutex::try_lock);
+        free.or_else(|| Some(self.connections.first()?.lock()))
     }
 
     /// Closes the connections.
     pub(super) fn close(&self) {
         for slot in &self.connections {
-            drop(slot.lock().unwrap_or_else(PoisonError::into_inner).take());
+            drop(slot.lock().take());
         }
     }
 }

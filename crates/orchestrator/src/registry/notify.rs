@@ -2,9 +2,9 @@
 //! something to read.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use api::ProductId;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 /// The followers by product. Products without followers have no entry.
@@ -16,19 +16,15 @@ pub(super) struct Notifier {
 impl Notifier {
     /// Subscribes to a product's commits from now on. Several commits between two checks count as one.
     pub(super) fn subscribe(&self, product_id: ProductId) -> watch::Receiver<()> {
-        self.listeners().entry(product_id).or_insert_with(|| watch::Sender::new(())).subscribe()
+        self.listeners.lock().entry(product_id).or_insert_with(|| watch::Sender::new(())).subscribe()
     }
 
     /// Notifies the followers of `product_id` that rows have been committed.
     pub(super) fn notify(&self, product_id: ProductId) {
-        let mut listeners = self.listeners();
+        let mut listeners = self.listeners.lock();
         if listeners.get(&product_id).is_some_and(|listener| listener.send(()).is_err()) {
             listeners.remove(&product_id);
         }
-    }
-
-    fn listeners(&self) -> MutexGuard<'_, HashMap<ProductId, watch::Sender<()>>> {
-        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -56,7 +52,7 @@ mod tests {
         let (notifier, product) = (Notifier::default(), ProductId::new());
         drop(notifier.subscribe(product));
         notifier.notify(product);
-        assert!(notifier.listeners().is_empty());
+        assert!(notifier.listeners.lock().is_empty());
         let follower = notifier.subscribe(product);
         notifier.notify(product);
         assert!(follower.has_changed().unwrap());

@@ -3,9 +3,9 @@
 //! A generic pool tests each returned connection, which costs as much as the read. Here a connection that has
 //! answered is considered good, and one that has not is dropped.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use sqlx::postgres::{PgConnectOptions, PgRow};
 use sqlx::{ConnectOptions as _, PgConnection};
 use tokio::sync::Semaphore;
@@ -56,7 +56,7 @@ impl PostgresReadPool {
         owner: &EngineOwner,
     ) -> Result<Option<PgRow>, RegistryError> {
         loop {
-            let reused = self.idle().pop();
+            let reused = self.idle.lock().pop();
             let was_reused = reused.is_some();
             let mut connection = match reused {
                 Some(connection) => connection,
@@ -65,7 +65,7 @@ impl PostgresReadPool {
             let query = sqlx::query(query).bind(owner.product_id.to_string()).bind(owner.user_id.as_str());
             match query.fetch_optional(&mut connection).await {
                 Ok(row) => {
-                    self.idle().push(connection);
+                    self.idle.lock().push(connection);
                     return Ok(row);
                 }
                 // The server closed it while it was unused. A new connection shows the server's state.
@@ -78,16 +78,12 @@ impl PostgresReadPool {
     /// Refuses further reads.
     pub(super) fn close(&self) {
         self.permits.close();
-        self.idle().clear();
+        self.idle.lock().clear();
     }
 
     /// Whether no read is running.
     #[cfg(test)]
     pub(super) fn is_idle(&self) -> bool {
         self.permits.available_permits() == MAX_CONNECTIONS
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<PgConnection>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -5,8 +5,8 @@
 //! describes is left alone until a version that can read it runs.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
@@ -38,7 +38,7 @@ impl UnreadableRows {
     /// Logs, once, that this version cannot read `column` of a row.
     pub(super) fn log_once(&self, kind: &'static str, id: &str, column: &str) {
         let first = {
-            let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut logged = self.logged.lock();
             logged.insert(format!("{kind} {id} {column}"))
         };
         if first {

@@ -6,6 +6,7 @@ use anyhow::{Context as _, anyhow};
 use api::ErrorCode;
 use api::assets::{Callback, Connection, ConnectionStatus};
 use reqwest::Url;
+use resources::threads::run_blocking;
 use tokio::net::TcpListener;
 
 use super::callback::CallbackAddress;
@@ -86,7 +87,7 @@ impl Authorization {
             Err(error) => error,
         };
         let port = callback_address.address.port();
-        let holder = tokio::task::spawn_blocking(move || port::holder(port)).await.ok().flatten();
+        let holder = run_blocking(move || port::holder(port)).await.flatten();
         let reason = holder.map_or_else(|| error.to_string(), |holder| format!("{holder} uses it"));
         print_line(&format!(
             "The browser will be sent back to {}, where this command cannot listen: {reason}. The server there \

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use api::assets::Callback;
@@ -13,6 +13,7 @@ use axum::http::header::{CACHE_CONTROL, CONNECTION, REFERRER_POLICY, X_CONTENT_T
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use http_service::serve::{ServeLimits, serve};
+use parking_lot::Mutex;
 use reqwest::Url;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -116,7 +117,7 @@ async fn handle_request(State(state): State<Arc<CallbackState>>, request: Reques
             return Page::new(StatusCode::BAD_REQUEST, text);
         }
     };
-    let receiver = state.pending.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let receiver = state.pending.lock().take();
     let (page, result) = oneshot::channel();
     let is_first =
         receiver.is_some_and(|receiver| receiver.send(ReceivedCallback { callback, respond: page }).is_ok());

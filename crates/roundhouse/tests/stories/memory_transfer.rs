@@ -1,7 +1,6 @@
 //! Story 44: the memory of an engine is moved into another one: completely or not at all, even if the engine is
 //! killed, and with little RAM, whatever its size.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
 use std::time::{Duration, Instant};
@@ -120,11 +119,7 @@ async fn export_hash(engine: &Engine) -> (String, usize) {
         hash.update(&chunk);
         length += chunk.len();
     }
-    let hash = hash.finalize().iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02x}").unwrap();
-        text
-    });
-    (hash, length)
+    (hex::encode(hash.finalize()), length)
 }
 
 /// How much memory an engine may use for an import or an export of any size, in KiB.

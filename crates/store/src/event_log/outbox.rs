@@ -1,13 +1,14 @@
 //! The writing end of a task's event log: the outbox, its commit, and the publication of what was committed.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use api::event::{Delta, Event, encode_sse};
 use api::{TaskId, Timestamp, TurnId};
 use bytes::Bytes;
 use http_service::clock::Clock;
+use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
 use super::clock::{ClockReading, EventClock};
@@ -145,7 +146,7 @@ impl TaskEventLog {
         if !acquired {
             return Err(Busy);
         }
-        self.state().write_error = None;
+        self.state.lock().write_error = None;
         Ok(Recorder { event_log: Arc::clone(self), turn_id })
     }
 
@@ -166,15 +167,7 @@ impl TaskEventLog {
 
     /// The published frames with a `ts` above `ts`, or `None` if they must be read from the store.
     pub(super) fn published_after(&self, ts: i64) -> Option<Vec<Frame>> {
-        self.state().ring.frames_after(ts)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn in_flight(&self) -> MutexGuard<'_, Vec<OutboxEntry>> {
-        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().ring.frames_after(ts)
     }
 
     fn queue(self: &Arc<Self>) {
@@ -263,25 +256,25 @@ impl Recorder {
 
     /// The `ts` of the newest event, whether or not it is stored yet.
     pub fn last_ts(&self) -> i64 {
-        self.event_log.state().clock.last_ts()
+        self.event_log.state.lock().clock.last_ts()
     }
 
     /// Releases the frames that are cached for live readers because nothing will happen for a while. Readers that
     /// have not received them read them from the store.
     pub fn clear_published(&self) {
-        self.event_log.state().ring.clear();
+        self.event_log.state.lock().ring.clear();
     }
 
     /// Clears a write error, so that the turn can continue from what is stored.
     pub fn reset_error(&self) {
-        self.event_log.state().write_error = None;
+        self.event_log.state.lock().write_error = None;
     }
 
     /// Queues an event, which is stored and published soon, in order. Whether that succeeded is reported by a
     /// later [`Recorder::commit`].
     pub async fn emit(&self, event: Event) -> Result<(), WriteError> {
         {
-            let mut state = self.event_log.state();
+            let mut state = self.event_log.state.lock();
             let before = state.waiting_bytes;
             if state.coalesce_delta(ClockReading::read(&*self.event_log.clock), self.turn_id, &event) {
                 self.event_log.waiting_bytes.fetch_add(state.waiting_bytes - before, Ordering::Relaxed);
@@ -315,7 +308,7 @@ impl Recorder {
         let mut status = log.status.subscribe();
         loop {
             let wait = {
-                let mut state = log.state();
+                let mut state = log.state.lock();
                 if let Some(error) = &state.write_error {
                     return Err(error.clone());
                 }
@@ -391,19 +384,19 @@ impl Drop for Recorder {
 
 impl WriteBatch for TaskEventLog {
     fn collect(&self) -> Durability {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.queued = false;
-        self.in_flight().append(&mut state.outbox);
+        self.in_flight.lock().append(&mut state.outbox);
         std::mem::replace(&mut state.durability, Durability::ProcessKill)
     }
 
     fn write(&self, tx: &WriteTx<'_>) -> Result<(), rusqlite::Error> {
         let at = self.clock.now();
-        self.in_flight().iter_mut().try_for_each(|entry| self.write_entry(tx, entry, at))
+        self.in_flight.lock().iter_mut().try_for_each(|entry| self.write_entry(tx, entry, at))
     }
 
     fn complete(&self, result: &Result<(), WriteError>) {
-        let mut entries = std::mem::take(&mut *self.in_flight());
+        let mut entries = std::mem::take(&mut *self.in_flight.lock());
         let frames: Vec<Frame> = match result {
             Ok(()) => entries.iter().filter_map(|entry| self.encode_frame(entry)).collect(),
             Err(_) => Vec::new(),
@@ -413,7 +406,7 @@ impl WriteBatch for TaskEventLog {
             self.last_published_at.fetch_max(self.clock.now().unix_ms(), Ordering::Relaxed);
         }
         {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             match result {
                 Ok(()) => {
                     state.task_exists |= entries.iter().any(|entry| matches!(entry, OutboxEntry::InsertTask));

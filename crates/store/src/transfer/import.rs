@@ -8,6 +8,7 @@ use std::marker::PhantomData;
 use std::path::Path;
 
 use resources::memory_budget::NoMemory;
+use resources::text::first_chars;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::error::Category;
 
@@ -91,7 +92,7 @@ struct ReadPosition {
 impl ReadPosition {
     fn enter_section(&self, section: &str) {
         // Unknown sections may have any name.
-        *self.section.borrow_mut() = section.chars().take(64).collect();
+        first_chars(section, 64).clone_into(&mut self.section.borrow_mut());
         self.next_record(0);
     }
 

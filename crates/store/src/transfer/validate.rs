@@ -231,13 +231,7 @@ impl StageRecord for LessonRecord {
 impl StageRecord for MediaRecord {
     fn stage(self, n: u32, staging: &Staging) -> Result<(), StagingError> {
         let Self { hash, data: Base64Bytes(data), task_ids } = self;
-        let found = Sha256::digest(&data);
-        let is_hash = hash.len() == 2 * found.len()
-            && found
-                .iter()
-                .zip(hash.as_bytes().chunks(2))
-                .all(|(byte, hex)| format!("{byte:02x}").as_bytes() == hex);
-        if !is_hash {
+        if hash != hex::encode(Sha256::digest(&data)) {
             return Err(invalid_field("hash", "must be the SHA-256 of `data`, in lower-case hex"));
         }
         staging.insert("INSERT INTO media VALUES (?1, ?2, ?3)", params![n, hash, data])?;

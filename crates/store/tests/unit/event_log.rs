@@ -415,7 +415,7 @@ async fn a_task_has_one_channel_and_goes_on_above_its_last_event() {
     let log = with_deadline(async {
         loop {
             // The writer may hold the old one for a moment.
-            match fixture.event_logs.open.lock().unwrap().get(&task_id("t")).and_then(Weak::upgrade) {
+            match fixture.event_logs.open.lock().get(&task_id("t")).and_then(Weak::upgrade) {
                 Some(old) => drop(old),
                 None => break,
             }

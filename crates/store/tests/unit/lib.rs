@@ -6,6 +6,7 @@ use api::MessageId;
 use api::Timestamp;
 use api::event::StopReason;
 use pretty_assertions::assert_eq;
+use resources::text::error_chain;
 use serde_json::json;
 use tempfile::TempDir;
 use testkit::{task_id, with_deadline};
@@ -24,13 +25,7 @@ fn temp_brain_file() -> (TempDir, PathBuf) {
 /// The error with which `file` is refused, including all causes.
 fn open_error(file: &Path) -> String {
     let Err(error) = Brain::open(file) else { panic!("{} was opened", file.display()) };
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(&error);
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
+    error_chain(&error)
 }
 
 fn opened() -> Step {

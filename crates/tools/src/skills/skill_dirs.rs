@@ -11,8 +11,9 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 use store::{Brain, CustomSkill};
 use tokio::runtime::Handle;
@@ -89,7 +90,7 @@ impl SkillDirs {
     /// Materialises the current version of the user's skill `name`; `None` if there is no such skill. A folder of
     /// an earlier version is removed, unless it is leased. Blocks.
     pub fn acquire(self: &Arc<Self>, brain: &Brain, name: &str) -> Result<Option<LeasedSkill>, AcquireError> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let state = self.initialized(&mut state).map_err(AcquireError::WriteFiles)?;
         // Read under the lock: a version read before could stay here although it was changed or deleted since.
         let Some(skill) = brain.custom_skill(name).map_err(AcquireError::ReadSkill)? else {
@@ -114,7 +115,7 @@ impl SkillDirs {
     /// Records that the skill `name` was changed or deleted: removes its folder, or leaves that to the last lease.
     /// Blocks.
     pub fn invalidate(&self, name: &str) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         match self.initialized(&mut state) {
             Ok(state) => self.retire_current(state, name),
             Err(error) => {
@@ -125,7 +126,7 @@ impl SkillDirs {
 
     /// Releases one lease of a folder. Blocks.
     fn release(&self, hash: &str) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let Some(state) = state.as_mut() else { return };
         match state.lease_counts.get_mut(hash) {
             Some(count) if *count > 1 => *count -= 1,
@@ -238,8 +239,9 @@ fn content_hash(name: &str, files: &[SkillFile]) -> String {
         hash.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
         hash.update(part);
     }
-    let start = hash.finalize().into_iter().take(HASH_BYTES);
-    start.map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
+    let mut hash = hex::encode(hash.finalize());
+    hash.truncate(2 * HASH_BYTES);
+    hash
 }
 
 #[cfg(test)]

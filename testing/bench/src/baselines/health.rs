@@ -1,13 +1,14 @@
 //! `GET /health` as a bare handler, alone and with a read from a SQLite file.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use api::engine::{EngineHealth, HEALTHY, Subsystems};
 use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
+use parking_lot::Mutex;
 use rusqlite::Connection;
 
 /// Returns a router that answers like a healthy engine.
@@ -29,7 +30,7 @@ pub(super) fn sqlite(database: &Path) -> anyhow::Result<Router> {
 }
 
 async fn read(State(connection): State<Arc<Mutex<Connection>>>) -> Json<EngineHealth> {
-    let connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+    let connection = connection.lock();
     let value = connection
         .prepare_cached("SELECT value FROM meta WHERE name = 'status'")
         .and_then(|mut statement| statement.query_row([], |row| row.get(0)));

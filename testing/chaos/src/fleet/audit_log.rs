@@ -166,7 +166,7 @@ fn row_hash(row: &AuditRow, before: &str) -> String {
         hasher.update(length.to_be_bytes());
         hasher.update(field.unwrap_or_default());
     }
-    hasher.finalize().iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
+    hex::encode(hasher.finalize())
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! The state that the parts of a run share, and the calls to orchestrator and engines.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 
@@ -59,10 +60,6 @@ pub(crate) struct FleetContext {
     pub(crate) engine_fault_injected: AtomicBool,
     /// Whether the database was unavailable in this round.
     pub(crate) database_fault_injected: AtomicBool,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl FleetContext {
@@ -140,22 +137,22 @@ impl FleetContext {
 
     /// Records a completed call.
     pub(crate) fn record_call(&self, call: Call) {
-        lock(&self.round_calls).push(call);
+        self.round_calls.lock().push(call);
     }
 
     /// Removes and returns the calls of the round.
     pub(crate) fn take_calls(&self) -> Vec<Call> {
-        std::mem::take(&mut *lock(&self.round_calls))
+        std::mem::take(&mut *self.round_calls.lock())
     }
 
     /// Records that a turn on `engine_id` has completed.
     pub(crate) fn record_completed_turn(&self, engine_id: String) {
-        lock(&self.engines_with_turns).insert(engine_id);
+        self.engines_with_turns.lock().insert(engine_id);
     }
 
     /// Returns whether a turn on `engine_id` has completed.
     pub(crate) fn has_completed_turn(&self, engine_id: &str) -> bool {
-        lock(&self.engines_with_turns).contains(engine_id)
+        self.engines_with_turns.lock().contains(engine_id)
     }
 
     /// Returns whether a fault was injected into an engine in this round.

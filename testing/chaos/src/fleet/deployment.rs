@@ -2,11 +2,11 @@
 //! of its engines behind.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use api::EngineKey;
+use parking_lot::Mutex;
 use reqwest::Client;
 
 use super::cluster::Cluster;
@@ -171,11 +171,11 @@ impl Deployment {
 
     /// Tells it the id under which its engines are labelled.
     pub(crate) fn set_id(&self, id: String) {
-        *self.id.lock().unwrap_or_else(PoisonError::into_inner) = Some(id);
+        *self.id.lock() = Some(id);
     }
 
     fn id(&self) -> Option<String> {
-        self.id.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.id.lock().clone()
     }
 
     /// Returns the instances with its label.

@@ -2,8 +2,8 @@
 //! kill.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 
 /// An operation that a client requests for a user.
@@ -126,7 +126,7 @@ impl TenantUser {
     }
 
     fn lock(&self) -> MutexGuard<'_, ExpectedState> {
-        self.expected.lock().unwrap_or_else(PoisonError::into_inner)
+        self.expected.lock()
     }
 }
 
@@ -224,7 +224,7 @@ pub(crate) type EngineKeys = BTreeMap<String, bool>;
 
 impl IssuedKeys {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, EngineKeys>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// A key of `engine_id` was handed out.

@@ -68,7 +68,7 @@ fn the_longest_idle_of_who_has_most_makes_room() {
     assert!(idle.evicted.is_cancelled() && evicted == 1, "{evicted}");
     // Its permit is released only once.
     drop(large);
-    assert_eq!(limiter.state.lock().unwrap().permits.in_use, 2);
+    assert_eq!(limiter.state.lock().permits.in_use, 2);
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn an_address_at_its_limit_closes_its_own_idle_connections_while_places_are_free
     let idle = limiter.try_acquire(address(2)).unwrap();
     assert!(!idle.is_overflow);
     // As if the last unsuccessful search was long ago.
-    limiter.state.lock().unwrap().last_failed_eviction = None;
+    limiter.state.lock().last_failed_eviction = None;
     assert!(limiter.try_acquire(address(1)).unwrap().is_overflow);
     assert!(!idle.evicted.is_cancelled());
     // When all permits are in use, idle connections are evicted for any newcomer.

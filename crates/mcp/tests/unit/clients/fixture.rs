@@ -81,7 +81,8 @@ impl ClientFixture {
 
     /// Waits until the server's session has ended.
     pub(super) async fn wait_session_ended(&self) {
-        let is_running = || self.clients.slots().get("server").is_some_and(|slot| slot.session().is_some());
+        let is_running =
+            || self.clients.0.slots.lock().get("server").is_some_and(|slot| slot.session.lock().is_some());
         with_deadline(async {
             while is_running() {
                 SystemClock::new().sleep(Duration::from_millis(5)).await;

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use api::EngineId;
@@ -13,6 +13,7 @@ use bollard::errors::Error;
 use bollard::models::EventMessage;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -36,34 +37,30 @@ struct KnownContainer {
 }
 
 impl ExitWatch {
-    fn known(&self) -> MutexGuard<'_, HashMap<String, KnownContainer>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds a container that is about to start. Its exit may be reported before its start returns.
     pub(super) fn note_starting(&self, id: &str, engine_id: EngineId) {
-        self.known().insert(id.to_owned(), KnownContainer { engine_id, started: false });
+        self.known.lock().insert(id.to_owned(), KnownContainer { engine_id, started: false });
     }
 
     /// Marks a container as started. It may have exited since.
     pub(super) fn note_started(&self, id: &str) {
-        if let Some(known) = self.known().get_mut(id) {
+        if let Some(known) = self.known.lock().get_mut(id) {
             known.started = true;
         }
     }
 
     /// Adds a container that was seen running.
     pub(super) fn note_running(&self, id: &str, engine_id: EngineId) {
-        self.known().insert(id.to_owned(), KnownContainer { engine_id, started: true });
+        self.known.lock().insert(id.to_owned(), KnownContainer { engine_id, started: true });
     }
 
     /// Removes a container, so that its exit is not reported. Returns its engine if the container was known.
     pub(super) fn forget(&self, id: &str) -> Option<EngineId> {
-        self.known().remove(id).map(|known| known.engine_id)
+        self.known.lock().remove(id).map(|known| known.engine_id)
     }
 
     fn running(&self) -> Vec<String> {
-        let known = self.known();
+        let known = self.known.lock();
         known.iter().filter(|(_, known)| known.started).map(|(id, _)| id.clone()).collect()
     }
 }

@@ -3,11 +3,11 @@
 //! The network is checked before every launch, because anyone with access to the daemon may replace it.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
 use bollard::errors::Error;
 use bollard::models::{Network, NetworkCreateRequest};
 use bollard::query_parameters::{InspectNetworkOptions, ListNetworksOptionsBuilder};
+use parking_lot::Mutex;
 
 use super::daemon::{Daemon, REQUEST_TIMEOUT};
 use super::error::{docker_backend_error, is_status};
@@ -57,14 +57,14 @@ impl EngineNetwork {
     }
 
     fn set_cached_id(&self, id: Option<String>) {
-        *self.cached_id.lock().unwrap_or_else(PoisonError::into_inner) = id;
+        *self.cached_id.lock() = id;
     }
 
     /// Creates the network if it is missing, checks that it isolates engines, and returns its id. Containers
     /// join the network by id, because another network may receive its name later.
     pub(super) async fn ensure(&self, daemon: &Daemon) -> Result<String, NetworkFault> {
         let failed = |error: Error| NetworkFault::Backend(docker_backend_error(&error));
-        let cached_id = self.cached_id.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let cached_id = self.cached_id.lock().clone();
         let found = match cached_id {
             Some(id) => self.inspect(daemon, &id).await.map_err(failed)?,
             None => None,

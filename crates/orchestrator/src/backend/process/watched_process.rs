@@ -3,8 +3,8 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::process::ExitStatus;
-use std::sync::Mutex;
 
+use parking_lot::Mutex;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -79,7 +79,7 @@ impl WatchedProcess {
     /// known.
     pub(super) async fn wait(&self) -> Option<String> {
         self.exited().await;
-        let child = self.child.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        let child = self.child.lock().take();
         let status: Option<ExitStatus> = child?.wait().await.ok();
         status.map(|status| status.to_string())
     }

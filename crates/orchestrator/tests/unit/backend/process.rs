@@ -413,7 +413,7 @@ async fn those_who_look_for_processes_at_once_share_a_look_and_see_what_was_laun
     let mut pings: FuturesUnordered<_> = (0..50).map(|_| other.ping()).collect();
     while let Some(pinged) = pings.next().await {
         pinged.unwrap();
-        assert_eq!(other.inner.running().len(), 1);
+        assert_eq!(other.inner.running.lock().len(), 1);
     }
     assert_eq!(other.inner.searches.load(Ordering::SeqCst), 2, "one that was under way, and one after it");
 }

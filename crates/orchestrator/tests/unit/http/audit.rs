@@ -133,7 +133,7 @@ async fn a_product_can_check_its_chain_itself() {
             hasher.update(length.to_be_bytes());
             hasher.update(field.unwrap_or_default());
         }
-        let expected = hasher.finalize().iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
+        let expected = hex::encode(hasher.finalize());
         assert_eq!(hash, expected, "row {id}");
         previous_hash = hash;
     }

@@ -137,9 +137,6 @@ fn knowledge(n: usize) -> String {
 
 fn media(n: usize) -> String {
     let data: Vec<u8> = words(n, ATTACHED_BYTES_PER_TASK / 8).into_bytes();
-    let mut hash = String::new();
-    for byte in Sha256::digest(&data) {
-        write!(hash, "{byte:02x}").unwrap();
-    }
+    let hash = hex::encode(Sha256::digest(&data));
     json!({"hash": hash, "data": BASE64.encode(data), "task_ids": [format!("task {n}")]}).to_string()
 }

@@ -1,0 +1,57 @@
+//! How HTTP clients are built: for addresses that an outsider may have chosen, and for servers that the operator
+//! named. None sends a `Referer`: it would tell one server what was requested of another.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::redirect::{Action, Attempt, Policy};
+use reqwest::{Client, ClientBuilder};
+use resources::dns;
+use resources::text::error_chain;
+use resources::threads::run_blocking;
+
+/// The time limit for a server of the operator to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The maximum number of redirects followed within one server of the operator.
+const MAX_REDIRECTS: usize = 5;
+
+/// The settings of a client for addresses that an outsider may have chosen. It connects directly, so that the
+/// addresses checked are those connected to, and neither follows redirects nor repeats requests by itself.
+pub fn guarded_client(connect_timeout: Duration) -> ClientBuilder {
+    Client::builder()
+        .no_proxy()
+        .redirect(Policy::none())
+        .retry(reqwest::retry::never())
+        .referer(false)
+        .connect_timeout(connect_timeout)
+}
+
+/// Builds a client on a blocking thread, because that reads the machine's TLS roots from files.
+///
+/// # Errors
+/// The reason why there is no client.
+pub async fn build_client(client: ClientBuilder) -> Result<Client, String> {
+    let built = run_blocking(move || client.build()).await.ok_or("the engine is stopping")?;
+    built.map_err(|error| error_chain(&error))
+}
+
+/// Creates a client for servers that the operator named. It follows a redirect only within the origin (scheme, host
+/// and port) of the request, because elsewhere it would carry the user's data and keys, and only where `may_follow`
+/// agrees.
+///
+/// # Errors
+/// The reason why there is no client.
+pub fn operator_client(may_follow: fn(&Attempt<'_>) -> bool) -> Result<Client, String> {
+    let follow_within_origin = move |attempt: Attempt<'_>| -> Action {
+        let is_same_origin =
+            attempt.previous().first().is_some_and(|first| first.origin() == attempt.url().origin());
+        let follow = is_same_origin && attempt.previous().len() <= MAX_REDIRECTS && may_follow(&attempt);
+        if follow { attempt.follow() } else { attempt.stop() }
+    };
+    let client = Client::builder()
+        .connect_timeout(CONNECT_TIMEOUT)
+        .dns_resolver(Arc::new(dns::SERVER_RESOLVER.clone()))
+        .referer(false)
+        .redirect(Policy::custom(follow_within_origin));
+    client.build().map_err(|error| error_chain(&error))
+}
