@@ -14,7 +14,9 @@ use rusqlite::{Connection, Error, OptionalExtension as _, params};
 use serde::{Deserialize, Serialize};
 
 use super::wal_checkpoint::checkpoint_wal;
-use super::{Brain, TaskRow, WriteTx, backups, learning_batches, lessons, page_scrub, schema, to_json};
+use super::{
+    Brain, StoreError, TaskRow, WriteTx, backups, learning_batches, lessons, page_scrub, schema, to_json,
+};
 
 /// The amount of an index that is merged in one commit, in pages.
 const MERGE_PAGES_PER_COMMIT: i64 = 64;
@@ -81,7 +83,7 @@ pub struct TaskDeletion {
 
 impl WriteTx<'_> {
     /// Deletes a task with everything that belongs to it alone, and queues the erasure of its traces in files.
-    pub fn delete_task(&self, task: TaskRow, deletion: &TaskDeletion) -> Result<(), Error> {
+    pub fn delete_task(&self, task: TaskRow, deletion: &TaskDeletion) -> Result<(), StoreError> {
         let TaskRow(row) = task;
         let outputs = self.task_outputs(row, &deletion.outputs)?;
         if deletion.with_knowledge {
@@ -107,20 +109,20 @@ impl WriteTx<'_> {
     }
 
     /// Queues the erasure of the traces of what this transaction deletes.
-    pub fn enqueue_erasure(&self, scope: &ErasureScope) -> Result<(), Error> {
+    pub fn enqueue_erasure(&self, scope: &ErasureScope) -> Result<(), StoreError> {
         self.delete_planner_samples()?;
         self.execute("INSERT INTO erasures (remains) VALUES (?1)", [to_json(scope)?])
     }
 
     /// Selects those of `calls` that belong to the task.
-    fn task_outputs(&self, task: i64, calls: &[CallId]) -> Result<Vec<CallId>, Error> {
+    fn task_outputs(&self, task: i64, calls: &[CallId]) -> Result<Vec<CallId>, StoreError> {
         let mut remaining: HashSet<String> = calls.iter().map(ToString::to_string).collect();
         let Some(length) = remaining.iter().next().map(String::len) else { return Ok(Vec::new()) };
         let mut query = self.transaction.prepare_cached("SELECT body FROM steps WHERE task = ?1")?;
         let mut rows = query.query([task])?;
         let mut found = Vec::new();
         while let Some(row) = rows.next()? {
-            let body = row.get_ref(0)?.as_str()?;
+            let body = row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?;
             for (start, _) in body.match_indices("call_") {
                 let call = body.get(start..start + length).and_then(|id| remaining.take(id));
                 found.extend(call.and_then(|id| id.parse::<CallId>().ok()));
@@ -134,7 +136,7 @@ impl WriteTx<'_> {
 
     /// Removes quotations of a task from what outlives it: the question beside a correction, and feedback from
     /// which nothing was learned.
-    fn redact_quotes(&self, task: i64) -> Result<(), Error> {
+    fn redact_quotes(&self, task: i64) -> Result<(), StoreError> {
         let sql = "DELETE FROM feedback WHERE task = ?1 AND said ->> '$.type' <> 'correction'";
         self.execute(sql, [task])?;
         // The record is inserted again, because its index follows only insertions and deletions.
@@ -154,12 +156,13 @@ impl WriteTx<'_> {
                  (record, id, content, tags, source, created_at, valid_until, supersedes, task, step)
              SELECT record, id, correction, tags, source, created_at, valid_until, supersedes, task, step FROM quoting;
              DELETE FROM quoting",
-        )
+        )?;
+        Ok(())
     }
 
     /// Merges a part of an index and returns whether more is left; the last call has merged all of it. `is_first`
     /// is set for the call that starts the merge.
-    pub fn merge_index(&self, index: SearchIndex, is_first: bool) -> Result<bool, Error> {
+    pub fn merge_index(&self, index: SearchIndex, is_first: bool) -> Result<bool, StoreError> {
         let table = index.table();
         let changes = || self.transaction.query_row("SELECT total_changes()", [], |row| row.get::<_, i64>(0));
         let before = changes()?;
@@ -170,7 +173,7 @@ impl WriteTx<'_> {
     }
 
     /// Deletes the samples of keys that the query planner has taken.
-    fn delete_planner_samples(&self) -> Result<(), Error> {
+    fn delete_planner_samples(&self) -> Result<(), StoreError> {
         let exists = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'sqlite_stat4')";
         if self.transaction.query_row(exists, [], |row| row.get(0))? {
             self.execute("DELETE FROM sqlite_stat4", [])?;
@@ -179,7 +182,7 @@ impl WriteTx<'_> {
     }
 
     /// Releases at most `max_pages` free pages to the file system and returns whether there are more.
-    pub fn release_pages(&self, max_pages: u32) -> Result<bool, Error> {
+    pub fn release_pages(&self, max_pages: u32) -> Result<bool, StoreError> {
         let free_pages =
             || self.transaction.pragma_query_value(None, "freelist_count", |row| row.get::<_, i64>(0));
         let before = free_pages()?;
@@ -194,7 +197,7 @@ impl WriteTx<'_> {
 
     /// Overwrites the unused bytes of a range of pages from the page `from` on, and returns the page to continue
     /// with.
-    pub fn scrub_pages(&self, from: u32) -> Result<Option<u32>, Error> {
+    pub fn scrub_pages(&self, from: u32) -> Result<Option<u32>, StoreError> {
         let count: u32 = self.transaction.pragma_query_value(None, "page_count", |row| row.get(0))?;
         if count > MAX_SCRUBBABLE_PAGES {
             tracing::warn!(pages = count, "The brain is too large to overwrite its deleted content.");
@@ -218,20 +221,20 @@ impl WriteTx<'_> {
     }
 
     /// Marks an erasure as done.
-    pub fn complete_erasure(&self, erasure: &Erasure) -> Result<(), Error> {
+    pub fn complete_erasure(&self, erasure: &Erasure) -> Result<(), StoreError> {
         self.execute("DELETE FROM erasures WHERE erasure <= ?1", [erasure.last_row])
     }
 }
 
 impl Brain {
     /// The pending erasure, if there is one. Blocks.
-    pub fn pending_erasure(&self) -> Result<Option<Erasure>, Error> {
+    pub fn pending_erasure(&self) -> Result<Option<Erasure>, StoreError> {
         self.read_long(load_pending_erasure)
     }
 
     /// Checkpoints and truncates the write-ahead log. Returns whether it is complete: no reader was in the way.
     /// Blocks.
-    pub fn truncate_wal(&self) -> Result<bool, Error> {
+    pub fn truncate_wal(&self) -> Result<bool, StoreError> {
         let connection = schema::connect_for_checkpoint(self.file())?;
         connection.busy_timeout(WAL_TRUNCATE_TIMEOUT)?;
         // The passive checkpoint does most of the work without blocking writers.

@@ -22,7 +22,7 @@ pub use outbox::{Busy, Recorder, TaskEventLog};
 use parking_lot::{Mutex, MutexGuard};
 pub use reader::{EventReader, Follow};
 
-use crate::{Brain, TaskEntry};
+use crate::{Brain, StoreError, TaskEntry};
 
 /// The event logs in use, one per task.
 #[derive(Clone)]
@@ -50,7 +50,7 @@ impl EventLogs {
     }
 
     /// Opens the event log of a task, which need not exist yet.
-    pub fn open(&self, task_id: &TaskId) -> Result<Arc<TaskEventLog>, rusqlite::Error> {
+    pub fn open(&self, task_id: &TaskId) -> Result<Arc<TaskEventLog>, StoreError> {
         let mut open = self.lock();
         match open.get(task_id).and_then(Weak::upgrade) {
             Some(log) => Ok(log),
@@ -59,7 +59,7 @@ impl EventLogs {
     }
 
     /// Opens the event log of a task if the task exists.
-    pub fn open_existing(&self, task_id: &TaskId) -> Result<Option<Arc<TaskEventLog>>, rusqlite::Error> {
+    pub fn open_existing(&self, task_id: &TaskId) -> Result<Option<Arc<TaskEventLog>>, StoreError> {
         let mut open = self.lock();
         if let Some(log) = open.get(task_id).and_then(Weak::upgrade) {
             return Ok(Some(log));

@@ -14,7 +14,7 @@ use super::memory_ingest::step_of_message;
 use super::queries::{self, parse_column, task_id, timestamp};
 use super::search::{AlreadyShown, SearchHit};
 use super::steps::{Step, TurnBase};
-use super::{TaskRow, WriteTx, lessons, to_json};
+use super::{StoreError, TaskRow, WriteTx, lessons, to_json};
 
 /// The longest quotation of the user's question beside a correction, in bytes.
 const MAX_QUOTED_QUESTION_BYTES: usize = 400;
@@ -75,7 +75,7 @@ impl WriteTx<'_> {
         task: TaskRow,
         feedback: &FeedbackContent,
         at: Timestamp,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, StoreError> {
         let TaskRow(row) = task;
         let newest = "SELECT MAX(turn), (SELECT MAX(step) FROM steps WHERE steps.task = tasks.task)
                       FROM tasks JOIN turns USING (task) WHERE tasks.task = ?1";
@@ -99,7 +99,7 @@ impl WriteTx<'_> {
     }
 
     /// The user's message of a turn, without attachments.
-    fn question_of_turn(&self, task: i64, turn: i64) -> Result<String, Error> {
+    fn question_of_turn(&self, task: i64, turn: i64) -> Result<String, StoreError> {
         let message = "SELECT message_id FROM turns WHERE turn = ?1";
         let message: String =
             self.transaction.prepare_cached(message)?.query_row([turn], |row| row.get(0))?;
@@ -117,7 +117,7 @@ impl WriteTx<'_> {
 
     /// Deletes the feedback on these steps of a task, and all lessons drawn from it. Other corrections in those
     /// lessons are queued to be learned again.
-    pub(super) fn withdraw_feedback(&self, task: i64, steps: Range<i64>) -> Result<(), Error> {
+    pub(super) fn withdraw_feedback(&self, task: i64, steps: Range<i64>) -> Result<(), StoreError> {
         let withdrawn = "SELECT id FROM feedback WHERE task = ?1 AND step >= ?2 AND step < ?3";
         let withdrawn: HashSet<String> = self
             .transaction
@@ -133,12 +133,12 @@ impl WriteTx<'_> {
     }
 
     /// Queues a correction to be learned again.
-    pub(super) fn requeue_correction(&self, id: FeedbackId) -> Result<(), Error> {
+    pub(super) fn requeue_correction(&self, id: FeedbackId) -> Result<(), StoreError> {
         self.execute("UPDATE feedback SET batch = NULL WHERE id = ?1", [id.to_string()])
     }
 
     /// Makes the knowledge record of a correction active again, after the lesson that replaced it is gone.
-    pub(super) fn reinstate_correction(&self, id: FeedbackId) -> Result<(), Error> {
+    pub(super) fn reinstate_correction(&self, id: FeedbackId) -> Result<(), StoreError> {
         self.execute(
             "UPDATE knowledge SET valid_until = NULL
              WHERE id = (SELECT said ->> '$.record' FROM feedback WHERE id = ?1)",

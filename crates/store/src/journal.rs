@@ -8,7 +8,7 @@ use api::TaskId;
 use rusqlite::types::Type;
 use rusqlite::{Connection, Error, ErrorCode};
 
-use super::{BrainError, StoredStep, queries};
+use super::{BrainError, StoreError, StoredStep, queries};
 
 /// A brain that was opened only to read its journal.
 pub struct Journal {
@@ -47,12 +47,13 @@ impl Journal {
         // SQLite does not report why it cannot open a file.
         std::fs::File::open(file)
             .map_err(|source| JournalError::Unreadable { file: file.to_owned(), source })?;
-        let failed = |error| JournalError::Brain(BrainError::from_sqlite(file, error));
-        let journal = Self { reader: super::read_pool::open_reader(file, 256).map_err(failed)? };
+        let failed = |error: StoreError| JournalError::Brain(BrainError::from_sqlite(file, error));
+        let reader = super::read_pool::open_reader(file, 256).map_err(|error| failed(error.into()))?;
+        let journal = Self { reader };
         match journal.tasks(1) {
             Ok(_) => Ok(journal),
             // A table or a column is missing.
-            Err(error) if error.sqlite_error_code() == Some(ErrorCode::Unknown) => {
+            Err(error) if error.sqlite_code() == Some(ErrorCode::Unknown) => {
                 Err(JournalError::Unknown { file: file.to_owned() })
             }
             Err(error) => Err(failed(error)),
@@ -60,7 +61,7 @@ impl Journal {
     }
 
     /// At most `limit` tasks, the one with the most recent turn first.
-    pub fn tasks(&self, limit: u32) -> Result<Vec<TaskId>, Error> {
+    pub fn tasks(&self, limit: u32) -> Result<Vec<TaskId>, StoreError> {
         let mut query = self.reader.prepare(
             "SELECT task_id FROM turns JOIN tasks USING (task) GROUP BY task ORDER BY MAX(turn) DESC LIMIT ?1",
         )?;
@@ -69,12 +70,12 @@ impl Journal {
             TaskId::new(task_id)
                 .map_err(|error| Error::FromSqlConversionFailure(0, Type::Text, Box::new(error)))
         })?;
-        rows.collect()
+        Ok(rows.collect::<Result<_, _>>()?)
     }
 
     /// The steps of all turns of a task, oldest first; `None` if there is no such task.
-    pub fn steps(&self, task_id: &TaskId) -> Result<Option<Vec<StoredStep>>, Error> {
+    pub fn steps(&self, task_id: &TaskId) -> Result<Option<Vec<StoredStep>>, StoreError> {
         let task = queries::task(&self.reader, task_id)?;
-        task.map(|task| queries::steps(&self.reader, task.row)).transpose()
+        Ok(task.map(|task| queries::steps(&self.reader, task.row)).transpose()?)
     }
 }

@@ -8,7 +8,7 @@ use rusqlite::types::Type;
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 
 use super::queries::{parse_column, timestamp};
-use super::{TaskRow, WriteTx, to_json};
+use super::{StoreError, TaskRow, WriteTx, to_json};
 
 /// A validated request to save knowledge.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,7 +84,7 @@ impl WriteTx<'_> {
         record: &NewKnowledge,
         task: Option<TaskRow>,
         at: Timestamp,
-    ) -> Result<Result<(), SupersedeError>, Error> {
+    ) -> Result<Result<(), SupersedeError>, StoreError> {
         let NewKnowledge { id, draft: KnowledgeDraft { content, tags, supersedes }, source } = record;
         if let Some(superseded) = *supersedes {
             let is_trusted =
@@ -122,7 +122,7 @@ impl WriteTx<'_> {
         record: &NewKnowledge,
         task: TaskRow,
         at: Timestamp,
-    ) -> Result<(), Error> {
+    ) -> Result<(), StoreError> {
         if self.save_knowledge(record, Some(task), at)?.is_err() {
             let draft = KnowledgeDraft { supersedes: None, ..record.draft.clone() };
             let record = NewKnowledge { draft, ..record.clone() };
@@ -132,7 +132,7 @@ impl WriteTx<'_> {
     }
 
     /// Deletes a record and returns whether it existed. A record that it superseded remains inactive.
-    pub fn delete_knowledge(&self, id: MemoryId) -> Result<bool, Error> {
+    pub fn delete_knowledge(&self, id: MemoryId) -> Result<bool, StoreError> {
         let sql = "DELETE FROM knowledge WHERE id = ?1";
         Ok(self.transaction.prepare_cached(sql)?.execute([id.to_string()])? > 0)
     }
@@ -145,7 +145,7 @@ impl WriteTx<'_> {
         task: i64,
         steps: Range<i64>,
         with_corrections: bool,
-    ) -> Result<(), Error> {
+    ) -> Result<(), StoreError> {
         let drawn = "SELECT record FROM knowledge WHERE task = ?1 AND step >= ?2 AND step < ?3
                      AND (?4 OR source <> 'feedback' AND NOT EXISTS (
                          SELECT 1 FROM lessons WHERE lessons.id = knowledge.id

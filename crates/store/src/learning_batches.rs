@@ -11,7 +11,7 @@ use super::lessons::NewLesson;
 use super::queries::{parse_column, task_id};
 use super::tokenize::QueryTerms;
 use super::usage::CallUsage;
-use super::{WriteTx, to_json};
+use super::{StoreError, WriteTx, to_json};
 
 /// The number of newest turns among which an unrelated turn is selected.
 const MAX_UNRELATED_TURN_CANDIDATES: i64 = 100;
@@ -136,7 +136,7 @@ pub enum BatchEffect {
 
 impl WriteTx<'_> {
     /// Begins a batch and returns it, or returns the active one if there is one.
-    pub fn begin_batch(&self, id: BatchId, at: Timestamp) -> Result<(BatchId, BatchProgress), Error> {
+    pub fn begin_batch(&self, id: BatchId, at: Timestamp) -> Result<(BatchId, BatchProgress), StoreError> {
         if let Some(active) = active_batch(self.transaction)? {
             return Ok(active);
         }
@@ -169,7 +169,7 @@ impl WriteTx<'_> {
         effect: &BatchEffect,
         calls: &[CallUsage],
         at: Timestamp,
-    ) -> Result<(), Error> {
+    ) -> Result<(), StoreError> {
         for call in calls {
             self.insert_call_usage(at, call)?;
         }
@@ -202,7 +202,7 @@ impl WriteTx<'_> {
     }
 
     /// Whether a stage refers to a deleted task.
-    fn refers_to_deleted_task(&self, stage: &BatchStage) -> Result<bool, Error> {
+    fn refers_to_deleted_task(&self, stage: &BatchStage) -> Result<bool, StoreError> {
         let exists = |sql: &str, id: String| {
             self.transaction.prepare_cached(sql)?.query_row([id], |row| row.get::<_, bool>(0))
         };
@@ -222,7 +222,7 @@ impl WriteTx<'_> {
     }
 
     /// Marks a correction as processed, so that no batch considers it again.
-    fn mark_processed(&self, feedback_id: FeedbackId, batch_id: BatchId) -> Result<(), Error> {
+    fn mark_processed(&self, feedback_id: FeedbackId, batch_id: BatchId) -> Result<(), StoreError> {
         self.execute(
             "UPDATE feedback SET batch = (SELECT batch FROM batches WHERE id = ?2) WHERE id = ?1",
             [feedback_id.to_string(), batch_id.to_string()],
@@ -232,7 +232,7 @@ impl WriteTx<'_> {
 
 /// Removes from all batches what refers to deleted tasks. A batch that was working on it selects another
 /// correction.
-pub(super) fn reset_orphaned_batches(tx: &WriteTx<'_>) -> Result<(), Error> {
+pub(super) fn reset_orphaned_batches(tx: &WriteTx<'_>) -> Result<(), StoreError> {
     let mut query = tx.transaction.prepare_cached("SELECT batch, state FROM batches")?;
     let states = query.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
     for (batch, state) in states.collect::<Result<Vec<(i64, String)>, _>>()? {

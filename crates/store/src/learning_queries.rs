@@ -2,22 +2,21 @@
 
 use api::learning::Lesson;
 use api::{BatchId, FeedbackId, Timestamp, TurnId};
-use rusqlite::Error;
 
 use super::steps::TurnBase;
 use super::{
-    BatchProgress, Brain, Correction, Corrections, FeedbackRow, KnownLesson, TaskRow, UnrelatedTurn,
-    feedback, learning_batches, lessons,
+    BatchProgress, Brain, Correction, Corrections, FeedbackRow, KnownLesson, StoreError, TaskRow,
+    UnrelatedTurn, feedback, learning_batches, lessons,
 };
 
 impl Brain {
     /// The corrections and lessons that a conversation does not show when it continues from `base`. Blocks.
-    pub fn corrections(&self, task: TaskRow, base: TurnBase) -> Result<Corrections, Error> {
+    pub fn corrections(&self, task: TaskRow, base: TurnBase) -> Result<Corrections, StoreError> {
         self.read(|reader| feedback::load_corrections(reader, task, base))
     }
 
     /// A page of the active lessons, newest first. Blocks.
-    pub fn lessons(&self, limit: i64, offset: i64) -> Result<Vec<Lesson>, Error> {
+    pub fn lessons(&self, limit: i64, offset: i64) -> Result<Vec<Lesson>, StoreError> {
         self.read_long(|reader| lessons::list(reader, limit, offset))
     }
 
@@ -28,32 +27,35 @@ impl Brain {
         is_tainted: bool,
         about: &str,
         limit: usize,
-    ) -> Result<Vec<KnownLesson>, Error> {
+    ) -> Result<Vec<KnownLesson>, StoreError> {
         self.read_long(|reader| lessons::most_relevant(reader, is_tainted, about, limit))
     }
 
     /// The active learning batch and its progress.
-    pub fn active_batch(&self) -> Result<Option<(BatchId, BatchProgress)>, Error> {
+    pub fn active_batch(&self) -> Result<Option<(BatchId, BatchProgress)>, StoreError> {
         self.read(learning_batches::active_batch)
     }
 
     /// The time since when there is something that no learning batch has processed. Blocks.
-    pub fn unprocessed_since(&self) -> Result<Option<Timestamp>, Error> {
+    pub fn unprocessed_since(&self) -> Result<Option<Timestamp>, StoreError> {
         self.read_long(learning_batches::unprocessed_since)
     }
 
     /// The first correction after `after` that no batch has processed and whose turn has ended. Blocks.
-    pub fn next_correction(&self, after: FeedbackRow) -> Result<Option<(FeedbackRow, FeedbackId)>, Error> {
+    pub fn next_correction(
+        &self,
+        after: FeedbackRow,
+    ) -> Result<Option<(FeedbackRow, FeedbackId)>, StoreError> {
         self.read_long(|reader| feedback::next_correction(reader, after))
     }
 
     /// An active correction that no batch has processed. Blocks.
-    pub fn correction(&self, id: FeedbackId) -> Result<Option<Correction>, Error> {
+    pub fn correction(&self, id: FeedbackId) -> Result<Option<Correction>, StoreError> {
         self.read_long(|reader| feedback::correction(reader, id))
     }
 
     /// A turn other than `turn_id` that is unrelated to `text`. Blocks.
-    pub fn unrelated_turn(&self, turn_id: TurnId, text: &str) -> Result<Option<UnrelatedTurn>, Error> {
+    pub fn unrelated_turn(&self, turn_id: TurnId, text: &str) -> Result<Option<UnrelatedTurn>, StoreError> {
         self.read_long(|reader| learning_batches::find_unrelated_turn(reader, turn_id, text))
     }
 }

@@ -12,7 +12,7 @@ use super::feedback::{Correction, correction};
 use super::knowledge::{KnowledgeDraft, NewKnowledge, check_active};
 use super::queries::{parse_column, timestamp};
 use super::tokenize::QueryTerms;
-use super::{WriteTx, to_json};
+use super::{StoreError, WriteTx, to_json};
 
 /// The most corrections that a lesson's evidence contains.
 const MAX_EVIDENCE_CORRECTIONS: usize = 64;
@@ -51,7 +51,7 @@ impl WriteTx<'_> {
         lesson: &NewLesson,
         batch_id: BatchId,
         at: Timestamp,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, StoreError> {
         let NewLesson { id, content, correction: given, merges, is_tainted, verdicts } = lesson;
         // Meanwhile the user may have withdrawn the correction, edited it away, or undone the lesson.
         let Some(given) = correction(self.transaction, given.id)? else { return Ok(false) };
@@ -101,7 +101,7 @@ impl WriteTx<'_> {
 
     /// Undoes an active lesson and returns whether there was one. The records that it replaced become active again
     /// and are not learned again.
-    pub fn undo_lesson(&self, id: MemoryId) -> Result<bool, Error> {
+    pub fn undo_lesson(&self, id: MemoryId) -> Result<bool, StoreError> {
         let is_known = evidence(self.transaction, id)?.is_some();
         if !is_known || check_active(self.transaction, id)?.is_err() {
             return Ok(false);
@@ -112,7 +112,7 @@ impl WriteTx<'_> {
 
     /// Deletes the lessons that contain one of these corrections, newest first. Their other corrections are queued
     /// to be learned again.
-    pub(super) fn withdraw_lessons_from(&self, withdrawn: &HashSet<String>) -> Result<(), Error> {
+    pub(super) fn withdraw_lessons_from(&self, withdrawn: &HashSet<String>) -> Result<(), StoreError> {
         let mut query = self.transaction.prepare_cached(
             "SELECT id, evidence FROM lessons JOIN knowledge USING (id) ORDER BY record DESC",
         )?;
@@ -133,7 +133,7 @@ impl WriteTx<'_> {
 
     /// Deletes a lesson and reactivates the records that it replaced, unless the lesson itself has been
     /// superseded.
-    fn revoke_lesson(&self, id: MemoryId) -> Result<(), Error> {
+    fn revoke_lesson(&self, id: MemoryId) -> Result<(), StoreError> {
         let own = source_correction(self.transaction, id)?;
         if check_active(self.transaction, id)?.is_ok() {
             let sql = "UPDATE knowledge SET valid_until = NULL
@@ -148,7 +148,7 @@ impl WriteTx<'_> {
 }
 
 /// Removes the verdicts on turns of a task from the evidence of all lessons.
-pub(super) fn remove_verdicts(tx: &WriteTx<'_>, task_id: &TaskId) -> Result<(), Error> {
+pub(super) fn remove_verdicts(tx: &WriteTx<'_>, task_id: &TaskId) -> Result<(), StoreError> {
     let mut query = tx.transaction.prepare_cached("SELECT id, evidence FROM lessons")?;
     let lessons = query.query_map([], |row| Ok((row.get(0)?, parse_evidence(row, 1)?)))?;
     for (id, mut evidence) in lessons.collect::<Result<Vec<(String, Evidence)>, _>>()? {

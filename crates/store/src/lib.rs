@@ -9,6 +9,7 @@ mod backups;
 mod dates;
 mod doc_freq;
 mod erasure;
+mod error;
 pub mod event_log;
 mod feedback;
 mod journal;
@@ -21,6 +22,7 @@ pub mod memory_format;
 mod memory_ingest;
 mod message_text;
 mod page_scrub;
+mod provenance;
 mod queries;
 mod query_plan;
 mod ranking;
@@ -52,30 +54,32 @@ use api::skills::SkillSummary;
 use api::{CallId, HitlId, MemoryId, TaskId, Timestamp, TurnId};
 pub use backups::BACKUP_LIFETIME;
 pub use erasure::{Erasure, ErasureScope, SearchIndex, TaskDeletion};
+pub use error::{BrainError, StoreError};
 pub use feedback::{Correction, Corrections, FeedbackContent, FeedbackRow};
 use http_service::clock::{Clock as _, SystemClock};
-use http_service::lock::{FileLock, LockError, LockHolder};
+use http_service::lock::{FileLock, LockError};
 pub use journal::{Journal, JournalError};
 pub use knowledge::{KnowledgeDraft, KnowledgeRejected, NewKnowledge, SupersedeError};
 pub use learning_batches::{BatchEffect, BatchProgress, BatchStage, LessonDraft, UnrelatedTurn};
 pub use lessons::{KnownLesson, NewLesson};
 pub use mcp_connections::{AuthorizationRow, ConnectionRow};
+pub use provenance::StoredSource;
 pub use queries::{
     BlockCounts, Checkpoint, OpenTurn, PendingHitl, RequestedTurn, StoredEvent, StoredStep, ToolGrant,
 };
-use rusqlite::{Connection, ErrorCode, OptionalExtension as _};
+use rusqlite::{Connection, OptionalExtension as _};
 pub use search::{MemoryQuery, SearchHit};
 pub use settings::Setting;
 pub use skills::{CreateSkillError, CustomSkill, SkillOutline};
 pub use transfer::{ExportError, ImportError, StagedImport};
 pub use usage::{CallUsage, ModelUsage, USAGE_RETENTION};
-pub use write_tx::to_json;
 pub use write_tx::{IdempotencyKey, NewGrant, NewTurn, Rewind, WriteTx};
 pub use writer::{Durability, WriteBatch, WriteError};
 
 use crate::doc_freq::CommonWordCache;
 use crate::read_pool::ReadPool;
 use crate::steps::TurnBase;
+use crate::write_tx::to_json;
 use crate::writer::{SingleWrite, Writer};
 
 /// The row number of a task, which identifies it inside the brain.
@@ -89,100 +93,6 @@ pub struct TaskEntry {
     pub row: TaskRow,
     /// The `ts` of the task's newest stored event; 0 if it has none.
     pub last_ts: i64,
-}
-
-/// The error of a read or a statement of the store. Layers above handle it as a whole and never look into it.
-pub type StoreError = rusqlite::Error;
-
-/// The errors of opening and reading a brain.
-#[derive(Debug, thiserror::Error)]
-pub enum BrainError {
-    /// The folder or the file cannot be created, read or written.
-    #[error("the brain's folder {folder} cannot be used: it must be a writable folder")]
-    Folder {
-        /// The folder that holds the brain.
-        folder: PathBuf,
-        /// The error of the file system.
-        #[source]
-        source: std::io::Error,
-    },
-    /// Another engine holds the lock of the brain.
-    #[error("the brain {file} is in use by another engine ({holder}): stop that one first")]
-    InUse {
-        /// The brain's file.
-        file: PathBuf,
-        /// The process that holds the lock.
-        holder: LockHolder,
-    },
-    /// The lock file cannot be opened or locked.
-    #[error("the brain's lock file {file} cannot be opened or locked: its folder must be writable")]
-    Lock {
-        /// The lock file.
-        file: PathBuf,
-        /// The error of the file system.
-        #[source]
-        source: std::io::Error,
-    },
-    /// A newer engine wrote the brain in a format that this one does not know.
-    #[error(
-        "the brain {file} has schema version {found}, and this engine knows versions up to {known}: \
-         start it with the engine version that wrote it, or a newer one"
-    )]
-    NewerSchema {
-        /// The brain's file.
-        file: PathBuf,
-        /// The schema version that was found.
-        found: i64,
-        /// The newest schema version that this engine knows.
-        known: i64,
-    },
-    /// The schema needs a migration, but the backup that must precede it cannot be written.
-    #[error(
-        "the brain's schema must be migrated, but no backup can be written to {copy} ({reason}): \
-         free disk space, or make its folder writable"
-    )]
-    Backup {
-        /// The path of the backup.
-        copy: PathBuf,
-        /// The reason why it cannot be written.
-        reason: String,
-    },
-    /// The file is not a SQLite database, or it is damaged.
-    #[error(
-        "the brain {file} cannot be read: it is damaged or not a brain; restore it from a backup, or move it \
-         away to start with an empty one"
-    )]
-    Damaged {
-        /// The brain's file.
-        file: PathBuf,
-        /// The error that SQLite reported.
-        #[source]
-        source: rusqlite::Error,
-    },
-    /// The file is a database of another program.
-    #[error("{file} (SQLITE_DB_PATH) is not a brain but another program's database: it was left unchanged")]
-    Foreign {
-        /// The path of that file.
-        file: PathBuf,
-    },
-    /// A statement failed in SQLite.
-    #[error("a SQLite operation on the brain failed")]
-    Sqlite(#[from] rusqlite::Error),
-    /// The writer thread could not be started.
-    #[error("the brain's writer thread could not be started")]
-    Writer(#[source] std::io::Error),
-}
-
-impl BrainError {
-    /// Classifies an error that SQLite reported for `file`.
-    fn from_sqlite(file: &Path, source: rusqlite::Error) -> Self {
-        match source.sqlite_error_code() {
-            Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
-                Self::Damaged { file: file.to_owned(), source }
-            }
-            _ => Self::Sqlite(source),
-        }
-    }
 }
 
 /// A handle to an open brain. Clones share it; dropping the last one ends the writer.
@@ -253,7 +163,7 @@ impl Brain {
     pub async fn write<T, F>(&self, write: F) -> Result<T, WriteError>
     where
         T: Send + 'static,
-        F: Fn(&WriteTx<'_>) -> Result<T, rusqlite::Error> + Send + Sync + 'static,
+        F: Fn(&WriteTx<'_>) -> Result<T, StoreError> + Send + Sync + 'static,
     {
         self.write_with_durability(Durability::ProcessKill, write).await
     }
@@ -262,7 +172,7 @@ impl Brain {
     pub async fn write_with_durability<T, F>(&self, durability: Durability, write: F) -> Result<T, WriteError>
     where
         T: Send + 'static,
-        F: Fn(&WriteTx<'_>) -> Result<T, rusqlite::Error> + Send + Sync + 'static,
+        F: Fn(&WriteTx<'_>) -> Result<T, StoreError> + Send + Sync + 'static,
     {
         let (batch, result) = SingleWrite::create(write, durability);
         self.queue(batch);
@@ -280,12 +190,12 @@ impl Brain {
     }
 
     /// Looks up the task with the id `task_id`.
-    pub fn task(&self, task_id: &TaskId) -> Result<Option<TaskEntry>, rusqlite::Error> {
+    pub fn task(&self, task_id: &TaskId) -> Result<Option<TaskEntry>, StoreError> {
         self.read(|reader| queries::task(reader, task_id))
     }
 
     /// The task with the most recently opened turn.
-    pub fn last_task(&self) -> Result<Option<TaskId>, rusqlite::Error> {
+    pub fn last_task(&self) -> Result<Option<TaskId>, StoreError> {
         self.read(queries::last_task)
     }
 
@@ -296,13 +206,13 @@ impl Brain {
         task: TaskRow,
         after: i64,
         bounds: (usize, usize),
-    ) -> Result<Vec<StoredEvent>, rusqlite::Error> {
+    ) -> Result<Vec<StoredEvent>, StoreError> {
         self.read_long(|reader| queries::events_after(reader, task, after, bounds))
     }
 
     /// All events of `task` with a `ts` above `after`, as clients received them. Events of types that this version
     /// does not know are left out. Blocks.
-    pub fn all_events_after(&self, task: TaskRow, after: i64) -> Result<Vec<Event>, rusqlite::Error> {
+    pub fn all_events_after(&self, task: TaskRow, after: i64) -> Result<Vec<Event>, StoreError> {
         let stored = self.events_after(task, after, (usize::MAX, usize::MAX))?;
         Ok(stored.into_iter().filter_map(|event| event.into_event().ok()).collect())
     }
@@ -314,12 +224,12 @@ impl Brain {
         task: TaskRow,
         after: i64,
         visit: impl FnMut(i64, usize, StoredStep) -> bool,
-    ) -> Result<(), rusqlite::Error> {
+    ) -> Result<(), StoreError> {
         self.read_long(|reader| queries::for_each_step(reader, task, after, visit))
     }
 
     /// The stored checkpoint of the conversation of `task`, if its format is `form`. Blocks.
-    pub fn checkpoint(&self, task: TaskRow, form: i64) -> Result<Option<Checkpoint>, rusqlite::Error> {
+    pub fn checkpoint(&self, task: TaskRow, form: i64) -> Result<Option<Checkpoint>, StoreError> {
         self.read_long(|reader| queries::checkpoint(reader, task, form))
     }
 
@@ -331,26 +241,22 @@ impl Brain {
     }
 
     /// The steps of all turns of `task`, oldest first. Blocks.
-    pub fn steps(&self, task: TaskRow) -> Result<Vec<StoredStep>, rusqlite::Error> {
+    pub fn steps(&self, task: TaskRow) -> Result<Vec<StoredStep>, StoreError> {
         self.read_long(|reader| queries::steps(reader, task))
     }
 
     /// The turns that have begun and not ended, oldest first.
-    pub fn open_turns(&self) -> Result<Vec<OpenTurn>, rusqlite::Error> {
+    pub fn open_turns(&self) -> Result<Vec<OpenTurn>, StoreError> {
         self.read(queries::open_turns)
     }
 
     /// The number of content blocks in a turn's event stream. Blocks.
-    pub fn block_counts(&self, task: TaskRow, turn_id: TurnId) -> Result<BlockCounts, rusqlite::Error> {
+    pub fn block_counts(&self, task: TaskRow, turn_id: TurnId) -> Result<BlockCounts, StoreError> {
         self.read_long(|reader| queries::block_counts(reader, task, turn_id))
     }
 
     /// The tool calls of a turn that clients have seen without a result yet. Blocks.
-    pub fn open_calls(
-        &self,
-        task: TaskRow,
-        turn_id: TurnId,
-    ) -> Result<Vec<(CallId, String)>, rusqlite::Error> {
+    pub fn open_calls(&self, task: TaskRow, turn_id: TurnId) -> Result<Vec<(CallId, String)>, StoreError> {
         self.read_long(|reader| queries::open_calls(reader, task, turn_id))
     }
 
@@ -359,159 +265,159 @@ impl Brain {
         &self,
         task_id: &TaskId,
         request: &str,
-    ) -> Result<Option<RequestedTurn>, rusqlite::Error> {
+    ) -> Result<Option<RequestedTurn>, StoreError> {
         self.read(|reader| queries::turn_by_request(reader, task_id, request))
     }
 
     /// A page of the tasks, most recently changed first. Blocks.
-    pub fn tasks(&self, limit: i64, offset: i64) -> Result<Vec<TaskSummary>, rusqlite::Error> {
+    pub fn tasks(&self, limit: i64, offset: i64) -> Result<Vec<TaskSummary>, StoreError> {
         self.read_long(|reader| queries::tasks(reader, limit, offset))
     }
 
     /// The number of tasks. Blocks.
-    pub fn task_count(&self) -> Result<u64, rusqlite::Error> {
+    pub fn task_count(&self) -> Result<u64, StoreError> {
         self.read_long(queries::task_count)
     }
 
     /// The number of requests that wait for an answer of the user.
-    pub fn pending_count(&self) -> Result<u64, rusqlite::Error> {
+    pub fn pending_count(&self) -> Result<u64, StoreError> {
         self.read(queries::pending_count)
     }
 
     /// The last time at which a task received a message, or one of its turns began or ended.
-    pub fn last_change_at(&self) -> Result<Option<Timestamp>, rusqlite::Error> {
+    pub fn last_change_at(&self) -> Result<Option<Timestamp>, StoreError> {
         self.read(queries::last_change_at)
     }
 
     /// The requests that wait for an answer of the user, oldest first. Blocks.
-    pub fn pending(&self) -> Result<Vec<PendingRequest>, rusqlite::Error> {
+    pub fn pending(&self) -> Result<Vec<PendingRequest>, StoreError> {
         self.read_long(queries::pending)
     }
 
     /// The request of the task that is shown to the user and not answered yet.
-    pub fn pending_of_task(&self, task_id: &TaskId) -> Result<Option<HitlId>, rusqlite::Error> {
+    pub fn pending_of_task(&self, task_id: &TaskId) -> Result<Option<HitlId>, StoreError> {
         self.read(|reader| queries::pending_of_task(reader, task_id))
     }
 
     /// The lasting approvals (grants) of the user, oldest first. Blocks.
-    pub fn grants(&self) -> Result<Vec<Grant>, rusqlite::Error> {
+    pub fn grants(&self) -> Result<Vec<Grant>, StoreError> {
         self.read_long(queries::grants)
     }
 
     /// The grants for `tool` that hold in `task`, either for that task or for the whole engine.
-    pub fn grants_for_tool(&self, task: TaskRow, tool: &str) -> Result<Vec<ToolGrant>, rusqlite::Error> {
+    pub fn grants_for_tool(&self, task: TaskRow, tool: &str) -> Result<Vec<ToolGrant>, StoreError> {
         self.read(|reader| queries::grants_for_tool(reader, task, tool))
     }
 
     /// The bytes of an attachment, by its hash. Blocks.
-    pub fn media(&self, hash: &str) -> Result<Option<Vec<u8>>, rusqlite::Error> {
+    pub fn media(&self, hash: &str) -> Result<Option<Vec<u8>>, StoreError> {
         self.read_long(|reader| queries::media(reader, hash))
     }
 
     /// The end of the earliest ended turn whose deltas have not been folded away yet.
-    pub fn first_unfolded(&self) -> Result<Option<Timestamp>, rusqlite::Error> {
+    pub fn first_unfolded(&self) -> Result<Option<Timestamp>, StoreError> {
         self.read(queries::first_unfolded)
     }
 
     /// The user's custom skill with the given name. Blocks.
-    pub fn custom_skill(&self, name: &str) -> Result<Option<CustomSkill>, rusqlite::Error> {
+    pub fn custom_skill(&self, name: &str) -> Result<Option<CustomSkill>, StoreError> {
         self.read_long(|reader| skills::find(reader, name))
     }
 
     /// Summaries of the user's custom skills, sorted by name.
-    pub fn custom_skills(&self) -> Result<Vec<SkillSummary>, rusqlite::Error> {
+    pub fn custom_skills(&self) -> Result<Vec<SkillSummary>, StoreError> {
         self.read(skills::summaries)
     }
 
     /// Outlines of the user's custom skills, sorted by name: what is needed to run them. Blocks.
-    pub fn custom_skill_outlines(&self) -> Result<Vec<SkillOutline>, rusqlite::Error> {
+    pub fn custom_skill_outlines(&self) -> Result<Vec<SkillOutline>, StoreError> {
         self.read_long(skills::outlines)
     }
 
     /// The hash of the newest note about the user's skills that the task's conversation shows when it continues
     /// from `base`; `None` if it shows none.
-    pub fn skills_note_hash(&self, task: TaskRow, base: TurnBase) -> Result<Option<String>, rusqlite::Error> {
+    pub fn skills_note_hash(&self, task: TaskRow, base: TurnBase) -> Result<Option<String>, StoreError> {
         self.read(|reader| skills::note_hash(reader, task, base))
     }
 
     /// A setting that was changed at runtime and persists across restarts.
-    pub fn setting(&self, setting: Setting) -> Result<Option<String>, rusqlite::Error> {
+    pub fn setting(&self, setting: Setting) -> Result<Option<String>, StoreError> {
         self.read(|reader| settings::setting(reader, setting))
     }
 
     /// The number of input and output tokens used by model calls of all tasks after `at`; at most the last day
     /// counts.
-    pub fn tokens_since(&self, at: Timestamp) -> Result<u64, rusqlite::Error> {
+    pub fn tokens_since(&self, at: Timestamp) -> Result<u64, StoreError> {
         self.read(|reader| usage::tokens_since(reader, at))
     }
 
     /// The time of the first recorded model call after `at`; at most the last day counts.
-    pub fn first_usage_at(&self, at: Timestamp) -> Result<Option<Timestamp>, rusqlite::Error> {
+    pub fn first_usage_at(&self, at: Timestamp) -> Result<Option<Timestamp>, StoreError> {
         self.read(|reader| usage::first_usage_at(reader, at))
     }
 
     /// The usage of model calls after `at`, by model; at most the last day counts. Blocks.
-    pub fn usage_since(&self, at: Timestamp) -> Result<Vec<ModelUsage>, rusqlite::Error> {
+    pub fn usage_since(&self, at: Timestamp) -> Result<Vec<ModelUsage>, StoreError> {
         self.read_long(|reader| usage::usage_since(reader, at))
     }
 
     /// Searches memory, best results first. A search waits for a running one, but not beyond its own deadline.
     /// Blocks.
-    pub fn search(&self, query: &MemoryQuery) -> Result<Vec<SearchHit>, rusqlite::Error> {
+    pub fn search(&self, query: &MemoryQuery) -> Result<Vec<SearchHit>, StoreError> {
         let common_words = &self.shared.common_words;
-        self.shared.read_pool.search(query.deadline, |reader| search::search(reader, common_words, query))
+        Ok(self
+            .shared
+            .read_pool
+            .search(query.deadline, |reader| search::search(reader, common_words, query))?)
     }
 
     /// A page of the knowledge records, newest first, including superseded ones. Blocks.
-    pub fn knowledge(&self, limit: i64, offset: i64) -> Result<Vec<Knowledge>, rusqlite::Error> {
+    pub fn knowledge(&self, limit: i64, offset: i64) -> Result<Vec<Knowledge>, StoreError> {
         self.read_long(|reader| knowledge::list(reader, limit, offset))
     }
 
     /// The number of knowledge records. Blocks.
-    pub fn knowledge_count(&self) -> Result<u64, rusqlite::Error> {
+    pub fn knowledge_count(&self) -> Result<u64, StoreError> {
         self.read_long(knowledge::count)
     }
 
     /// Whether a knowledge record is active, and if not, why.
-    pub fn check_knowledge_active(
-        &self,
-        id: MemoryId,
-    ) -> Result<Result<(), SupersedeError>, rusqlite::Error> {
+    pub fn check_knowledge_active(&self, id: MemoryId) -> Result<Result<(), SupersedeError>, StoreError> {
         self.read(|reader| knowledge::check_active(reader, id))
     }
 
     /// A page of the episodes, newest first. Blocks.
-    pub fn episodes(&self, limit: i64, offset: i64) -> Result<Vec<Episode>, rusqlite::Error> {
+    pub fn episodes(&self, limit: i64, offset: i64) -> Result<Vec<Episode>, StoreError> {
         self.read_long(|reader| memory_ingest::episodes(reader, limit, offset))
     }
 
     /// The number of episodes. Blocks.
-    pub fn episode_count(&self) -> Result<u64, rusqlite::Error> {
+    pub fn episode_count(&self) -> Result<u64, StoreError> {
         self.read_long(memory_ingest::episode_count)
     }
 
     /// The connections to tool servers, oldest first.
-    pub fn connections(&self) -> Result<Vec<ConnectionRow>, rusqlite::Error> {
+    pub fn connections(&self) -> Result<Vec<ConnectionRow>, StoreError> {
         self.read(mcp_connections::list)
     }
 
     /// The sealed credentials of the connection to a server.
-    pub fn credentials(&self, server: &str) -> Result<Option<String>, rusqlite::Error> {
+    pub fn credentials(&self, server: &str) -> Result<Option<String>, StoreError> {
         self.read(|reader| mcp_connections::credentials(reader, server))
     }
 
     /// The time at which the newest authorization for a server was started.
-    pub fn authorization_started_at(&self, server: &str) -> Result<Option<Timestamp>, rusqlite::Error> {
+    pub fn authorization_started_at(&self, server: &str) -> Result<Option<Timestamp>, StoreError> {
         self.read(|reader| mcp_connections::authorization_started_at(reader, server))
     }
 
     /// The engine's client registration at an authorization server, sealed.
-    pub fn client_registration(&self, issuer: &str) -> Result<Option<String>, rusqlite::Error> {
+    pub fn client_registration(&self, issuer: &str) -> Result<Option<String>, StoreError> {
         self.read(|reader| mcp_connections::client_registration(reader, issuer))
     }
 
     /// Whether there are ended turns that are not indexed into memory yet.
-    pub fn has_ingest_backlog(&self) -> Result<bool, rusqlite::Error> {
+    pub fn has_ingest_backlog(&self) -> Result<bool, StoreError> {
         self.read(memory_ingest::has_backlog)
     }
 
@@ -526,15 +432,18 @@ impl Brain {
         self.shared.writer.last_result().map_err(|error| error.to_string())
     }
 
-    fn read<T>(&self, query: impl FnOnce(&Connection) -> T) -> T {
-        self.shared.read_pool.short(query)
+    fn read<T>(
+        &self,
+        query: impl FnOnce(&Connection) -> Result<T, rusqlite::Error>,
+    ) -> Result<T, StoreError> {
+        Ok(self.shared.read_pool.short(query)?)
     }
 
     fn read_long<T>(
         &self,
         query: impl FnOnce(&Connection) -> Result<T, rusqlite::Error>,
-    ) -> Result<T, rusqlite::Error> {
-        self.shared.read_pool.long(query)
+    ) -> Result<T, StoreError> {
+        Ok(self.shared.read_pool.long(query)?)
     }
 
     /// Commits what is queued, truncates the write-ahead log, ends the writer and releases the lock. Later batches

@@ -5,8 +5,8 @@ use api::{ConnectionId, Timestamp};
 use rusqlite::types::Type;
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 
-use super::WriteTx;
 use super::queries::timestamp;
+use super::{StoreError, WriteTx};
 
 /// A connection to a tool server; there is one per server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub struct AuthorizationRow {
 
 impl WriteTx<'_> {
     /// Inserts a connection or updates the existing one to its server. The stored credentials are kept.
-    pub fn upsert_connection(&self, connection: &ConnectionRow) -> Result<(), Error> {
+    pub fn upsert_connection(&self, connection: &ConnectionRow) -> Result<(), StoreError> {
         let ConnectionRow { id, server, status, error, identity, tools, created_at } = connection;
         self.execute(
             "INSERT INTO connections (id, server, status, error, identity, tools, created_at)
@@ -52,13 +52,13 @@ impl WriteTx<'_> {
     }
 
     /// Stores the sealed credentials of the connection to a server. Returns whether there is such a connection.
-    pub fn set_credentials(&self, server: &str, sealed: &str) -> Result<bool, Error> {
+    pub fn set_credentials(&self, server: &str, sealed: &str) -> Result<bool, StoreError> {
         let sql = "UPDATE connections SET credentials = ?2 WHERE server = ?1";
         Ok(self.transaction.prepare_cached(sql)?.execute(params![server, sealed])? > 0)
     }
 
     /// Deletes the connection to a server and its pending authorizations.
-    pub fn delete_connection(&self, server: &str) -> Result<(), Error> {
+    pub fn delete_connection(&self, server: &str) -> Result<(), StoreError> {
         self.execute("DELETE FROM connections WHERE server = ?1", [server])?;
         self.execute("DELETE FROM authorizations WHERE server = ?1", [server])
     }
@@ -69,7 +69,7 @@ impl WriteTx<'_> {
         state_hash: &str,
         authorization: &AuthorizationRow,
         cutoff: Timestamp,
-    ) -> Result<(), Error> {
+    ) -> Result<(), StoreError> {
         let AuthorizationRow { server, sealed_state, created_at } = authorization;
         self.execute("DELETE FROM authorizations WHERE created_at < ?1", [cutoff.unix_ms()])?;
         self.execute(
@@ -79,23 +79,22 @@ impl WriteTx<'_> {
     }
 
     /// Removes and returns an authorization by the hash of its `state`, so that each can be used only once.
-    pub fn take_authorization(&self, state_hash: &str) -> Result<Option<AuthorizationRow>, Error> {
+    pub fn take_authorization(&self, state_hash: &str) -> Result<Option<AuthorizationRow>, StoreError> {
         let mut query = self.transaction.prepare_cached(
             "DELETE FROM authorizations WHERE state = ?1 RETURNING server, begun, created_at",
         )?;
-        query
-            .query_row([state_hash], |row| {
-                Ok(AuthorizationRow {
-                    server: row.get(0)?,
-                    sealed_state: row.get(1)?,
-                    created_at: timestamp(row, 2)?,
-                })
+        let taken = query.query_row([state_hash], |row| {
+            Ok(AuthorizationRow {
+                server: row.get(0)?,
+                sealed_state: row.get(1)?,
+                created_at: timestamp(row, 2)?,
             })
-            .optional()
+        });
+        Ok(taken.optional()?)
     }
 
     /// Stores the sealed client registration of the engine at an authorization server, or deletes it.
-    pub fn set_client_registration(&self, issuer: &str, sealed: Option<&str>) -> Result<(), Error> {
+    pub fn set_client_registration(&self, issuer: &str, sealed: Option<&str>) -> Result<(), StoreError> {
         match sealed {
             Some(sealed) => self.execute(
                 "INSERT INTO registrations (issuer, registration) VALUES (?1, ?2)

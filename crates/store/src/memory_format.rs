@@ -5,7 +5,8 @@ use api::tool_names::{ASK_USER, LOAD_SKILL, MEMORY_SAVE, MEMORY_SEARCH, WORKING_
 
 use crate::SearchHit;
 
-/// The label of content that came from tools or the web.
+/// The words with which a model is shown that content came from tools or the web. They decide nothing: the source
+/// of what is stored is a [`Source`].
 pub const TOOL_ORIGIN_NOTE: &str = "came from a tool or the web, unverified";
 
 /// Tools whose results come from the user, the agent or the catalog, or are memory records that carry their own
@@ -15,6 +16,12 @@ const TRUSTED_TOOLS: [&str; 5] = [ASK_USER, LOAD_SKILL, MEMORY_SAVE, MEMORY_SEAR
 /// Whether a tool's results may contain content that nobody has vouched for.
 pub fn is_untrusted_tool(tool: &str) -> bool {
     !TRUSTED_TOOLS.contains(&tool)
+}
+
+/// The source of a text that shows these memory records: a tool's if one of them is.
+pub fn source_of<'a>(hits: impl IntoIterator<Item = &'a SearchHit>) -> Source {
+    let is_tainted = hits.into_iter().any(|hit| hit.source == Some(Source::Tool));
+    if is_tainted { Source::Tool } else { Source::Agent }
 }
 
 /// Describes the origin of a memory record in words.

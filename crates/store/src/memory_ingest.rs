@@ -4,7 +4,7 @@
 //! Everything is derived from the journal, in its order, and each task records the last step that was indexed. A
 //! turn run by an earlier version of the engine is therefore indexed later, and no turn is indexed twice.
 
-use api::memory::Episode;
+use api::memory::{Episode, Source};
 use api::{EpisodeId, MessageId};
 use llm::{Answer, Content};
 use resources::text::shorten_to_bytes;
@@ -13,8 +13,8 @@ use serde_json::json;
 
 use super::message_text::{MessageText, Speaker};
 use super::steps::{Step, TurnBase, TurnOutcome};
-use super::{TaskRow, WriteTx, queries};
-use crate::memory_format::{self, TOOL_ORIGIN_NOTE};
+use super::{StoreError, TaskRow, WriteTx, queries};
+use crate::memory_format;
 
 /// The number of turns that are indexed when one ends: that turn, and a few of the backlog before it.
 const MAX_TURNS_PER_INGEST: usize = 4;
@@ -57,17 +57,17 @@ pub(super) struct ConversationLength {
 
 impl WriteTx<'_> {
     /// Indexes a turn that has just ended. If that fails, it is deferred: the turn has ended regardless.
-    pub(super) fn ingest_or_defer(&self, task: TaskRow) -> Result<(), Error> {
+    pub(super) fn ingest_or_defer(&self, task: TaskRow) -> Result<(), StoreError> {
         self.transaction.execute_batch("SAVEPOINT taking_in")?;
         if let Err(error) = self.ingest(task, MAX_TURNS_PER_INGEST) {
             tracing::warn!(%error, "A turn could not be indexed into memory; this is retried later.");
             self.transaction.execute_batch("ROLLBACK TO taking_in")?;
         }
-        self.transaction.execute_batch("RELEASE taking_in")
+        Ok(self.transaction.execute_batch("RELEASE taking_in")?)
     }
 
     /// Indexes at most `limit` ended turns of a task, oldest first.
-    pub fn ingest(&self, TaskRow(task): TaskRow, limit: usize) -> Result<(), Error> {
+    pub fn ingest(&self, TaskRow(task): TaskRow, limit: usize) -> Result<(), StoreError> {
         let Some(from) = self.ingested_up_to(task)? else { return Ok(()) };
         for steps in self.ended_turns(task, from, limit)? {
             let Some(last) = steps.last() else { continue };
@@ -80,7 +80,7 @@ impl WriteTx<'_> {
     }
 
     /// Indexes at most `limit` turns of the backlog.
-    pub fn ingest_backlog(&self, limit: usize) -> Result<(), Error> {
+    pub fn ingest_backlog(&self, limit: usize) -> Result<(), StoreError> {
         let sql =
             "SELECT turn, task FROM turns WHERE taken_in = 0 AND ended_at IS NOT NULL ORDER BY turn LIMIT 1";
         let oldest =
@@ -96,13 +96,13 @@ impl WriteTx<'_> {
     }
 
     /// The last indexed step of a task; `None` if there is no such task.
-    fn ingested_up_to(&self, task: i64) -> Result<Option<i64>, Error> {
+    fn ingested_up_to(&self, task: i64) -> Result<Option<i64>, StoreError> {
         let mut query = self.transaction.prepare_cached("SELECT taken_in FROM tasks WHERE task = ?1")?;
-        query.query_row([task], |row| row.get(0)).optional()
+        Ok(query.query_row([task], |row| row.get(0)).optional()?)
     }
 
     /// The steps after `from` of ended turns, grouped by turn.
-    fn ended_turns(&self, task: i64, from: i64, limit: usize) -> Result<Vec<Vec<StepRow>>, Error> {
+    fn ended_turns(&self, task: i64, from: i64, limit: usize) -> Result<Vec<Vec<StepRow>>, StoreError> {
         let mut query = self.transaction.prepare_cached(
             "SELECT step, turn, at, body FROM steps JOIN turns USING (turn)
              WHERE steps.task = ?1 AND step > ?2 AND ended_at IS NOT NULL ORDER BY step",
@@ -110,7 +110,8 @@ impl WriteTx<'_> {
         let mut rows = query.query([task, from])?;
         let mut turns: Vec<Vec<StepRow>> = Vec::new();
         while let Some(row) = rows.next()? {
-            let body = queries::parse_step(row.get_ref(3)?.as_str()?).unwrap_or(Step::Unknown);
+            let body = row.get_ref(3)?.as_str().map_err(Error::from)?;
+            let body = queries::parse_step(body).unwrap_or(Step::Unknown);
             let row = StepRow { step: row.get(0)?, turn: row.get(1)?, at: row.get(2)?, body };
             let continues_turn =
                 turns.last().and_then(|steps| steps.last()).is_some_and(|last| last.turn == row.turn);
@@ -125,7 +126,7 @@ impl WriteTx<'_> {
         Ok(turns)
     }
 
-    fn ingest_turn(&self, task: i64, steps: &[StepRow]) -> Result<(), Error> {
+    fn ingest_turn(&self, task: i64, steps: &[StepRow]) -> Result<(), StoreError> {
         for row in steps {
             if let Step::Opened(opened) = &row.body {
                 self.rewind_memory(TaskRow(task), opened.base, row.step)?;
@@ -155,16 +156,17 @@ impl WriteTx<'_> {
         self.insert_episode(task, steps)
     }
 
-    pub(super) fn conversation_length(&self, task: i64) -> Result<ConversationLength, Error> {
+    pub(super) fn conversation_length(&self, task: i64) -> Result<ConversationLength, StoreError> {
         let sql = "SELECT COALESCE((
                        SELECT place + length FROM said WHERE task = ?1 ORDER BY place DESC LIMIT 1
                    ), 0), COALESCE((
                        SELECT nth + 1 FROM said WHERE task = ?1 AND nth IS NOT NULL ORDER BY nth DESC LIMIT 1
                    ), 0)";
         let mut query = self.transaction.prepare_cached(sql)?;
-        query.query_row([task], |row| {
+        let length = query.query_row([task], |row| {
             Ok(ConversationLength { message_count: row.get(0)?, text_message_count: row.get(1)? })
-        })
+        })?;
+        Ok(length)
     }
 
     /// Removes from memory what becomes invalid when a turn, opened by the step `opening`, continues from an
@@ -174,7 +176,7 @@ impl WriteTx<'_> {
         TaskRow(task): TaskRow,
         base: TurnBase,
         opening: i64,
-    ) -> Result<(), Error> {
+    ) -> Result<(), StoreError> {
         let (message_id, is_edit) = match base {
             TurnBase::End => return Ok(()),
             TurnBase::Edit { message_id } => (message_id.to_string(), true),
@@ -232,12 +234,12 @@ impl WriteTx<'_> {
     }
 
     /// Builds the windows of a task whose messages were all inserted at once.
-    pub(super) fn index_task_windows(&self, task: i64) -> Result<(), Error> {
+    pub(super) fn index_task_windows(&self, task: i64) -> Result<(), StoreError> {
         self.reindex_windows_from(task, 0)
     }
 
     /// Rebuilds the windows that contain messages from the `nth` message with text on.
-    fn reindex_windows_from(&self, task: i64, nth: i64) -> Result<(), Error> {
+    fn reindex_windows_from(&self, task: i64, nth: i64) -> Result<(), StoreError> {
         let from = nth - WINDOW_MESSAGES;
         self.execute("DELETE FROM windows WHERE task = ?1 AND first > ?2", [task, from])?;
         let ConversationLength { text_message_count: end, .. } = self.conversation_length(task)?;
@@ -254,7 +256,7 @@ impl WriteTx<'_> {
         Ok(())
     }
 
-    fn index_window(&self, task: i64, first: i64) -> Result<(), Error> {
+    fn index_window(&self, task: i64, first: i64) -> Result<(), StoreError> {
         let texts: Vec<String> =
             self.window_messages(task, first)?.into_iter().map(|(_, text)| text).collect();
         self.execute("INSERT INTO windows (task, first) VALUES (?1, ?2)", [task, first])?;
@@ -264,7 +266,7 @@ impl WriteTx<'_> {
     }
 
     /// The messages of a window: the speaker and the indexed text of each.
-    fn window_messages(&self, task: i64, first: i64) -> Result<Vec<(Speaker, String)>, Error> {
+    fn window_messages(&self, task: i64, first: i64) -> Result<Vec<(Speaker, String)>, StoreError> {
         let mut query = self.transaction.prepare_cached(
             "SELECT body FROM said JOIN steps USING (step)
              WHERE said.task = ?1 AND nth >= ?2 AND nth < ?3 ORDER BY nth",
@@ -284,7 +286,7 @@ impl WriteTx<'_> {
 
     /// Adds the episode and the trajectory of a turn. The episode of an earlier answer to the same message was
     /// removed by the rewind.
-    fn insert_episode(&self, task: i64, steps: &[StepRow]) -> Result<(), Error> {
+    fn insert_episode(&self, task: i64, steps: &[StepRow]) -> Result<(), StoreError> {
         let Some(last) = steps.last() else { return Ok(()) };
         let opened = steps.iter().find_map(|row| match &row.body {
             Step::Opened(opened) => Some(opened),
@@ -308,17 +310,25 @@ impl WriteTx<'_> {
         let content =
             format!("The user: {}\n{answer_line}", shorten_to_bytes(&question, MAX_EPISODE_BYTES.0));
         let calls: Vec<_> = turn_calls(steps).collect();
-        // Content from a tool, or from a recalled note with that label, may be repeated in later turns, and
+        // Content from a tool, or from a memory record that came from one, may be repeated in later turns, and
         // nothing shows where. A task that is tainted therefore stays so.
         let is_tainted = calls.iter().any(|(tool, _)| memory_format::is_untrusted_tool(tool))
-            || opened.notes.iter().any(|note| note.contains(TOOL_ORIGIN_NOTE))
+            || steps.iter().any(|row| row.body.source() == Source::Tool)
             || opened.media.iter().any(Content::is_document)
             || self.is_task_tainted(task)?;
-        let source = if is_tainted { "tool" } else { "agent" };
+        let source = if is_tainted { Source::Tool } else { Source::Agent };
         self.execute(
             "INSERT INTO episodes (id, task, turn, step, content, source, created_at)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-            params![EpisodeId::new().to_string(), task, last.turn, last.step, content, source, last.at],
+            params![
+                EpisodeId::new().to_string(),
+                task,
+                last.turn,
+                last.step,
+                content,
+                source.as_str(),
+                last.at
+            ],
         )?;
         let calls: Vec<_> = calls
             .into_iter()
@@ -333,13 +343,13 @@ impl WriteTx<'_> {
     }
 
     /// Whether an earlier turn of the task contains content from a tool.
-    fn is_task_tainted(&self, task: i64) -> Result<bool, Error> {
+    fn is_task_tainted(&self, task: i64) -> Result<bool, StoreError> {
         let sql = "SELECT EXISTS (SELECT 1 FROM episodes WHERE task = ?1 AND source = 'tool')";
-        self.transaction.prepare_cached(sql)?.query_row([task], |row| row.get(0))
+        Ok(self.transaction.prepare_cached(sql)?.query_row([task], |row| row.get(0))?)
     }
 
     /// The text of an indexed message of the user.
-    fn user_text_of(&self, task: i64, message_id: MessageId) -> Result<String, Error> {
+    fn user_text_of(&self, task: i64, message_id: MessageId) -> Result<String, StoreError> {
         let sql = "SELECT body FROM said JOIN steps USING (step) WHERE said.task = ?1 AND message_id = ?2";
         let mut query = self.transaction.prepare_cached(sql)?;
         let body: Option<String> =

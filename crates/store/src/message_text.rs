@@ -118,6 +118,7 @@ impl StoredAnswer<'_> {
 mod tests {
     use api::content::MediaKind;
     use api::event::StopReason;
+    use api::memory::Source;
     use api::{CallId, HitlId};
     use llm::{Answer, Block, FinishReason, Media, TokenUsage, ToolOutcome, ToolUse};
     use proptest::prelude::*;
@@ -171,7 +172,15 @@ mod tests {
         (any::<String>(), media, base).prop_map(|(message, media, base)| {
             let options = TurnOptions { max_turns: 5, super_thinking: false, direct: true };
             let notes = vec!["a note".into()];
-            Step::Opened(Opened { message_id: MessageId::new(), notes, message, media, options, base })
+            Step::Opened(Opened {
+                message_id: MessageId::new(),
+                notes,
+                notes_source: Source::Agent.into(),
+                message,
+                media,
+                options,
+                base,
+            })
         })
     }
 
@@ -203,6 +212,7 @@ mod tests {
                 call_id: CallId::new(),
                 outcome: ToolOutcome { output: text, error: None, duration_ms: 1 },
                 memory: Vec::new(),
+                source: Source::Tool.into(),
             }),
             1 => Just(Step::ReasoningDropped),
         ]

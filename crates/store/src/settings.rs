@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, Error, OptionalExtension as _, params};
 
-use super::write_tx::WriteTx;
+use super::{StoreError, WriteTx};
 
 /// The name of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ impl Setting {
 
 impl WriteTx<'_> {
     /// Stores a setting, or deletes it if the value is `None`.
-    pub fn set_setting(&self, setting: Setting, value: Option<&str>) -> Result<(), Error> {
+    pub fn set_setting(&self, setting: Setting, value: Option<&str>) -> Result<(), StoreError> {
         match value {
             Some(value) => self.execute(
                 "INSERT INTO settings (name, value) VALUES (?1, ?2)

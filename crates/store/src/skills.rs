@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use super::queries::timestamp;
 use super::search::AlreadyShown;
 use super::steps::TurnBase;
-use super::{TaskRow, WriteTx, to_json};
+use super::{StoreError, TaskRow, WriteTx, to_json};
 
 /// The most custom skills that a user may have: tasks are sent a note that lists all of them.
 pub(super) const MAX_CUSTOM_SKILLS: i64 = 256;
@@ -54,7 +54,7 @@ pub enum CreateSkillError {
 
 impl WriteTx<'_> {
     /// Adds a skill, unless there is one of this name or the maximum is reached.
-    pub fn create_skill(&self, skill: &CustomSkill) -> Result<Result<(), CreateSkillError>, Error> {
+    pub fn create_skill(&self, skill: &CustomSkill) -> Result<Result<(), CreateSkillError>, StoreError> {
         let CustomSkill { name, definition, created_at, updated_at } = skill;
         let exists = "SELECT EXISTS (SELECT 1 FROM skills WHERE name = ?1)";
         if self.transaction.query_row(exists, [name.as_str()], |row| row.get(0))? {
@@ -75,7 +75,7 @@ impl WriteTx<'_> {
         name: &str,
         update: &UpdateSkill,
         at: Timestamp,
-    ) -> Result<Option<Result<CustomSkill, InvalidSkill>>, Error> {
+    ) -> Result<Option<Result<CustomSkill, InvalidSkill>>, StoreError> {
         let Some(skill) = find(self.transaction, name)? else { return Ok(None) };
         let definition = match skill.definition.apply_update(update.clone()).validate() {
             Ok(definition) => definition,
@@ -89,13 +89,13 @@ impl WriteTx<'_> {
     }
 
     /// Deletes a skill and returns whether it existed.
-    pub fn delete_skill(&self, name: &str) -> Result<bool, Error> {
+    pub fn delete_skill(&self, name: &str) -> Result<bool, StoreError> {
         Ok(self.transaction.prepare_cached("DELETE FROM skills WHERE name = ?1")?.execute([name])? > 0)
     }
 
     /// Records that the turn opened by the task's newest step was sent the note about the user's skills with this
     /// hash.
-    pub fn insert_skills_note(&self, TaskRow(task): TaskRow, hash: &str) -> Result<(), Error> {
+    pub fn insert_skills_note(&self, TaskRow(task): TaskRow, hash: &str) -> Result<(), StoreError> {
         self.execute(
             "INSERT INTO recalled (task, step, kind, id) SELECT ?1, MAX(step), ?2, ?3 FROM steps WHERE task = ?1",
             params![task, SKILLS_NOTE_KIND, hash],

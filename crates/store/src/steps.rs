@@ -10,6 +10,8 @@ use llm::{Answer, Content, TokenUsage, ToolOutcome};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::provenance::StoredSource;
+
 /// One step of a turn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "step", rename_all = "snake_case")]
@@ -55,6 +57,9 @@ pub enum Step {
         /// The values that the plan wrote to the task's working memory.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         memory: Vec<MemoryWrite>,
+        /// The source of the plan: see [`Step::source`].
+        #[serde(default, skip_serializing_if = "StoredSource::is_absent")]
+        source: StoredSource,
     },
     /// Working memory was written between two turns by a holder of the engine's key. The next turn is informed.
     Noted {
@@ -115,6 +120,9 @@ pub enum Step {
         /// The values that the tool wrote to the task's working memory.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         memory: Vec<MemoryWrite>,
+        /// The source of the outcome: see [`Step::source`].
+        #[serde(default, skip_serializing_if = "StoredSource::is_absent")]
+        source: StoredSource,
     },
     /// The turn ended.
     Ended {
@@ -191,6 +199,10 @@ pub struct Opened {
     /// Notes that the engine put before the message, such as the time at which it was sent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// The source of the notes, which is a tool if one of them contains content from a tool: see
+    /// [`Opened::source_of_notes`].
+    #[serde(default, skip_serializing_if = "StoredSource::is_absent")]
+    pub notes_source: StoredSource,
     /// The text of the user's message; meaningless for a retry.
     pub message: String,
     /// The user's attachments.

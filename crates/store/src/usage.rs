@@ -8,7 +8,7 @@ use llm::TokenUsage;
 use rusqlite::{Connection, Error, Row, params};
 
 use super::steps::Step;
-use super::write_tx::WriteTx;
+use super::{StoreError, WriteTx};
 
 /// How long usage is kept: the longest period of a budget.
 pub const USAGE_RETENTION: Duration = Duration::from_hours(24);
@@ -45,7 +45,7 @@ fn step_usage(step: &Step) -> Option<(&str, &TokenUsage)> {
 
 impl WriteTx<'_> {
     /// Stores the usage of `step`, and deletes usage that no budget needs any more.
-    pub(super) fn insert_step_usage(&self, at: Timestamp, step: &Step) -> Result<(), Error> {
+    pub(super) fn insert_step_usage(&self, at: Timestamp, step: &Step) -> Result<(), StoreError> {
         match step_usage(step) {
             Some((model, tokens)) => self.insert_usage_row(at, model, tokens),
             None => Ok(()),
@@ -57,11 +57,11 @@ impl WriteTx<'_> {
         &self,
         at: Timestamp,
         CallUsage { model, tokens }: &CallUsage,
-    ) -> Result<(), Error> {
+    ) -> Result<(), StoreError> {
         self.insert_usage_row(at, model, tokens)
     }
 
-    fn insert_usage_row(&self, at: Timestamp, model: &str, tokens: &TokenUsage) -> Result<(), Error> {
+    fn insert_usage_row(&self, at: Timestamp, model: &str, tokens: &TokenUsage) -> Result<(), StoreError> {
         let retention_ms = i64::try_from(USAGE_RETENTION.as_millis()).unwrap_or(i64::MAX);
         self.execute("DELETE FROM spending WHERE at <= ?1", [at.unix_ms().saturating_sub(retention_ms)])?;
         self.execute(

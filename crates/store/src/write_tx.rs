@@ -6,8 +6,8 @@ use api::memory::MemoryKind;
 use api::{GrantId, HitlId, MessageId, TaskId, Timestamp, TurnId};
 use rusqlite::{Transaction, params};
 
-use super::TaskRow;
 use super::steps::{MemoryWrite, Opened, Step, TurnBase};
+use super::{StoreError, TaskRow};
 
 /// An open write transaction.
 pub struct WriteTx<'a> {
@@ -75,7 +75,7 @@ impl WriteTx<'_> {
         TaskRow(task): TaskRow,
         task_id: &TaskId,
         at: Timestamp,
-    ) -> Result<(), rusqlite::Error> {
+    ) -> Result<(), StoreError> {
         let sql = "INSERT INTO tasks (task, task_id, created_at, updated_at) VALUES (?1, ?2, ?3, ?3)";
         self.execute(sql, params![task, task_id.as_str(), at.unix_ms()])
     }
@@ -88,7 +88,7 @@ impl WriteTx<'_> {
         turn: &NewTurn,
         opened_ts: i64,
         at: Timestamp,
-    ) -> Result<(), rusqlite::Error> {
+    ) -> Result<(), StoreError> {
         self.execute("DELETE FROM pending WHERE task = ?1", [task])?;
         let sql = "UPDATE turns SET ended_at = ?2 WHERE task = ?1 AND ended_at IS NULL";
         self.execute(sql, params![task, at.unix_ms()])?;
@@ -111,12 +111,12 @@ impl WriteTx<'_> {
     }
 
     /// Resets the start count of a turn that waits for the user; engine starts do not resume it meanwhile.
-    pub fn reset_start_count(&self, turn_id: TurnId) -> Result<(), rusqlite::Error> {
+    pub fn reset_start_count(&self, turn_id: TurnId) -> Result<(), StoreError> {
         self.execute("UPDATE turns SET starts = 0 WHERE turn_id = ?1", [turn_id.to_string()])
     }
 
     /// Counts an engine start that resumes the turn.
-    pub fn increment_start_count(&self, turn_id: TurnId) -> Result<(), rusqlite::Error> {
+    pub fn increment_start_count(&self, turn_id: TurnId) -> Result<(), StoreError> {
         self.execute("UPDATE turns SET starts = starts + 1 WHERE turn_id = ?1", [turn_id.to_string()])
     }
 
@@ -128,7 +128,7 @@ impl WriteTx<'_> {
         at: Timestamp,
         ts: i64,
         step: &Step,
-    ) -> Result<(), rusqlite::Error> {
+    ) -> Result<(), StoreError> {
         let body = to_json(step)?;
         let turn = turn_id.to_string();
         self.insert(
@@ -174,7 +174,7 @@ impl WriteTx<'_> {
         ts: i64,
         kind: &str,
         data: &str,
-    ) -> Result<(), rusqlite::Error> {
+    ) -> Result<(), StoreError> {
         self.insert(
             "INSERT INTO events (task, ts, turn, kind, data)
              SELECT ?1, ?2, turn, ?4, ?5 FROM turns WHERE turn_id = ?3",
@@ -187,7 +187,7 @@ impl WriteTx<'_> {
         &self,
         TaskRow(task): TaskRow,
         MemoryWrite { key, value }: &MemoryWrite,
-    ) -> Result<(), rusqlite::Error> {
+    ) -> Result<(), StoreError> {
         self.execute(
             "INSERT INTO working_memory (task, key, value) VALUES (?1, ?2, ?3)
              ON CONFLICT (task, key) DO UPDATE SET value = excluded.value",
@@ -201,7 +201,7 @@ impl WriteTx<'_> {
         task: TaskRow,
         write: &MemoryWrite,
         at: Timestamp,
-    ) -> Result<bool, rusqlite::Error> {
+    ) -> Result<bool, StoreError> {
         let TaskRow(row) = task;
         let body = to_json(&Step::Noted { memory: vec![write.clone()] })?;
         let sql = "INSERT INTO steps (task, turn, at, ts, body)
@@ -220,7 +220,7 @@ impl WriteTx<'_> {
         TaskRow(task): TaskRow,
         kind: MemoryKind,
         id: &str,
-    ) -> Result<(), rusqlite::Error> {
+    ) -> Result<(), StoreError> {
         self.execute(
             "INSERT INTO recalled (task, step, kind, id)
              SELECT ?1, MAX(step), ?2, ?3 FROM steps WHERE task = ?1",
@@ -229,7 +229,7 @@ impl WriteTx<'_> {
     }
 
     /// Removes from a task what an edit or a retry invalidates. The journal keeps it.
-    pub fn rewind(&self, task: TaskRow, rewind: &Rewind) -> Result<(), rusqlite::Error> {
+    pub fn rewind(&self, task: TaskRow, rewind: &Rewind) -> Result<(), StoreError> {
         let TaskRow(row) = task;
         if let Some(from) = rewind.events_from {
             self.execute("DELETE FROM events WHERE task = ?1 AND ts >= ?2", params![row, from])?;
@@ -254,7 +254,7 @@ impl WriteTx<'_> {
         TaskRow(task): TaskRow,
         turn_id: TurnId,
         request: &HitlRequest,
-    ) -> Result<(), rusqlite::Error> {
+    ) -> Result<(), StoreError> {
         self.insert(
             "INSERT INTO pending (request_id, task, turn, kind, question, created_at)
              SELECT ?1, ?2, turn, ?4, ?5, ?6 FROM turns WHERE turn_id = ?3",
@@ -270,7 +270,7 @@ impl WriteTx<'_> {
     }
 
     /// Deletes a request that the user has answered.
-    pub fn delete_pending(&self, request_id: HitlId) -> Result<(), rusqlite::Error> {
+    pub fn delete_pending(&self, request_id: HitlId) -> Result<(), StoreError> {
         self.execute("DELETE FROM pending WHERE request_id = ?1", [request_id.to_string()])
     }
 
@@ -280,7 +280,7 @@ impl WriteTx<'_> {
         TaskRow(task): TaskRow,
         grant: &NewGrant,
         at: Timestamp,
-    ) -> Result<(), rusqlite::Error> {
+    ) -> Result<(), StoreError> {
         let task = (grant.scope == GrantScope::Task).then_some(task);
         let NewGrant { id, tool, prefix, binding, .. } = grant;
         self.execute(
@@ -295,23 +295,18 @@ impl WriteTx<'_> {
     }
 
     /// Deletes the grants for tools whose names have this prefix.
-    pub fn delete_grants_by_tool_prefix(&self, tool_name_prefix: &str) -> Result<(), rusqlite::Error> {
+    pub fn delete_grants_by_tool_prefix(&self, tool_name_prefix: &str) -> Result<(), StoreError> {
         self.execute("DELETE FROM grants WHERE substr(tool, 1, length(?1)) = ?1", [tool_name_prefix])
     }
 
     /// Deletes a grant and returns whether it existed.
-    pub fn delete_grant(&self, id: GrantId) -> Result<bool, rusqlite::Error> {
+    pub fn delete_grant(&self, id: GrantId) -> Result<bool, StoreError> {
         let sql = "DELETE FROM grants WHERE grant_id = ?1";
         Ok(self.transaction.prepare_cached(sql)?.execute([id.to_string()])? > 0)
     }
 
     /// Stores an attachment of a message of the task.
-    pub fn insert_media(
-        &self,
-        TaskRow(task): TaskRow,
-        hash: &str,
-        data: &[u8],
-    ) -> Result<(), rusqlite::Error> {
+    pub fn insert_media(&self, TaskRow(task): TaskRow, hash: &str, data: &[u8]) -> Result<(), StoreError> {
         self.execute(
             "INSERT INTO media (hash, data) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
             params![hash, data],
@@ -327,7 +322,7 @@ impl WriteTx<'_> {
         step: i64,
         form: i64,
         body: &str,
-    ) -> Result<(), rusqlite::Error> {
+    ) -> Result<(), StoreError> {
         self.execute(
             "INSERT INTO checkpoints (task, step, form, body) SELECT task, ?2, ?3, ?4 FROM tasks WHERE task = ?1
              ON CONFLICT (task) DO UPDATE SET step = excluded.step, form = excluded.form, body = excluded.body",
@@ -336,7 +331,7 @@ impl WriteTx<'_> {
     }
 
     /// Deletes the deltas of at most `limit` turns that ended at or before `before`.
-    pub fn fold_deltas(&self, before: Timestamp, limit: u32) -> Result<(), rusqlite::Error> {
+    pub fn fold_deltas(&self, before: Timestamp, limit: u32) -> Result<(), StoreError> {
         let due =
             "SELECT turn, task FROM turns WHERE folded = 0 AND ended_at <= ?1 ORDER BY ended_at LIMIT ?2";
         let due: Vec<(i64, i64)> = self
@@ -363,16 +358,18 @@ impl WriteTx<'_> {
 
     /// Inserts a row that depends on a turn. Fails if the turn does not exist, instead of silently inserting
     /// nothing.
-    fn insert(&self, sql: &str, params: impl rusqlite::Params) -> Result<(), rusqlite::Error> {
-        self.transaction.prepare_cached(sql)?.insert(params).map(drop)
+    fn insert(&self, sql: &str, params: impl rusqlite::Params) -> Result<(), StoreError> {
+        self.transaction.prepare_cached(sql)?.insert(params)?;
+        Ok(())
     }
 
-    pub(super) fn execute(&self, sql: &str, params: impl rusqlite::Params) -> Result<(), rusqlite::Error> {
-        self.transaction.prepare_cached(sql)?.execute(params).map(drop)
+    pub(super) fn execute(&self, sql: &str, params: impl rusqlite::Params) -> Result<(), StoreError> {
+        self.transaction.prepare_cached(sql)?.execute(params)?;
+        Ok(())
     }
 }
 
 /// Serializes a value to JSON, the form in which values are stored.
-pub fn to_json(value: &impl serde::Serialize) -> Result<String, rusqlite::Error> {
+pub(crate) fn to_json(value: &impl serde::Serialize) -> Result<String, rusqlite::Error> {
     serde_json::to_string(value).map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
 }

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
+use super::StoreError;
 use super::read_pool::{ReadPool, shrink_cache};
 use super::wal_checkpoint::{WalCheckpointer, checkpoint_wal};
 use super::write_tx::WriteTx;
@@ -49,7 +50,7 @@ pub trait WriteBatch: Send + Sync {
     fn collect(&self) -> Durability;
 
     /// Writes what was collected; called again if an attempt was rolled back.
-    fn write(&self, tx: &WriteTx<'_>) -> Result<(), rusqlite::Error>;
+    fn write(&self, tx: &WriteTx<'_>) -> Result<(), StoreError>;
 
     /// Reports that what was collected is stored completely, or not at all.
     fn complete(&self, result: &Result<(), WriteError>);
@@ -66,7 +67,7 @@ pub(super) struct SingleWrite<T, F> {
 impl<T, F> SingleWrite<T, F>
 where
     T: Send + 'static,
-    F: Fn(&WriteTx<'_>) -> Result<T, rusqlite::Error> + Send + Sync + 'static,
+    F: Fn(&WriteTx<'_>) -> Result<T, StoreError> + Send + Sync + 'static,
 {
     /// Creates the batch, and a receiver of its result.
     pub(super) fn create(
@@ -82,13 +83,13 @@ where
 impl<T, F> WriteBatch for SingleWrite<T, F>
 where
     T: Send,
-    F: Fn(&WriteTx<'_>) -> Result<T, rusqlite::Error> + Send + Sync,
+    F: Fn(&WriteTx<'_>) -> Result<T, StoreError> + Send + Sync,
 {
     fn collect(&self) -> Durability {
         self.durability
     }
 
-    fn write(&self, tx: &WriteTx<'_>) -> Result<(), rusqlite::Error> {
+    fn write(&self, tx: &WriteTx<'_>) -> Result<(), StoreError> {
         *self.output.lock() = Some((self.write)(tx)?);
         Ok(())
     }
@@ -271,7 +272,7 @@ impl Committer {
         &mut self,
         group: &[Arc<dyn WriteBatch>],
         durability: Durability,
-    ) -> Result<(), rusqlite::Error> {
+    ) -> Result<(), StoreError> {
         if self.synchronous != Some(durability) {
             // In WAL mode `full` syncs the log at each commit and `normal` only at checkpoints. The setting can
             // only be changed between transactions. See <https://www.sqlite.org/pragma.html#pragma_synchronous>.
@@ -285,21 +286,18 @@ impl Committer {
         let transaction = self.connection.transaction()?;
         let tx = WriteTx { transaction: &transaction };
         group.iter().try_for_each(|batch| batch.write(&tx))?;
-        transaction.commit()
+        Ok(transaction.commit()?)
     }
 
     /// Commits a write that changes nothing, to test whether the brain can be written.
-    fn probe_write(&mut self) -> Result<(), rusqlite::Error> {
+    fn probe_write(&mut self) -> Result<(), StoreError> {
         let transaction = self.connection.transaction()?;
         transaction.execute("UPDATE additions SET at = at", [])?;
-        transaction.commit()
+        Ok(transaction.commit()?)
     }
 }
 
-fn complete_group(
-    group: &[Arc<dyn WriteBatch>],
-    result: Result<(), rusqlite::Error>,
-) -> Result<(), WriteError> {
+fn complete_group(group: &[Arc<dyn WriteBatch>], result: Result<(), StoreError>) -> Result<(), WriteError> {
     let result = result.map_err(|error| {
         tracing::error!(%error, "The brain could not be written.");
         WriteError { reason: error.to_string().into() }

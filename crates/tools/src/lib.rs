@@ -34,6 +34,7 @@ mod write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use api::memory::Source;
 use api::tool_names::{RUN_AGENT, RUN_SKILL_SCRIPT, SHELL, TOOL_SEARCH};
 use api::{CallId, MemoryId};
 use catalog::{
@@ -156,6 +157,9 @@ pub struct Question {
 pub struct ToolOutput {
     /// The text for the model.
     pub text: String,
+    /// The source of the text, if the tool knows it: memory records carry their own. A tool that is not trusted
+    /// cannot claim one.
+    pub source: Option<Source>,
     /// Changes to the task's working memory, committed together with the result.
     pub working_memory: Vec<(String, Value)>,
     /// Knowledge to remember beyond the task, committed together with the result. The engine adds its provenance.

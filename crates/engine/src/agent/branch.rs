@@ -26,6 +26,8 @@ pub(crate) struct Branch {
     memory_writes: Vec<(usize, MemoryWrite)>,
     /// The writes between turns that no turn has been sent yet.
     unsent_memory_writes: Vec<(usize, MemoryWrite)>,
+    /// The positions of the messages to which the engine added text from a tool.
+    tool_texts: Vec<usize>,
     /// The rewrites of what is sent, oldest first.
     rewrites: Vec<Rewrite>,
     /// The messages that are sent, if they differ from `messages`.
@@ -78,6 +80,7 @@ struct BranchCheckpoint {
     written: Vec<(usize, MemoryWrite)>,
     #[serde(default)]
     noted: Vec<(usize, MemoryWrite)>,
+    tool_texts: Vec<usize>,
     rewrites: Vec<Rewrite>,
     measured: Option<(usize, u64)>,
 }
@@ -196,7 +199,8 @@ impl Branch {
             return;
         }
         let compacted = self.messages.get(..count).unwrap_or_default();
-        let is_foreign = self.evicted.is_foreign || provenance::source(compacted) == Source::Tool;
+        let is_foreign =
+            self.evicted.is_foreign || provenance::source(compacted, &self.tool_texts) == Source::Tool;
         // A later compaction repeats the loaded skills and the user's request.
         let mut retained: HashSet<usize> = loaded_skills::newest_loads(compacted)
             .iter()
@@ -240,7 +244,11 @@ impl Branch {
 
     /// The source of what an agent saves to memory after it has seen this conversation.
     pub(super) fn memory_source(&self) -> Source {
-        if self.evicted.is_foreign { Source::Tool } else { provenance::source(&self.messages) }
+        if self.evicted.is_foreign {
+            Source::Tool
+        } else {
+            provenance::source(&self.messages, &self.tool_texts)
+        }
     }
 
     /// Serializes the branch for a checkpoint.
@@ -255,6 +263,7 @@ impl Branch {
             listed: self.listed.clone(),
             written: self.memory_writes.clone(),
             noted: self.unsent_memory_writes.clone(),
+            tool_texts: self.tool_texts.clone(),
             rewrites: self.rewrites.clone(),
             measured: self.measured,
         })
@@ -262,8 +271,18 @@ impl Branch {
 
     /// Restores a branch from a checkpoint.
     pub(super) fn from_checkpoint(checkpoint: &str) -> Result<Self, serde_json::Error> {
-        let BranchCheckpoint { hidden, held, messages, places, listed, written, noted, rewrites, measured } =
-            serde_json::from_str(checkpoint)?;
+        let BranchCheckpoint {
+            hidden,
+            held,
+            messages,
+            places,
+            listed,
+            written,
+            noted,
+            tool_texts,
+            rewrites,
+            measured,
+        } = serde_json::from_str(checkpoint)?;
         let mut all = vec![EVICTED; hidden.count];
         for (at, message) in held {
             all.get_mut(at).into_iter().for_each(|hidden| hidden.clone_from(&message));
@@ -276,6 +295,7 @@ impl Branch {
             listed,
             memory_writes: written,
             unsent_memory_writes: noted,
+            tool_texts,
             rewrites,
             measured,
             evicted: hidden,
@@ -296,7 +316,8 @@ impl Branch {
     fn view_with(&self, rewrites: &[Rewrite]) -> Vec<Message> {
         let compacted_at = compaction_view::last_compaction(rewrites).map_or(0, |(made_at, _)| made_at);
         let before = self.messages.get(..compacted_at.min(self.messages.len())).unwrap_or_default();
-        let from_tools = self.evicted.is_foreign || provenance::source(before) == Source::Tool;
+        let from_tools =
+            self.evicted.is_foreign || provenance::source(before, &self.tool_texts) == Source::Tool;
         view(&self.messages, rewrites, &self.memory_writes, from_tools)
     }
 
@@ -345,6 +366,13 @@ impl Branch {
         }
     }
 
+    /// Records the source of text that the engine added to the last message.
+    pub(super) fn record_source_of_last(&mut self, source: Source) {
+        if source == Source::Tool {
+            self.tool_texts.extend(self.messages.len().checked_sub(1));
+        }
+    }
+
     /// Returns whether working memory has room for these writes, each replacing its key's value. A write that
     /// does not increase the size always fits, since a version without a limit may have filled the memory.
     pub(super) fn has_room_for(&self, writes: &[MemoryWrite]) -> bool {
@@ -389,6 +417,7 @@ impl Branch {
         self.origins.truncate(kept);
         self.memory_writes.retain(|(at, _)| *at <= kept);
         self.unsent_memory_writes.retain(|(at, _)| *at <= kept);
+        self.tool_texts.retain(|at| *at < kept);
         if kept < self.measured.map_or(0, |(at, _)| at) {
             self.measured = None;
         }

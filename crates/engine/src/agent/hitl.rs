@@ -16,7 +16,7 @@ use super::thread::{NextAction, PendingHitl};
 use super::tool_calls::{tool_call_event, tool_result_event};
 use super::turn_lifecycle::{TurnContext, TurnState};
 use super::turn_registry::Reply;
-use super::{AgentError, turn_request};
+use super::{AgentError, provenance, turn_request};
 
 /// A user's answer, as it was sent.
 pub(super) struct HitlResponse {
@@ -132,7 +132,8 @@ impl ActiveTurn {
             let outcome = ToolOutcome { output: String::new(), error: Some(reason), duration_ms: 0 };
             let call_events = [tool_call_event(call), tool_result_event(call, &outcome)];
             events.extend(call_events.map(|event| self.wrap_event_for(owner, event)));
-            steps.push(wrap_step(owner, Step::Resulted { call_id, outcome, memory: Vec::new() }));
+            let source = provenance::source_of_result(&call.name, None);
+            steps.push(wrap_step(owner, Step::Resulted { call_id, outcome, memory: Vec::new(), source }));
         }
         let mut others: Vec<PendingHitl> = self.thread.pending_hitl().iter().skip(1).cloned().collect();
         if let (Some(call), Decision::AlwaysAllowed(scope)) = (&call, decision) {

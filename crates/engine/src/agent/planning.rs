@@ -83,7 +83,8 @@ impl ActiveTurn {
             None => None,
         };
         let Some(plan) = plan else {
-            return Ok(self.commit(Step::Planned { plan: None, memory: Vec::new() }, Vec::new()).await?);
+            let unplanned = Step::Planned { plan: None, memory: Vec::new(), source: Source::Agent.into() };
+            return Ok(self.commit(unplanned, Vec::new()).await?);
         };
         // A plan can always be serialized as JSON.
         let value = serde_json::to_value(&plan).unwrap_or_default();
@@ -91,8 +92,9 @@ impl ActiveTurn {
         let event = Event::WorkingMemoryUpdate(WorkingMemoryUpdate { key: PLAN_KEY.into(), value });
         let commit = Commit::new().working_memory(write.clone());
         // The planner has read the conversation and may repeat its text.
-        let from_tools = self.thread.branch().memory_source() == Source::Tool;
-        let step = Step::Planned { plan: Some(plan.render(from_tools)), memory: vec![write] };
+        let source = self.thread.branch().memory_source();
+        let plan = plan.render(source == Source::Tool);
+        let step = Step::Planned { plan: Some(plan), memory: vec![write], source: source.into() };
         Ok(self.commit_all(commit, vec![step], vec![event]).await?)
     }
 

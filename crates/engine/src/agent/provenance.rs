@@ -2,27 +2,30 @@
 
 use api::memory::Source;
 use llm::{Block, Content, Message, ToolReply};
-use store::memory_format::{self, TOOL_ORIGIN_NOTE};
+use store::{StoredSource, memory_format};
 
 /// The source of what an agent saves after it has seen these messages. It is unknowable which part came from
 /// where, so everything after a tool's result, after a document, or after a memory that came from one counts as
-/// a tool's.
-pub(super) fn source(messages: &[Message]) -> Source {
-    if messages.iter().any(|message| is_foreign(message, messages)) { Source::Tool } else { Source::Agent }
+/// a tool's. `tool_texts` are the positions of messages to which the engine added text from a tool, such as a
+/// recalled memory.
+pub(super) fn source(messages: &[Message], tool_texts: &[usize]) -> Source {
+    let has_tool_text = tool_texts.iter().any(|at| *at < messages.len());
+    let is_foreign = has_tool_text || messages.iter().any(|message| is_foreign(message, messages));
+    if is_foreign { Source::Tool } else { Source::Agent }
+}
+
+/// The source of the result of a call of `tool`, whose output names its own source if it has one.
+pub(super) fn source_of_result(tool: &str, output: Option<Source>) -> StoredSource {
+    let own = output.unwrap_or(Source::Agent);
+    if memory_format::is_untrusted_tool(tool) { Source::Tool.into() } else { own.into() }
 }
 
 fn is_foreign(message: &Message, messages: &[Message]) -> bool {
     match message {
-        Message::User { content } => content.iter().any(|content| match content {
-            Content::Note { text } => text.contains(TOOL_ORIGIN_NOTE),
-            // The author of a document is not the user who attached it.
-            Content::Media(_) => content.is_document(),
-            Content::Text { .. } => false,
-        }),
+        // The author of a document is not the user who attached it.
+        Message::User { content } => content.iter().any(Content::is_document),
         Message::Assistant { .. } => false,
-        Message::Results(replies) => {
-            replies.iter().any(|reply| reply.text.contains(TOOL_ORIGIN_NOTE) || !is_our_own(reply, messages))
-        }
+        Message::Results(replies) => replies.iter().any(|reply| !is_our_own(reply, messages)),
     }
 }
 

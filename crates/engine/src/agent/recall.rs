@@ -7,7 +7,7 @@ use api::event::{Event, WorkingMemoryUpdate};
 use api::memory::{MemoryKind, Source};
 use serde_json::{Value, json};
 use store::event_log::Commit;
-use store::memory_format::{date, describe_origin, quote_lines};
+use store::memory_format::{date, describe_origin, quote_lines, source_of};
 use store::steps::TurnBase;
 use store::{Brain, MemoryQuery, SearchHit, TaskRow};
 
@@ -82,6 +82,11 @@ impl Recalled {
     /// The notes for the model; empty if nothing was found.
     pub(super) fn notes(&self) -> impl Iterator<Item = String> {
         note(&self.memories).into_iter().chain(corrections_note::note(&self.corrections))
+    }
+
+    /// The source of the notes.
+    pub(super) fn source(&self) -> Source {
+        source_of(self.memories.iter().chain(&self.corrections))
     }
 
     /// Adds the event for clients to the commit that opens the turn.

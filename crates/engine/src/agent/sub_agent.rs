@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use api::event::{AgentEvent, Event, StopReason};
+use api::memory::Source;
 use api::tool_names::LOAD_SKILL;
 use api::{CallId, MessageId};
 use catalog::AgentSpec;
@@ -17,12 +18,12 @@ use tools::{Delegation, ExposedTools};
 
 use super::active_turn::{ActiveTurn, Interrupt};
 use super::model_step::StepOutcome;
-use super::skills_note;
 use super::stream::Blocks;
 use super::stream_reconciler::StreamReconciler;
 use super::thread::{NextAction, OpenCall, Thread};
 use super::tool_calls::tool_result_event;
 use super::turn_request::sent_at_note;
+use super::{provenance, skills_note};
 
 /// The sub-agent that is running.
 pub(super) struct ActiveSubAgent {
@@ -127,7 +128,15 @@ impl ActiveTurn {
                 notes.extend(skills_note::sub_agent_note(&self.context.brain).await);
             }
             let media = Vec::new();
-            let opening = Opened { message_id, notes, message: task, media, options, base: TurnBase::End };
+            let opening = Opened {
+                message_id,
+                notes,
+                notes_source: Source::Agent.into(),
+                message: task,
+                media,
+                options,
+                base: TurnBase::End,
+            };
             self.commit(Step::Opened(opening), Vec::new()).await?;
         }
         let started = self.context.services.clock.monotonic();
@@ -154,7 +163,8 @@ impl ActiveTurn {
         let duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
         let outcome = ToolOutcome { output, error, duration_ms };
         let events = vec![tool_result_event(&open.call, &outcome)];
-        Ok(self.commit(Step::Resulted { call_id, outcome, memory: Vec::new() }, events).await?)
+        let source = provenance::source_of_result(&open.call.name, None);
+        Ok(self.commit(Step::Resulted { call_id, outcome, memory: Vec::new(), source }, events).await?)
     }
 
     async fn run_sub_agent_steps(&mut self) -> Result<SubAgentOutcome, Interrupt> {

@@ -6,6 +6,7 @@
 use std::ops::RangeInclusive;
 
 use api::event::{HitlKind, StopReason};
+use api::memory::Source;
 use api::tool_names::RUN_AGENT;
 use api::{CallId, HitlId, MessageId, TurnId};
 use llm::{Answer, Block, Content, FinishReason, Message, ToolOutcome, ToolReply, ToolUse};
@@ -91,6 +92,8 @@ struct CallState {
     sent: bool,
     answers: Vec<HumanAnswer>,
     remarks: Vec<Content>,
+    /// The source of its result.
+    source: Source,
     /// How often the call was made with the same result.
     repeat_count: RepeatCount,
     /// The conversation of the sub-agent that the call runs.
@@ -123,7 +126,8 @@ impl Thread {
     /// Opens a turn on `branch`. `stamps` are the `ts` of the events that open it.
     pub(crate) fn open(mut branch: Branch, opened: Opened, stamps: RangeInclusive<i64>) -> Self {
         let (events_from, ts) = stamps.into_inner();
-        let Opened { message_id, notes, message, media, options, base } = opened;
+        let source = opened.source_of_notes();
+        let Opened { message_id, notes, message, media, options, base, .. } = opened;
         branch.rewind_to(base);
         if base.is_retry() {
             // New corrections are added to the question that is answered again.
@@ -137,6 +141,7 @@ impl Thread {
             let content = notes.chain([text]).chain(media.into_iter().map(Content::without_data)).collect();
             branch.push(Message::User { content }, MessageOrigin::Opening { message_id, events_from });
         }
+        branch.record_source_of_last(source);
         let turn = Turn::new(message_id, options, base, ts);
         Self { branch, calls: Vec::new(), pending_hitl: Vec::new(), steered: Vec::new(), turn }
     }
@@ -236,6 +241,7 @@ impl Thread {
         if step.is_progress() {
             self.turn.last_step_ts = ts;
         }
+        let source = step.source();
         match step {
             // An opening creates a new thread.
             Step::Opened(_) | Step::Unknown => {}
@@ -249,10 +255,11 @@ impl Thread {
             }
             Step::Compacted(compacted) => self.branch.rewrite(RewriteKind::Compacted(compacted)),
             Step::ReasoningDropped => self.branch.rewrite(RewriteKind::ReasoningDropped),
-            Step::Planned { plan, memory } => {
+            Step::Planned { plan, memory, .. } => {
                 self.turn.planned = true;
                 if let Some(plan) = plan {
                     self.branch.append_to_last(&plan);
+                    self.branch.record_source_of_last(source);
                 }
                 for write in memory {
                     self.branch.record_memory_write(write);
@@ -290,8 +297,8 @@ impl Thread {
                 state.stage = Stage::Open(OpenStage::Running);
                 state.sent = true;
             }),
-            Step::Resulted { call_id, outcome, memory } => {
-                self.apply_result(call_id, outcome);
+            Step::Resulted { call_id, outcome, memory, .. } => {
+                self.apply_result(call_id, outcome, source);
                 for write in memory {
                     self.branch.record_memory_write(write);
                 }
@@ -369,11 +376,11 @@ impl Thread {
     }
 
     /// Applies the result of a call.
-    fn apply_result(&mut self, call_id: CallId, outcome: ToolOutcome) {
+    fn apply_result(&mut self, call_id: CallId, outcome: ToolOutcome, source: Source) {
         let Some(state) = self.calls.iter_mut().find(|state| state.call.call_id == call_id) else { return };
         state.repeat_count = self.turn.loop_detector.record(&state.call, &outcome);
         self.turn.is_looping |= state.repeat_count.is_loop();
-        state.stage = Stage::Done(outcome);
+        (state.stage, state.source) = (Stage::Done(outcome), source);
     }
 
     fn apply_resolution(&mut self, request_id: HitlId, answer: String, remarks: Vec<Content>) {
@@ -400,9 +407,11 @@ impl Thread {
     /// followed by the user's steering messages.
     fn close_step(&mut self) {
         self.pending_hitl.clear();
+        let from_tool = self.calls.iter().any(|state| state.source == Source::Tool);
         let replies: Vec<_> = self.calls.drain(..).map(CallState::into_reply).collect();
         if !replies.is_empty() {
             self.branch.push(Message::Results(replies), MessageOrigin::Results);
+            self.branch.record_source_of_last(if from_tool { Source::Tool } else { Source::Agent });
         }
         if !self.steered.is_empty() && self.model_calls_left() == 0 {
             // A steering message is answered even if the call limit is reached.
@@ -428,6 +437,7 @@ impl CallState {
             sent: false,
             answers,
             remarks,
+            source: Source::Agent,
             repeat_count: RepeatCount::default(),
             sub_agent: None,
         }

@@ -18,11 +18,11 @@ use store::{KnowledgeDraft, NewKnowledge, TaskRow, WriteError};
 use tokio::sync::OwnedSemaphorePermit;
 use tools::{Delegation, Invocation, Question, Tool, ToolError, ToolOutput, ToolStep, approval, grants};
 
-use super::Services;
 use super::active_turn::{ActiveTurn, Interrupt};
 use super::compaction_view::MAX_WORKING_MEMORY_BYTES;
 use super::loaded_skills::deduplicate;
 use super::thread::{OUTCOME_UNKNOWN, OpenCall, OpenStage};
+use super::{Services, provenance};
 
 /// The most calls of one answer that run at once.
 const MAX_CONCURRENT_CALLS_PER_ANSWER: usize = 8;
@@ -255,35 +255,36 @@ impl ActiveTurn {
         let outcome = ToolOutcome { output: String::new(), error: Some(reason), duration_ms: 0 };
         let mut events: Vec<Event> = (!open.sent).then(|| tool_call_event(&open.call)).into_iter().collect();
         events.push(tool_result_event(&open.call, &outcome));
-        let step = Step::Resulted { call_id: open.call.call_id, outcome, memory: Vec::new() };
+        let source = provenance::source_of_result(&open.call.name, None);
+        let step = Step::Resulted { call_id: open.call.call_id, outcome, memory: Vec::new(), source };
         self.commit(step, events).await
     }
 
     async fn commit_run(&mut self, ToolRun { call, result, duration_ms }: ToolRun) -> Result<(), WriteError> {
         let outcome_of = |output: String, error| ToolOutcome { output, error, duration_ms };
-        let (outcome, memory, knowledge) = match result {
+        let (outcome, memory, knowledge, source) = match result {
             Ok(ToolStep::Ask(question)) => return self.ask_human(&call, HitlKind::Question, question).await,
             Ok(ToolStep::Done(output)) => {
-                let ToolOutput { text, working_memory, knowledge } = output;
+                let ToolOutput { text, source, working_memory, knowledge } = output;
                 let writes = working_memory.into_iter().map(|(key, value)| MemoryWrite { key, value });
                 let working_memory: Vec<_> = writes.collect();
                 if !working_memory.is_empty() && !self.thread.branch().has_room_for(&working_memory) {
                     let refusal = outcome_of(String::new(), Some(working_memory_full()));
-                    return self.commit_result(&call, refusal, Vec::new(), None).await;
+                    return self.commit_result(&call, (refusal, None), Vec::new(), None).await;
                 }
                 let text = deduplicate(self.active_thread().branch(), &call, text);
-                (outcome_of(text, None), working_memory, knowledge)
+                (outcome_of(text, None), working_memory, knowledge, source)
             }
-            Err(ToolError(error)) => (outcome_of(String::new(), Some(error)), Vec::new(), None),
+            Err(ToolError(error)) => (outcome_of(String::new(), Some(error)), Vec::new(), None, None),
         };
-        self.commit_result(&call, outcome, memory, knowledge).await
+        self.commit_result(&call, (outcome, source), memory, knowledge).await
     }
 
-    /// Commits the result of a call.
+    /// Commits the result of a call, with the source that its output names.
     async fn commit_result(
         &mut self,
         call: &ToolUse,
-        outcome: ToolOutcome,
+        (outcome, source): (ToolOutcome, Option<Source>),
         memory: Vec<MemoryWrite>,
         knowledge: Option<(MemoryId, KnowledgeDraft)>,
     ) -> Result<(), WriteError> {
@@ -295,7 +296,8 @@ impl ActiveTurn {
             Event::WorkingMemoryUpdate(WorkingMemoryUpdate { key: key.clone(), value: value.clone() })
         });
         let events = updates.chain([tool_result_event(call, &outcome)]).collect();
-        let step = Step::Resulted { call_id: call.call_id, outcome, memory };
+        let source = provenance::source_of_result(&call.name, source);
+        let step = Step::Resulted { call_id: call.call_id, outcome, memory, source };
         self.commit_all(commit, vec![step], events).await
     }
 

@@ -90,6 +90,7 @@ impl TurnOpening {
         );
         let skills = SkillsNote::load(brain, &context.snapshot, task, opened.base);
         opened.notes.extend(recalled.notes());
+        opened.notes_source = recalled.source().into();
         opened.notes.extend(skills.text());
         let prior = prior.or_load(brain, task);
         if let PriorThread::Loaded(branch) = &prior {

@@ -2,6 +2,7 @@
 
 use api::content::{ContentBlock, MAX_CONTENT_BLOCKS};
 use api::engine::Execute;
+use api::memory::Source;
 use api::{ClientRequestId, MessageId, TaskId, Timestamp};
 use bytes::Bytes;
 use llm::{ChatModel, Content, Media, estimate};
@@ -115,7 +116,8 @@ impl TurnRequest {
         };
         // A retried answer keeps the notes of its question.
         let notes = if base.is_retry() { Vec::new() } else { vec![sent_at_note(now)] };
-        Ok((Opened { message_id, notes, message, media, options, base }, rewind))
+        let notes_source = Source::Agent.into();
+        Ok((Opened { message_id, notes, notes_source, message, media, options, base }, rewind))
     }
 }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use llm::{Content, Media};
 
 use crate::steps::{MemoryWrite, Step};
-use crate::{Durability, NewGrant, NewKnowledge, NewTurn, Rewind, TaskRow, WriteTx};
+use crate::{Durability, NewGrant, NewKnowledge, NewTurn, Rewind, StoreError, TaskRow, WriteTx};
 
 /// Steps, events and state changes that are committed together, written in the order in which they were added.
 #[derive(Default)]
@@ -167,7 +167,7 @@ impl StateChange {
         turn_id: TurnId,
         ts: i64,
         at: Timestamp,
-    ) -> Result<(), rusqlite::Error> {
+    ) -> Result<(), StoreError> {
         match self {
             Self::BeginTurn(turn) => tx.insert_turn(task, turn, ts, at),
             Self::IncrementStartCount => tx.increment_start_count(turn_id),

@@ -16,7 +16,7 @@ use super::commit::{Commit, CommitPart, StateChange};
 use super::reader::{EventReader, Follow};
 use super::ring::{Frame, Ring};
 use crate::steps::Step;
-use crate::{Brain, Durability, TaskEntry, TaskRow, WriteBatch, WriteError, WriteTx, to_json};
+use crate::{Brain, Durability, StoreError, TaskEntry, TaskRow, WriteBatch, WriteError, WriteTx, to_json};
 
 /// How many bytes of text may wait for the writer before the turn has to wait too.
 const MAX_WAITING_BYTES: usize = 1024 * 1024;
@@ -390,7 +390,7 @@ impl WriteBatch for TaskEventLog {
         std::mem::replace(&mut state.durability, Durability::ProcessKill)
     }
 
-    fn write(&self, tx: &WriteTx<'_>) -> Result<(), rusqlite::Error> {
+    fn write(&self, tx: &WriteTx<'_>) -> Result<(), StoreError> {
         let at = self.clock.now();
         self.in_flight.lock().iter_mut().try_for_each(|entry| self.write_entry(tx, entry, at))
     }
@@ -453,7 +453,7 @@ impl TaskEventLog {
         tx: &WriteTx<'_>,
         entry: &mut OutboxEntry,
         at: Timestamp,
-    ) -> Result<(), rusqlite::Error> {
+    ) -> Result<(), StoreError> {
         match entry {
             OutboxEntry::InsertTask => tx.insert_task(self.task, &self.task_id, at),
             OutboxEntry::Step { ts, turn_id, step } => tx.insert_step(self.task, *turn_id, at, *ts, step),

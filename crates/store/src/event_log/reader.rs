@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::outbox::{LogStatus, TaskEventLog};
 use super::ring::Frame;
-use crate::{Brain, StoredEvent};
+use crate::{Brain, StoreError, StoredEvent};
 
 /// The interval of heartbeats on an idle stream.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
@@ -52,7 +52,7 @@ impl EventReader {
     ///
     /// # Errors
     /// The store could not be read.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, rusqlite::Error> {
+    pub async fn next(&mut self) -> Result<Option<Bytes>, StoreError> {
         loop {
             if self.ended {
                 return Ok(None);
@@ -95,7 +95,7 @@ impl EventReader {
         })
     }
 
-    async fn next_frames(&self) -> Result<Vec<Frame>, rusqlite::Error> {
+    async fn next_frames(&self) -> Result<Vec<Frame>, StoreError> {
         if let Some(frames) = self.event_log.published_after(self.position) {
             return Ok(frames);
         }

@@ -6,11 +6,11 @@
 use api::CallId;
 use api::transfer::{ImportCounts, ImportMode};
 use rusqlite::types::ToSqlOutput;
-use rusqlite::{Connection, Error, params};
+use rusqlite::{Connection, params};
 
 use super::staging::StagingPath;
 use crate::memory_ingest::ConversationLength;
-use crate::{ErasureScope, SearchIndex, TaskRow, WriteTx};
+use crate::{ErasureScope, SearchIndex, StoreError, TaskRow, WriteTx};
 
 impl WriteTx<'_> {
     /// Applies a staged import; its tasks get the rows from `first_task` on. If it replaces the existing content,
@@ -21,7 +21,7 @@ impl WriteTx<'_> {
         mode: ImportMode,
         TaskRow(first_task): TaskRow,
         outputs: &[CallId],
-    ) -> Result<ImportCounts, Error> {
+    ) -> Result<ImportCounts, StoreError> {
         let staging = staged.open()?;
         // Computed before the deletion and above all existing rows, because deleted rows may still be referred to
         // somewhere.
@@ -51,7 +51,7 @@ impl WriteTx<'_> {
 
     /// Deletes everything that an export contains, and the pending requests. Returns the ids of the grants for
     /// single tasks with their task ids: they also hold for an imported task of the same id.
-    fn delete_all_content(&self) -> Result<Vec<(String, String)>, Error> {
+    fn delete_all_content(&self) -> Result<Vec<(String, String)>, StoreError> {
         let mut grants =
             self.transaction.prepare("SELECT grant_id, task_id FROM grants JOIN tasks USING (task)")?;
         let grants = grants.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?;
@@ -82,7 +82,7 @@ impl WriteTx<'_> {
     }
 
     /// Restores the grants for tasks that exist again and deletes the others.
-    fn restore_task_grants(&self, grants: &[(String, String)]) -> Result<(), Error> {
+    fn restore_task_grants(&self, grants: &[(String, String)]) -> Result<(), StoreError> {
         for (grant, task_id) in grants {
             let sql =
                 "UPDATE grants SET task = (SELECT task FROM tasks WHERE task_id = ?2) WHERE grant_id = ?1";
@@ -103,7 +103,7 @@ struct ImportCopier<'a> {
 
 impl ImportCopier<'_> {
     /// Assigns rows to the imported tasks. A task is left out if it, or one of its turns, exists already.
-    fn assign_task_rows(&self, first: i64) -> Result<(), Error> {
+    fn assign_task_rows(&self, first: i64) -> Result<(), StoreError> {
         let mut tasks = self.staging.prepare("SELECT n, task_id FROM tasks ORDER BY n")?;
         let mut turns = self.staging.prepare("SELECT turn_id FROM turns WHERE task_id = ?1")?;
         let mut assign = self.staging.prepare("UPDATE tasks SET task = ?2 WHERE n = ?1")?;
@@ -113,7 +113,8 @@ impl ImportCopier<'_> {
             let mut exists = self.has_row("tasks", "task_id", &task_id)?;
             let mut turns = turns.query([&task_id])?;
             while let Some(row) = turns.next()? {
-                exists = exists || self.has_row("turns", "turn_id", row.get_ref(0)?.as_str()?)?;
+                let turn_id = row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?;
+                exists = exists || self.has_row("turns", "turn_id", turn_id)?;
             }
             assign.execute(params![n, (!exists).then_some(first + n)])?;
         }
@@ -121,13 +122,13 @@ impl ImportCopier<'_> {
     }
 
     /// Whether the brain has a row with this value.
-    fn has_row(&self, table: &str, column: &str, value: &str) -> Result<bool, Error> {
+    fn has_row(&self, table: &str, column: &str, value: &str) -> Result<bool, StoreError> {
         let sql = format!("SELECT EXISTS (SELECT 1 FROM {table} WHERE {column} = ?1)");
-        self.tx.transaction.prepare_cached(&sql)?.query_row([value], |row| row.get(0))
+        Ok(self.tx.transaction.prepare_cached(&sql)?.query_row([value], |row| row.get(0))?)
     }
 
     /// Assigns rows to turns and steps: consecutive ones from the first ones on, by their positions.
-    fn assign_turn_and_step_rows(&self, first_turn: i64, first_step: i64) -> Result<(), Error> {
+    fn assign_turn_and_step_rows(&self, first_turn: i64, first_step: i64) -> Result<(), StoreError> {
         self.staging.execute_batch(
             "CREATE TABLE IF NOT EXISTS turn_rows (
                  turn_id TEXT PRIMARY KEY, task INTEGER NOT NULL, turn INTEGER NOT NULL
@@ -139,10 +140,11 @@ impl ImportCopier<'_> {
         self.staging.execute("INSERT INTO first_step VALUES (?1)", [first_step])?;
         let sql = "INSERT INTO turn_rows
                    SELECT turn_id, task, ?1 + turns.n FROM turns JOIN tasks USING (task_id) WHERE task IS NOT NULL";
-        self.staging.execute(sql, [first_turn]).map(drop)
+        self.staging.execute(sql, [first_turn])?;
+        Ok(())
     }
 
-    fn copy_all(&self) -> Result<ImportCounts, Error> {
+    fn copy_all(&self) -> Result<ImportCounts, StoreError> {
         let mut counts = self.copy_conversations()?;
         self.copy_messages()?;
         self.copy_memory(&mut counts)?;
@@ -153,7 +155,7 @@ impl ImportCopier<'_> {
 
     /// Passes the rows that `select` finds in the staging file to `insert`, and returns the number of inserted
     /// rows.
-    fn copy(&self, select: &str, insert: &str) -> Result<u64, Error> {
+    fn copy(&self, select: &str, insert: &str) -> Result<u64, StoreError> {
         let mut select = self.staging.prepare(select)?;
         let columns = select.column_count();
         let mut insert = self.tx.transaction.prepare(insert)?;
@@ -168,7 +170,7 @@ impl ImportCopier<'_> {
         Ok(copied)
     }
 
-    fn copy_conversations(&self) -> Result<ImportCounts, Error> {
+    fn copy_conversations(&self) -> Result<ImportCounts, StoreError> {
         let tasks = self.copy(
             "SELECT task, task_id, created_at, updated_at, message_count, covered, covered_at
              FROM tasks WHERE task IS NOT NULL ORDER BY n",
@@ -213,7 +215,7 @@ impl ImportCopier<'_> {
     }
 
     /// Copies the messages of the conversations to their positions, and indexes them.
-    fn copy_messages(&self) -> Result<(), Error> {
+    fn copy_messages(&self) -> Result<(), StoreError> {
         let mut messages = self.staging.prepare(
             "SELECT task, (SELECT step FROM first_step) + steps.n, message_id, length, has_words
              FROM said CROSS JOIN steps ON steps.n = said.step CROSS JOIN turn_rows USING (turn_id) ORDER BY said.n",
@@ -248,7 +250,7 @@ impl ImportCopier<'_> {
         Ok(())
     }
 
-    fn copy_memory(&self, counts: &mut ImportCounts) -> Result<(), Error> {
+    fn copy_memory(&self, counts: &mut ImportCounts) -> Result<(), StoreError> {
         counts.episodes = self.copy(
             "SELECT id, task, turn, (SELECT step FROM first_step) + episodes.step, content, source, created_at
              FROM episodes CROSS JOIN turn_rows USING (turn_id) ORDER BY episodes.n",
@@ -285,7 +287,7 @@ impl ImportCopier<'_> {
         Ok(())
     }
 
-    fn copy_learning_records(&self, counts: &mut ImportCounts) -> Result<(), Error> {
+    fn copy_learning_records(&self, counts: &mut ImportCounts) -> Result<(), StoreError> {
         counts.batches = self.copy(
             "SELECT id, state, started_at, ended_at FROM batches ORDER BY n",
             "INSERT INTO batches (id, state, started_at, ended_at) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING",
@@ -308,7 +310,7 @@ impl ImportCopier<'_> {
     }
 
     /// Copies the attachments of the imported conversations.
-    fn copy_media(&self) -> Result<u64, Error> {
+    fn copy_media(&self) -> Result<u64, StoreError> {
         self.copy(
             "SELECT task, hash FROM media_uses CROSS JOIN media USING (n) CROSS JOIN tasks USING (task_id)
              WHERE task IS NOT NULL",

@@ -15,6 +15,7 @@ use super::records::{
     MediaRecord, MessageRecord, RawJson, RecalledRecord, SkillRecord, StepRecord, TaskRecord,
     TrajectoryRecord, TurnRecord,
 };
+use crate::StoreError;
 use crate::knowledge::parse_tags;
 use crate::queries::{parse_column, task_id, timestamp};
 
@@ -23,13 +24,19 @@ use crate::queries::{parse_column, task_id, timestamp};
 pub enum ExportError {
     /// The brain could not be read.
     #[error("the brain could not be read")]
-    Read(#[from] Error),
+    Read(#[from] StoreError),
     /// The receiver of the document is gone or fails.
     #[error("the document could not be written")]
     Write(#[from] std::io::Error),
     /// A record of the brain cannot be represented in the document.
     #[error("a record could not be written")]
     Record(#[from] serde_json::Error),
+}
+
+impl From<Error> for ExportError {
+    fn from(error: Error) -> Self {
+        Self::Read(error.into())
+    }
 }
 
 /// Writes the document of the brain in `file`, as a snapshot.

@@ -19,6 +19,7 @@ use super::records::{
 };
 use super::staging::{StagedImport, Staging, StagingError};
 use super::validate::StageRecord;
+use crate::StoreError;
 
 /// The maximum size of a record in bytes. The content of one request to the engine becomes a record of about that
 /// size.
@@ -42,14 +43,14 @@ pub enum ImportError {
     NoMemory(#[from] NoMemory),
     /// The staging file beside the brain could not be used.
     #[error("the document could not be kept beside the brain")]
-    Staging(#[from] rusqlite::Error),
+    Staging(#[from] StoreError),
 }
 
 impl From<StagingError> for ImportError {
     fn from(error: StagingError) -> Self {
         match error {
             StagingError::Invalid(reason) => Self::Invalid(reason),
-            StagingError::Sqlite(error) => Self::Staging(error),
+            StagingError::Sqlite(error) => Self::Staging(error.into()),
         }
     }
 }
@@ -61,7 +62,7 @@ pub(super) fn read(
     document: impl Read,
     admit: impl FnMut(usize) -> Result<(), NoMemory>,
 ) -> Result<StagedImport, ImportError> {
-    let staging = Staging::open(file)?;
+    let staging = Staging::open(file).map_err(StoreError::from)?;
     let position = ReadPosition::default();
     let reader = BufReader::with_capacity(
         READ_BUFFER_BYTES,
@@ -112,7 +113,7 @@ impl ReadPosition {
 
     fn to_import_error(&self, error: serde_json::Error) -> ImportError {
         if let Some(StagingError::Sqlite(error)) = self.staging_error.take() {
-            return ImportError::Staging(error);
+            return ImportError::Staging(error.into());
         }
         let section = self.section.borrow();
         let prefix =

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use super::*;
 use crate::steps::{Step, TurnOutcome};
 use crate::testing::{next_events, read_all};
-use crate::{Durability, NewTurn, WriteBatch, WriteError, WriteTx};
+use crate::{Durability, NewTurn, StoreError, WriteBatch, WriteError, WriteTx};
 
 /// A brain in a folder of its own, with its event logs.
 pub(super) struct Fixture {
@@ -82,7 +82,7 @@ impl WriteBatch for WriterPause {
         Durability::ProcessKill
     }
 
-    fn write(&self, _: &WriteTx<'_>) -> Result<(), rusqlite::Error> {
+    fn write(&self, _: &WriteTx<'_>) -> Result<(), StoreError> {
         Ok(())
     }
 

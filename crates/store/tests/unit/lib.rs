@@ -36,7 +36,7 @@ fn ended() -> Step {
     Step::Ended { outcome: TurnOutcome::Completed { stop_reason: StopReason::EndTurn } }
 }
 
-type WriteFn = dyn Fn(&WriteTx<'_>) -> Result<(), rusqlite::Error> + Send + Sync;
+type WriteFn = dyn Fn(&WriteTx<'_>) -> Result<(), StoreError> + Send + Sync;
 
 /// A batch that runs a function and reports the result of its commit.
 struct FnBatch {
@@ -49,7 +49,7 @@ impl WriteBatch for FnBatch {
         Durability::ProcessKill
     }
 
-    fn write(&self, tx: &WriteTx<'_>) -> Result<(), rusqlite::Error> {
+    fn write(&self, tx: &WriteTx<'_>) -> Result<(), StoreError> {
         (self.write)(tx)
     }
 
@@ -60,7 +60,7 @@ impl WriteBatch for FnBatch {
 
 async fn write(
     brain: &Brain,
-    write: impl Fn(&WriteTx<'_>) -> Result<(), rusqlite::Error> + Send + Sync + 'static,
+    write: impl Fn(&WriteTx<'_>) -> Result<(), StoreError> + Send + Sync + 'static,
 ) -> Result<(), WriteError> {
     let (result_sender, mut results) = tokio::sync::mpsc::unbounded_channel();
     brain.queue(Arc::new(FnBatch { write: Box::new(write), result_sender }));

@@ -11,6 +11,7 @@
 )]
 
 use api::MessageId;
+use api::memory::Source;
 use testkit::{SseEvent, parse_sse, with_deadline};
 
 use crate::TaskRow;
@@ -60,6 +61,7 @@ pub async fn read_until(reader: &mut EventReader, predicate: impl Fn(&SseEvent) 
 pub fn opened(message: &str) -> Opened {
     Opened {
         notes: Vec::new(),
+        notes_source: Source::Agent.into(),
         message_id: MessageId::new(),
         message: message.into(),
         media: Vec::new(),

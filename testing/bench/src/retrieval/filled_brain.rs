@@ -11,7 +11,9 @@ use api::memory::{MemoryKind, Source};
 use api::{MemoryId, MessageId, TaskId, Timestamp, TurnId};
 use llm::{Answer, Block, FinishReason, TokenUsage};
 use store::steps::{Opened, Step, TurnBase, TurnOptions, TurnOutcome};
-use store::{Brain, KnowledgeDraft, MemoryQuery, NewKnowledge, NewTurn, SearchHit, TaskRow, WriteTx};
+use store::{
+    Brain, KnowledgeDraft, MemoryQuery, NewKnowledge, NewTurn, SearchHit, StoreError, TaskRow, WriteTx,
+};
 
 use super::corpus::{Corpus, Session, SourceRef, Speaker, Turn};
 use super::score::Hit;
@@ -144,6 +146,7 @@ fn turn_steps(turn: &Turn, user_message: MessageId, agent_message: MessageId) ->
     let opened = Opened {
         message_id: user_message,
         notes: Vec::new(),
+        notes_source: Source::Agent.into(),
         message: turn.user.clone(),
         media: Vec::new(),
         options: TurnOptions { max_turns: 1, super_thinking: false, direct: true },
@@ -162,7 +165,7 @@ fn turn_steps(turn: &Turn, user_message: MessageId, agent_message: MessageId) ->
     [Step::Opened(opened), answered, Step::Ended { outcome }]
 }
 
-fn write_session(tx: &WriteTx<'_>, session: &PendingSession) -> Result<(), rusqlite::Error> {
+fn write_session(tx: &WriteTx<'_>, session: &PendingSession) -> Result<(), StoreError> {
     tx.insert_task(session.task, &session.task_id, session.began)?;
     for PendingTurn { user_message, at, steps } in &session.turns {
         let turn = NewTurn { turn_id: TurnId::new(), message_id: *user_message, request: None };

@@ -14,7 +14,8 @@ use serde_json::json;
 use store::steps::{Compacted, Opened, PartialAnswer, Replacement, Step, TurnBase, TurnOutcome};
 use store::testing::{COMMON_WORD_THRESHOLDS, create_older_version, opened, row_number};
 use store::{
-    Brain, KnowledgeDraft, MemoryQuery, NewKnowledge, NewTurn, SearchHit, TaskDeletion, TaskRow, WriteTx,
+    Brain, KnowledgeDraft, MemoryQuery, NewKnowledge, NewTurn, SearchHit, StoreError, TaskDeletion, TaskRow,
+    WriteTx,
 };
 use tempfile::TempDir;
 use testkit::task_id;
@@ -122,7 +123,7 @@ impl BrainModel {
 
     pub(super) async fn write<T: Send + 'static>(
         &self,
-        write: impl Fn(&WriteTx<'_>) -> Result<T, rusqlite::Error> + Send + Sync + 'static,
+        write: impl Fn(&WriteTx<'_>) -> Result<T, StoreError> + Send + Sync + 'static,
     ) -> T {
         self.brain.write(write).await.unwrap()
     }
@@ -248,7 +249,12 @@ impl BrainModel {
         }
         if calls {
             let outcome = ToolOutcome { output: "it is so".into(), error: None, duration_ms: 1 };
-            self.step(task, turn_id, Step::Resulted { call_id, outcome, memory: Vec::new() }).await;
+            self.step(
+                task,
+                turn_id,
+                Step::Resulted { call_id, outcome, memory: Vec::new(), source: Source::Tool.into() },
+            )
+            .await;
         }
     }
 

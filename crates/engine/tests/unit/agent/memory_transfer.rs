@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use rusqlite::params;
 use serde_json::{Value, json};
-use store::{Brain, ImportError};
+use store::{Brain, ImportError, StoreError};
 use store::{KnowledgeDraft, NewKnowledge, WriteTx};
 use tempfile::TempDir;
 
@@ -58,7 +58,7 @@ const ABC_SHA256: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff
 
 /// Adds rows that the actions of [`BrainModel`] do not create: records beside conversations, and content that an
 /// export leaves out.
-fn insert_extra_rows(tx: &WriteTx<'_>) -> Result<(), rusqlite::Error> {
+fn insert_extra_rows(tx: &WriteTx<'_>) -> Result<(), StoreError> {
     let execute =
         |sql: &str, values: &[&dyn rusqlite::ToSql]| tx.transaction().execute(sql, values).map(drop);
     execute(
@@ -109,7 +109,8 @@ fn insert_extra_rows(tx: &WriteTx<'_>) -> Result<(), rusqlite::Error> {
         &[],
     )?;
     execute("INSERT INTO settings VALUES ('gateway', 'secret-config')", &[])?;
-    execute("INSERT INTO spending VALUES (1, 'm', 1, 1, 0, 0)", &[])
+    execute("INSERT INTO spending VALUES (1, 'm', 1, 1, 0, 0)", &[])?;
+    Ok(())
 }
 
 async fn run_actions(actions: &[Action]) -> BrainModel {
@@ -167,7 +168,7 @@ fn to_merge_twice_is_to_merge_once_and_to_replace_leaves_the_document_alone() {
             assert_eq!(export_document(&other.brain), document);
             other.check_indexes();
             let kept: String =
-                other.write(move |tx| tx.transaction().query_row(settings, [], |row| row.get(0))).await;
+                other.write(move |tx| Ok(tx.transaction().query_row(settings, [], |row| row.get(0))?)).await;
             assert_eq!(kept, "secret-config");
         });
     });

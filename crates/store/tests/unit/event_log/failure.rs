@@ -11,7 +11,7 @@ use testkit::{SseEvent, parse_sse, task_id, with_deadline};
 use super::tests::{Fixture, WriterPause, begin_turn, block_stop, ending_commit, opening_commit, text_delta};
 use super::*;
 use crate::testing::{next_events, read_all};
-use crate::{Durability, WriteBatch, WriteError, WriteTx};
+use crate::{Durability, StoreError, WriteBatch, WriteError, WriteTx};
 
 /// Whether an event that was received is in the file, for an independent reader.
 fn check_stored(outside: &Connection, received: &SseEvent) -> Result<(), String> {
@@ -213,7 +213,7 @@ impl WriteBatch for Probe {
         Durability::ProcessKill
     }
 
-    fn write(&self, _: &WriteTx<'_>) -> Result<(), rusqlite::Error> {
+    fn write(&self, _: &WriteTx<'_>) -> Result<(), StoreError> {
         Ok(())
     }
 

@@ -27,6 +27,7 @@ fn failure() -> Failure {
 fn opened(message: &str) -> Step {
     Step::Opened(Opened {
         notes: Vec::new(),
+        notes_source: Source::Agent.into(),
         message_id: MessageId::new(),
         message: message.into(),
         media: Vec::new(),
@@ -36,7 +37,7 @@ fn opened(message: &str) -> Step {
 }
 
 fn resulted(call_id: CallId, outcome: ToolOutcome) -> Step {
-    Step::Resulted { call_id, outcome, memory: Vec::new() }
+    Step::Resulted { call_id, outcome, memory: Vec::new(), source: Source::Agent.into() }
 }
 
 fn answer(calls: usize) -> Answer {

@@ -1,0 +1,65 @@
+//! The provenance of the texts that the engine adds to a conversation: its notes, its plans and the results of its
+//! tools. It is stored in the step that contains the text, so how a text is worded for a model decides nothing.
+
+use api::memory::Source;
+use serde::{Deserialize, Serialize};
+
+use crate::steps::{Opened, Step};
+
+/// The words that marked content from a tool before its source was stored. Journals contain them, so they never
+/// change; what a model is shown is [`crate::memory_format::TOOL_ORIGIN_NOTE`].
+const MARK_WITHOUT_SOURCE: &str = "came from a tool or the web, unverified";
+
+/// The stored source of a text; absent from journals that are older than this field.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct StoredSource(Option<Source>);
+
+impl From<Source> for StoredSource {
+    fn from(source: Source) -> Self {
+        Self(Some(source))
+    }
+}
+
+impl StoredSource {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    pub(crate) fn is_absent(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// The source of `texts`. Without a stored one, a mark in them shows that a tool's content is among them.
+    fn of_texts<'a>(self, texts: impl IntoIterator<Item = &'a String>) -> Source {
+        let detect = || {
+            let is_marked = texts.into_iter().any(|text| text.contains(MARK_WITHOUT_SOURCE));
+            if is_marked { Source::Tool } else { Source::Agent }
+        };
+        self.0.unwrap_or_else(detect)
+    }
+}
+
+impl Step {
+    /// The source of the text that the engine adds to the conversation by this step. What the user and the model
+    /// say themselves does not count.
+    pub fn source(&self) -> Source {
+        match self {
+            Self::Opened(opened) => opened.source_of_notes(),
+            Self::Planned { plan, source, .. } => source.of_texts(plan),
+            Self::Resulted { outcome, source, .. } => {
+                source.of_texts([&outcome.output].into_iter().chain(&outcome.error))
+            }
+            Self::Delegated { did, .. } => did.source(),
+            _ => Source::Agent,
+        }
+    }
+}
+
+impl Opened {
+    /// The source of the notes.
+    pub fn source_of_notes(&self) -> Source {
+        self.notes_source.of_texts(&self.notes)
+    }
+}
+
+#[cfg(test)]
+#[path = "../tests/unit/provenance.rs"]
+mod tests;
