@@ -161,14 +161,14 @@ mod tests {
             let provider = PacedProvider::start(Pace { deltas: 5, pause }).await.unwrap();
             let mut client = Client::connect(provider.address()).await.unwrap();
             let request = client.request(Method::POST, Wire::Anthropic.path()).body(Full::default()).unwrap();
+            let requested = provider.started_at().elapsed();
             let response = streamed::send_sse(&mut client, request).await.unwrap();
             let times = parse_send_times(&response.provider_text(Wire::Anthropic).unwrap().text).unwrap();
             assert_eq!(times.len(), 5);
             assert!(times.is_sorted() && provider.started_at().elapsed() > times[4]);
-            assert!(
-                pause.is_none() || times[4].saturating_sub(times[0]) > Duration::from_millis(4),
-                "{times:?}"
-            );
+            // On a busy machine deltas are late, but none is early; times are cut to microseconds.
+            let last_due = requested + pause.unwrap_or_default() * 4;
+            assert!(times[4] + Duration::from_micros(1) >= last_due, "{times:?}, due at {last_due:?}");
         }
     }
 }
