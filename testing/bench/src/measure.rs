@@ -36,7 +36,7 @@ use crate::report::Quantity;
 pub(crate) enum Measurement {
     /// An engine's start to its first successful /health, on a fresh brain.
     Start,
-    /// An idle engine's memory.
+    /// The memory of one of 50 idle engines.
     Idle,
     /// A warm turn: request to first delta at the client, compared with a client that calls the provider directly.
     Turn,

@@ -37,6 +37,8 @@ pub(crate) struct Memory {
     pub(crate) pss_mib: f64,
     /// Memory without a file behind it: heap, stacks, modified data.
     pub(crate) anonymous_mib: f64,
+    /// What no other process maps: what one more of them costs.
+    pub(crate) private_mib: f64,
 }
 
 /// Returns a port of the loopback interface that was free at the time of the call.
@@ -164,7 +166,11 @@ impl Memory {
             let kib: u32 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
             Some(f64::from(kib) / 1_024.0)
         };
-        Some(Self { pss_mib: mib("Pss:")?, anonymous_mib: mib("Pss_Anon:")? })
+        Some(Self {
+            pss_mib: mib("Pss:")?,
+            anonymous_mib: mib("Pss_Anon:")?,
+            private_mib: mib("Private_Clean:")? + mib("Private_Dirty:")?,
+        })
     }
 }
 
@@ -222,8 +228,10 @@ mod tests {
 
     #[test]
     fn memory_and_time_are_read_as_the_manual_pages_say() {
-        let rollup = "7f00-7fff ---p [rollup]\nRss:   9000 kB\nPss:    5120 kB\nPss_Anon:    512 kB\n";
-        assert_eq!(Memory::parse(rollup), Some(Memory { pss_mib: 5.0, anonymous_mib: 0.5 }));
+        let rollup = "7f00-7fff ---p [rollup]\nRss:   9000 kB\nPss:    5120 kB\nPss_Anon:    512 kB\n\
+                      Private_Clean:   1024 kB\nPrivate_Dirty:    256 kB\n";
+        let memory = Memory { pss_mib: 5.0, anonymous_mib: 0.5, private_mib: 1.25 };
+        assert_eq!(Memory::parse(rollup), Some(memory));
         assert_eq!(Memory::parse("Rss: 1 kB"), None);
         let stat = "42 (a ) b) S 1 42 42 0 -1 4194560 100 0 0 0 17 5 0 0 20 0 3 0 100 1 1";
         assert_eq!(cpu_ticks(stat), Some(22));
