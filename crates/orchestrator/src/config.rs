@@ -18,7 +18,7 @@ use secrecy::SecretString;
 
 pub use self::backend::BackendKind;
 pub use self::database::{DatabaseUrl, PostgresUrl};
-pub use crate::fleet::SupervisionRules;
+pub use crate::domain::SupervisionRules;
 use crate::keys::MasterKey;
 
 /// The version of this binary, and the only one that the process backend can run.

@@ -1,77 +1,84 @@
 //! The rules of the orchestrator: who gets an engine, which transitions are legal, and what waits for what.
 //!
 //! Every change of an engine follows claim → act → settle: its row is claimed by compare-and-swap, the backend
-//! acts, and the next state is committed together with its audit row. The table in [`lifecycle`] decides which
+//! acts, and the next state is committed together with its audit row. The table in `domain` decides which
 //! change is legal. Each change runs in a task of its own ([`operation`]), so that callers share it and a caller
 //! who disconnects does not cancel it.
 
+mod admission;
 mod audit_feed;
 mod auth_failure_log;
-mod boot;
 mod boot_limiter;
-mod destroy;
-mod endpoints;
-mod engine_identity;
+mod changes;
+mod engine_client;
+mod engine_keys;
+mod engines;
 mod error;
 mod execute;
-mod exits;
 mod explain;
-mod key_rotation;
-mod launch;
-pub(crate) mod lifecycle;
 mod operation;
 mod policies;
 mod products;
-mod provision;
 mod queries;
 mod rate_limit;
 mod reconcile;
-mod repair;
-mod restart;
+mod records;
+mod request;
 mod settle_retry;
-mod stop;
+mod shared;
 mod stream_limiter;
 mod supervision;
 mod supervisor;
 mod telemetry;
-mod version_move;
+mod transitions;
 mod versions;
-mod views;
 
 #[cfg(test)]
 #[path = "../tests/unit/fleet/mod.rs"]
 mod tests;
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::{EngineImage, Timestamp};
+use api::orchestrator::Policy;
+use api::{DisplayName, EngineImage, PlatformKey, ProductId, Slug};
 use http_service::clock::Clock;
 use secrecy::SecretString;
-use tokio::sync::{Semaphore, broadcast, watch};
+use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
+pub(crate) use admission::Admission;
 pub(crate) use audit_feed::{AuditFeed, FeedItem};
-pub(crate) use endpoints::EngineEndpoint;
+pub(crate) use engines::EngineEndpoint;
 pub use error::FleetError;
-pub(crate) use policies::check_not_suspended;
-pub(crate) use stream_limiter::{StreamLimiter, StreamPermit};
+pub(crate) use stream_limiter::StreamPermit;
 
-use self::auth_failure_log::AuthFailureLog;
 use self::boot_limiter::BootLimiter;
+use self::changes::Changes;
+use self::changes::boot::Boots;
+use self::engine_client::EngineClient;
+use self::engine_keys::EngineKeys;
+use self::engines::Engines;
+use self::execute::Executor;
+use self::explain::Explainer;
 use self::operation::Operations;
-use self::policies::PolicyCache;
-use self::products::ProductCache;
-use self::queries::max_concurrent_log_reads;
-use self::rate_limit::RateLimiter;
+use self::policies::Policies;
+use self::products::Products;
+use self::queries::Queries;
+use self::reconcile::Reconciler;
+use self::records::Records;
+use self::shared::Shared;
 use self::supervision::Supervision;
-pub use self::supervision::SupervisionRules;
-pub(crate) use self::telemetry::Telemetry;
-use crate::backend::{DataRoot, DeadlineBackend, EngineBackend, InstanceExit, Probe};
+use self::supervisor::Supervisor;
+use self::telemetry::Telemetry;
+use self::transitions::Transitions;
+use self::versions::Versions;
+use crate::backend::{DataRoot, DeadlineBackend, EngineBackend, Probe};
 use crate::config::PortRange;
+use crate::domain::SupervisionRules;
 use crate::keys::Vault;
-use crate::registry::{AuditEntry, EngineRow, NextState, PortAllocator, Registry, RegistryError};
+use crate::registry::{PortAllocator, Registry};
 
 /// Time that an operation may take beyond its boot: at least the sum of the timeouts of the backend calls around
 /// it.
@@ -81,29 +88,23 @@ const OPERATION_OVERHEAD: Duration = Duration::from_secs(40);
 /// per poll.
 const EXIT_CHANNEL_CAPACITY: usize = 4_096;
 
-/// All engines of one deployment.
+/// All engines of one deployment. Each part has one task; callers use the parts that answer them.
 pub struct Fleet {
-    settings: Settings,
-    registry: Registry,
-    vault: Vault,
-    backend: DeadlineBackend,
-    probe: Arc<dyn Probe>,
-    ports: PortAllocator,
-    clock: Arc<dyn Clock>,
-    products: ProductCache,
-    /// Serializes policy replacements.
-    policy_update_lock: Arc<tokio::sync::Mutex<()>>,
-    rate_limiter: RateLimiter,
+    pub(crate) admission: Arc<Admission>,
+    pub(crate) products: Arc<Products>,
+    pub(crate) engines: Engines,
+    pub(crate) versions: Versions,
+    pub(crate) queries: Queries,
+    pub(crate) explainer: Explainer,
+    pub(crate) telemetry: Arc<Telemetry>,
+    shared: Arc<Shared>,
+    supervision: Arc<Supervision>,
     operations: Arc<Operations>,
-    supervision: Supervision,
-    boot_limiter: BootLimiter,
-    policies: PolicyCache,
-    telemetry: Telemetry,
-    log_read_permits: Arc<Semaphore>,
-    stream_limiter: StreamLimiter,
-    auth_failures: AuthFailureLog,
-    exits: broadcast::Sender<InstanceExit>,
-    ready: watch::Sender<bool>,
+    executor: Arc<Executor>,
+    supervisor: Arc<Supervisor>,
+    reconciler: Arc<Reconciler>,
+    /// Whether the registry has been compared with the running instances.
+    ready: watch::Receiver<bool>,
     /// Cancels the streams that would never end by themselves.
     stream_shutdown: CancellationToken,
 }
@@ -136,33 +137,135 @@ pub(crate) struct FleetDeps {
 
 impl Fleet {
     pub(crate) fn new(settings: Settings, deps: FleetDeps) -> Arc<Self> {
+        let Settings { claim_owner, engine_image, engine_env, boot_timeout, ports, url_host, rules } =
+            settings;
         let FleetDeps { registry, vault, backend, data, probe, clock } = deps;
+        let operation_timeout = boot_timeout + OPERATION_OVERHEAD;
         let port_backend = Arc::clone(&backend);
-        let ports = PortAllocator::new(settings.ports, move |port| port_backend.port_is_free(port));
+        let ports = PortAllocator::new(ports, move |port| port_backend.port_is_free(port));
         let (exits, _) = broadcast::channel(EXIT_CHANNEL_CAPACITY);
-        Arc::new(Self {
-            supervision: Supervision::new(settings.rules),
-            boot_limiter: BootLimiter::new(),
-            policies: PolicyCache::default(),
-            telemetry: Telemetry::new(),
-            log_read_permits: Arc::new(Semaphore::new(max_concurrent_log_reads())),
-            stream_limiter: StreamLimiter::new(),
-            auth_failures: AuthFailureLog::default(),
-            settings,
-            registry,
-            vault,
-            backend: DeadlineBackend::new(backend, Arc::clone(&clock), data),
-            probe,
+        let (ready, is_ready) = watch::channel(false);
+        let stream_shutdown = CancellationToken::new();
+        let telemetry = Arc::new(Telemetry::new());
+
+        let supervision = Arc::new(Supervision::new(rules, Arc::clone(&clock)));
+        let backend = DeadlineBackend::new(backend, Arc::clone(&clock), data);
+        let shared = Arc::new(Shared { registry, backend, clock });
+        let keys = Arc::new(EngineKeys::new(vault));
+        let records = Arc::new(Records::new(url_host, Arc::clone(&keys)));
+        let client = Arc::new(EngineClient::new(Arc::clone(&shared), probe, Arc::clone(&supervision)));
+        let policies =
+            Arc::new(Policies::new(Arc::clone(&shared), Arc::clone(&supervision), engine_image.clone()));
+        let products = Arc::new(Products::new(Arc::clone(&shared), Arc::clone(&policies)));
+        let admission = Arc::new(Admission::new(Arc::clone(&shared), Arc::clone(&products)));
+        let transitions = Arc::new(Transitions::new(
+            Arc::clone(&shared),
+            Arc::clone(&supervision),
+            claim_owner,
+            engine_image,
+            operation_timeout,
+        ));
+        let operations = Arc::new(Operations::default());
+        let boot_limiter = Arc::new(BootLimiter::new());
+        let boots = Boots {
+            shared: Arc::clone(&shared),
+            policies: Arc::clone(&policies),
+            keys: Arc::clone(&keys),
+            client: Arc::clone(&client),
             ports,
-            clock,
-            products: ProductCache::default(),
-            policy_update_lock: Arc::default(),
-            rate_limiter: RateLimiter::default(),
-            operations: Arc::default(),
+            exits: exits.clone(),
+            engine_env,
+            boot_timeout,
+        };
+        let changes = Changes {
+            shared: Arc::clone(&shared),
+            supervision: Arc::clone(&supervision),
+            transitions: Arc::clone(&transitions),
+            policies: Arc::clone(&policies),
+            keys: Arc::clone(&keys),
+            client: Arc::clone(&client),
+            operations: Arc::clone(&operations),
+            boots,
+        };
+        let executor = Arc::new(Executor {
+            shared: Arc::clone(&shared),
+            supervision: Arc::clone(&supervision),
+            operations: Arc::clone(&operations),
+            boot_limiter: Arc::clone(&boot_limiter),
+            changes,
+            boot_timeout,
+            operation_timeout,
+        });
+        let supervisor = Arc::new(Supervisor {
+            shared: Arc::clone(&shared),
+            supervision: Arc::clone(&supervision),
+            transitions: Arc::clone(&transitions),
+            executor: Arc::clone(&executor),
+            operations: Arc::clone(&operations),
+            boot_limiter,
+            keys: Arc::clone(&keys),
+            client: Arc::clone(&client),
+            telemetry: Arc::clone(&telemetry),
+            ready: is_ready.clone(),
             exits,
-            ready: watch::Sender::new(false),
-            stream_shutdown: CancellationToken::new(),
+        });
+        let reconciler = Arc::new(Reconciler {
+            shared: Arc::clone(&shared),
+            supervision: Arc::clone(&supervision),
+            transitions,
+            policies: Arc::clone(&policies),
+            products: Arc::clone(&products),
+            operations: Arc::clone(&operations),
+            executor: Arc::clone(&executor),
+            telemetry: Arc::clone(&telemetry),
+            ready,
+        });
+        let engines = Engines {
+            shared: Arc::clone(&shared),
+            admission: Arc::clone(&admission),
+            policies: Arc::clone(&policies),
+            executor: Arc::clone(&executor),
+            supervision: Arc::clone(&supervision),
+            records: Arc::clone(&records),
+        };
+        let versions = Versions {
+            shared: Arc::clone(&shared),
+            policies: Arc::clone(&policies),
+            executor: Arc::clone(&executor),
+            records,
+        };
+        let explainer = Explainer {
+            shared: Arc::clone(&shared),
+            supervision: Arc::clone(&supervision),
+            policies,
+            keys,
+            client,
+        };
+        Arc::new(Self {
+            admission,
+            products,
+            engines,
+            versions,
+            queries: Queries::new(Arc::clone(&shared), stream_shutdown.clone()),
+            explainer,
+            telemetry,
+            shared,
+            supervision,
+            operations,
+            executor,
+            supervisor,
+            reconciler,
+            ready: is_ready,
+            stream_shutdown,
         })
+    }
+
+    /// Starts the tasks that keep the fleet in order until `shutdown`.
+    pub(crate) fn spawn_tasks(&self, tasks: &TaskTracker, shutdown: &CancellationToken) {
+        tasks.spawn(Arc::clone(&self.supervisor).watch_exits(shutdown.clone()));
+        tasks.spawn(Arc::clone(&self.reconciler).reconcile_periodically(shutdown.clone()));
+        tasks.spawn(Arc::clone(&self.supervisor).supervise(shutdown.clone()));
+        tasks.spawn(Arc::clone(&self.supervisor).save_activity_periodically(shutdown.clone()));
     }
 
     /// Whether the registry has been compared with the running instances. Nothing is served before that.
@@ -173,55 +276,25 @@ impl Fleet {
     /// Waits until the first reconciliation is done.
     pub async fn ready(&self) {
         // The sender lives as long as the fleet.
-        let _ = self.ready.subscribe().wait_for(|ready| *ready).await;
+        let _ = self.ready.clone().wait_for(|ready| *ready).await;
     }
 
-    /// Records that the key in `header` of the current request was refused.
-    pub(crate) fn log_auth_failure(&self, header: &'static str, client: Option<IpAddr>) {
-        self.auth_failures.log(header, client, self.clock.monotonic());
-    }
-
-    /// The longest time that any caller waits for an operation.
-    fn operation_timeout(&self) -> Duration {
-        self.settings.boot_timeout + OPERATION_OVERHEAD
-    }
-
-    fn now(&self) -> Timestamp {
-        self.clock.now()
-    }
-
-    /// Settles a change in the registry and notifies the supervisor.
-    async fn settle(
+    /// Registers a product under a key that the caller has generated and keeps. It may be called again: if the
+    /// product exists with that key, nothing changes; if it exists with another key, the slug is taken.
+    pub async fn register_with_key(
         &self,
-        row: &EngineRow,
-        next: NextState,
-        entry: Option<&AuditEntry>,
-    ) -> Result<Option<EngineRow>, RegistryError> {
-        // Read before the commit, so that a change of the wall clock does not move what is due.
-        let (now, wall) = (self.now_mono_millis(), self.now());
-        let on_demand = matches!(next, NextState::Running { on_demand: true, .. });
-        let changes_state = !matches!(next, NextState::Unchanged | NextState::KeyRotated(_));
-        let rotates_key = matches!(next, NextState::KeyRotated(_));
-        let settled = self.settle_with_retry(row, next, entry).await?;
-        if let (Some(settled), true) = (&settled, rotates_key) {
-            self.supervision.set_key_hash(settled.engine_id, settled.key_hash);
-        }
-        match &settled {
-            None => self.supervision.forget(row.engine_id),
-            Some(settled) if changes_state => self.supervision.track(settled, on_demand, now, wall),
-            Some(_) => {}
-        }
-        Ok(settled)
+        slug: Slug,
+        display_name: DisplayName,
+        policy: Policy,
+        key: &PlatformKey,
+    ) -> Result<ProductId, FleetError> {
+        self.products.register_with_key(slug, display_name, policy, key).await
     }
 
-    /// The limiter of long-lived responses.
-    pub(crate) const fn stream_limiter(&self) -> &StreamLimiter {
-        &self.stream_limiter
-    }
-
-    /// The metrics for the operator's monitoring.
-    pub(crate) const fn telemetry(&self) -> &Telemetry {
-        &self.telemetry
+    /// Puts all running engines to sleep at once, each with the grace period of a stop. Returns the number of
+    /// engines that were put to sleep. `reason` is recorded in the audit log.
+    pub async fn sleep_all(&self, reason: &'static str) -> Result<usize, FleetError> {
+        self.executor.sleep_all(reason).await
     }
 
     /// The operator's metrics in the `OpenMetrics` text format.
@@ -239,29 +312,35 @@ impl Fleet {
         self.operations.drained(limit).await;
     }
 
+    /// Aborts every operation at its current await point, as a kill does.
+    pub(crate) fn abort_operations(&self) {
+        self.operations.abort_all();
+    }
+
     /// Returns when another orchestrator has taken over the registry.
     pub(crate) async fn lost_leadership(&self) {
-        self.registry.lost_leadership().await;
+        self.shared.registry.lost_leadership().await;
     }
 
     /// Closes the registry.
     pub(crate) async fn close(&self) {
-        self.registry.close().await;
+        self.shared.registry.close().await;
     }
 
     /// Whether the registry and the disks have no work in progress.
     #[cfg(test)]
     pub(crate) fn is_idle(&self) -> bool {
-        self.registry.is_idle() && self.backend.is_idle()
+        self.shared.registry.is_idle() && self.shared.backend.is_idle()
     }
 
     #[cfg(test)]
     pub(crate) fn registry(&self) -> &Registry {
-        &self.registry
+        &self.shared.registry
     }
 
-    /// Aborts every operation at its current await point, as a kill does.
-    pub(crate) fn abort_operations(&self) {
-        self.operations.abort_all();
+    /// What every task of the fleet holds.
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 }

@@ -98,7 +98,7 @@ pub(crate) fn routes(fleet: Arc<Fleet>, admin_key: AdminKey) -> Routes {
     let router =
         router_without_middleware(AppState { fleet, admin_key, proxy_client: proxy::ProxyClient::new() });
     let router = apply_layers_counting_errors(router, MAX_BODY_BYTES, move |code| {
-        error_counter.telemetry().record_error(code);
+        error_counter.telemetry.record_error(code);
     });
     MapResponse::new(
         MapRequest::new(router, path_rewrite::rewrite_provision_path),

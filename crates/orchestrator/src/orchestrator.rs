@@ -366,10 +366,7 @@ impl Orchestrator {
     fn spawn_background_tasks(&self) -> BackgroundTasks {
         let shutdown = CancellationToken::new();
         let tasks = TaskTracker::new();
-        tasks.spawn(Arc::clone(&self.fleet).watch_exits(shutdown.clone()));
-        tasks.spawn(Arc::clone(&self.fleet).reconcile_periodically(shutdown.clone()));
-        tasks.spawn(Arc::clone(&self.fleet).supervise(shutdown.clone()));
-        tasks.spawn(Arc::clone(&self.fleet).save_activity_periodically(shutdown.clone()));
+        self.fleet.spawn_tasks(&tasks, &shutdown);
         BackgroundTasks { shutdown, tasks }
     }
 

@@ -9,6 +9,7 @@ mod access;
 mod activity;
 mod audit_log;
 mod audit_queries;
+mod claims;
 mod engines;
 mod error;
 mod generation;
@@ -45,7 +46,8 @@ use access::with_deadline;
 pub(crate) use activity::{EngineActivity, SupervisedEngine};
 pub(crate) use audit_log::{AuditEntry, Event};
 pub(crate) use audit_queries::AuditFilter;
-pub(crate) use engines::{Claim, ClaimRefused, EngineMove, NewEngine, NextState, Page, PendingKey};
+pub(crate) use claims::{Claim, ClaimRefused, NewEngine, PendingKey};
+pub(crate) use engines::{EngineMove, NextState, Page};
 pub(crate) use error::RegistryError;
 pub(crate) use hot_read::AdmitView;
 use hot_read::HotReadPool;
@@ -56,19 +58,12 @@ pub(crate) use open::OpenRegistryError;
 pub(crate) use ports::PortAllocator;
 pub(crate) use products::Product;
 pub(crate) use reseal::{ResealError, SealedSecret};
-pub(crate) use row::EngineRow;
+pub(crate) use row::{EngineRow, PlacedEngine, RunningEngine};
 use unreadable_rows::UnreadableRows;
 pub use verify::{ChainBreak, VerifiedProduct, VerifyError, verify};
 pub(crate) use verify::{Inventory, check_usable, inventory, registry_exists};
 
 use crate::keyed_locks::KeyedLocks;
-
-/// The product and user that own an engine; each pair owns at most one.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct EngineOwner {
-    pub(crate) product_id: ProductId,
-    pub(crate) user_id: api::UserId,
-}
 
 /// The registry of one deployment, locked by this process.
 pub(crate) struct Registry {

@@ -10,8 +10,10 @@ use std::time::Duration;
 use api::ProductId;
 use api::audit::AuditRow;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
-use super::{Fleet, FleetError};
+use super::FleetError;
+use super::shared::Shared;
 use crate::registry::{Product, RegistryError};
 
 /// Rows per page.
@@ -22,7 +24,9 @@ const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// A subscription to a product's audit log.
 pub(crate) struct AuditFeed {
-    fleet: Arc<Fleet>,
+    shared: Arc<Shared>,
+    /// Cancelled when the orchestrator stops.
+    shutdown: CancellationToken,
     product_id: ProductId,
     /// The id of the last row that was emitted.
     after: i64,
@@ -38,46 +42,45 @@ pub(crate) enum FeedItem {
     KeepAlive,
 }
 
-impl Fleet {
+impl AuditFeed {
     /// Follows the product's audit log after the row `after`; by default from now on.
-    pub(crate) async fn follow_audit_log(
-        self: &Arc<Self>,
+    pub(super) async fn new(
+        shared: Arc<Shared>,
+        shutdown: CancellationToken,
         product: &Product,
         after: Option<i64>,
-    ) -> Result<AuditFeed, FleetError> {
+    ) -> Result<Self, FleetError> {
         let product_id = product.product_id;
         // Subscribed before the end of the log is read, so that no later commit is missed.
-        let commits = self.registry.subscribe(product_id);
-        let end = self.registry.last_audit_id(product_id).await?;
+        let commits = shared.registry.subscribe(product_id);
+        let end = shared.registry.last_audit_id(product_id).await?;
         let after = after.unwrap_or(end);
         if after > end {
             return Err(FleetError::BeyondAuditLog { after, end });
         }
-        Ok(AuditFeed { fleet: Arc::clone(self), product_id, after, commits })
+        Ok(Self { shared, shutdown, product_id, after, commits })
     }
-}
 
-impl AuditFeed {
     /// The next item; `None` once the orchestrator stops.
     pub(crate) async fn next(&mut self) -> Result<Option<FeedItem>, RegistryError> {
         loop {
-            if self.fleet.stream_shutdown.is_cancelled() {
+            if self.shutdown.is_cancelled() {
                 return Ok(None);
             }
             // Marked before the read, so that a commit after it is not missed.
             self.commits.mark_unchanged();
             let rows =
-                self.fleet.registry.audit_rows_after(self.product_id, self.after, FEED_PAGE_SIZE).await?;
+                self.shared.registry.audit_rows_after(self.product_id, self.after, FEED_PAGE_SIZE).await?;
             if let Some(last) = rows.last() {
                 self.after = last.id;
                 return Ok(Some(FeedItem::Rows(rows)));
             }
             tokio::select! {
                 biased;
-                () = self.fleet.stream_shutdown.cancelled() => return Ok(None),
+                () = self.shutdown.cancelled() => return Ok(None),
                 // The registry, which holds the sender, lives as long as the fleet.
                 _ = self.commits.changed() => {}
-                () = self.fleet.clock.sleep(KEEP_ALIVE_INTERVAL) => return Ok(Some(FeedItem::KeepAlive)),
+                () = self.shared.clock.sleep(KEEP_ALIVE_INTERVAL) => return Ok(Some(FeedItem::KeepAlive)),
             }
         }
     }

@@ -4,10 +4,10 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-use api::ErrorCode;
+use api::{EngineImage, ErrorCode};
 
-use super::lifecycle::Refusal;
 use crate::backend::BackendError;
+use crate::domain::lifecycle::Refusal;
 use crate::keys::KeyError;
 use crate::registry::RegistryError;
 
@@ -150,6 +150,19 @@ impl FleetError {
             | Self::UnreadableRow(_)
             | Self::Internal(_) => None,
         }
+    }
+
+    /// The error for calls of a suspended product.
+    pub(super) fn suspended() -> Self {
+        Self::PolicyDenied("the product is suspended; it may only read".to_owned())
+    }
+
+    /// The error for a product whose policy does not allow `image`.
+    pub(super) fn image_denied(image: &EngineImage) -> Self {
+        Self::PolicyDenied(format!(
+            "{image} is not among its allowed_engine_versions, which by default are the versions of the \
+             deployment's image"
+        ))
     }
 
     pub(super) fn internal(cause: impl Error + Send + Sync + 'static) -> Self {

@@ -4,61 +4,60 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::EngineId;
 use api::orchestrator::{DenialReason, EngineStatus};
-use api::{EngineId, EngineImage};
 use futures::future::{Either, select};
 
-use super::boot_limiter::BootRequest;
-use super::lifecycle::{Change, Decision, EngineView, Trigger, can_share, decide};
-use super::operation::{Operation, OperationError, OperationResult, Outcome};
-use super::supervision::{RestartState, to_mono_millis};
-use super::{Fleet, FleetError};
-use crate::registry::{EngineOwner, EngineRow};
+use super::FleetError;
+use super::boot_limiter::{BootLimiter, BootRequest};
+use super::changes::Changes;
+use super::operation::{Operation, Operations};
+use super::request::{OperationError, OperationRequest, OperationResult, Outcome, RequestKind};
+use super::shared::Shared;
+use super::supervision::{RestartState, Supervision, to_mono_millis};
+use crate::domain::EngineOwner;
+use crate::domain::lifecycle::{Change, Decision, EngineView, Trigger, can_share, decide};
+use crate::registry::EngineRow;
 
-/// A request, with everything that is needed to perform it.
-#[derive(Clone, Debug)]
-pub(super) struct OperationRequest {
-    pub(super) engine_owner: EngineOwner,
-    pub(super) trigger: Trigger,
-    /// The requested image, for a provision.
-    pub(super) image: Option<EngineImage>,
-    /// The reason that the audit log records.
-    pub(super) reason: &'static str,
-    /// For a restart: the generation that the row must have for it to be performed.
-    pub(super) expected_generation: Option<i64>,
+/// How long operations under way may take before all engines are put to sleep.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Drives requests to their ends.
+pub(super) struct Executor {
+    pub(super) shared: Arc<Shared>,
+    pub(super) supervision: Arc<Supervision>,
+    pub(super) operations: Arc<Operations>,
+    pub(super) boot_limiter: Arc<BootLimiter>,
+    pub(super) changes: Changes,
+    pub(super) boot_timeout: Duration,
+    /// The longest time that any caller waits for an operation.
+    pub(super) operation_timeout: Duration,
 }
 
-impl OperationRequest {
-    /// A request that carries no image.
-    pub(super) const fn new(owner: EngineOwner, trigger: Trigger, reason: &'static str) -> Self {
-        Self { engine_owner: owner, trigger, image: None, reason, expected_generation: None }
-    }
-}
-
-/// The result of one iteration of [`Fleet::execute`].
+/// The result of one iteration of [`Executor::execute`].
 enum Iteration {
     Done(OperationResult),
     Retry,
 }
 
-impl Fleet {
+impl Executor {
     /// Performs `request` and waits for its result.
     pub(super) async fn execute(
         self: &Arc<Self>,
         request: &OperationRequest,
     ) -> Result<OperationResult, FleetError> {
-        let row = self.registry.engine(&request.engine_owner).await?;
-        match (self.decide(row.as_ref(), request.trigger), row) {
+        let row = self.shared.registry.engine(&request.engine_owner).await?;
+        match (self.decide(row.as_ref(), request.trigger()), row) {
             // The common case of an admit, which needs no timer.
             (Decision::Pass, Some(row))
-                if self.note_activity(request.trigger, row.engine_id, &request.engine_owner) =>
+                if self.note_activity(request.trigger(), row.engine_id, &request.engine_owner) =>
             {
                 Ok(OperationResult::Engine(Box::new(row)))
             }
             (Decision::Deny(reason), _) => Ok(OperationResult::Denied(reason)),
             (_, row) => {
                 let iterations = Box::pin(self.execute_until_done(request, row));
-                match select(iterations, self.clock.sleep(self.operation_timeout())).await {
+                match select(iterations, self.shared.clock.sleep(self.operation_timeout)).await {
                     Either::Left((result, _)) => result,
                     Either::Right(_) => Err(FleetError::OperationTimeout),
                 }
@@ -72,14 +71,14 @@ impl Fleet {
         row: Option<EngineRow>,
     ) -> Result<OperationResult, FleetError> {
         let mut row = row;
-        let deadline = self.clock.monotonic().saturating_add(self.settings.boot_timeout);
+        let deadline = self.shared.clock.monotonic().saturating_add(self.boot_timeout);
         loop {
             if let Iteration::Done(result) = self.execute_once(request, row, deadline).await? {
                 return Ok(result);
             }
             // However many iterations follow, other tasks proceed and the timeout can fire.
             tokio::task::yield_now().await;
-            row = self.registry.engine(&request.engine_owner).await?;
+            row = self.shared.registry.engine(&request.engine_owner).await?;
         }
     }
 
@@ -97,13 +96,13 @@ impl Fleet {
     fn restarts_soon(&self, row: &EngineRow) -> bool {
         let Some(at) = row.restart_at else { return false };
         let due_in = match self.supervision.restart_state(row.engine_id) {
-            Some(RestartState::Due(at)) => at.saturating_sub(self.now_mono_millis()),
+            Some(RestartState::Due(at)) => at.saturating_sub(self.supervision.mono_now()),
             // As soon as it gets a permit.
             Some(RestartState::InProgress) => return true,
             // The supervisor is about to be notified of it.
-            None => at.unix_ms().saturating_sub(self.now().unix_ms()),
+            None => at.unix_ms().saturating_sub(self.shared.clock.now().unix_ms()),
         };
-        due_in <= to_mono_millis(self.settings.boot_timeout)
+        due_in <= to_mono_millis(self.boot_timeout)
     }
 
     /// Records an admit of a running engine, or a call proxied to it. Returns false if the engine is being put to
@@ -113,7 +112,7 @@ impl Fleet {
         if is_read {
             return true;
         }
-        self.supervision.record_admit(engine_id, self.now_mono_millis(), self.now());
+        self.supervision.record_admit(engine_id);
         // A sleep first registers its operation and then checks for admits. So either this admit sees the
         // operation, or the operation sees this admit.
         self.operations.get(owner).is_none_or(|operation| operation.change != Change::Sleep)
@@ -125,11 +124,11 @@ impl Fleet {
         row: Option<EngineRow>,
         deadline: Duration,
     ) -> Result<Iteration, FleetError> {
-        let decision = self.decide(row.as_ref(), request.trigger);
+        let decision = self.decide(row.as_ref(), request.trigger());
         // The claim's holder is gone: its operation is finished first. A delete does not need that.
         if let Some(row) = row.as_ref().filter(|row| row.claim.is_some())
             && decision != Decision::Perform(Change::Destroy)
-            && (request.trigger != Trigger::Get || decision == Decision::Wait)
+            && (request.trigger() != Trigger::Get || decision == Decision::Wait)
             // The outcome is certain: a refused caller need not wait until the delete is finished.
             && !(row.status == EngineStatus::Destroying && matches!(decision, Decision::Refuse(_)))
             && self.operations.get(&request.engine_owner).is_none()
@@ -140,23 +139,22 @@ impl Fleet {
             };
         }
         if let (Trigger::Admit { .. }, Decision::Share | Decision::AwaitRestart, Some(row)) =
-            (request.trigger, decision, &row)
+            (request.trigger(), decision, &row)
         {
             // A restart has no caller and does not count as activity; a caller who waits for one uses the engine
             // from now on.
-            self.supervision.record_admit(row.engine_id, self.now_mono_millis(), self.now());
+            self.supervision.record_admit(row.engine_id);
         }
         // The due restart belongs to the failure that the supervisor saw; any change since then has scheduled
         // another one, or none.
-        if let (Trigger::Restart, Some(row)) = (request.trigger, &row)
-            && (row.restart_at.is_none()
-                || request.expected_generation.is_some_and(|seen| seen != row.generation))
+        if let (RequestKind::Restart { generation }, Some(row)) = (&request.kind, &row)
+            && (row.restart_at.is_none() || row.generation != *generation)
         {
             return Err(FleetError::EngineNotRunning);
         }
         match (decision, row) {
             (Decision::Pass, Some(row))
-                if self.note_activity(request.trigger, row.engine_id, &request.engine_owner) =>
+                if self.note_activity(request.trigger(), row.engine_id, &request.engine_owner) =>
             {
                 Ok(Iteration::Done(OperationResult::Engine(Box::new(row))))
             }
@@ -183,8 +181,8 @@ impl Fleet {
             Err(other) => return self.wait_for_other(request, &other).await,
         };
         let change = {
-            let (fleet, operation, request) = (Arc::clone(self), Arc::clone(&operation), request.clone());
-            async move { fleet.run_change(&operation, &request, row).await }
+            let (executor, operation, request) = (Arc::clone(self), Arc::clone(&operation), request.clone());
+            async move { executor.perform(&operation, &request, row).await }
         };
         self.operations.spawn(Arc::clone(&operation), change);
         conclude(request, operation.change, operation.outcome().await)
@@ -203,22 +201,21 @@ impl Fleet {
             return Ok(Iteration::Retry);
         }
         // A change that happened before this was enabled is visible in the row.
-        let seen = self.registry.engine(&row.owner).await?;
+        let seen = self.shared.registry.engine(&row.owner).await?;
         if seen.is_none_or(|seen| seen.generation != row.generation) {
             return Ok(Iteration::Retry);
         }
-        let remaining = deadline.saturating_sub(self.clock.monotonic());
+        let remaining = deadline.saturating_sub(self.shared.clock.monotonic());
         tokio::select! {
             () = changed => Ok(Iteration::Retry),
-            () = self.clock.sleep(remaining) => {
+            () = self.shared.clock.sleep(remaining) => {
                 Ok(Iteration::Done(OperationResult::Denied(DenialReason::EngineUnhealthy)))
             }
         }
     }
 
-    /// Performs the work of each kind of change.
-    async fn run_change(
-        self: Arc<Self>,
+    async fn perform(
+        &self,
         operation: &Arc<Operation>,
         request: &OperationRequest,
         row: Option<EngineRow>,
@@ -230,28 +227,7 @@ impl Fleet {
             }
             Change::Stop | Change::Sleep | Change::Restart | Change::Rotate | Change::Destroy => None,
         };
-        match (operation.change, row) {
-            (Change::Start, Some(row)) if request.trigger == Trigger::ChangeVersion => {
-                self.move_engine(operation, request, row).await
-            }
-            (Change::Provision, _) => self.provision_engine(operation, request).await,
-            (Change::Start | Change::Wake, Some(row)) => self.relaunch_engine(operation, request, row).await,
-            (Change::Stop | Change::Sleep, Some(row)) => self.stop_engine(operation, request, row).await,
-            (Change::Restart, Some(row)) => self.restart_engine(operation, row).await,
-            (Change::Rotate, Some(row)) => self.rotate_key(operation, row).await,
-            (Change::Destroy, Some(row)) => self.destroy_engine(operation, row).await,
-            // The table performs no change on an engine that does not exist.
-            (
-                Change::Start
-                | Change::Wake
-                | Change::Stop
-                | Change::Sleep
-                | Change::Restart
-                | Change::Rotate
-                | Change::Destroy,
-                None,
-            ) => Err(OperationError::Stale),
-        }
+        self.changes.perform(operation, request, row).await
     }
 
     /// Waits for the operation that was registered first for the engine owner.
@@ -260,7 +236,7 @@ impl Fleet {
         request: &OperationRequest,
         other: &Operation,
     ) -> Result<Iteration, FleetError> {
-        if other.claimed_generation().is_none() && can_share(request.trigger, other.change) {
+        if other.claimed_generation().is_none() && can_share(request.trigger(), other.change) {
             return conclude(request, other.change, other.outcome().await);
         }
         self.wait_until_visible(&request.engine_owner, other).await?;
@@ -274,7 +250,7 @@ impl Fleet {
         let Some(claimed) = operation.claimed_generation() else { return Ok(()) };
         // Read after the claim was seen. A row without a claim has just been settled or taken over, or its
         // operation needs no claim: all that can be waited for is the outcome.
-        let row = self.registry.engine(owner).await?;
+        let row = self.shared.registry.engine(owner).await?;
         if row.is_none_or(|row| row.claim.is_none() || row.generation != claimed) {
             let _ = operation.outcome().await;
         }
@@ -300,13 +276,50 @@ impl Fleet {
             // engine.
             Ok(OperationResult::Engine(row))
                 if operation.change == Change::Restart
-                    && !self.note_activity(request.trigger, row.engine_id, &request.engine_owner) =>
+                    && !self.note_activity(request.trigger(), row.engine_id, &request.engine_owner) =>
             {
                 Ok(Iteration::Retry)
             }
             outcome if share => conclude(request, operation.change, outcome),
             _ => Ok(Iteration::Retry),
         }
+    }
+
+    /// Repairs the engine of `row`: ends the change that its claim names, or removes a process that should not
+    /// exist. On success the outcome is [`OperationError::Stale`], so that the caller reads the row again.
+    pub(super) async fn repair(self: &Arc<Self>, row: &EngineRow) -> Outcome {
+        let operation = match self.operations.begin_for_row(row, row.claim.unwrap_or(Change::Stop)) {
+            Ok(operation) => operation,
+            // Another operation was registered first.
+            Err(other) => {
+                other.wait_until_claimed().await;
+                return Err(OperationError::Stale);
+            }
+        };
+        let (executor, seen) = (Arc::clone(self), row.clone());
+        self.operations.spawn(Arc::clone(&operation), async move { executor.changes.repair(&seen).await });
+        operation.outcome().await
+    }
+
+    /// Puts all running engines to sleep at once, each with the grace period of a stop. Returns the number of
+    /// engines that were put to sleep. `reason` is recorded in the audit log.
+    pub(super) async fn sleep_all(self: &Arc<Self>, reason: &'static str) -> Result<usize, FleetError> {
+        self.operations.drained(DRAIN_TIMEOUT).await;
+        let running = self.shared.registry.running_engines().await?;
+        let sleeps = running.into_iter().map(|row| {
+            let request = OperationRequest::new(row.owner, RequestKind::Sleep { if_idle: false }, reason);
+            async move { self.execute(&request).await }
+        });
+        let mut asleep = 0;
+        for result in futures::future::join_all(sleeps).await {
+            match result {
+                Ok(_) => asleep += 1,
+                // Stopped or deleted by another call at the same time.
+                Err(FleetError::EngineNotRunning | FleetError::EngineNotFound) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(asleep)
     }
 }
 
@@ -315,15 +328,15 @@ fn conclude(request: &OperationRequest, change: Change, outcome: Outcome) -> Res
     match outcome {
         // The supervisor retries; a caller who wants an admit is told that the engine is unhealthy.
         Err(OperationError::Failed(_))
-            if change == Change::Restart && matches!(request.trigger, Trigger::Admit { .. }) =>
+            if change == Change::Restart && matches!(request.trigger(), Trigger::Admit { .. }) =>
         {
             Ok(Iteration::Done(OperationResult::Denied(DenialReason::EngineUnhealthy)))
         }
-        Ok(OperationResult::Moved(_)) if request.trigger != Trigger::ChangeVersion => Ok(Iteration::Retry),
+        Ok(OperationResult::Moved(_)) if request.trigger() != Trigger::ChangeVersion => Ok(Iteration::Retry),
         Ok(result) => Ok(Iteration::Done(result)),
         Err(OperationError::Failed(error)) => Err(error),
         Err(OperationError::Stale) => Ok(Iteration::Retry),
-        Err(OperationError::Preempted) => match request.trigger {
+        Err(OperationError::Preempted) => match request.trigger() {
             // For an admit, the end of the engine means a new decision.
             Trigger::Admit { .. } | Trigger::Get => Ok(Iteration::Retry),
             Trigger::Provision

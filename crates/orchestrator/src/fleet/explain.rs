@@ -7,9 +7,12 @@ use api::orchestrator::{Action, Caps, EngineStatus, Explanation, NextAction, Res
 use api::{Timestamp, UserId};
 use serde_json::{Value, json};
 
-use super::endpoints::engine_owner;
-use super::supervision::{KeyState, MonoMillis, RestartState};
-use super::{Fleet, FleetError};
+use super::FleetError;
+use super::engine_client::EngineClient;
+use super::engine_keys::EngineKeys;
+use super::policies::Policies;
+use super::shared::Shared;
+use super::supervision::{KeyState, MonoMillis, RestartState, Supervision};
 use crate::backend::{self, BackendError};
 use crate::registry::{EngineRow, Product};
 
@@ -19,20 +22,28 @@ const SAME_TIME_TOLERANCE_MS: u64 = 100;
 /// The timeout for an engine's activity report; short, because the caller waits for the explanation.
 const ACTIVITY_TIMEOUT: Duration = Duration::from_secs(2);
 
-impl Fleet {
+pub(crate) struct Explainer {
+    pub(super) shared: Arc<Shared>,
+    pub(super) supervision: Arc<Supervision>,
+    pub(super) policies: Arc<Policies>,
+    pub(super) keys: Arc<EngineKeys>,
+    pub(super) client: Arc<EngineClient>,
+}
+
+impl Explainer {
     /// Explains one engine.
     pub(crate) async fn explain(
-        self: &Arc<Self>,
+        &self,
         product: &Product,
         user_id: UserId,
     ) -> Result<Explanation, FleetError> {
-        let row = self.registry.engine(&engine_owner(product, user_id)).await?;
+        let row = self.shared.registry.engine(&product.engine_owner(user_id)).await?;
         let row = row.ok_or(FleetError::EngineNotFound)?;
         let max = self.supervision.rules().max_restarts;
         Ok(Explanation {
             engine_id: row.engine_id,
             status: row.status,
-            last_transition: self.registry.last_transition(&row).await?,
+            last_transition: self.shared.registry.last_transition(&row).await?,
             next_action: self.next_action(&row),
             awake_because: match self.missing_data_reason(&row).await {
                 Some(reason) => Some(vec![reason]),
@@ -51,7 +62,7 @@ impl Fleet {
     async fn effective_limits(&self, row: &EngineRow) -> Option<Caps> {
         let runs = row.status == EngineStatus::Running;
         let applied =
-            if runs { self.backend.resource_limits(row.engine_id).await.ok().flatten() } else { None };
+            if runs { self.shared.backend.resource_limits(row.engine_id).await.ok().flatten() } else { None };
         let backend::ResourceLimits { memory_mb, cpus, pids } = applied.unwrap_or_else(|| {
             backend::ResourceLimits::from_policy(&self.policies.get(row.owner.product_id))
         });
@@ -63,7 +74,7 @@ impl Fleet {
     async fn missing_data_reason(&self, row: &EngineRow) -> Option<String> {
         // During its first boot and while it is removed, its folder may legitimately be missing.
         row.settled_status()?;
-        match self.backend.check_engine_data(row.engine_id).await {
+        match self.shared.backend.check_engine_data(row.engine_id).await {
             Err(BackendError::DataUnavailable(reason)) => Some(format!("It cannot be launched: {reason}")),
             Ok(()) | Err(_) => None,
         }
@@ -77,7 +88,7 @@ impl Fleet {
                 NextAction { action: Action::Sleep, at: Some(self.wall_time(at)) }
             }
             (EngineStatus::Failed, _, Some(restart)) => {
-                let at = if let RestartState::Due(at) = restart { at } else { self.now_mono_millis() };
+                let at = if let RestartState::Due(at) = restart { at } else { self.supervision.mono_now() };
                 let at = self.wall_time(at);
                 // The stored time, unless the restart was postponed or the wall clock was set: two clocks read one
                 // after the other never agree to the millisecond.
@@ -98,15 +109,13 @@ impl Fleet {
 
     /// The wall-clock time of `at`; now, if it has passed.
     fn wall_time(&self, at: MonoMillis) -> Timestamp {
-        let wait = at.saturating_sub(self.now_mono_millis()).max(0);
-        Timestamp::from_unix_ms(self.now().unix_ms().saturating_add(wait))
+        let wait = at.saturating_sub(self.supervision.mono_now()).max(0);
+        Timestamp::from_unix_ms(self.shared.clock.now().unix_ms().saturating_add(wait))
     }
 
     /// Why a running engine does not sleep, as sentences; `None` if it does not run.
     async fn awake_reasons(&self, row: &EngineRow) -> Option<Vec<String>> {
-        if row.status != EngineStatus::Running {
-            return None;
-        }
+        let engine = row.running()?;
         let mut reasons = Vec::new();
         match self.supervision.idleness(row.engine_id) {
             Some((admitted_at, Some(idle_deadline))) => reasons.push(format!(
@@ -127,10 +136,10 @@ impl Fleet {
             );
         }
         let command = json!({"subsystem": "telemetry", "op": "activity"});
-        let report = match self.engine_key(row) {
+        let report = match self.keys.key(row) {
             Ok(key) => tokio::select! {
-                report = self.send_command(row, &key, &command) => report.ok(),
-                () = self.clock.sleep(ACTIVITY_TIMEOUT) => None,
+                report = self.client.send_command(engine, &key, &command) => report.ok(),
+                () = self.shared.clock.sleep(ACTIVITY_TIMEOUT) => None,
             },
             Err(_) => None,
         };

@@ -10,8 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use api::EngineId;
-use api::orchestrator::DenialReason;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -20,67 +18,10 @@ use tracing::Instrument as _;
 
 use super::FleetError;
 use super::error::TaskAborted;
-use super::lifecycle::Change;
-use super::policies::suspended_error;
-use super::version_move::MoveOutcome;
-use crate::registry::{ClaimRefused, EngineOwner, EngineRow, RegistryError};
-
-/// The result of a request.
-#[derive(Clone, Debug)]
-pub(super) enum OperationResult {
-    /// The engine as requested: it runs, or the caller only reads it.
-    Engine(Box<EngineRow>),
-    /// The engine does not run.
-    NotRunning,
-    /// The engine is removed.
-    Destroyed(EngineId),
-    /// Nothing was changed, and the user is not admitted.
-    Denied(DenialReason),
-    /// The engine was moved to another version, or rolled back; callers who did not request that decide again.
-    Moved(Box<MoveOutcome>),
-}
-
-/// Why an operation ended without settling what its callers requested.
-#[derive(Clone, Debug)]
-pub(super) enum OperationError {
-    /// The engine was not in the expected state, or was only repaired: decide again.
-    Stale,
-    /// A delete preempted the operation.
-    Preempted,
-    /// The operation failed.
-    Failed(FleetError),
-}
-
-/// The outcome of an operation.
-pub(super) type Outcome = Result<OperationResult, OperationError>;
-
-impl From<ClaimRefused> for OperationError {
-    fn from(refused: ClaimRefused) -> Self {
-        match refused {
-            // For an existing engine, the image is not judged here.
-            ClaimRefused::Stale | ClaimRefused::ImageNotAllowed => Self::Stale,
-            ClaimRefused::NoPort => FleetError::PortExhaustion.into(),
-            ClaimRefused::Quota { max_engines } => FleetError::QuotaExceeded { max_engines }.into(),
-            ClaimRefused::Suspended => suspended_error().into(),
-        }
-    }
-}
-
-impl<E: Into<FleetError>> From<E> for OperationError {
-    fn from(error: E) -> Self {
-        Self::Failed(error.into())
-    }
-}
-
-impl OperationError {
-    /// The error of an operation whose row could not be settled.
-    pub(super) fn from_settle_error(error: RegistryError) -> Self {
-        match error {
-            RegistryError::ClaimLost { .. } => Self::Preempted,
-            error => error.into(),
-        }
-    }
-}
+use super::request::{OperationError, Outcome};
+use crate::domain::EngineOwner;
+use crate::domain::lifecycle::Change;
+use crate::registry::{EngineRow, RegistryError};
 
 /// The progress of an operation.
 #[derive(Clone, Debug)]

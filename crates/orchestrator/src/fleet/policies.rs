@@ -1,4 +1,4 @@
-//! The products' policies: what they forbid, and which limits apply to engines in the absence of a caller.
+//! The products' policies: which images they allow, and which limits apply to engines in the absence of a caller.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,25 +7,27 @@ use api::policy::{Policy, Seconds};
 use api::{EngineImage, ProductId};
 use parking_lot::RwLock;
 
-use super::{Fleet, FleetError};
-use crate::registry::Product;
+use super::FleetError;
+use super::shared::Shared;
+use super::supervision::Supervision;
+use crate::registry::{EngineRow, Product};
 
-/// Every product's policy, with the audit log position at which it was read: the later of two views wins.
-#[derive(Default)]
-pub(super) struct PolicyCache {
+pub(super) struct Policies {
+    shared: Arc<Shared>,
+    supervision: Arc<Supervision>,
+    /// The deployment's image: that of engines that do not request one.
+    default_image: EngineImage,
+    /// Every product's policy, with the audit log position at which it was read: the later of two views wins.
     by_product: RwLock<HashMap<ProductId, (i64, Arc<Policy>)>>,
 }
 
-impl PolicyCache {
-    /// Stores a product's policy and runs `follow` to apply its consequences, unless a later policy is known.
-    fn insert_if_newer(&self, product_id: ProductId, audit_seq: i64, policy: &Policy, follow: impl FnOnce()) {
-        let mut by_product = self.by_product.write();
-        let known = by_product.get(&product_id);
-        if known.is_none_or(|(seen, _)| *seen < audit_seq) {
-            by_product.insert(product_id, (audit_seq, Arc::new(policy.clone())));
-            // Under the lock, so that of two concurrent policies the later one is applied last.
-            follow();
-        }
+impl Policies {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        supervision: Arc<Supervision>,
+        default_image: EngineImage,
+    ) -> Self {
+        Self { shared, supervision, default_image, by_product: RwLock::default() }
     }
 
     /// The policy of a product. A policy that is not known sets no limits.
@@ -33,37 +35,47 @@ impl PolicyCache {
         let by_product = self.by_product.read();
         by_product.get(&product_id).map(|(_, policy)| Arc::clone(policy)).unwrap_or_default()
     }
-}
-
-/// Checks that `product` may make a call that does more than read.
-pub(crate) fn check_not_suspended(product: &Product) -> Result<(), FleetError> {
-    if product.policy.is_suspended() { Err(suspended_error()) } else { Ok(()) }
-}
-
-/// The error for calls of a suspended product.
-pub(super) fn suspended_error() -> FleetError {
-    FleetError::PolicyDenied("the product is suspended; it may only read".to_owned())
-}
-
-/// The error for a product whose policy does not allow `image`.
-pub(super) fn image_denied_error(image: &EngineImage) -> FleetError {
-    FleetError::PolicyDenied(format!(
-        "{image} is not among its allowed_engine_versions, which by default are the versions of the deployment's image"
-    ))
-}
-
-impl Fleet {
-    /// Why `product` may not provision an engine with `image` (by default the deployment's); `None` if it may.
-    pub(super) fn image_denied(&self, product: &Product, image: Option<&EngineImage>) -> Option<FleetError> {
-        let image = image.unwrap_or(&self.settings.engine_image);
-        (!product.policy.allows(image, &self.settings.engine_image)).then(|| image_denied_error(image))
-    }
 
     /// Applies this policy to the product's engines from now on, unless a later one is known.
-    pub(super) fn apply_policy(&self, product_id: ProductId, audit_seq: i64, policy: &Policy) {
-        self.policies.insert_if_newer(product_id, audit_seq, policy, || {
+    pub(super) fn apply(&self, product_id: ProductId, audit_seq: i64, policy: &Policy) {
+        let mut by_product = self.by_product.write();
+        let known = by_product.get(&product_id);
+        if known.is_none_or(|(seen, _)| *seen < audit_seq) {
+            by_product.insert(product_id, (audit_seq, Arc::new(policy.clone())));
             let threshold = policy.idle_sleep_threshold_s.as_ref().map(Seconds::duration);
+            // Under the lock, so that of two concurrent policies the later one is applied last.
             self.supervision.set_idle_threshold(product_id, threshold);
-        });
+        }
+    }
+
+    /// The deployment's image.
+    pub(super) const fn default_image(&self) -> &EngineImage {
+        &self.default_image
+    }
+
+    /// Why `product` may not provision an engine with `image` (by default the deployment's); `None` if it may.
+    pub(super) fn image_denied(&self, product: &Product, image: Option<&EngineImage>) -> Option<FleetError> {
+        let image = image.unwrap_or(&self.default_image);
+        (!product.policy.allows(image, &self.default_image)).then(|| FleetError::image_denied(image))
+    }
+
+    /// The image of an engine's next launch: its own if it is pinned, else the deployment's, provided that it is
+    /// compatible and the product's policy allows it. If the backend has no image other than the deployment's, an
+    /// engine that kept its own could never be launched again, so all engines follow, across major versions too.
+    pub(super) fn launch_image(&self, row: &EngineRow) -> EngineImage {
+        let follows = self.follows_default_image(row.owner.product_id, &row.engine_version, row.pinned);
+        if follows { self.default_image.clone() } else { row.engine_version.clone() }
+    }
+
+    /// Whether the next launch of an engine on `image` uses the deployment's image.
+    pub(super) fn follows_default_image(
+        &self,
+        product_id: ProductId,
+        image: &EngineImage,
+        pinned: bool,
+    ) -> bool {
+        let default = &self.default_image;
+        let is_allowed = || !pinned && self.get(product_id).allows(default, default);
+        self.shared.backend.has_single_image() || (default.major() == image.major() && is_allowed())
     }
 }

@@ -13,8 +13,10 @@ use api::{DisplayName, KeyHash, PlatformKey, ProductId, Slug, Timestamp};
 use parking_lot::RwLock;
 use serde_json::json;
 
-use super::endpoints::DEFAULT_PAGE_SIZE;
-use super::{Fleet, FleetError};
+use super::FleetError;
+use super::policies::Policies;
+use super::queries::DEFAULT_PAGE_SIZE;
+use super::shared::Shared;
 use crate::registry::{AuditEntry, Event, Product, RegistryError};
 
 /// Products read per query.
@@ -48,18 +50,31 @@ impl ProductCache {
     }
 }
 
-impl Fleet {
+/// The products of the deployment.
+pub(crate) struct Products {
+    shared: Arc<Shared>,
+    policies: Arc<Policies>,
+    cache: ProductCache,
+    /// Serializes policy replacements.
+    policy_update_lock: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Products {
+    pub(super) fn new(shared: Arc<Shared>, policies: Arc<Policies>) -> Self {
+        Self { shared, policies, cache: ProductCache::default(), policy_update_lock: Arc::default() }
+    }
+
     /// Returns the product that has this platform key.
-    pub(crate) async fn authenticate(&self, key: &str) -> Result<Option<Arc<Product>>, FleetError> {
+    pub(super) async fn with_key(&self, key: &str) -> Result<Option<Arc<Product>>, FleetError> {
         let hash = KeyHash::of(key);
-        let product = if let Some(product) = self.products.get(hash) {
+        let product = if let Some(product) = self.cache.get(hash) {
             product
-        } else if self.products.complete.load(Ordering::Acquire) {
+        } else if self.cache.complete.load(Ordering::Acquire) {
             return Ok(None);
         } else {
-            let Some(product) = self.registry.product_by_key(hash).await? else { return Ok(None) };
+            let Some(product) = self.shared.registry.product_by_key(hash).await? else { return Ok(None) };
             let product = Arc::new(product);
-            self.products.insert_if_newer(Arc::clone(&product));
+            self.cache.insert_if_newer(Arc::clone(&product));
             product
         };
         // The lookup compared hashes as an index or a map does; this comparison takes the same time wherever they
@@ -68,18 +83,18 @@ impl Fleet {
     }
 
     /// Loads all products, so that unknown keys cost no query from then on.
-    pub(super) async fn load_products(&self) -> Result<(), RegistryError> {
+    pub(super) async fn load(&self) -> Result<(), RegistryError> {
         let (mut offset, mut loaded) = (0, 0);
         loop {
-            let (products, total) = self.registry.products(PRODUCT_PAGE_SIZE, offset).await?;
+            let (products, total) = self.shared.registry.products(PRODUCT_PAGE_SIZE, offset).await?;
             loaded += u64::try_from(products.len()).unwrap_or(u64::MAX);
             for product in products {
-                self.products.insert_if_newer(Arc::new(product));
+                self.cache.insert_if_newer(Arc::new(product));
             }
             offset += PRODUCT_PAGE_SIZE;
             if offset.unsigned_abs() >= total {
                 // If a product's row cannot be read, its key is queried each time, and the failure is reported.
-                self.products.complete.store(loaded == total, Ordering::Release);
+                self.cache.complete.store(loaded == total, Ordering::Release);
                 return Ok(());
             }
         }
@@ -95,13 +110,13 @@ impl Fleet {
             Some(key) => key,
             None => PlatformKey::generate().map_err(FleetError::internal)?,
         };
-        let fleet = Arc::clone(self);
+        let products = Arc::clone(self);
         // In a task of its own: a caller who disconnects leaves no slug taken under a key that nobody has
         // received, except when the key is lost with the response. A caller that supplies its own key can repeat
         // the call.
         let registered = tokio::spawn(async move {
-            let product = fleet.new_product(slug, display_name, policy, &key);
-            let product = fleet.insert_product(product).await?.ok_or(FleetError::SlugExists)?;
+            let product = products.new_product(slug, display_name, policy, &key);
+            let product = products.insert_product(product).await?.ok_or(FleetError::SlugExists)?;
             Ok::<_, FleetError>(RegisteredProduct {
                 product_id: product.product_id,
                 slug: product.slug,
@@ -116,7 +131,7 @@ impl Fleet {
 
     /// Registers a product under a key that the caller has generated and keeps. It may be called again: if the
     /// product exists with that key, nothing changes; if it exists with another key, the slug is taken.
-    pub async fn register_with_key(
+    pub(super) async fn register_with_key(
         &self,
         slug: Slug,
         display_name: DisplayName,
@@ -129,10 +144,10 @@ impl Fleet {
     }
 
     /// Returns a page of all products, without their keys.
-    pub(crate) async fn list_products(&self, params: ListProducts) -> Result<ProductList, FleetError> {
+    pub(crate) async fn list(&self, params: ListProducts) -> Result<ProductList, FleetError> {
         let limit = params.limit.map_or(DEFAULT_PAGE_SIZE, PageLimit::get);
         let offset = params.offset.map_or(0, PageOffset::get);
-        let (products, total) = self.registry.products(limit, offset).await?;
+        let (products, total) = self.shared.registry.products(limit, offset).await?;
         let products = products.into_iter().map(|product| ProductSummary {
             product_id: product.product_id,
             slug: product.slug,
@@ -150,7 +165,7 @@ impl Fleet {
         product_id: ProductId,
         policy: Policy,
     ) -> Result<ReplacedPolicy, FleetError> {
-        let fleet = Arc::clone(self);
+        let products = Arc::clone(self);
         // Replacements run in the order of the requests: a later one follows whatever a caller who has
         // disconnected left under way.
         let lock = Arc::clone(&self.policy_update_lock).lock_owned().await;
@@ -158,7 +173,7 @@ impl Fleet {
         // with different policies.
         let replaced = tokio::spawn(async move {
             let _product_lock = lock;
-            let at = fleet.now();
+            let at = products.shared.clock.now();
             let entry = |before: &serde_json::Value| AuditEntry {
                 at,
                 event: Event::PolicyUpdate,
@@ -166,13 +181,13 @@ impl Fleet {
                 duration_ms: None,
                 detail: json!({"from": before, "to": policy}),
             };
-            let product = match fleet.registry.replace_policy(product_id, &policy, entry).await {
+            let product = match products.shared.registry.replace_policy(product_id, &policy, entry).await {
                 Err(error @ RegistryError::Unreachable(_)) => {
-                    fleet.reload_replaced_policy(product_id, at, error).await?
+                    products.reload_replaced_policy(product_id, at, error).await?
                 }
                 product => product?.ok_or(FleetError::ProductNotFound)?,
             };
-            fleet.apply_product(&product);
+            products.apply_product(&product);
             let Product { slug, display_name, policy, .. } = product;
             Ok::<_, FleetError>(ReplacedPolicy { product_id, slug, display_name, policy, updated_at: at })
         });
@@ -194,15 +209,15 @@ impl Fleet {
         let task = tokio::spawn(load_when_available(Arc::downgrade(self), product_id));
         let loaded = tokio::select! {
             loaded = task => loaded.ok().flatten(),
-            () = self.clock.sleep(REGISTRY_RETRY_TIMEOUT) => None,
+            () = self.shared.clock.sleep(REGISTRY_RETRY_TIMEOUT) => None,
         };
         loaded.filter(|product| product.updated_at == Some(at)).ok_or_else(|| error.into())
     }
 
     /// Caches the product and applies its policy.
     fn apply_product(&self, product: &Product) {
-        self.products.insert_if_newer(Arc::new(product.clone()));
-        self.apply_policy(product.product_id, product.audit_seq, &product.policy);
+        self.cache.insert_if_newer(Arc::new(product.clone()));
+        self.policies.apply(product.product_id, product.audit_seq, &product.policy);
     }
 
     fn new_product(
@@ -218,7 +233,7 @@ impl Fleet {
             display_name,
             policy,
             key_hash: key.hash(),
-            created_at: self.now(),
+            created_at: self.shared.clock.now(),
             updated_at: None,
             audit_seq: 1,
         }
@@ -237,15 +252,15 @@ impl Fleet {
             duration_ms: None,
             detail,
         };
-        let started = self.clock.monotonic();
+        let started = self.shared.clock.monotonic();
         // If the result was not confirmed, the insert is repeated: the key identifies it as the same product.
         let product = loop {
             match self.try_register(&product, &entry).await {
                 Err(RegistryError::Unreachable(_))
-                    if self.clock.monotonic().saturating_sub(started) < REGISTRY_RETRY_TIMEOUT => {}
+                    if self.shared.clock.monotonic().saturating_sub(started) < REGISTRY_RETRY_TIMEOUT => {}
                 registered => break registered?,
             }
-            self.clock.sleep(REGISTRY_RETRY_INTERVAL).await;
+            self.shared.clock.sleep(REGISTRY_RETRY_INTERVAL).await;
         };
         if let Some(product) = &product {
             self.apply_product(product);
@@ -258,27 +273,27 @@ impl Fleet {
         product: &Product,
         entry: &AuditEntry,
     ) -> Result<Option<Product>, RegistryError> {
-        if self.registry.register(product, entry).await? {
+        if self.shared.registry.register(product, entry).await? {
             return Ok(Some(product.clone()));
         }
-        let existing = self.registry.product_by_slug(&product.slug).await?;
+        let existing = self.shared.registry.product_by_slug(&product.slug).await?;
         Ok(existing.filter(|existing| existing.key_hash.constant_time_eq(product.key_hash)))
     }
 }
 
 /// Reads a product as soon as the registry is back, and applies what was read.
-async fn load_when_available(fleet: Weak<Fleet>, product_id: ProductId) -> Option<Product> {
+async fn load_when_available(products: Weak<Products>, product_id: ProductId) -> Option<Product> {
     loop {
         let clock = {
-            let fleet = fleet.upgrade()?;
-            match fleet.registry.product_after_pending_changes(product_id).await {
+            let products = products.upgrade()?;
+            match products.shared.registry.product_after_pending_changes(product_id).await {
                 Ok(product) => {
                     let product = product?;
-                    fleet.apply_product(&product);
-                    fleet.registry.notify_followers(product_id);
+                    products.apply_product(&product);
+                    products.shared.registry.notify_followers(product_id);
                     return Some(product);
                 }
-                Err(RegistryError::Unreachable(_)) => Arc::clone(&fleet.clock),
+                Err(RegistryError::Unreachable(_)) => Arc::clone(&products.shared.clock),
                 Err(error) => {
                     let error: &dyn std::error::Error = &error;
                     tracing::error!(%product_id, error, "A product's policy could not be read.");

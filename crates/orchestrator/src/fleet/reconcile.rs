@@ -11,12 +11,20 @@ use std::time::Duration;
 use api::ProductId;
 use api::orchestrator::EngineStatus;
 use futures::StreamExt as _;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::exits::{EXIT_CONFIRM_DELAY, unexpected_exit_message};
-use super::operation::OperationError;
-use super::telemetry::Repair;
-use super::{Fleet, FleetError};
+use super::FleetError;
+use super::execute::Executor;
+use super::operation::Operations;
+use super::policies::Policies;
+use super::products::Products;
+use super::request::OperationError;
+use super::shared::Shared;
+use super::supervision::Supervision;
+use super::supervisor::EXIT_CONFIRM_DELAY;
+use super::telemetry::{Repair, Telemetry};
+use super::transitions::{Transitions, unexpected_exit_message};
 use crate::backend::{BackendError, EngineListing, Target};
 use crate::registry::{EngineMove, EngineRow, RegistryError};
 
@@ -69,10 +77,23 @@ fn without_process(rows: Vec<EngineRow>, listed: &[EngineListing]) -> Vec<Engine
     rows.into_iter().filter(|row| !runs(row)).collect()
 }
 
-impl Fleet {
+pub(super) struct Reconciler {
+    pub(super) shared: Arc<Shared>,
+    pub(super) supervision: Arc<Supervision>,
+    pub(super) transitions: Arc<Transitions>,
+    pub(super) policies: Arc<Policies>,
+    pub(super) products: Arc<Products>,
+    pub(super) operations: Arc<Operations>,
+    pub(super) executor: Arc<Executor>,
+    pub(super) telemetry: Arc<Telemetry>,
+    /// Whether the first comparison is done.
+    pub(super) ready: watch::Sender<bool>,
+}
+
+impl Reconciler {
     /// Makes the first comparison, after which the fleet is ready. Then repairs what it found, and compares again
     /// every [`RECONCILE_INTERVAL`] until `shutdown`.
-    pub(crate) async fn reconcile_periodically(self: Arc<Self>, shutdown: CancellationToken) {
+    pub(super) async fn reconcile_periodically(self: Arc<Self>, shutdown: CancellationToken) {
         let reconcile = async {
             self.load_state().await;
             let mut findings = self.first_reconciliation().await;
@@ -88,7 +109,7 @@ impl Fleet {
                         );
                     }
                 }
-                self.clock.sleep(RECONCILE_INTERVAL).await;
+                self.shared.clock.sleep(RECONCILE_INTERVAL).await;
                 findings = self.compare(EXIT_CONFIRM_DELAY).await;
             }
         };
@@ -100,7 +121,7 @@ impl Fleet {
     async fn first_reconciliation(&self) -> Result<Findings, FleetError> {
         tokio::select! {
             compared = self.compare(Duration::ZERO) => compared,
-            () = self.clock.sleep(FIRST_RECONCILE_TIMEOUT) => {
+            () = self.shared.clock.sleep(FIRST_RECONCILE_TIMEOUT) => {
                 let reason = format!("it did not answer within {} s", FIRST_RECONCILE_TIMEOUT.as_secs_f64());
                 Err(BackendError::Unreachable(reason).into())
             }
@@ -112,15 +133,11 @@ impl Fleet {
     async fn load_state(&self) {
         loop {
             let load = async {
-                self.load_products().await?;
-                for (product_id, audit_seq, policy) in self.registry.policies().await? {
-                    self.apply_policy(product_id, audit_seq, &policy);
+                self.products.load().await?;
+                for (product_id, audit_seq, policy) in self.shared.registry.policies().await? {
+                    self.policies.apply(product_id, audit_seq, &policy);
                 }
-                self.supervision.restore(
-                    &self.registry.supervised().await?,
-                    self.now_mono_millis(),
-                    self.now(),
-                );
+                self.supervision.restore(&self.shared.registry.supervised().await?);
                 Ok::<_, RegistryError>(())
             };
             let Err(error) = load.await else { return };
@@ -128,15 +145,15 @@ impl Fleet {
                 let error: &dyn std::error::Error = &error;
                 tracing::error!(error, "The registry could not be read; retrying.");
             }
-            self.clock.sleep(LOAD_RETRY_INTERVAL).await;
+            self.shared.clock.sleep(LOAD_RETRY_INTERVAL).await;
         }
     }
 
     /// Marks engines as `failed` that do not run, and still do not after `grace`. Returns what else to repair.
     async fn compare(&self, grace: Duration) -> Result<Findings, FleetError> {
         // The rows are read before the listing: an engine launched in between is listed, or its row has changed.
-        let rows = self.registry.running_engines().await?;
-        let listed = self.backend.list().await?;
+        let rows = self.shared.registry.running_engines().await?;
+        let listed = self.shared.backend.list().await?;
         let rows = self.adopt_generations(rows, &listed).await?;
         let known: HashSet<_> = rows.iter().map(|row| row.engine_id).collect();
         let mut findings = Findings::default();
@@ -148,8 +165,8 @@ impl Fleet {
         let mut missing = without_process(settled, &listed);
         if !missing.is_empty() {
             // If an exit was reported, its handler records it within this time, together with its reason.
-            self.clock.sleep(grace).await;
-            missing = without_process(missing, &self.backend.list().await?);
+            self.shared.clock.sleep(grace).await;
+            missing = without_process(missing, &self.shared.backend.list().await?);
         }
         self.mark_failed(missing).await?;
         for process in listed.into_iter().filter(|process| !known.contains(&process.engine_id)) {
@@ -166,7 +183,7 @@ impl Fleet {
         findings: &mut Findings,
     ) -> Result<(), FleetError> {
         // Read after the listing: an engine has its row before it has a process.
-        let row = match self.registry.engine_by_id(process.engine_id).await {
+        let row = match self.shared.registry.engine_by_id(process.engine_id).await {
             // The engine is known; it is left alone until a version runs that can read its row.
             Err(RegistryError::Unreadable { .. }) => return Ok(()),
             row => row?,
@@ -195,7 +212,7 @@ impl Fleet {
                 continue;
             };
             // The process may have been launched since the rows were read.
-            if let Some(current) = self.registry.engine_by_id(*engine_id).await?
+            if let Some(current) = self.shared.registry.engine_by_id(*engine_id).await?
                 && self.operations.get(&current.owner).is_none()
             {
                 *row = self.adopt_generation(current, *generation).await?;
@@ -216,7 +233,7 @@ impl Fleet {
             "An engine was launched for a change that the registry does not have: the registry was restored from a \
              backup, or its server lost its last commits."
         );
-        self.registry.raise_generation(&row, generation).await?;
+        self.shared.registry.raise_generation(&row, generation).await?;
         Ok(EngineRow { generation, ..row })
     }
 
@@ -224,8 +241,8 @@ impl Fleet {
     async fn mark_failed(&self, dead: Vec<EngineRow>) -> Result<(), FleetError> {
         let mut moves: HashMap<ProductId, Vec<EngineMove>> = HashMap::new();
         for row in dead {
-            let entry = self.crash_entry(&row, &unexpected_exit_message(None), "exit");
-            let next = self.failed_state_after_running(&row);
+            let entry = self.transitions.crash_entry(&row, &unexpected_exit_message(None), "exit");
+            let next = self.transitions.failed_state_after_running(&row);
             moves.entry(row.owner.product_id).or_default().push(EngineMove { row, next, entry });
         }
         for (product_id, moves) in moves {
@@ -234,25 +251,25 @@ impl Fleet {
                 engines = moves.len(),
                 "Engines that should run have exited; marking them as failed."
             );
-            let (now, wall) = (self.now_mono_millis(), self.now());
-            for row in self.registry.settle_all(product_id, &moves).await? {
+            let now = self.supervision.now();
+            for row in self.shared.registry.settle_all(product_id, &moves).await? {
                 self.telemetry.record_repair(Repair::Dead);
-                self.supervision.track(&row, false, now, wall);
+                self.supervision.track(&row, false, now);
             }
         }
         Ok(())
     }
 
-    async fn repair_all(self: &Arc<Self>, findings: Findings) {
+    async fn repair_all(&self, findings: Findings) {
         let Findings { inconsistent, orphans } = findings;
-        if let Err(error) = self.registry.check_leadership().await {
+        if let Err(error) = self.shared.registry.check_leadership().await {
             let error: &dyn std::error::Error = &error;
             tracing::warn!(error, "Repairs are skipped: leadership could not be verified.");
             return;
         }
         let repairs = inconsistent.into_iter().map(|row| async move {
             self.telemetry.record_repair(Repair::Claim);
-            if let Err(OperationError::Failed(error)) = self.repair(&row).await {
+            if let Err(OperationError::Failed(error)) = self.executor.repair(&row).await {
                 tracing::warn!(
                     engine_id = %row.engine_id,
                     %error,
@@ -268,7 +285,7 @@ impl Fleet {
                 "Killing an instance that the registry does not know."
             );
             let target = Target { engine_id: orphan.engine_id, generation: orphan.generation };
-            if let Err(error) = self.backend.remove_instance(target).await {
+            if let Err(error) = self.shared.backend.remove_instance(target).await {
                 tracing::warn!(
                     engine_id = %orphan.engine_id,
                     %error,

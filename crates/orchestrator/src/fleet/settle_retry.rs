@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::Fleet;
+use super::shared::Shared;
 use crate::registry::{AuditEntry, EngineRow, NextState, RegistryError};
 
 /// The pause between two attempts.
@@ -23,62 +23,65 @@ enum SettleStatus {
     Superseded,
 }
 
-impl Fleet {
-    /// Settles a change in the registry, and retries while its server is unreachable.
-    pub(super) async fn settle_with_retry(
-        &self,
-        row: &EngineRow,
-        next: NextState,
-        entry: Option<&AuditEntry>,
-    ) -> Result<Option<EngineRow>, RegistryError> {
-        let started = self.clock.monotonic();
-        let mut last_error = match self.registry.settle(row, next.clone(), entry).await {
-            Err(error @ RegistryError::Unreachable(_)) => error,
-            settled => return settled,
-        };
-        {
-            let error: &dyn std::error::Error = &last_error;
-            tracing::warn!(
-                engine_id = %row.engine_id,
-                error,
-                "The registry is unreachable; the change is settled when it is back."
-            );
-        }
-        let mut claim_lost = false;
-        while self.clock.monotonic().saturating_sub(started) < self.operation_timeout() {
-            self.clock.sleep(RETRY_INTERVAL).await;
-            let settled = match self.settle_status(row, &next).await {
-                Ok(SettleStatus::Pending) => self.registry.settle(row, next.clone(), entry).await,
-                Ok(SettleStatus::Settled(found)) => {
-                    self.registry.notify_followers(row.owner.product_id);
-                    Ok(found.map(|found| *found))
-                }
-                Ok(SettleStatus::Superseded) => Err(RegistryError::ClaimLost { engine_id: row.engine_id }),
-                Err(error) => Err(error),
-            };
-            match settled {
-                Err(error @ RegistryError::Unreachable(_)) => last_error = error,
-                // Settled by another operation or by the previous attempt: the row is read once more.
-                Err(RegistryError::ClaimLost { .. }) if !claim_lost => claim_lost = true,
-                settled => return settled,
+/// Settles a change in the registry, and retries for `timeout` while its server is unreachable.
+pub(super) async fn settle_with_retry(
+    shared: &Shared,
+    timeout: Duration,
+    row: &EngineRow,
+    next: NextState,
+    entry: Option<&AuditEntry>,
+) -> Result<Option<EngineRow>, RegistryError> {
+    let started = shared.clock.monotonic();
+    let mut last_error = match shared.registry.settle(row, next.clone(), entry).await {
+        Err(error @ RegistryError::Unreachable(_)) => error,
+        settled => return settled,
+    };
+    {
+        let error: &dyn std::error::Error = &last_error;
+        tracing::warn!(
+            engine_id = %row.engine_id,
+            error,
+            "The registry is unreachable; the change is settled when it is back."
+        );
+    }
+    let mut claim_lost = false;
+    while shared.clock.monotonic().saturating_sub(started) < timeout {
+        shared.clock.sleep(RETRY_INTERVAL).await;
+        let settled = match settle_status(shared, row, &next).await {
+            Ok(SettleStatus::Pending) => shared.registry.settle(row, next.clone(), entry).await,
+            Ok(SettleStatus::Settled(found)) => {
+                shared.registry.notify_followers(row.owner.product_id);
+                Ok(found.map(|found| *found))
             }
-        }
-        Err(last_error)
-    }
-
-    async fn settle_status(&self, row: &EngineRow, next: &NextState) -> Result<SettleStatus, RegistryError> {
-        let Some(found) = self.registry.engine_by_id(row.engine_id).await? else {
-            return Ok(if matches!(next, NextState::Removed) {
-                SettleStatus::Settled(None)
-            } else {
-                SettleStatus::Superseded
-            });
+            Ok(SettleStatus::Superseded) => Err(RegistryError::ClaimLost { engine_id: row.engine_id }),
+            Err(error) => Err(error),
         };
-        Ok(match found.generation - row.generation {
-            0 => SettleStatus::Pending,
-            // An operation that takes a change over claims the row.
-            1 if found.claim.is_none() => SettleStatus::Settled(Some(Box::new(found))),
-            _ => SettleStatus::Superseded,
-        })
+        match settled {
+            Err(error @ RegistryError::Unreachable(_)) => last_error = error,
+            // Settled by another operation or by the previous attempt: the row is read once more.
+            Err(RegistryError::ClaimLost { .. }) if !claim_lost => claim_lost = true,
+            settled => return settled,
+        }
     }
+    Err(last_error)
+}
+
+async fn settle_status(
+    shared: &Shared,
+    row: &EngineRow,
+    next: &NextState,
+) -> Result<SettleStatus, RegistryError> {
+    let Some(found) = shared.registry.engine_by_id(row.engine_id).await? else {
+        return Ok(if matches!(next, NextState::Removed) {
+            SettleStatus::Settled(None)
+        } else {
+            SettleStatus::Superseded
+        });
+    };
+    Ok(match found.generation - row.generation {
+        0 => SettleStatus::Pending,
+        // An operation that takes a change over claims the row.
+        1 if found.claim.is_none() => SettleStatus::Settled(Some(Box::new(found))),
+        _ => SettleStatus::Superseded,
+    })
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use api::orchestrator::EngineStatus;
 use api::{EngineId, KeyHash, ProductId, Timestamp};
+use http_service::clock::Clock;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
@@ -21,41 +22,8 @@ pub(super) use self::engine_monitor::{
     KeyState, MonoMillis, RestartState, SupervisionAction, to_mono_millis,
 };
 use crate::backend::Instance;
-use crate::registry::{EngineActivity, EngineOwner, EngineRow, SupervisedEngine};
-
-/// The supervisor's settings, as the operator configured them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SupervisionRules {
-    /// The interval between the health checks of a running engine.
-    pub check_interval: Duration,
-    /// The timeout of a health check.
-    pub check_timeout: Duration,
-    /// The number of consecutive failed checks after which an engine has failed.
-    pub max_failures: u32,
-    /// The wait before the first restart; it doubles with each further restart.
-    pub backoff_base: Duration,
-    /// The longest wait before a restart. An engine that was healthy for this long has its restart count reset.
-    pub backoff_max: Duration,
-    /// The number of restarts that are attempted.
-    pub max_restarts: u32,
-    /// The time without an admit after which an engine is put to sleep; zero means never.
-    pub idle_threshold: Duration,
-}
-
-impl Default for SupervisionRules {
-    /// The example values of the contract.
-    fn default() -> Self {
-        Self {
-            check_interval: Duration::from_secs(30),
-            check_timeout: Duration::from_secs(10),
-            max_failures: 3,
-            backoff_base: Duration::from_secs(5),
-            backoff_max: Duration::from_mins(5),
-            max_restarts: 8,
-            idle_threshold: Duration::from_hours(1),
-        }
-    }
-}
+use crate::domain::{EngineOwner, SupervisionRules};
+use crate::registry::{EngineActivity, EngineRow, SupervisedEngine};
 
 /// The shortest delay before a restart that could not be attempted is due again, in milliseconds.
 const MIN_RESTART_DELAY_MS: MonoMillis = 1_000;
@@ -88,6 +56,7 @@ pub(super) struct CheckTarget {
 /// The monitors of all supervised engines, ordered by their due times.
 pub(super) struct Supervision {
     rules: SupervisionRules,
+    clock: Arc<dyn Clock>,
     state: Mutex<State>,
     /// Notified when something may have become due earlier.
     changed: Notify,
@@ -137,8 +106,18 @@ impl State {
 }
 
 impl Supervision {
-    pub(super) fn new(rules: SupervisionRules) -> Self {
-        Self { rules, state: Mutex::default(), changed: Notify::new() }
+    pub(super) fn new(rules: SupervisionRules, clock: Arc<dyn Clock>) -> Self {
+        Self { rules, clock, state: Mutex::default(), changed: Notify::new() }
+    }
+
+    /// The monotonic clock, for everything that must not depend on the wall clock.
+    pub(super) fn mono_now(&self) -> MonoMillis {
+        to_mono_millis(self.clock.monotonic())
+    }
+
+    /// The current time on both clocks.
+    pub(super) fn now(&self) -> (MonoMillis, Timestamp) {
+        (self.mono_now(), self.clock.now())
     }
 
     pub(super) const fn rules(&self) -> &SupervisionRules {
@@ -146,17 +125,20 @@ impl Supervision {
     }
 
     /// Restores the monitors from the state that an earlier orchestrator saved.
-    pub(super) fn restore(&self, supervised: &[SupervisedEngine], now: MonoMillis, wall: Timestamp) {
+    pub(super) fn restore(&self, supervised: &[SupervisedEngine]) {
+        let now = self.now();
         for SupervisedEngine { row, activity } in supervised {
-            self.track_row(row, *activity, (now, wall));
+            self.track_row(row, *activity, now);
             // The registry may have been restored from a backup that is older than the engine's key.
-            self.set_key_state(row.engine_id, KeyState::Unproven { until: now });
+            self.set_key_state(row.engine_id, KeyState::Unproven { until: now.0 });
         }
         self.changed.notify_one();
     }
 
-    /// Tracks the new state of an engine. `on_demand`: a caller requested it, which counts as an admit.
-    pub(super) fn track(&self, row: &EngineRow, on_demand: bool, now: MonoMillis, wall: Timestamp) {
+    /// Tracks the state that an engine has had since `now`. `on_demand`: a caller requested it, which counts as an
+    /// admit.
+    pub(super) fn track(&self, row: &EngineRow, on_demand: bool, now: (MonoMillis, Timestamp)) {
+        let wall = now.1;
         let known = self.state().monitors.get(&row.engine_id).map(EngineMonitor::activity);
         let admitted_at = known.filter(|_| !on_demand).and_then(|activity| activity.admitted_at);
         let activity = EngineActivity {
@@ -166,7 +148,7 @@ impl Supervision {
             failed_checks: 0,
             restarts: row.restarts,
         };
-        self.track_row(row, activity, (now, wall));
+        self.track_row(row, activity, now);
         self.changed.notify_one();
     }
 
@@ -183,22 +165,15 @@ impl Supervision {
         }
         let threshold = state.idle_thresholds.get(&row.owner.product_id).copied();
         let threshold = threshold.unwrap_or(self.rules.idle_threshold);
-        let monitor = match (row.status, row.port, &row.instance) {
-            (EngineStatus::Running, Some(port), Some(instance)) => Some(EngineMonitor::running(
-                row,
-                (instance.clone(), port),
-                activity,
-                &self.rules,
-                threshold,
-                now,
-            )),
-            (EngineStatus::Failed, ..) => row.restart_at.map(|at| {
+        let monitor = match row.running() {
+            Some(running) => Some(EngineMonitor::running(running, activity, &self.rules, threshold, now)),
+            None if row.status == EngineStatus::Failed => row.restart_at.map(|at| {
                 // If the wall clock was set meanwhile, the difference can be arbitrary.
                 let due_in = at.unix_ms().saturating_sub(now.1.unix_ms());
                 let due_in = due_in.clamp(0, to_mono_millis(self.rules.backoff_max).saturating_mul(2));
                 EngineMonitor::failed(row, activity, now.0.saturating_add(due_in), now)
             }),
-            _ => None,
+            None => None,
         };
         match monitor {
             Some(monitor) => state.insert(row.engine_id, monitor),
@@ -225,7 +200,8 @@ impl Supervision {
     }
 
     /// Records that the user of a running engine was admitted.
-    pub(super) fn record_admit(&self, engine_id: EngineId, now: MonoMillis, wall: Timestamp) {
+    pub(super) fn record_admit(&self, engine_id: EngineId) {
+        let (now, wall) = self.now();
         // An admit does not reschedule the idle check: when that is due, it finds the later admit.
         let mut state = self.state();
         if let Some(monitor) = state.monitors.get_mut(&engine_id) {
@@ -235,12 +211,14 @@ impl Supervision {
     }
 
     /// Whether the engine's user was not admitted within the idle threshold.
-    pub(super) fn is_idle(&self, engine_id: EngineId, now: MonoMillis) -> bool {
+    pub(super) fn is_idle(&self, engine_id: EngineId) -> bool {
+        let now = self.mono_now();
         self.state().monitors.get(&engine_id).is_some_and(|monitor| monitor.is_idle(now))
     }
 
     /// Takes all actions that are due.
-    pub(super) fn take_due(&self, now: MonoMillis) -> Vec<DueAction> {
+    pub(super) fn take_due(&self) -> Vec<DueAction> {
+        let now = self.mono_now();
         let mut state = self.state();
         let mut actions = Vec::new();
         while let Some((at, engine_id)) = state.due.first().copied().filter(|(at, _)| *at <= now) {
@@ -266,9 +244,10 @@ impl Supervision {
         self.state().monitors.len()
     }
 
-    /// The time at which the next action is due.
-    pub(super) fn next_due(&self) -> Option<MonoMillis> {
-        self.state().due.first().map(|(at, _)| *at)
+    /// The time until the next action is due; `None` if none is scheduled.
+    pub(super) fn until_next_due(&self) -> Option<Duration> {
+        let (at, _) = *self.state().due.first()?;
+        Some(Duration::from_millis(at.saturating_sub(self.mono_now()).max(0).unsigned_abs()))
     }
 
     /// Waits until something may have become due earlier.
@@ -316,7 +295,8 @@ impl Supervision {
     }
 
     /// Records that a running engine has proven that it holds the registry's key.
-    pub(super) fn mark_key_proven(&self, engine_id: EngineId, now: MonoMillis) {
+    pub(super) fn mark_key_proven(&self, engine_id: EngineId) {
+        let now = self.mono_now();
         if let Some(running) =
             self.state().monitors.get_mut(&engine_id).and_then(EngineMonitor::as_running_mut)
         {
@@ -326,7 +306,8 @@ impl Supervision {
     }
 
     /// Records that a running engine has accepted the registry's key.
-    pub(super) fn mark_key_accepted(&self, engine_id: EngineId, now: MonoMillis) {
+    pub(super) fn mark_key_accepted(&self, engine_id: EngineId) {
+        let now = self.mono_now();
         if let Some(running) =
             self.state().monitors.get_mut(&engine_id).and_then(EngineMonitor::as_running_mut)
         {
@@ -335,13 +316,8 @@ impl Supervision {
     }
 
     /// Records the result of a health check of `instance`. Returns the number of consecutive failed checks.
-    pub(super) fn record_check(
-        &self,
-        engine_id: EngineId,
-        instance: &Instance,
-        passed: bool,
-        now: (MonoMillis, Timestamp),
-    ) -> u32 {
+    pub(super) fn record_check(&self, engine_id: EngineId, instance: &Instance, passed: bool) -> u32 {
+        let now = self.now();
         let mut state = self.state();
         let running = state.monitors.get_mut(&engine_id).and_then(EngineMonitor::as_running_mut);
         let Some(running) = running.filter(|running| running.instance == *instance) else { return 0 };
@@ -352,15 +328,16 @@ impl Supervision {
 
     /// Reschedules the idle check after an attempt to put the engine to sleep: if it keeps running, it is tried
     /// again one check interval later.
-    pub(super) fn reschedule_idle_check(&self, engine_id: EngineId, now: MonoMillis) {
-        let next_at = now.saturating_add(to_mono_millis(self.rules.check_interval));
+    pub(super) fn reschedule_idle_check(&self, engine_id: EngineId) {
+        let next_at = self.mono_now().saturating_add(to_mono_millis(self.rules.check_interval));
         self.state().update_monitor(engine_id, |monitor| monitor.recheck_idle_at(next_at));
         self.changed.notify_one();
     }
 
     /// Postpones a restart that was due and could not be attempted.
-    pub(super) fn postpone_restart(&self, engine_id: EngineId, now: MonoMillis) {
-        let next_at = now.saturating_add(to_mono_millis(self.rules.backoff_base).max(MIN_RESTART_DELAY_MS));
+    pub(super) fn postpone_restart(&self, engine_id: EngineId) {
+        let delay = to_mono_millis(self.rules.backoff_base).max(MIN_RESTART_DELAY_MS);
+        let next_at = self.mono_now().saturating_add(delay);
         self.state().update_monitor(engine_id, |monitor| monitor.postpone(next_at));
         self.changed.notify_one();
     }
@@ -371,7 +348,8 @@ impl Supervision {
     }
 
     /// The number of restarts of a running engine that still count.
-    pub(super) fn restart_count(&self, engine_id: EngineId, now: MonoMillis) -> Option<i64> {
+    pub(super) fn restart_count(&self, engine_id: EngineId) -> Option<i64> {
+        let now = self.mono_now();
         Some(self.state().monitors.get(&engine_id)?.as_running()?.restart_count(now, &self.rules))
     }
 

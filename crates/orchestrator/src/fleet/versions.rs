@@ -10,13 +10,14 @@ use api::version::{
 };
 use futures::StreamExt as _;
 
-use super::endpoints::engine_owner;
-use super::execute::OperationRequest;
-use super::lifecycle::Trigger;
-use super::operation::OperationResult;
-use super::version_move::MoveOutcome;
-use super::{Fleet, FleetError};
-use crate::registry::{EngineOwner, EngineRow, Product};
+use super::FleetError;
+use super::execute::Executor;
+use super::policies::Policies;
+use super::records::Records;
+use super::request::{MoveOutcome, OperationRequest, OperationResult, RequestKind};
+use super::shared::Shared;
+use crate::domain::EngineOwner;
+use crate::registry::{EngineRow, Product};
 
 /// The number of engines that a call moves if it specifies none.
 const DEFAULT_MOVE_LIMIT: i64 = 10;
@@ -24,20 +25,27 @@ const DEFAULT_MOVE_LIMIT: i64 = 10;
 /// The number of concurrent moves in one call. Each is a stop and a boot.
 const MAX_CONCURRENT_MOVES: usize = 4;
 
-impl Fleet {
+pub(crate) struct Versions {
+    pub(super) shared: Arc<Shared>,
+    pub(super) policies: Arc<Policies>,
+    pub(super) executor: Arc<Executor>,
+    pub(super) records: Arc<Records>,
+}
+
+impl Versions {
     /// Moves one engine.
-    pub(crate) async fn change_version(
-        self: &Arc<Self>,
+    pub(crate) async fn change(
+        &self,
         product: &Product,
         user_id: UserId,
         params: ChangeVersion,
     ) -> Result<ChangedVersion, FleetError> {
         let MoveOutcome { row, previous_image: from, brain_copy: copy, .. } =
-            self.move_to(engine_owner(product, user_id), params).await?;
+            self.move_to(product.engine_owner(user_id), params).await?;
         Ok(ChangedVersion {
             engine_id: row.engine_id,
             status: row.status,
-            url: row.port.map(|port| self.url(port)),
+            url: row.port.map(|port| self.records.url(port)),
             pinned: row.pinned,
             crosses_major: from.major() != row.engine_version.major(),
             copied_brain_format: copy.and_then(|copy| copy.format),
@@ -46,14 +54,10 @@ impl Fleet {
         })
     }
 
-    async fn move_to(
-        self: &Arc<Self>,
-        owner: EngineOwner,
-        params: ChangeVersion,
-    ) -> Result<MoveOutcome, FleetError> {
-        let mut request = OperationRequest::new(owner, Trigger::ChangeVersion, "version");
-        request.image = params.engine_version.into_image();
-        let OperationResult::Moved(moved) = self.execute(&request).await? else {
+    async fn move_to(&self, owner: EngineOwner, params: ChangeVersion) -> Result<MoveOutcome, FleetError> {
+        let kind = RequestKind::ChangeVersion(params.engine_version.into_image());
+        let request = OperationRequest::new(owner, kind, "version");
+        let OperationResult::Moved(moved) = self.executor.execute(&request).await? else {
             return Err(FleetError::EngineNotFound);
         };
         match moved.failure {
@@ -63,27 +67,27 @@ impl Fleet {
     }
 
     /// Counts the engines per product, version and pin.
-    pub(crate) async fn versions(&self) -> Result<VersionList, FleetError> {
-        let counts = self.registry.version_counts().await?.into_iter();
+    pub(crate) async fn list(&self) -> Result<VersionList, FleetError> {
+        let counts = self.shared.registry.version_counts().await?.into_iter();
         let versions = counts.map(|count| VersionCount {
-            follows: self.follows_default_image(count.product_id, &count.image, count.pinned),
+            follows: self.policies.follows_default_image(count.product_id, &count.image, count.pinned),
             product_id: count.product_id,
             slug: count.slug,
             engine_version: count.image,
             pinned: count.pinned,
             engines: count.engines,
         });
-        Ok(VersionList { default: self.settings.engine_image.clone(), versions: versions.collect() })
+        Ok(VersionList { default: self.policies.default_image().clone(), versions: versions.collect() })
     }
 
     /// Moves a page of the engines that run one image to another version.
-    pub(crate) async fn move_engines(
-        self: &Arc<Self>,
-        params: MoveEngines,
-    ) -> Result<MovedEngines, FleetError> {
+    pub(crate) async fn move_engines(&self, params: MoveEngines) -> Result<MovedEngines, FleetError> {
         let limit = params.limit.map_or(DEFAULT_MOVE_LIMIT, MoveLimit::get);
-        let found =
-            self.registry.engines_on_image(&params.from, params.product_id, params.after, limit).await?;
+        let found = self
+            .shared
+            .registry
+            .engines_on_image(&params.from, params.product_id, params.after, limit)
+            .await?;
         let more = i64::try_from(found.len()).is_ok_and(|found| found == limit);
         let next = found.last().filter(|_| more).map(|row| row.engine_id);
         let moves = found.into_iter().map(|row| {

@@ -50,7 +50,7 @@ pub(super) async fn list(
     State(fleet): State<Arc<Fleet>>,
     Query(request): Query<ListAudit>,
 ) -> Result<Answer<AuditList>, ApiError> {
-    fleet.audit(&product, request).await.map(Answer).map_err(to_api_error)
+    fleet.queries.audit(&product, request).await.map(Answer).map_err(to_api_error)
 }
 
 /// Streams the calling product's audit rows as they are committed. `event` is a row's event, `id` its id.
@@ -83,7 +83,7 @@ pub(super) async fn follow(
         Some(id) => Some(id),
         None => request.after.map(AuditPosition::get),
     };
-    let feed = fleet.follow_audit_log(&product, after).await.map_err(to_api_error)?;
+    let feed = fleet.queries.follow_audit_log(&product, after).await.map_err(to_api_error)?;
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-cache, no-transform"),

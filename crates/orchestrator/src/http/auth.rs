@@ -15,7 +15,7 @@ use http_service::http::{ApiError, ClientAddress};
 
 use super::error::to_api_error;
 use super::starting_up;
-use crate::fleet::{Fleet, StreamPermit, check_not_suspended};
+use crate::fleet::{Admission, Fleet, StreamPermit};
 use crate::registry::Product;
 
 /// The `Retry-After`, in seconds, of a request that got no stream permit.
@@ -51,14 +51,14 @@ where
             ApiError::new(ErrorCode::InvalidPlatformKey, "X-Platform-Key must contain the key of a product")
         };
         let key = header(parts, PLATFORM_KEY_HEADER).ok_or_else(unknown)?;
-        let product = fleet.authenticate(key).await.map_err(to_api_error)?;
+        let product = fleet.admission.authenticate(key).await.map_err(to_api_error)?;
         let product = product.ok_or_else(|| {
-            fleet.log_auth_failure(PLATFORM_KEY_HEADER, client_address(parts));
+            fleet.admission.log_auth_failure(PLATFORM_KEY_HEADER, client_address(parts));
             unknown()
         })?;
         // HEAD is a GET without the body of the response.
         if !matches!(parts.method, Method::GET | Method::HEAD) {
-            check_not_suspended(&product).map_err(to_api_error)?;
+            Admission::check_not_suspended(&product).map_err(to_api_error)?;
         }
         Ok(Self(product))
     }
@@ -75,7 +75,7 @@ where
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let AuthenticatedProduct(product) = AuthenticatedProduct::from_request_parts(parts, state).await?;
-        let permit = Arc::<Fleet>::from_ref(state).stream_limiter().acquire(product.product_id);
+        let permit = Arc::<Fleet>::from_ref(state).admission.stream_limiter().acquire(product.product_id);
         let permit = permit.ok_or_else(|| {
             let message = "the product has reached its share of connections for event streams and proxied calls: \
                            close some of them";
@@ -102,7 +102,7 @@ where
             return Ok(Self);
         }
         if key.is_some() {
-            fleet.log_auth_failure(ADMIN_KEY_HEADER, client_address(parts));
+            fleet.admission.log_auth_failure(ADMIN_KEY_HEADER, client_address(parts));
         }
         Err(ApiError::new(ErrorCode::InvalidAdminKey, "X-Admin-Key must contain the deployment's admin key"))
     }

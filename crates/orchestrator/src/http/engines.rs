@@ -44,7 +44,7 @@ pub(super) async fn provision(
     State(fleet): State<Arc<Fleet>>,
     Json(request): Json<ProvisionEngine>,
 ) -> JsonResult<ProvisionedEngine> {
-    fleet.provision(&product, request).await.map(Answer).map_err(to_api_error)
+    fleet.engines.provision(&product, request).await.map(Answer).map_err(to_api_error)
 }
 
 /// Admits a user: hands out their engine. Safe to call on every request of the user.
@@ -74,7 +74,7 @@ pub(super) async fn admit(
     Path(user_id): Path<UserId>,
     Json(request): Json<Admit>,
 ) -> JsonResult<Admission> {
-    fleet.admit(&product, user_id, request).await.map(Answer).map_err(to_api_error)
+    fleet.engines.admit(&product, user_id, request).await.map(Answer).map_err(to_api_error)
 }
 
 /// Starts an engine that is stopped, sleeping or failed.
@@ -100,7 +100,7 @@ pub(super) async fn start(
     State(fleet): State<Arc<Fleet>>,
     Path(user_id): Path<UserId>,
 ) -> JsonResult<StartedEngine> {
-    fleet.start(&product, user_id).await.map(Answer).map_err(to_api_error)
+    fleet.engines.start(&product, user_id).await.map(Answer).map_err(to_api_error)
 }
 
 /// Stops a running engine: SIGTERM, 30 seconds of grace, SIGKILL. Its data stays.
@@ -125,7 +125,7 @@ pub(super) async fn stop(
     State(fleet): State<Arc<Fleet>>,
     Path(user_id): Path<UserId>,
 ) -> JsonResult<StoppedEngine> {
-    fleet.stop(&product, user_id).await.map(Answer).map_err(to_api_error)
+    fleet.engines.stop(&product, user_id).await.map(Answer).map_err(to_api_error)
 }
 
 /// Replaces the key of a running engine. The old key becomes invalid immediately.
@@ -151,7 +151,7 @@ pub(super) async fn rotate_key(
     State(fleet): State<Arc<Fleet>>,
     Path(user_id): Path<UserId>,
 ) -> JsonResult<RotatedKey> {
-    fleet.rotate(&product, user_id).await.map(Answer).map_err(to_api_error)
+    fleet.engines.rotate_key(&product, user_id).await.map(Answer).map_err(to_api_error)
 }
 
 /// Returns an engine. Never provisions or wakes it.
@@ -174,7 +174,7 @@ pub(super) async fn get(
     State(fleet): State<Arc<Fleet>>,
     Path(user_id): Path<UserId>,
 ) -> JsonResult<EngineRecord> {
-    fleet.engine(&product, user_id).await.map(Answer).map_err(to_api_error)
+    fleet.engines.get(&product, user_id).await.map(Answer).map_err(to_api_error)
 }
 
 /// Explains why an engine is in its state, and what happens next.
@@ -196,7 +196,7 @@ pub(super) async fn explain(
     State(fleet): State<Arc<Fleet>>,
     Path(user_id): Path<UserId>,
 ) -> JsonResult<Explanation> {
-    fleet.explain(&product, user_id).await.map(Answer).map_err(to_api_error)
+    fleet.explainer.explain(&product, user_id).await.map(Answer).map_err(to_api_error)
 }
 
 /// Destroys an engine: its process or container, data, port and registry row. Irreversible.
@@ -220,7 +220,7 @@ pub(super) async fn destroy(
     State(fleet): State<Arc<Fleet>>,
     Path(user_id): Path<UserId>,
 ) -> JsonResult<DestroyedEngine> {
-    fleet.destroy(&product, user_id).await.map(Answer).map_err(to_api_error)
+    fleet.engines.destroy(&product, user_id).await.map(Answer).map_err(to_api_error)
 }
 
 /// Lists the calling product's engines, oldest first, without their keys.
@@ -245,5 +245,5 @@ pub(super) async fn list(
     State(fleet): State<Arc<Fleet>>,
     Query(request): Query<ListEngines>,
 ) -> JsonResult<EngineList> {
-    fleet.engines(&product, request).await.map(Answer).map_err(to_api_error)
+    fleet.engines.list(&product, request).await.map(Answer).map_err(to_api_error)
 }

@@ -38,6 +38,6 @@ pub(super) async fn tail(
     Path(user_id): Path<UserId>,
     Query(request): Query<ReadLogs>,
 ) -> Result<([(HeaderName, &'static str); 1], String), ApiError> {
-    let logs = fleet.logs(&product, user_id, request).await.map_err(to_api_error)?;
+    let logs = fleet.queries.logs(&product, user_id, request).await.map_err(to_api_error)?;
     Ok(([(CONTENT_TYPE, "application/json")], logs))
 }

@@ -32,7 +32,7 @@ pub(super) async fn status(
     AuthenticatedProduct(product): AuthenticatedProduct,
     State(fleet): State<Arc<Fleet>>,
 ) -> Result<Answer<FleetStatus>, ApiError> {
-    fleet.status(&product).await.map(Answer).map_err(to_api_error)
+    fleet.queries.status(&product).await.map(Answer).map_err(to_api_error)
 }
 
 /// Returns metrics of this orchestrator since it started: refusals by code, repairs, the supervisor's lag.
@@ -65,5 +65,5 @@ pub(super) async fn metrics(
     AuthenticatedProduct(product): AuthenticatedProduct,
     State(fleet): State<Arc<Fleet>>,
 ) -> Result<Answer<Metrics>, ApiError> {
-    fleet.metrics(&product).await.map(Answer).map_err(to_api_error)
+    fleet.queries.metrics(&product).await.map(Answer).map_err(to_api_error)
 }

@@ -34,7 +34,7 @@ pub(super) async fn register(
     State(fleet): State<Arc<Fleet>>,
     Json(request): Json<RegisterProduct>,
 ) -> Result<axum::Json<RegisteredProduct>, ApiError> {
-    fleet.register(request).await.map(axum::Json).map_err(to_api_error)
+    fleet.products.register(request).await.map(axum::Json).map_err(to_api_error)
 }
 
 /// Replaces a product's whole policy. Engines above a lowered `max_engines` are kept.
@@ -61,7 +61,7 @@ pub(super) async fn replace_policy(
 ) -> Result<axum::Json<ReplacedPolicy>, ApiError> {
     // An invalid id cannot belong to any product.
     let product_id = product_id.parse().map_err(|_| to_api_error(FleetError::ProductNotFound))?;
-    fleet.replace_policy(product_id, request.policy).await.map(axum::Json).map_err(to_api_error)
+    fleet.products.replace_policy(product_id, request.policy).await.map(axum::Json).map_err(to_api_error)
 }
 
 /// Lists all products, oldest first, without their keys.
@@ -86,5 +86,5 @@ pub(super) async fn list(
     State(fleet): State<Arc<Fleet>>,
     Query(request): Query<ListProducts>,
 ) -> Result<axum::Json<ProductList>, ApiError> {
-    fleet.list_products(request).await.map(axum::Json).map_err(to_api_error)
+    fleet.products.list(request).await.map(axum::Json).map_err(to_api_error)
 }

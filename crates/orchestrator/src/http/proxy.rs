@@ -100,7 +100,7 @@ pub(super) async fn proxy(
     let (user_id, _) = path;
     let target = engine_target(request.uri()).ok_or_else(invalid_path_error)?;
     let EngineEndpoint { engine_id, port, key } =
-        fleet.resolve_endpoint(&product, user_id).await.map_err(to_api_error)?;
+        fleet.engines.resolve_endpoint(&product, user_id).await.map_err(to_api_error)?;
     let (parts, body) = request.into_parts();
     let uri = format!("http://127.0.0.1:{port}{target}").parse::<Uri>().map_err(|_| invalid_path_error())?;
     let mut outgoing = Request::new(body);
@@ -109,7 +109,7 @@ pub(super) async fn proxy(
     *outgoing.headers_mut() = forwarded_headers(&parts.headers, &key).ok_or_else(ApiError::internal)?;
     let response = proxy_client.send(outgoing).await?;
     if response.status() == StatusCode::UNAUTHORIZED {
-        fleet.mark_key_refused(engine_id);
+        fleet.engines.mark_key_refused(engine_id);
     }
     Ok(response.map(|body| with_guard(body, permit)))
 }

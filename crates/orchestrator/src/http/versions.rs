@@ -40,7 +40,7 @@ pub(super) async fn change(
     Path(user_id): Path<UserId>,
     Json(request): Json<ChangeVersion>,
 ) -> Result<Answer<ChangedVersion>, ApiError> {
-    fleet.change_version(&product, user_id, request).await.map(Answer).map_err(to_api_error)
+    fleet.versions.change(&product, user_id, request).await.map(Answer).map_err(to_api_error)
 }
 
 /// Lists the versions of the engines of each product, and which engines follow the deployment's version.
@@ -59,7 +59,7 @@ pub(super) async fn list(
     _admin: Admin,
     State(fleet): State<Arc<Fleet>>,
 ) -> Result<Answer<VersionList>, ApiError> {
-    fleet.versions().await.map(Answer).map_err(to_api_error)
+    fleet.versions.list().await.map(Answer).map_err(to_api_error)
 }
 
 /// Moves all engines of one image to another version, a few at a time.
@@ -81,5 +81,5 @@ pub(super) async fn move_engines(
     State(fleet): State<Arc<Fleet>>,
     Json(request): Json<MoveEngines>,
 ) -> Result<Answer<MovedEngines>, ApiError> {
-    fleet.move_engines(request).await.map(Answer).map_err(to_api_error)
+    fleet.versions.move_engines(request).await.map(Answer).map_err(to_api_error)
 }

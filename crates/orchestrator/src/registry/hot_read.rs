@@ -13,10 +13,11 @@ use api::{EngineId, EngineImage, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
 use rusqlite::{CachedStatement, Connection, OpenFlags, OptionalExtension as _, Row};
 
+use super::RegistryError;
 use super::postgres_read_pool::PostgresReadPool;
 use super::row::{ColumnSource, EngineRow, select_engines};
-use super::{EngineOwner, RegistryError};
-use crate::fleet::lifecycle::Change;
+use crate::domain::EngineOwner;
+use crate::domain::lifecycle::{Change, EngineView};
 
 /// The connections of the hot read.
 pub(super) enum HotReadPool {
@@ -127,6 +128,11 @@ impl SqliteReadPool {
 }
 
 impl AdmitView {
+    /// The input of the decision table. It does not know whether a restart is due.
+    pub(crate) const fn view(&self) -> EngineView {
+        EngineView { status: self.status, change: self.claim, restart_due: false }
+    }
+
     fn read(row: &impl ColumnSource) -> Result<Self, RegistryError> {
         let unreadable = |column| move || RegistryError::Unreadable { column };
         let known = |at, column| row.text(at)?.ok_or_else(unreadable(column));

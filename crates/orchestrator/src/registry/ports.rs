@@ -9,8 +9,8 @@ use api::orchestrator::EngineStatus;
 use sqlx::{AnyConnection, Row as _};
 
 use super::access::with_deadline;
-use super::engines::ClaimRefused;
-use super::row::EngineRow;
+use super::claims::ClaimRefused;
+use super::row::PlacedEngine;
 use super::{Registry, RegistryError};
 use crate::config::PortRange;
 
@@ -116,12 +116,13 @@ impl PortAllocator {
 }
 
 impl Registry {
-    /// Leases another port for the engine of `row`, which is claimed, because another program holds its own.
+    /// Leases another port for `engine`, which is claimed, because another program holds its own.
     pub(crate) async fn lease_another_port(
         &self,
-        row: &EngineRow,
+        engine: &mut PlacedEngine,
         ports: &PortAllocator,
-    ) -> Result<Result<u16, ClaimRefused>, RegistryError> {
+    ) -> Result<Result<(), ClaimRefused>, RegistryError> {
+        let row = &engine.row;
         let mut tx = self.begin_product_tx(row.owner.product_id, 0).await?;
         self.lock_multi_engine(tx.connection()).await?;
         // Its own port stays leased during the search, and so cannot be chosen again.
@@ -136,7 +137,8 @@ impl Registry {
             return Ok(Err(ClaimRefused::Stale));
         }
         tx.commit().await?;
-        Ok(Ok(port))
+        engine.set_port(port);
+        Ok(Ok(()))
     }
 }
 

@@ -10,8 +10,9 @@ use sqlx::postgres::{PgConnectOptions, PgRow};
 use sqlx::{ConnectOptions as _, PgConnection};
 use tokio::sync::Semaphore;
 
+use super::RegistryError;
 use super::access::is_unreachable;
-use super::{EngineOwner, RegistryError};
+use crate::domain::EngineOwner;
 
 /// More connections would only queue inside the server.
 const MAX_CONNECTIONS: usize = 8;

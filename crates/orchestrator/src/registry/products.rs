@@ -1,7 +1,7 @@
 //! Products: the tenants.
 
 use api::orchestrator::Policy;
-use api::{DisplayName, KeyHash, ProductId, Slug, Timestamp};
+use api::{DisplayName, KeyHash, ProductId, Slug, Timestamp, UserId};
 use serde_json::Value;
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
@@ -11,6 +11,7 @@ use super::audit_log::{self, AuditEntry};
 use super::hash_chain::GENESIS_HASH;
 use super::stored_policy::StoredPolicy;
 use super::{Registry, RegistryError};
+use crate::domain::EngineOwner;
 
 /// A product as the registry stores it.
 #[derive(Clone, Debug)]
@@ -36,6 +37,13 @@ macro_rules! select_product {
             $rest
         )
     };
+}
+
+impl Product {
+    /// The user of this product as the owner of an engine.
+    pub(crate) fn engine_owner(&self, user_id: UserId) -> EngineOwner {
+        EngineOwner { product_id: self.product_id, user_id }
+    }
 }
 
 impl Registry {

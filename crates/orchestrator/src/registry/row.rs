@@ -8,9 +8,10 @@ use sqlx::Row as _;
 use sqlx::any::AnyRow;
 use sqlx::postgres::PgRow;
 
-use super::{EngineOwner, RegistryError};
+use super::RegistryError;
 use crate::backend::{Instance, Target};
-use crate::fleet::lifecycle::Change;
+use crate::domain::EngineOwner;
+use crate::domain::lifecycle::Change;
 
 /// A query for engines, with the columns in the order in which [`EngineRow::read`] expects them.
 macro_rules! select_engines {
@@ -54,7 +55,49 @@ pub(crate) struct EngineRow {
     pub(crate) restart_at: Option<Timestamp>,
 }
 
+/// An engine with the port that it has leased: it can be launched.
+#[derive(Clone, Debug)]
+pub(crate) struct PlacedEngine {
+    pub(crate) row: EngineRow,
+    port: u16,
+}
+
+impl PlacedEngine {
+    pub(crate) const fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(super) const fn set_port(&mut self, port: u16) {
+        self.row.port = Some(port);
+        self.port = port;
+    }
+}
+
+/// A running engine: it listens on `port`, and `instance` is its process or container.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RunningEngine<'a> {
+    pub(crate) row: &'a EngineRow,
+    pub(crate) port: u16,
+    pub(crate) instance: &'a Instance,
+}
+
 impl EngineRow {
+    /// Returns the engine as a running one, if it is.
+    pub(crate) fn running(&self) -> Option<RunningEngine<'_>> {
+        match (self.status, self.port, &self.instance) {
+            (EngineStatus::Running, Some(port), Some(instance)) => {
+                Some(RunningEngine { row: self, port, instance })
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the engine with `port`, which it has leased.
+    pub(crate) fn placed(mut self, port: u16) -> PlacedEngine {
+        self.port = Some(port);
+        PlacedEngine { row: self, port }
+    }
+
     /// Returns the engine and generation on which an operation under this row may act.
     pub(crate) const fn target(&self) -> Target {
         Target { engine_id: self.engine_id, generation: self.generation }

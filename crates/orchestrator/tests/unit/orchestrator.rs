@@ -85,7 +85,7 @@ async fn a_product_is_registered_under_a_given_key_as_often_as_one_likes() {
     assert_eq!(register(&key).await.unwrap(), first);
     let other = register(&PlatformKey::generate().unwrap()).await.unwrap_err();
     assert!(matches!(other, FleetError::SlugExists));
-    assert!(orchestrator.fleet().authenticate(key.expose()).await.unwrap().is_some());
+    assert!(orchestrator.fleet().admission.authenticate(key.expose()).await.unwrap().is_some());
 }
 
 #[tokio::test]

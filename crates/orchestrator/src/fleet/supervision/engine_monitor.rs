@@ -9,9 +9,9 @@ use std::time::Duration;
 use api::{KeyHash, Timestamp};
 use tokio::sync::Notify;
 
-use super::SupervisionRules;
 use crate::backend::Instance;
-use crate::registry::{EngineActivity, EngineOwner, EngineRow};
+use crate::domain::{EngineOwner, SupervisionRules};
+use crate::registry::{EngineActivity, EngineRow, RunningEngine};
 
 /// A time of the monotonic clock in milliseconds; negative values lie before the start of this process.
 pub(in crate::fleet) type MonoMillis = i64;
@@ -105,8 +105,7 @@ pub(super) struct RunningMonitor {
 impl EngineMonitor {
     /// The monitor of a running engine at the time `now`, which is `wall` on the wall clock.
     pub(super) fn running(
-        row: &EngineRow,
-        (instance, port): (Instance, u16),
+        engine: RunningEngine<'_>,
         activity: EngineActivity,
         rules: &SupervisionRules,
         threshold: Duration,
@@ -114,8 +113,9 @@ impl EngineMonitor {
     ) -> Self {
         let admitted_at = activity.admitted_at.unwrap_or(wall);
         let healthy_since_at = activity.healthy_since.unwrap_or(wall);
+        let RunningEngine { row, port, instance } = engine;
         let mut running = RunningMonitor {
-            instance,
+            instance: instance.clone(),
             port,
             check_at: now.saturating_add(check_phase(row, rules.check_interval)),
             check_in_progress: false,

@@ -256,7 +256,7 @@ async fn an_exit_is_a_crash_once_it_has_lasted_a_second() {
     let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
     let engine_id = app.backend.running().into_iter().next().unwrap();
-    let mut noticed = app.orchestrator.fleet().exits.subscribe();
+    let mut noticed = app.orchestrator.fleet().supervisor.exits.subscribe();
     let crashed = app.elapsed();
     app.backend.crash(engine_id);
     noticed.recv().await.unwrap();

@@ -26,7 +26,7 @@ async fn regression_o23_boots_that_hang_hold_up_no_other_product() {
     }
     // All of them fail, and their next launches hang for the rest of the test.
     let (limiter, launches) =
-        (&app.orchestrator.fleet().boot_limiter, app.backend.count(BackendCall::Launch));
+        (&app.orchestrator.fleet().executor.boot_limiter, app.backend.count(BackendCall::Launch));
     for _ in 0..100 {
         app.backend.inject(BackendCall::Launch, Fault::Hang);
     }

@@ -19,10 +19,10 @@ use self::plans::{ActionKind, Plan, PlannedAction, plans};
 use super::linearize::{History, RecordedCall};
 use super::model::{Failure, Id, Request, Response};
 use crate::config::SupervisionRules;
+use crate::domain::EngineOwner;
+use crate::domain::lifecycle::Refusal;
 use crate::fleet::FleetError;
-use crate::fleet::execute::OperationRequest;
-use crate::fleet::lifecycle::{Refusal, Trigger};
-use crate::registry::EngineOwner;
+use crate::fleet::request::{OperationRequest, RequestKind};
 use crate::testing::{BackendCall, Fault, ProductClient, SimulatedHealth, TestApp};
 
 const USERS: [&str; 3] = ["ann", "bob", "eve"];
@@ -342,12 +342,13 @@ impl HistoryRecorder<'_> {
 
     /// Puts an engine to sleep as the orchestrator does.
     async fn sleep(&self, user: &str) -> Response {
-        let trigger = Trigger::Sleep { if_idle: false };
+        let kind = RequestKind::Sleep { if_idle: false };
         match self
             .app
             .orchestrator
             .fleet()
-            .execute(&OperationRequest::new(self.engine_owner(user), trigger, "up_ended"))
+            .executor
+            .execute(&OperationRequest::new(self.engine_owner(user), kind, "up_ended"))
             .await
         {
             Ok(_) => Response::Done,
@@ -361,14 +362,14 @@ impl HistoryRecorder<'_> {
 
     /// Crashes the user's engine, if one runs.
     async fn crash(&self, user: &str) -> Option<Id> {
-        let row = self.app.orchestrator.fleet().registry.engine(&self.engine_owner(user)).await.unwrap()?;
+        let row = self.app.orchestrator.fleet().registry().engine(&self.engine_owner(user)).await.unwrap()?;
         let runs = self.app.backend.running().contains(&row.engine_id);
         self.app.backend.crash(row.engine_id);
         runs.then(|| self.ids.number_of(&row.engine_id.to_string()))
     }
 
     async fn freeze(&self, user: &str) {
-        let row = self.app.orchestrator.fleet().registry.engine(&self.engine_owner(user)).await.unwrap();
+        let row = self.app.orchestrator.fleet().registry().engine(&self.engine_owner(user)).await.unwrap();
         if let Some(row) = row {
             self.app.backend.freeze(row.engine_id);
         }
@@ -385,7 +386,7 @@ impl Plan {
         let policy = json!({"max_engines": self.quota, "idle_sleep_threshold_s": self.idle_threshold_s});
         let product = app.register_product("demo", policy).await;
         let product_id =
-            app.orchestrator.fleet().authenticate(&product.key).await.unwrap().unwrap().product_id;
+            app.orchestrator.fleet().admission.authenticate(&product.key).await.unwrap().unwrap().product_id;
         let recorder = HistoryRecorder {
             app: &app,
             product,

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use api::orchestrator::EngineStatus;
 
 use super::model::{CallContext, CallerState, Environment, Id, Request, Response, UserSlot};
-use crate::fleet::lifecycle::Refusal;
+use crate::domain::lifecycle::Refusal;
 
 /// The number of states at which the search gives up: far more than any history of the tests needs.
 const MAX_SEARCH_STATES: usize = 5_000_000;

@@ -11,7 +11,7 @@ mod user_slot;
 
 use api::orchestrator::{DenialReason, EngineStatus};
 
-use crate::fleet::lifecycle::Refusal;
+use crate::domain::lifecycle::Refusal;
 
 /// An engine's id: its number in the order in which the history shows ids.
 pub(super) type Id = u8;

@@ -9,11 +9,12 @@ use serde_json::json;
 use tokio::sync::oneshot;
 use tracing::{Instrument as _, Span};
 
+use crate::domain::EngineOwner;
+use crate::domain::lifecycle::Change;
 use crate::fleet::Fleet;
-use crate::fleet::execute::OperationRequest;
-use crate::fleet::lifecycle::{Change, Trigger};
-use crate::fleet::operation::{Operation, OperationError, OperationResult};
-use crate::registry::{EngineOwner, EngineRow};
+use crate::fleet::operation::Operation;
+use crate::fleet::request::{OperationError, OperationRequest, OperationResult, RequestKind};
+use crate::registry::{Claim, EngineRow};
 use crate::testing::TestApp;
 
 /// Counts how often it is woken.
@@ -26,15 +27,15 @@ impl Wake for WakeCounter {
     }
 }
 
-/// Lets a call with `trigger` meet `operation`, which is about to complete. The call must wait for it without
+/// Lets a call of `kind` meet `operation`, which is about to complete. The call must wait for it without
 /// polling. Returns the result of the call.
 async fn wait_for_operation(
     fleet: &Arc<Fleet>,
     operation: Arc<Operation>,
-    trigger: Trigger,
+    kind: RequestKind,
 ) -> OperationResult {
-    let request = OperationRequest::new(operation.engine_owner.clone(), trigger, "requested");
-    let mut caller = Box::pin(fleet.execute(&request));
+    let request = OperationRequest::new(operation.engine_owner.clone(), kind, "requested");
+    let mut caller = Box::pin(fleet.executor.execute(&request));
     let wake_counter = Arc::new(WakeCounter::default());
     let waker = Waker::from(Arc::clone(&wake_counter));
     // If the registry is on a server, the call waits for its response first.
@@ -58,7 +59,7 @@ async fn wait_for_operation(
 async fn running_engine(app: &TestApp) -> EngineRow {
     let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
-    let mut rows = app.orchestrator.fleet().registry.running_engines().await.unwrap();
+    let mut rows = app.orchestrator.fleet().registry().running_engines().await.unwrap();
     rows.pop().unwrap()
 }
 
@@ -72,7 +73,7 @@ async fn a_caller_rests_until_a_change_that_is_settled_has_landed() {
     let fleet = app.orchestrator.fleet();
     let row = running_engine(&app).await;
     let operation = fleet.operations.begin_for_row(&previous_generation(&row), Change::Start).ok().unwrap();
-    let settled = wait_for_operation(fleet, operation, Trigger::Stop).await;
+    let settled = wait_for_operation(fleet, operation, RequestKind::Stop).await;
     assert!(matches!(settled, OperationResult::NotRunning), "{settled:?}");
 }
 
@@ -83,7 +84,7 @@ async fn a_caller_rests_until_a_change_that_left_no_engine_has_landed() {
     let mut row = running_engine(&app).await;
     row.owner = EngineOwner { user_id: api::UserId::new("bob").unwrap(), ..row.owner };
     let operation = fleet.operations.begin_for_row(&row, Change::Destroy).ok().unwrap();
-    let settled = wait_for_operation(fleet, operation, Trigger::Provision).await;
+    let settled = wait_for_operation(fleet, operation, RequestKind::Provision(None)).await;
     assert!(matches!(settled, OperationResult::Engine(_)), "{settled:?}");
 }
 
@@ -94,8 +95,17 @@ async fn a_caller_rests_while_a_delete_takes_over() {
     let row = running_engine(&app).await;
     let operation = fleet.operations.begin_for_row(&row, Change::Stop).ok().unwrap();
     // The delete holds the row, and has not registered its operation as the active one yet.
-    fleet.registry.claim(&row, &fleet.new_claim(Change::Destroy), None).await.unwrap().unwrap();
-    let settled = wait_for_operation(fleet, operation, Trigger::Admit { provision: true, wake: false }).await;
+    let delete = Claim {
+        change: Change::Destroy,
+        pending: None,
+        image: None,
+        default_image: row.engine_version.clone(),
+        owner: "this process".into(),
+        deadline: row.created_at,
+    };
+    fleet.registry().claim(&row, &delete).await.unwrap().unwrap();
+    let settled =
+        wait_for_operation(fleet, operation, RequestKind::Admit { provision: true, wake: false }).await;
     assert!(matches!(settled, OperationResult::Engine(engine) if engine.engine_id != row.engine_id));
     app.assert_consistent().await;
 }

@@ -264,7 +264,7 @@ async fn one_products_open_streams_leave_places_to_the_others() {
     let app = TestApp::new().await;
     let (shop, other) =
         (app.register_product("shop", json!({})).await, app.register_product("other", json!({})).await);
-    app.orchestrator.fleet().stream_limiter().set_limit(4);
+    app.orchestrator.fleet().admission.stream_limiter().set_limit(4);
     let open = async |product: &ProductClient<'_>, path: &str| {
         app.send_unread("GET", path, &[("X-Platform-Key", product.key.as_str())], "").await
     };

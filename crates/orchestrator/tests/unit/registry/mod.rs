@@ -18,7 +18,8 @@ use sqlx::{AnyPool, Row as _};
 use super::*;
 use crate::backend::Instance;
 use crate::config::{DatabaseUrl, PortRange};
-use crate::fleet::lifecycle::Change;
+use crate::domain::EngineOwner;
+use crate::domain::lifecycle::Change;
 use crate::testing::{TestDatabase, on_postgres, skip_unless_sqlite};
 
 const NOW: Timestamp = Timestamp::from_unix_ms(1_795_174_231_042);
@@ -68,7 +69,8 @@ impl Fixture {
 
     async fn claim_new_engine(&self, user: &str) -> Result<EngineRow, ClaimRefused> {
         let engine = self.new_engine(user);
-        self.registry.claim_new_engine(&engine, &claim(Change::Provision), &self.ports).await.unwrap()
+        let claimed = self.registry.claim_new_engine(&engine, &claim(Change::Provision), &self.ports).await;
+        claimed.unwrap().map(|engine| engine.row)
     }
 
     /// Replaces the product's policy.
@@ -184,11 +186,11 @@ async fn a_change_made_on_an_old_view_fails_whole() {
     let fixture = Fixture::new().await;
     let seen = fixture.settled("ann", EngineStatus::Running).await;
     let stop = claim(Change::Stop);
-    let row = fixture.registry.claim(&seen, &stop, None).await.unwrap().unwrap();
-    assert_eq!(fixture.registry.claim(&seen, &stop, None).await.unwrap().unwrap_err(), ClaimRefused::Stale);
+    let row = fixture.registry.claim(&seen, &stop).await.unwrap().unwrap();
+    assert_eq!(fixture.registry.claim(&seen, &stop).await.unwrap().unwrap_err(), ClaimRefused::Stale);
     // Only a delete can claim a claimed engine.
-    assert_eq!(fixture.registry.claim(&row, &stop, None).await.unwrap().unwrap_err(), ClaimRefused::Stale);
-    let destroying = fixture.registry.claim(&row, &claim(Change::Destroy), None).await.unwrap().unwrap();
+    assert_eq!(fixture.registry.claim(&row, &stop).await.unwrap().unwrap_err(), ClaimRefused::Stale);
+    let destroying = fixture.registry.claim(&row, &claim(Change::Destroy)).await.unwrap().unwrap();
     assert_eq!(
         (destroying.status, destroying.prior_status),
         (EngineStatus::Destroying, Some(EngineStatus::Running))
@@ -248,8 +250,8 @@ async fn ports_come_in_turn_and_last_ones_first() {
     fixture.registry.settle(&bob, NextState::Removed, None).await.unwrap();
     // The port that was just freed does not go to another user at once.
     assert_eq!(fixture.claim_new_engine("eve").await.unwrap().port, Some(9_003));
-    let again = fixture.registry.claim(&ann, &claim(Change::Start), Some(&fixture.ports)).await.unwrap();
-    assert_eq!(again.unwrap().port, Some(9_001));
+    let again = fixture.registry.claim_with_port(&ann, &claim(Change::Start), &fixture.ports).await.unwrap();
+    assert_eq!(again.unwrap().port(), 9_001);
 }
 
 #[tokio::test]
@@ -262,13 +264,13 @@ async fn a_full_range_takes_from_those_at_rest_and_never_from_those_that_run() {
     let failed = fixture.settled("failed", EngineStatus::Failed).await;
     // A stopped engine that is being started keeps its port.
     let starting =
-        fixture.registry.claim(&failed, &claim(Change::Start), Some(&fixture.ports)).await.unwrap();
-    assert_eq!(starting.unwrap().port, failed.port);
+        fixture.registry.claim_with_port(&failed, &claim(Change::Start), &fixture.ports).await.unwrap();
+    assert_eq!(Some(starting.unwrap().port()), failed.port);
     assert_eq!(fixture.claim_new_engine("taker").await.unwrap().port, sleeping.port);
     assert_eq!(fixture.registry.engine(&sleeping.owner).await.unwrap().unwrap().port, None);
     assert_eq!(fixture.claim_new_engine("late").await.unwrap_err(), ClaimRefused::NoPort);
     let refused =
-        fixture.registry.claim(&sleeping, &claim(Change::Wake), Some(&fixture.ports)).await.unwrap();
+        fixture.registry.claim_with_port(&sleeping, &claim(Change::Wake), &fixture.ports).await.unwrap();
     assert_eq!(refused.unwrap_err(), ClaimRefused::NoPort);
     assert_eq!(fixture.registry.engine(&sleeping.owner).await.unwrap().unwrap().claim, None);
 }
@@ -281,7 +283,7 @@ async fn ports_that_something_else_holds_are_skipped() {
         let engine = fixture.new_engine(user);
         fixture.registry.claim_new_engine(&engine, &claim(Change::Provision), &ports).await.unwrap()
     };
-    assert_eq!(lease("ann").await.unwrap().port, Some(9_004));
+    assert_eq!(lease("ann").await.unwrap().port(), 9_004);
     assert_eq!(lease("bob").await.unwrap_err(), ClaimRefused::NoPort);
 }
 
@@ -294,7 +296,7 @@ async fn many_engines_move_in_few_transactions_and_changed_ones_are_left_out() {
         let entry = entry(row.engine_id, Event::Crash);
         moves.push(EngineMove { row, next: NextState::Failed { restart_at: Some(NOW), restarts: 0 }, entry });
     }
-    fixture.registry.claim(&moves[1].row, &claim(Change::Stop), None).await.unwrap().unwrap();
+    fixture.registry.claim(&moves[1].row, &claim(Change::Stop)).await.unwrap().unwrap();
     let settled = fixture.registry.settle_all(fixture.product_id, &moves).await.unwrap();
     assert_eq!(settled.iter().map(|row| row.restart_at).collect::<Vec<_>>(), [Some(NOW); 2]);
     let mut states = HashMap::new();

@@ -90,7 +90,7 @@ async fn a_lost_lock_is_taken_again_where_nobody_else_has() {
 async fn who_was_deposed_writes_nothing_any_more() {
     let Some(fixture) = Fixture::on_server().await else { return };
     let running = fixture.settled("ann", EngineStatus::Running).await;
-    let claimed = fixture.registry.claim(&running, &claim(Change::Stop), None).await.unwrap().unwrap();
+    let claimed = fixture.registry.claim(&running, &claim(Change::Stop)).await.unwrap().unwrap();
     let rows = fixture.count_audit_rows().await;
     fixture.run("UPDATE meta SET value = '99' WHERE name = 'epoch'").await;
     let registry = &fixture.registry;
@@ -101,7 +101,7 @@ async fn who_was_deposed_writes_nothing_any_more() {
     let new = fixture.new_engine("bob");
     let results = [
         registry.settle(&claimed, next, Some(&entry)).await.map(|_| ()),
-        registry.claim(&claimed, &claim(Change::Destroy), None).await.map(|_| ()),
+        registry.claim(&claimed, &claim(Change::Destroy)).await.map(|_| ()),
         registry.claim_new_engine(&new, &claim(Change::Provision), &fixture.ports).await.map(|_| ()),
         registry.register(&other, &AuditEntry { engine: None, ..entry.clone() }).await.map(|_| ()),
         registry.replace_policy(fixture.product_id, &Policy::default(), |_| entry.clone()).await.map(|_| ()),
@@ -133,7 +133,7 @@ async fn a_connection_left_in_a_transaction_is_not_used_again() {
         sqlx::raw_sql(statement).execute(&mut *abandoned).await.unwrap();
     }
     drop(abandoned);
-    let claimed = registry.claim(&running, &claim(Change::Stop), None).await.unwrap().unwrap();
+    let claimed = registry.claim(&running, &claim(Change::Stop)).await.unwrap().unwrap();
     poll_until(async || registry.is_idle().then_some(())).await;
     for _ in 0..8 {
         let found = registry.engine_by_id(running.engine_id).await.unwrap().unwrap();
@@ -217,7 +217,7 @@ async fn a_product_that_is_being_changed_holds_up_no_other() {
     let busy = fixture.registry.begin_product_tx(other.product_id, 0).await.unwrap();
     // Well before the busy transaction would time out.
     let stop = claim(Change::Stop);
-    let stopped = fixture.registry.claim(&ann, &stop, None);
+    let stopped = fixture.registry.claim(&ann, &stop);
     let row =
         tokio::time::timeout(Duration::from_secs(7), stopped).await.expect("it waits").unwrap().unwrap();
     fixture.registry.settle(&row, NextState::NotRunning(EngineStatus::Stopped), None).await.unwrap();
@@ -245,7 +245,7 @@ async fn a_burst_of_one_product_leaves_the_connections_to_the_others() {
         tokio::task::yield_now().await;
     }
     let stop = claim(Change::Stop);
-    let stopped = fixture.registry.claim(&ann, &stop, None);
+    let stopped = fixture.registry.claim(&ann, &stop);
     tokio::time::timeout(Duration::from_secs(4), stopped).await.expect("it waits").unwrap().unwrap();
     busy.commit().await.unwrap();
     for waiting in burst {
@@ -272,13 +272,18 @@ async fn products_that_lease_ports_at_once_never_share_one() {
             engine.owner.product_id = product_id;
             let claimed =
                 fixture.registry.claim_new_engine(&engine, &claim(Change::Provision), &fixture.ports).await;
-            let Ok(row) = claimed.unwrap() else { return };
-            let settled =
-                fixture.registry.settle(&row, NextState::NotRunning(EngineStatus::Sleeping), None).await;
+            let Ok(engine) = claimed.unwrap() else { return };
+            let settled = fixture
+                .registry
+                .settle(&engine.row, NextState::NotRunning(EngineStatus::Sleeping), None)
+                .await;
             let settled = settled.unwrap().unwrap();
             // The claim may be refused: its port may have gone to another engine meanwhile.
-            let _ =
-                fixture.registry.claim(&settled, &claim(Change::Wake), Some(&fixture.ports)).await.unwrap();
+            let _ = fixture
+                .registry
+                .claim_with_port(&settled, &claim(Change::Wake), &fixture.ports)
+                .await
+                .unwrap();
         })
     });
     for claimed in join_all(claims).await {

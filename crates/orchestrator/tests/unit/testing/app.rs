@@ -16,6 +16,7 @@ use secrecy::SecretString;
 use serde_json::{Value, json};
 use sqlx::Row as _;
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::{FaultBackend, ResponseRecorder, TestDatabase, on_postgres};
@@ -145,10 +146,7 @@ impl TestApp {
     /// Starts the orchestrator's background tasks, and waits until it is ready.
     pub(crate) async fn start(&self) {
         let fleet = self.orchestrator.fleet();
-        tokio::spawn(Arc::clone(fleet).watch_exits(self.shutdown.clone()));
-        tokio::spawn(Arc::clone(fleet).reconcile_periodically(self.shutdown.clone()));
-        tokio::spawn(Arc::clone(fleet).supervise(self.shutdown.clone()));
-        tokio::spawn(Arc::clone(fleet).save_activity_periodically(self.shutdown.clone()));
+        fleet.spawn_tasks(&TaskTracker::new(), &self.shutdown);
         while !fleet.is_ready() {
             tokio::task::yield_now().await;
         }
@@ -161,10 +159,10 @@ impl TestApp {
         let Self { orchestrator, backend, clock, router, config, folder, database, .. } = self;
         drop(router);
         // A kill ends every task and file handle at once; here the tasks need some polls to end.
-        let fleet = Arc::downgrade(orchestrator.fleet());
+        let shared = Arc::downgrade(orchestrator.fleet().shared());
         orchestrator.fleet().abort_operations();
         drop(orchestrator);
-        while fleet.strong_count() > 0 {
+        while shared.strong_count() > 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         backend.reconnect();

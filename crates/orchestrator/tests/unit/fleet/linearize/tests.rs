@@ -4,7 +4,7 @@ use EngineStatus::{Destroying, Failed, Running, Sleeping, Stopped};
 use api::orchestrator::DenialReason;
 
 use super::*;
-use crate::fleet::lifecycle::Refusal::{AlreadyExists, AlreadyRunning, NotFound, NotRunning};
+use crate::domain::lifecycle::Refusal::{AlreadyExists, AlreadyRunning, NotFound, NotRunning};
 use crate::fleet::tests::model::Failure::{Backend, BootTimeout, Quota};
 
 const ADMIT: Request = Request::Admit { provision: false, wake: false };

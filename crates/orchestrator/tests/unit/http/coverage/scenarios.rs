@@ -154,7 +154,7 @@ async fn nobody_is_asked_for() -> BTreeSet<RecordedResponse> {
 async fn the_host_is_full() -> BTreeSet<RecordedResponse> {
     let app = TestApp::new().await;
     let product = app.register_product("demo", json!({})).await;
-    app.orchestrator.fleet().stream_limiter().set_limit(0);
+    app.orchestrator.fleet().admission.stream_limiter().set_limit(0);
     send(&product, "GET", "/events", "").await;
     send_each(&product, "ann", &["/{*path}"]).await;
     product.provision("ann").await;

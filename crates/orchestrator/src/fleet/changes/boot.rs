@@ -7,16 +7,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::engine::{EngineHealth, HEALTHY};
 use api::orchestrator::EngineStatus;
 use api::{EngineId, EngineKey, Timestamp};
 use secrecy::SecretString;
 use tokio::sync::broadcast::{self, error::RecvError};
 
-use super::{Fleet, FleetError};
-use crate::backend::{BackendError, Instance, InstanceExit, LaunchSpec, ProbeError, ResourceLimits};
-use crate::keys::{KeyError, Purpose};
-use crate::registry::{ClaimRefused, EngineRow, RegistryError};
+use crate::backend::{BackendError, Instance, InstanceExit, LaunchSpec, ResourceLimits};
+use crate::fleet::FleetError;
+use crate::fleet::engine_client::{EngineClient, Readiness};
+use crate::fleet::engine_keys::EngineKeys;
+use crate::fleet::policies::Policies;
+use crate::fleet::shared::Shared;
+use crate::fleet::transitions::FAILURE_LOG_LINES;
+use crate::keys::KeyError;
+use crate::registry::{ClaimRefused, EngineRow, NextState, PlacedEngine, PortAllocator, RegistryError};
 
 /// The variable with the base URL to which authorization servers redirect users.
 const OAUTH_REDIRECT_BASE_URL_VAR: &str = "OAUTH_REDIRECT_BASE_URL";
@@ -28,20 +32,8 @@ const POLL_INTERVAL_RANGE: (Duration, Duration) = (Duration::from_millis(1), Dur
 /// The timeout of one health check.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How many of the log's last lines the audit log keeps of a failed boot or an exited engine.
-pub(super) const FAILURE_LOG_LINES: usize = 20;
-
 /// How many ports are tried when ports turn out to be taken.
 const MAX_PORT_ATTEMPTS: usize = 16;
-
-/// The subsystems that a boot waits for.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Readiness {
-    /// Every subsystem must be healthy.
-    AllSubsystems,
-    /// Only the brain must be healthy, so that a provider's outage never fails an engine that was healthy before.
-    BrainOnly,
-}
 
 /// An engine that booted.
 #[derive(Debug)]
@@ -97,6 +89,11 @@ impl BootFailureCause {
 }
 
 impl BootFailure {
+    /// The backend's failure before the engine was launched.
+    pub(super) const fn of_backend(error: BackendError) -> Self {
+        Self { cause: BootFailureCause::Backend(error), log: Vec::new() }
+    }
+
     /// A message for people.
     pub(super) fn message(&self) -> String {
         match &self.cause {
@@ -126,74 +123,99 @@ impl BootFailure {
     }
 }
 
-impl Fleet {
-    /// Launches the engine of `row`, whose port is leased, and waits until it meets `readiness`. If the port
-    /// turns out to be taken, `row` gets another one.
+impl Booted {
+    /// The state of the engine that booted. `on_demand`: a caller requested it.
+    pub(super) fn into_state(self, engine: &PlacedEngine, on_demand: bool) -> NextState {
+        NextState::Running {
+            instance: self.instance,
+            image: engine.row.engine_version.clone(),
+            health_at: self.health_at,
+            on_demand,
+        }
+    }
+}
+
+pub(in crate::fleet) struct Boots {
+    pub(in crate::fleet) shared: Arc<Shared>,
+    pub(in crate::fleet) policies: Arc<Policies>,
+    pub(in crate::fleet) keys: Arc<EngineKeys>,
+    pub(in crate::fleet) client: Arc<EngineClient>,
+    pub(in crate::fleet) ports: PortAllocator,
+    /// The exits that the backend has reported.
+    pub(in crate::fleet) exits: broadcast::Sender<InstanceExit>,
+    /// Environment variables passed through to every engine.
+    pub(in crate::fleet) engine_env: Vec<(String, SecretString)>,
+    pub(in crate::fleet) boot_timeout: Duration,
+}
+
+impl Boots {
+    /// Launches `engine` and waits until it meets `readiness`. If its port turns out to be taken, it gets another one.
     pub(super) async fn boot(
-        self: &Arc<Self>,
-        row: &mut EngineRow,
+        &self,
+        engine: &mut PlacedEngine,
         readiness: Readiness,
     ) -> Result<Booted, BootFailure> {
-        match self.launch_and_wait(row, readiness).await {
+        match self.launch_and_wait(engine, readiness).await {
             Ok(booted) => Ok(booted),
             Err(cause) => {
                 // Best effort: a backend that fails here too has already reported its failure.
-                let log = self.backend.log_tail(row.engine_id, FAILURE_LOG_LINES).await.unwrap_or_default();
-                Err(BootFailure { cause, log })
+                let log = self.shared.backend.log_tail(engine.row.engine_id, FAILURE_LOG_LINES).await;
+                Err(BootFailure { cause, log: log.unwrap_or_default() })
             }
         }
     }
 
     async fn launch_and_wait(
-        self: &Arc<Self>,
-        row: &mut EngineRow,
+        &self,
+        engine: &mut PlacedEngine,
         readiness: Readiness,
     ) -> Result<Booted, BootFailureCause> {
-        let started = self.clock.monotonic();
+        let clock = &self.shared.clock;
+        let started = clock.monotonic();
         // Subscribed before the launch: an engine may exit before its launch has returned.
         let exits = self.exits.subscribe();
-        let key = self.engine_key(row).map_err(BootFailureCause::Keys)?;
-        let instance = self.launch(row).await?;
-        let port = row.port.unwrap_or_default();
+        let key = self.keys.key(&engine.row).map_err(BootFailureCause::Keys)?;
+        let instance = self.launch(engine).await?;
         let mut last_error = "its health was not checked yet".to_owned();
         tokio::select! {
             biased;
-            reason = wait_for_exit(exits, row.engine_id, &instance) => {
+            reason = wait_for_exit(exits, engine.row.engine_id, &instance) => {
                 return Err(BootFailureCause::Exited(reason));
             }
-            () = self.wait_until_ready(port, &key, readiness, &mut last_error) => {}
-            () = self.clock.sleep(self.settings.boot_timeout) => {
+            () = self.wait_until_ready(engine.port(), &key, readiness, &mut last_error) => {}
+            () = clock.sleep(self.boot_timeout) => {
                 return Err(BootFailureCause::TimedOut(last_error));
             }
         }
-        let took = self.clock.monotonic().saturating_sub(started);
+        let took = clock.monotonic().saturating_sub(started);
         let took_ms = i64::try_from(took.as_millis()).unwrap_or(i64::MAX);
-        Ok(Booted { instance, health_at: self.now(), took_ms })
+        Ok(Booted { instance, health_at: clock.now(), took_ms })
     }
 
-    /// Launches the engine of `row`, on another port if its own is taken.
-    async fn launch(&self, row: &mut EngineRow) -> Result<Instance, BootFailureCause> {
+    /// Launches `engine`, on another port if its own is taken.
+    async fn launch(&self, engine: &mut PlacedEngine) -> Result<Instance, BootFailureCause> {
         for _ in 0..MAX_PORT_ATTEMPTS {
+            let row = &engine.row;
             let launch = LaunchSpec {
                 engine_id: row.engine_id,
                 product_id: row.owner.product_id,
                 generation: row.generation,
                 is_first: row.status == EngineStatus::Provisioning,
                 image: row.engine_version.clone(),
-                port: row.port.unwrap_or_default(),
+                port: engine.port(),
                 key_hash: row.key_hash,
                 env: self.engine_env(row).map_err(BootFailureCause::Keys)?,
                 limits: ResourceLimits::from_policy(&self.policies.get(row.owner.product_id)),
             };
-            match self.backend.launch(launch).await {
+            match self.shared.backend.launch(launch).await {
                 Err(BackendError::PortTaken(port)) => {
                     tracing::info!(engine_id = %row.engine_id, port, "A port is in use; trying another one.");
                 }
                 launched => return launched.map_err(BootFailureCause::Backend),
             }
-            let leased = self.registry.lease_another_port(row, &self.ports).await;
+            let leased = self.shared.registry.lease_another_port(engine, &self.ports).await;
             match leased.map_err(|error| BootFailureCause::Registry(Arc::new(error)))? {
-                Ok(port) => row.port = Some(port),
+                Ok(()) => {}
                 Err(ClaimRefused::NoPort) => return Err(BootFailureCause::NoFreePort),
                 Err(
                     ClaimRefused::Stale
@@ -202,7 +224,7 @@ impl Fleet {
                     | ClaimRefused::ImageNotAllowed,
                 ) => {
                     return Err(BootFailureCause::Registry(Arc::new(RegistryError::ClaimLost {
-                        engine_id: row.engine_id,
+                        engine_id: engine.row.engine_id,
                     })));
                 }
             }
@@ -212,11 +234,9 @@ impl Fleet {
 
     /// The environment variables of this engine beyond those of the container contract.
     fn engine_env(&self, row: &EngineRow) -> Result<Vec<(String, SecretString)>, KeyError> {
-        let mut env = self.settings.engine_env.clone();
+        let mut env = self.engine_env.clone();
         if env.iter().all(|(name, _)| name != ENCRYPTION_KEY_VAR) {
-            let owner = row.engine_id.to_string();
-            let key = self.vault.open(&owner, Purpose::EngineSecrets, &row.sealed_secrets_key)?;
-            env.push((ENCRYPTION_KEY_VAR.to_owned(), SecretString::from(key.as_str())));
+            env.push((ENCRYPTION_KEY_VAR.to_owned(), self.keys.secrets_key(row)?));
         }
         if let Some(base) = &self.policies.get(row.owner.product_id).oauth_redirect_base_url {
             env.retain(|(name, _)| name != OAUTH_REDIRECT_BASE_URL_VAR);
@@ -233,11 +253,12 @@ impl Fleet {
         readiness: Readiness,
         last_error: &mut String,
     ) {
-        let started = self.clock.monotonic();
+        let clock = &self.shared.clock;
+        let started = clock.monotonic();
         loop {
             let result = tokio::select! {
-                result = self.check_readiness(port, key, readiness) => result,
-                () = self.clock.sleep(HEALTH_TIMEOUT) => {
+                result = self.client.check_launched(port, key, readiness) => result,
+                () = clock.sleep(HEALTH_TIMEOUT) => {
                     Err(format!("it did not answer within {} s", HEALTH_TIMEOUT.as_secs()))
                 }
             };
@@ -247,18 +268,9 @@ impl Fleet {
             }
             // An eighth of the time so far: a quick boot is noticed at once, and a slow one is not polled too
             // often.
-            let waited = self.clock.monotonic().saturating_sub(started);
-            self.clock.sleep((waited / 8).clamp(POLL_INTERVAL_RANGE.0, POLL_INTERVAL_RANGE.1)).await;
+            let waited = clock.monotonic().saturating_sub(started);
+            clock.sleep((waited / 8).clamp(POLL_INTERVAL_RANGE.0, POLL_INTERVAL_RANGE.1)).await;
         }
-    }
-
-    /// Polls once. Fails with a message if the answer does not meet `readiness` or is not from the engine that
-    /// holds `key`.
-    async fn check_readiness(&self, port: u16, key: &EngineKey, readiness: Readiness) -> Result<(), String> {
-        let describe = |error: ProbeError| error.to_string();
-        let response = self.probe.check_health(port, key.hash()).await.map_err(describe)?;
-        check_health(&response.health, readiness)?;
-        self.verify_launched_identity(port, key, response.proof).await.map_err(describe)
     }
 }
 
@@ -275,63 +287,5 @@ async fn wait_for_exit(
             Ok(_) | Err(RecvError::Lagged(_)) => {}
             Err(RecvError::Closed) => std::future::pending().await,
         }
-    }
-}
-
-/// Checks `health` against `readiness`; fails with the unhealthy subsystem and the reason.
-pub(super) fn check_health(health: &EngineHealth, readiness: Readiness) -> Result<(), String> {
-    let subsystems = &health.subsystems;
-    let all = [
-        ("database", &subsystems.database),
-        ("llm_provider", &subsystems.llm_provider),
-        ("asset_directory", &subsystems.asset_directory),
-    ];
-    let required = match readiness {
-        Readiness::AllSubsystems => all.as_slice(),
-        Readiness::BrainOnly => all.get(..1).unwrap_or_default(),
-    };
-    let unhealthy: Vec<_> = required.iter().filter(|(_, state)| *state != HEALTHY).collect();
-    if unhealthy.is_empty() {
-        return match readiness {
-            Readiness::AllSubsystems if health.status != HEALTHY => {
-                Err(format!("its status is {}", health.status))
-            }
-            Readiness::AllSubsystems | Readiness::BrainOnly => Ok(()),
-        };
-    }
-    Err(unhealthy.iter().map(|(name, state)| format!("{name}: {state}")).collect::<Vec<_>>().join("; "))
-}
-
-#[cfg(test)]
-mod tests {
-    use api::engine::Subsystems;
-
-    use super::*;
-
-    fn health(status: &str, database: &str, llm_provider: &str) -> EngineHealth {
-        EngineHealth {
-            status: status.into(),
-            uptime_seconds: 0.1,
-            subsystems: Subsystems {
-                database: database.into(),
-                llm_provider: llm_provider.into(),
-                asset_directory: "ok".into(),
-            },
-        }
-    }
-
-    #[test]
-    fn a_provision_waits_for_all_and_names_what_is_unwell() {
-        assert_eq!(check_health(&health("ok", "ok", "ok"), Readiness::AllSubsystems), Ok(()));
-        let error = check_health(&health("degraded", "ok", "no key"), Readiness::AllSubsystems).unwrap_err();
-        assert_eq!(error, "llm_provider: no key");
-        assert!(check_health(&health("starting", "ok", "ok"), Readiness::AllSubsystems).is_err());
-    }
-
-    #[test]
-    fn a_wake_waits_for_the_brain_alone() {
-        assert_eq!(check_health(&health("degraded", "ok", "provider is down"), Readiness::BrainOnly), Ok(()));
-        let error = check_health(&health("degraded", "disk full", "ok"), Readiness::BrainOnly).unwrap_err();
-        assert_eq!(error, "database: disk full");
     }
 }

@@ -8,33 +8,34 @@ use futures::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::Fleet;
-use super::operation::OperationError;
+use super::Supervisor;
 use crate::backend::InstanceExit;
+use crate::fleet::request::OperationError;
+use crate::fleet::transitions::unexpected_exit_message;
 use crate::registry::RegistryError;
 
 /// An engine that has exited becomes `failed` once it has been down for this long.
-pub(super) const EXIT_CONFIRM_DELAY: Duration = Duration::from_secs(1);
+pub(in crate::fleet) const EXIT_CONFIRM_DELAY: Duration = Duration::from_secs(1);
 
-impl Fleet {
+impl Supervisor {
     /// Handles exits until `shutdown`.
-    pub(crate) async fn watch_exits(self: Arc<Self>, shutdown: CancellationToken) {
-        let mut exits = self.backend.exits();
+    pub(in crate::fleet) async fn watch_exits(self: Arc<Self>, shutdown: CancellationToken) {
+        let mut exits = self.shared.backend.exits();
         let tasks = TaskTracker::new();
         while let Some(Some(exit)) = shutdown.run_until_cancelled(exits.next()).await {
             tracing::info!(engine_id = %exit.engine_id, reason = exit.reason, "An engine exited.");
             // Boots subscribe to these; without a boot there is no receiver.
             let _ = self.exits.send(exit.clone());
-            let fleet = Arc::clone(&self);
+            let supervisor = Arc::clone(&self);
             let shutdown = shutdown.clone();
-            tasks.spawn(async move { shutdown.run_until_cancelled(fleet.after_exit(exit)).await });
+            tasks.spawn(async move { shutdown.run_until_cancelled(supervisor.after_exit(exit)).await });
         }
         tasks.close();
         tasks.wait().await;
     }
 
     async fn after_exit(self: Arc<Self>, exit: InstanceExit) {
-        self.clock.sleep(EXIT_CONFIRM_DELAY).await;
+        self.shared.clock.sleep(EXIT_CONFIRM_DELAY).await;
         if let Err(error) = self.record_exit(&exit).await {
             // The next reconciliation finds it dead.
             let error: &dyn std::error::Error = &error;
@@ -48,7 +49,7 @@ impl Fleet {
 
     async fn record_exit(self: &Arc<Self>, exit: &InstanceExit) -> Result<(), RegistryError> {
         loop {
-            let Some(row) = self.registry.engine_by_id(exit.engine_id).await? else { return Ok(()) };
+            let Some(row) = self.shared.registry.engine_by_id(exit.engine_id).await? else { return Ok(()) };
             if row.claim.is_some()
                 && let Some(operation) = self.operations.get(&row.owner)
             {
@@ -61,7 +62,7 @@ impl Fleet {
             }
             return match row.claim {
                 // Left behind by a stop or sleep of an earlier orchestrator: it is completed, not failed.
-                Some(_) => match self.repair(&row).await {
+                Some(_) => match self.executor.repair(&row).await {
                     Err(OperationError::Failed(error)) => {
                         tracing::warn!(
                             engine_id = %row.engine_id,
@@ -73,19 +74,12 @@ impl Fleet {
                     Ok(_) | Err(OperationError::Stale | OperationError::Preempted) => Ok(()),
                 },
                 // It was restarted outside the orchestrator, for example by a person at the daemon.
-                None if self.backend.is_running(&exit.instance).await.unwrap_or(false) => Ok(()),
+                None if self.shared.backend.is_running(&exit.instance).await.unwrap_or(false) => Ok(()),
                 None => {
-                    self.record_failure(&row, &unexpected_exit_message(exit.reason.as_deref()), "exit").await
+                    let message = unexpected_exit_message(exit.reason.as_deref());
+                    self.transitions.record_failure(&row, &message, "exit").await
                 }
             };
         }
-    }
-}
-
-/// The failure message of an engine that was found to have exited.
-pub(super) fn unexpected_exit_message(reason: Option<&str>) -> String {
-    match reason {
-        Some(reason) => format!("the engine exited unexpectedly ({reason})"),
-        None => "the engine exited unexpectedly".to_owned(),
     }
 }

@@ -270,5 +270,5 @@ const fn while_running(status: EngineStatus, change: Option<Change>, make: Chang
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/fleet/lifecycle.rs"]
+#[path = "../../tests/unit/domain/lifecycle.rs"]
 mod tests;

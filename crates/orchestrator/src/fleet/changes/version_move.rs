@@ -4,34 +4,20 @@
 //! The move is claimed like a start, because other callers see it as one. The row names the other image as soon as
 //! the copy exists, so that the repair of an interrupted move continues with the new version.
 
-use std::sync::Arc;
-
 use api::EngineImage;
 use api::orchestrator::EngineStatus;
 use serde_json::{Value, json};
 
-use super::boot::{BootFailure, BootFailureCause, Booted, Readiness};
-use super::execute::OperationRequest;
-use super::lifecycle::Change;
-use super::operation::{Operation, OperationError, OperationResult, Outcome};
-use super::policies::image_denied_error;
+use super::Changes;
+use super::boot::{BootFailure, Booted};
 use super::stop::{STOP_GRACE_PERIOD, stop_event};
-use super::{Fleet, FleetError};
 use crate::backend::BrainCopy;
-use crate::registry::{AuditEntry, Claim, ClaimRefused, EngineRow, Event, NextState};
-
-/// The outcome of a move.
-#[derive(Clone, Debug)]
-pub(super) struct MoveOutcome {
-    /// The engine after the move.
-    pub(super) row: EngineRow,
-    /// The image that it ran before.
-    pub(super) previous_image: EngineImage,
-    /// The copy of its brain; `None` if the image is the same.
-    pub(super) brain_copy: Option<BrainCopy>,
-    /// Why it was rolled back to the previous image; `None` if it was moved.
-    pub(super) failure: Option<FleetError>,
-}
+use crate::domain::lifecycle::Change;
+use crate::fleet::FleetError;
+use crate::fleet::engine_client::Readiness;
+use crate::fleet::operation::Operation;
+use crate::fleet::request::{MoveOutcome, OperationError, OperationResult, Outcome};
+use crate::registry::{AuditEntry, Claim, ClaimRefused, EngineRow, Event, NextState, PlacedEngine};
 
 /// A move under way.
 struct PendingMove {
@@ -42,135 +28,134 @@ struct PendingMove {
     brain_copy: Option<BrainCopy>,
 }
 
-impl Fleet {
-    /// Moves an engine to the image of `request`, to which it is then pinned, or if there is none to the
-    /// deployment's image, which it then follows.
-    pub(super) async fn move_engine(
-        self: &Arc<Self>,
-        operation: &Arc<Operation>,
-        request: &OperationRequest,
+impl Changes {
+    /// Moves an engine to `image`, to which it is then pinned, or if there is none to the deployment's image, which it
+    /// then follows.
+    pub(super) async fn move_to_version(
+        &self,
+        operation: &Operation,
+        image: Option<&EngineImage>,
         seen: EngineRow,
     ) -> Outcome {
-        let pinned = request.image.is_some();
-        let image = request.image.clone().unwrap_or_else(|| self.settings.engine_image.clone());
-        let (same, runs) = (image == seen.engine_version, seen.status == EngineStatus::Running);
+        let (registry, backend) = (&self.shared.registry, &self.shared.backend);
+        let pinned = image.is_some();
+        let image = image.unwrap_or(self.policies.default_image()).clone();
+        let same = image == seen.engine_version;
         if !same {
-            self.backend.check_image(&image).await?;
-            self.backend.check_engine_data(seen.engine_id).await?;
+            backend.check_image(&image).await?;
+            backend.check_engine_data(seen.engine_id).await?;
         }
-        let claim = Claim { image: Some(image.clone()), ..self.new_claim(Change::Start) };
-        // A running engine has its port already.
-        let ports = (!same && !runs).then_some(&self.ports);
-        let mut row = match self.registry.claim(&seen, &claim, ports).await? {
-            Ok(row) => row,
-            Err(ClaimRefused::ImageNotAllowed) => return Err(image_denied_error(&image).into()),
-            Err(refused) => return Err(refused.into()),
+        let claim = Claim { image: Some(image.clone()), ..self.transitions.new_claim(Change::Start) };
+        let refused_error = |refused| match (refused, &claim.image) {
+            (ClaimRefused::ImageNotAllowed, Some(image)) => FleetError::image_denied(image).into(),
+            (refused, _) => OperationError::from(refused),
         };
-        operation.mark_claimed(row.generation);
-        let mut pending = PendingMove { before: seen, image, pinned, brain_copy: None };
         if same {
-            self.registry
-                .set_version(&row, &pending.image, pinned)
-                .await
-                .map_err(OperationError::from_settle_error)?;
+            let row = registry.claim(&seen, &claim).await?.map_err(refused_error)?;
+            operation.mark_claimed(row.generation);
+            let pending = PendingMove { before: seen, image, pinned, brain_copy: None };
+            self.set_version(&row, &pending.image, pinned).await?;
             return self.settle_move(row, &pending, NextState::Unchanged, None).await;
         }
-        if runs
-            && let Err(error) = self.backend.stop(row.target(), STOP_GRACE_PERIOD).await
-            && !self.has_ended(&row).await
+        let running = seen.running().map(|engine| (engine.port, engine.instance.clone()));
+        let claimed = match &running {
+            // It has its port already.
+            Some((port, _)) => registry.claim(&seen, &claim).await?.map(|row| row.placed(*port)),
+            None => registry.claim_with_port(&seen, &claim, &self.boots.ports).await?,
+        };
+        let mut engine = claimed.map_err(refused_error)?;
+        operation.mark_claimed(engine.row.generation);
+        let mut pending = PendingMove { before: seen, image, pinned, brain_copy: None };
+        if let Some((_, instance)) = &running
+            && let Err(error) = backend.stop(engine.row.target(), STOP_GRACE_PERIOD).await
+            && !self.has_ended(instance).await
         {
             // The row keeps its claim until the engine's state is known.
             return Err(error.into());
         }
-        match self.boot_on_new_image(&mut row, &mut pending).await? {
-            Ok(booted) => self.complete_move(row, &pending, booted).await,
-            Err(failure) => self.roll_back_move(row, &pending, &failure).await,
+        match self.boot_on_new_image(&mut engine, &mut pending).await? {
+            Ok(booted) => self.complete_move(engine, &pending, booted).await,
+            Err(failure) => self.roll_back_move(engine, &pending, &failure).await,
         }
     }
 
+    async fn set_version(
+        &self,
+        row: &EngineRow,
+        image: &EngineImage,
+        pinned: bool,
+    ) -> Result<(), OperationError> {
+        let stored = self.shared.registry.set_version(row, image, pinned).await;
+        stored.map_err(OperationError::from_settle_error)
+    }
+
     async fn boot_on_new_image(
-        self: &Arc<Self>,
-        row: &mut EngineRow,
+        &self,
+        engine: &mut PlacedEngine,
         pending: &mut PendingMove,
     ) -> Result<Result<Booted, BootFailure>, OperationError> {
-        match self.backend.copy_brain(row.target()).await {
+        match self.shared.backend.copy_brain(engine.row.target()).await {
             Ok(copy) => pending.brain_copy = Some(copy),
-            Err(error) => {
-                return Ok(Err(BootFailure { cause: BootFailureCause::Backend(error), log: Vec::new() }));
-            }
+            Err(error) => return Ok(Err(BootFailure::of_backend(error))),
         }
-        self.registry
-            .set_version(row, &pending.image, pending.pinned)
-            .await
-            .map_err(OperationError::from_settle_error)?;
-        row.engine_version.clone_from(&pending.image);
-        Ok(self.boot(row, Readiness::BrainOnly).await)
+        self.set_version(&engine.row, &pending.image, pending.pinned).await?;
+        engine.row.engine_version.clone_from(&pending.image);
+        Ok(self.boots.boot(engine, Readiness::BrainOnly).await)
     }
 
     /// Completes the move of an engine that is healthy on the other image. If it was stopped or asleep before, it
     /// is stopped again; otherwise it keeps running.
-    async fn complete_move(
-        self: &Arc<Self>,
-        row: EngineRow,
-        pending: &PendingMove,
-        booted: Booted,
-    ) -> Outcome {
-        let idle_status = match pending.before.status {
-            status @ (EngineStatus::Stopped | EngineStatus::Sleeping) => Some(status),
+    async fn complete_move(&self, engine: PlacedEngine, pending: &PendingMove, booted: Booted) -> Outcome {
+        let next = match pending.before.status {
+            status @ (EngineStatus::Stopped | EngineStatus::Sleeping) => {
+                self.shared.backend.stop(engine.row.target(), STOP_GRACE_PERIOD).await?;
+                NextState::NotRunning(status)
+            }
             EngineStatus::Provisioning
             | EngineStatus::Running
             | EngineStatus::Failed
-            | EngineStatus::Destroying => None,
+            | EngineStatus::Destroying => booted.into_state(&engine, true),
         };
-        let next = match idle_status {
-            Some(status) => {
-                self.backend.stop(row.target(), STOP_GRACE_PERIOD).await?;
-                NextState::NotRunning(status)
-            }
-            None => running_state(&row, booted),
-        };
-        self.settle_move(row, pending, next, None).await
+        self.settle_move(engine.row, pending, next, None).await
     }
 
     /// Rolls back a move that did not lead to a healthy engine.
     async fn roll_back_move(
-        self: &Arc<Self>,
-        mut row: EngineRow,
+        &self,
+        mut engine: PlacedEngine,
         pending: &PendingMove,
         failure: &BootFailure,
     ) -> Outcome {
+        let (backend, target) = (&self.shared.backend, engine.row.target());
         tracing::warn!(
-            engine_id = %row.engine_id,
+            engine_id = %target.engine_id,
             reason = failure.message(),
             "A move to another version failed; rolling it back."
         );
-        self.backend.kill(row.target()).await?;
+        backend.kill(target).await?;
         if pending.brain_copy.is_some() {
-            self.backend.restore_brain(row.target()).await?;
+            backend.restore_brain(target).await?;
         }
         let before = &pending.before;
-        self.registry
-            .set_version(&row, &before.engine_version, before.pinned)
-            .await
-            .map_err(OperationError::from_settle_error)?;
-        row.engine_version.clone_from(&before.engine_version);
+        self.set_version(&engine.row, &before.engine_version, before.pinned).await?;
+        engine.row.engine_version.clone_from(&before.engine_version);
         let next = match before.status {
-            EngineStatus::Running => match self.boot(&mut row, Readiness::BrainOnly).await {
-                Ok(booted) => running_state(&row, booted),
+            EngineStatus::Running => match self.boots.boot(&mut engine, Readiness::BrainOnly).await {
+                Ok(booted) => booted.into_state(&engine, true),
                 Err(relaunch_failure) => {
                     tracing::warn!(
-                        engine_id = %row.engine_id,
+                        engine_id = %target.engine_id,
                         reason = relaunch_failure.message(),
                         "An engine failed to boot after its move was rolled back."
                     );
-                    self.backend.kill(row.target()).await?;
-                    self.failed_state(0)
+                    backend.kill(target).await?;
+                    self.transitions.failed_state(0)
                 }
             },
-            EngineStatus::Failed => self.failed_state(0),
+            EngineStatus::Failed => self.transitions.failed_state(0),
             status => NextState::NotRunning(status),
         };
-        self.settle_move(row, pending, next, Some(failure)).await
+        self.settle_move(engine.row, pending, next, Some(failure)).await
     }
 
     async fn settle_move(
@@ -182,8 +167,7 @@ impl Fleet {
     ) -> Outcome {
         row.pinned = if failure.is_some() { pending.before.pinned } else { pending.pinned };
         let entry = self.move_entry(&row, pending, &next, failure);
-        let settled =
-            self.settle(&row, next, Some(&entry)).await.map_err(OperationError::from_settle_error)?;
+        let settled = self.settle(&row, next, Some(&entry)).await?;
         let row = settled.ok_or(OperationError::Stale)?;
         let from = pending.before.engine_version.clone();
         let failure = failure.map(|failure| rolled_back_error(failure.to_fleet_error(), &from));
@@ -226,16 +210,7 @@ impl Fleet {
             detail.insert("message".to_owned(), failure.message().into());
             detail.insert("log".to_owned(), failure.log.clone().into());
         }
-        self.audit_entry(row, event, detail)
-    }
-}
-
-fn running_state(row: &EngineRow, booted: Booted) -> NextState {
-    NextState::Running {
-        instance: booted.instance,
-        image: row.engine_version.clone(),
-        health_at: booted.health_at,
-        on_demand: true,
+        self.transitions.audit_entry(row, event, detail)
     }
 }
 

@@ -1,0 +1,88 @@
+//! The changes of engines: each claims the row, lets the backend act, and settles the row in its next state.
+
+pub(super) mod boot;
+mod destroy;
+mod key_rotation;
+mod provision;
+mod relaunch;
+mod repair;
+mod restart;
+mod stop;
+mod version_move;
+
+use std::sync::Arc;
+
+use self::boot::Boots;
+use super::engine_client::EngineClient;
+use super::engine_keys::EngineKeys;
+use super::operation::{Operation, Operations};
+use super::policies::Policies;
+use super::request::{OperationError, OperationRequest, OperationResult, Outcome, RequestKind};
+use super::shared::Shared;
+use super::supervision::Supervision;
+use super::transitions::Transitions;
+use crate::domain::lifecycle::Change;
+use crate::registry::{AuditEntry, EngineRow, NextState};
+
+pub(super) struct Changes {
+    pub(super) shared: Arc<Shared>,
+    pub(super) supervision: Arc<Supervision>,
+    pub(super) transitions: Arc<Transitions>,
+    pub(super) policies: Arc<Policies>,
+    pub(super) keys: Arc<EngineKeys>,
+    pub(super) client: Arc<EngineClient>,
+    pub(super) operations: Arc<Operations>,
+    pub(super) boots: Boots,
+}
+
+impl Changes {
+    /// Performs the change of `operation` on the engine of `row`.
+    pub(super) async fn perform(
+        &self,
+        operation: &Arc<Operation>,
+        request: &OperationRequest,
+        row: Option<EngineRow>,
+    ) -> Outcome {
+        let Some(row) = row else {
+            // The table performs no other change on an engine that does not exist.
+            return match operation.change {
+                Change::Provision => self.provision(operation, request).await,
+                Change::Start
+                | Change::Wake
+                | Change::Stop
+                | Change::Sleep
+                | Change::Restart
+                | Change::Rotate
+                | Change::Destroy => Err(OperationError::Stale),
+            };
+        };
+        match (operation.change, &request.kind) {
+            (Change::Start, RequestKind::ChangeVersion(image)) => {
+                self.move_to_version(operation, image.as_ref(), row).await
+            }
+            (Change::Provision, _) => self.provision(operation, request).await,
+            (Change::Start | Change::Wake, _) => self.relaunch(operation, request.reason, row).await,
+            (Change::Stop | Change::Sleep, _) => self.stop(operation, request, row).await,
+            (Change::Restart, _) => self.restart(operation, row).await,
+            (Change::Rotate, _) => self.rotate_key(operation, row).await,
+            (Change::Destroy, _) => self.destroy(operation, row).await,
+        }
+    }
+
+    async fn settle(
+        &self,
+        row: &EngineRow,
+        next: NextState,
+        entry: Option<&AuditEntry>,
+    ) -> Result<Option<EngineRow>, OperationError> {
+        self.transitions.settle(row, next, entry).await.map_err(OperationError::from_settle_error)
+    }
+
+    /// Settles a change whose outcome is the engine in its next state.
+    async fn settle_engine(&self, row: &EngineRow, next: NextState, entry: Option<&AuditEntry>) -> Outcome {
+        match self.settle(row, next, entry).await? {
+            Some(row) => Ok(OperationResult::Engine(Box::new(row))),
+            None => Err(OperationError::Stale),
+        }
+    }
+}

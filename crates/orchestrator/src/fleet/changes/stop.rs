@@ -1,0 +1,136 @@
+//! Stop and sleep: end the instance of a running engine and keep its data.
+
+use std::time::Duration;
+
+use api::orchestrator::EngineStatus;
+use serde_json::json;
+
+use super::Changes;
+use crate::backend::{Instance, ProbeError};
+use crate::domain::lifecycle::Change;
+use crate::fleet::FleetError;
+use crate::fleet::operation::Operation;
+use crate::fleet::request::{OperationRequest, OperationResult, Outcome, RequestKind};
+use crate::registry::{EngineRow, Event, NextState, RunningEngine};
+
+/// How long an engine may take to exit after the signal.
+pub(super) const STOP_GRACE_PERIOD: Duration = Duration::from_secs(30);
+
+/// The audit event of a stop or sleep, and the state that it leads to.
+pub(super) const fn stop_event(change: Change) -> (Event, EngineStatus) {
+    if matches!(change, Change::Sleep) {
+        (Event::Sleep, EngineStatus::Sleeping)
+    } else {
+        (Event::Stop, EngineStatus::Stopped)
+    }
+}
+
+impl Changes {
+    pub(super) async fn stop(
+        &self,
+        operation: &Operation,
+        request: &OperationRequest,
+        seen: EngineRow,
+    ) -> Outcome {
+        // If the backend is unreachable, the call fails before anything has changed.
+        self.shared.backend.ping().await?;
+        let claim = self.transitions.new_claim(operation.change);
+        let row = self.shared.registry.claim(&seen, &claim).await??;
+        let engine = row.running().ok_or(FleetError::EngineNotRunning)?;
+        operation.mark_claimed(row.generation);
+        let only_if_idle = matches!(request.kind, RequestKind::Sleep { if_idle: true });
+        if only_if_idle && !self.quiesce_if_idle(engine).await {
+            return self.settle_engine(&row, NextState::Unchanged, None).await;
+        }
+        let started = self.shared.clock.monotonic();
+        if let Err(error) = self.shared.backend.stop(row.target(), STOP_GRACE_PERIOD).await
+            && !self.has_ended(engine.instance).await
+        {
+            tracing::warn!(engine_id = %row.engine_id, %error, "An engine did not stop in time.");
+            if only_if_idle {
+                // Nobody requested this sleep, and the user may be admitted at any time: the engine keeps working.
+                self.lift_quiesce(engine).await;
+            }
+            if operation.change == Change::Sleep {
+                self.settle(&row, NextState::Unchanged, None).await?;
+            }
+            // The engine may have received the signal and exit later, which is no crash. So the row keeps its
+            // claim, and the stop is completed when the engine exits, or by the next reconciliation.
+            return Err(error.into());
+        }
+        let took = self.shared.clock.monotonic().saturating_sub(started);
+        let (event, to) = stop_event(operation.change);
+        let mut entry = self.transitions.audit_entry(
+            &row,
+            event,
+            json!({"from": row.status, "to": to, "reason": request.reason}),
+        );
+        entry.duration_ms = Some(i64::try_from(took.as_millis()).unwrap_or(i64::MAX));
+        self.settle(&row, NextState::NotRunning(to), Some(&entry)).await?;
+        Ok(OperationResult::NotRunning)
+    }
+
+    /// Whether an engine whose stop failed has exited anyway; false if that is unknown.
+    pub(super) async fn has_ended(&self, instance: &Instance) -> bool {
+        self.shared.backend.is_running(instance).await.is_ok_and(|runs| !runs)
+    }
+
+    /// Whether an engine that seemed idle, and is now claimed, may sleep: its user was not admitted since, and it
+    /// reports that it has no work. An engine that reports this refuses new turns from then on.
+    async fn quiesce_if_idle(&self, engine: RunningEngine<'_>) -> bool {
+        let row = engine.row;
+        if !self.supervision.is_idle(row.engine_id) {
+            return false;
+        }
+        let response = match self.keys.key(row) {
+            Ok(key) => {
+                self.client
+                    .send_command(engine, &key, &json!({"subsystem": "control", "op": "quiesce"}))
+                    .await
+            }
+            Err(error) => {
+                tracing::error!(
+                    engine_id = %row.engine_id,
+                    %error,
+                    "The key of an idle engine could not be unsealed."
+                );
+                return false;
+            }
+        };
+        match response {
+            Ok(result) => result.get("quiesced") == Some(&true.into()),
+            Err(error) => {
+                tracing::info!(
+                    engine_id = %row.engine_id,
+                    %error,
+                    "An idle engine did not answer the quiesce command."
+                );
+                // The command may still arrive, and the engine would then refuse its user for a minute.
+                self.lift_quiesce(engine).await;
+                false
+            }
+        }
+    }
+
+    /// Whether the interrupted sleep of a running engine can be completed: the engine agrees to quiesce, or does
+    /// not listen any more because it is exiting.
+    pub(super) async fn can_finish_sleep(&self, engine: RunningEngine<'_>) -> bool {
+        let Ok(key) = self.keys.key(engine.row) else { return false };
+        match self.client.send_command(engine, &key, &json!({"subsystem": "control", "op": "quiesce"})).await
+        {
+            Ok(result) => result.get("quiesced") == Some(&true.into()),
+            Err(error) => matches!(error, ProbeError::Unreachable { .. }),
+        }
+    }
+
+    /// Lets a quiesced engine accept turns again. If the command is lost, it does so by itself a minute later.
+    async fn lift_quiesce(&self, engine: RunningEngine<'_>) {
+        let row = engine.row;
+        let lift = json!({"subsystem": "control", "op": "quiesce", "lift": true});
+        if let Ok(key) = self.keys.key(row)
+            && let Err(error) = self.client.send_command(engine, &key, &lift).await
+        {
+            tracing::info!(engine_id = %row.engine_id, %error, "The quiesce of an engine could not be lifted.");
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Asks engines on their ports: for their health, to verify that they are who they should be, and with commands.
+//!
+//! The process on an engine's port has to prove that it holds the engine's key; only if it gives no proof, as engines
+//! of earlier versions do, is the key sent to it. An engine that must be able to give a proof is never sent the key.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::engine::{EngineHealth, HEALTHY};
+use api::{EngineKey, KeyHash};
+use serde_json::Value;
+
+use super::shared::Shared;
+use super::supervision::{KeyState, Supervision};
+use crate::backend::{KeyProof, Probe, ProbeError};
+use crate::registry::RunningEngine;
+
+/// The timeout of a command.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The subsystems that have to be healthy.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Readiness {
+    /// Every subsystem must be healthy.
+    AllSubsystems,
+    /// Only the brain must be healthy, so that a provider's outage never fails an engine that was healthy before.
+    BrainOnly,
+}
+
+pub(super) struct EngineClient {
+    shared: Arc<Shared>,
+    probe: Arc<dyn Probe>,
+    supervision: Arc<Supervision>,
+}
+
+impl EngineClient {
+    pub(super) const fn new(
+        shared: Arc<Shared>,
+        probe: Arc<dyn Probe>,
+        supervision: Arc<Supervision>,
+    ) -> Self {
+        Self { shared, probe, supervision }
+    }
+
+    /// Checks that what answers on `port` meets `readiness`, and returns its proof of the key with this hash. Fails
+    /// with a message.
+    pub(super) async fn check_health(
+        &self,
+        port: u16,
+        key_hash: KeyHash,
+        readiness: Readiness,
+    ) -> Result<KeyProof, String> {
+        let response = self.probe.check_health(port, key_hash).await.map_err(|error| error.to_string())?;
+        check_health(&response.health, readiness)?;
+        Ok(response.proof)
+    }
+
+    /// Checks that what answers on `port` meets `readiness` and is the engine, just launched, that holds `key`. Fails
+    /// with a message.
+    pub(super) async fn check_launched(
+        &self,
+        port: u16,
+        key: &EngineKey,
+        readiness: Readiness,
+    ) -> Result<(), String> {
+        let proof = self.check_health(port, key.hash(), readiness).await?;
+        let verified = if proof == KeyProof::Absent && self.shared.backend.has_single_image() {
+            // The engine is this very program, which gives a proof.
+            Err(ProbeError::Unproven { port })
+        } else {
+            self.verify_proof(port, key, proof).await
+        };
+        verified.map_err(|error| error.to_string())
+    }
+
+    /// Verifies that the process on `port` is the engine that holds `key`.
+    pub(super) async fn verify_identity(&self, port: u16, key: &EngineKey) -> Result<(), ProbeError> {
+        let response = self.probe.check_health(port, key.hash()).await?;
+        self.verify_proof(port, key, response.proof).await
+    }
+
+    /// Verifies it like [`EngineClient::verify_identity`], within the time of a command.
+    pub(super) async fn verify_identity_in_time(&self, port: u16, key: &EngineKey) -> Result<(), ProbeError> {
+        self.with_command_timeout(self.verify_identity(port, key)).await
+    }
+
+    /// Verifies an engine that has answered with this `proof`.
+    async fn verify_proof(&self, port: u16, key: &EngineKey, proof: KeyProof) -> Result<(), ProbeError> {
+        match proof {
+            KeyProof::Valid => Ok(()),
+            KeyProof::Invalid => Err(ProbeError::KeyRefused { port }),
+            KeyProof::Absent => self.probe.identify(port, key).await,
+        }
+    }
+
+    /// Sends `command` to the `/rpc` of `engine`.
+    pub(super) async fn send_command(
+        &self,
+        engine: RunningEngine<'_>,
+        key: &EngineKey,
+        command: &Value,
+    ) -> Result<Value, ProbeError> {
+        let response = self.with_command_timeout(self.probe.rpc(engine.port, key, command)).await;
+        if matches!(response, Err(ProbeError::KeyRefused { .. })) {
+            self.supervision.set_key_state(engine.row.engine_id, KeyState::Refused);
+        }
+        response
+    }
+
+    async fn with_command_timeout<T>(
+        &self,
+        call: impl Future<Output = Result<T, ProbeError>>,
+    ) -> Result<T, ProbeError> {
+        tokio::select! {
+            response = call => response,
+            () = self.shared.clock.sleep(COMMAND_TIMEOUT) => {
+                Err(ProbeError::TimedOut { seconds: COMMAND_TIMEOUT.as_secs() })
+            }
+        }
+    }
+}
+
+/// Checks `health` against `readiness`; fails with the unhealthy subsystem and the reason.
+fn check_health(health: &EngineHealth, readiness: Readiness) -> Result<(), String> {
+    let subsystems = &health.subsystems;
+    let all = [
+        ("database", &subsystems.database),
+        ("llm_provider", &subsystems.llm_provider),
+        ("asset_directory", &subsystems.asset_directory),
+    ];
+    let required = match readiness {
+        Readiness::AllSubsystems => all.as_slice(),
+        Readiness::BrainOnly => all.get(..1).unwrap_or_default(),
+    };
+    let unhealthy: Vec<_> = required.iter().filter(|(_, state)| *state != HEALTHY).collect();
+    if unhealthy.is_empty() {
+        return match readiness {
+            Readiness::AllSubsystems if health.status != HEALTHY => {
+                Err(format!("its status is {}", health.status))
+            }
+            Readiness::AllSubsystems | Readiness::BrainOnly => Ok(()),
+        };
+    }
+    Err(unhealthy.iter().map(|(name, state)| format!("{name}: {state}")).collect::<Vec<_>>().join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use api::engine::Subsystems;
+
+    use super::*;
+
+    fn health(status: &str, database: &str, llm_provider: &str) -> EngineHealth {
+        EngineHealth {
+            status: status.into(),
+            uptime_seconds: 0.1,
+            subsystems: Subsystems {
+                database: database.into(),
+                llm_provider: llm_provider.into(),
+                asset_directory: "ok".into(),
+            },
+        }
+    }
+
+    #[test]
+    fn a_provision_waits_for_all_and_names_what_is_unwell() {
+        assert_eq!(check_health(&health("ok", "ok", "ok"), Readiness::AllSubsystems), Ok(()));
+        let error = check_health(&health("degraded", "ok", "no key"), Readiness::AllSubsystems).unwrap_err();
+        assert_eq!(error, "llm_provider: no key");
+        assert!(check_health(&health("starting", "ok", "ok"), Readiness::AllSubsystems).is_err());
+    }
+
+    #[test]
+    fn a_wake_waits_for_the_brain_alone() {
+        assert_eq!(check_health(&health("degraded", "ok", "provider is down"), Readiness::BrainOnly), Ok(()));
+        let error = check_health(&health("degraded", "disk full", "ok"), Readiness::BrainOnly).unwrap_err();
+        assert_eq!(error, "database: disk full");
+    }
+}

@@ -1,0 +1,50 @@
+//! The engines' secrets: seals new ones for the registry, and unseals stored ones.
+
+use api::{EngineId, EngineKey};
+use secrecy::SecretString;
+
+use super::error::FleetError;
+use crate::keys::{KeyError, MasterKey, Purpose, Vault};
+use crate::registry::{EngineRow, PendingKey};
+
+pub(super) struct EngineKeys {
+    vault: Vault,
+}
+
+impl EngineKeys {
+    pub(super) const fn new(vault: Vault) -> Self {
+        Self { vault }
+    }
+
+    /// The key that the registry has for the engine of `row`.
+    pub(super) fn key(&self, row: &EngineRow) -> Result<EngineKey, KeyError> {
+        self.unseal(row.engine_id, &row.sealed_key)
+    }
+
+    /// Unseals a key of an engine.
+    pub(super) fn unseal(&self, engine_id: EngineId, sealed_key: &str) -> Result<EngineKey, KeyError> {
+        let mut key = self.vault.open(&engine_id.to_string(), Purpose::EngineKey, sealed_key)?;
+        Ok(EngineKey::from_text(std::mem::take(&mut *key)))
+    }
+
+    /// Generates a key of an engine. Returns it as it is and sealed.
+    pub(super) fn generate(&self, engine_id: EngineId) -> Result<(EngineKey, PendingKey), FleetError> {
+        let key = EngineKey::generate().map_err(FleetError::internal)?;
+        let sealed = self.vault.seal(&engine_id.to_string(), Purpose::EngineKey, key.expose())?;
+        let hash = key.hash();
+        Ok((key, PendingKey { sealed, hash }))
+    }
+
+    /// Generates the key under which an engine encrypts its own credentials, and seals it.
+    pub(super) fn generate_secrets_key(&self, engine_id: EngineId) -> Result<String, KeyError> {
+        let secrets_key = MasterKey::generate()?.expose();
+        self.vault.seal(&engine_id.to_string(), Purpose::EngineSecrets, &secrets_key)
+    }
+
+    /// The key under which the engine of `row` encrypts its own credentials.
+    pub(super) fn secrets_key(&self, row: &EngineRow) -> Result<SecretString, KeyError> {
+        let owner = row.engine_id.to_string();
+        let key = self.vault.open(&owner, Purpose::EngineSecrets, &row.sealed_secrets_key)?;
+        Ok(SecretString::from(key.as_str()))
+    }
+}

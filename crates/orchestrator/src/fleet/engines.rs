@@ -1,0 +1,200 @@
+//! The operations of the products' API on engines: one function per endpoint.
+
+use std::sync::Arc;
+
+use api::orchestrator::{
+    Admission as AdmitResponse, Admit, DenialReason, Destroyed, DestroyedEngine, EngineList, EngineRecord,
+    EngineStatus, ListEngines, PageLimit, PageOffset, ProvisionEngine, ProvisionedEngine, RotatedKey,
+    StartedEngine, StoppedEngine,
+};
+use api::{EngineId, EngineKey, UserId};
+
+use super::FleetError;
+use super::admission::Admission;
+use super::execute::Executor;
+use super::policies::Policies;
+use super::queries::DEFAULT_PAGE_SIZE;
+use super::records::Records;
+use super::request::{OperationRequest, OperationResult, RequestKind};
+use super::shared::Shared;
+use super::supervision::{KeyState, Supervision};
+use crate::domain::lifecycle::{Decision, Trigger, decide};
+use crate::registry::{EngineRow, Page, Product};
+
+/// The reason that the audit log records for a change requested by the product.
+const REQUESTED_REASON: &str = "requested";
+
+/// The address and the key of a running engine.
+pub(crate) struct EngineEndpoint {
+    pub(crate) engine_id: EngineId,
+    pub(crate) port: u16,
+    pub(crate) key: EngineKey,
+}
+
+pub(crate) struct Engines {
+    pub(super) shared: Arc<Shared>,
+    pub(super) admission: Arc<Admission>,
+    pub(super) policies: Arc<Policies>,
+    pub(super) executor: Arc<Executor>,
+    pub(super) supervision: Arc<Supervision>,
+    pub(super) records: Arc<Records>,
+}
+
+impl Engines {
+    /// Admits a user: returns the endpoint of their engine, after provisioning or waking it if `params` allow that.
+    pub(crate) async fn admit(
+        &self,
+        product: &Product,
+        user_id: UserId,
+        params: Admit,
+    ) -> Result<AdmitResponse, FleetError> {
+        self.admission.check_rate(product)?;
+        let denied = self.policies.image_denied(product, None).filter(|_| params.auto_provision);
+        let (provision, wake) = (params.auto_provision && denied.is_none(), params.auto_wake);
+        let trigger = Trigger::Admit { provision, wake };
+        let owner = product.engine_owner(user_id);
+        // The common case: one read and no timer.
+        if let Some(admit_view) = self.shared.registry.admit_view(&owner).await?
+            && decide(Some(admit_view.view()), trigger) == Decision::Pass
+            && self.executor.note_activity(trigger, admit_view.engine_id, &owner)
+        {
+            return Ok(AdmitResponse::admitted(self.records.admit_record(owner, admit_view)?));
+        }
+        let request = OperationRequest::new(owner, RequestKind::Admit { provision, wake }, "admit");
+        match self.executor.execute(&request).await? {
+            OperationResult::Engine(row) => Ok(AdmitResponse::admitted(self.records.record(*row)?)),
+            OperationResult::Denied(DenialReason::EngineNotFound) if let Some(denied) = denied => Err(denied),
+            OperationResult::Denied(reason) => Ok(AdmitResponse::denied(reason)),
+            OperationResult::NotRunning | OperationResult::Destroyed(_) | OperationResult::Moved(_) => {
+                Err(FleetError::EngineNotRunning)
+            }
+        }
+    }
+
+    /// Provisions an engine for a user who has none.
+    pub(crate) async fn provision(
+        &self,
+        product: &Product,
+        params: ProvisionEngine,
+    ) -> Result<ProvisionedEngine, FleetError> {
+        if let Some(denied) = self.policies.image_denied(product, params.engine_version.as_ref()) {
+            return Err(denied);
+        }
+        let kind = RequestKind::Provision(params.engine_version);
+        let row = self.request_engine(product, params.user_id, kind).await?;
+        let (api_key, url) = (self.records.key(&row)?, self.running_url(&row)?);
+        let EngineRow { engine_id, status, owner, .. } = row;
+        Ok(ProvisionedEngine { engine_id, user_id: owner.user_id, status, url, api_key })
+    }
+
+    /// Returns one engine with its key.
+    pub(crate) async fn get(&self, product: &Product, user_id: UserId) -> Result<EngineRecord, FleetError> {
+        Ok(self.records.record(self.request_engine(product, user_id, RequestKind::Get).await?)?)
+    }
+
+    /// Returns a page of the product's engines, without their keys.
+    pub(crate) async fn list(
+        &self,
+        product: &Product,
+        params: ListEngines,
+    ) -> Result<EngineList, FleetError> {
+        let page = Page {
+            status: params.status,
+            limit: params.limit.map_or(DEFAULT_PAGE_SIZE, PageLimit::get),
+            offset: params.offset.map_or(0, PageOffset::get),
+        };
+        let (rows, total) = self.shared.registry.list(product.product_id, page).await?;
+        Ok(EngineList { engines: rows.into_iter().map(|row| self.records.summary(row)).collect(), total })
+    }
+
+    /// Starts an idle engine.
+    pub(crate) async fn start(
+        &self,
+        product: &Product,
+        user_id: UserId,
+    ) -> Result<StartedEngine, FleetError> {
+        let row = self.request_engine(product, user_id, RequestKind::Start).await?;
+        Ok(StartedEngine { status: row.status, url: self.running_url(&row)? })
+    }
+
+    /// Stops a running engine.
+    pub(crate) async fn stop(&self, product: &Product, user_id: UserId) -> Result<StoppedEngine, FleetError> {
+        self.request(product, user_id, RequestKind::Stop).await?;
+        Ok(StoppedEngine { status: EngineStatus::Stopped })
+    }
+
+    /// Replaces the key of a running engine. The old key is invalid immediately.
+    pub(crate) async fn rotate_key(
+        &self,
+        product: &Product,
+        user_id: UserId,
+    ) -> Result<RotatedKey, FleetError> {
+        let row = self.request_engine(product, user_id, RequestKind::Rotate).await?;
+        Ok(RotatedKey { new_api_key: self.records.key(&row)? })
+    }
+
+    /// Returns the endpoint of a running engine. Counts as activity.
+    pub(crate) async fn resolve_endpoint(
+        &self,
+        product: &Product,
+        user_id: UserId,
+    ) -> Result<EngineEndpoint, FleetError> {
+        let row = self.request_engine(product, user_id, RequestKind::Proxy).await?;
+        let port = row.running().ok_or(FleetError::EngineNotRunning)?.port;
+        Ok(EngineEndpoint { engine_id: row.engine_id, port, key: self.records.key(&row)? })
+    }
+
+    /// Records that an engine refused a call with the registry's key: health checks ask it for the key from now
+    /// on.
+    pub(crate) fn mark_key_refused(&self, engine_id: EngineId) {
+        self.supervision.set_key_state(engine_id, KeyState::Refused);
+    }
+
+    /// Destroys an engine in any state.
+    pub(crate) async fn destroy(
+        &self,
+        product: &Product,
+        user_id: UserId,
+    ) -> Result<DestroyedEngine, FleetError> {
+        match self.request(product, user_id, RequestKind::Destroy).await? {
+            OperationResult::Destroyed(engine_id) => {
+                Ok(DestroyedEngine { status: Destroyed::Destroyed, engine_id })
+            }
+            OperationResult::Engine(_)
+            | OperationResult::NotRunning
+            | OperationResult::Denied(_)
+            | OperationResult::Moved(_) => Err(FleetError::EngineNotFound),
+        }
+    }
+
+    async fn request(
+        &self,
+        product: &Product,
+        user_id: UserId,
+        kind: RequestKind,
+    ) -> Result<OperationResult, FleetError> {
+        let request = OperationRequest::new(product.engine_owner(user_id), kind, REQUESTED_REASON);
+        self.executor.execute(&request).await
+    }
+
+    /// Makes a request whose result is the engine.
+    async fn request_engine(
+        &self,
+        product: &Product,
+        user_id: UserId,
+        kind: RequestKind,
+    ) -> Result<EngineRow, FleetError> {
+        match self.request(product, user_id, kind).await? {
+            OperationResult::Engine(row) => Ok(*row),
+            OperationResult::NotRunning
+            | OperationResult::Destroyed(_)
+            | OperationResult::Denied(_)
+            | OperationResult::Moved(_) => Err(FleetError::EngineNotRunning),
+        }
+    }
+
+    fn running_url(&self, row: &EngineRow) -> Result<String, FleetError> {
+        let engine = row.running().ok_or(FleetError::EngineNotRunning)?;
+        Ok(self.records.url(engine.port))
+    }
+}

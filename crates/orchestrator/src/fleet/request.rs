@@ -1,0 +1,138 @@
+//! What is requested of one engine, and what comes of it.
+
+use api::orchestrator::DenialReason;
+use api::{EngineId, EngineImage};
+
+use super::error::FleetError;
+use crate::backend::BrainCopy;
+use crate::domain::EngineOwner;
+use crate::domain::lifecycle::Trigger;
+use crate::registry::{ClaimRefused, EngineRow, RegistryError};
+
+/// A request, with everything that is needed to perform it.
+#[derive(Clone, Debug)]
+pub(super) struct OperationRequest {
+    pub(super) engine_owner: EngineOwner,
+    pub(super) kind: RequestKind,
+    /// The reason that the audit log records.
+    pub(super) reason: &'static str,
+}
+
+/// What is requested: a [`Trigger`] with its data.
+#[derive(Clone, Debug)]
+pub(super) enum RequestKind {
+    /// With this image, to which the engine is then pinned, or with the deployment's.
+    Provision(Option<EngineImage>),
+    Admit {
+        provision: bool,
+        wake: bool,
+    },
+    Start,
+    Stop,
+    Rotate,
+    Sleep {
+        if_idle: bool,
+    },
+    Restart {
+        /// The generation of the row in which the engine had failed; a later failure schedules its own restart.
+        generation: i64,
+    },
+    Destroy,
+    Get,
+    Proxy,
+    /// To this image, to which the engine is then pinned, or to the deployment's, which it then follows.
+    ChangeVersion(Option<EngineImage>),
+}
+
+impl OperationRequest {
+    pub(super) const fn new(owner: EngineOwner, kind: RequestKind, reason: &'static str) -> Self {
+        Self { engine_owner: owner, kind, reason }
+    }
+
+    /// The input of the decision table.
+    pub(super) const fn trigger(&self) -> Trigger {
+        match self.kind {
+            RequestKind::Provision(_) => Trigger::Provision,
+            RequestKind::Admit { provision, wake } => Trigger::Admit { provision, wake },
+            RequestKind::Start => Trigger::Start,
+            RequestKind::Stop => Trigger::Stop,
+            RequestKind::Rotate => Trigger::Rotate,
+            RequestKind::Sleep { if_idle } => Trigger::Sleep { if_idle },
+            RequestKind::Restart { .. } => Trigger::Restart,
+            RequestKind::Destroy => Trigger::Destroy,
+            RequestKind::Get => Trigger::Get,
+            RequestKind::Proxy => Trigger::Proxy,
+            RequestKind::ChangeVersion(_) => Trigger::ChangeVersion,
+        }
+    }
+}
+
+/// The result of a request.
+#[derive(Clone, Debug)]
+pub(super) enum OperationResult {
+    /// The engine as requested: it runs, or the caller only reads it.
+    Engine(Box<EngineRow>),
+    /// The engine does not run.
+    NotRunning,
+    /// The engine is removed.
+    Destroyed(EngineId),
+    /// Nothing was changed, and the user is not admitted.
+    Denied(DenialReason),
+    /// The engine was moved to another version, or rolled back; callers who did not request that decide again.
+    Moved(Box<MoveOutcome>),
+}
+
+/// The outcome of a move to another version.
+#[derive(Clone, Debug)]
+pub(super) struct MoveOutcome {
+    /// The engine after the move.
+    pub(super) row: EngineRow,
+    /// The image that it ran before.
+    pub(super) previous_image: EngineImage,
+    /// The copy of its brain; `None` if the image is the same.
+    pub(super) brain_copy: Option<BrainCopy>,
+    /// Why it was rolled back to the previous image; `None` if it was moved.
+    pub(super) failure: Option<FleetError>,
+}
+
+/// Why an operation ended without settling what its callers requested.
+#[derive(Clone, Debug)]
+pub(super) enum OperationError {
+    /// The engine was not in the expected state, or was only repaired: decide again.
+    Stale,
+    /// A delete preempted the operation.
+    Preempted,
+    /// The operation failed.
+    Failed(FleetError),
+}
+
+/// The outcome of an operation.
+pub(super) type Outcome = Result<OperationResult, OperationError>;
+
+impl From<ClaimRefused> for OperationError {
+    fn from(refused: ClaimRefused) -> Self {
+        match refused {
+            // For an existing engine, the image is not judged here.
+            ClaimRefused::Stale | ClaimRefused::ImageNotAllowed => Self::Stale,
+            ClaimRefused::NoPort => FleetError::PortExhaustion.into(),
+            ClaimRefused::Quota { max_engines } => FleetError::QuotaExceeded { max_engines }.into(),
+            ClaimRefused::Suspended => FleetError::suspended().into(),
+        }
+    }
+}
+
+impl<E: Into<FleetError>> From<E> for OperationError {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl OperationError {
+    /// The error of an operation whose row could not be settled.
+    pub(super) fn from_settle_error(error: RegistryError) -> Self {
+        match error {
+            RegistryError::ClaimLost { .. } => Self::Preempted,
+            error => error.into(),
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Health checks of running engines, and what follows when too many fail.
+
+use std::sync::Arc;
+
+use api::EngineId;
+use api::orchestrator::EngineStatus;
+
+use super::Supervisor;
+use super::exits::EXIT_CONFIRM_DELAY;
+use crate::backend::{BackendError, Instance, KeyProof, ProbeError};
+use crate::domain::lifecycle::Change;
+use crate::fleet::FleetError;
+use crate::fleet::engine_client::Readiness;
+use crate::fleet::request::OperationError;
+use crate::fleet::supervision::{CheckTarget, KeyState};
+use crate::fleet::transitions::unexpected_exit_message;
+
+impl Supervisor {
+    /// Checks the health of a running engine. After too many consecutive failed checks it has failed.
+    pub(super) async fn check(self: &Arc<Self>, engine_id: EngineId) {
+        let Some(check_target) = self.supervision.check_target(engine_id) else { return };
+        let CheckTarget { instance, failed_checks: failed, .. } = &check_target;
+        let (timeout, max_failures) =
+            (self.supervision.rules().check_timeout, self.supervision.rules().max_failures);
+        // The backend is checked before and after the decisive health check: the connection to the engine may
+        // depend on it, as with a daemon's port forwarding, and fail while the engine is healthy.
+        let mut outage = None;
+        if failed.saturating_add(1) >= max_failures {
+            outage = self.backend_unavailable_reason().await;
+        }
+        let error = tokio::select! {
+            result = self.probe_engine(engine_id, &check_target) => result.err(),
+            () = self.shared.clock.sleep(timeout) => {
+                Some(format!("it did not answer within {} s", timeout.as_secs_f64()))
+            }
+        };
+        let failed = self.supervision.record_check(engine_id, instance, error.is_none());
+        let Some(reason) = error else { return };
+        tracing::info!(%engine_id, reason, failed, "An engine failed a health check.");
+        if failed < max_failures {
+            return;
+        }
+        if outage.is_none() {
+            outage = self.backend_unavailable_reason().await;
+        }
+        if let Some(outage) = outage {
+            tracing::warn!(
+                %engine_id,
+                outage,
+                "An unhealthy engine is not marked as failed, because the backend is unavailable too."
+            );
+            return;
+        }
+        if let Err(error) = self.fail_unhealthy_engine(engine_id, instance, &reason).await {
+            let error: &dyn std::error::Error = &error;
+            tracing::error!(
+                %engine_id,
+                error,
+                "An unhealthy engine could not be marked as failed; the next failed check retries."
+            );
+        }
+    }
+
+    /// Checks an engine's health and, if it is in doubt, whether it accepts the registry's key. Fails with a
+    /// message.
+    async fn probe_engine(&self, engine_id: EngineId, check_target: &CheckTarget) -> Result<(), String> {
+        let CheckTarget { port, key_hash, .. } = *check_target;
+        let proof = self.client.check_health(port, key_hash, Readiness::BrainOnly).await?;
+        let key_in_doubt = match proof {
+            KeyProof::Valid => {
+                self.supervision.mark_key_proven(engine_id);
+                false
+            }
+            KeyProof::Invalid => true,
+            KeyProof::Absent if check_target.key_proven => {
+                return Err(ProbeError::Unproven { port }.to_string());
+            }
+            KeyProof::Absent => check_target.key_state != KeyState::Accepted,
+        };
+        if !key_in_doubt {
+            return Ok(());
+        }
+        // While the key is being rotated, or while the registry does not answer, it is unknown which key is valid.
+        let Ok(Some(row)) = self.shared.registry.engine_by_id(engine_id).await else { return Ok(()) };
+        let Some(key) = self.keys.key(&row).ok().filter(|_| row.claim.is_none()) else { return Ok(()) };
+        match self.client.verify_identity(port, &key).await {
+            Ok(()) => {
+                self.supervision.mark_key_accepted(engine_id);
+                Ok(())
+            }
+            Err(ProbeError::KeyRefused { .. }) => {
+                self.supervision.set_key_state(engine_id, KeyState::Refused);
+                Err("it refuses the key that the registry has for it".to_owned())
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Why the backend is unreachable or the engines' data is missing, if so. Then an engine that does not answer
+    /// may still be healthy.
+    async fn backend_unavailable_reason(&self) -> Option<String> {
+        match self.shared.backend.ping().await {
+            Err(BackendError::Unreachable(reason)) => Some(reason),
+            Err(BackendError::DataUnavailable(reason)) => Some(reason.to_string()),
+            Ok(()) | Err(_) => None,
+        }
+    }
+
+    /// Kills a running engine that stays unhealthy and marks it as failed; if it has exited, records that instead.
+    async fn fail_unhealthy_engine(
+        self: &Arc<Self>,
+        engine_id: EngineId,
+        instance: &Instance,
+        reason: &str,
+    ) -> Result<(), FleetError> {
+        let Some(row) = self.shared.registry.engine_by_id(engine_id).await? else {
+            self.supervision.forget(engine_id);
+            return Ok(());
+        };
+        // Registered as an operation, so that nobody launches the engine while it is being killed. An operation
+        // under way, such as a stop, may be the cause; if the engine is unhealthy after it, the next check leads
+        // here again.
+        let Ok(operation) = self.operations.begin_for_row(&row, Change::Stop) else { return Ok(()) };
+        let (supervisor, instance, reason) = (Arc::clone(self), instance.clone(), reason.to_owned());
+        let fail_engine = async move {
+            let shared = &supervisor.shared;
+            let row = shared.registry.engine_by_id(engine_id).await?.ok_or(OperationError::Stale)?;
+            if row.status != EngineStatus::Running || row.instance.as_ref() != Some(&instance) {
+                // The supervisor has missed a change.
+                supervisor.supervision.track(&row, false, supervisor.supervision.now());
+            } else if shared.backend.is_running(&instance).await? {
+                shared.registry.check_leadership().await?;
+                shared.backend.kill(row.target()).await?;
+                supervisor.transitions.record_failure(&row, &reason, "health").await?;
+            } else {
+                // It has exited. If the exit was reported, its handler records it within this time, with its
+                // reason.
+                shared.clock.sleep(EXIT_CONFIRM_DELAY).await;
+                if !shared.backend.is_running(&instance).await? {
+                    supervisor
+                        .transitions
+                        .record_failure(&row, &unexpected_exit_message(None), "exit")
+                        .await?;
+                }
+            }
+            Err(OperationError::Stale)
+        };
+        self.operations.spawn(Arc::clone(&operation), fail_engine);
+        match operation.outcome().await {
+            Err(OperationError::Failed(error)) => Err(error),
+            Ok(_) | Err(OperationError::Stale | OperationError::Preempted) => Ok(()),
+        }
+    }
+}
