@@ -1,5 +1,5 @@
-//! The types that the layers share: who owns an engine, which transitions it may make, and how it is watched. Nothing
-//! here reads or changes anything.
+//! The types that the layers share: who owns an engine, which transitions it may make, and how it is watched.
+//! Nothing here reads or changes anything.
 
 pub(crate) mod lifecycle;
 mod supervision_rules;

@@ -54,7 +54,6 @@ pub(crate) use engines::EngineEndpoint;
 pub use error::FleetError;
 pub(crate) use stream_limiter::StreamPermit;
 
-use self::boot_limiter::BootLimiter;
 use self::changes::Changes;
 use self::changes::boot::Boots;
 use self::engine_client::EngineClient;
@@ -99,7 +98,6 @@ pub struct Fleet {
     pub(crate) telemetry: Arc<Telemetry>,
     shared: Arc<Shared>,
     supervision: Arc<Supervision>,
-    operations: Arc<Operations>,
     executor: Arc<Executor>,
     supervisor: Arc<Supervisor>,
     reconciler: Arc<Reconciler>,
@@ -150,9 +148,8 @@ impl Fleet {
 
         let supervision = Arc::new(Supervision::new(rules, Arc::clone(&clock)));
         let backend = DeadlineBackend::new(backend, Arc::clone(&clock), data);
-        let shared = Arc::new(Shared { registry, backend, clock });
-        let keys = Arc::new(EngineKeys::new(vault));
-        let records = Arc::new(Records::new(url_host, Arc::clone(&keys)));
+        let shared = Arc::new(Shared { registry, backend, keys: EngineKeys::new(vault), clock });
+        let records = Arc::new(Records::new(Arc::clone(&shared), url_host));
         let client = Arc::new(EngineClient::new(Arc::clone(&shared), probe, Arc::clone(&supervision)));
         let policies =
             Arc::new(Policies::new(Arc::clone(&shared), Arc::clone(&supervision), engine_image.clone()));
@@ -165,12 +162,9 @@ impl Fleet {
             engine_image,
             operation_timeout,
         ));
-        let operations = Arc::new(Operations::default());
-        let boot_limiter = Arc::new(BootLimiter::new());
         let boots = Boots {
             shared: Arc::clone(&shared),
             policies: Arc::clone(&policies),
-            keys: Arc::clone(&keys),
             client: Arc::clone(&client),
             ports,
             exits: exits.clone(),
@@ -182,28 +176,16 @@ impl Fleet {
             supervision: Arc::clone(&supervision),
             transitions: Arc::clone(&transitions),
             policies: Arc::clone(&policies),
-            keys: Arc::clone(&keys),
             client: Arc::clone(&client),
-            operations: Arc::clone(&operations),
+            operations: Arc::new(Operations::default()),
             boots,
         };
-        let executor = Arc::new(Executor {
-            shared: Arc::clone(&shared),
-            supervision: Arc::clone(&supervision),
-            operations: Arc::clone(&operations),
-            boot_limiter: Arc::clone(&boot_limiter),
-            changes,
-            boot_timeout,
-            operation_timeout,
-        });
+        let executor = Arc::new(Executor::new(changes, boot_timeout, operation_timeout));
         let supervisor = Arc::new(Supervisor {
             shared: Arc::clone(&shared),
             supervision: Arc::clone(&supervision),
             transitions: Arc::clone(&transitions),
             executor: Arc::clone(&executor),
-            operations: Arc::clone(&operations),
-            boot_limiter,
-            keys: Arc::clone(&keys),
             client: Arc::clone(&client),
             telemetry: Arc::clone(&telemetry),
             ready: is_ready.clone(),
@@ -215,43 +197,37 @@ impl Fleet {
             transitions,
             policies: Arc::clone(&policies),
             products: Arc::clone(&products),
-            operations: Arc::clone(&operations),
             executor: Arc::clone(&executor),
             telemetry: Arc::clone(&telemetry),
             ready,
         });
-        let engines = Engines {
-            shared: Arc::clone(&shared),
-            admission: Arc::clone(&admission),
-            policies: Arc::clone(&policies),
-            executor: Arc::clone(&executor),
-            supervision: Arc::clone(&supervision),
-            records: Arc::clone(&records),
-        };
-        let versions = Versions {
-            shared: Arc::clone(&shared),
-            policies: Arc::clone(&policies),
-            executor: Arc::clone(&executor),
-            records,
-        };
-        let explainer = Explainer {
-            shared: Arc::clone(&shared),
-            supervision: Arc::clone(&supervision),
-            policies,
-            keys,
-            client,
-        };
         Arc::new(Self {
+            engines: Engines {
+                shared: Arc::clone(&shared),
+                supervision: Arc::clone(&supervision),
+                admission: Arc::clone(&admission),
+                policies: Arc::clone(&policies),
+                executor: Arc::clone(&executor),
+                records: Arc::clone(&records),
+            },
+            versions: Versions {
+                shared: Arc::clone(&shared),
+                policies: Arc::clone(&policies),
+                executor: Arc::clone(&executor),
+                records,
+            },
+            explainer: Explainer {
+                shared: Arc::clone(&shared),
+                supervision: Arc::clone(&supervision),
+                policies,
+                client,
+            },
+            queries: Queries::new(Arc::clone(&shared), stream_shutdown.clone()),
             admission,
             products,
-            engines,
-            versions,
-            queries: Queries::new(Arc::clone(&shared), stream_shutdown.clone()),
-            explainer,
             telemetry,
             shared,
             supervision,
-            operations,
             executor,
             supervisor,
             reconciler,
@@ -299,7 +275,7 @@ impl Fleet {
 
     /// The operator's metrics in the `OpenMetrics` text format.
     pub(crate) fn open_metrics(&self) -> String {
-        self.telemetry.encode(self.supervision.len(), self.operations.len())
+        self.telemetry.encode(self.supervision.len(), self.executor.operations.len())
     }
 
     /// Ends the streams that would never end by themselves.
@@ -309,12 +285,12 @@ impl Fleet {
 
     /// Waits for the operations under way, for `limit` at most.
     pub(crate) async fn drained(&self, limit: Duration) {
-        self.operations.drained(limit).await;
+        self.executor.operations.drained(limit).await;
     }
 
     /// Aborts every operation at its current await point, as a kill does.
     pub(crate) fn abort_operations(&self) {
-        self.operations.abort_all();
+        self.executor.operations.abort_all();
     }
 
     /// Returns when another orchestrator has taken over the registry.

@@ -14,7 +14,6 @@ use std::sync::Arc;
 
 use self::boot::Boots;
 use super::engine_client::EngineClient;
-use super::engine_keys::EngineKeys;
 use super::operation::{Operation, Operations};
 use super::policies::Policies;
 use super::request::{OperationError, OperationRequest, OperationResult, Outcome, RequestKind};
@@ -29,7 +28,6 @@ pub(super) struct Changes {
     pub(super) supervision: Arc<Supervision>,
     pub(super) transitions: Arc<Transitions>,
     pub(super) policies: Arc<Policies>,
-    pub(super) keys: Arc<EngineKeys>,
     pub(super) client: Arc<EngineClient>,
     pub(super) operations: Arc<Operations>,
     pub(super) boots: Boots,

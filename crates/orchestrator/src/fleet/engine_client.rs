@@ -1,7 +1,8 @@
 //! Asks engines on their ports: for their health, to verify that they are who they should be, and with commands.
 //!
-//! The process on an engine's port has to prove that it holds the engine's key; only if it gives no proof, as engines
-//! of earlier versions do, is the key sent to it. An engine that must be able to give a proof is never sent the key.
+//! The process on an engine's port has to prove that it holds the engine's key; only if it gives no proof, as
+//! engines of earlier versions do, is the key sent to it. An engine that must be able to give a proof is never sent
+//! the key.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,8 +43,8 @@ impl EngineClient {
         Self { shared, probe, supervision }
     }
 
-    /// Checks that what answers on `port` meets `readiness`, and returns its proof of the key with this hash. Fails
-    /// with a message.
+    /// Checks that what answers on `port` meets `readiness`, and returns its proof of the key with this hash.
+    /// Fails with a message.
     pub(super) async fn check_health(
         &self,
         port: u16,
@@ -55,8 +56,8 @@ impl EngineClient {
         Ok(response.proof)
     }
 
-    /// Checks that what answers on `port` meets `readiness` and is the engine, just launched, that holds `key`. Fails
-    /// with a message.
+    /// Checks that what answers on `port` meets `readiness` and is the engine, just launched, that holds `key`.
+    /// Fails with a message.
     pub(super) async fn check_launched(
         &self,
         port: u16,

@@ -24,14 +24,14 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Drives requests to their ends.
 pub(super) struct Executor {
-    pub(super) shared: Arc<Shared>,
-    pub(super) supervision: Arc<Supervision>,
+    shared: Arc<Shared>,
+    supervision: Arc<Supervision>,
+    changes: Changes,
     pub(super) operations: Arc<Operations>,
-    pub(super) boot_limiter: Arc<BootLimiter>,
-    pub(super) changes: Changes,
-    pub(super) boot_timeout: Duration,
+    pub(super) boot_limiter: BootLimiter,
+    boot_timeout: Duration,
     /// The longest time that any caller waits for an operation.
-    pub(super) operation_timeout: Duration,
+    operation_timeout: Duration,
 }
 
 /// The result of one iteration of [`Executor::execute`].
@@ -41,6 +41,18 @@ enum Iteration {
 }
 
 impl Executor {
+    pub(super) fn new(changes: Changes, boot_timeout: Duration, operation_timeout: Duration) -> Self {
+        Self {
+            shared: Arc::clone(&changes.shared),
+            supervision: Arc::clone(&changes.supervision),
+            operations: Arc::clone(&changes.operations),
+            changes,
+            boot_limiter: BootLimiter::new(),
+            boot_timeout,
+            operation_timeout,
+        }
+    }
+
     /// Performs `request` and waits for its result.
     pub(super) async fn execute(
         self: &Arc<Self>,

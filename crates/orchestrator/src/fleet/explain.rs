@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 
 use super::FleetError;
 use super::engine_client::EngineClient;
-use super::engine_keys::EngineKeys;
 use super::policies::Policies;
 use super::shared::Shared;
 use super::supervision::{KeyState, MonoMillis, RestartState, Supervision};
@@ -26,7 +25,6 @@ pub(crate) struct Explainer {
     pub(super) shared: Arc<Shared>,
     pub(super) supervision: Arc<Supervision>,
     pub(super) policies: Arc<Policies>,
-    pub(super) keys: Arc<EngineKeys>,
     pub(super) client: Arc<EngineClient>,
 }
 
@@ -136,7 +134,7 @@ impl Explainer {
             );
         }
         let command = json!({"subsystem": "telemetry", "op": "activity"});
-        let report = match self.keys.key(row) {
+        let report = match self.shared.keys.key(row) {
             Ok(key) => tokio::select! {
                 report = self.client.send_command(engine, &key, &command) => report.ok(),
                 () = self.shared.clock.sleep(ACTIVITY_TIMEOUT) => None,

@@ -16,7 +16,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::FleetError;
 use super::execute::Executor;
-use super::operation::Operations;
 use super::policies::Policies;
 use super::products::Products;
 use super::request::OperationError;
@@ -83,7 +82,6 @@ pub(super) struct Reconciler {
     pub(super) transitions: Arc<Transitions>,
     pub(super) policies: Arc<Policies>,
     pub(super) products: Arc<Products>,
-    pub(super) operations: Arc<Operations>,
     pub(super) executor: Arc<Executor>,
     pub(super) telemetry: Arc<Telemetry>,
     /// Whether the first comparison is done.
@@ -160,7 +158,7 @@ impl Reconciler {
         let (claimed, settled): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.claim.is_some());
         findings
             .inconsistent
-            .extend(claimed.into_iter().filter(|row| self.operations.get(&row.owner).is_none()));
+            .extend(claimed.into_iter().filter(|row| self.executor.operations.get(&row.owner).is_none()));
         findings.orphans = superseded(&settled, &listed);
         let mut missing = without_process(settled, &listed);
         if !missing.is_empty() {
@@ -213,7 +211,7 @@ impl Reconciler {
             };
             // The process may have been launched since the rows were read.
             if let Some(current) = self.shared.registry.engine_by_id(*engine_id).await?
-                && self.operations.get(&current.owner).is_none()
+                && self.executor.operations.get(&current.owner).is_none()
             {
                 *row = self.adopt_generation(current, *generation).await?;
             }

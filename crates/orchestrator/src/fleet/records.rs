@@ -5,20 +5,20 @@ use std::sync::Arc;
 use api::EngineKey;
 use api::orchestrator::{EngineRecord, EngineSummary};
 
-use super::engine_keys::EngineKeys;
+use super::shared::Shared;
 use crate::domain::EngineOwner;
 use crate::keys::KeyError;
 use crate::registry::{AdmitView, EngineRow};
 
 pub(super) struct Records {
+    shared: Arc<Shared>,
     /// The host in engine URLs, as callers reach it.
     url_host: String,
-    keys: Arc<EngineKeys>,
 }
 
 impl Records {
-    pub(super) const fn new(url_host: String, keys: Arc<EngineKeys>) -> Self {
-        Self { url_host, keys }
+    pub(super) const fn new(shared: Arc<Shared>, url_host: String) -> Self {
+        Self { shared, url_host }
     }
 
     /// The URL of an engine on `port`, as callers reach it.
@@ -28,7 +28,7 @@ impl Records {
 
     /// The engine's key.
     pub(super) fn key(&self, row: &EngineRow) -> Result<EngineKey, KeyError> {
-        self.keys.key(row)
+        self.shared.keys.key(row)
     }
 
     /// The engine without its key.
@@ -56,7 +56,7 @@ impl Records {
         owner: EngineOwner,
         engine: AdmitView,
     ) -> Result<EngineRecord, KeyError> {
-        let api_key = self.keys.unseal(engine.engine_id, &engine.sealed_key)?;
+        let api_key = self.shared.keys.unseal(engine.engine_id, &engine.sealed_key)?;
         let summary = EngineSummary {
             engine_id: engine.engine_id,
             user_id: owner.user_id,

@@ -1,14 +1,16 @@
-//! The collaborators outside the fleet that most of its parts call.
+//! What most parts of the fleet call: the registry, the backend, the clock, and the engines' keys.
 
 use std::sync::Arc;
 
 use http_service::clock::Clock;
 
+use super::engine_keys::EngineKeys;
 use crate::backend::DeadlineBackend;
 use crate::registry::Registry;
 
 pub(crate) struct Shared {
     pub(super) registry: Registry,
     pub(super) backend: DeadlineBackend,
+    pub(super) keys: EngineKeys,
     pub(super) clock: Arc<dyn Clock>,
 }

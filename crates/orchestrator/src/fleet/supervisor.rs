@@ -15,11 +15,9 @@ use tokio_util::task::TaskTracker;
 
 pub(super) use self::exits::EXIT_CONFIRM_DELAY;
 use super::FleetError;
-use super::boot_limiter::{BootLimiter, BootRequest};
+use super::boot_limiter::BootRequest;
 use super::engine_client::EngineClient;
-use super::engine_keys::EngineKeys;
 use super::execute::Executor;
-use super::operation::Operations;
 use super::request::{OperationRequest, RequestKind};
 use super::shared::Shared;
 use super::supervision::{DueAction, Supervision, SupervisionAction};
@@ -44,9 +42,6 @@ pub(super) struct Supervisor {
     pub(super) supervision: Arc<Supervision>,
     pub(super) transitions: Arc<Transitions>,
     pub(super) executor: Arc<Executor>,
-    pub(super) operations: Arc<Operations>,
-    pub(super) boot_limiter: Arc<BootLimiter>,
-    pub(super) keys: Arc<EngineKeys>,
     pub(super) client: Arc<EngineClient>,
     pub(super) telemetry: Arc<Telemetry>,
     /// Whether the first comparison is done.
@@ -141,7 +136,7 @@ impl Supervisor {
             }
             SupervisionAction::Restart { urgent } => {
                 let boot = BootRequest::Restart { engine_id, urgent };
-                let _permit = self.boot_limiter.acquire(owner.product_id, boot).await;
+                let _permit = self.executor.boot_limiter.acquire(owner.product_id, boot).await;
                 let request = OperationRequest::new(owner, RequestKind::Restart { generation }, "crash");
                 if let Err(error) = self.executor.execute(&request).await {
                     tracing::info!(%engine_id, %error, "A failed engine was not restarted.");

@@ -1,5 +1,5 @@
-//! Claims: an operation marks an engine's row as its own by compare-and-swap on the generation, and leases a port if it
-//! launches the engine.
+//! Claims: an operation marks an engine's row as its own by compare-and-swap on the generation, and leases a port if
+//! it launches the engine.
 
 use api::orchestrator::EngineStatus;
 use api::{EngineId, EngineImage, KeyHash, Timestamp};

@@ -15,7 +15,6 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use crate::backend::{BackendError, Instance, InstanceExit, LaunchSpec, ResourceLimits};
 use crate::fleet::FleetError;
 use crate::fleet::engine_client::{EngineClient, Readiness};
-use crate::fleet::engine_keys::EngineKeys;
 use crate::fleet::policies::Policies;
 use crate::fleet::shared::Shared;
 use crate::fleet::transitions::FAILURE_LOG_LINES;
@@ -138,7 +137,6 @@ impl Booted {
 pub(in crate::fleet) struct Boots {
     pub(in crate::fleet) shared: Arc<Shared>,
     pub(in crate::fleet) policies: Arc<Policies>,
-    pub(in crate::fleet) keys: Arc<EngineKeys>,
     pub(in crate::fleet) client: Arc<EngineClient>,
     pub(in crate::fleet) ports: PortAllocator,
     /// The exits that the backend has reported.
@@ -149,7 +147,8 @@ pub(in crate::fleet) struct Boots {
 }
 
 impl Boots {
-    /// Launches `engine` and waits until it meets `readiness`. If its port turns out to be taken, it gets another one.
+    /// Launches `engine` and waits until it meets `readiness`. If its port turns out to be taken, it gets another
+    /// one.
     pub(super) async fn boot(
         &self,
         engine: &mut PlacedEngine,
@@ -174,7 +173,7 @@ impl Boots {
         let started = clock.monotonic();
         // Subscribed before the launch: an engine may exit before its launch has returned.
         let exits = self.exits.subscribe();
-        let key = self.keys.key(&engine.row).map_err(BootFailureCause::Keys)?;
+        let key = self.shared.keys.key(&engine.row).map_err(BootFailureCause::Keys)?;
         let instance = self.launch(engine).await?;
         let mut last_error = "its health was not checked yet".to_owned();
         tokio::select! {
@@ -236,7 +235,7 @@ impl Boots {
     fn engine_env(&self, row: &EngineRow) -> Result<Vec<(String, SecretString)>, KeyError> {
         let mut env = self.engine_env.clone();
         if env.iter().all(|(name, _)| name != ENCRYPTION_KEY_VAR) {
-            env.push((ENCRYPTION_KEY_VAR.to_owned(), self.keys.secrets_key(row)?));
+            env.push((ENCRYPTION_KEY_VAR.to_owned(), self.shared.keys.secrets_key(row)?));
         }
         if let Some(base) = &self.policies.get(row.owner.product_id).oauth_redirect_base_url {
             env.retain(|(name, _)| name != OAUTH_REDIRECT_BASE_URL_VAR);

@@ -47,12 +47,12 @@ impl Changes {
     pub(super) async fn rotate_key(&self, operation: &Operation, seen: EngineRow) -> Outcome {
         // Without its data directory, the engine may belong to another orchestrator.
         self.shared.backend.check_data().await?;
-        let (key, pending) = self.keys.generate(seen.engine_id)?;
+        let (key, pending) = self.shared.keys.generate(seen.engine_id)?;
         let claim = Claim { pending: Some(pending.clone()), ..self.transitions.new_claim(Change::Rotate) };
         let row = self.shared.registry.claim(&seen, &claim).await??;
         let engine = row.running().ok_or(FleetError::EngineNotRunning)?;
         operation.mark_claimed(row.generation);
-        let current = self.keys.key(&row)?;
+        let current = self.shared.keys.key(&row)?;
         let swap = json!({"subsystem": "control", "op": "set_key_hash", "key_hash": key.hash().to_hex()});
         match self.client.send_command(engine, &current, &swap).await {
             Ok(_) => self.commit_rotation(&row, pending, "requested").await,
@@ -131,8 +131,8 @@ impl Changes {
         engine: RunningEngine<'_>,
         pending: &PendingKey,
     ) -> Result<AcceptedKey, FleetError> {
-        let current = self.keys.key(engine.row)?;
-        let next = self.keys.unseal(engine.row.engine_id, &pending.sealed)?;
+        let current = self.shared.keys.key(engine.row)?;
+        let next = self.shared.keys.unseal(engine.row.engine_id, &pending.sealed)?;
         for (key, accepted) in [(&next, AcceptedKey::Pending), (&current, AcceptedKey::Current)] {
             match self.client.verify_identity_in_time(engine.port, key).await {
                 Ok(()) => return Ok(accepted),

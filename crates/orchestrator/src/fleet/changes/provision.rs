@@ -48,13 +48,13 @@ impl Changes {
 
     fn new_engine(&self, owner: &EngineOwner, image: Option<&EngineImage>) -> Result<NewEngine, FleetError> {
         let engine_id = EngineId::new();
-        let (_, key) = self.keys.generate(engine_id)?;
+        let (_, key) = self.shared.keys.generate(engine_id)?;
         Ok(NewEngine {
             engine_id,
             owner: owner.clone(),
             key_hash: key.hash,
             sealed_key: key.sealed,
-            sealed_secrets_key: self.keys.generate_secrets_key(engine_id)?,
+            sealed_secrets_key: self.shared.keys.generate_secrets_key(engine_id)?,
             pinned: image.is_some(),
             engine_version: image.unwrap_or(self.policies.default_image()).clone(),
             created_at: self.shared.clock.now(),

@@ -12,8 +12,8 @@ use crate::fleet::request::{OperationError, Outcome};
 use crate::registry::{EngineRow, Event, NextState};
 
 impl Changes {
-    /// Repairs the engine of `seen`: ends the change that its claim names, or removes a process that should not exist.
-    /// On success the outcome is [`OperationError::Stale`], so that the caller reads the row again.
+    /// Repairs the engine of `seen`: ends the change that its claim names, or removes a process that should not
+    /// exist. On success the outcome is [`OperationError::Stale`], so that the caller reads the row again.
     pub(in crate::fleet) async fn repair(&self, seen: &EngineRow) -> Outcome {
         // Read again now that the operation is registered: the change may have been settled just before.
         let Some(row) = self.shared.registry.engine(&seen.owner).await? else {

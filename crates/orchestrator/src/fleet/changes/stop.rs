@@ -82,7 +82,7 @@ impl Changes {
         if !self.supervision.is_idle(row.engine_id) {
             return false;
         }
-        let response = match self.keys.key(row) {
+        let response = match self.shared.keys.key(row) {
             Ok(key) => {
                 self.client
                     .send_command(engine, &key, &json!({"subsystem": "control", "op": "quiesce"}))
@@ -115,7 +115,7 @@ impl Changes {
     /// Whether the interrupted sleep of a running engine can be completed: the engine agrees to quiesce, or does
     /// not listen any more because it is exiting.
     pub(super) async fn can_finish_sleep(&self, engine: RunningEngine<'_>) -> bool {
-        let Ok(key) = self.keys.key(engine.row) else { return false };
+        let Ok(key) = self.shared.keys.key(engine.row) else { return false };
         match self.client.send_command(engine, &key, &json!({"subsystem": "control", "op": "quiesce"})).await
         {
             Ok(result) => result.get("quiesced") == Some(&true.into()),
@@ -127,7 +127,7 @@ impl Changes {
     async fn lift_quiesce(&self, engine: RunningEngine<'_>) {
         let row = engine.row;
         let lift = json!({"subsystem": "control", "op": "quiesce", "lift": true});
-        if let Ok(key) = self.keys.key(row)
+        if let Ok(key) = self.shared.keys.key(row)
             && let Err(error) = self.client.send_command(engine, &key, &lift).await
         {
             tracing::info!(engine_id = %row.engine_id, %error, "The quiesce of an engine could not be lifted.");

@@ -29,8 +29,8 @@ struct PendingMove {
 }
 
 impl Changes {
-    /// Moves an engine to `image`, to which it is then pinned, or if there is none to the deployment's image, which it
-    /// then follows.
+    /// Moves an engine to `image`, to which it is then pinned, or if there is none to the deployment's image, which
+    /// it then follows.
     pub(super) async fn move_to_version(
         &self,
         operation: &Operation,

@@ -82,7 +82,9 @@ impl Supervisor {
         }
         // While the key is being rotated, or while the registry does not answer, it is unknown which key is valid.
         let Ok(Some(row)) = self.shared.registry.engine_by_id(engine_id).await else { return Ok(()) };
-        let Some(key) = self.keys.key(&row).ok().filter(|_| row.claim.is_none()) else { return Ok(()) };
+        let Some(key) = self.shared.keys.key(&row).ok().filter(|_| row.claim.is_none()) else {
+            return Ok(());
+        };
         match self.client.verify_identity(port, &key).await {
             Ok(()) => {
                 self.supervision.mark_key_accepted(engine_id);
@@ -120,7 +122,7 @@ impl Supervisor {
         // Registered as an operation, so that nobody launches the engine while it is being killed. An operation
         // under way, such as a stop, may be the cause; if the engine is unhealthy after it, the next check leads
         // here again.
-        let Ok(operation) = self.operations.begin_for_row(&row, Change::Stop) else { return Ok(()) };
+        let Ok(operation) = self.executor.operations.begin_for_row(&row, Change::Stop) else { return Ok(()) };
         let (supervisor, instance, reason) = (Arc::clone(self), instance.clone(), reason.to_owned());
         let fail_engine = async move {
             let shared = &supervisor.shared;
@@ -145,7 +147,7 @@ impl Supervisor {
             }
             Err(OperationError::Stale)
         };
-        self.operations.spawn(Arc::clone(&operation), fail_engine);
+        self.executor.operations.spawn(Arc::clone(&operation), fail_engine);
         match operation.outcome().await {
             Err(OperationError::Failed(error)) => Err(error),
             Ok(_) | Err(OperationError::Stale | OperationError::Preempted) => Ok(()),

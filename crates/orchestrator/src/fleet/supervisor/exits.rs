@@ -51,7 +51,7 @@ impl Supervisor {
         loop {
             let Some(row) = self.shared.registry.engine_by_id(exit.engine_id).await? else { return Ok(()) };
             if row.claim.is_some()
-                && let Some(operation) = self.operations.get(&row.owner)
+                && let Some(operation) = self.executor.operations.get(&row.owner)
             {
                 // The operation may have caused the exit, or may not have noticed it yet.
                 let _ = operation.outcome().await;

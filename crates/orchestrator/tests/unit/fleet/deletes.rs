@@ -25,7 +25,7 @@ async fn a_delete_cancels_a_provision_and_a_waiting_admit_goes_on_as_for_no_engi
         let admit = product.admit("ann", json!({"auto_provision": true}));
         let delete = async {
             // The callers of the provision and of the admit.
-            app.wait_until(|| app.orchestrator.fleet().operations.waiter_count() == 2).await;
+            app.wait_until(|| app.orchestrator.fleet().executor.operations.waiter_count() == 2).await;
             product.delete("ann").await
         };
         tokio::join!(admit, delete)

@@ -40,7 +40,7 @@ async fn wait_for_operation(
     let waker = Waker::from(Arc::clone(&wake_counter));
     // If the registry is on a server, the call waits for its response first.
     let until_waiting = async {
-        while fleet.operations.waiter_count() == 0 {
+        while fleet.executor.operations.waiter_count() == 0 {
             let polled = caller.as_mut().poll(&mut Context::from_waker(&waker));
             assert!(matches!(polled, Poll::Pending), "{polled:?}");
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -51,7 +51,7 @@ async fn wait_for_operation(
     // A future that spins is interrupted by the runtime at some point, and woken again at its next turn.
     tokio::task::yield_now().await;
     assert_eq!(wake_counter.0.load(Ordering::SeqCst), 0, "the caller spins");
-    fleet.operations.spawn(operation, async { Err(OperationError::Stale) });
+    fleet.executor.operations.spawn(operation, async { Err(OperationError::Stale) });
     caller.await.unwrap()
 }
 
@@ -72,7 +72,8 @@ async fn a_caller_rests_until_a_change_that_is_settled_has_landed() {
     let app = TestApp::new().await;
     let fleet = app.orchestrator.fleet();
     let row = running_engine(&app).await;
-    let operation = fleet.operations.begin_for_row(&previous_generation(&row), Change::Start).ok().unwrap();
+    let operation =
+        fleet.executor.operations.begin_for_row(&previous_generation(&row), Change::Start).ok().unwrap();
     let settled = wait_for_operation(fleet, operation, RequestKind::Stop).await;
     assert!(matches!(settled, OperationResult::NotRunning), "{settled:?}");
 }
@@ -83,7 +84,7 @@ async fn a_caller_rests_until_a_change_that_left_no_engine_has_landed() {
     let fleet = app.orchestrator.fleet();
     let mut row = running_engine(&app).await;
     row.owner = EngineOwner { user_id: api::UserId::new("bob").unwrap(), ..row.owner };
-    let operation = fleet.operations.begin_for_row(&row, Change::Destroy).ok().unwrap();
+    let operation = fleet.executor.operations.begin_for_row(&row, Change::Destroy).ok().unwrap();
     let settled = wait_for_operation(fleet, operation, RequestKind::Provision(None)).await;
     assert!(matches!(settled, OperationResult::Engine(_)), "{settled:?}");
 }
@@ -93,7 +94,7 @@ async fn a_caller_rests_while_a_delete_takes_over() {
     let app = TestApp::new().await;
     let fleet = app.orchestrator.fleet();
     let row = running_engine(&app).await;
-    let operation = fleet.operations.begin_for_row(&row, Change::Stop).ok().unwrap();
+    let operation = fleet.executor.operations.begin_for_row(&row, Change::Stop).ok().unwrap();
     // The delete holds the row, and has not registered its operation as the active one yet.
     let delete = Claim {
         change: Change::Destroy,
@@ -118,11 +119,11 @@ async fn a_change_is_logged_under_the_request_that_began_it() {
     let app = TestApp::new().await;
     let fleet = app.orchestrator.fleet();
     let row = running_engine(&app).await;
-    let operation = fleet.operations.begin_for_row(&row, Change::Stop).ok().unwrap();
+    let operation = fleet.executor.operations.begin_for_row(&row, Change::Stop).ok().unwrap();
     let (report, seen) = oneshot::channel();
     let request = tracing::info_span!(target: SPANS, "request");
     let begin = async {
-        fleet.operations.spawn(operation, async {
+        fleet.executor.operations.spawn(operation, async {
             report.send(Span::current().id()).unwrap();
             Err(OperationError::Stale)
         });
