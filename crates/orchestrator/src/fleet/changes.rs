@@ -41,29 +41,18 @@ impl Changes {
         request: &OperationRequest,
         row: Option<EngineRow>,
     ) -> Outcome {
-        let Some(row) = row else {
+        match (operation.change, row) {
+            (Change::Provision, _) => self.provision(operation, request).await,
             // The table performs no other change on an engine that does not exist.
-            return match operation.change {
-                Change::Provision => self.provision(operation, request).await,
-                Change::Start
-                | Change::Wake
-                | Change::Stop
-                | Change::Sleep
-                | Change::Restart
-                | Change::Rotate
-                | Change::Destroy => Err(OperationError::Stale),
-            };
-        };
-        match (operation.change, &request.kind) {
-            (Change::Start, RequestKind::ChangeVersion(image)) => {
+            (_, None) => Err(OperationError::Stale),
+            (Change::Start, Some(row)) if let RequestKind::ChangeVersion(image) = &request.kind => {
                 self.move_to_version(operation, image.as_ref(), row).await
             }
-            (Change::Provision, _) => self.provision(operation, request).await,
-            (Change::Start | Change::Wake, _) => self.relaunch(operation, request.reason, row).await,
-            (Change::Stop | Change::Sleep, _) => self.stop(operation, request, row).await,
-            (Change::Restart, _) => self.restart(operation, row).await,
-            (Change::Rotate, _) => self.rotate_key(operation, row).await,
-            (Change::Destroy, _) => self.destroy(operation, row).await,
+            (Change::Start | Change::Wake, Some(row)) => self.relaunch(operation, request.reason, row).await,
+            (Change::Stop | Change::Sleep, Some(row)) => self.stop(operation, request, row).await,
+            (Change::Restart, Some(row)) => self.restart(operation, row).await,
+            (Change::Rotate, Some(row)) => self.rotate_key(operation, row).await,
+            (Change::Destroy, Some(row)) => self.destroy(operation, row).await,
         }
     }
 

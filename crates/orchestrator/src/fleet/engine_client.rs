@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use api::engine::{EngineHealth, HEALTHY};
 use api::{EngineKey, KeyHash};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::shared::Shared;
 use super::supervision::{KeyState, Supervision};
@@ -94,8 +94,50 @@ impl EngineClient {
         }
     }
 
+    /// Asks `engine` to refuse new turns from now on. Returns whether it agrees: it does if it has no work.
+    pub(super) async fn quiesce(
+        &self,
+        engine: RunningEngine<'_>,
+        key: &EngineKey,
+    ) -> Result<bool, ProbeError> {
+        let response =
+            self.send_command(engine, key, &json!({"subsystem": "control", "op": "quiesce"})).await?;
+        Ok(response.get("quiesced") == Some(&true.into()))
+    }
+
+    /// Lets a quiesced engine accept turns again.
+    pub(super) async fn lift_quiesce(
+        &self,
+        engine: RunningEngine<'_>,
+        key: &EngineKey,
+    ) -> Result<(), ProbeError> {
+        let command = json!({"subsystem": "control", "op": "quiesce", "lift": true});
+        self.send_command(engine, key, &command).await.map(drop)
+    }
+
+    /// Replaces the key that `engine` accepts, which is `key` so far.
+    pub(super) async fn replace_key(
+        &self,
+        engine: RunningEngine<'_>,
+        key: &EngineKey,
+        next: &EngineKey,
+    ) -> Result<(), ProbeError> {
+        let hash = next.hash().to_hex();
+        let command = json!({"subsystem": "control", "op": "set_key_hash", "key_hash": hash});
+        self.send_command(engine, key, &command).await.map(drop)
+    }
+
+    /// What `engine` is doing, in numbers.
+    pub(super) async fn activity(
+        &self,
+        engine: RunningEngine<'_>,
+        key: &EngineKey,
+    ) -> Result<Value, ProbeError> {
+        self.send_command(engine, key, &json!({"subsystem": "telemetry", "op": "activity"})).await
+    }
+
     /// Sends `command` to the `/rpc` of `engine`.
-    pub(super) async fn send_command(
+    async fn send_command(
         &self,
         engine: RunningEngine<'_>,
         key: &EngineKey,

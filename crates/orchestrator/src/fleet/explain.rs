@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use api::orchestrator::{Action, Caps, EngineStatus, Explanation, NextAction, RestartAttempt};
 use api::{Timestamp, UserId};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::FleetError;
 use super::engine_client::EngineClient;
@@ -133,10 +133,9 @@ impl Explainer {
                     .to_owned(),
             );
         }
-        let command = json!({"subsystem": "telemetry", "op": "activity"});
         let report = match self.shared.keys.key(row) {
             Ok(key) => tokio::select! {
-                report = self.client.send_command(engine, &key, &command) => report.ok(),
+                report = self.client.activity(engine, &key) => report.ok(),
                 () = self.shared.clock.sleep(ACTIVITY_TIMEOUT) => None,
             },
             Err(_) => None,

@@ -278,41 +278,27 @@ impl Supervision {
 
     /// Records whether a running engine accepts the registry's key.
     pub(super) fn set_key_state(&self, engine_id: EngineId, key_state: KeyState) {
-        if let Some(running) =
-            self.state().monitors.get_mut(&engine_id).and_then(EngineMonitor::as_running_mut)
-        {
-            running.key_state = key_state;
-        }
+        self.update_running(engine_id, |running| running.key_state = key_state);
     }
 
     /// Records that the key of a running engine was replaced.
     pub(super) fn set_key_hash(&self, engine_id: EngineId, key_hash: KeyHash) {
-        if let Some(running) =
-            self.state().monitors.get_mut(&engine_id).and_then(EngineMonitor::as_running_mut)
-        {
-            running.key_hash = key_hash;
-        }
+        self.update_running(engine_id, |running| running.key_hash = key_hash);
     }
 
     /// Records that a running engine has proven that it holds the registry's key.
     pub(super) fn mark_key_proven(&self, engine_id: EngineId) {
         let now = self.mono_now();
-        if let Some(running) =
-            self.state().monitors.get_mut(&engine_id).and_then(EngineMonitor::as_running_mut)
-        {
+        self.update_running(engine_id, |running| {
             running.key_proven = true;
             running.mark_key_accepted(now);
-        }
+        });
     }
 
     /// Records that a running engine has accepted the registry's key.
     pub(super) fn mark_key_accepted(&self, engine_id: EngineId) {
         let now = self.mono_now();
-        if let Some(running) =
-            self.state().monitors.get_mut(&engine_id).and_then(EngineMonitor::as_running_mut)
-        {
-            running.mark_key_accepted(now);
-        }
+        self.update_running(engine_id, |running| running.mark_key_accepted(now));
     }
 
     /// Records the result of a health check of `instance`. Returns the number of consecutive failed checks.
@@ -387,6 +373,13 @@ impl Supervision {
     /// Marks activity that could not be saved as unsaved again.
     pub(super) fn mark_unsaved(&self, activities: &[(EngineId, EngineActivity)]) {
         self.state().unsaved.extend(activities.iter().map(|(engine_id, _)| *engine_id));
+    }
+
+    fn update_running(&self, engine_id: EngineId, update: impl FnOnce(&mut RunningMonitor)) {
+        let mut state = self.state();
+        if let Some(running) = state.monitors.get_mut(&engine_id).and_then(EngineMonitor::as_running_mut) {
+            update(running);
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

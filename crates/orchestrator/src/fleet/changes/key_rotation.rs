@@ -53,9 +53,8 @@ impl Changes {
         let engine = row.running().ok_or(FleetError::EngineNotRunning)?;
         operation.mark_claimed(row.generation);
         let current = self.shared.keys.key(&row)?;
-        let swap = json!({"subsystem": "control", "op": "set_key_hash", "key_hash": key.hash().to_hex()});
-        match self.client.send_command(engine, &current, &swap).await {
-            Ok(_) => self.commit_rotation(&row, pending, "requested").await,
+        match self.client.replace_key(engine, &current, &key).await {
+            Ok(()) => self.commit_rotation(&row, pending, "requested").await,
             Err(error) => {
                 tracing::warn!(
                     engine_id = %row.engine_id,

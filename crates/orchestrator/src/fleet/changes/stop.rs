@@ -83,11 +83,7 @@ impl Changes {
             return false;
         }
         let response = match self.shared.keys.key(row) {
-            Ok(key) => {
-                self.client
-                    .send_command(engine, &key, &json!({"subsystem": "control", "op": "quiesce"}))
-                    .await
-            }
+            Ok(key) => self.client.quiesce(engine, &key).await,
             Err(error) => {
                 tracing::error!(
                     engine_id = %row.engine_id,
@@ -98,7 +94,7 @@ impl Changes {
             }
         };
         match response {
-            Ok(result) => result.get("quiesced") == Some(&true.into()),
+            Ok(agrees) => agrees,
             Err(error) => {
                 tracing::info!(
                     engine_id = %row.engine_id,
@@ -116,9 +112,8 @@ impl Changes {
     /// not listen any more because it is exiting.
     pub(super) async fn can_finish_sleep(&self, engine: RunningEngine<'_>) -> bool {
         let Ok(key) = self.shared.keys.key(engine.row) else { return false };
-        match self.client.send_command(engine, &key, &json!({"subsystem": "control", "op": "quiesce"})).await
-        {
-            Ok(result) => result.get("quiesced") == Some(&true.into()),
+        match self.client.quiesce(engine, &key).await {
+            Ok(agrees) => agrees,
             Err(error) => matches!(error, ProbeError::Unreachable { .. }),
         }
     }
@@ -126,9 +121,8 @@ impl Changes {
     /// Lets a quiesced engine accept turns again. If the command is lost, it does so by itself a minute later.
     async fn lift_quiesce(&self, engine: RunningEngine<'_>) {
         let row = engine.row;
-        let lift = json!({"subsystem": "control", "op": "quiesce", "lift": true});
         if let Ok(key) = self.shared.keys.key(row)
-            && let Err(error) = self.client.send_command(engine, &key, &lift).await
+            && let Err(error) = self.client.lift_quiesce(engine, &key).await
         {
             tracing::info!(engine_id = %row.engine_id, %error, "The quiesce of an engine could not be lifted.");
         }
