@@ -2,25 +2,34 @@
 //! them: commands to turns, replay, learning, erasure and maintenance.
 
 mod active_turn;
+mod answer_stream;
 mod attachments;
+mod attribution;
 mod auxiliary_call;
 mod branch;
 mod budget;
+mod call_events;
 mod compaction_driver;
 mod compaction_plan;
 mod compaction_view;
 mod control;
+mod conversation;
 mod corrections_note;
 mod direct_calls;
 mod erasure;
 mod error;
 mod hitl;
+mod inbox;
+mod interrupt;
+mod journal;
+mod journal_writer;
 mod learning;
 mod loaded_skills;
 mod loop_detector;
 mod maintenance;
 mod memory;
 mod messages;
+mod model_request;
 mod model_step;
 mod planning;
 mod provenance;
@@ -38,8 +47,10 @@ mod tasks;
 mod thread;
 mod thread_loader;
 mod tool_calls;
+mod tool_decision;
 mod transfer;
 mod turn;
+mod turn_context;
 mod turn_end;
 mod turn_lifecycle;
 mod turn_open;
@@ -57,6 +68,8 @@ use erasure::Eraser;
 pub use error::AgentError;
 use hitl::HitlResponse;
 use http_service::clock::Clock;
+use inbox::Inbox;
+use journal_writer::JournalWriter;
 use learning::Learner;
 use llm::Gateway;
 use mcp::Mcp;
@@ -69,7 +82,6 @@ pub(crate) use snapshot::{AgentSnapshot, SnapshotSource};
 use store::event_log::{EventLogs, EventReader, Follow, Recorder};
 use store::steps::TurnBase;
 use store::{Brain, IdempotencyKey};
-use stream::Blocks;
 pub use tasks::MessagePage;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -79,9 +91,9 @@ use tools::skills::SkillDirs;
 use tracing::Instrument as _;
 pub use transfer::Export;
 use transfer::Transfers;
-use turn_lifecycle::TurnContext;
+use turn_context::{TurnContext, TurnDeps, TurnSlot};
 use turn_open::{PriorThread, TurnOpening};
-use turn_registry::{Command, Inbox, Registration, RegistryGuard, TurnRegistry};
+use turn_registry::{Command, Commands, Registration, RegistryGuard, TurnRegistry};
 use turn_request::TurnRequest;
 
 /// The most turns that may run at once. Turns that wait for their user do not count.
@@ -153,7 +165,7 @@ pub struct Agent {
 struct ClaimedTurn {
     recorder: Recorder,
     registration: Registration,
-    inbox: Inbox,
+    commands: Commands,
     reader: EventReader,
 }
 
@@ -201,7 +213,7 @@ impl Agent {
     pub async fn execute(&self, request: Execute) -> Result<EventReader, AgentError> {
         let turn_request = self.parse_request(request).await?;
         let tasks_lock = self.transfers.lock_tasks().await?;
-        let ClaimedTurn { recorder, registration, inbox, reader } = loop {
+        let ClaimedTurn { recorder, registration, commands, reader } = loop {
             match self.claim(&turn_request)? {
                 Claim::New(claimed) => break claimed,
                 // A turn that is never opened cannot be joined; the request begins its own then.
@@ -223,10 +235,8 @@ impl Agent {
         };
         let (opened, rewind) = turn_request.resolve(prior.as_ref(), self.services.clock.now())?;
         let prior = prior.map_or(PriorThread::NotLoaded, |branch| PriorThread::Loaded(Box::new(branch)));
-        let context = TurnContext {
-            permit: Some(permit),
-            ..self.turn_context(recorder, opened.message_id, registration, inbox)
-        };
+        let slot = TurnSlot::new(Arc::clone(&self.turn_permits), Some(permit), registration);
+        let context = self.turn_context(recorder, opened.message_id, slot, commands);
         let opening = TurnOpening { idempotency_key, opened, rewind, prior };
 
         // From here on the turn runs on its own, even if the caller is gone before the reply.
@@ -244,7 +254,7 @@ impl Agent {
             // The caller may have hung up.
             let _ = reply_sender.send(outcome);
             if let Some((context, thread)) = context {
-                run_until_cancelled(stopped, Box::pin(context.begin(thread))).await;
+                run_until_cancelled(stopped, Box::pin(turn_lifecycle::begin(context, thread))).await;
             }
         };
         // The turn's log lines carry the span of the request that began it.
@@ -281,9 +291,9 @@ impl Agent {
         let recorder = event_log.begin_turn(turn_id).map_err(|_| AgentError::Busy)?;
         let after = recorder.last_ts();
         let reader = event_log.read(after, Follow::Turn(turn_id));
-        let (registration, inbox) =
+        let (registration, commands) =
             self.registry.register(&mut turns, &recorder, turn_request.idempotency_key.clone(), after);
-        Ok(Claim::New(ClaimedTurn { recorder, registration, inbox, reader }))
+        Ok(Claim::New(ClaimedTurn { recorder, registration, commands, reader }))
     }
 
     /// Finds the turn that the request with this idempotency key has begun on the task, if any.
@@ -341,24 +351,17 @@ impl Agent {
         &self,
         recorder: Recorder,
         message_id: MessageId,
-        registration: Registration,
-        inbox: Inbox,
+        slot: TurnSlot,
+        commands: Commands,
     ) -> TurnContext {
+        let services = Arc::clone(&self.services);
+        let snapshot = services.snapshots.current();
+        let (stopping, gateway) = (self.stopping.clone(), Arc::clone(&services.gateway));
         TurnContext {
-            recorder,
-            message_id,
-            brain: self.brain.clone(),
-            snapshot: self.services.snapshots.current(),
-            services: Arc::clone(&self.services),
-            inbox,
-            stopping: self.stopping.clone(),
-            turn_permits: Arc::clone(&self.turn_permits),
-            permit: None,
-            blocks: Blocks::default(),
-            sub_agent_blocks: Blocks::default(),
-            store_retries: 0,
-            hitl_deadline: None,
-            registration,
+            writer: JournalWriter::new(recorder, message_id, Arc::clone(&services)),
+            inbox: Inbox::new(commands, stopping, gateway, Arc::clone(&snapshot)),
+            slot,
+            deps: TurnDeps { brain: self.brain.clone(), services, snapshot },
         }
     }
 
@@ -435,14 +438,16 @@ impl Agent {
                 );
                 continue;
             };
-            let (registration, inbox) = self.registry.register(
+            let (registration, commands) = self.registry.register(
                 &mut self.registry.lock(),
                 &recorder,
                 turn.request.clone(),
                 turn.opened_ts - 1,
             );
-            let context = self.turn_context(recorder, turn.message_id, registration, inbox);
-            self.tracker.spawn(run_until_cancelled(self.stopped.clone(), context.resume(turn)));
+            let slot = TurnSlot::new(Arc::clone(&self.turn_permits), None, registration);
+            let context = self.turn_context(recorder, turn.message_id, slot, commands);
+            let resumed = turn_lifecycle::resume(context, turn);
+            self.tracker.spawn(run_until_cancelled(self.stopped.clone(), resumed));
         }
         for warning in self.available_skills().shadowed_warnings() {
             tracing::warn!(warning, "A skill of the catalog is ignored.");

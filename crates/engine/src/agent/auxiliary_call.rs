@@ -7,8 +7,13 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use http_service::clock::Clock;
 use llm::{Answer, EventStream, ModelError, ModelErrorKind, Route, StreamEvent, TokenUsage, estimate};
+use store::WriteError;
+use store::steps::Step;
 
-use super::active_turn::{ActiveTurn, Interrupt};
+use super::Services;
+use super::conversation::Conversation;
+use super::interrupt::Interrupt;
+use super::journal::Journal;
 
 /// Collects a whole answer within `deadline`; clients see nothing of it while it arrives. `prompt` is the
 /// estimated number of prompt tokens; usage that the provider does not report is estimated too.
@@ -56,40 +61,46 @@ pub(super) fn billed_failure(error: ModelError, prompt: u64) -> ModelError {
     ModelError { usage, ..error }
 }
 
-impl ActiveTurn {
-    /// Returns the answer of `route` to a prompt of that many tokens, or `None` if it fails or exceeds
-    /// `deadline`.
-    pub(super) async fn call_auxiliary(
-        &mut self,
-        route: &Arc<Route>,
-        (events, prompt): (EventStream, u64),
-        deadline: Duration,
-    ) -> Result<Option<Answer>, Interrupt> {
-        let clock = self.context.services.clock.clone();
-        let outcome = self
-            .run_while_handling_commands(
-                async move { collect_answer(events, prompt, &*clock, deadline).await },
-            )
-            .await?;
-        let now = self.context.services.clock.monotonic();
-        self.context.services.gateway.record_outcome(
-            route,
-            outcome.as_ref().map(|answer| &answer.usage),
-            now,
-        );
-        match outcome {
-            Ok(answer) => {
-                self.commit_usage(route, answer.usage).await?;
-                Ok(Some(answer))
-            }
-            Err(error) => {
-                self.commit_usage(route, error.usage).await?;
-                let turn_id = self.context.turn_id();
-                tracing::warn!(%turn_id, kind = ?error.kind, "An auxiliary model call failed; the turn continues.");
-                Ok(None)
-            }
+/// Returns the answer of `route` to a prompt of that many tokens, or `None` if it fails or exceeds `deadline`.
+pub(super) async fn call_auxiliary(
+    services: &Services,
+    conversation: &mut Conversation<'_>,
+    route: &Arc<Route>,
+    (events, prompt): (EventStream, u64),
+    deadline: Duration,
+) -> Result<Option<Answer>, Interrupt> {
+    let Conversation { journal, inbox, .. } = conversation;
+    let clock = services.clock.clone();
+    let answer = async move { collect_answer(events, prompt, &*clock, deadline).await };
+    let outcome = inbox.run_while_handling_commands(journal, answer).await?;
+    let usage = outcome.as_ref().map(|answer| &answer.usage);
+    services.gateway.record_outcome(route, usage, services.clock.monotonic());
+    match outcome {
+        Ok(answer) => {
+            commit_usage(journal, route, answer.usage).await?;
+            Ok(Some(answer))
+        }
+        Err(error) => {
+            commit_usage(journal, route, error.usage).await?;
+            let turn_id = journal.turn_id();
+            tracing::warn!(%turn_id, kind = ?error.kind, "An auxiliary model call failed; the turn continues.");
+            Ok(None)
         }
     }
+}
+
+/// Records the usage of a call, which is billed even without an answer.
+pub(super) async fn commit_usage(
+    journal: &mut Journal,
+    route: &Route,
+    tokens: TokenUsage,
+) -> Result<(), WriteError> {
+    if tokens == TokenUsage::default() {
+        return Ok(());
+    }
+    let cost_usd = route.prices.map(|prices| prices.cost(&tokens));
+    // Clients receive the usage with the answer or at the end of the turn.
+    journal.commit(Step::Spent { model: route.model.name().to_owned(), tokens, cost_usd }, Vec::new()).await
 }
 
 #[cfg(test)]

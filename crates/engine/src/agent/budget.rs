@@ -12,7 +12,9 @@ use llm::Budgets;
 use parking_lot::{Mutex, MutexGuard};
 use store::Brain;
 
-use super::active_turn::{ActiveTurn, Interrupt};
+use super::conversation::Conversation;
+use super::interrupt::Interrupt;
+use super::turn_context::TurnDeps;
 use super::{Services, turn_end};
 
 /// The total that current calls may cost, in tokens.
@@ -111,37 +113,37 @@ fn shared_tokens_left(
     Ok(left)
 }
 
-impl ActiveTurn {
-    /// Reserves an answer of at most `max_tokens` tokens to a prompt of `prompt` tokens; `None` if the budgets
-    /// leave less than `min_tokens`.
-    pub(super) fn reserve(
-        &self,
-        prompt: u64,
-        max_tokens: u64,
-        min_tokens: u64,
-    ) -> Result<Option<Allowance>, Interrupt> {
-        let routes = self.context.services.gateway.routes();
-        let budgets = routes.map(|routes| routes.budgets).unwrap_or_default();
-        let reservations = &self.context.services.reservations;
-        let mut others = reservations.lock();
-        let left = self.tokens_left(&budgets, *others)?;
-        Ok(reservations.reserve(&mut others, left, prompt, (max_tokens, min_tokens)))
-    }
+/// Reserves an answer of at most `max_tokens` tokens to a prompt of `prompt` tokens in a conversation of a turn;
+/// `None` if the budgets leave less than `min_tokens`.
+pub(super) fn reserve_in_turn(
+    deps: &TurnDeps,
+    conversation: &Conversation<'_>,
+    (prompt, max_tokens, min_tokens): (u64, u64, u64),
+) -> Result<Option<Allowance>, Interrupt> {
+    let routes = deps.services.gateway.routes();
+    let budgets = routes.map(|routes| routes.budgets).unwrap_or_default();
+    let reservations = &deps.services.reservations;
+    let mut others = reservations.lock();
+    let left = tokens_left(deps, conversation, &budgets, *others)?;
+    Ok(reservations.reserve(&mut others, left, prompt, (max_tokens, min_tokens)))
+}
 
-    /// The number of tokens that may still be spent while current calls may cost `others`; `None` if there is
-    /// no limit.
-    fn tokens_left(&self, budgets: &Budgets, others: u64) -> Result<Option<u64>, Interrupt> {
-        let usage = self.thread.turn().usage();
-        let spent = usage.input_tokens + usage.output_tokens;
-        let turn = budgets.tokens_per_turn.map(|limit| limit.saturating_sub(spent));
-        let all = shared_tokens_left(&self.context.services, &self.context.brain, budgets, others).map_err(
-            |error| {
-                tracing::error!(%error, "The tokens spent so far could not be read.");
-                Interrupt::Failed(turn_end::internal_failure())
-            },
-        )?;
-        Ok([turn, self.sub_agent_tokens_left(), all].into_iter().flatten().min())
-    }
+/// The number of tokens that a conversation may still spend while current calls may cost `others`; `None` if there
+/// is no limit.
+fn tokens_left(
+    deps: &TurnDeps,
+    conversation: &Conversation<'_>,
+    budgets: &Budgets,
+    others: u64,
+) -> Result<Option<u64>, Interrupt> {
+    let usage = conversation.journal.thread().turn().usage();
+    let spent = usage.input_tokens + usage.output_tokens;
+    let turn = budgets.tokens_per_turn.map(|limit| limit.saturating_sub(spent));
+    let all = shared_tokens_left(&deps.services, &deps.brain, budgets, others).map_err(|error| {
+        tracing::error!(%error, "The tokens spent so far could not be read.");
+        Interrupt::Failed(turn_end::internal_failure())
+    })?;
+    Ok([turn, conversation.tokens_left(), all].into_iter().flatten().min())
 }
 
 /// The time `window` before `now`.

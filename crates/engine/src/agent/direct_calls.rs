@@ -10,9 +10,6 @@ use super::tool_calls::run_tool;
 use super::turn_registry::BusyGuard;
 use super::{Agent, AgentError};
 
-/// The most direct calls that may run at once.
-pub(super) const MAX_DIRECT_CALLS: usize = 16;
-
 /// Why a direct call of a tool or skill failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectError {

@@ -6,8 +6,8 @@ use store::WriteError;
 
 use super::MAX_TURNS_AT_ONCE;
 use super::attachments::AttachmentError;
-use super::direct_calls::MAX_DIRECT_CALLS;
 use super::thread_loader::LoadError;
+use super::turn_registry::MAX_DIRECT_CALLS;
 
 /// Why the agent did not carry out a request.
 #[derive(Debug, thiserror::Error)]

@@ -5,303 +5,224 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::MessageId;
-use api::event::{Event, Failure, FailureCode, Lifecycle};
+use api::event::Event;
 use futures::StreamExt as _;
 use http_service::backoff::jitter;
-use llm::{
-    self, Answer, FinishReason, Message, ModelError, ModelErrorKind, RepairedHistory, Request, Route,
-    StreamEvent, TokenUsage, estimate,
-};
-use store::WriteError;
+use llm::{Answer, FinishReason, ModelError, ModelErrorKind, Route, Routes, StreamEvent};
 use store::steps::Step;
 
-use super::active_turn::{ActiveTurn, Interrupt};
-use super::attachments::{AttachmentError, Attachments, LoadedAttachments};
-use super::auxiliary_call::{billed_answer, billed_failure};
-use super::compaction_plan;
+use super::attachments::Attachments;
+use super::auxiliary_call::{billed_answer, billed_failure, commit_usage};
+use super::budget::{Allowance, reserve_in_turn};
+use super::compaction_driver::{compact_after_refusal, compact_near_limit};
+use super::conversation::{ActiveAgent, Conversation};
+use super::interrupt::{Interrupt, StepOutcome};
 use super::retry_policy::{Remedy, StepAttempts, WindowDecision};
-use super::stream_reconciler::Emit;
-use super::turn_end;
+use super::turn_context::TurnDeps;
+use super::{compaction_plan, model_request, turn_end};
 
 /// An answer of fewer tokens than this is not worth its prompt.
 pub(super) const MIN_ANSWER_TOKENS: u64 = 256;
 
-/// How a model step ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StepOutcome {
-    /// The model answered.
-    Answered,
-    /// The model was not called because that would exceed a budget.
-    BudgetExhausted,
+/// Calls the models of a turn.
+pub(super) struct ModelCaller {
+    deps: TurnDeps,
+    /// The model that answered last, if it is not the preferred one. It is called first for the rest of the
+    /// turn.
+    fallback_model: Option<String>,
 }
 
-impl ActiveTurn {
+/// The size of one model call.
+struct CallSize {
+    /// The number of tokens of the prompt.
+    prompt: u64,
+    /// The most tokens of the answer; `None` if only the model itself limits it.
+    max_output: Option<u64>,
+    /// Held until the actual cost is recorded.
+    allowance: Allowance,
+}
+
+impl ModelCaller {
+    pub(super) fn new(deps: TurnDeps) -> Self {
+        Self { deps, fallback_model: None }
+    }
+
     /// Calls models until one answers or no remedy is left.
-    pub(super) async fn call_model(&mut self) -> Result<StepOutcome, Interrupt> {
-        let services = self.context.services.clone();
-        let routes = services
-            .gateway
-            .routes()
-            .map_err(|error| Interrupt::Failed(turn_end::provider_failure(&error)))?;
-        // A fallback model is used for the rest of the turn; a sub-agent has its own model.
-        let preferred = self.sub_agent_model().or(self.fallback_model.as_deref());
-        let chain = services.gateway.chain(preferred, services.clock.monotonic());
-        let chain = chain.map_err(|error| Interrupt::Failed(turn_end::provider_failure(&error)))?;
-        self.reset_sub_agent_stream();
-        let primary = routes.chain_for(self.sub_agent_model());
-        let primary = primary.first().map(|route| route.name.clone()).unwrap_or_default();
-        let Some(mut attempts) =
-            StepAttempts::new(chain, primary, routes.retry, services.reactive_compaction)
-        else {
-            let error = ModelError::new(ModelErrorKind::NotConfigured, "no model is configured");
-            return Err(Interrupt::Failed(turn_end::provider_failure(&error)));
-        };
+    pub(super) async fn call(
+        &mut self,
+        conversation: &mut Conversation<'_>,
+    ) -> Result<StepOutcome, Interrupt> {
+        let routes = self.deps.services.gateway.routes().map_err(|error| failed(&error))?;
+        let mut attempts = self.attempts(&routes, conversation.agent).map_err(|error| failed(&error))?;
+        conversation.journal.begin_step();
         loop {
             let route = Arc::clone(attempts.route());
-            let prompt = self.prompt_tokens();
+            let prompt = conversation.prompt_tokens();
             if prompt > compaction_plan::threshold_tokens(&route) {
+                let deps = &self.deps;
                 match attempts.fit_window(prompt) {
-                    WindowDecision::Compact if self.compact_near_limit(&route, &mut attempts).await? => {
+                    WindowDecision::Compact
+                        if compact_near_limit(deps, conversation, &route, &mut attempts).await? =>
+                    {
                         continue;
                     }
                     WindowDecision::Compact | WindowDecision::SendAsIs => {}
                     WindowDecision::SkipModel => continue,
-                    WindowDecision::GiveUp => {
-                        return Err(Interrupt::Failed(turn_end::provider_failure(
-                            &attempts.into_error(None),
-                        )));
-                    }
+                    WindowDecision::GiveUp => return Err(failed(&attempts.into_error(None))),
                 }
             }
-            let prompt = self.prompt_tokens();
-            // Prompt and answer share the window.
-            let max_tokens =
-                route.max_output.min(route.context_window.saturating_sub(prompt)).max(MIN_ANSWER_TOKENS);
-            let Some(allowance) = self.reserve(prompt, max_tokens, MIN_ANSWER_TOKENS)? else {
-                self.void_sent(attempts.attempts()).await?;
+            let Some(size) = self.reserve(conversation, &route)? else {
+                conversation.journal.void_answer(attempts.attempts()).await?;
                 return Ok(StepOutcome::BudgetExhausted);
             };
-            let output_limit = allowance.max_tokens.or((max_tokens < route.max_output).then_some(max_tokens));
             let attempt = attempts.begin_attempt();
-            let error = match self
-                .attempt(&route, attempt, (prompt, output_limit), allowance.is_reduced)
-                .await?
-            {
+            match self.attempt(conversation, &route, attempt, &size).await? {
                 Ok(answer) => {
-                    services.gateway.record_outcome(&route, Ok(&answer.usage), services.clock.monotonic());
-                    if self.active_sub_agent.is_none()
-                        && routes.chain.first().is_none_or(|primary| primary.name != route.name)
-                    {
-                        self.fallback_model = Some(route.name.clone());
-                    }
-                    return self.commit_answer(&route, answer, allowance.is_reduced).await;
+                    self.record_success(&routes, &route, &answer, conversation.agent);
+                    return commit_answer(conversation, &route, answer, size.allowance.is_reduced).await;
                 }
-                Err(error) => error,
-            };
-            let now = services.clock.monotonic();
-            services.gateway.record_outcome(&route, Err(&error), now);
-            self.commit_usage(&route, error.usage).await?;
-            let remedy = attempts.remedy_for(&error, now, jitter());
-            if remedy == Remedy::Fallback && !error.is_request_error() {
-                services.gateway.open_circuit(&route, now);
-            }
-            tracing::warn!(
-                turn_id = %self.context.turn_id(), attempt, model = route.name, kind = ?error.kind,
-                ?remedy, "A model call failed."
-            );
-            if !self.apply_remedy(remedy, &route, &mut attempts).await? {
-                return Err(Interrupt::Failed(turn_end::provider_failure(&attempts.into_error(Some(error)))));
+                Err(error) => {
+                    if !self.recover(conversation, &route, &mut attempts, &error).await? {
+                        return Err(failed(&attempts.into_error(Some(error))));
+                    }
+                }
             }
         }
     }
 
-    /// Applies a remedy. Returns whether it helps.
-    async fn apply_remedy(
-        &mut self,
-        remedy: Remedy,
+    /// The attempts of a step of this agent.
+    fn attempts(&self, routes: &Routes, agent: &ActiveAgent) -> Result<StepAttempts, ModelError> {
+        let services = &self.deps.services;
+        // A fallback model is used for the rest of the turn; a sub-agent has its own model.
+        let preferred = agent.model().or(self.fallback_model.as_deref());
+        let chain = services.gateway.chain(preferred, services.clock.monotonic())?;
+        let primary = routes.chain_for(agent.model());
+        let primary = primary.first().map(|route| route.name.clone()).unwrap_or_default();
+        StepAttempts::new(chain, primary, routes.retry, services.reactive_compaction)
+            .ok_or_else(|| ModelError::new(ModelErrorKind::NotConfigured, "no model is configured"))
+    }
+
+    /// Reserves the budget for the next call of `route`; `None` if too little is left.
+    fn reserve(&self, conversation: &Conversation<'_>, route: &Route) -> Result<Option<CallSize>, Interrupt> {
+        let prompt = conversation.prompt_tokens();
+        // Prompt and answer share the window.
+        let max_tokens =
+            route.max_output.min(route.context_window.saturating_sub(prompt)).max(MIN_ANSWER_TOKENS);
+        let allowance = reserve_in_turn(&self.deps, conversation, (prompt, max_tokens, MIN_ANSWER_TOKENS))?;
+        Ok(allowance.map(|allowance| {
+            let max_output = allowance.max_tokens.or((max_tokens < route.max_output).then_some(max_tokens));
+            CallSize { prompt, max_output, allowance }
+        }))
+    }
+
+    /// Calls the model once and sends its answer to clients while it arrives.
+    async fn attempt(
+        &self,
+        conversation: &mut Conversation<'_>,
+        route: &Route,
+        number: u32,
+        size: &CallSize,
+    ) -> Result<Result<Answer, ModelError>, Interrupt> {
+        conversation.journal.begin_attempt();
+        let attachments = Attachments::in_messages(conversation.journal.active_thread().messages());
+        let attachments = model_request::load_attachments(&self.deps, conversation, attachments).await?;
+        let messages = conversation.journal.active_thread().messages();
+        let mut events = model_request::stream(conversation, route, messages, attachments, size.max_output);
+        let Conversation { agent, journal, inbox } = conversation;
+        while let Some(event) = inbox.run_while_handling_commands(journal, events.next()).await? {
+            match event {
+                Ok(StreamEvent::Done(answer)) => {
+                    let answer = agent.tools().answer_from_wire(billed_answer(answer, size.prompt));
+                    // After an earlier answer, an empty one means that nothing is left to do, and one that a
+                    // budget cut short had no room for more.
+                    let accepts_empty = journal.active_thread().turn().has_answered()
+                        || (size.allowance.is_reduced && answer.stop == FinishReason::Length);
+                    if answer.is_empty() && !accepts_empty {
+                        return Ok(Err(empty_answer(&answer)));
+                    }
+                    journal.finish_answer(number).await?;
+                    return Ok(Ok(answer));
+                }
+                Ok(event) => journal.send_part(event, number).await?,
+                Err(error) => return Ok(Err(billed_failure(error, size.prompt))),
+            }
+        }
+        Ok(Err(ModelError::ended_early()))
+    }
+
+    /// Records that a model has answered.
+    fn record_success(&mut self, routes: &Routes, route: &Arc<Route>, answer: &Answer, agent: &ActiveAgent) {
+        let services = &self.deps.services;
+        services.gateway.record_outcome(route, Ok(&answer.usage), services.clock.monotonic());
+        if !agent.is_sub_agent() && routes.chain.first().is_none_or(|primary| primary.name != route.name) {
+            self.fallback_model = Some(route.name.clone());
+        }
+    }
+
+    /// Records a failed attempt and applies the remedy for it. Returns whether there is one.
+    async fn recover(
+        &self,
+        conversation: &mut Conversation<'_>,
         route: &Arc<Route>,
         attempts: &mut StepAttempts,
+        error: &ModelError,
     ) -> Result<bool, Interrupt> {
+        let services = &self.deps.services;
+        let attempt = attempts.attempts();
+        let now = services.clock.monotonic();
+        services.gateway.record_outcome(route, Err(error), now);
+        commit_usage(conversation.journal, route, error.usage).await?;
+        let remedy = attempts.remedy_for(error, now, jitter());
+        if remedy == Remedy::Fallback && !error.is_request_error() {
+            services.gateway.open_circuit(route, now);
+        }
+        tracing::warn!(
+            turn_id = %conversation.journal.turn_id(), attempt, model = route.name, kind = ?error.kind,
+            ?remedy, "A model call failed."
+        );
         match remedy {
             Remedy::Wait(delay) => {
-                self.pause(delay).await?;
+                self.pause(conversation, delay).await?;
                 Ok(true)
             }
             Remedy::Fallback => Ok(true),
-            Remedy::Compact => self.compact_after_refusal(route, attempts).await,
+            Remedy::Compact => compact_after_refusal(&self.deps, conversation, route, attempts).await,
             Remedy::DropReasoning => {
-                self.commit(Step::ReasoningDropped, Vec::new()).await?;
+                conversation.journal.commit(Step::ReasoningDropped, Vec::new()).await?;
                 Ok(true)
             }
             Remedy::GiveUp => Ok(false),
         }
     }
 
-    async fn pause(&mut self, delay: Duration) -> Result<(), Interrupt> {
-        let clock = self.context.services.clock.clone();
-        self.run_until_stop(async move { clock.sleep(delay).await }).await
+    async fn pause(&self, conversation: &mut Conversation<'_>, delay: Duration) -> Result<(), Interrupt> {
+        let clock = self.deps.services.clock.clone();
+        let Conversation { journal, inbox, .. } = conversation;
+        inbox.run_until_stop(journal, async move { clock.sleep(delay).await }).await
     }
+}
 
-    /// The number of tokens of the next prompt.
-    pub(super) fn prompt_tokens(&self) -> u64 {
-        let branch = self.active_thread().branch();
-        match branch.measured_tokens() {
-            Some((counted, since)) => counted + estimate::messages(since),
-            None => self.prefix_tokens() + estimate::messages(branch.messages()),
-        }
+async fn commit_answer(
+    conversation: &mut Conversation<'_>,
+    route: &Route,
+    answer: Answer,
+    capped: bool,
+) -> Result<StepOutcome, Interrupt> {
+    let model = route.model.name().to_owned();
+    let cost_usd = route.prices.map(|prices| prices.cost(&answer.usage));
+    let usage = conversation.journal.thread().turn().usage_after_call(&model, answer.usage, cost_usd);
+    let declined = answer.refusal();
+    let step = Step::Answered { message_id: MessageId::new(), model, answer, cost_usd, capped };
+    conversation.journal.commit(step, vec![Event::Usage(usage)]).await?;
+    match declined {
+        Some(error) => Err(failed(&error)),
+        None => Ok(StepOutcome::Answered),
     }
+}
 
-    /// The number of tokens before the conversation: system prompt and tools.
-    pub(super) fn prefix_tokens(&self) -> u64 {
-        estimate::text(self.system_prompt()) + self.tool_set().tokens()
-    }
-
-    /// Calls the model once and sends its answer to clients while it arrives.
-    async fn attempt(
-        &mut self,
-        route: &Route,
-        number: u32,
-        (prompt, max_output): (u64, Option<u64>),
-        is_reduced: bool,
-    ) -> Result<Result<Answer, ModelError>, Interrupt> {
-        self.reconciler.begin_attempt();
-        let attachments =
-            self.load_attachments(Attachments::in_messages(self.active_thread().messages())).await?;
-        let repaired = self.repaired_messages(self.active_thread().messages());
-        let messages =
-            repaired.as_ref().map_or(self.active_thread().messages(), |repaired| &repaired.messages);
-        let mut events = route.model.stream(&Request {
-            system: self.system_prompt(),
-            messages: &self.tool_set().messages_to_wire(&attachments.insert_into(messages)),
-            tools: self.tool_set().declarations(),
-            thinking: self.active_thread().turn().options().super_thinking,
-            max_output,
-            allow_tool_calls: true,
-            cache_key: self.context.recorder.event_log().task_id().as_str(),
-        });
-        // The request that is being sent holds the data itself.
-        drop(attachments);
-        while let Some(event) = self.run_while_handling_commands(events.next()).await? {
-            match event {
-                Ok(StreamEvent::Done(answer)) => {
-                    let answer = self.tool_set().answer_from_wire(billed_answer(answer, prompt));
-                    if answer.is_empty() && !self.accepts_empty(&answer, is_reduced) {
-                        return Ok(Err(empty_answer(&answer)));
-                    }
-                    let last = self.reconciler.finish();
-                    self.emit(last, number).await?;
-                    return Ok(Ok(answer));
-                }
-                Ok(event) => {
-                    let next = self.reconciler.reconcile(event);
-                    self.emit(next, number).await?;
-                }
-                Err(error) => return Ok(Err(billed_failure(error, prompt))),
-            }
-        }
-        Ok(Err(ModelError::ended_early()))
-    }
-
-    /// Returns whether an empty answer is a valid end of the turn: after an earlier answer it means that
-    /// nothing is left to do, and one that a budget cut short had no room for more.
-    fn accepts_empty(&self, answer: &Answer, is_reduced: bool) -> bool {
-        self.active_thread().turn().has_answered() || (is_reduced && answer.stop == FinishReason::Length)
-    }
-
-    /// Loads the media of a request that is about to be sent.
-    pub(super) async fn load_attachments(
-        &mut self,
-        attachments: Attachments,
-    ) -> Result<LoadedAttachments, Interrupt> {
-        loop {
-            let (brain, memory) = (self.context.brain.clone(), self.context.services.memory_budget.clone());
-            match self.run_until_stop(attachments.clone().load(brain, memory)).await? {
-                Ok(loaded) => return Ok(loaded),
-                Err(AttachmentError::Stopping) => return Err(Interrupt::EngineStopping),
-                // Other requests hold their memory no longer than a provider takes to answer, so waiting is
-                // worthwhile.
-                Err(AttachmentError::NoMemory(error)) => {
-                    tracing::warn!(turn_id = %self.context.turn_id(), %error, "A turn is waiting for memory.");
-                }
-                Err(error @ AttachmentError::Read(_)) => {
-                    tracing::error!(
-                        turn_id = %self.context.turn_id(), %error,
-                        "The attachments of a conversation could not be loaded; the turn fails."
-                    );
-                    let (code, retryable) = (FailureCode::InternalError, true);
-                    return Err(Interrupt::Failed(Failure { code, message: error.to_string(), retryable }));
-                }
-            }
-        }
-    }
-
-    /// Voids what clients have received of the step, because it will not be completed.
-    async fn void_sent(&mut self, attempt: u32) -> Result<(), WriteError> {
-        let void = self.reconciler.discard();
-        self.emit(void, attempt).await
-    }
-
-    /// The conversation repaired so that every vendor accepts it; `None` if it is acceptable as it is.
-    pub(super) fn repaired_messages(&self, messages: &[Message]) -> Option<RepairedHistory> {
-        let repaired = llm::repair(messages)?;
-        for note in &repaired.notes {
-            tracing::warn!(turn_id = %self.context.turn_id(), note, "The conversation was repaired.");
-        }
-        Some(repaired)
-    }
-
-    async fn emit(&mut self, tell: Vec<Emit>, attempt: u32) -> Result<(), WriteError> {
-        for tell in tell {
-            let blocks = self.active_blocks();
-            let event = match tell {
-                Emit::Event(StreamEvent::BlockStart(kind)) => Some(blocks.start(kind)),
-                Emit::Event(StreamEvent::Delta(text)) => blocks.delta(text),
-                Emit::Event(StreamEvent::BlockStop) => blocks.stop(),
-                Emit::Event(StreamEvent::Done(_)) => None,
-                Emit::Void => {
-                    if let Some(stop) = blocks.stop() {
-                        self.send(stop).await?;
-                    }
-                    let turn = self.thread.turn();
-                    let (message_id, void_after) = (turn.message_id(), turn.last_step_ts());
-                    let attempt = self.engine_starts + attempt;
-                    Some(Event::ThreadLifecycle(Lifecycle::Retrying { message_id, void_after, attempt }))
-                }
-            };
-            if let Some(event) = event {
-                self.send(event).await?;
-            }
-        }
-        Ok(())
-    }
-
-    async fn commit_answer(
-        &mut self,
-        route: &Route,
-        answer: Answer,
-        capped: bool,
-    ) -> Result<StepOutcome, Interrupt> {
-        let model = route.model.name().to_owned();
-        let cost_usd = route.prices.map(|prices| prices.cost(&answer.usage));
-        let usage = self.thread.turn().usage_after_call(&model, answer.usage, cost_usd);
-        let declined = answer.refusal();
-        let step = Step::Answered { message_id: MessageId::new(), model, answer, cost_usd, capped };
-        self.commit(step, vec![Event::Usage(usage)]).await?;
-        if let Some(error) = declined {
-            return Err(Interrupt::Failed(turn_end::provider_failure(&error)));
-        }
-        Ok(StepOutcome::Answered)
-    }
-
-    /// Records the usage of a call, which is billed even without an answer.
-    pub(super) async fn commit_usage(&mut self, route: &Route, tokens: TokenUsage) -> Result<(), WriteError> {
-        if tokens == TokenUsage::default() {
-            return Ok(());
-        }
-        let cost_usd = route.prices.map(|prices| prices.cost(&tokens));
-        // Clients receive the usage with the answer or at the end of the turn.
-        self.commit(Step::Spent { model: route.model.name().to_owned(), tokens, cost_usd }, Vec::new()).await
-    }
+/// The turn fails with a provider's error.
+fn failed(error: &ModelError) -> Interrupt {
+    Interrupt::Failed(turn_end::provider_failure(error))
 }
 
 /// The failure of a model that answered with nothing, which is billed like any answer. A retry may well

@@ -19,9 +19,14 @@ use store::event_log::Commit;
 use store::memory_format::TOOL_ORIGIN_NOTE;
 use store::steps::{MemoryWrite, Step};
 
-use super::AgentSnapshot;
-use super::active_turn::{ActiveTurn, Interrupt};
+use super::auxiliary_call::call_auxiliary;
+use super::budget::reserve_in_turn;
 use super::compaction_view::truncate_middle;
+use super::conversation::Conversation;
+use super::interrupt::Interrupt;
+use super::turn::Turn;
+use super::turn_context::TurnDeps;
+use super::{AgentSnapshot, Services};
 
 /// The working memory key of the plan.
 const PLAN_KEY: &str = "plan";
@@ -68,66 +73,66 @@ struct PlanChoices<'a> {
     skills: Vec<(&'a str, &'a str)>,
 }
 
-impl ActiveTurn {
-    /// Returns whether the turn must be planned before its model is called.
-    pub(super) fn needs_plan(&self) -> bool {
-        let turn = self.thread.turn();
-        let may_plan = !turn.options().direct && !turn.planned() && turn.answers() == 0;
-        may_plan && !PlanChoices::from_snapshot(&self.context.snapshot).agents.is_empty()
-    }
+/// Returns whether a turn must be planned before its model is called. The turn of a sub-agent is direct and never
+/// planned.
+pub(super) fn needs_plan(turn: &Turn, snapshot: &AgentSnapshot) -> bool {
+    let may_plan = !turn.options().direct && !turn.planned() && turn.answers() == 0;
+    may_plan && !PlanChoices::from_snapshot(snapshot).agents.is_empty()
+}
 
-    /// Plans the turn, if the planner returns a plan.
-    pub(super) async fn plan(&mut self) -> Result<(), Interrupt> {
-        let plan = match self.planner_route() {
-            Some(route) => self.request_plan(&route).await?,
-            None => None,
-        };
-        let Some(plan) = plan else {
-            let unplanned = Step::Planned { plan: None, memory: Vec::new(), source: Source::Agent.into() };
-            return Ok(self.commit(unplanned, Vec::new()).await?);
-        };
-        // A plan can always be serialized as JSON.
-        let value = serde_json::to_value(&plan).unwrap_or_default();
-        let write = MemoryWrite { key: PLAN_KEY.into(), value: value.clone() };
-        let event = Event::WorkingMemoryUpdate(WorkingMemoryUpdate { key: PLAN_KEY.into(), value });
-        let commit = Commit::new().working_memory(write.clone());
-        // The planner has read the conversation and may repeat its text.
-        let source = self.thread.branch().memory_source();
-        let plan = plan.render(source == Source::Tool);
-        let step = Step::Planned { plan: Some(plan), memory: vec![write], source: source.into() };
-        Ok(self.commit_all(commit, vec![step], vec![event]).await?)
-    }
+/// Plans the turn, if the planner returns a plan.
+pub(super) async fn plan_turn(deps: &TurnDeps, conversation: &mut Conversation<'_>) -> Result<(), Interrupt> {
+    let plan = match planner_route(&deps.services) {
+        Some(route) => request_plan(deps, conversation, &route).await?,
+        None => None,
+    };
+    let journal = &mut *conversation.journal;
+    let Some(plan) = plan else {
+        let unplanned = Step::Planned { plan: None, memory: Vec::new(), source: Source::Agent.into() };
+        return Ok(journal.commit(unplanned, Vec::new()).await?);
+    };
+    // A plan can always be serialized as JSON.
+    let value = serde_json::to_value(&plan).unwrap_or_default();
+    let write = MemoryWrite { key: PLAN_KEY.into(), value: value.clone() };
+    let event = Event::WorkingMemoryUpdate(WorkingMemoryUpdate { key: PLAN_KEY.into(), value });
+    let commit = Commit::new().working_memory(write.clone());
+    // The planner has read the conversation and may repeat its text.
+    let source = journal.thread().branch().memory_source();
+    let plan = plan.render(source == Source::Tool);
+    let step = Step::Planned { plan: Some(plan), memory: vec![write], source: source.into() };
+    Ok(journal.commit_all(commit, vec![step], vec![event]).await?)
+}
 
-    /// The planner model, or the preferred model if no planner is configured.
-    fn planner_route(&self) -> Option<Arc<Route>> {
-        let services = &self.context.services;
-        let routes = services.gateway.routes().ok()?;
-        let planner = routes.planner.as_ref().map(|route| route.name.as_str());
-        let chain = services.gateway.chain(planner, services.clock.monotonic()).ok()?;
-        chain.into_iter().next().filter(|route| planner.is_some() || route.model.can_plan())
-    }
+/// The planner model, or the preferred model if no planner is configured.
+fn planner_route(services: &Services) -> Option<Arc<Route>> {
+    let routes = services.gateway.routes().ok()?;
+    let planner = routes.planner.as_ref().map(|route| route.name.as_str());
+    let chain = services.gateway.chain(planner, services.clock.monotonic()).ok()?;
+    chain.into_iter().next().filter(|route| planner.is_some() || route.model.can_plan())
+}
 
-    async fn request_plan(&mut self, route: &Arc<Route>) -> Result<Option<Plan>, Interrupt> {
-        let snapshot = Arc::clone(&self.context.snapshot);
-        let choices = PlanChoices::from_snapshot(&snapshot);
-        let system = choices.prompt();
-        let messages = [Message::user(planner_input(self.thread.messages()))];
-        let prompt = estimate::text(&system) + estimate::messages(&messages);
-        let Some(_allowance) = self.reserve(prompt, MAX_PLAN_TOKENS, MAX_PLAN_TOKENS)? else {
-            return Ok(None);
-        };
-        let events = route.model.stream(&Request {
-            system: &system,
-            messages: &messages,
-            tools: &[],
-            thinking: false,
-            max_output: Some(MAX_PLAN_TOKENS),
-            allow_tool_calls: false,
-            cache_key: "plan",
-        });
-        let answer = self.call_auxiliary(route, (events, prompt), PLAN_TIMEOUT).await?;
-        Ok(answer.and_then(|answer| Plan::parse(&answer, &choices)))
-    }
+async fn request_plan(
+    deps: &TurnDeps,
+    conversation: &mut Conversation<'_>,
+    route: &Arc<Route>,
+) -> Result<Option<Plan>, Interrupt> {
+    let choices = PlanChoices::from_snapshot(&deps.snapshot);
+    let system = choices.prompt();
+    let messages = [Message::user(planner_input(conversation.journal.thread().messages()))];
+    let prompt = estimate::text(&system) + estimate::messages(&messages);
+    let size = (prompt, MAX_PLAN_TOKENS, MAX_PLAN_TOKENS);
+    let Some(_allowance) = reserve_in_turn(deps, conversation, size)? else { return Ok(None) };
+    let events = route.model.stream(&Request {
+        system: &system,
+        messages: &messages,
+        tools: &[],
+        thinking: false,
+        max_output: Some(MAX_PLAN_TOKENS),
+        allow_tool_calls: false,
+        cache_key: "plan",
+    });
+    let answer = call_auxiliary(&deps.services, conversation, route, (events, prompt), PLAN_TIMEOUT).await?;
+    Ok(answer.and_then(|answer| Plan::parse(&answer, &choices)))
 }
 
 impl<'a> PlanChoices<'a> {

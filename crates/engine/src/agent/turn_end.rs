@@ -1,7 +1,7 @@
 //! Abnormal ends of turns, and what clients receive about them.
 
-use api::event::{Event, Failure, FailureCode, Lifecycle, ToolResult};
-use api::{CallId, MessageId};
+use api::MessageId;
+use api::event::{Event, Failure, FailureCode, Lifecycle};
 use llm::{ModelError, ModelErrorKind};
 use store::WriteError;
 use store::event_log::{Commit, Recorder};
@@ -21,12 +21,6 @@ pub(super) async fn commit_failure(
     let errored = Event::ThreadLifecycle(Lifecycle::Errored { message_id });
     let commit = Commit::new().step(Step::Ended { outcome }).events(before);
     recorder.commit(commit.event(errored).event(Event::Error(failure))).await
-}
-
-/// The result event of a call whose outcome will never be known.
-pub(super) fn unknown_outcome_event(tool_call_id: CallId, tool: String) -> Event {
-    let error = Some("its outcome is unknown: the turn ended before the call did".to_owned());
-    Event::ToolResult(ToolResult { tool_call_id, tool, output: String::new(), error, duration_ms: 0 })
 }
 
 /// The partial answer of a cancelled turn, as a message of its own.

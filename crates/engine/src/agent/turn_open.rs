@@ -12,7 +12,7 @@ use super::branch::Branch;
 use super::recall::{RecallBudgets, Recalled};
 use super::skills_note::SkillsNote;
 use super::thread::Thread;
-use super::turn_lifecycle::TurnContext;
+use super::turn_context::{TurnContext, TurnDeps};
 use super::{AgentError, thread_loader};
 
 /// The conversation before a turn.
@@ -63,13 +63,14 @@ impl TurnOpening {
         let runtime = Handle::current();
         // All in one blocking job that also sends the commit: switching threads for each part takes longer than
         // the work.
-        let brain = context.brain.clone();
+        let brain = context.deps.brain.clone();
         let begun = brain.run_turn_open(move |_| {
             let (commit, opened, prior) = self.prepare(&context);
-            let last_ts_before = context.recorder.last_ts();
-            let committing = runtime.block_on(context.recorder.send(commit));
+            let recorder = context.writer.recorder();
+            let last_ts_before = recorder.last_ts();
+            let committing = runtime.block_on(recorder.send(commit));
             // While the commit is being stored.
-            let thread = prior.into_thread(opened, last_ts_before + 1..=context.recorder.last_ts());
+            let thread = prior.into_thread(opened, last_ts_before + 1..=recorder.last_ts());
             (context, thread, committing)
         });
         // `None` if the runtime is shutting down.
@@ -81,14 +82,11 @@ impl TurnOpening {
     /// Prepares the opening commit, with the notes that precede the user's message. Blocks.
     fn prepare(self, context: &TurnContext) -> (Commit, Opened, PriorThread) {
         let Self { idempotency_key, mut opened, rewind, prior } = self;
-        let (brain, task) = (&context.brain, context.recorder.event_log().task());
-        let recalled = Recalled::load(
-            brain,
-            RecallBudgets::for_model(&context.services),
-            task,
-            (opened.base, &opened.message),
-        );
-        let skills = SkillsNote::load(brain, &context.snapshot, task, opened.base);
+        let TurnDeps { brain, services, snapshot } = &context.deps;
+        let task = context.writer.task();
+        let budgets = RecallBudgets::for_model(services);
+        let recalled = Recalled::load(brain, budgets, task, (opened.base, &opened.message));
+        let skills = SkillsNote::load(brain, snapshot, task, opened.base);
         opened.notes.extend(recalled.notes());
         opened.notes_source = recalled.source().into();
         opened.notes.extend(skills.text());
@@ -96,8 +94,8 @@ impl TurnOpening {
         if let PriorThread::Loaded(branch) = &prior {
             opened.notes.extend(branch.memory_note());
         }
-        let commit =
-            recalled.add_to_commit(opening_commit(&context.recorder, idempotency_key, &opened, rewind));
+        let commit = opening_commit(context.writer.recorder(), idempotency_key, &opened, rewind);
+        let commit = recalled.add_to_commit(commit);
         (skills.add_to_commit(commit), opened, prior)
     }
 }

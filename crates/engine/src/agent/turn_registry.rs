@@ -18,9 +18,10 @@ use store::{IdempotencyKey, WriteError};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::AgentError;
-use super::direct_calls::MAX_DIRECT_CALLS;
 use super::hitl::HitlResponse;
 
+/// The most calls of tools and skills outside turns that may run at once.
+pub(super) const MAX_DIRECT_CALLS: usize = 16;
 /// The number of commands that may be queued for a turn. Each comes from one user.
 const COMMAND_QUEUE_CAPACITY: usize = 32;
 /// How long the engine stays quiesced unless that is lifted. The orchestrator has stopped the engine by then.
@@ -58,7 +59,7 @@ impl Command {
 pub(super) type Reply<T> = oneshot::Sender<Result<T, AgentError>>;
 
 /// The commands of one turn.
-pub(super) type Inbox = mpsc::Receiver<Command>;
+pub(super) type Commands = mpsc::Receiver<Command>;
 
 /// How to reach a turn.
 pub(super) struct TurnHandle {
@@ -246,10 +247,10 @@ impl TurnRegistry {
         recorder: &Recorder,
         idempotency_key: Option<IdempotencyKey>,
         events_after: i64,
-    ) -> (Registration, Inbox) {
+    ) -> (Registration, Commands) {
         let (event_log, turn_id) = (Arc::clone(recorder.event_log()), recorder.turn_id());
         let task_id = event_log.task_id().clone();
-        let (commands, inbox) = mpsc::channel(COMMAND_QUEUE_CAPACITY);
+        let (sender, commands) = mpsc::channel(COMMAND_QUEUE_CAPACITY);
         let (opened, receiver) = watch::channel(false);
         let busy_count = BusyCount::default();
         let busy_guard = Some(BusyGuard::new(&busy_count));
@@ -260,10 +261,10 @@ impl TurnRegistry {
             opened: receiver,
             event_log,
             busy_count: Arc::clone(&busy_count),
-            commands,
+            commands: sender,
         };
         turns.turns.insert(task_id.clone(), handle);
-        (Registration { registry: self.clone(), task_id, turn_id, opened, busy_count, busy_guard }, inbox)
+        (Registration { registry: self.clone(), task_id, turn_id, opened, busy_count, busy_guard }, commands)
     }
 
     /// Sends a command to the turn of `task_id` and waits for the outcome.

@@ -55,7 +55,7 @@ fn action() -> impl Strategy<Value = Action> {
 /// A turn in the test's model.
 struct Turn {
     registration: Registration,
-    _inbox: Inbox,
+    _commands: Commands,
     /// `None` once clients have seen its end.
     recorder: Option<Recorder>,
     awaits_human: bool,
@@ -169,12 +169,12 @@ impl ReferenceModel {
             return;
         }
         let recorder = self.event_logs.open(&Self::name(task)).unwrap().begin_turn(TurnId::new()).unwrap();
-        let (registration, inbox) = self.registry.register(&mut locked, &recorder, None, 0);
+        let (registration, commands) = self.registry.register(&mut locked, &recorder, None, 0);
         drop(locked);
         // A turn whose end clients have seen is replaced only now.
         self.turns[task] = Some(Turn {
             registration,
-            _inbox: inbox,
+            _commands: commands,
             recorder: Some(recorder),
             awaits_human: false,
             answers: Vec::new(),

@@ -1,0 +1,102 @@
+//! Decides whether a tool call may run. Pure.
+
+use std::sync::Arc;
+
+use catalog::Permission;
+use llm::ToolUse;
+use store::ToolGrant;
+use tools::{Delegation, ExposedTools, Tool, ToolError, Toolbox, grants};
+
+use super::thread::{OUTCOME_UNKNOWN, OpenCall, OpenStage};
+
+/// The decision about a call.
+pub(super) enum CallDecision {
+    /// Run it, for the first time or again.
+    Run(Arc<dyn Tool>),
+    /// Run or resume the sub-agent that it requests.
+    Delegate(Arc<dyn Tool>, Delegation),
+    /// Ask the user for approval. There may be a grant for an earlier version of the tool.
+    AskPermission(Arc<dyn Tool>, GrantStatus),
+    /// Do not run it, for this reason.
+    Refuse(String),
+}
+
+/// Whether a grant covers a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GrantStatus {
+    /// The call is granted.
+    Granted,
+    /// There is a grant, but the tool has changed since, or its identity was not recorded.
+    ToolChanged,
+    /// There is no grant.
+    NotGranted,
+}
+
+impl GrantStatus {
+    /// Returns whether one of the grants of `tool` covers the call.
+    fn of(call: &ToolUse, tool: &dyn Tool, mut grants: Vec<ToolGrant>) -> Self {
+        let command = tool.command(&call.input);
+        grants.retain(|grant| grants::allows(grant.prefix.as_deref(), command.as_deref()));
+        let binding = tool.binding();
+        match grants.as_slice() {
+            [] => Self::NotGranted,
+            grants if grants.iter().any(|grant| grant.binding == binding) => Self::Granted,
+            _ => Self::ToolChanged,
+        }
+    }
+}
+
+/// Decides about a call of an agent with the tools `exposed`, in a turn with that many model calls left. `grants`
+/// returns the user's grants for a tool.
+pub(super) fn decide(
+    OpenCall { call, stage, .. }: &OpenCall,
+    toolbox: &Toolbox,
+    exposed: &ExposedTools,
+    model_calls_left: u64,
+    grants: impl FnOnce(&str) -> Vec<ToolGrant>,
+) -> CallDecision {
+    if let Some(reason) = &call.broken {
+        return CallDecision::Refuse(reason.clone());
+    }
+    // An agent may call only the tools that it was offered.
+    let tool = toolbox.find(&call.name).filter(|_| exposed.contains(&call.name));
+    if *stage == OpenStage::New
+        && let Some(tool) = &tool
+    {
+        if let Err(reason) = toolbox.validate_input(&call.name, &call.input) {
+            return CallDecision::Refuse(reason);
+        }
+        match toolbox.permission(&call.name, &**tool) {
+            Permission::Deny => {
+                return CallDecision::Refuse(format!("the tool `{}` is not permitted", call.name));
+            }
+            Permission::Ask => match GrantStatus::of(call, &**tool, grants(&call.name)) {
+                GrantStatus::Granted => {}
+                grant @ (GrantStatus::ToolChanged | GrantStatus::NotGranted) => {
+                    return CallDecision::AskPermission(Arc::clone(tool), grant);
+                }
+            },
+            Permission::Allow => {}
+        }
+    }
+    if let Some((tool, delegation)) =
+        tool.as_ref().and_then(|tool| Some((tool, tool.sub_agent(&call.input)?)))
+    {
+        return match delegation {
+            Ok(_) if *stage != OpenStage::Running && model_calls_left < 2 => {
+                CallDecision::Refuse("the turn has too few model calls left, so no agent can be run".into())
+            }
+            Ok(delegation) => CallDecision::Delegate(Arc::clone(tool), delegation),
+            Err(ToolError(reason)) => CallDecision::Refuse(reason),
+        };
+    }
+    match (stage, tool) {
+        // The call may have run, even if the tool no longer exists.
+        (OpenStage::Running, tool) => match tool {
+            Some(tool) if tool.idempotent() => CallDecision::Run(tool),
+            _ => CallDecision::Refuse(OUTCOME_UNKNOWN.into()),
+        },
+        (_, None) => CallDecision::Refuse(format!("there is no tool called `{}`", call.name)),
+        (OpenStage::New | OpenStage::Ready, Some(tool)) => CallDecision::Run(tool),
+    }
+}
