@@ -117,8 +117,8 @@ impl ActiveTurn {
         Ok(())
     }
 
-    /// Performs the next actions of the active conversation, which is that of `agent`, until none is left or it
-    /// waits for the user.
+    /// Performs the next actions of the active conversation, which is that of `agent`, until none is left or
+    /// it waits for the user.
     async fn run_steps(&mut self, agent: &ActiveAgent) -> Result<StepsOutcome, Interrupt> {
         loop {
             let thread = self.journal.active_thread();

@@ -1,5 +1,5 @@
-//! The streamed answers of a turn as clients have received them: the blocks of the turn and of its sub-agents, and
-//! the part of the current model step that was sent. Pure.
+//! The streamed answers of a turn as clients have received them: the blocks of the turn and of its
+//! sub-agents, and the part of the current model step that was sent. Pure.
 
 use api::event::{Event, Lifecycle};
 use llm::StreamEvent;

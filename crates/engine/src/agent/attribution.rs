@@ -1,5 +1,5 @@
-//! Attributes steps and events of a turn to the conversation that they belong to: the turn's own, or that of the
-//! sub-agent which a call runs.
+//! Attributes steps and events of a turn to the conversation that they belong to: the turn's own, or that of
+//! the sub-agent which a call runs.
 
 use api::CallId;
 use api::event::{AgentEvent, Event};

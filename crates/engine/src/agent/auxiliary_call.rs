@@ -61,7 +61,8 @@ pub(super) fn billed_failure(error: ModelError, prompt: u64) -> ModelError {
     ModelError { usage, ..error }
 }
 
-/// Returns the answer of `route` to a prompt of that many tokens, or `None` if it fails or exceeds `deadline`.
+/// Returns the answer of `route` to a prompt of that many tokens, or `None` if it fails or exceeds
+/// `deadline`.
 pub(super) async fn call_auxiliary(
     services: &Services,
     conversation: &mut Conversation<'_>,

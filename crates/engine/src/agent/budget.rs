@@ -113,8 +113,8 @@ fn shared_tokens_left(
     Ok(left)
 }
 
-/// Reserves an answer of at most `max_tokens` tokens to a prompt of `prompt` tokens in a conversation of a turn;
-/// `None` if the budgets leave less than `min_tokens`.
+/// Reserves an answer of at most `max_tokens` tokens to a prompt of `prompt` tokens in a conversation of a
+/// turn; `None` if the budgets leave less than `min_tokens`.
 pub(super) fn reserve_in_turn(
     deps: &TurnDeps,
     conversation: &Conversation<'_>,
@@ -128,8 +128,8 @@ pub(super) fn reserve_in_turn(
     Ok(reservations.reserve(&mut others, left, prompt, (max_tokens, min_tokens)))
 }
 
-/// The number of tokens that a conversation may still spend while current calls may cost `others`; `None` if there
-/// is no limit.
+/// The number of tokens that a conversation may still spend while current calls may cost `others`; `None` if
+/// there is no limit.
 fn tokens_left(
     deps: &TurnDeps,
     conversation: &Conversation<'_>,

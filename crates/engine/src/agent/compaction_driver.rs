@@ -93,7 +93,8 @@ async fn compact(
         tokens_before: before,
         tokens_after: after,
     });
-    tracing::info!(turn_id = %conversation.journal.turn_id(), before, after, ?reason, "A conversation was compacted.");
+    let turn_id = conversation.journal.turn_id();
+    tracing::info!(%turn_id, before, after, ?reason, "A conversation was compacted.");
     conversation.journal.commit(Step::Compacted(compacted), vec![event]).await?;
     Ok(true)
 }

@@ -135,7 +135,8 @@ impl Resolution {
         self.steps.push(wrap_step(owner, step));
     }
 
-    /// Adds a grant for calls like `call`, and resolves those of the `others` that it covers. Returns the rest.
+    /// Adds a grant for calls like `call`, and resolves those of the `others` that it covers. Returns the
+    /// rest.
     fn grant(
         &mut self,
         thread: &Thread,

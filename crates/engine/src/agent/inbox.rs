@@ -1,5 +1,5 @@
-//! The commands that reach a turn: cancel, steer and the user's answers. An active turn handles them wherever it
-//! waits, so everything that happens to it has one order.
+//! The commands that reach a turn: cancel, steer and the user's answers. An active turn handles them wherever
+//! it waits, so everything that happens to it has one order.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -114,8 +114,8 @@ impl Inbox {
         }
     }
 
-    /// Refuses all commands until `deadline`, because none could be recorded. Returns `false` if the engine is
-    /// stopping.
+    /// Refuses all commands until `deadline`, because none could be recorded. Returns `false` if the engine
+    /// is stopping.
     pub(super) async fn refuse_until(&mut self, deadline: impl Future<Output = ()>) -> bool {
         let mut deadline = pin!(deadline);
         loop {
@@ -130,7 +130,7 @@ impl Inbox {
 
     /// Handles a command sent to the turn.
     pub(super) async fn handle_command(
-        &mut self,
+        &self,
         journal: &mut Journal,
         command: Command,
     ) -> Result<(), Interrupt> {

@@ -1,5 +1,5 @@
-//! The journal of an active turn: the only place that commits its steps, sends its events, and applies the steps to
-//! the conversation. So the conversation in memory is always what is stored.
+//! The journal of an active turn: the only place that commits its steps, sends its events, and applies the
+//! steps to the conversation. So the conversation in memory is always what is stored.
 
 use api::event::{Event, Failure, HitlKind, HitlRequest, Lifecycle};
 use api::{CallId, HitlId, TaskId, TurnId};
@@ -255,17 +255,17 @@ impl Journal {
         }
     }
 
-    /// The text of the turn's own answer that clients have received of the current model step, if any. The text
-    /// of a sub-agent is not part of it.
+    /// The text of the turn's own answer that clients have received of the current model step, if any. The
+    /// text of a sub-agent is not part of it.
     pub(super) fn partial_text(&self) -> Option<String> {
         self.state.stream.own_text().filter(|_| self.sub_agent.is_none())
     }
 
-    /// The events that leave nothing of the turn open for clients: the end of its block, and results for calls
-    /// without one.
+    /// The events that leave nothing of the turn open for clients: the end of its block, and results for
+    /// calls without one.
     pub(super) fn closing_events(&mut self) -> Vec<Event> {
         let JournalState { thread, stream, .. } = &mut self.state;
-        let mut events = Vec::from_iter(stream.stop_block());
+        let mut events: Vec<Event> = stream.stop_block().into_iter().collect();
         let mut stop = stream.stop_sub_agent_block();
         for (call, sub_agent) in thread.active_sub_agents() {
             let name = agent_name(&call.input);

@@ -1,4 +1,5 @@
-//! What a turn writes its journal with. Unlike the folded conversation, it is kept in every state of the turn.
+//! What a turn writes its journal with. Unlike the folded conversation, it is kept in every state of the
+//! turn.
 
 use std::sync::Arc;
 use std::time::Duration;

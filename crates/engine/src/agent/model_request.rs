@@ -1,4 +1,5 @@
-//! The request of a conversation to a model: its messages, checked and with their media, as a vendor accepts them.
+//! The request of a conversation to a model: its messages, checked and with their media, as a vendor accepts
+//! them.
 
 use api::TurnId;
 use api::event::{Failure, FailureCode};
@@ -39,8 +40,8 @@ pub(super) async fn load_attachments(
     }
 }
 
-/// Sends `messages`, whose media are `attachments`, with the prompt and the tools of the conversation. `messages`
-/// are those of the conversation or, for a summary, derived from them.
+/// Sends `messages`, whose media are `attachments`, with the prompt and the tools of the conversation.
+/// `messages` are those of the conversation or, for a summary, derived from them.
 pub(super) fn stream(
     conversation: &Conversation<'_>,
     route: &Route,

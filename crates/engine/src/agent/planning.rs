@@ -73,8 +73,8 @@ struct PlanChoices<'a> {
     skills: Vec<(&'a str, &'a str)>,
 }
 
-/// Returns whether a turn must be planned before its model is called. The turn of a sub-agent is direct and never
-/// planned.
+/// Returns whether a turn must be planned before its model is called. The turn of a sub-agent is direct and
+/// never planned.
 pub(super) fn needs_plan(turn: &Turn, snapshot: &AgentSnapshot) -> bool {
     let may_plan = !turn.options().direct && !turn.planned() && turn.answers() == 0;
     may_plan && !PlanChoices::from_snapshot(snapshot).agents.is_empty()

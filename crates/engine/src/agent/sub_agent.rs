@@ -74,8 +74,8 @@ impl SubAgentRun {
         &self.agent
     }
 
-    /// Ends the run after its steps ended. If the sub-agent has ended too, its answer becomes the result of its
-    /// call.
+    /// Ends the run after its steps ended. If the sub-agent has ended too, its answer becomes the result of
+    /// its call.
     pub(super) async fn end(
         self,
         deps: &TurnDeps,

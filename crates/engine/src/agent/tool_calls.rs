@@ -116,14 +116,14 @@ impl ToolRunner {
 
     fn decide(&self, conversation: &Conversation<'_>, open: &OpenCall) -> CallDecision {
         let Conversation { agent, journal, .. } = conversation;
-        let grants = |tool: &str| {
+        let read_grants = |tool: &str| {
             self.deps.brain.grants_for_tool(journal.task(), tool).unwrap_or_else(|error| {
                 tracing::warn!(%error, "Grants could not be read; the user is asked.");
                 Vec::new()
             })
         };
         let calls_left = journal.thread().model_calls_left();
-        decide(open, &self.deps.snapshot.toolbox, agent.tools(), calls_left, grants)
+        decide(open, &self.deps.snapshot.toolbox, agent.tools(), calls_left, read_grants)
     }
 
     /// Runs several calls at once. Each is recorded as soon as it has its permit, just before it runs: a call

@@ -34,26 +34,26 @@ pub(super) enum GrantStatus {
 
 impl GrantStatus {
     /// Returns whether one of the grants of `tool` covers the call.
-    fn of(call: &ToolUse, tool: &dyn Tool, mut grants: Vec<ToolGrant>) -> Self {
+    fn of(call: &ToolUse, tool: &dyn Tool, mut granted: Vec<ToolGrant>) -> Self {
         let command = tool.command(&call.input);
-        grants.retain(|grant| grants::allows(grant.prefix.as_deref(), command.as_deref()));
+        granted.retain(|grant| grants::allows(grant.prefix.as_deref(), command.as_deref()));
         let binding = tool.binding();
-        match grants.as_slice() {
+        match granted.as_slice() {
             [] => Self::NotGranted,
-            grants if grants.iter().any(|grant| grant.binding == binding) => Self::Granted,
+            granted if granted.iter().any(|grant| grant.binding == binding) => Self::Granted,
             _ => Self::ToolChanged,
         }
     }
 }
 
-/// Decides about a call of an agent with the tools `exposed`, in a turn with that many model calls left. `grants`
-/// returns the user's grants for a tool.
+/// Decides about a call of an agent with the tools `exposed`, in a turn with that many model calls left.
+/// `read_grants` returns the user's grants for a tool.
 pub(super) fn decide(
     OpenCall { call, stage, .. }: &OpenCall,
     toolbox: &Toolbox,
     exposed: &ExposedTools,
     model_calls_left: u64,
-    grants: impl FnOnce(&str) -> Vec<ToolGrant>,
+    read_grants: impl FnOnce(&str) -> Vec<ToolGrant>,
 ) -> CallDecision {
     if let Some(reason) = &call.broken {
         return CallDecision::Refuse(reason.clone());
@@ -70,7 +70,7 @@ pub(super) fn decide(
             Permission::Deny => {
                 return CallDecision::Refuse(format!("the tool `{}` is not permitted", call.name));
             }
-            Permission::Ask => match GrantStatus::of(call, &**tool, grants(&call.name)) {
+            Permission::Ask => match GrantStatus::of(call, &**tool, read_grants(&call.name)) {
                 GrantStatus::Granted => {}
                 grant @ (GrantStatus::ToolChanged | GrantStatus::NotGranted) => {
                     return CallDecision::AskPermission(Arc::clone(tool), grant);

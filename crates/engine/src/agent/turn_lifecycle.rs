@@ -183,8 +183,8 @@ async fn continue_from(mut context: TurnContext, state: JournalState) -> TurnSta
     }
 }
 
-/// Loads the state of the turn; `None` if its journal could not be read. `starts` counts the starts of the engine
-/// that have resumed the current model step.
+/// Loads the state of the turn; `None` if its journal could not be read. `starts` counts the starts of the
+/// engine that have resumed the current model step.
 async fn load(context: &TurnContext, starts: u32) -> Option<JournalState> {
     let (task, turn_id) = (context.writer.task(), context.turn_id());
     let read = move |brain: &Brain| JournalState::load(brain, task, turn_id, starts);
