@@ -52,22 +52,22 @@ impl AnswerStream {
     /// Returns what to send for a stream event. `retrying` says that what was sent of the step is void.
     pub(super) fn receive(&mut self, event: StreamEvent, retrying: &Lifecycle) -> Vec<Event> {
         let emits = self.reconciler.reconcile(event);
-        self.to_events(emits, retrying)
+        self.translate(emits, retrying)
     }
 
     /// Returns what to send at the end of a complete answer. The next step begins with nothing sent.
     pub(super) fn finish(&mut self, retrying: &Lifecycle) -> Vec<Event> {
         let emits = self.reconciler.finish();
-        self.to_events(emits, retrying)
+        self.translate(emits, retrying)
     }
 
     /// Returns what to send if the step will not be completed.
     pub(super) fn discard(&mut self, retrying: &Lifecycle) -> Vec<Event> {
         let emits = self.reconciler.discard();
-        self.to_events(emits, retrying)
+        self.translate(emits, retrying)
     }
 
-    fn to_events(&mut self, emits: Vec<Emit>, retrying: &Lifecycle) -> Vec<Event> {
+    fn translate(&mut self, emits: Vec<Emit>, retrying: &Lifecycle) -> Vec<Event> {
         let blocks = if self.sent_by_sub_agent { &mut self.sub_agent_blocks } else { &mut self.blocks };
         let mut events = Vec::new();
         for emit in emits {

@@ -94,12 +94,12 @@ impl Resolution {
     pub(super) fn new(
         thread: &Thread,
         toolbox: &Toolbox,
-        pending: PendingHitl,
+        pending: &PendingHitl,
         decision: &Decision,
         response: HitlResponse,
         attachments: Vec<Content>,
     ) -> Self {
-        let PendingHitl { request_id, call_id, owner, .. } = pending;
+        let &PendingHitl { request_id, call_id, owner, .. } = pending;
         let HitlResponse { answer, feedback, .. } = response;
         let commit = Commit::new().close_hitl_request(request_id).attachments(&attachments).durable();
         let events = vec![Event::HitlResolved(HitlResolved { request_id, answer: answer.clone() })];

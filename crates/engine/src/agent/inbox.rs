@@ -167,7 +167,7 @@ impl Inbox {
         let resolution = Resolution::new(
             journal.thread(),
             &self.snapshot.toolbox,
-            pending,
+            &pending,
             &decision,
             response,
             attachments,

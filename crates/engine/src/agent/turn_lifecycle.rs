@@ -157,13 +157,11 @@ async fn recover(mut context: TurnContext) -> TurnState {
     if retries > RESUME_LIMIT {
         return fail_without_journal(context, turn_end::internal_failure()).await;
     }
-    match load(&context, 0).await {
-        Some(state) => continue_from(context, state).await,
-        None => {
-            context.writer.count_store_retry();
-            TurnState::StoreUnavailable(context)
-        }
+    if let Some(state) = load(&context, 0).await {
+        return continue_from(context, state).await;
     }
+    context.writer.count_store_retry();
+    TurnState::StoreUnavailable(context)
 }
 
 /// Continues a turn whose state was loaded, and announces that if there is something to do.

@@ -63,7 +63,7 @@ impl Changes {
                 self.settle_rotation(engine, "interrupted").await?;
             }
             None if row.status != EngineStatus::Running => {
-                self.shared.backend.remove_instance(row.target()).await?
+                self.shared.backend.remove_instance(row.target()).await?;
             }
             None => {}
         }
