@@ -1,8 +1,8 @@
 //! Classifies a provider's errors: the kind of failure, and when to retry.
 //!
 //! The vendors agree on status codes but on hardly anything else: the same failure is a code here, a type there,
-//! and only in the message elsewhere. So codes are examined first, then the message, then the status. The tests
-//! beside this file contain each form as its vendor sends it, with the source.
+//! and only in the message elsewhere. So codes are examined first, then the message, then the status.
+//! `tests/unit/classify/cases.rs` contains each form as its vendor sends it, with the source.
 
 use std::time::Duration;
 

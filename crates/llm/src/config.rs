@@ -24,6 +24,21 @@ const CONFIG_FILE: &str = "gateway.json";
 /// The maximum size of the file, in bytes.
 const MAX_CONFIG_FILE_BYTES: u64 = 1024 * 1024;
 
+/// Returns the variables that hold the keys of the providers.
+pub fn provider_key_variables() -> impl Iterator<Item = &'static str> {
+    Provider::ALL.into_iter().filter_map(Provider::key_variable)
+}
+
+/// Whether a variable, if it is set, shows that a model provider is to be used. Whether that is enough to choose
+/// one is reported by the configuration that is read from it.
+pub fn shows_provider(variable: &str) -> bool {
+    match Provider::from_key_variable(variable) {
+        // A server at a known address that also answers without a key: its key alone says nothing.
+        Some(provider) => provider.requires_key() || provider.default_base_url().is_none(),
+        None => matches!(variable, "LLM_PROVIDER" | GENERIC_KEY_VARIABLE),
+    }
+}
+
 /// Why no model can be used: all errors of the configuration, with what to set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct NotConfigured(ConfigErrors);
@@ -294,20 +309,20 @@ fn key_policy_from_env(reader: &mut EnvReader<'_>) -> KeyPolicy {
 fn vendors_with_key(reader: &EnvReader<'_>) -> Box<[Provider]> {
     let set =
         |vendor: &Provider| vendor.key_variable().is_some_and(|variable| reader.text(variable).is_some());
-    Provider::VENDORS.into_iter().filter(set).collect()
+    Provider::vendors().filter(set).collect()
 }
 
 /// `LLM_PROVIDER`, or else the only provider whose key is set.
 fn provider_from_env(reader: &mut EnvReader<'_>) -> Option<Provider> {
     if reader.text("LLM_PROVIDER").is_some() {
-        return reader.required("LLM_PROVIDER", Provider::NAMES, Provider::from_name);
+        return reader.required("LLM_PROVIDER", &Provider::names(), Provider::from_name);
     }
     let must_be = match *vendors_with_key(reader) {
         [only] => return Some(only),
-        [] => Provider::NAMES.to_owned(),
+        [] => Provider::names(),
         ref several => {
             let keys: Vec<&str> = several.iter().filter_map(|vendor| vendor.key_variable()).collect();
-            format!("{}, because {} are set", Provider::NAMES, keys.join(" and "))
+            format!("{}, because {} are set", Provider::names(), keys.join(" and "))
         }
     };
     reader.add_error("LLM_PROVIDER", None, &must_be);

@@ -130,7 +130,7 @@ fn parse_model(model: &ConfigObject<'_>, reader: &mut EnvReader<'_>) -> Option<M
     ];
     model.reject_unknown_fields(reader, &FIELDS);
     let provider =
-        model.required(reader, "provider", Provider::NAMES, |value| Provider::from_name(value.as_str()?));
+        model.required(reader, "provider", &Provider::names(), |value| Provider::from_name(value.as_str()?));
     let name = model.required(reader, "model", "the vendor's name of the model", non_blank_text);
     // The name becomes part of the URL, and must not lead to another address than the one that the key is for.
     let name = match provider {

@@ -28,28 +28,29 @@ pub(super) struct ModelLimits {
     pub(super) max_output: u64,
 }
 
-/// The default thinking budget of models that take one, in tokens.
+/// The default thinking budget of models that take one, in tokens. An assumption: half of what an answer may have.
 const DEFAULT_THINKING_BUDGET_TOKENS: u64 = 16_000;
 
 impl Provider {
-    /// The names of all providers, for error messages.
-    pub(super) const NAMES: &str = "anthropic, openai, gemini, ollama, openai-compatible or scripted";
+    /// All providers. What is derived from this list knows each of them: names, keys and vendors.
+    pub(super) const ALL: [Self; 6] =
+        [Self::Anthropic, Self::OpenAi, Self::Gemini, Self::Ollama, Self::OpenAiCompatible, Self::Scripted];
 
-    /// The vendors whose servers need a key. If `LLM_PROVIDER` is not set, the vendor with the only key that is
-    /// set is used.
-    pub(super) const VENDORS: [Self; 3] = [Self::Anthropic, Self::OpenAi, Self::Gemini];
+    /// Returns the names of all providers, for error messages: `a, b or c`.
+    pub(super) fn names() -> String {
+        let [others @ .., last] = Self::ALL.map(Self::name);
+        format!("{} or {last}", others.join(", "))
+    }
+
+    /// Returns the vendors whose servers need a key. If `LLM_PROVIDER` is not set, the vendor with the only key
+    /// that is set is used.
+    pub(super) fn vendors() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|provider| provider.requires_key())
+    }
 
     /// Returns the provider with this name.
     pub(super) fn from_name(name: &str) -> Option<Self> {
-        Some(match name {
-            "anthropic" => Self::Anthropic,
-            "openai" => Self::OpenAi,
-            "gemini" => Self::Gemini,
-            "ollama" => Self::Ollama,
-            "openai-compatible" => Self::OpenAiCompatible,
-            "scripted" => Self::Scripted,
-            _ => return None,
-        })
+        Self::ALL.into_iter().find(|provider| provider.name() == name)
     }
 
     /// The name of the provider.
@@ -78,13 +79,15 @@ impl Provider {
 
     /// Returns the provider whose key this variable holds.
     pub(super) fn from_key_variable(variable: &str) -> Option<Self> {
-        let all = [Self::Anthropic, Self::OpenAi, Self::Gemini, Self::Ollama, Self::OpenAiCompatible];
-        all.into_iter().find(|provider| provider.key_variable() == Some(variable))
+        Self::ALL.into_iter().find(|provider| provider.key_variable() == Some(variable))
     }
 
     /// Whether the vendor's own servers need a key. Local servers need none.
     pub(super) const fn requires_key(self) -> bool {
-        matches!(self, Self::Anthropic | Self::OpenAi | Self::Gemini)
+        match self {
+            Self::Anthropic | Self::OpenAi | Self::Gemini => true,
+            Self::Ollama | Self::OpenAiCompatible | Self::Scripted => false,
+        }
     }
 
     /// The default model if `LLM_MODEL` is not set.
@@ -112,8 +115,8 @@ impl Provider {
     /// The limits of a model with this name, from the vendors' lists of models:
     /// <https://platform.claude.com/docs/en/about-claude/models/overview>,
     /// <https://platform.openai.com/docs/models>, <https://ai.google.dev/gemini-api/docs/models>. The output is
-    /// limited to 32,000 tokens even if a model supports more. Underestimating a window causes an early
-    /// compaction; overestimating it causes refused calls.
+    /// limited to 32,000 tokens even if a model supports more. For a name in no list, both are assumptions.
+    /// Underestimating a window causes an early compaction; overestimating it causes refused calls.
     pub(super) fn limits(self, model: &str) -> ModelLimits {
         // As in the vendor's SDKs, the model's name may include its collection.
         let model = model.strip_prefix("models/").unwrap_or(model);
@@ -137,7 +140,8 @@ impl Provider {
                 ("gemini-2.0", 1_048_576, 8_192),
                 ("gemini", 1_048_576, 32_000),
             ],
-            // Ollama truncates a prompt that is longer than the window in the request.
+            // An assumption: the window is a setting of the server. It truncates a prompt that is longer than the
+            // window in the request.
             Self::Ollama => &[("", 32_768, 8_192)],
             Self::OpenAiCompatible | Self::Scripted => &[],
         };
@@ -207,10 +211,15 @@ mod tests {
 
     #[test]
     fn a_provider_has_one_name_and_its_key_one_owner() {
-        use Provider::{Anthropic, Gemini, Ollama, OpenAi, OpenAiCompatible, Scripted};
-        for provider in [Anthropic, OpenAi, Gemini, Ollama, OpenAiCompatible, Scripted] {
+        assert_eq!(Provider::names(), "anthropic, openai, gemini, ollama, openai-compatible or scripted");
+        for provider in Provider::ALL {
             assert_eq!(Provider::from_name(provider.name()), Some(provider));
-            assert!(Provider::NAMES.contains(provider.name()));
+            // A vendor that is chosen by its key alone must work without any other setting.
+            if provider.requires_key() {
+                assert!(provider.key_variable().is_some(), "{provider:?}");
+                assert!(provider.default_model().is_some(), "{provider:?}");
+                assert!(provider.default_base_url().is_some(), "{provider:?}");
+            }
             if let Some(variable) = provider.key_variable() {
                 assert_eq!(Provider::from_key_variable(variable), Some(provider));
             }

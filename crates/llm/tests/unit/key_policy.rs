@@ -66,6 +66,22 @@ fn a_key_goes_nowhere_else() {
 }
 
 #[test]
+fn each_vendors_own_server_gets_its_key_and_no_other_vendors() {
+    let with_key = |provider: &Provider| provider.key_variable().is_some();
+    for vendor in Provider::ALL.into_iter().filter(with_key) {
+        let Some(own) = vendor.default_base_url().map(address) else { continue };
+        // Even if the catalog names the vendor's server for a model of another provider.
+        let named_by_catalog = KeyPolicy { catalog_urls: vec![own.clone()], ..KeyPolicy::default() };
+        for other in Provider::ALL.into_iter().filter(with_key) {
+            let variable = other.key_variable().unwrap();
+            for policy in [KeyPolicy::default(), named_by_catalog.clone()] {
+                assert_eq!(policy.allows(variable, &own), other == vendor, "{variable} {own} {policy:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn what_hides_another_server_or_a_secret_is_no_address() {
     for text in [
         "",

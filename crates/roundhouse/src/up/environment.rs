@@ -3,10 +3,7 @@
 use std::collections::BTreeMap;
 
 use http_service::env::Env;
-
-/// Keys of the model providers that this version supports. Keys of other tools' providers are not passed on.
-const PROVIDER_KEYS: [&str; 5] =
-    ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "OLLAMA_API_KEY", "OPENAI_COMPATIBLE_API_KEY"];
+use llm::config::{provider_key_variables, shows_provider};
 
 /// Settings of the engine that do not begin with `LLM_`.
 const ENGINE_SETTINGS: [&str; 10] = [
@@ -33,7 +30,9 @@ const LOCAL_REDIRECT_BASE: &str = "http://127.0.0.1:8765";
 /// the offline provider if no provider is configured, and a redirect base on this machine if none is set.
 pub(super) fn engine_env(env: &dyn Env) -> BTreeMap<String, String> {
     let wanted = |name: &str| {
-        name.starts_with("LLM_") || PROVIDER_KEYS.contains(&name) || ENGINE_SETTINGS.contains(&name)
+        // Keys of other tools' providers are not passed on.
+        let is_provider_key = || provider_key_variables().any(|variable| variable == name);
+        name.starts_with("LLM_") || is_provider_key() || ENGINE_SETTINGS.contains(&name)
     };
     let set = |name: String| {
         let value = env.get(&name).filter(|value| !value.is_empty())?;
@@ -41,12 +40,7 @@ pub(super) fn engine_env(env: &dyn Env) -> BTreeMap<String, String> {
     };
     let mut passed: BTreeMap<_, _> =
         env.names().into_iter().filter(|name| wanted(name)).filter_map(set).collect();
-    let names_provider = |name: &String| {
-        let is_key = name == "LLM_API_KEY" || PROVIDER_KEYS.contains(&name.as_str());
-        // Ollama needs no key, so its key alone does not select a provider.
-        name == "LLM_PROVIDER" || (is_key && name != "OLLAMA_API_KEY")
-    };
-    if !passed.keys().any(names_provider) {
+    if !passed.keys().any(|name| shows_provider(name)) {
         passed.insert("LLM_PROVIDER".into(), "scripted".into());
     }
     passed.entry(REDIRECT_BASE_VAR.into()).or_insert_with(|| LOCAL_REDIRECT_BASE.into());
@@ -106,6 +100,8 @@ mod tests {
         assert_eq!(passed_env(&[("GEMINI_API_KEY", "k")]), owned(&[("GEMINI_API_KEY", "k")]));
         let ollama = [("LLM_PROVIDER", "scripted"), ("OLLAMA_API_KEY", "k")];
         assert_eq!(passed_env(&[("OLLAMA_API_KEY", "k")]), owned(&ollama));
+        let compatible = [("OPENAI_COMPATIBLE_API_KEY", "k")];
+        assert_eq!(passed_env(&compatible), owned(&compatible));
         let script = [("LLM_SCRIPT_PATH", "/s.yaml")];
         assert_eq!(
             passed_env(&script),
