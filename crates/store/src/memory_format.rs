@@ -9,8 +9,9 @@ use crate::SearchHit;
 /// of what is stored is a [`Source`].
 pub const TOOL_ORIGIN_NOTE: &str = "came from a tool or the web, unverified";
 
-/// Tools whose results come from the user, the agent or the catalog, or are memory records that carry their own
-/// origin.
+/// Tools whose whole result comes from the user, the agent, the catalog, memory that names its own origin, or the
+/// engine itself (a number, a date, a fixed sentence). A tool whose result can contain text from files, programs or
+/// the network does not belong here, not even if only its error messages can. In doubt a tool is not trusted.
 const TRUSTED_TOOLS: [&str; 5] = [ASK_USER, LOAD_SKILL, MEMORY_SAVE, MEMORY_SEARCH, WORKING_MEMORY_SET];
 
 /// Whether a tool's results may contain content that nobody has vouched for.
@@ -53,3 +54,7 @@ pub fn date(hit: &SearchHit) -> String {
 pub fn quote_lines(text: &str) -> String {
     text.lines().flat_map(|line| ["\n> ", line]).collect()
 }
+
+#[cfg(test)]
+#[path = "../tests/unit/memory_format.rs"]
+mod tests;

@@ -1,10 +1,13 @@
 use api::CallId;
-use catalog::Permission;
-use catalog::Permissions;
+use api::tool_names::BUILT_IN;
+use catalog::{AgentSpec, Catalog, Permission, Permissions};
 use futures::future::BoxFuture;
 use proptest::prelude::*;
+use resources::memory_budget::MemoryBudget;
+use testkit::test_sandbox;
 
-use super::super::{Invocation, ToolError, ToolStep, Toolbox};
+use super::super::fixture::WorkspaceFixture;
+use super::super::{Invocation, ProcessPermits, ToolDeps, ToolError, ToolStep, Toolbox};
 use super::*;
 
 /// A tool of an MCP server, with a schema of its own.
@@ -64,6 +67,36 @@ fn assistant_message(call: ToolUse) -> Vec<Message> {
 
 fn answer(call: ToolUse) -> Answer {
     Answer { blocks: vec![Block::ToolUse(call)], ..Answer::default() }
+}
+
+#[tokio::test]
+async fn every_built_in_tool_has_a_reserved_name_and_every_reserved_name_a_tool() {
+    let fixture = WorkspaceFixture::new();
+    let setup = ToolDeps {
+        workspace: fixture.path(""),
+        brain: fixture.skills().brain().clone(),
+        catalog: Catalog::default(),
+        skill_dirs: fixture.skill_dirs(),
+        sandbox: Some(test_sandbox(&fixture.path(""), &[])),
+        process_permits: ProcessPermits::default(),
+        web_allowlist: fetch::WebAllowlist::default(),
+        memory_budget: MemoryBudget::default(),
+    };
+    let agent = AgentSpec {
+        name: "writer".into(),
+        description: "Writes.".into(),
+        model: None,
+        tools: None,
+        max_turns: 1,
+        max_tokens: None,
+        prompt: "Write.".into(),
+    };
+    let toolbox = Toolbox::built_in(&setup).with_agents(&[Arc::new(agent)]);
+    // A tool of a server that does not fit into the window, so that the model has to search for it.
+    let toolbox = toolbox.with_mcp_tools(remotes(&["mail__send"]));
+    let exposed = toolbox.exposed_tools(0);
+    let offered: BTreeSet<&str> = exposed.declarations().iter().map(|spec| spec.name.as_str()).collect();
+    assert_eq!(offered, BTreeSet::from(BUILT_IN));
 }
 
 #[test]

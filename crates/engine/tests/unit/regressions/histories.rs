@@ -117,9 +117,22 @@ fn picture() -> Value {
     json!({"type": "image", "media_type": "image/png", "data": "aW1hZ2U="})
 }
 
+/// Says on a panic, such as that of an expired deadline, what was under way.
+struct UnderWay(String);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.0);
+        }
+    }
+}
+
 /// A task, and its history so far.
 struct TaskScenario {
     harness: AgentHarness,
+    /// The protocol of the default model.
+    wire: Wire,
     gated: Arc<GatedTool>,
     gated_begun: usize,
     /// Whether all models that may be called stream the input of their calls.
@@ -139,6 +152,7 @@ impl TaskScenario {
         harness.provider.set_default_reply(Reply::new().thinking("At last.").text("Done."));
         Self {
             harness,
+            wire,
             gated,
             gated_begun: 0,
             streams_tool_input,
@@ -149,10 +163,11 @@ impl TaskScenario {
     }
 
     async fn perform(&mut self, action: &Action) {
+        let _under_way = UnderWay(format!("over {:?}: {action:#?}", self.wire));
         match action {
             Action::Turn(turn) => self.turn(turn).await,
             Action::Switch(wire, model, other) => {
-                self.model_count = 2;
+                (self.wire, self.model_count) = (*wire, 2);
                 self.streams_tool_input =
                     [wire, other].into_iter().all(|wire| STREAMED_INPUT_WIRES.contains(wire));
                 let models = [(*wire, ["test-1", "test-2"][*model]), (*other, "test-3")];
