@@ -18,7 +18,8 @@ pub(crate) enum Wire {
 pub(crate) const MODEL_NAME: &str = "gemini-3-bench";
 
 impl Wire {
-    pub(crate) const ALL: [Self; 5] =
+    /// All protocols, as many as the provider speaks.
+    pub(crate) const ALL: [Self; mock_llm::Wire::COUNT] =
         [Self::Anthropic, Self::OpenAi, Self::Responses, Self::Gemini, Self::Ollama];
 
     /// Returns the protocol's name in reports.

@@ -33,6 +33,18 @@ pub(crate) struct TimedText {
     pub(crate) last_ts: i64,
 }
 
+/// Sends a request to a provider and reads the stream to its end, in the form of the protocol.
+pub(crate) async fn send_to_provider(
+    client: &mut Client,
+    request: HttpRequest,
+    wire: Wire,
+) -> anyhow::Result<StreamedResponse> {
+    match wire {
+        Wire::Anthropic | Wire::OpenAi | Wire::Responses | Wire::Gemini => send_sse(client, request).await,
+        Wire::Ollama => send_ndjson(client, request).await,
+    }
+}
+
 /// Sends a request and reads the event stream to its end.
 pub(crate) async fn send_sse(client: &mut Client, request: HttpRequest) -> anyhow::Result<StreamedResponse> {
     let sent = Instant::now();
@@ -49,10 +61,7 @@ pub(crate) async fn send_sse(client: &mut Client, request: HttpRequest) -> anyho
 }
 
 /// Sends a request and reads a stream of newline-delimited JSON to its end; each line is the data of one event.
-pub(crate) async fn send_ndjson(
-    client: &mut Client,
-    request: HttpRequest,
-) -> anyhow::Result<StreamedResponse> {
+async fn send_ndjson(client: &mut Client, request: HttpRequest) -> anyhow::Result<StreamedResponse> {
     let sent = Instant::now();
     let mut body = send(client, request).await?;
     let (mut events, mut open) = (Vec::new(), Vec::new());

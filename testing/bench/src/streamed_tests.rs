@@ -103,10 +103,7 @@ async fn a_providers_answer_is_read_on_every_wire() {
         let provider = FixedReplyProvider::start(Reply::from_text("some text in deltas")).await.unwrap();
         let mut client = Client::connect(parse_address(&provider.base_url()).unwrap()).await.unwrap();
         let request = request(&client, wire);
-        let response = match wire {
-            Wire::Ollama => send_ndjson(&mut client, request).await,
-            _ => send_sse(&mut client, request).await,
-        };
+        let response = send_to_provider(&mut client, request, wire).await;
         let text = response.unwrap().provider_text(wire).unwrap();
         assert_eq!(text.text, "some text in deltas");
         assert!(text.first <= text.last);

@@ -11,7 +11,8 @@ use anyhow::{anyhow, bail};
 use chaos::fleet::{self, Backend, Database};
 use chaos::mutants::{self, ENGINE_MUTANTS, ORCHESTRATOR_MUTANTS};
 use chaos::{Campaign, Counters, Feature, FleetCampaign, Report, Wire, Workload, unmet_coverage};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
 #[derive(Parser)]
@@ -75,8 +76,8 @@ struct EngineOptions {
     /// The number of kills; by default 100, or at most 1,000 with each mutant.
     #[arg(long)]
     kills: Option<u64>,
-    /// The provider's wire protocol.
-    #[arg(long, value_enum, default_value_t = WireChoice::All)]
+    /// The provider's wire protocol, or all of them in turn with the same number of kills each.
+    #[arg(long, value_parser = WireChoice::parser(), default_value = "all")]
     wire: WireChoice,
     /// The number of concurrent tasks.
     #[arg(long, default_value_t = 4)]
@@ -108,25 +109,26 @@ struct FleetOptions {
     keep: bool,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy)]
 enum WireChoice {
-    Anthropic,
-    Openai,
-    Responses,
-    Gemini,
-    Ollama,
+    One(Wire),
     /// All protocols in turn, with the same number of kills each.
     All,
 }
 
 impl WireChoice {
-    const fn wires(self) -> &'static [Wire] {
+    /// Parses the name of a protocol, or `all`.
+    fn parser() -> impl TypedValueParser<Value = Self> {
+        let names = Wire::ALL.map(Wire::name);
+        PossibleValuesParser::new(names.into_iter().chain(["all"])).map(|name| {
+            let named = Wire::ALL.into_iter().find(|wire| wire.name() == name);
+            named.map_or(Self::All, Self::One)
+        })
+    }
+
+    const fn wires(&self) -> &[Wire] {
         match self {
-            Self::Anthropic => &[Wire::Anthropic],
-            Self::Openai => &[Wire::Openai],
-            Self::Responses => &[Wire::Responses],
-            Self::Gemini => &[Wire::Gemini],
-            Self::Ollama => &[Wire::Ollama],
+            Self::One(wire) => std::slice::from_ref(wire),
             Self::All => &Wire::ALL,
         }
     }

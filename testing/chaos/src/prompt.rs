@@ -126,7 +126,7 @@ mod tests {
     }
 
     /// A question, an answer with thinking, text and a call, and its result, in each protocol.
-    fn requests() -> [CapturedRequest; 5] {
+    fn requests() -> [CapturedRequest; Wire::COUNT] {
         let schema = json!({"properties": {"path": {}}});
         let function = json!({"name": "look", "parameters": schema});
         let anthropic = json!({

@@ -1,11 +1,10 @@
 //! The wire protocols between engine and provider.
 
-use clap::ValueEnum;
 use mock_llm::MockProvider;
 use serde_json::{Value, json};
 
 /// A provider's wire protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wire {
     /// Anthropic Messages.
     Anthropic,
@@ -20,8 +19,9 @@ pub enum Wire {
 }
 
 impl Wire {
-    /// All protocols.
-    pub const ALL: [Self; 5] = [Self::Anthropic, Self::Openai, Self::Responses, Self::Gemini, Self::Ollama];
+    /// All protocols, as many as the provider speaks.
+    pub const ALL: [Self; mock_llm::Wire::COUNT] =
+        [Self::Anthropic, Self::Openai, Self::Responses, Self::Gemini, Self::Ollama];
 
     /// Returns the protocol's name on the command line and in the table.
     pub const fn name(self) -> &'static str {

@@ -51,7 +51,8 @@ async fn regression_e02_a_turn_outlives_every_kill() {
         counters.merge(&campaign.run().await.unwrap());
     }
     let report = Report { counters: &counters, elapsed: begin.elapsed() };
-    let unmet_coverage = unmet_coverage(&counters, &workload, &Wire::ALL, KILLS * 5);
+    let kills = KILLS * u64::try_from(Wire::ALL.len()).unwrap();
+    let unmet_coverage = unmet_coverage(&counters, &workload, &Wire::ALL, kills);
     assert!(counters.violations().is_empty() && unmet_coverage.is_empty(), "{unmet_coverage:?}\n{report}");
 }
 

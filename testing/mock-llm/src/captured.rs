@@ -9,10 +9,27 @@ use serde_json::Value;
 
 use crate::protocol::IncomingRequest;
 
-/// A wire protocol.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Wire {
+/// Declares the wires and the list of all of them together, so that none can be missing from it.
+macro_rules! wires {
+    ($($(#[$attribute:meta])* $wire:ident,)+) => {
+        /// A wire protocol.
+        #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Wire {
+            $($(#[$attribute])* $wire,)+
+        }
+
+        impl Wire {
+            /// All wires.
+            pub const ALL: [Self; Self::COUNT] = [$(Self::$wire),+];
+
+            /// The number of wires. A list of this length that lacks a wire does not compile.
+            pub const COUNT: usize = [$(Self::$wire),+].len();
+        }
+    };
+}
+
+wires! {
     /// Anthropic Messages.
     AnthropicMessages,
     /// OpenAI Chat Completions.

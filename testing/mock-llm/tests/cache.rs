@@ -13,8 +13,11 @@ use common::{
     chat_call, chat_request, gemini_call, gemini_request, messages_call, messages_request, ollama_call,
     ollama_request, responses_call, responses_request, send_json, send_ok, with_members,
 };
-use mock_llm::{MockProvider, Reply, RequestCacheStats, Usage};
+use mock_llm::{MockProvider, Reply, RequestCacheStats, Usage, Wire};
 use serde_json::{Value, json};
+
+/// The number of wires whose caches need no marks: all but Anthropic's.
+const OTHER_WIRES: usize = Wire::COUNT - 1;
 
 async fn tracking_provider() -> MockProvider {
     MockProvider::builder().track_cache(true).start().await.unwrap()
@@ -181,7 +184,7 @@ async fn five_marks_are_refused_and_a_mark_on_the_request_is_one_on_its_last_blo
 async fn the_other_vendors_read_common_prefixes_in_steps() {
     let provider = tracking_provider().await;
     let rules = text_of_tokens(1500);
-    let calls = |question: &str| {
+    let calls = |question: &str| -> [_; OTHER_WIRES] {
         [
             chat_call(
                 &provider,
@@ -234,7 +237,7 @@ async fn the_other_vendors_read_common_prefixes_in_steps() {
     }
     let requests = provider.cache_stats().requests;
     let reads: Vec<u64> = requests.iter().map(|request| request.read).collect();
-    assert_eq!(reads, [0, 0, 0, 0, 1408, 1408, 1408, 1408]);
+    assert_eq!(reads, [[0; OTHER_WIRES], [1408; OTHER_WIRES]].concat());
     assert!(requests.iter().all(|request| request.written == 0 && request.input + request.read > 1500));
     // Another key has a cache of its own.
     let keyed = with_members(

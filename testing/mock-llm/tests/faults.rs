@@ -17,12 +17,12 @@ use common::{
     messages_request, ollama_call, ollama_request, provider, read_until, responses_call, responses_request,
     send_json, send_stream, with_members,
 };
-use mock_llm::{Fault, Gate, MockProvider, Refusal, Reply};
+use mock_llm::{Fault, Gate, MockProvider, Refusal, Reply, Wire};
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 
 /// A streamed call on each wire.
-fn streamed_calls(provider: &MockProvider) -> [RequestBuilder; 5] {
+fn streamed_calls(provider: &MockProvider) -> [RequestBuilder; Wire::COUNT] {
     let stream = json!({"stream": true});
     [
         messages_call(provider, &with_members(messages_request(), stream.clone())),
@@ -34,7 +34,7 @@ fn streamed_calls(provider: &MockProvider) -> [RequestBuilder; 5] {
 }
 
 /// A call for an answer that is not streamed on each wire.
-fn complete_calls(provider: &MockProvider) -> [RequestBuilder; 5] {
+fn complete_calls(provider: &MockProvider) -> [RequestBuilder; Wire::COUNT] {
     [
         messages_call(provider, &messages_request()),
         chat_call(provider, &chat_request()),
@@ -144,7 +144,7 @@ async fn a_silent_stream_lasts_until_the_client_leaves() {
 #[tokio::test]
 async fn a_gate_holds_a_stream_at_its_place() {
     let provider = provider().await;
-    for index in 0..5 {
+    for index in 0..Wire::COUNT {
         let (first, second) = (Gate::new(), Gate::new());
         provider.enqueue(digits().hold(3, &first).hold(10, &second));
         let call = streamed_calls(&provider).into_iter().nth(index).unwrap();
@@ -180,7 +180,8 @@ async fn whole_answers_break_too() {
         assert!(call.send().await.unwrap().bytes().await.is_err());
     }
     provider.set_default_reply(digits().fault(Fault::error_event_after(1)));
-    for (call, expected) in complete_calls(&provider).into_iter().zip([529, 503, 503, 503, 503]) {
+    let statuses: [u16; Wire::COUNT] = [529, 503, 503, 503, 503];
+    for (call, expected) in complete_calls(&provider).into_iter().zip(statuses) {
         assert_eq!(send_json(call).await.0, expected);
     }
 }

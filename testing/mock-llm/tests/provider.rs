@@ -53,7 +53,7 @@ async fn keys_and_versions_are_checked() {
 #[tokio::test]
 async fn every_wire_echoes_the_user() {
     let provider = provider().await;
-    let calls = [
+    let calls: [_; Wire::COUNT] = [
         (messages_call(&provider, &messages_request()), "/content/0/text"),
         (chat_call(&provider, &chat_request()), "/choices/0/message/content"),
         (responses_call(&provider, &responses_request()), "/output/0/content/0/text"),
@@ -66,9 +66,7 @@ async fn every_wire_echoes_the_user() {
     }
     let requests = provider.requests();
     let wires: Vec<Wire> = requests.iter().map(|request| request.wire).collect();
-    let expected =
-        [Wire::AnthropicMessages, Wire::OpenAiChat, Wire::OpenAiResponses, Wire::Gemini, Wire::Ollama];
-    assert_eq!(wires, expected);
+    assert_eq!(wires, Wire::ALL);
     let models: Vec<&str> = requests.iter().map(|request| request.model.as_str()).collect();
     assert_eq!(models, ["claude-test", "gpt-test", "gpt-5-test", "gemini-3-test", "qwen3"]);
     let keys: Vec<Option<&str>> = requests.iter().map(|request| request.api_key()).collect();

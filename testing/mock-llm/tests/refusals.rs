@@ -15,7 +15,7 @@ use common::{
     chat_call, chat_request, gemini_call, gemini_request, messages_call, messages_request, ollama_call,
     ollama_request, provider, responses_call, responses_request, send_json,
 };
-use mock_llm::{Fault, MockProvider, Refusal, Reply};
+use mock_llm::{Fault, MockProvider, Refusal, Reply, Wire};
 use reqwest::RequestBuilder;
 
 /// All refusals that have a text of their own on each wire.
@@ -90,8 +90,11 @@ const OLLAMA: Expected = [
     (400, "cannot unmarshal string"),
 ];
 
+/// What each wire answers, in the order of [`calls`].
+const EXPECTED: [Expected; Wire::COUNT] = [MESSAGES, CHAT, RESPONSES, GEMINI, OLLAMA];
+
 /// A call on each wire.
-fn calls(provider: &MockProvider) -> [RequestBuilder; 5] {
+fn calls(provider: &MockProvider) -> [RequestBuilder; Wire::COUNT] {
     [
         messages_call(provider, &messages_request()),
         chat_call(provider, &chat_request()),
@@ -106,7 +109,7 @@ async fn every_wire_refuses_in_its_own_words() {
     let provider = provider().await;
     for (index, refusal) in REFUSALS.into_iter().enumerate() {
         provider.set_default_reply(Reply::from_fault(Fault::refuse(refusal.clone())));
-        let expected = [MESSAGES, CHAT, RESPONSES, GEMINI, OLLAMA].map(|wire| wire[index]);
+        let expected = EXPECTED.map(|wire| wire[index]);
         for (call, (status, words)) in calls(&provider).into_iter().zip(expected) {
             let (actual, body) = send_json(call).await;
             let text = body.to_string();

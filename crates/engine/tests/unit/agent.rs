@@ -14,7 +14,7 @@ use testkit::{SseEvent, rendered_text, task_id, with_deadline};
 use tools::{Invocation, Tool, ToolError, ToolStep};
 
 use super::harness::{
-    AgentHarness, GatedTool, STREAMED_INPUT_WIRES, WIRES, check_turn, final_text, transcript,
+    AgentHarness, GatedTool, WIRES, check_turn, final_text, streams_tool_input, transcript,
 };
 use super::*;
 use crate::regressions::prompt_caches::assert_prefix;
@@ -159,7 +159,7 @@ impl Tool for Crashing {
 
 #[tokio::test]
 async fn calls_that_cannot_run_tell_the_model_why_and_the_turn_goes_on() {
-    for wire in STREAMED_INPUT_WIRES {
+    for wire in WIRES.into_iter().filter(|wire| streams_tool_input(*wire)) {
         for (call, reason) in [
             (Reply::new().tool_use("fly", json!({})), "there is no tool called `fly`"),
             (Reply::new().tool_use("crashing", json!({})), "the tool crashed"),
@@ -191,7 +191,7 @@ async fn calls_that_cannot_run_tell_the_model_why_and_the_turn_goes_on() {
 
 #[tokio::test]
 async fn a_cut_answer_runs_the_calls_before_the_cut() {
-    for wire in STREAMED_INPUT_WIRES {
+    for wire in WIRES.into_iter().filter(|wire| streams_tool_input(*wire)) {
         let harness = AgentHarness::new(wire).await;
         harness.provider.enqueue_all([
             Reply::new()

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use mock_llm::{CapturedRequest, Fault, Gate, MockProvider, Refusal, Reply, Usage};
+use mock_llm::{CapturedRequest, Fault, Gate, MockProvider, Refusal, Reply, Usage, Wire};
 use serde_json::{Value, json};
 
 use crate::support::engine_calls::{direct_message, message_id, roles_and_texts, with_fields};
@@ -12,7 +12,7 @@ use crate::support::turn::{assert_completed, assert_errored, of_kind, phases, vi
 use crate::support::{EngineFixture, Event, StandaloneEngine};
 
 /// The names of the catalog's models, one for each wire.
-const MODELS: [&str; 5] = ["anthropic", "openai", "responses", "gemini", "ollama"];
+const MODELS: [&str; Wire::COUNT] = ["anthropic", "openai", "responses", "gemini", "ollama"];
 
 /// A model's entry in `gateway.json`.
 fn model(provider: &MockProvider, name: &str) -> Value {

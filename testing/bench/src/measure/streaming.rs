@@ -153,10 +153,7 @@ impl StreamingSetup {
     /// Sends one request directly to the provider.
     pub(super) async fn run_direct_turn(&mut self, client: &mut Client) -> anyhow::Result<TimedText> {
         let request = self.direct_request(client)?;
-        let response = match self.wire {
-            Wire::Ollama => streamed::send_ndjson(client, request).await?,
-            _ => streamed::send_sse(client, request).await?,
-        };
+        let response = streamed::send_to_provider(client, request, self.wire).await?;
         self.check_text(response.provider_text(self.wire)?)
     }
 

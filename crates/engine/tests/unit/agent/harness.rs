@@ -28,12 +28,15 @@ pub(crate) use super::thread::OUTCOME_UNKNOWN;
 use super::*;
 
 /// All protocols, for tests of behaviour that must be the same over each.
-pub(crate) const WIRES: [Wire; 5] =
-    [Wire::AnthropicMessages, Wire::OpenAiChat, Wire::OpenAiResponses, Wire::Gemini, Wire::Ollama];
+pub(crate) const WIRES: [Wire; Wire::COUNT] = Wire::ALL;
 
-/// The protocols that stream a call's input in pieces, so that it can be cut off.
-pub(crate) const STREAMED_INPUT_WIRES: [Wire; 3] =
-    [Wire::AnthropicMessages, Wire::OpenAiChat, Wire::OpenAiResponses];
+/// Whether a protocol streams a call's input in pieces, so that it can be cut off.
+pub(crate) const fn streams_tool_input(wire: Wire) -> bool {
+    match wire {
+        Wire::AnthropicMessages | Wire::OpenAiChat | Wire::OpenAiResponses => true,
+        Wire::Gemini | Wire::Ollama => false,
+    }
+}
 
 /// An agent with a brain of its own. On drop, its provider fails the test if it had to refuse a request.
 pub(crate) struct AgentHarness {

@@ -11,7 +11,7 @@ use store::event_log::EventReader;
 use store::testing::next_events;
 use testkit::{SseEvent, task_id, with_deadline};
 
-use crate::agent::harness::{AgentHarness, GatedTool, STREAMED_INPUT_WIRES, WIRES, gateway_config};
+use crate::agent::harness::{AgentHarness, GatedTool, WIRES, gateway_config, streams_tool_input};
 
 /// An action on a task.
 #[derive(Clone, Debug)]
@@ -147,7 +147,7 @@ struct TaskScenario {
 impl TaskScenario {
     async fn begin(wire: Wire) -> Self {
         let gated = GatedTool::new(false);
-        let streams_tool_input = STREAMED_INPUT_WIRES.contains(&wire);
+        let streams_tool_input = streams_tool_input(wire);
         let harness = AgentHarness::with_tools(wire, vec![gated.clone()]).await;
         harness.provider.set_default_reply(Reply::new().thinking("At last.").text("Done."));
         Self {
@@ -168,8 +168,7 @@ impl TaskScenario {
             Action::Turn(turn) => self.turn(turn).await,
             Action::Switch(wire, model, other) => {
                 (self.wire, self.model_count) = (*wire, 2);
-                self.streams_tool_input =
-                    [wire, other].into_iter().all(|wire| STREAMED_INPUT_WIRES.contains(wire));
+                self.streams_tool_input = streams_tool_input(*wire) && streams_tool_input(*other);
                 let models = [(*wire, ["test-1", "test-2"][*model]), (*other, "test-3")];
                 let gateway = gateway_config(&self.harness.provider, &models);
                 self.harness.configure_gateway(&gateway).await;
