@@ -32,7 +32,8 @@ pub(super) struct ModelLimits {
 const DEFAULT_THINKING_BUDGET_TOKENS: u64 = 16_000;
 
 impl Provider {
-    /// All providers. What is derived from this list knows each of them: names, keys and vendors.
+    /// All providers, from which names, keys and vendors are derived. A variant that is missing here is never
+    /// constructed, which the compiler reports.
     pub(super) const ALL: [Self; 6] =
         [Self::Anthropic, Self::OpenAi, Self::Gemini, Self::Ollama, Self::OpenAiCompatible, Self::Scripted];
 
@@ -207,6 +208,8 @@ impl Provider {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -225,6 +228,25 @@ mod tests {
             }
         }
         assert_eq!(Provider::from_key_variable("LLM_API_KEY"), None);
+    }
+
+    #[test]
+    fn the_documentation_names_each_provider_its_key_and_its_defaults() {
+        let assert_names = |page: &str, names: &[Option<&str>]| {
+            let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+            let text = std::fs::read_to_string(docs.join(page)).unwrap();
+            for name in names.iter().flatten() {
+                assert!(text.contains(&format!("`{name}`")), "docs/{page} does not name `{name}`");
+            }
+        };
+        for provider in Provider::ALL {
+            let (name, key, model) = (provider.name(), provider.key_variable(), provider.default_model());
+            assert_names("models.md", &[Some(name)]);
+            assert_names("configuration.md", &[Some(name), key, model, provider.default_base_url()]);
+            if provider.requires_key() {
+                assert_names("api-notes.md", &[Some(name), key, model]);
+            }
+        }
     }
 
     #[test]

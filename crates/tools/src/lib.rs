@@ -62,8 +62,9 @@ pub trait Tool: Send + Sync {
     /// Returns the declaration that the model receives: name, description and input schema.
     fn spec(&self) -> ToolSpec;
 
-    /// Whether a second run with the same input has the same effect as one run. After a crash during a call, an
-    /// idempotent tool is run again; for any other tool the model is informed that the outcome is unknown.
+    /// Whether a second run with the same input leaves everything as one run does, although its result may differ.
+    /// After a crash during a call, an idempotent tool is run again; for any other tool the model is informed that
+    /// the outcome is unknown.
     fn idempotent(&self) -> bool;
 
     /// The default permission, which applies if the catalog sets none.
@@ -157,8 +158,8 @@ pub struct Question {
 pub struct ToolOutput {
     /// The text for the model.
     pub text: String,
-    /// The source of the text, if the tool knows it: memory records carry their own. A tool that is not trusted
-    /// cannot claim one.
+    /// The source of the text, only for a trusted tool that shows memory records, which carry their own; otherwise
+    /// `None`. A tool that is not trusted cannot claim one.
     pub source: Option<Source>,
     /// Changes to the task's working memory, committed together with the result.
     pub working_memory: Vec<(String, Value)>,

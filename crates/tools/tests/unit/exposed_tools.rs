@@ -1,3 +1,5 @@
+use std::path::Path;
+
 use api::CallId;
 use api::tool_names::BUILT_IN;
 use catalog::{AgentSpec, Catalog, Permission, Permissions};
@@ -97,6 +99,15 @@ async fn every_built_in_tool_has_a_reserved_name_and_every_reserved_name_a_tool(
     let exposed = toolbox.exposed_tools(0);
     let offered: BTreeSet<&str> = exposed.declarations().iter().map(|spec| spec.name.as_str()).collect();
     assert_eq!(offered, BTreeSet::from(BUILT_IN));
+}
+
+#[test]
+fn the_documentation_names_every_built_in_tool() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tools.md");
+    let text = std::fs::read_to_string(page).unwrap();
+    for name in BUILT_IN {
+        assert!(text.contains(&format!("`{name}`")), "docs/tools.md does not name `{name}`");
+    }
 }
 
 #[test]
