@@ -84,16 +84,8 @@ impl KeyPolicy {
 
 /// The vendor to whose own server `address` points.
 fn vendor_at(address: &BaseUrl) -> Option<Provider> {
-    // Ollama's models can also be hosted by the vendor itself.
-    const SERVERS: [(&str, Provider); 5] = [
-        ("https://api.anthropic.com", Provider::Anthropic),
-        ("https://api.openai.com", Provider::OpenAi),
-        ("https://generativelanguage.googleapis.com", Provider::Gemini),
-        ("http://localhost:11434", Provider::Ollama),
-        ("https://ollama.com", Provider::Ollama),
-    ];
     let is_at = |server: &str| BaseUrl::parse(server).is_some_and(|server| server.has_same_origin(address));
-    SERVERS.into_iter().find(|(server, _)| is_at(server)).map(|(_, vendor)| vendor)
+    Provider::ALL.into_iter().find(|vendor| vendor.own_servers().any(is_at))
 }
 
 #[cfg(test)]

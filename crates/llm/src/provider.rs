@@ -113,6 +113,13 @@ impl Provider {
         }
     }
 
+    /// The vendor's own servers, to which its key may be sent and no other vendor's.
+    pub(super) fn own_servers(self) -> impl Iterator<Item = &'static str> {
+        // Ollama's models can also be hosted by the vendor itself.
+        let hosted = (self == Self::Ollama).then_some("https://ollama.com");
+        self.default_base_url().into_iter().chain(hosted)
+    }
+
     /// The limits of a model with this name, from the vendors' lists of models:
     /// <https://platform.claude.com/docs/en/about-claude/models/overview>,
     /// <https://platform.openai.com/docs/models>, <https://ai.google.dev/gemini-api/docs/models>. The output is

@@ -27,6 +27,7 @@ fn a_key_goes_to_its_vendor_to_the_proxy_and_to_what_the_catalog_names() {
         ("ANTHROPIC_API_KEY", "http://MODELS.internal:8080/v1"),
         ("OPENAI_API_KEY", "https://api.openai.com/v1"),
         ("GEMINI_API_KEY", "https://generativelanguage.googleapis.com"),
+        ("OLLAMA_API_KEY", "https://ollama.com"),
         ("LLM_API_KEY", "https://api.openai.com/v1"),
         ("TEAM_API_KEY", "https://api.anthropic.com"),
         ("OTHER_API_KEY", "http://models.internal:8080/v1"),
@@ -48,6 +49,7 @@ fn a_key_goes_nowhere_else() {
         ("ANTHROPIC_API_KEY", "https://evil.example\\.api.anthropic.com"),
         ("ANTHROPIC_API_KEY", "https://api.openai.com/v1"),
         ("OPENAI_API_KEY", "https://api.anthropic.com"),
+        ("OPENAI_API_KEY", "https://ollama.com"),
         ("LLM_API_KEY", "https://api.anthropic.com"),
         ("OTHER_API_KEY", "https://api.anthropic.com"),
         ("TEAM_API_KEY", "https://api.openai.com/v1"),
@@ -68,8 +70,8 @@ fn a_key_goes_nowhere_else() {
 #[test]
 fn each_vendors_own_server_gets_its_key_and_no_other_vendors() {
     let with_key = |provider: &Provider| provider.key_variable().is_some();
-    for vendor in Provider::ALL.into_iter().filter(with_key) {
-        let Some(own) = vendor.default_base_url().map(address) else { continue };
+    let servers = |vendor: Provider| vendor.own_servers().map(move |server| (vendor, address(server)));
+    for (vendor, own) in Provider::ALL.into_iter().filter(with_key).flat_map(servers) {
         // Even if the catalog names the vendor's server for a model of another provider.
         let named_by_catalog = KeyPolicy { catalog_urls: vec![own.clone()], ..KeyPolicy::default() };
         for other in Provider::ALL.into_iter().filter(with_key) {
