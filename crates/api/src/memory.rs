@@ -16,6 +16,8 @@ pub const MAX_TAGS: usize = 32;
 pub const MAX_TAG: usize = 128;
 /// The maximum length of a query, in bytes.
 pub const MAX_QUERY: usize = 16 * 1024;
+/// The most results of a search that can be skipped.
+pub const MAX_SEARCH_OFFSET: i64 = 1_000;
 
 /// The origin of a record. The engine sets it; no caller can choose it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -93,6 +95,9 @@ pub struct MemorySearch {
     /// The maximum number of results; 10 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<BoundedInt<1, 100>>,
+    /// The number of results to skip: pages of results; 0 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offset: Option<BoundedInt<0, { MAX_SEARCH_OFFSET }>>,
 }
 
 /// Response of `POST /memory/knowledge/search`.

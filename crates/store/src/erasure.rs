@@ -1,8 +1,8 @@
 //! Secure erasure: after a deletion no byte of the deleted content is left in any file of the brain.
 //!
 //! The rows are deleted at once and overwritten by `secure_delete`. The same commit notes in the table `erasures`
-//! where traces may remain, and they are removed in small steps beside the turns, also after a restart: full-text
-//! indexes keep deleted words until their segments are merged, SQLite leaves copies of moved rows in its pages,
+//! where traces may remain, and they are removed in small steps beside the turns, also after a restart: the search
+//! index keeps deleted words until its segments are merged, SQLite leaves copies of moved rows in its pages,
 //! and the write-ahead log holds earlier versions of pages.
 
 use std::collections::HashSet;
@@ -27,40 +27,12 @@ const MAX_SCRUBBABLE_PAGES: u32 = 1 << 24;
 /// How long the truncation of the write-ahead log waits for readers.
 const WAL_TRUNCATE_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// A full-text index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SearchIndex {
-    /// The index of knowledge.
-    Knowledge,
-    /// The index of episodes.
-    Episodes,
-    /// The index of messages.
-    Messages,
-}
-
-impl SearchIndex {
-    /// All indexes.
-    pub const ALL: [Self; 3] = [Self::Knowledge, Self::Episodes, Self::Messages];
-
-    const fn table(self) -> &'static str {
-        match self {
-            Self::Knowledge => "knowledge_words",
-            Self::Episodes => "episode_words",
-            Self::Messages => "window_words",
-        }
-    }
-}
-
-/// The places where traces of deleted content may remain.
+/// Where traces of deleted content may remain, beside the brain itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErasureScope {
     /// The calls whose long output is in a spill file.
     #[serde(default)]
     pub outputs: Vec<CallId>,
-    /// The full-text indexes.
-    #[serde(default)]
-    pub indexes: Vec<SearchIndex>,
 }
 
 /// The pending erasure, up to a row of `erasures`.
@@ -105,7 +77,7 @@ impl WriteTx<'_> {
             lessons::remove_verdicts(self, &task_id)?;
         }
         learning_batches::reset_orphaned_batches(self)?;
-        self.enqueue_erasure(&ErasureScope { outputs, indexes: SearchIndex::ALL.into() })
+        self.enqueue_erasure(&ErasureScope { outputs })
     }
 
     /// Queues the erasure of the traces of what this transaction deletes.
@@ -139,7 +111,7 @@ impl WriteTx<'_> {
     fn redact_quotes(&self, task: i64) -> Result<(), StoreError> {
         let sql = "DELETE FROM feedback WHERE task = ?1 AND said ->> '$.type' <> 'correction'";
         self.execute(sql, [task])?;
-        // The record is inserted again, because its index follows only insertions and deletions.
+        // The record is inserted again, because the index follows only insertions and deletions.
         self.transaction.execute_batch(
             "CREATE TEMP TABLE IF NOT EXISTS quoting AS SELECT *, content AS correction FROM knowledge LIMIT 0;
              DELETE FROM quoting",
@@ -157,17 +129,16 @@ impl WriteTx<'_> {
              SELECT record, id, correction, tags, source, created_at, valid_until, supersedes, task, step FROM quoting;
              DELETE FROM quoting",
         )?;
-        Ok(())
+        self.index_knowledge(usize::MAX)
     }
 
-    /// Merges a part of an index and returns whether more is left; the last call has merged all of it. `is_first`
-    /// is set for the call that starts the merge.
-    pub fn merge_index(&self, index: SearchIndex, is_first: bool) -> Result<bool, StoreError> {
-        let table = index.table();
+    /// Merges a part of the search index, which keeps deleted words until then, and returns whether more is left;
+    /// the last call has merged all of it. `is_first` is set for the call that starts the merge.
+    pub fn merge_search_index(&self, is_first: bool) -> Result<bool, StoreError> {
         let changes = || self.transaction.query_row("SELECT total_changes()", [], |row| row.get::<_, i64>(0));
         let before = changes()?;
         let pages = if is_first { -MERGE_PAGES_PER_COMMIT } else { MERGE_PAGES_PER_COMMIT };
-        self.execute(&format!("INSERT INTO {table} ({table}, rank) VALUES ('merge', ?1)"), [pages])?;
+        self.execute("INSERT INTO terms (terms, rank) VALUES ('merge', ?1)", [pages])?;
         // The command itself counts as one change.
         Ok(changes()? - before >= 2)
     }
@@ -256,16 +227,10 @@ fn load_pending_erasure(reader: &Connection) -> Result<Option<Erasure>, Error> {
     while let Some(row) = rows.next()? {
         // A scope that a later version wrote and that cannot be parsed refers to places that this version does not
         // have.
-        let ErasureScope { outputs, indexes } =
-            serde_json::from_str(row.get_ref(1)?.as_str()?).unwrap_or_default();
+        let ErasureScope { outputs } = serde_json::from_str(row.get_ref(1)?.as_str()?).unwrap_or_default();
         let all = all.get_or_insert_with(|| Erasure { last_row: 0, scope: ErasureScope::default() });
         all.last_row = row.get(0)?;
         all.scope.outputs.extend(outputs);
-        all.scope.indexes.extend(indexes);
-    }
-    if let Some(all) = &mut all {
-        all.scope.indexes.sort_unstable();
-        all.scope.indexes.dedup();
     }
     Ok(all)
 }

@@ -297,6 +297,7 @@ fn search_hit(row: &Row<'_>, source: Source) -> Result<SearchHit, Error> {
         created_at: timestamp(row, 3)?,
         task_id: None,
         message_ids: Vec::new(),
+        excerpt_ids: Vec::new(),
         score: 0.0,
         is_relevant: false,
     })

@@ -10,6 +10,9 @@ use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 use super::queries::{parse_column, timestamp};
 use super::{StoreError, TaskRow, WriteTx, to_json};
 
+/// The most records that a change of knowledge indexes: its own, and a few that an earlier version left.
+const MAX_INDEXED_RECORDS: usize = 32;
+
 /// A validated request to save knowledge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnowledgeDraft {
@@ -112,6 +115,7 @@ impl WriteTx<'_> {
                 task,
             ],
         )?;
+        self.index_knowledge(MAX_INDEXED_RECORDS)?;
         Ok(Ok(()))
     }
 
@@ -165,7 +169,7 @@ impl WriteTx<'_> {
             )?;
             self.execute("DELETE FROM knowledge WHERE record = ?1", [record])?;
         }
-        Ok(())
+        self.index_knowledge(MAX_INDEXED_RECORDS)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use api::learning::Verdict;
 use api::{BatchId, FeedbackId, MemoryId, TaskId, Timestamp, TurnId};
+use retrieval::{content_words, count_words};
 use rusqlite::types::Type;
 use rusqlite::{Connection, Error, OptionalExtension as _, params};
 use serde::{Deserialize, Serialize};
@@ -9,7 +10,6 @@ use serde::{Deserialize, Serialize};
 use super::feedback::FeedbackRow;
 use super::lessons::NewLesson;
 use super::queries::{parse_column, task_id};
-use super::tokenize::QueryTerms;
 use super::usage::CallUsage;
 use super::{StoreError, WriteTx, to_json};
 
@@ -291,7 +291,7 @@ pub(super) fn find_unrelated_turn(
     turn_id: TurnId,
     text: &str,
 ) -> Result<Option<UnrelatedTurn>, Error> {
-    let terms = QueryTerms::parse(text);
+    let words = content_words(text);
     let mut query = reader.prepare_cached(
         "SELECT task_id, turn_id, content FROM trajectories JOIN turns USING (turn)
          JOIN tasks ON tasks.task = trajectories.task JOIN episodes USING (turn)
@@ -300,7 +300,7 @@ pub(super) fn find_unrelated_turn(
          ORDER BY turn DESC LIMIT ?2",
     )?;
     let rows = query.query_map(params![turn_id.to_string(), MAX_UNRELATED_TURN_CANDIDATES], |row| {
-        let shared = terms.count(terms.coverage(row.get_ref(2)?.as_str()?));
+        let shared = count_words(&words, row.get_ref(2)?.as_str()?);
         Ok((shared, UnrelatedTurn { task_id: task_id(row, 0)?, turn_id: parse_column(row, 1)? }))
     })?;
     let turns: Vec<(usize, UnrelatedTurn)> = rows.collect::<Result<_, _>>()?;

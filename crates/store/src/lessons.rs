@@ -5,13 +5,13 @@ use std::collections::HashSet;
 use api::learning::{CorrectionGiven, Evidence, Lesson, Verdict};
 use api::memory::Source;
 use api::{BatchId, FeedbackId, MemoryId, TaskId, Timestamp};
+use retrieval::{content_words, count_words};
 use rusqlite::types::Type;
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 
 use super::feedback::{Correction, correction};
 use super::knowledge::{KnowledgeDraft, NewKnowledge, check_active};
 use super::queries::{parse_column, timestamp};
-use super::tokenize::QueryTerms;
 use super::{StoreError, WriteTx, to_json};
 
 /// The most corrections that a lesson's evidence contains.
@@ -213,8 +213,8 @@ pub(super) fn most_relevant(
         Ok(KnownLesson { id: parse_column(row, 0)?, content: row.get(1)? })
     })?;
     let mut lessons: Vec<KnownLesson> = rows.collect::<Result<_, _>>()?;
-    let terms = QueryTerms::parse(about);
-    lessons.sort_by_cached_key(|lesson| std::cmp::Reverse(terms.count(terms.coverage(&lesson.content))));
+    let words = content_words(about);
+    lessons.sort_by_cached_key(|lesson| std::cmp::Reverse(count_words(&words, &lesson.content)));
     lessons.truncate(limit);
     Ok(lessons)
 }

@@ -6,8 +6,6 @@
 //! so no two engines ever write the same brain.
 
 mod backups;
-mod dates;
-mod doc_freq;
 mod erasure;
 mod error;
 pub mod event_log;
@@ -24,18 +22,16 @@ mod message_text;
 mod page_scrub;
 mod provenance;
 mod queries;
-mod query_plan;
-mod ranking;
 mod read_pool;
 mod schema;
 mod search;
+mod search_index;
 mod settings;
 mod skills;
 pub mod steps;
 #[cfg(any(test, feature = "testing"))]
 #[path = "../tests/unit/testing.rs"]
 pub mod testing;
-mod tokenize;
 mod transfer;
 mod usage;
 mod wal_checkpoint;
@@ -53,7 +49,7 @@ use api::memory::{Episode, Knowledge};
 use api::skills::SkillSummary;
 use api::{CallId, HitlId, MemoryId, TaskId, Timestamp, TurnId};
 pub use backups::BACKUP_LIFETIME;
-pub use erasure::{Erasure, ErasureScope, SearchIndex, TaskDeletion};
+pub use erasure::{Erasure, ErasureScope, TaskDeletion};
 pub use error::{BrainError, StoreError};
 pub use feedback::{Correction, Corrections, FeedbackContent, FeedbackRow};
 use http_service::clock::{Clock as _, SystemClock};
@@ -68,7 +64,7 @@ pub use queries::{
     BlockCounts, Checkpoint, OpenTurn, PendingHitl, RequestedTurn, StoredEvent, StoredStep, ToolGrant,
 };
 use rusqlite::{Connection, OptionalExtension as _};
-pub use search::{MemoryQuery, SearchHit};
+pub use search::{MemoryQuery, SearchHit, SearchScope};
 pub use settings::Setting;
 pub use skills::{CreateSkillError, CustomSkill, SkillOutline};
 pub use transfer::{ExportError, ImportError, StagedImport};
@@ -76,7 +72,6 @@ pub use usage::{CallUsage, ModelUsage, USAGE_RETENTION};
 pub use write_tx::{IdempotencyKey, NewGrant, NewTurn, Rewind, WriteTx};
 pub use writer::{Durability, WriteBatch, WriteError};
 
-use crate::doc_freq::CommonWordCache;
 use crate::read_pool::ReadPool;
 use crate::steps::TurnBase;
 use crate::write_tx::to_json;
@@ -104,7 +99,6 @@ pub struct Brain {
 struct Shared {
     writer: Writer,
     read_pool: Arc<ReadPool>,
-    common_words: CommonWordCache,
     next_task: AtomicI64,
     file: PathBuf,
 }
@@ -142,7 +136,6 @@ impl Brain {
                 writer: Writer::start(file, write, lock, Arc::clone(&read_pool))
                     .map_err(BrainError::Writer)?,
                 read_pool,
-                common_words: CommonWordCache::default(),
                 next_task: AtomicI64::new(next_task),
                 file: file.to_owned(),
             }),
@@ -364,11 +357,7 @@ impl Brain {
     /// Searches memory, best results first. A search waits for a running one, but not beyond its own deadline.
     /// Blocks.
     pub fn search(&self, query: &MemoryQuery) -> Result<Vec<SearchHit>, StoreError> {
-        let common_words = &self.shared.common_words;
-        Ok(self
-            .shared
-            .read_pool
-            .search(query.deadline, |reader| search::search(reader, common_words, query))?)
+        Ok(self.shared.read_pool.search(query.deadline, |reader| search::search(reader, query))?)
     }
 
     /// A page of the knowledge records, newest first, including superseded ones. Blocks.
@@ -419,6 +408,11 @@ impl Brain {
     /// Whether there are ended turns that are not indexed into memory yet.
     pub fn has_ingest_backlog(&self) -> Result<bool, StoreError> {
         self.read(memory_ingest::has_backlog)
+    }
+
+    /// Whether there is something remembered that searches do not find yet: see [`WriteTx::index_backlog`].
+    pub fn has_index_backlog(&self) -> Result<bool, StoreError> {
+        self.read(search_index::has_backlog)
     }
 
     /// Checks that the brain can be read and that the last commit succeeded.

@@ -1,5 +1,4 @@
-//! Indexes ended turns into memory: their messages in overlapping windows for search, one episode each, and a
-//! trajectory of what they did.
+//! Takes ended turns into memory: their messages, one episode each, and a trajectory of what they did.
 //!
 //! Everything is derived from the journal, in its order, and each task records the last step that was indexed. A
 //! turn run by an earlier version of the engine is therefore indexed later, and no turn is indexed twice.
@@ -18,12 +17,8 @@ use crate::memory_format;
 
 /// The number of turns that are indexed when one ends: that turn, and a few of the backlog before it.
 const MAX_TURNS_PER_INGEST: usize = 4;
-/// The number of messages in a window.
-const WINDOW_MESSAGES: i64 = 6;
-/// The distance between the beginnings of consecutive windows, in messages.
-const WINDOW_STRIDE_MESSAGES: i64 = 3;
-/// The indexed part of a message, in bytes. Each message is indexed several times while its windows fill.
-const MAX_INDEXED_MESSAGE_BYTES: usize = 8 * 1024;
+/// The most messages of its task that are indexed with a turn: its own, and a few that an earlier version left.
+const MAX_INDEXED_MESSAGES: usize = 256;
 /// The parts of the user's message and of the answer that an episode contains, in bytes.
 const MAX_EPISODE_BYTES: (usize, usize) = (400, 600);
 /// The most tool calls that a trajectory contains.
@@ -132,8 +127,8 @@ impl WriteTx<'_> {
                 self.rewind_memory(TaskRow(task), opened.base, row.step)?;
             }
         }
-        let before = self.conversation_length(task)?;
-        let ConversationLength { message_count: mut position, text_message_count: mut nth } = before;
+        let ConversationLength { message_count: mut position, text_message_count: mut nth } =
+            self.conversation_length(task)?;
         for TurnMessage { message_id, step, has_text, length } in turn_messages(steps) {
             self.execute(
                 "INSERT INTO said (task, place, length, message_id, step, nth) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
@@ -141,9 +136,6 @@ impl WriteTx<'_> {
             )?;
             position += length;
             nth += i64::from(has_text);
-        }
-        if nth > before.text_message_count {
-            self.reindex_windows_from(task, before.text_message_count)?;
         }
         // What a conversation no longer shows may be recalled into it.
         for row in steps {
@@ -153,7 +145,8 @@ impl WriteTx<'_> {
                 self.execute(sql, [task, covers, position])?;
             }
         }
-        self.insert_episode(task, steps)
+        self.insert_episode(task, steps)?;
+        self.index_messages(TaskRow(task), MAX_INDEXED_MESSAGES)
     }
 
     pub(super) fn conversation_length(&self, task: i64) -> Result<ConversationLength, StoreError> {
@@ -204,9 +197,7 @@ impl WriteTx<'_> {
         let values = params![task, message_id, kept, from, opening];
         let first: i64 = self.transaction.prepare_cached(&sql)?.query_row(values, |row| row.get(0))?;
         self.execute(&format!("DELETE FROM said WHERE {void}"), message)?;
-        let ConversationLength { message_count: position, text_message_count: nth } =
-            self.conversation_length(task)?;
-        self.reindex_windows_from(task, nth)?;
+        let ConversationLength { message_count: position, .. } = self.conversation_length(task)?;
         self.execute("UPDATE tasks SET covered = 0 WHERE task = ?1 AND covered_at > ?2", [task, position])?;
         if is_edit {
             self.withdraw_feedback(task, first..opening)?;
@@ -231,57 +222,6 @@ impl WriteTx<'_> {
             )?;
         }
         Ok(())
-    }
-
-    /// Builds the windows of a task whose messages were all inserted at once.
-    pub(super) fn index_task_windows(&self, task: i64) -> Result<(), StoreError> {
-        self.reindex_windows_from(task, 0)
-    }
-
-    /// Rebuilds the windows that contain messages from the `nth` message with text on.
-    fn reindex_windows_from(&self, task: i64, nth: i64) -> Result<(), StoreError> {
-        let from = nth - WINDOW_MESSAGES;
-        self.execute("DELETE FROM windows WHERE task = ?1 AND first > ?2", [task, from])?;
-        let ConversationLength { text_message_count: end, .. } = self.conversation_length(task)?;
-        if end == 0 {
-            return Ok(());
-        }
-        // A window whose messages are all in the previous one is not created.
-        let last = ((end - 1).div_euclid(WINDOW_STRIDE_MESSAGES) - 1).max(0) * WINDOW_STRIDE_MESSAGES;
-        let mut first = 0.max((from.div_euclid(WINDOW_STRIDE_MESSAGES) + 1) * WINDOW_STRIDE_MESSAGES);
-        while first <= last {
-            self.index_window(task, first)?;
-            first += WINDOW_STRIDE_MESSAGES;
-        }
-        Ok(())
-    }
-
-    fn index_window(&self, task: i64, first: i64) -> Result<(), StoreError> {
-        let texts: Vec<String> =
-            self.window_messages(task, first)?.into_iter().map(|(_, text)| text).collect();
-        self.execute("INSERT INTO windows (task, first) VALUES (?1, ?2)", [task, first])?;
-        let window = self.transaction.last_insert_rowid();
-        let sql = "INSERT INTO window_words (rowid, content) VALUES (?1, ?2)";
-        self.execute(sql, params![window, texts.join("\n\n")])
-    }
-
-    /// The messages of a window: the speaker and the indexed text of each.
-    fn window_messages(&self, task: i64, first: i64) -> Result<Vec<(Speaker, String)>, StoreError> {
-        let mut query = self.transaction.prepare_cached(
-            "SELECT body FROM said JOIN steps USING (step)
-             WHERE said.task = ?1 AND nth >= ?2 AND nth < ?3 ORDER BY nth",
-        )?;
-        let rows = query.query_map([task, first, first + WINDOW_MESSAGES], |row| {
-            Ok(MessageText::from_stored(row.get_ref(0)?.as_str()?))
-        })?;
-        let messages: Vec<_> = rows.collect::<Result<_, _>>()?;
-        Ok(messages
-            .into_iter()
-            .flatten()
-            .map(|MessageText { speaker, text, .. }| {
-                (speaker, shorten_to_bytes(&text, MAX_INDEXED_MESSAGE_BYTES))
-            })
-            .collect())
     }
 
     /// Adds the episode and the trajectory of a turn. The episode of an earlier answer to the same message was

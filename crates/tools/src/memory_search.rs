@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use api::memory::{MAX_QUERY, MemoryKind, MemorySearch as Input};
+use api::memory::{MAX_QUERY, MAX_SEARCH_OFFSET, MemorySearch as Input};
 use api::tool_names;
 use catalog::Permission;
 use futures::future::BoxFuture;
 use llm::ToolSpec;
 use serde_json::json;
 use store::memory_format::{date, describe_origin, quote_lines, source_of};
-use store::{Brain, MemoryQuery, SearchHit};
+use store::{Brain, MemoryQuery, SearchHit, SearchScope};
 
 use super::{Invocation, Tool, ToolError, ToolOutput, ToolStep, parse_input};
 
@@ -19,8 +19,6 @@ const DEFAULT_LIMIT: usize = 5;
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum total length of the results, in bytes.
 const MAX_RESULT_BYTES: usize = 16 * 1024;
-/// The kinds of memory that are searched.
-const SEARCHED_KINDS: &[MemoryKind] = &[MemoryKind::Knowledge, MemoryKind::Episode, MemoryKind::Message];
 
 pub(super) struct MemorySearch(pub(super) Brain);
 
@@ -40,6 +38,10 @@ impl Tool for MemorySearch {
                         "type": "integer", "minimum": 1, "maximum": 100,
                         "description": format!("How many results at most; {DEFAULT_LIMIT} by default."),
                     },
+                    "offset": {
+                        "type": "integer", "minimum": 0, "maximum": MAX_SEARCH_OFFSET,
+                        "description": "How many results to skip, to see more of them.",
+                    },
                 },
                 "required": ["query"],
             }),
@@ -56,18 +58,19 @@ impl Tool for MemorySearch {
 
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
         Box::pin(async move {
-            let Input { query, limit } = parse_input(invocation.input)?;
+            let Input { query, limit, offset } = parse_input(invocation.input)?;
             if query.len() > MAX_QUERY {
                 return Err(ToolError(format!("`query` must be at most {MAX_QUERY} bytes long")));
             }
             let limit = limit.and_then(|limit| usize::try_from(limit.get()).ok()).unwrap_or(DEFAULT_LIMIT);
-            let until = Instant::now() + SEARCH_TIMEOUT;
+            let offset = offset.and_then(|offset| usize::try_from(offset.get()).ok()).unwrap_or(0);
             let query = MemoryQuery {
                 text: query,
-                kinds: SEARCHED_KINDS,
+                scope: SearchScope::Everything,
+                offset,
                 limit,
                 conversation: None,
-                deadline: until,
+                deadline: Instant::now() + SEARCH_TIMEOUT,
             };
             let found = self.0.run_blocking(move |brain| brain.search(&query)).await;
             let found = found.ok_or_else(|| ToolError("the engine is stopping".into()))?;

@@ -121,8 +121,8 @@ impl WireChoice {
     fn parser() -> impl TypedValueParser<Value = Self> {
         let names = Wire::ALL.map(Wire::name);
         PossibleValuesParser::new(names.into_iter().chain(["all"])).map(|name| {
-            let named = Wire::ALL.into_iter().find(|wire| wire.name() == name);
-            named.map_or(Self::All, Self::One)
+            let wire = Wire::ALL.into_iter().find(|wire| wire.name() == name);
+            wire.map_or(Self::All, Self::One)
         })
     }
 

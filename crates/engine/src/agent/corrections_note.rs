@@ -4,10 +4,9 @@
 
 use std::time::Instant;
 
-use api::memory::MemoryKind;
 use store::memory_format::{date, quote_lines};
 use store::steps::TurnBase;
-use store::{Brain, Corrections, MemoryQuery, SearchHit, TaskRow};
+use store::{Brain, Corrections, MemoryQuery, SearchHit, SearchScope, TaskRow};
 
 use super::recall::SEARCH_TIMEOUT;
 
@@ -73,10 +72,10 @@ fn fits(found: &Corrections, budget: usize) -> bool {
 
 /// The ids of the records that are relevant to a message, the best first. Blocks.
 fn relevant_ids(brain: &Brain, text: String) -> Vec<String> {
-    let kinds = &[MemoryKind::Knowledge];
     let query = MemoryQuery {
         text,
-        kinds,
+        scope: SearchScope::Knowledge,
+        offset: 0,
         limit: SEARCH_LIMIT,
         conversation: None,
         deadline: Instant::now() + SEARCH_TIMEOUT,

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use store::{Brain, Erasure, ErasureScope, SearchIndex, WriteTx};
+use store::{Brain, Erasure, ErasureScope, WriteTx};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -34,17 +34,15 @@ pub(super) struct Eraser {
 }
 
 impl Agent {
-    /// Deletes something whose words a search index may contain, and erases it. Returns whether it existed.
+    /// Deletes something and erases it. Returns whether it existed.
     pub(super) async fn delete_and_erase(
         &self,
-        index: impl Into<Option<SearchIndex>>,
         delete: impl Fn(&WriteTx<'_>) -> Result<bool, store::StoreError> + Send + Sync + 'static,
     ) -> Result<bool, AgentError> {
-        let scope = ErasureScope { indexes: index.into().into_iter().collect(), ..ErasureScope::default() };
         let deleted = self.brain.write(move |rows| {
             let deleted = delete(rows)?;
             if deleted {
-                rows.enqueue_erasure(&scope)?;
+                rows.enqueue_erasure(&ErasureScope::default())?;
             }
             Ok(deleted)
         });
@@ -106,9 +104,7 @@ impl Eraser {
         self.services.outputs.remove(erasure.scope.outputs.clone()).await?;
         let removed = self.brain.run_blocking(|brain| brain.remove_backups(None)).await;
         removed.ok_or("the engine is stopping")??;
-        for index in &erasure.scope.indexes {
-            self.merge_index(*index).await?;
-        }
+        self.merge_search_index().await?;
         while self.brain.write(|rows| rows.release_pages(PAGES_RELEASED_PER_COMMIT)).await? {}
         self.scrub_pages().await?;
         self.truncate_log().await?;
@@ -116,9 +112,9 @@ impl Eraser {
         Ok(true)
     }
 
-    async fn merge_index(&self, index: SearchIndex) -> Result<(), EraseError> {
+    async fn merge_search_index(&self) -> Result<(), EraseError> {
         let mut is_first = true;
-        while self.brain.write(move |rows| rows.merge_index(index, is_first)).await? {
+        while self.brain.write(move |rows| rows.merge_search_index(is_first)).await? {
             is_first = false;
         }
         Ok(())

@@ -18,7 +18,7 @@ use api::learning::{
 use api::memory::ListMemory;
 use api::{BatchId, FeedbackId, MemoryId};
 use evaluation::StageOutcome;
-use store::{BatchEffect, BatchProgress, BatchStage, Brain, CallUsage, FeedbackContent, SearchIndex};
+use store::{BatchEffect, BatchProgress, BatchStage, Brain, CallUsage, FeedbackContent};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -103,7 +103,7 @@ impl Agent {
     /// Undoes a lesson. Any string is accepted as its id.
     pub async fn undo_lesson(&self, id: &str) -> Result<(), AgentError> {
         let undone = match id.parse::<MemoryId>() {
-            Ok(id) => self.delete_and_erase(SearchIndex::Knowledge, move |rows| rows.undo_lesson(id)).await?,
+            Ok(id) => self.delete_and_erase(move |rows| rows.undo_lesson(id)).await?,
             Err(_) => false,
         };
         let unknown = || "there is no such active lesson; GET /memory/lessons lists the lessons".to_owned();

@@ -1,4 +1,4 @@
-//! Background maintenance: indexes turns that an earlier version of the engine left unindexed, removes the
+//! Background maintenance: takes into memory and indexes what an earlier version of the engine left, removes the
 //! deltas of turns that ended long ago, and removes old copies of the brain. The results of turns stay.
 
 use std::sync::Arc;
@@ -12,6 +12,8 @@ use store::{BACKUP_LIFETIME, Brain};
 const TURNS_PER_COMMIT: u32 = 50;
 /// The number of turns indexed in one commit.
 const INGESTED_TURNS_PER_COMMIT: usize = 20;
+/// The number of messages indexed in one commit: some ten milliseconds of work.
+const INDEXED_MESSAGES_PER_COMMIT: usize = 200;
 /// The pause between commits, which leaves the writer to others.
 const COMMIT_INTERVAL: Duration = Duration::from_millis(200);
 /// The shortest pause if nothing is due.
@@ -51,6 +53,12 @@ async fn tick(brain: &Brain, clock: &dyn Clock, replay_ttl: Duration) -> Result<
             Ok(()) => return Ok(COMMIT_INTERVAL),
             // The other work that is due may be what frees space.
             Err(error) => tracing::warn!(%error, "Ended turns could not be indexed; this is retried."),
+        }
+    }
+    if brain.has_index_backlog().map_err(|error| error.to_string())? {
+        match brain.write(|rows| rows.index_backlog(INDEXED_MESSAGES_PER_COMMIT)).await {
+            Ok(()) => return Ok(COMMIT_INTERVAL),
+            Err(error) => tracing::warn!(%error, "Memory could not be indexed; this is retried."),
         }
     }
     let Some(ended_at) = brain.first_unfolded().map_err(|error| error.to_string())? else {

@@ -4,11 +4,10 @@ use std::time::{Duration, Instant};
 
 use api::MemoryId;
 use api::memory::{
-    Episodes, Knowledge, KnowledgeList, ListMemory, MAX_QUERY, MemoryKind, MemorySearch, SaveKnowledge,
-    Source,
+    Episodes, Knowledge, KnowledgeList, ListMemory, MAX_QUERY, MemorySearch, SaveKnowledge, Source,
 };
 use api::serde_helpers::BoundedInt;
-use store::{KnowledgeDraft, MemoryQuery, NewKnowledge, SearchHit, SearchIndex, SupersedeError};
+use store::{KnowledgeDraft, MemoryQuery, NewKnowledge, SearchHit, SearchScope, SupersedeError};
 
 use super::{Agent, AgentError};
 
@@ -20,19 +19,20 @@ const DEFAULT_PAGE_SIZE: i64 = 50;
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Agent {
-    /// Searches the memory of these kinds, best match first.
+    /// Searches memory, best match first.
     pub async fn search_memory(
         &self,
         search: MemorySearch,
-        kinds: &'static [MemoryKind],
+        scope: SearchScope,
     ) -> Result<Vec<SearchHit>, AgentError> {
-        let MemorySearch { query: text, limit } = search;
+        let MemorySearch { query: text, limit, offset } = search;
         if text.len() > MAX_QUERY {
             return Err(AgentError::Invalid(format!("`query`: must be at most {MAX_QUERY} bytes long")));
         }
         let limit = limit.and_then(|limit| usize::try_from(limit.get()).ok()).unwrap_or(DEFAULT_RESULTS);
-        let query =
-            MemoryQuery { text, kinds, limit, conversation: None, deadline: Instant::now() + SEARCH_TIMEOUT };
+        let offset = offset.and_then(|offset| usize::try_from(offset.get()).ok()).unwrap_or(0);
+        let deadline = Instant::now() + SEARCH_TIMEOUT;
+        let query = MemoryQuery { text, scope, offset, limit, conversation: None, deadline };
         self.read(move |brain| brain.search(&query)).await
     }
 
@@ -67,9 +67,7 @@ impl Agent {
     /// Deletes a knowledge record permanently. Any string is accepted as its id.
     pub async fn delete_knowledge(&self, id: &str) -> Result<(), AgentError> {
         let deleted = match id.parse() {
-            Ok(id) => {
-                self.delete_and_erase(SearchIndex::Knowledge, move |rows| rows.delete_knowledge(id)).await?
-            }
+            Ok(id) => self.delete_and_erase(move |rows| rows.delete_knowledge(id)).await?,
             Err(_) => false,
         };
         let unknown = || "there is no such knowledge record; GET /memory/knowledge lists them".to_owned();

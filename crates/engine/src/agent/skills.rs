@@ -62,7 +62,7 @@ impl Agent {
     pub async fn delete_skill(&self, name: &str) -> Result<(), AgentError> {
         let CustomSkill { name, .. } = self.custom_skill(name).await?;
         let deleted_name = name.clone();
-        if !self.delete_and_erase(None, move |rows| rows.delete_skill(deleted_name.as_str())).await? {
+        if !self.delete_and_erase(move |rows| rows.delete_skill(deleted_name.as_str())).await? {
             return Err(AgentError::UnknownSkill);
         }
         self.retire_skill_dir(name).await;

@@ -3,12 +3,12 @@
 use api::ErrorBody;
 use api::engine::{Deleted, DeletedStatus};
 use api::memory::{
-    Episodes, Knowledge, KnowledgeList, KnowledgeResult, KnowledgeResults, ListMemory, MemoryKind,
-    MemorySearch, SaveKnowledge, Source,
+    Episodes, Knowledge, KnowledgeList, KnowledgeResult, KnowledgeResults, ListMemory, MemorySearch,
+    SaveKnowledge, Source,
 };
 use axum::extract::State as Extract;
 use http_service::http::{ApiError, Path, Query};
-use store::SearchHit;
+use store::{SearchHit, SearchScope};
 
 use super::AppState;
 use super::admission::Admitted;
@@ -31,7 +31,7 @@ pub(super) async fn search(
     Extract(AppState(shared)): Extract<AppState>,
     Admitted(request, _memory): Admitted<MemorySearch>,
 ) -> Result<axum::Json<KnowledgeResults>, ApiError> {
-    let found = shared.agent.search_memory(request, &[MemoryKind::Knowledge]).await?;
+    let found = shared.agent.search_memory(request, SearchScope::Knowledge).await?;
     Ok(axum::Json(KnowledgeResults { results: found.into_iter().filter_map(to_knowledge_result).collect() }))
 }
 

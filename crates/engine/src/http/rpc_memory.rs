@@ -2,18 +2,17 @@
 
 use api::ErrorCode;
 use api::engine::{Deleted, DeletedStatus};
-use api::memory::{MAX_CONTENT, MAX_QUERY, MAX_TAG, MAX_TAGS, MemoryKind, MemoryResult, MemoryResults};
+use api::memory::{
+    MAX_CONTENT, MAX_QUERY, MAX_SEARCH_OFFSET, MAX_TAG, MAX_TAGS, MemoryResult, MemoryResults,
+};
 use api::rpc::{RpcMethod, RpcOutcome};
 use http_service::http::{ApiError, parse_fields};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use store::SearchHit;
+use store::{SearchHit, SearchScope};
 
 use super::Shared;
 use crate::agent::AgentError;
-
-/// The kinds of memory that `memory.search` searches.
-const SEARCHED_KINDS: &[MemoryKind] = &[MemoryKind::Knowledge, MemoryKind::Episode, MemoryKind::Message];
 
 /// The maximum size of a document returned by `memory.export`, in bytes; a larger one must be streamed.
 const MAX_EXPORT_BYTES: usize = 8 * 1024 * 1024;
@@ -27,14 +26,18 @@ struct DeleteParams {
 /// Returns the methods with their parameters.
 pub(super) fn methods() -> impl Iterator<Item = RpcMethod> {
     let text = |max: usize| json!({"type": "string", "minLength": 1, "maxLength": max});
-    let count = |min: u64, max: Option<u64>, default: u64| match max {
+    let count = |min: i64, max: Option<i64>, default: i64| match max {
         Some(max) => json!({"type": "integer", "minimum": min, "maximum": max, "default": default}),
         None => json!({"type": "integer", "minimum": min, "default": default}),
     };
     [
         (
             "memory.search",
-            json!({"query": {"type": "string", "maxLength": MAX_QUERY}, "limit": count(1, Some(100), 10)}),
+            json!({
+                "query": {"type": "string", "maxLength": MAX_QUERY},
+                "limit": count(1, Some(100), 10),
+                "offset": count(0, Some(MAX_SEARCH_OFFSET), 0),
+            }),
             json!(["query"]),
         ),
         (
@@ -66,7 +69,7 @@ pub(super) async fn call(
     let agent = &shared.agent;
     let outcome = match op {
         "search" => {
-            let found = agent.search_memory(parse_fields(params)?, SEARCHED_KINDS).await?;
+            let found = agent.search_memory(parse_fields(params)?, SearchScope::WithEpisodes).await?;
             RpcOutcome::Memories(MemoryResults { results: found.into_iter().map(to_memory_result).collect() })
         }
         "save" => RpcOutcome::Known(agent.save_knowledge(parse_fields(params)?).await.map_err(api_error)?),

@@ -83,6 +83,7 @@ mod replay;
 mod rotate_key;
 mod rpc;
 mod sandbox;
+mod search_rebuild;
 mod secrets;
 mod secrets_orchestrator;
 mod sigterm;

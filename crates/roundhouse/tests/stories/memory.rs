@@ -42,13 +42,13 @@ async fn what_is_remembered_is_saved_found_listed_exported_and_deleted_by_its_me
         "kind:text id:text content:text source:text score:number created_at:time task_id:text",
     );
     assert_eq!(episode["task_id"], "task");
-    let window = result_of("message");
+    let run = result_of("message");
     assert_fields(
-        window,
+        run,
         "kind:text id:text content:text score:number created_at:time task_id:text message_ids:array",
     );
     let ids = json!([events[0].data["message_id"], events.last().unwrap().data["answer_message_id"]]);
-    assert_eq!((&window["task_id"], &window["message_ids"]), (&json!("task"), &ids));
+    assert_eq!((&run["task_id"], &run["message_ids"]), (&json!("task"), &ids));
     let one = engine.rpc_result("memory.search", json!({"query": "otters", "limit": 1})).await;
     assert_eq!(one["results"].as_array().unwrap().len(), 1);
 
@@ -173,7 +173,8 @@ async fn what_was_exported_is_known_to_the_engine_that_imports_it() {
 #[tokio::test]
 async fn what_is_recalled_is_within_its_budget() {
     let fixture = EngineFixture::new([]).await;
-    for number in 0..40 {
+    // More than fits, and few enough for their words to say something.
+    for number in 0..10 {
         let content =
             format!("Pear number {number} is green. {}", format!("So is pear {number}. ").repeat(100));
         let record = json!({"content": content});

@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::support::synthetic_export::SyntheticExport;
 use crate::support::turn::assert_completed;
-use crate::support::{Engine, Program, StandaloneEngine, processes};
+use crate::support::{Engine, Program, StandaloneEngine, env_number, processes};
 
 const IMPORTED: &str = "status:text mode:text counts:object";
 
@@ -32,11 +32,6 @@ async fn export(engine: &Engine) -> String {
     let response = engine.request(Method::GET, "/memory/export").send().await.unwrap();
     assert_eq!(response.status(), 200);
     response.text().await.unwrap()
-}
-
-/// A number from the environment variable `name`, or the default.
-fn env_number(name: &str, default: usize) -> usize {
-    std::env::var(name).map_or(default, |value| value.parse().unwrap())
 }
 
 #[tokio::test]

@@ -44,7 +44,7 @@ struct Version {
 
 /// The programs of earlier versions, oldest first. `None`, with a logged reason, if they were not built. The value
 /// `none` of the variable means that they cannot be built, for instance in a shallow clone.
-fn earlier_programs() -> Option<Vec<PathBuf>> {
+pub(crate) fn earlier_programs() -> Option<Vec<PathBuf>> {
     let Some(folder) = env::var_os("ROUNDHOUSE_TEST_EARLIER_VERSIONS") else {
         skip("the earlier versions: eval \"$(.ci/earlier-versions DIR)\" builds them");
         return None;

@@ -10,7 +10,7 @@ use rusqlite::{Connection, params};
 
 use super::staging::StagingPath;
 use crate::memory_ingest::ConversationLength;
-use crate::{ErasureScope, SearchIndex, StoreError, TaskRow, WriteTx};
+use crate::{ErasureScope, StoreError, TaskRow, WriteTx};
 
 impl WriteTx<'_> {
     /// Applies a staged import; its tasks get the rows from `first_task` on. If it replaces the existing content,
@@ -33,8 +33,7 @@ impl WriteTx<'_> {
         let grants = match mode {
             ImportMode::Merge => Vec::new(),
             ImportMode::Replace => {
-                let outputs = outputs.to_vec();
-                self.enqueue_erasure(&ErasureScope { outputs, indexes: SearchIndex::ALL.into() })?;
+                self.enqueue_erasure(&ErasureScope { outputs: outputs.to_vec() })?;
                 self.delete_all_content()?
             }
         };
@@ -64,7 +63,6 @@ impl WriteTx<'_> {
             "batches",
             "skills",
             "recalled",
-            "windows",
             "said",
             "episodes",
             "trajectories",
@@ -150,6 +148,8 @@ impl ImportCopier<'_> {
         self.copy_memory(&mut counts)?;
         self.copy_learning_records(&mut counts)?;
         counts.media = self.copy_media()?;
+        // What was imported is found from now on.
+        self.tx.index_backlog(usize::MAX)?;
         Ok(counts)
     }
 
@@ -214,7 +214,7 @@ impl ImportCopier<'_> {
         Ok(ImportCounts { tasks, turns, ..ImportCounts::default() })
     }
 
-    /// Copies the messages of the conversations to their positions, and indexes them.
+    /// Copies the messages of the conversations to their positions.
     fn copy_messages(&self) -> Result<(), StoreError> {
         let mut messages = self.staging.prepare(
             "SELECT task, (SELECT step FROM first_step) + steps.n, message_id, length, has_words
@@ -241,11 +241,6 @@ impl ImportCopier<'_> {
                     text_message_count: end.text_message_count + i64::from(has_text),
                 },
             ));
-        }
-        let mut tasks = self.staging.prepare("SELECT task FROM tasks WHERE task IS NOT NULL ORDER BY n")?;
-        let mut tasks = tasks.query([])?;
-        while let Some(row) = tasks.next()? {
-            self.tx.index_task_windows(row.get(0)?)?;
         }
         Ok(())
     }

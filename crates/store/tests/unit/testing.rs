@@ -19,9 +19,6 @@ use crate::event_log::EventReader;
 pub use crate::schema::create_older_version;
 use crate::steps::{Opened, TurnBase, TurnOptions};
 
-/// From how many records on a word is common, at least and at most.
-pub const COMMON_WORD_THRESHOLDS: (i64, i64) = crate::query_plan::COMMON_WORD_THRESHOLDS;
-
 /// Returns the row's number, for statements that a test writes itself.
 pub fn row_number(task: TaskRow) -> i64 {
     task.0

@@ -12,7 +12,8 @@ use api::{MemoryId, MessageId, TaskId, Timestamp, TurnId};
 use llm::{Answer, Block, FinishReason, TokenUsage};
 use store::steps::{Opened, Step, TurnBase, TurnOptions, TurnOutcome};
 use store::{
-    Brain, KnowledgeDraft, MemoryQuery, NewKnowledge, NewTurn, SearchHit, StoreError, TaskRow, WriteTx,
+    Brain, KnowledgeDraft, MemoryQuery, NewKnowledge, NewTurn, SearchHit, SearchScope, StoreError, TaskRow,
+    WriteTx,
 };
 
 use super::corpus::{Corpus, Session, SourceRef, Speaker, Turn};
@@ -22,8 +23,6 @@ use super::score::Hit;
 const WRITE_BATCH_SIZE: usize = 200;
 /// The deadline of a search, longer than any takes.
 const SEARCH_TIMEOUT: Duration = Duration::from_mins(1);
-/// The searched kinds of memory: all of them.
-const KINDS: &[MemoryKind] = &[MemoryKind::Knowledge, MemoryKind::Episode, MemoryKind::Message];
 
 /// A filled brain, with the sources of everything in it.
 pub(crate) struct FilledBrain {
@@ -112,18 +111,20 @@ impl FilledBrain {
     pub(crate) fn search(&self, text: &str, limit: usize) -> anyhow::Result<(Vec<SearchHit>, Duration)> {
         let began = Instant::now();
         let deadline = began + SEARCH_TIMEOUT;
-        let query = MemoryQuery { text: text.to_owned(), kinds: KINDS, limit, conversation: None, deadline };
-        let found = self.brain.search(&query).with_context(|| format!("the search for `{text}`"))?;
+        let (text, scope) = (text.to_owned(), SearchScope::Everything);
+        let query = MemoryQuery { text, scope, offset: 0, limit, conversation: None, deadline };
+        let found = self.brain.search(&query).with_context(|| format!("the search for `{}`", query.text))?;
         Ok((found, began.elapsed()))
     }
 
     /// Returns a search result with the corpus's sources that it contains.
     pub(crate) fn to_hit(&self, found: &SearchHit) -> Hit {
-        let sources = match found.kind {
+        let in_messages = |ids: &[MessageId]| -> Vec<SourceRef> {
+            ids.iter().filter_map(|id| self.messages.get(id).copied()).collect()
+        };
+        let sources: Vec<SourceRef> = match found.kind {
             MemoryKind::Knowledge => self.knowledge.get(&found.id).copied().into_iter().collect(),
-            MemoryKind::Message => {
-                found.message_ids.iter().filter_map(|id| self.messages.get(id).copied()).collect()
-            }
+            MemoryKind::Message => in_messages(&found.message_ids),
             MemoryKind::Episode => {
                 let end = found.task_id.clone().map(|task_id| (task_id, found.created_at.unix_ms()));
                 let turn = end.and_then(|end| self.turns.get(&end).copied());
@@ -137,7 +138,10 @@ impl FilledBrain {
                 turn.map(both).into_iter().flatten().collect()
             }
         };
-        Hit { sources, characters: found.content.chars().count(), is_relevant: found.is_relevant }
+        let told =
+            if found.excerpt_ids.is_empty() { sources.clone() } else { in_messages(&found.excerpt_ids) };
+        let told = found.is_relevant.then_some(told);
+        Hit { sources, told, characters: found.content.chars().count() }
     }
 }
 

@@ -94,7 +94,7 @@ impl FtsBaseline {
                 .cloned()
                 .unwrap_or_default();
             // The index has no notion of relevance.
-            Hit { sources, characters: content.chars().count(), is_relevant: true }
+            Hit { told: Some(sources.clone()), sources, characters: content.chars().count() }
         };
         Ok((found.into_iter().map(hit).collect(), took))
     }

@@ -7,13 +7,15 @@ use super::corpus::{Question, SourceRef};
 pub(crate) struct Hit {
     /// The messages and knowledge records that the result contains.
     pub(crate) sources: Vec<SourceRef>,
+    /// Those that its excerpt contains, which is what a turn is told unasked; `None` if it is not relevant enough.
+    pub(crate) told: Option<Vec<SourceRef>>,
     pub(crate) characters: usize,
-    /// Whether the result is relevant enough to be recalled into a turn unasked.
-    pub(crate) is_relevant: bool,
 }
 
 /// The number of requested results.
 pub(crate) const RESULT_LIMIT: usize = 10;
+/// The most results that the engine tells a turn unasked.
+const TOLD_LIMIT: usize = 6;
 /// The approximate number of characters per token.
 const CHARACTERS_PER_TOKEN: f64 = 4.0;
 
@@ -24,6 +26,8 @@ pub(crate) struct Score {
     pub(crate) recall_at_5: f64,
     /// Recall among the first 10 results.
     pub(crate) recall_at_10: f64,
+    /// Recall among those of the first results that a turn would be told unasked.
+    pub(crate) recall_unasked: f64,
     /// Approximate tokens of the first 10 results.
     pub(crate) tokens: f64,
 }
@@ -32,10 +36,13 @@ impl Score {
     /// Scores the results of a question, which are ordered from best to worst.
     #[expect(clippy::cast_precision_loss, reason = "results are short")]
     pub(crate) fn compute(question: &Question, hits: &[Hit]) -> Self {
+        let told = |hit: &Hit| hit.told.clone().map(|sources| Hit { sources, ..hit.clone() });
+        let told: Vec<Hit> = hits.iter().filter_map(told).collect();
         let characters: usize = hits.iter().take(RESULT_LIMIT).map(|hit| hit.characters).sum();
         Self {
             recall_at_5: recall(question, hits, 5),
             recall_at_10: recall(question, hits, RESULT_LIMIT),
+            recall_unasked: recall(question, &told, TOLD_LIMIT),
             tokens: characters as f64 / CHARACTERS_PER_TOKEN,
         }
     }
@@ -47,7 +54,7 @@ impl Score {
 fn recall(question: &Question, hits: &[Hit], first: usize) -> f64 {
     let hits = || hits.iter().take(first);
     if question.evidence.is_empty() {
-        return if hits().any(|hit| hit.is_relevant) { 0.0 } else { 1.0 };
+        return if hits().any(|hit| hit.told.is_some()) { 0.0 } else { 1.0 };
     }
     let is_found = |sources: &&Vec<SourceRef>| {
         hits().any(|hit| hit.sources.iter().any(|source| sources.contains(source)))
@@ -62,8 +69,8 @@ mod tests {
     use super::*;
 
     fn hit(sources: &[usize], is_relevant: bool) -> Hit {
-        let sources = sources.iter().map(|number| SourceRef::Knowledge(*number)).collect();
-        Hit { sources, characters: 40, is_relevant }
+        let sources: Vec<_> = sources.iter().map(|number| SourceRef::Knowledge(*number)).collect();
+        Hit { told: is_relevant.then(|| sources.clone()), sources, characters: 40 }
     }
 
     fn question(evidence: &[&[usize]]) -> Question {
@@ -83,14 +90,14 @@ mod tests {
         let mut hits = vec![hit(&[90], true); 5];
         hits.push(hit(&[3, 4], true));
         let score = Score::compute(&question(&[&[1, 3], &[7]]), &hits);
-        assert_eq!(score, Score { recall_at_5: 0.0, recall_at_10: 0.5, tokens: 60.0 });
+        assert_eq!(score, Score { recall_at_5: 0.0, recall_at_10: 0.5, recall_unasked: 0.5, tokens: 60.0 });
         hits.insert(0, hit(&[7], false));
         let score = Score::compute(&question(&[&[1, 3], &[7]]), &hits);
-        assert_eq!(score, Score { recall_at_5: 0.5, recall_at_10: 1.0, tokens: 70.0 });
+        assert_eq!(score, Score { recall_at_5: 0.5, recall_at_10: 1.0, recall_unasked: 0.5, tokens: 70.0 });
         hits.extend(vec![hit(&[90], true); 5]);
         assert_eq!(
             Score::compute(&question(&[&[5]]), &hits),
-            Score { recall_at_5: 0.0, recall_at_10: 0.0, tokens: 100.0 }
+            Score { recall_at_5: 0.0, recall_at_10: 0.0, recall_unasked: 0.0, tokens: 100.0 }
         );
     }
 
@@ -99,15 +106,15 @@ mod tests {
         let hits = [hit(&[1], false), hit(&[2], false)];
         assert_eq!(
             Score::compute(&question(&[]), &hits),
-            Score { recall_at_5: 1.0, recall_at_10: 1.0, tokens: 20.0 }
+            Score { recall_at_5: 1.0, recall_at_10: 1.0, recall_unasked: 1.0, tokens: 20.0 }
         );
         assert_eq!(
             Score::compute(&question(&[]), &[hit(&[1], true)]),
-            Score { recall_at_5: 0.0, recall_at_10: 0.0, tokens: 10.0 }
+            Score { recall_at_5: 0.0, recall_at_10: 0.0, recall_unasked: 0.0, tokens: 10.0 }
         );
         assert_eq!(
             Score::compute(&question(&[]), &[]),
-            Score { recall_at_5: 1.0, recall_at_10: 1.0, tokens: 0.0 }
+            Score { recall_at_5: 1.0, recall_at_10: 1.0, recall_unasked: 1.0, tokens: 0.0 }
         );
     }
 }

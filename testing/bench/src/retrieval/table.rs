@@ -84,6 +84,7 @@ struct Figures {
     index: &'static str,
     recall_at_5: f64,
     recall_at_10: f64,
+    recall_unasked: f64,
     tokens: f64,
     p50_ms: f64,
     p99_ms: f64,
@@ -111,6 +112,7 @@ impl Figures {
             index,
             recall_at_5: mean(|score| score.recall_at_5),
             recall_at_10: mean(|score| score.recall_at_10),
+            recall_unasked: mean(|score| score.recall_unasked),
             tokens: mean(|score| score.tokens),
             p50_ms: percentile(&times, 50)?,
             p99_ms: percentile(&times, 99)?,
@@ -150,9 +152,9 @@ fn compute_figures(answered: &[QuestionResult]) -> Vec<Figures> {
     rows.flat_map(each).collect()
 }
 
-const COLUMN_HEADERS: [&str; 9] =
-    ["records", "questions", "index", "recall@5", "recall@10", "tokens", "p50 ms", "p99 ms", ""];
-const LEFT_ALIGNED: [bool; 9] = [false, true, true, false, false, false, false, false, true];
+const COLUMN_HEADERS: [&str; 10] =
+    ["records", "questions", "index", "recall@5", "recall@10", "unasked", "tokens", "p50 ms", "p99 ms", ""];
+const LEFT_ALIGNED: [bool; 10] = [false, true, true, false, false, false, false, false, false, true];
 
 /// Renders a line for each size, group of questions and index.
 pub(crate) fn render_table(answered: &[QuestionResult]) -> String {
@@ -173,6 +175,7 @@ pub(crate) fn render_table(answered: &[QuestionResult]) -> String {
             figures.index.to_owned(),
             percent(figures.recall_at_5),
             percent(figures.recall_at_10),
+            percent(figures.recall_unasked),
             format!("{:.0}", figures.tokens),
             format!("{:.2}", figures.p50_ms),
             format!("{:.2}", figures.p99_ms),
@@ -202,7 +205,7 @@ mod tests {
     use super::*;
 
     fn answered(index: &'static str, kind: QuestionKind, at_5: f64, times_ms: &[f64]) -> QuestionResult {
-        let score = Score { recall_at_5: at_5, recall_at_10: 1.0, tokens: 100.0 };
+        let score = Score { recall_at_5: at_5, recall_at_10: 1.0, recall_unasked: 1.0, tokens: 100.0 };
         let times_ms = times_ms.to_vec();
         QuestionResult { seed: 1, records: 100_000, index, kind, is_paraphrase: true, score, times_ms }
     }
@@ -218,7 +221,7 @@ mod tests {
         let table = render_table(&all);
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
         let lines: Vec<String> = table.lines().map(words).collect();
-        assert_eq!(lines[1], "100000 single fact (2) memory 50.0 % 100.0 % 100 2.00 9.00");
+        assert_eq!(lines[1], "100000 single fact (2) memory 50.0 % 100.0 % 100.0 % 100 2.00 9.00");
         assert!(lines[2].starts_with("plain 0.0 %"), "{table}");
         assert_eq!(table.matches("met").count(), 1, "{table}");
         assert!(

@@ -263,6 +263,7 @@ impl Learner {
             created_at: self.services.clock.now(),
             task_id: None,
             message_ids: Vec::new(),
+            excerpt_ids: Vec::new(),
             score: 0.0,
             is_relevant: true,
         }];

@@ -1,5 +1,5 @@
 use api::Timestamp;
-use api::memory::Source;
+use api::memory::{MemoryKind, Source};
 use proptest::prelude::*;
 
 use super::*;
@@ -15,6 +15,7 @@ fn hit(id: &str, content: &str) -> SearchHit {
         created_at: Timestamp::from_unix_ms(0),
         task_id: None,
         message_ids: Vec::new(),
+        excerpt_ids: Vec::new(),
         score: 0.0,
         is_relevant: false,
     }

@@ -12,17 +12,15 @@ use proptest::prelude::*;
 use rusqlite::Connection;
 use serde_json::json;
 use store::steps::{Compacted, Opened, PartialAnswer, Replacement, Step, TurnBase, TurnOutcome};
-use store::testing::{COMMON_WORD_THRESHOLDS, create_older_version, opened, row_number};
+use store::testing::{create_older_version, opened, row_number};
 use store::{
-    Brain, KnowledgeDraft, MemoryQuery, NewKnowledge, NewTurn, SearchHit, StoreError, TaskDeletion, TaskRow,
-    WriteTx,
+    Brain, KnowledgeDraft, MemoryQuery, NewKnowledge, NewTurn, SearchHit, SearchScope, StoreError,
+    TaskDeletion, TaskRow, WriteTx,
 };
 use tempfile::TempDir;
 use testkit::task_id;
 
 use super::harness::branch_from_steps;
-
-const KINDS: &[MemoryKind] = &[MemoryKind::Knowledge, MemoryKind::Episode, MemoryKind::Message];
 
 /// An action on a task or on knowledge. Numbers select among what exists.
 #[derive(Clone, Debug)]
@@ -72,6 +70,11 @@ struct ExpectedKnowledge {
     is_active: bool,
     /// The answer that saved it, and its task.
     saved_by: Option<(TaskRow, MessageId)>,
+}
+
+fn query(text: &str, scope: SearchScope, conversation: Option<(TaskRow, TurnBase)>) -> MemoryQuery {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    MemoryQuery { text: text.into(), scope, offset: 0, limit: 100, conversation, deadline }
 }
 
 pub(super) struct BrainModel {
@@ -305,11 +308,8 @@ impl BrainModel {
         }
     }
 
-    fn search(&self, text: &str, kinds: &'static [MemoryKind]) -> Vec<SearchHit> {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        self.brain
-            .search(&MemoryQuery { text: text.into(), kinds, limit: 100, conversation: None, deadline })
-            .unwrap()
+    fn search(&self, text: &str, scope: SearchScope) -> Vec<SearchHit> {
+        self.brain.search(&query(text, scope, None)).unwrap()
     }
 
     /// Checks that the indexed messages of a task are its active ones, in order.
@@ -331,19 +331,12 @@ impl BrainModel {
             ),
         );
         assert_eq!(indexed.iter().collect::<Vec<_>>(), active);
-        let windows = column(
-            &connection,
-            &format!(
-                "SELECT CAST(first AS TEXT) FROM windows WHERE task = {} ORDER BY first",
-                row_number(task)
-            ),
-        );
-        let last = active.len().saturating_sub(1) / 3;
-        let expected: Vec<String> = (0..last.max(1)).map(|window| (window * 3).to_string()).collect();
-        assert_eq!(windows, if active.is_empty() { Vec::new() } else { expected });
+        let pending = "SELECT CAST(COUNT(*) AS TEXT) FROM to_index WHERE place >> 20 =";
+        assert_eq!(column(&connection, &format!("{pending} {}", row_number(task))), ["0"]);
         for (message_id, active) in &listed {
             let Some(word) = self.words.get(message_id) else { continue };
-            let found = self.search(word, &[MemoryKind::Message]);
+            let mut found = self.search(word, SearchScope::Everything);
+            found.retain(|found| found.kind == MemoryKind::Message);
             assert_eq!(found.is_empty(), !active, "{word}");
             let has_message =
                 |found: &SearchHit| found.message_ids.iter().any(|id| id.to_string() == *message_id);
@@ -362,7 +355,7 @@ impl BrainModel {
         expected.sort_by_key(|(id, _)| listed.iter().position(|(listed, _)| listed == id));
         assert_eq!(listed, expected);
         for known in &self.knowledge {
-            let found = self.search(&known.word, &[MemoryKind::Knowledge]);
+            let found = self.search(&known.word, SearchScope::Knowledge);
             assert_eq!(found.len(), usize::from(known.is_active), "{known:?}");
         }
     }
@@ -370,14 +363,30 @@ impl BrainModel {
     /// Checks the integrity of every index, and that it matches its table.
     pub(super) fn check_indexes(&self) {
         let connection = self.open_connection();
-        for (index, rank) in [("knowledge_words", 1), ("episode_words", 1), ("window_words", 0)] {
-            let check = format!("INSERT INTO {index} ({index}, rank) VALUES ('integrity-check', {rank})");
-            connection.execute_batch(&check).unwrap_or_else(|error| panic!("{index}: {error}"));
-        }
-        let stale = "SELECT CAST(COUNT(*) AS TEXT) FROM window_words_docsize WHERE id NOT IN (SELECT window FROM windows)";
-        assert_eq!(column(&connection, stale), ["0"]);
+        connection.execute_batch("INSERT INTO terms (terms, rank) VALUES ('integrity-check', 0)").unwrap();
+        // The places that are indexed or wait for it are those of what is in force.
+        let differing = "WITH
+            in_force (place) AS (
+                SELECT task << 20 | nth FROM said WHERE nth IS NOT NULL
+                UNION ALL SELECT (1 << 41) + record << 20 FROM knowledge WHERE valid_until IS NULL
+            ),
+            known (place) AS (SELECT place FROM indexed UNION ALL SELECT place FROM to_index)
+            SELECT CAST(place AS TEXT) FROM (SELECT place FROM in_force EXCEPT SELECT place FROM known)
+            UNION ALL
+            SELECT CAST(place AS TEXT) FROM (SELECT place FROM known EXCEPT SELECT place FROM in_force)";
+        assert_eq!(column(&connection, differing), Vec::<String>::new());
+        let not_once = "SELECT CAST(place AS TEXT) FROM indexed JOIN to_index USING (place)";
+        assert_eq!(column(&connection, not_once), Vec::<String>::new());
+        let postings = "SELECT CAST(id AS TEXT) FROM (
+                SELECT id FROM terms_docsize EXCEPT SELECT place FROM indexed
+            )";
+        assert_eq!(column(&connection, postings), Vec::<String>::new());
+        let miscounted = "SELECT CAST(is_knowledge AS TEXT) FROM indexed_counts
+            WHERE places <> (SELECT COUNT(*) FROM indexed WHERE (place >= 1 << 61) = is_knowledge)
+            OR tasks <> (SELECT COUNT(*) FROM indexed WHERE (place >= 1 << 61) = is_knowledge AND place & 1048575 = 0)";
+        assert_eq!(column(&connection, miscounted), Vec::<String>::new());
         let orphans = "SELECT CAST(COUNT(*) AS TEXT) FROM (
-                SELECT task FROM said UNION ALL SELECT task FROM windows UNION ALL SELECT task FROM episodes
+                SELECT task FROM said UNION ALL SELECT task FROM episodes
                 UNION ALL SELECT task FROM trajectories
             ) WHERE task NOT IN (SELECT task FROM tasks)";
         assert_eq!(column(&connection, orphans), ["0"]);
@@ -481,6 +490,51 @@ async fn what_an_earlier_version_left_is_taken_in_bit_by_bit() {
 }
 
 #[tokio::test]
+async fn what_an_earlier_version_indexed_otherwise_is_indexed_anew_bit_by_bit_and_found_meanwhile() {
+    let mut model = BrainModel::new();
+    let plain =
+        AnswerSpec { has_words: true, calls: false, steered: (false, false), saves: KnowledgeSave::Nothing };
+    let turn = |task: usize| Action::Turn {
+        task,
+        from: TurnStart::End,
+        steps: vec![plain],
+        end: TurnEnd::Completed,
+    };
+    for number in 0..20 {
+        model.apply(&turn(number % 2)).await;
+        model.apply(&Action::Save { supersedes: (number == 7).then_some(0) }).await;
+    }
+    model.brain.close().await;
+    let older = tempfile::tempdir().unwrap();
+    let file = older.path().join("brain.sqlite");
+    create_older_version(model.brain.file(), &file, 8);
+    (model.brain, model.folder) = (Brain::open(&file).unwrap(), older);
+    let words: Vec<String> = model.words.values().cloned().collect();
+    let mut found = 0;
+    let mut commits = 0;
+    while model.brain.has_index_backlog().unwrap() {
+        model.write(|tx| tx.index_backlog(9)).await;
+        model.check_indexes();
+        let now = words.iter().filter(|word| !model.search(word, SearchScope::Everything).is_empty()).count();
+        assert!(now > found, "{now}");
+        found = now;
+        commits += 1;
+        if commits == 2 {
+            // A turn is found as soon as it has ended, and its commit indexes no more than its own task.
+            let said = model.words.len();
+            model.turn(0, TurnStart::End, &[plain], TurnEnd::Completed).await;
+            let new = model.words.values().find(|word| **word == format!("word{said}x")).unwrap();
+            assert_eq!(model.search(new, SearchScope::Everything).len(), 1);
+        }
+    }
+    assert_eq!((found, commits > 3), (words.len() - 1, true), "all but what was superseded");
+    for task in model.tasks.into_iter().flatten() {
+        model.check_task(task);
+    }
+    model.check_knowledge();
+}
+
+#[tokio::test]
 async fn what_a_shortened_conversation_no_longer_shows_is_found_in_it() {
     let mut model = BrainModel::new();
     let plain =
@@ -497,10 +551,8 @@ async fn what_a_shortened_conversation_no_longer_shows_is_found_in_it() {
     }
     let task = model.tasks[0].unwrap();
     let found = |model: &BrainModel, word: &str| {
-        let deadline = Instant::now() + Duration::from_secs(20);
         let conversation = Some((task, TurnBase::End));
-        let query = MemoryQuery { text: word.into(), kinds: KINDS, limit: 5, conversation, deadline };
-        model.brain.search(&query).unwrap().len()
+        model.brain.search(&query(word, SearchScope::Everything, conversation)).unwrap().len()
     };
     assert_eq!((found(&model, "word1x"), found(&model, "word10x")), (0, 0));
     // The first eight of its messages are covered from here on.
@@ -513,8 +565,7 @@ async fn what_a_shortened_conversation_no_longer_shows_is_found_in_it() {
     model.step(task, turn_id, Step::Compacted(compacted)).await;
     let outcome = TurnOutcome::Completed { stop_reason: StopReason::EndTurn };
     model.step(task, turn_id, Step::Ended { outcome }).await;
-    // The same fact is found as a message and as an episode.
-    assert_eq!((found(&model, "word1x"), found(&model, "word10x")), (2, 0));
+    assert_eq!((found(&model, "word1x"), found(&model, "word10x")), (1, 0));
     // Going back before the compaction shows them in the conversation again.
     model
         .apply(&Action::Turn {
@@ -532,11 +583,11 @@ async fn a_search_gives_up_in_time() {
     let mut model = BrainModel::new();
     model.save(None, None).await;
     let deadline = Instant::now();
-    let query = MemoryQuery { text: "word0x".into(), kinds: KINDS, limit: 5, conversation: None, deadline };
+    let query = MemoryQuery { deadline, ..query("word0x", SearchScope::Everything, None) };
     // A result without a noticeable delay, or an error, but never a wait.
     let found = model.brain.search(&query);
     assert!(found.is_err() || found.is_ok_and(|found| found.len() == 1));
-    assert_eq!(model.search("word0x", KINDS).len(), 1);
+    assert_eq!(model.search("word0x", SearchScope::Everything).len(), 1);
 }
 
 #[tokio::test]
@@ -547,22 +598,20 @@ async fn a_word_that_is_in_much_of_it_tells_nothing_to_who_did_not_ask() {
     model
         .apply(&Action::Turn { task: 0, from: TurnStart::End, steps: vec![plain], end: TurnEnd::Completed })
         .await;
-    let task = model.tasks[0].unwrap();
-    let found = |model: &BrainModel, text: &str, conversation: Option<(TaskRow, TurnBase)>| {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        let query = MemoryQuery { text: text.into(), kinds: KINDS, limit: 100, conversation, deadline };
-        model.brain.search(&query).unwrap().into_iter().map(|found| found.content).collect::<Vec<_>>()
+    let conversation = Some((model.tasks[0].unwrap(), TurnBase::End));
+    let relevant = |model: &BrainModel, text: &str| {
+        let found = model.brain.search(&query(text, SearchScope::Everything, conversation)).unwrap();
+        let relevant = found.into_iter().filter(|found| found.is_relevant);
+        relevant.map(|found| found.content).collect::<Vec<_>>()
     };
-    let conversation = Some((task, TurnBase::End));
     let save = |content: String| NewKnowledge {
         id: MemoryId::new(),
         draft: KnowledgeDraft { content, tags: Vec::new(), supersedes: None },
         source: Source::User,
     };
-    let few = COMMON_WORD_THRESHOLDS.0 - 1;
-    for number in 0..=few {
-        if number == few {
-            assert!(found(&model, "the teapot", conversation).len() >= 5, "rare enough to be selective");
+    for number in 0..64 {
+        if number == 2 {
+            assert_eq!(relevant(&model, "the teapot").len(), 2, "rare enough to tell something");
         }
         let record = save(format!("A teapot, the {number}th."));
         model
@@ -570,22 +619,10 @@ async fn a_word_that_is_in_much_of_it_tells_nothing_to_who_did_not_ask() {
             .await
             .unwrap();
     }
-    assert_eq!(found(&model, "the teapot", conversation), Vec::<String>::new());
-    assert!(found(&model, "the teapot", None).len() >= 5);
-    // The number of records that existed earlier is irrelevant.
-    let other = |number: i64| save(format!("Something else, the {number}th."));
-    let others: Vec<_> = (0..4 * few).map(other).collect();
-    let ids: Vec<_> = others.iter().map(|record| record.id).collect();
-    let at = Timestamp::from_unix_ms(0);
-    model
-        .write(move |tx| others.iter().try_for_each(|record| tx.save_knowledge(record, None, at).map(drop)))
-        .await;
-    let newest = save("A teapot, the newest.".into());
-    model.write(move |tx| tx.save_knowledge(&newest, None, at)).await.unwrap();
-    model.write(move |tx| ids.iter().try_for_each(|id| tx.delete_knowledge(*id).map(drop))).await;
-    assert_eq!(found(&model, "the teapot", conversation), Vec::<String>::new());
-    // Together with a selective word it counts.
+    assert_eq!(relevant(&model, "the teapot"), Vec::<String>::new());
+    assert!(model.search("the teapot", SearchScope::Everything).len() >= 5);
+    // Together with a rare word it counts.
     let cracked = save("The cracked teapot.".into());
     model.write(move |tx| tx.save_knowledge(&cracked, None, Timestamp::from_unix_ms(0))).await.unwrap();
-    assert_eq!(found(&model, "cracked teapot", conversation), ["The cracked teapot."]);
+    assert_eq!(relevant(&model, "cracked teapot"), ["The cracked teapot."]);
 }

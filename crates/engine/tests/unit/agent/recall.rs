@@ -90,6 +90,36 @@ async fn what_other_tasks_said_is_recalled_and_what_the_own_one_shows_is_not() {
 }
 
 #[tokio::test]
+async fn what_is_known_is_recalled_in_every_script() {
+    let facts = [
+        ("我的猫叫什么名字？", "我养了一只猫，它叫咪咪。"),
+        ("圖書館幾點開門？", "圖書館早上九點開門。"),
+        ("会議は何曜日ですか", "来週の会議は水曜日です。"),
+        ("고양이 이름이 뭐예요?", "우리 고양이의 이름은 나비예요."),
+        ("สุนัขของฉันชื่ออะไร", "สุนัขของฉันชื่อมะลิ"),
+        ("متى موعد طبيب الأسنان؟", "موعدي مع طبيب الأسنان يوم الخميس."),
+        ("איפה גרה אחותי?", "אחותי גרה בחיפה."),
+        ("मेरे भाई का शहर कौन सा है?", "मेरा भाई जयपुर शहर में है।"),
+        ("Где лежат ключи от дачи?", "Ключи от дачи лежат под ковриком."),
+        ("Wann ist die Übergabe?", "Die Wohnungsübergabe ist am Freitag."),
+        ("İstanbul oteli hangisi?", "ISTANBUL OTELİ Pera idi."),
+        ("Who brought the 🎂?", "Ines brought the 🎂 yesterday."),
+    ];
+    let harness = AgentHarness::new(Wire::AnthropicMessages).await;
+    for (number, (_, fact)) in facts.iter().enumerate() {
+        let task = format!("told {number}");
+        harness.run(json!({"task_id": task, "message": fact, "direct": true})).await;
+    }
+    for (number, (question, fact)) in facts.iter().enumerate() {
+        let task = format!("asked {number}");
+        let events = harness.run(json!({"task_id": task, "message": question, "direct": true})).await;
+        let items = recalled(&events);
+        let is_fact = |item: &Value| item["content"].as_str().unwrap().contains(fact);
+        assert!(items.iter().any(is_fact), "{question}: {items:?}");
+    }
+}
+
+#[tokio::test]
 async fn what_was_replaced_edited_away_or_deleted_is_not_recalled() {
     let harness = AgentHarness::new(Wire::AnthropicMessages).await;
     let old = save_knowledge(&harness, "The office is in Lisbon.", Source::User, None).await;

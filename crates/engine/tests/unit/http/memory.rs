@@ -138,10 +138,18 @@ async fn all_that_is_remembered_is_found_by_rpc() {
             .clone()
     };
     assert_eq!(of_kind("knowledge")["id"], saved["id"]);
+    // There is room for the episodes of the turns that were found.
     assert!(of_kind("episode")["content"].as_str().unwrap().contains("Tell me of otters"));
-    let window = of_kind("message");
-    assert_eq!((&window["task_id"], window["message_ids"].as_array().unwrap().len()), (&json!("t"), 4));
-    assert!(window["content"].as_str().unwrap().contains("And of seals."));
+    let run = of_kind("message");
+    assert_eq!((&run["task_id"], run["message_ids"].as_array().unwrap().len()), (&json!("t"), 4));
+    assert!(run["content"].as_str().unwrap().contains("And of seals."));
+    // Pages follow each other.
+    for (offset, count) in [(0, 1), (1, 1), (9, 0)] {
+        let page = call("memory.search", json!({"query": "otters", "limit": 1, "offset": offset}));
+        let page = expect_rpc_result(&app, ENGINE_KEY, page).await;
+        let (page, all) = (page["results"].as_array().unwrap(), found["results"].as_array().unwrap());
+        assert_eq!((page.len(), page.first()), (count, all.get(offset)), "{offset}");
+    }
 
     let episodes = get(&app, "/memory/episodes").await;
     assert_eq!((&episodes["total"], &episodes["episodes"][0]["task_id"]), (&json!(2), &json!("t")));

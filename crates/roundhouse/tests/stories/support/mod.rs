@@ -64,6 +64,11 @@ pub(crate) async fn eventually<T>(what: &str, mut probe: impl AsyncFnMut() -> Op
     }
 }
 
+/// A number from the environment variable `name`, or the default.
+pub(crate) fn env_number(name: &str, default: usize) -> usize {
+    env::var(name).map_or(default, |value| value.parse().unwrap())
+}
+
 /// Whether `program`, which a story needs, is installed. If not, reports the story as skipped, or fails where
 /// everything is required.
 pub(crate) fn is_installed(program: &str) -> bool {

@@ -17,6 +17,8 @@ use super::{Engine, Program, TestEnv, eventually};
 pub(crate) struct StandaloneEngine {
     pub(crate) test_env: TestEnv,
     pub(crate) variables: BTreeMap<String, String>,
+    /// The program that runs it.
+    program: PathBuf,
     key: EngineKey,
     has_landlock: bool,
     /// The file that is mounted on its `/etc/resolv.conf`.
@@ -55,13 +57,18 @@ impl StandaloneEngine {
             ("LLM_PROVIDER", "scripted".to_owned()),
         ];
         let variables = variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        Self { test_env, variables, key, has_landlock: true, resolver: None }
+        Self { test_env, variables, program: BINARY.into(), key, has_landlock: true, resolver: None }
     }
 
     /// Sets a variable.
     pub(crate) fn with_env(mut self, name: &str, value: impl Into<String>) -> Self {
         self.variables.insert(name.to_owned(), value.into());
         self
+    }
+
+    /// Runs it by another program, such as that of an earlier version.
+    pub(crate) fn with_program(self, program: impl Into<PathBuf>) -> Self {
+        Self { program: program.into(), ..self }
     }
 
     /// Makes it use the mock provider with the protocol `wire`.
@@ -95,16 +102,17 @@ impl StandaloneEngine {
 
     /// Launches the engine without waiting for it.
     pub(crate) fn launch(&self) -> Program {
+        let program = self.program.to_str().unwrap();
         if let Some(resolver) = &self.resolver {
             let resolver = resolver.to_str().unwrap();
             let starter =
-                ["unshare", "--mount", "sh", "-c", WITH_RESOLVER_SCRIPT, "sh", resolver, BINARY, "engine"];
+                ["unshare", "--mount", "sh", "-c", WITH_RESOLVER_SCRIPT, "sh", resolver, program, "engine"];
             return self.test_env.run_program(&starter, &self.variables);
         }
         if self.has_landlock {
-            return self.test_env.run(&["engine"], &self.variables);
+            return self.test_env.run_program(&[program, "engine"], &self.variables);
         }
-        let starter = ["python3", "-c", WITHOUT_LANDLOCK_SCRIPT, BINARY, "engine"];
+        let starter = ["python3", "-c", WITHOUT_LANDLOCK_SCRIPT, program, "engine"];
         self.test_env.run_program(&starter, &self.variables)
     }
 

@@ -9,9 +9,10 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 /// The number of turns of a task.
-const TURNS_PER_TASK: usize = 16;
+pub(crate) const TURNS_PER_TASK: usize = 16;
 /// The numbers of words of a user's message and of an answer.
 const WORDS_PER_MESSAGE: (usize, usize) = (150, 900);
+const SHORT_MESSAGES: (usize, usize) = (9, 25);
 /// The size of each task's attachment.
 const ATTACHED_BYTES_PER_TASK: usize = 64 * 1024;
 /// The approximate size of a task in the document.
@@ -21,12 +22,18 @@ const TASK_BYTES: usize = 236 * 1024;
 #[derive(Clone, Copy)]
 pub(crate) struct SyntheticExport {
     tasks: usize,
+    words_per_message: (usize, usize),
 }
 
 impl SyntheticExport {
     /// A document with this number of tasks.
     pub(crate) fn with_tasks(tasks: usize) -> Self {
-        Self { tasks }
+        Self { tasks, words_per_message: WORDS_PER_MESSAGE }
+    }
+
+    /// The same with messages of some words, as people write them.
+    pub(crate) fn with_short_messages(self) -> Self {
+        Self { words_per_message: SHORT_MESSAGES, ..self }
     }
 
     /// A document of about this many MiB.
@@ -41,7 +48,7 @@ impl SyntheticExport {
         let tail = std::iter::once("}".to_owned());
         head.chain(section("tasks", self.tasks, task))
             .chain(section("turns", turns, turn))
-            .chain(section("steps", turns * 3, step))
+            .chain(section("steps", turns * 3, move |n| step(n, self.words_per_message)))
             .chain(section("said", turns * 2, |n| (n / 2 * 3 + n % 2).to_string()))
             .chain(section("episodes", turns, episode))
             .chain(section("knowledge", turns, knowledge))
@@ -102,17 +109,22 @@ fn turn(n: usize) -> String {
     .to_string()
 }
 
-fn step(n: usize) -> String {
+/// A word that only the user's message of this turn has.
+pub(crate) fn name_of_turn(n: usize) -> String {
+    format!("turn{n}x")
+}
+
+fn step(n: usize, (asked, answered): (usize, usize)) -> String {
     let turn = n / 3;
     let step = match n % 3 {
         0 => json!({
-            "step": "opened", "message_id": id("msg_", turn * 2), "message": words(n, WORDS_PER_MESSAGE.0),
+            "step": "opened", "message_id": id("msg_", turn * 2), "message": format!("{}{}", words(n, asked), name_of_turn(turn)),
             "options": {"max_turns": 50, "super_thinking": false, "direct": true},
         }),
         1 => json!({
             "step": "answered", "message_id": id("msg_", turn * 2 + 1), "model": "m",
             "answer": {
-                "blocks": [{"type": "text", "text": words(n, WORDS_PER_MESSAGE.1)}],
+                "blocks": [{"type": "text", "text": words(n, answered)}],
                 "usage": {"input": 1, "output": 1, "cache_read": 0, "cache_write": 0, "reasoning": 0},
             },
         }),

@@ -1,0 +1,181 @@
+//! Reads the posting lists of a question's words, from the rarest word on, and computes the weights of the
+//! words.
+
+use std::ops::BitOr;
+
+use crate::numbers::inverse_frequency;
+use crate::postings::{Place, Postings};
+use crate::terms::{AskedWord, MAX_ASKED_WORDS, WordKind};
+
+/// The most postings that one search reads. A commoner word than fits is left out: it would take the time of
+/// all others together and tell little. With 16 bytes for each, what a search holds stays below 2 MiB.
+pub const POSTING_BUDGET: usize = 24_000;
+/// The weight in [`AskedWords::asked_mass`] of a piece that no message has. Most are no words but places
+/// where two words meet; but if many are missing, then the question is about something else.
+const ABSENT_PIECE_WEIGHT: f64 = 0.25;
+
+/// The number of messages that a store is taken to have at least when the mass of a word is computed: in a store
+/// of few messages every word is in a large part of them, which says nothing about the word.
+const MIN_MESSAGES: u64 = 150;
+
+/// The messages and tasks with a word of the question.
+#[derive(Debug)]
+pub(crate) struct WordPostings {
+    /// In ascending order, each once.
+    pub(crate) places: Vec<Place>,
+    /// The tasks with the word in ascending order, with the number of their messages that have it.
+    pub(crate) tasks: Vec<(u64, u32)>,
+    /// How much the word says about a message: `idf` among at least 150 messages.
+    pub(crate) mass: f64,
+    /// Its share among the words, over messages: `w = idf / Σ idf`.
+    pub(crate) share: f64,
+    /// Its share among the words, over tasks: `w'`.
+    pub(crate) task_share: f64,
+}
+
+/// The words of a question as the store knows them.
+#[derive(Debug, Default)]
+pub(crate) struct AskedWords {
+    /// Those with postings, the rarest first.
+    pub(crate) found: Vec<WordPostings>,
+    /// The sum of the masses of the words of the question but the too common ones; a word that no message has
+    /// counts as the rarest.
+    pub(crate) asked_mass: f64,
+    /// The number of words in `asked_mass` that are certainly words, or pieces that some message has.
+    pub(crate) asked_count: u32,
+}
+
+/// Reads the posting lists.
+pub(crate) fn read<P: Postings>(postings: &P, words: &[AskedWord]) -> Result<AskedWords, P::Error> {
+    let (messages, tasks) = (postings.message_count()?, postings.task_count()?);
+    let many_messages = messages.max(MIN_MESSAGES);
+    let mut by_frequency = Vec::with_capacity(words.len());
+    for word in words {
+        let mut most = 0;
+        for term in &word.terms {
+            most = postings.document_frequency(term)?.max(most);
+        }
+        by_frequency.push((most, word));
+    }
+    by_frequency.sort_by_key(|(frequency, _)| *frequency);
+
+    let mut asked = AskedWords::default();
+    let (mut message_mass, mut task_mass) = (0.0, 0.0);
+    let mut budget = POSTING_BUDGET;
+    for (frequency, word) in by_frequency {
+        if frequency == 0 {
+            asked.count_absent(word.kind, many_messages);
+            continue;
+        }
+        let expected = usize::try_from(frequency).unwrap_or(usize::MAX);
+        // The newest messages with the rarest word, if even that one is too common.
+        if expected > budget && !asked.found.is_empty() {
+            break;
+        }
+        let limit = budget;
+        let places = read_word(postings, &word.terms, expected, limit)?;
+        if places.is_empty() {
+            asked.count_absent(word.kind, many_messages);
+            continue;
+        }
+        budget = budget.saturating_sub(places.len());
+        let in_tasks = count_by_task(&places);
+        // A list that was read whole is exact, whatever the count says.
+        let read = u64::try_from(places.len()).unwrap_or(u64::MAX);
+        let frequency = if places.len() < limit { read } else { read.max(frequency) };
+        let task_frequency = u64::try_from(in_tasks.len()).unwrap_or(u64::MAX);
+        let mass = inverse_frequency(many_messages, frequency);
+        let of_messages = inverse_frequency(messages, frequency);
+        let of_tasks = inverse_frequency(tasks, task_frequency);
+        asked.asked_mass += mass;
+        asked.asked_count += 1;
+        message_mass += of_messages;
+        task_mass += of_tasks;
+        // Their sums are known behind the last word only.
+        asked.found.push(WordPostings {
+            places,
+            tasks: in_tasks,
+            mass,
+            share: of_messages,
+            task_share: of_tasks,
+        });
+    }
+    for word in &mut asked.found {
+        word.share /= message_mass;
+        word.task_share /= task_mass;
+    }
+    Ok(asked)
+}
+
+/// Some of the words of a question that were found, by their position among them: at most 64.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct WordSet(u64);
+
+const _: () = assert!(MAX_ASKED_WORDS <= 64, "a word is a bit");
+
+impl WordSet {
+    pub(crate) const fn insert(&mut self, number: usize) {
+        self.0 |= 1 << number;
+    }
+
+    pub(crate) const fn count(self) -> u32 {
+        self.0.count_ones()
+    }
+}
+
+impl BitOr for WordSet {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl AskedWords {
+    /// The sum of the masses of some of the words.
+    pub(crate) fn mass_of(&self, words: WordSet) -> f64 {
+        let found = self.found.iter().enumerate().filter(|(number, _)| words.0 & (1 << number) != 0);
+        found.map(|(_, word)| word.mass).sum()
+    }
+
+    /// Counts a word that no message has. It has no share in the scores, for it tells no message from
+    /// another.
+    fn count_absent(&mut self, kind: WordKind, messages: u64) {
+        let weight = match kind {
+            WordKind::Whole => 1.0,
+            WordKind::Piece => ABSENT_PIECE_WEIGHT,
+        };
+        self.asked_mass += weight * inverse_frequency(messages, 0);
+        self.asked_count += u32::from(kind == WordKind::Whole);
+    }
+}
+
+/// The places with any of the terms of one word.
+fn read_word<P: Postings>(
+    postings: &P,
+    terms: &[String],
+    expected: usize,
+    limit: usize,
+) -> Result<Vec<Place>, P::Error> {
+    let mut places = Vec::with_capacity(expected.min(limit));
+    for term in terms {
+        postings.read_places(term, limit, &mut places)?;
+    }
+    if terms.len() > 1 {
+        // Sorted lists one after the other: the stable sort merges them.
+        places.sort();
+        places.dedup();
+        places.drain(..places.len().saturating_sub(limit));
+    }
+    Ok(places)
+}
+
+/// The tasks of sorted places, with the number of places of each.
+fn count_by_task(places: &[Place]) -> Vec<(u64, u32)> {
+    let mut tasks: Vec<(u64, u32)> = places
+        .chunk_by(|one, other| one.task() == other.task())
+        .filter_map(|places| Some((places.first()?.task(), u32::try_from(places.len()).ok()?)))
+        .collect();
+    tasks.shrink_to_fit();
+    tasks
+}
