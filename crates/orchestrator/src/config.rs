@@ -12,6 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use ::backend::VERSION;
 use api::{AdminKey, EngineImage};
 use http_service::env::{ConfigErrors, Env, EnvReader, parse_seconds};
 use secrecy::SecretString;
@@ -20,9 +21,6 @@ pub use self::backend::BackendKind;
 pub use self::database::{DatabaseUrl, PostgresUrl};
 pub use crate::domain::SupervisionRules;
 use crate::keys::MasterKey;
-
-/// The version of this binary, and the only one that the process backend can run.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The network that engines in containers join unless another is named.
 pub const DEFAULT_NETWORK: &str = "engine_net";

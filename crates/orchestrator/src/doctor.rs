@@ -8,9 +8,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use api::EngineId;
+use backend::{RootMarker, read_marker};
 use http_service::env::{ConfigErrors, Env, EnvReader};
 
-use crate::backend::{RootMarker, read_marker};
 use crate::config::{BackendKind, DatabaseUrl, read_data_root};
 use crate::registry::{Inventory, OpenRegistryError, inventory};
 

@@ -42,6 +42,7 @@ use std::time::Duration;
 
 use api::orchestrator::Policy;
 use api::{DisplayName, EngineImage, PlatformKey, ProductId, Slug};
+use backend::{DataRoot, DeadlineBackend, EngineBackend, Probe};
 use http_service::clock::Clock;
 use secrecy::SecretString;
 use tokio::sync::{broadcast, watch};
@@ -73,7 +74,6 @@ use self::supervisor::Supervisor;
 use self::telemetry::Telemetry;
 use self::transitions::Transitions;
 use self::versions::Versions;
-use crate::backend::{DataRoot, DeadlineBackend, EngineBackend, Probe};
 use crate::config::PortRange;
 use crate::domain::SupervisionRules;
 use crate::keys::Vault;

@@ -1,17 +1,15 @@
 //! Registers products and keeps one engine per user: provisions, wakes, monitors, stops and deletes it.
 //!
 //! [`Orchestrator::open`] locks and opens the registry; [`Orchestrator::serve`] answers over HTTP. Inside, `http`
-//! calls `fleet` (the rules), which calls `registry` (persistent state) and `backend` (where engines run); `domain`
-//! has the types that they share. No layer depends on one above it.
+//! calls `fleet` (the rules), which calls `registry` (persistent state) and the crate `backend` (where engines
+//! run); `domain` has the types that they share. No layer depends on one above it.
 
-mod backend;
 pub mod config;
 pub mod doctor;
 mod domain;
 mod fleet;
 mod host;
 mod http;
-mod keyed_locks;
 mod keys;
 mod orchestrator;
 mod preflight;

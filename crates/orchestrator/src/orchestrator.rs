@@ -8,6 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::AdminKey;
+use backend::docker::{self, DockerBackend, NetworkFault};
+use backend::process::{self, ProcessBackend};
+use backend::{DataRoot, EngineBackend, HttpProbe, Probe};
 use http_service::clock::Clock;
 use http_service::lock::LockHolder;
 use http_service::serve::{ServeLimits, serve};
@@ -17,9 +20,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use crate::backend::docker::{self, DockerBackend, NetworkFault};
-use crate::backend::process::{self, ProcessBackend};
-use crate::backend::{DataRoot, EngineBackend, HttpProbe, Probe};
 use crate::config::{BackendKind, Config, DatabaseUrl};
 use crate::fleet::{Fleet, FleetDeps, Settings};
 use crate::host::Host;

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use backend::docker::{self, DockerBackend};
+use backend::{BackendError, EngineBackend as _};
 use http_service::clock::SystemClock;
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 
 use crate::OpenError;
-use crate::backend::docker::{self, DockerBackend};
-use crate::backend::{BackendError, EngineBackend as _};
 use crate::config::{BackendKind, Config, DatabaseUrl};
 use crate::registry::check_usable;
 

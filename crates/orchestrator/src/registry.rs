@@ -40,6 +40,7 @@ use std::sync::Arc;
 
 use api::ProductId;
 use http_service::lock::FileLock;
+use resources::keyed_locks::KeyedLocks;
 use sqlx::{Any, AnyConnection, AnyPool, Transaction};
 
 use access::with_deadline;
@@ -62,8 +63,6 @@ pub(crate) use row::{EngineRow, PlacedEngine, RunningEngine};
 use unreadable_rows::UnreadableRows;
 pub use verify::{ChainBreak, VerifiedProduct, VerifyError, verify};
 pub(crate) use verify::{Inventory, check_usable, inventory, registry_exists};
-
-use crate::keyed_locks::KeyedLocks;
 
 /// The registry of one deployment, locked by this process.
 pub(crate) struct Registry {

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use api::engine::{EngineHealth, HEALTHY};
 use api::{EngineKey, KeyHash};
+use backend::{KeyProof, Probe, ProbeError};
 use serde_json::{Value, json};
 
 use super::shared::Shared;
 use super::supervision::{KeyState, Supervision};
-use crate::backend::{KeyProof, Probe, ProbeError};
 use crate::registry::RunningEngine;
 
 /// The timeout of a command.

@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use api::{EngineImage, ErrorCode};
+use backend::BackendError;
 
-use crate::backend::BackendError;
 use crate::domain::lifecycle::Refusal;
 use crate::keys::KeyError;
 use crate::registry::RegistryError;

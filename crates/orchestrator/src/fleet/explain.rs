@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use api::orchestrator::{Action, Caps, EngineStatus, Explanation, NextAction, RestartAttempt};
 use api::{Timestamp, UserId};
+use backend::BackendError;
 use serde_json::Value;
 
 use super::FleetError;
@@ -12,7 +13,6 @@ use super::engine_client::EngineClient;
 use super::policies::Policies;
 use super::shared::Shared;
 use super::supervision::{KeyState, MonoMillis, RestartState, Supervision};
-use crate::backend::{self, BackendError};
 use crate::registry::{EngineRow, Product};
 
 /// Times that differ by less are shown as the same.

@@ -6,6 +6,7 @@ use api::UserId;
 use api::audit::{AuditId, AuditList, ListAudit};
 use api::metrics::{FleetStatus, Metrics};
 use api::orchestrator::{PageLimit, ReadLogs, TailLines};
+use backend::CooperativeYield;
 
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -13,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 use super::FleetError;
 use super::audit_feed::AuditFeed;
 use super::shared::Shared;
-use crate::backend::CooperativeYield;
 use crate::registry::{AuditFilter, Product};
 
 /// The page size of a listing that specifies none.

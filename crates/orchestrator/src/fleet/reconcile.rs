@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use api::ProductId;
 use api::orchestrator::EngineStatus;
+use backend::{BackendError, EngineListing, Target};
 use futures::StreamExt as _;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -24,7 +25,6 @@ use super::supervision::Supervision;
 use super::supervisor::EXIT_CONFIRM_DELAY;
 use super::telemetry::{Repair, Telemetry};
 use super::transitions::{Transitions, unexpected_exit_message};
-use crate::backend::{BackendError, EngineListing, Target};
 use crate::registry::{EngineMove, EngineRow, RegistryError};
 
 /// How long readiness waits for the first comparison. Together with the first call to the backend before it, an

@@ -2,9 +2,9 @@
 
 use api::orchestrator::DenialReason;
 use api::{EngineId, EngineImage};
+use backend::BrainCopy;
 
 use super::error::FleetError;
-use crate::backend::BrainCopy;
 use crate::domain::EngineOwner;
 use crate::domain::lifecycle::Trigger;
 use crate::registry::{ClaimRefused, EngineRow, RegistryError};

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use backend::DeadlineBackend;
 use http_service::clock::Clock;
 
 use super::engine_keys::EngineKeys;
-use crate::backend::DeadlineBackend;
 use crate::registry::Registry;
 
 pub(crate) struct Shared {

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use api::orchestrator::EngineStatus;
 use api::{EngineId, KeyHash, ProductId, Timestamp};
+use backend::Instance;
 use http_service::clock::Clock;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
@@ -21,7 +22,6 @@ use self::engine_monitor::{EngineMonitor, RunningMonitor};
 pub(super) use self::engine_monitor::{
     KeyState, MonoMillis, RestartState, SupervisionAction, to_mono_millis,
 };
-use crate::backend::Instance;
 use crate::domain::{EngineOwner, SupervisionRules};
 use crate::registry::{EngineActivity, EngineRow, SupervisedEngine};
 

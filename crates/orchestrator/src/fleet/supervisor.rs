@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use api::EngineId;
 use api::orchestrator::EngineStatus;
+use backend::InstanceExit;
 use tokio::sync::{Semaphore, broadcast, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -23,7 +24,6 @@ use super::shared::Shared;
 use super::supervision::{DueAction, Supervision, SupervisionAction};
 use super::telemetry::Telemetry;
 use super::transitions::Transitions;
-use crate::backend::InstanceExit;
 
 /// The interval at which activity is saved, and thus the most that a kill of the orchestrator loses.
 const ACTIVITY_SAVE_INTERVAL: Duration = Duration::from_secs(1);

@@ -2,6 +2,7 @@
 
 use api::orchestrator::EngineStatus;
 use api::{EngineId, EngineImage, KeyHash, ProductId, Timestamp};
+use backend::Instance;
 use sqlx::Row as _;
 
 use super::access::with_deadline;
@@ -9,7 +10,6 @@ use super::audit_log::{AuditEntry, ProductTx};
 use super::claims::PendingKey;
 use super::row::{EngineRow, select_engines};
 use super::{AdmitView, Registry, RegistryError};
-use crate::backend::Instance;
 use crate::domain::EngineOwner;
 
 /// The state in which an operation leaves the engine.

@@ -2,11 +2,11 @@
 
 use std::os::unix::fs::MetadataExt as _;
 
+use backend::KnownData;
 use sqlx::Row as _;
 
 use super::access::with_deadline;
 use super::{Registry, RegistryError};
-use crate::backend::KnownData;
 use crate::config::DatabaseUrl;
 
 /// The name of the deployment's id in the table.

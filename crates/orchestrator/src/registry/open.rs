@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use api::Timestamp;
 use http_service::lock::{FileLock, LockError, LockHolder};
+use resources::keyed_locks::KeyedLocks;
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions, install_default_drivers};
 use sqlx::error::DatabaseError;
 use sqlx::{AnyConnection, AnyPool, ConnectOptions as _, Connection as _, Row as _};
@@ -18,7 +19,6 @@ use super::hot_read::{HotReadPool, SqliteReadPool};
 use super::unreadable_rows::UnreadableRows;
 use super::{Registry, RegistryLock, postgres};
 use crate::config::DatabaseUrl;
-use crate::keyed_locks::KeyedLocks;
 
 /// The migrations from an empty database to the current schema. The n-th leads to version n. Each has a part for
 /// all databases and parts for a single kind.

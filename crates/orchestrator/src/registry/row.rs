@@ -4,12 +4,12 @@ use std::str::FromStr;
 
 use api::orchestrator::EngineStatus;
 use api::{EngineId, EngineImage, KeyHash, Timestamp, UserId};
+use backend::{Instance, Target};
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 use sqlx::postgres::PgRow;
 
 use super::RegistryError;
-use crate::backend::{Instance, Target};
 use crate::domain::EngineOwner;
 use crate::domain::lifecycle::Change;
 

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use api::orchestrator::EngineStatus;
 use api::{EngineId, EngineKey, Timestamp};
+use backend::{BackendError, Instance, InstanceExit, LaunchSpec, ResourceLimits};
 use secrecy::SecretString;
 use tokio::sync::broadcast::{self, error::RecvError};
 
-use crate::backend::{BackendError, Instance, InstanceExit, LaunchSpec, ResourceLimits};
 use crate::fleet::FleetError;
 use crate::fleet::engine_client::{EngineClient, Readiness};
 use crate::fleet::policies::Policies;

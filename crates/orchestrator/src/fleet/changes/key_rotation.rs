@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
+use backend::ProbeError;
 use serde_json::json;
 
 use super::Changes;
-use crate::backend::ProbeError;
 use crate::domain::lifecycle::Change;
 use crate::fleet::FleetError;
 use crate::fleet::operation::Operation;

@@ -1,10 +1,10 @@
 //! Restart: one attempt of the supervisor to boot a failed engine again.
 
 use api::orchestrator::EngineStatus;
+use backend::BackendError;
 use serde_json::Value;
 
 use super::Changes;
-use crate::backend::BackendError;
 use crate::domain::lifecycle::Change;
 use crate::fleet::operation::Operation;
 use crate::fleet::request::Outcome;

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use api::orchestrator::EngineStatus;
+use backend::{Instance, ProbeError};
 use serde_json::json;
 
 use super::Changes;
-use crate::backend::{Instance, ProbeError};
 use crate::domain::lifecycle::Change;
 use crate::fleet::FleetError;
 use crate::fleet::operation::Operation;

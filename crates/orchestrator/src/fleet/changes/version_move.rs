@@ -6,12 +6,12 @@
 
 use api::EngineImage;
 use api::orchestrator::EngineStatus;
+use backend::BrainCopy;
 use serde_json::{Value, json};
 
 use super::Changes;
 use super::boot::{BootFailure, Booted};
 use super::stop::{STOP_GRACE_PERIOD, stop_event};
-use crate::backend::BrainCopy;
 use crate::domain::lifecycle::Change;
 use crate::fleet::FleetError;
 use crate::fleet::engine_client::Readiness;

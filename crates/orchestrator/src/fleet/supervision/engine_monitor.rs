@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{KeyHash, Timestamp};
+use backend::Instance;
 use tokio::sync::Notify;
 
-use crate::backend::Instance;
 use crate::domain::{EngineOwner, SupervisionRules};
 use crate::registry::{EngineActivity, EngineRow, RunningEngine};
 

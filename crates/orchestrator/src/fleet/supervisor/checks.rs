@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use api::EngineId;
 use api::orchestrator::EngineStatus;
+use backend::{BackendError, Instance, KeyProof, ProbeError};
 
 use super::Supervisor;
 use super::exits::EXIT_CONFIRM_DELAY;
-use crate::backend::{BackendError, Instance, KeyProof, ProbeError};
 use crate::domain::lifecycle::Change;
 use crate::fleet::FleetError;
 use crate::fleet::engine_client::Readiness;

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::orchestrator::EngineStatus;
+use backend::InstanceExit;
 use futures::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::Supervisor;
-use crate::backend::InstanceExit;
 use crate::fleet::request::OperationError;
 use crate::fleet::transitions::unexpected_exit_message;
 use crate::registry::RegistryError;

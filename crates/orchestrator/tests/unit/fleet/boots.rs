@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use backend::BackendError;
 use secrecy::ExposeSecret as _;
 use serde_json::json;
 
-use crate::backend::BackendError;
 use crate::testing::{BackendCall, Fault, SimulatedHealth, TestApp, summarize};
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -6,9 +6,9 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use backend::remove_marker;
 use serde_json::{Value, json};
 
-use crate::backend::remove_marker;
 use crate::testing::{BackendCall, ProductClient, TestApp, summarize};
 
 const SECOND: Duration = Duration::from_secs(1);

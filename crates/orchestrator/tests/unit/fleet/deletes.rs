@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use backend::BackendError;
 use serde_json::json;
 
-use crate::backend::BackendError;
 use crate::testing::{BackendCall, Fault, TestApp, summarize};
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use backend::BackendError;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::BackendError;
 use crate::config::PortRange;
 use crate::testing::{BackendCall, Fault, ProductClient, TestApp, summarize};
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use backend::ResourceLimits;
 use serde_json::{Value, json};
 
-use crate::backend::ResourceLimits;
 use crate::testing::{ProductClient, TestApp, summarize};
 
 const STEP: Duration = Duration::from_millis(250);

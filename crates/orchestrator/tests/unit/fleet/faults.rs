@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use api::orchestrator::EngineStatus;
+use backend::BackendError;
 use futures::future::join_all;
 use http_service::clock::Clock as _;
 use serde_json::{Value, json};
 
-use crate::backend::BackendError;
 use crate::config::SupervisionRules;
 use crate::testing::{BackendCall, Fault, ProductClient, TestApp, summarize};
 

@@ -51,7 +51,7 @@ async fn regression_o25_a_key_that_an_engine_takes_too_late_does_not_stay() {
     let app = TestApp::new().await;
     let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
-    app.backend.inject(BackendCall::Rpc, Fault::Error(crate::backend::BackendError::Failed("lost".into())));
+    app.backend.inject(BackendCall::Rpc, Fault::Error(backend::BackendError::Failed("lost".into())));
     assert_eq!(summarize(product.rotate("ann").await), "502 BACKEND_ERROR");
     // Checks that passed in between do not prove that no command arrives later.
     let engine_id = *app.backend.running().iter().next().unwrap();

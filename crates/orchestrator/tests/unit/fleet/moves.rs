@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use api::{EngineId, EngineImage};
+use backend::BackendError;
 use serde_json::{Value, json};
 
-use crate::backend::BackendError;
 use crate::testing::{ADMIN_KEY, BackendCall, Fault, ProductClient, TestApp, summarize};
 
 const STEP: Duration = Duration::from_secs(1);

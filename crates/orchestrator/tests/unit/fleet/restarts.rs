@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use api::EngineId;
+use backend::LaunchSpec;
 use serde_json::json;
 
-use crate::backend::LaunchSpec;
 use crate::testing::{BackendCall, Fault, TestApp, summarize};
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use backend::BackendError;
 use serde_json::{Value, json};
 
-use crate::backend::BackendError;
 use crate::testing::{BackendCall, Fault, ProductClient, TestApp, summarize};
 
 const STEP: Duration = Duration::from_millis(250);

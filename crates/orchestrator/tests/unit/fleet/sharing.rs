@@ -3,10 +3,10 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use backend::BackendError;
 use futures::future::join_all;
 use serde_json::json;
 
-use crate::backend::BackendError;
 use crate::testing::{BackendCall, Fault, SimulatedHealth, TestApp, summarize};
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use api::EngineId;
+use backend::BackendError;
 use serde_json::{Value, json};
 
-use crate::backend::BackendError;
 use crate::config::SupervisionRules;
 use crate::testing::{BackendCall, Fault, ProductClient, SimulatedHealth, TestApp, summarize};
 

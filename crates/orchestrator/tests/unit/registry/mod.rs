@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use api::orchestrator::{EngineStatus, Policy};
 use api::{DisplayName, EngineId, EngineKey, PlatformKey, ProductId, Slug, Timestamp, UserId};
+use backend::Instance;
 use futures::future::join_all;
 use serde_json::json;
 use sqlx::{AnyPool, Row as _};
 
 use super::*;
-use crate::backend::Instance;
 use crate::config::{DatabaseUrl, PortRange};
 use crate::domain::EngineOwner;
 use crate::domain::lifecycle::Change;

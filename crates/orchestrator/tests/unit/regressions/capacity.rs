@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use backend::BackendError;
 use serde_json::json;
 
 use super::{STEP, engine_id, wait_for_status};
-use crate::backend::BackendError;
 use crate::testing::{BackendCall, Fault, TestApp, summarize};
 
 fn capacity_exhausted() -> Fault {

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use backend::BackendError;
 use serde_json::{Value, json};
 
 use super::{SECOND, STEP};
-use crate::backend::BackendError;
 use crate::testing::{BackendCall, Fault, ProductClient, SimulatedHealth, TestApp, summarize};
 
 /// Changes, each with a step during which the orchestrator is killed.

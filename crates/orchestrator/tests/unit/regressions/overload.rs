@@ -1,9 +1,9 @@
 //! Refused callers learn when to retry, and engines that a caller waits for start before the others.
 
+use backend::BackendError;
 use serde_json::json;
 
 use super::{STEP, metric};
-use crate::backend::BackendError;
 use crate::testing::{BackendCall, Fault, ProductClient, TestApp};
 
 /// Returns the error code of a refusal, and its `Retry-After` in seconds.

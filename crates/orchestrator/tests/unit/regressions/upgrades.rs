@@ -1,5 +1,5 @@
 //! A new version adopts and manages the engines that the previous version left running. The command lines and
-//! wire formats of earlier versions are kept in `fixtures`; see also the tests of `label` and `probe`.
+//! wire formats of earlier versions are kept in `crates/backend/fixtures`; see also the tests of `label` and `probe` there.
 
 use serde_json::json;
 

@@ -11,6 +11,7 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request};
 use axum::response::Response;
+use backend::{DataRoot, LaunchSpec};
 use http_service::clock::{Clock, ManualClock};
 use secrecy::SecretString;
 use serde_json::{Value, json};
@@ -20,7 +21,6 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::{FaultBackend, ResponseRecorder, TestDatabase, on_postgres};
-use crate::backend::{DataRoot, LaunchSpec};
 use crate::config::{
     BackendKind, Config, DEFAULT_NETWORK, DatabaseUrl, PortRange, SupervisionRules, VERSION,
 };

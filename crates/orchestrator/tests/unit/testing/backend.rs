@@ -8,15 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use api::{EngineId, EngineImage, KeyHash};
+use backend::{
+    BackendError, BackendFuture, BrainCopy, EngineBackend, EngineListing, Instance, InstanceExit, LaunchSpec,
+    ResourceLimits, Target,
+};
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use http_service::clock::Clock;
 use tokio::sync::mpsc;
-
-use crate::backend::{
-    BackendError, BackendFuture, BrainCopy, EngineBackend, EngineListing, Instance, InstanceExit, LaunchSpec,
-    ResourceLimits, Target,
-};
 
 /// A call that can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -8,8 +8,8 @@ pub(crate) mod database;
 pub(crate) mod proxy;
 mod response_recorder;
 
+pub(crate) use self::backend::{BackendCall, Fault, FaultBackend, SimulatedHealth};
 pub(crate) use api_operations::{ApiOperation, api_operations};
 pub(crate) use app::{ADMIN_KEY, ProductClient, TestApp, summarize};
-pub(crate) use backend::{BackendCall, Fault, FaultBackend, SimulatedHealth};
 pub(crate) use database::{TestDatabase, on_postgres, skip_unless_sqlite};
 pub(crate) use response_recorder::{RecordedResponse, ResponseRecorder};

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use backend::BackendError;
 use proptest::prelude::*;
 
 use super::USERS;
-use crate::backend::BackendError;
 use crate::fleet::tests::model::{Environment, Request};
 use crate::testing::{BackendCall, Fault};
 

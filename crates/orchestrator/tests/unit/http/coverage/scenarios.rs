@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use api::EngineId;
 use axum::Router;
+use backend::BackendError;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::backend::BackendError;
 use crate::config::PortRange;
 use crate::testing::{
     ADMIN_KEY, ApiOperation, BackendCall, Fault, ProductClient, RecordedResponse, SimulatedHealth, TestApp,

@@ -2,11 +2,11 @@
 
 use api::engine::{EngineHealth, Subsystems};
 use api::{EngineKey, KeyHash};
+use backend::{HealthReport, KeyProof, Probe, ProbeError};
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
 use super::{BackendCall, FaultBackend, SimulatedHealth, State};
-use crate::backend::{HealthReport, KeyProof, Probe, ProbeError};
 
 impl FaultBackend {
     /// Executes `command` on the engine on `port`.

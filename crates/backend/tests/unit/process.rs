@@ -312,7 +312,7 @@ async fn regression_o07_two_hundred_naps_leave_the_brain_intact() {
 #[tokio::test]
 async fn regression_o19_what_an_earlier_version_started_is_found_and_driven() {
     let fixture = Fixture::new(OBEDIENT);
-    let line = include_str!("../../../fixtures/0.1/command_line.txt");
+    let line = include_str!("../../fixtures/0.1/command_line.txt");
     let words: Vec<String> = line
         .split_whitespace()
         .map(|word| word.replace("DEPLOYMENT", &fixture.options.deployment_id))

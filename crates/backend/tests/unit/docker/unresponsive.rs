@@ -12,7 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::super::*;
 use super::support::{Fixture, SOCKET, new_backend, target_of};
-use crate::backend::{DataRoot, DeadlineBackend, KnownData};
+use crate::{DataRoot, DeadlineBackend, KnownData};
 
 /// How the proxy between the backend and the daemon handles connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

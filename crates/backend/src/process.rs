@@ -11,7 +11,7 @@ mod spawn;
 mod watched_process;
 
 #[cfg(test)]
-#[path = "../../tests/unit/backend/process.rs"]
+#[path = "../tests/unit/process.rs"]
 mod tests;
 
 use std::collections::{HashMap, HashSet};
@@ -26,6 +26,7 @@ use futures::StreamExt as _;
 use futures::stream::{BoxStream, FuturesUnordered};
 use http_service::clock::Clock;
 use parking_lot::Mutex;
+use resources::keyed_locks::KeyedLocks;
 use rustix::process::Signal;
 use tokio::sync::mpsc;
 
@@ -39,27 +40,26 @@ use super::{
     BackendError, BackendFuture, BrainCopy, EngineBackend, EngineListing, Instance, InstanceExit, LaunchSpec,
     ResourceLimits, Target,
 };
-use crate::config::VERSION;
-use crate::keyed_locks::KeyedLocks;
+use crate::VERSION;
 
 /// How often the logs of running engines are checked and, if they are too large, rotated.
 const LOG_ROTATION_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The configuration of the process backend.
 #[derive(Clone, Debug)]
-pub(crate) struct Options {
+pub struct Options {
     /// The program whose subcommand `engine` runs an engine.
-    pub(crate) program: PathBuf,
+    pub program: PathBuf,
     /// The deployment's id, with which its processes are labelled.
-    pub(crate) deployment_id: String,
+    pub deployment_id: String,
     /// The folder that contains one folder per engine.
-    pub(crate) data_root: PathBuf,
+    pub data_root: PathBuf,
     /// The folder of the catalog that all engines read.
-    pub(crate) catalog: PathBuf,
+    pub catalog: PathBuf,
 }
 
 /// The [`EngineBackend`] that runs engines as processes.
-pub(crate) struct ProcessBackend {
+pub struct ProcessBackend {
     inner: Arc<Inner>,
 }
 
@@ -86,7 +86,8 @@ struct Inner {
 struct LastSearch(u64);
 
 impl ProcessBackend {
-    pub(crate) fn new(options: Options, clock: Arc<dyn Clock>) -> Self {
+    /// Creates the backend. Does not search for running engines yet.
+    pub fn new(options: Options, clock: Arc<dyn Clock>) -> Self {
         let (exits, listener) = mpsc::unbounded_channel();
         let folders = EngineFolders::new(options.data_root.clone());
         let inner = Inner {

@@ -14,7 +14,7 @@ async fn regression_o19_a_container_of_an_earlier_version_is_adopted_stopped_and
     backend.check_network().await.unwrap();
     let home = options.data_root.join(engine_id.to_string());
     let request = |port: u16| -> (String, Value) {
-        let json = include_str!("../../../../fixtures/0.1/container.json")
+        let json = include_str!("../../../fixtures/0.1/container.json")
             .replace("DATA_ROOT", &options.data_root.display().to_string())
             .replace("DEPLOYMENT", &options.deployment_id)
             .replace("CATALOG\"", &format!("{}\"", options.catalog.display()))

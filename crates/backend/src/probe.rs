@@ -18,7 +18,7 @@ use zeroize::Zeroizing;
 
 /// Why a probe of an engine failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum ProbeError {
+pub enum ProbeError {
     /// No connection could be made, or it broke.
     #[error("it does not answer on port {port}: {reason}")]
     Unreachable {
@@ -60,7 +60,7 @@ pub(crate) enum ProbeError {
 
 /// Checks the health and the identity of engines, and sends them commands. The calls have no deadline of
 /// their own: callers drop them when they have waited long enough.
-pub(crate) trait Probe: Send + Sync + 'static {
+pub trait Probe: Send + Sync + 'static {
     /// Requests `/health` of the engine on `port`, and checks its proof that it has the key with `hash`.
     fn check_health(&self, port: u16, hash: KeyHash) -> BoxFuture<'_, Result<HealthReport, ProbeError>>;
 
@@ -78,14 +78,16 @@ pub(crate) trait Probe: Send + Sync + 'static {
 
 /// The health of an engine, and the proof of its key.
 #[derive(Clone, Debug)]
-pub(crate) struct HealthReport {
-    pub(crate) health: EngineHealth,
-    pub(crate) proof: KeyProof,
+pub struct HealthReport {
+    /// The health that the engine reports.
+    pub health: EngineHealth,
+    /// Whether the engine has the expected key.
+    pub proof: KeyProof,
 }
 
 /// Whether an engine has proved that it has its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum KeyProof {
+pub enum KeyProof {
     /// The proof is valid.
     Valid,
     /// The proof is wrong: it has another key, or is another program.
@@ -95,8 +97,9 @@ pub(crate) enum KeyProof {
 }
 
 /// The [`Probe`] that sends HTTP requests to engines on `host`.
-pub(crate) struct HttpProbe {
-    pub(crate) host: &'static str,
+pub struct HttpProbe {
+    /// The host name or address of the engines.
+    pub host: &'static str,
 }
 
 /// The end of a response's head.
@@ -304,28 +307,22 @@ mod tests {
     /// The requests and responses of version 0.1.
     #[tokio::test]
     async fn regression_o19_an_engine_of_an_earlier_version_is_understood_and_understands() {
-        let health = on_the_wire(include_str!("../../fixtures/0.1/health.http"));
+        let health = on_the_wire(include_str!("../fixtures/0.1/health.http"));
         assert_eq!(check_health_of(health.leak()).await.unwrap().subsystems.database, "ok");
         let key = EngineKey::from_text("sk-svc-fixture".to_owned());
         for (command, answer) in [
             (
-                include_str!("../../fixtures/0.1/set_key_hash.json"),
-                include_str!("../../fixtures/0.1/set_key_hash.http"),
+                include_str!("../fixtures/0.1/set_key_hash.json"),
+                include_str!("../fixtures/0.1/set_key_hash.http"),
             ),
-            (
-                include_str!("../../fixtures/0.1/quiesce.json"),
-                include_str!("../../fixtures/0.1/quiesce.http"),
-            ),
-            (
-                include_str!("../../fixtures/0.1/activity.json"),
-                include_str!("../../fixtures/0.1/activity.http"),
-            ),
+            (include_str!("../fixtures/0.1/quiesce.json"), include_str!("../fixtures/0.1/quiesce.http")),
+            (include_str!("../fixtures/0.1/activity.json"), include_str!("../fixtures/0.1/activity.http")),
         ] {
             let (port, engine) = engine(on_the_wire(answer).leak()).await;
             let command: Value = serde_json::from_str(command).unwrap();
             let (result, received) = tokio::join!(PROBE.rpc(port, &key, &command), engine);
             assert!(result.unwrap().is_object());
-            let request = on_the_wire(include_str!("../../fixtures/0.1/rpc_request.http"));
+            let request = on_the_wire(include_str!("../fixtures/0.1/rpc_request.http"));
             let (body, port) = (command.to_string(), port.to_string());
             let request = request
                 .replace("PORT", &port)

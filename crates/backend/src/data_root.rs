@@ -30,17 +30,17 @@ const MAX_MARKER_BYTES: usize = 256;
 
 /// The registry's knowledge of the engines whose data the root should contain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct KnownData {
+pub struct KnownData {
     /// Whether there are any engines, and thus data to lose.
-    pub(crate) has_engines: bool,
+    pub has_engines: bool,
     /// A sample of the engines. A root without a marker that contains the folder of one of them was created
     /// by a version that wrote no marker.
-    pub(crate) engines: Vec<EngineId>,
+    pub engines: Vec<EngineId>,
 }
 
 /// The root of one deployment's data.
 #[derive(Debug)]
-pub(crate) struct DataRoot {
+pub struct DataRoot {
     path: PathBuf,
     deployment_id: String,
     /// The registry's knowledge when it was opened.
@@ -55,7 +55,7 @@ pub(crate) struct DataRoot {
 
 /// Why a deployment's data is unavailable, in terms that products may see: without paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum DataUnavailable {
+pub enum DataUnavailable {
     /// The root or its marker is missing.
     #[error("the folder of ORCH_DATA_ROOT_PATH does not contain it. Is its disk mounted?")]
     NotMounted,
@@ -102,7 +102,7 @@ impl DataRootFault {
 
 /// The result of reading a root's marker.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum RootMarker {
+pub enum RootMarker {
     /// The root belongs to this deployment.
     Ours,
     /// The root belongs to the deployment with this id.
@@ -114,18 +114,20 @@ pub(crate) enum RootMarker {
 }
 
 impl DataRoot {
-    pub(crate) fn new(path: PathBuf, deployment_id: String, known: KnownData) -> Self {
+    /// Creates the root in `path`, without a lock. Touches no file until the first check.
+    pub fn new(path: PathBuf, deployment_id: String, known: KnownData) -> Self {
         Self { path, deployment_id, known, was_marked: false, lock: None, last_logged: None }
     }
 
     /// Adds the root lock: only orchestrators of `registry` may use the root.
-    pub(crate) fn with_lock(self, registry: String) -> Self {
+    #[must_use]
+    pub fn with_lock(self, registry: String) -> Self {
         Self { lock: Some(RootLock::new(registry)), ..self }
     }
 
     /// Fails if the deployment's data is unavailable. Marks a root without a marker if that is safe. Each new
     /// reason is logged with its details, such as paths, which only the operator may see. Blocks.
-    pub(crate) fn check(&mut self) -> Result<(), DataUnavailable> {
+    pub fn check(&mut self) -> Result<(), DataUnavailable> {
         let result = self.inspect();
         let reason = result.as_ref().err().map(|fault| self.operator_message(fault));
         if reason != self.last_logged {
@@ -218,7 +220,7 @@ impl DataRoot {
 }
 
 /// Reads the marker of `root` and compares it with `deployment_id`. Blocks.
-pub(crate) fn read_marker(root: &Path, deployment_id: &str) -> io::Result<RootMarker> {
+pub fn read_marker(root: &Path, deployment_id: &str) -> io::Result<RootMarker> {
     let text = match fs::File::open(root.join(MARKER_FILE)) {
         Ok(file) => Some(io::read_to_string(io::Read::take(file, MAX_MARKER_BYTES as u64))?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -249,8 +251,8 @@ fn read_marker_attribute(root: &Path) -> io::Result<Option<String>> {
 }
 
 /// Removes the marker, whether it is a file or an attribute.
-#[cfg(test)]
-pub(crate) fn remove_marker(root: &Path) {
+#[cfg(any(test, feature = "testing"))]
+pub fn remove_marker(root: &Path) {
     let _ = fs::remove_file(root.join(MARKER_FILE));
     let _ = rustix::fs::removexattr(root, MARKER_ATTRIBUTE);
 }

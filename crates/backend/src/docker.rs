@@ -14,7 +14,7 @@ mod network;
 mod spec;
 
 #[cfg(test)]
-#[path = "../../tests/unit/backend/docker/mod.rs"]
+#[path = "../tests/unit/docker/mod.rs"]
 mod tests;
 
 use std::fmt;
@@ -27,13 +27,14 @@ use api::{EngineId, EngineImage};
 use bollard::errors::Error;
 use futures::stream::BoxStream;
 use http_service::clock::Clock;
+use resources::keyed_locks::KeyedLocks;
 
 use self::daemon::{Container, ContainerState, Daemon};
 use self::error::{docker_backend_error, is_network_gone, is_status, launch_error};
 use self::exit_watch::ExitWatch;
 use self::label::{container_name, engine_of, generation_of};
 use self::network::EngineNetwork;
-pub(crate) use self::network::NetworkFault;
+pub use self::network::NetworkFault;
 use super::blocking::{failed_with, run_blocking};
 use super::engine_folder::{EngineFolder, EngineFolders, STILL_RUNNING_MESSAGE};
 use super::engine_log::MAX_SAVED_LINES;
@@ -42,7 +43,6 @@ use super::{
     BackendError, BackendFuture, BrainCopy, EngineBackend, EngineListing, Instance, InstanceExit, LaunchSpec,
     ResourceLimits, Target,
 };
-use crate::keyed_locks::KeyedLocks;
 
 /// Time limit of the network check at startup, which delays the orchestrator's readiness.
 const NETWORK_CHECK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -52,24 +52,24 @@ const CLEANUP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The configuration of the Docker backend.
 #[derive(Clone, Debug)]
-pub(crate) struct Options {
+pub struct Options {
     /// The daemon's socket.
-    pub(crate) socket: PathBuf,
+    pub socket: PathBuf,
     /// The name of the network that the engines join.
-    pub(crate) network: String,
+    pub network: String,
     /// The deployment's id, with which its containers are labelled.
-    pub(crate) deployment_id: String,
+    pub deployment_id: String,
     /// The folder that contains one folder per engine.
-    pub(crate) data_root: PathBuf,
+    pub data_root: PathBuf,
     /// The folder of the catalog that all engines read.
-    pub(crate) catalog: PathBuf,
+    pub catalog: PathBuf,
     /// The user and group that the engines run as.
-    pub(crate) user: User,
+    pub user: User,
 }
 
 /// A user id and a group id of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct User {
+pub struct User {
     uid: u32,
     gid: u32,
 }
@@ -79,7 +79,7 @@ impl User {
     const ENGINE: Self = Self { uid: 10_001, gid: 10_001 };
 
     /// Returns the user that engines run as: the orchestrator's own, unless that is root.
-    pub(crate) fn for_engines() -> Self {
+    pub fn for_engines() -> Self {
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
         if uid.is_root() { Self::ENGINE } else { Self { uid: uid.as_raw(), gid: gid.as_raw() } }
     }
@@ -92,7 +92,7 @@ impl fmt::Display for User {
 }
 
 /// The [`EngineBackend`] that runs engines as Docker containers.
-pub(crate) struct DockerBackend {
+pub struct DockerBackend {
     inner: Arc<Inner>,
 }
 
@@ -122,7 +122,8 @@ struct Inner {
 }
 
 impl DockerBackend {
-    pub(crate) fn new(options: Options, clock: Arc<dyn Clock>) -> Self {
+    /// Creates the backend. Does not contact the daemon yet.
+    pub fn new(options: Options, clock: Arc<dyn Clock>) -> Self {
         let inner = Inner {
             daemon: Daemon::new(options.socket.clone()),
             network: EngineNetwork::new(options.network.clone()),
@@ -137,7 +138,7 @@ impl DockerBackend {
 
     /// Creates the network if it is missing, and fails if it does not isolate engines from each other. If the
     /// daemon fails or does not answer, this succeeds, because every launch repeats the check.
-    pub(crate) async fn check_network(&self) -> Result<(), NetworkFault> {
+    pub async fn check_network(&self) -> Result<(), NetworkFault> {
         let check = self.inner.network.ensure(&self.inner.daemon);
         match tokio::time::timeout(NETWORK_CHECK_TIMEOUT, check).await {
             Ok(Err(fault @ NetworkFault::NotIsolated { .. })) => Err(fault),

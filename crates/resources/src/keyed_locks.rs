@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
 /// Admits one holder at a time per key; waiters are served in order.
-pub(crate) struct KeyedLocks<K> {
+pub struct KeyedLocks<K> {
     locks: Mutex<HashMap<K, Weak<tokio::sync::Mutex<()>>>>,
 }
 
@@ -20,7 +20,7 @@ impl<K> Default for KeyedLocks<K> {
 
 impl<K: Eq + Hash> KeyedLocks<K> {
     /// Waits for the lock of `key`, and holds it until the guard is dropped.
-    pub(crate) async fn lock(&self, key: K) -> OwnedMutexGuard<()> {
+    pub async fn lock(&self, key: K) -> OwnedMutexGuard<()> {
         let lock = self.lock_for(key);
         lock.lock_owned().await
     }

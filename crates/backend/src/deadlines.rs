@@ -32,7 +32,7 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(7);
 /// Wraps a backend so that each call ends in bounded time: after its deadline it fails with
 /// [`BackendError::Unreachable`]. Calls that create or remove data, or that draw conclusions from it, first
 /// check that the data is available, and fail with [`BackendError::DataUnavailable`] otherwise.
-pub(crate) struct DeadlineBackend {
+pub struct DeadlineBackend {
     backend: Arc<dyn EngineBackend>,
     clock: Arc<dyn Clock>,
     /// Locked during a check, so that a disk that hangs blocks only one thread.
@@ -40,18 +40,19 @@ pub(crate) struct DeadlineBackend {
 }
 
 impl DeadlineBackend {
-    pub(crate) fn new(backend: Arc<dyn EngineBackend>, clock: Arc<dyn Clock>, data: DataRoot) -> Self {
+    /// Wraps `backend`, whose engines keep their data in `data`.
+    pub fn new(backend: Arc<dyn EngineBackend>, clock: Arc<dyn Clock>, data: DataRoot) -> Self {
         Self { backend, clock, data_root: Arc::new(Mutex::new(data)) }
     }
 
     /// Fails unless the backend can be reached and the engines' data is available.
-    pub(crate) async fn ping(&self) -> Result<(), BackendError> {
+    pub async fn ping(&self) -> Result<(), BackendError> {
         self.check_data().await?;
         self.with_deadline(QUERY_TIMEOUT, self.backend.ping()).await
     }
 
     /// Fails unless the engines' data is available.
-    pub(crate) async fn check_data(&self) -> Result<(), BackendError> {
+    pub async fn check_data(&self) -> Result<(), BackendError> {
         let check = async {
             let mut data = Arc::clone(&self.data_root).lock_owned().await;
             run_blocking(move || Ok(data.check())).await
@@ -62,13 +63,13 @@ impl DeadlineBackend {
     }
 
     /// Whether no check of the disk is under way. Checks take real time, whatever a test's clock shows.
-    #[cfg(test)]
-    pub(crate) fn is_idle(&self) -> bool {
+    #[cfg(any(test, feature = "testing"))]
+    pub fn is_idle(&self) -> bool {
         self.data_root.try_lock().is_ok()
     }
 
     /// Fails unless the data of this engine is available.
-    pub(crate) async fn check_engine_data(&self, engine_id: EngineId) -> Result<(), BackendError> {
+    pub async fn check_engine_data(&self, engine_id: EngineId) -> Result<(), BackendError> {
         self.check_data().await?;
         if self.with_deadline(QUERY_TIMEOUT, self.backend.has_data(engine_id)).await? {
             return Ok(());
@@ -76,15 +77,18 @@ impl DeadlineBackend {
         Err(BackendError::DataUnavailable(DataUnavailable::EngineFolderMissing))
     }
 
-    pub(crate) fn has_single_image(&self) -> bool {
+    /// See [`EngineBackend::has_single_image`].
+    pub fn has_single_image(&self) -> bool {
         self.backend.has_single_image()
     }
 
-    pub(crate) async fn check_image(&self, image: &EngineImage) -> Result<(), BackendError> {
+    /// See [`EngineBackend::check_image`].
+    pub async fn check_image(&self, image: &EngineImage) -> Result<(), BackendError> {
         self.with_deadline(QUERY_TIMEOUT, self.backend.check_image(image)).await
     }
 
-    pub(crate) async fn launch(&self, launch: LaunchSpec) -> Result<Instance, BackendError> {
+    /// See [`EngineBackend::launch`].
+    pub async fn launch(&self, launch: LaunchSpec) -> Result<Instance, BackendError> {
         if launch.is_first {
             self.check_data().await?;
         } else {
@@ -93,58 +97,62 @@ impl DeadlineBackend {
         self.with_deadline(LAUNCH_TIMEOUT, self.backend.launch(launch)).await
     }
 
-    pub(crate) async fn stop(&self, target: Target, grace: Duration) -> Result<(), BackendError> {
+    /// See [`EngineBackend::stop`].
+    pub async fn stop(&self, target: Target, grace: Duration) -> Result<(), BackendError> {
         self.with_deadline(grace + STOP_TIMEOUT_AFTER_GRACE, self.backend.stop(target, grace)).await
     }
 
-    pub(crate) async fn kill(&self, target: Target) -> Result<(), BackendError> {
+    /// See [`EngineBackend::kill`].
+    pub async fn kill(&self, target: Target) -> Result<(), BackendError> {
         self.with_deadline(REMOVAL_TIMEOUT, self.backend.kill(target)).await
     }
 
-    pub(crate) async fn remove_instance(&self, target: Target) -> Result<(), BackendError> {
+    /// See [`EngineBackend::remove_instance`].
+    pub async fn remove_instance(&self, target: Target) -> Result<(), BackendError> {
         self.with_deadline(REMOVAL_TIMEOUT, self.backend.remove_instance(target)).await
     }
 
-    pub(crate) async fn remove_with_data(&self, target: Target) -> Result<(), BackendError> {
+    /// See [`EngineBackend::remove_with_data`].
+    pub async fn remove_with_data(&self, target: Target) -> Result<(), BackendError> {
         self.check_data().await?;
         self.with_deadline(REMOVAL_TIMEOUT, self.backend.remove_with_data(target)).await
     }
 
-    pub(crate) async fn copy_brain(&self, target: Target) -> Result<BrainCopy, BackendError> {
+    /// See [`EngineBackend::copy_brain`].
+    pub async fn copy_brain(&self, target: Target) -> Result<BrainCopy, BackendError> {
         self.check_engine_data(target.engine_id).await?;
         self.with_deadline(COPY_TIMEOUT, self.backend.copy_brain(target)).await
     }
 
-    pub(crate) async fn restore_brain(&self, target: Target) -> Result<(), BackendError> {
+    /// See [`EngineBackend::restore_brain`].
+    pub async fn restore_brain(&self, target: Target) -> Result<(), BackendError> {
         self.check_engine_data(target.engine_id).await?;
         self.with_deadline(COPY_TIMEOUT, self.backend.restore_brain(target)).await
     }
 
-    pub(crate) async fn list(&self) -> Result<Vec<EngineListing>, BackendError> {
+    /// See [`EngineBackend::list`].
+    pub async fn list(&self) -> Result<Vec<EngineListing>, BackendError> {
         self.check_data().await?;
         self.with_deadline(LIST_TIMEOUT, self.backend.list()).await
     }
 
-    pub(crate) fn exits(&self) -> BoxStream<'static, InstanceExit> {
+    /// See [`EngineBackend::exits`].
+    pub fn exits(&self) -> BoxStream<'static, InstanceExit> {
         self.backend.exits()
     }
 
-    pub(crate) async fn is_running(&self, instance: &Instance) -> Result<bool, BackendError> {
+    /// See [`EngineBackend::is_running`].
+    pub async fn is_running(&self, instance: &Instance) -> Result<bool, BackendError> {
         self.with_deadline(QUERY_TIMEOUT, self.backend.is_running(instance)).await
     }
 
-    pub(crate) async fn log_tail(
-        &self,
-        engine_id: EngineId,
-        lines: usize,
-    ) -> Result<Vec<String>, BackendError> {
+    /// See [`EngineBackend::log_tail`].
+    pub async fn log_tail(&self, engine_id: EngineId, lines: usize) -> Result<Vec<String>, BackendError> {
         self.with_deadline(QUERY_TIMEOUT, self.backend.log_tail(engine_id, lines)).await
     }
 
-    pub(crate) async fn resource_limits(
-        &self,
-        engine_id: EngineId,
-    ) -> Result<Option<ResourceLimits>, BackendError> {
+    /// See [`EngineBackend::resource_limits`].
+    pub async fn resource_limits(&self, engine_id: EngineId) -> Result<Option<ResourceLimits>, BackendError> {
         self.with_deadline(QUERY_TIMEOUT, self.backend.resource_limits(engine_id)).await
     }
 

@@ -23,7 +23,7 @@ use futures::stream::BoxStream;
 use tokio::sync::Mutex;
 
 /// Time limit of one request. Callers of the backend have their own deadlines
-/// ([`crate::backend::DeadlineBackend`]); this one ends requests that nobody waits for any more.
+/// ([`crate::DeadlineBackend`]); this one ends requests that nobody waits for any more.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The interval between checks whether a container that another client is removing is gone.

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::daemon::{Daemon, REQUEST_TIMEOUT};
 use super::error::{docker_backend_error, is_status};
-use crate::backend::BackendError;
+use crate::BackendError;
 
 /// The bridge driver's option that allows containers on the network to reach each other:
 /// <https://docs.docker.com/engine/network/drivers/bridge/#options>.
@@ -29,7 +29,7 @@ pub(super) struct EngineNetwork {
 
 /// Why the network cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NetworkFault {
+pub enum NetworkFault {
     /// The network lets engines reach each other.
     #[error(
         "the network {name} does not isolate engines from each other ({why}): remove it with `docker network rm \

@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Inner, label};
-use crate::backend::{Instance, InstanceExit};
+use crate::{Instance, InstanceExit};
 
 /// The shortest and the longest delay before the event stream is opened again after a failure.
 const RECONNECT_DELAYS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 
-use crate::backend::Instance;
+use crate::Instance;
 
 /// Identifies a process uniquely for all time: by its pid, its start time, and the boot of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]

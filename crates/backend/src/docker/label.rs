@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use api::EngineId;
 
-use crate::backend::LaunchSpec;
+use crate::LaunchSpec;
 
 /// The names of the labels. Later versions find earlier versions' containers by them, so they never change.
 const DEPLOYMENT_LABEL: &str = "roundhouse.deployment";

@@ -7,13 +7,13 @@ const YIELD_INTERVAL_BYTES: usize = 64 * 1024;
 
 /// Counts processed bytes, and yields the thread after every [`YIELD_INTERVAL_BYTES`].
 #[derive(Default)]
-pub(crate) struct CooperativeYield {
+pub struct CooperativeYield {
     bytes: usize,
 }
 
 impl CooperativeYield {
     /// Records that `bytes` more were processed, and yields if it is time to.
-    pub(crate) fn advance(&mut self, bytes: usize) {
+    pub fn advance(&mut self, bytes: usize) {
         self.bytes += bytes;
         if self.bytes >= YIELD_INTERVAL_BYTES {
             self.bytes = 0;

@@ -10,9 +10,11 @@ use super::BackendError;
 
 /// The engine that a call acts on, and the generation of the engine's row for which the caller acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
-    pub(crate) engine_id: EngineId,
-    pub(crate) generation: i64,
+pub struct Target {
+    /// The engine.
+    pub engine_id: EngineId,
+    /// The generation for which the caller acts.
+    pub generation: i64,
 }
 
 /// The processes or containers of an engine, separated by whether a call may touch them.

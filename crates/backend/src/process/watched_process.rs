@@ -11,7 +11,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::process::Child;
 
 use super::identity::ProcessIdentity;
-use crate::backend::Instance;
+use crate::Instance;
 
 /// An engine's process that this orchestrator watches.
 pub(super) struct WatchedProcess {

@@ -9,8 +9,8 @@ use tokio::process::{Child, Command};
 
 use super::Options;
 use super::label::{Label, PROCESS_NAME};
-use crate::backend::LaunchSpec;
-use crate::backend::engine_folder::EngineFolder;
+use crate::LaunchSpec;
+use crate::engine_folder::EngineFolder;
 
 /// Variables inherited from the orchestrator's environment, with the defaults for those that are not set there.
 const INHERITED_ENV: [(&str, Option<&str>); 3] =

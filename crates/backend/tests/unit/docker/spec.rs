@@ -39,7 +39,7 @@ fn launch() -> LaunchSpec {
 #[test]
 fn regression_o19_the_container_is_the_one_that_is_kept() {
     let launch = launch();
-    let expected = include_str!("../../../../fixtures/0.1/container.json")
+    let expected = include_str!("../../../fixtures/0.1/container.json")
         .replace("ENGINE\"", &format!("{}\"", launch.engine_id))
         .replace("PRODUCT", &launch.product_id.to_string())
         .replace("IMAGE", launch.image.as_str())

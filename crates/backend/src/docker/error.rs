@@ -6,7 +6,7 @@ use std::error::Error as _;
 
 use bollard::errors::Error;
 
-use crate::backend::{BackendError, LaunchSpec};
+use crate::{BackendError, LaunchSpec};
 
 /// Phrases of the daemon's messages when the host or the network has no capacity for another container.
 const NO_CAPACITY_MESSAGES: [&str; 9] = [

@@ -12,7 +12,7 @@ use bollard::models::{
 use secrecy::ExposeSecret as _;
 
 use super::{Options, label};
-use crate::backend::{LaunchSpec, ResourceLimits};
+use crate::{LaunchSpec, ResourceLimits};
 
 /// The port on which the engine listens inside its container.
 const CONTAINER_PORT: &str = "8000/tcp";

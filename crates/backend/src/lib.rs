@@ -1,19 +1,19 @@
 //! Where engines run: the interface to launch, stop, remove, list and watch instances.
 //!
-//! A backend handles processes or containers and knows no rules: `fleet` decides what may happen to an engine. A
-//! backend's calls may hang; [`DeadlineBackend`] puts a deadline on each.
+//! A backend handles processes or containers and knows no rules: the orchestrator's `fleet` decides what may
+//! happen to an engine. A backend's calls may hang; [`DeadlineBackend`] puts a deadline on each.
 
 mod blocking;
 mod brain_copy;
 mod cooperative_yield;
 mod data_root;
 mod deadlines;
-pub(crate) mod docker;
+pub mod docker;
 mod engine_folder;
 mod engine_log;
 mod fence;
 mod probe;
-pub(crate) mod process;
+pub mod process;
 mod removal;
 mod root_lock;
 
@@ -26,26 +26,29 @@ use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use secrecy::SecretString;
 
-pub(crate) use cooperative_yield::CooperativeYield;
-#[cfg(test)]
-pub(crate) use data_root::remove_marker;
-pub(crate) use data_root::{DataRoot, DataUnavailable, KnownData, RootMarker, read_marker};
-pub(crate) use deadlines::DeadlineBackend;
-pub(crate) use fence::Target;
-#[cfg(test)]
-pub(crate) use probe::HealthReport;
-pub(crate) use probe::{HttpProbe, KeyProof, Probe, ProbeError};
+pub use cooperative_yield::CooperativeYield;
+#[cfg(any(test, feature = "testing"))]
+pub use data_root::remove_marker;
+pub use data_root::{DataRoot, DataUnavailable, KnownData, RootMarker, read_marker};
+pub use deadlines::DeadlineBackend;
+pub use fence::Target;
+pub use probe::{HealthReport, HttpProbe, KeyProof, Probe, ProbeError};
+
+/// The version of this binary, and the only one that the process backend can run.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// A backend's identifier of the process or container that runs an engine: opaque text, unique per launch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Instance(Box<str>);
+pub struct Instance(Box<str>);
 
 impl Instance {
-    pub(crate) fn new(text: impl Into<Box<str>>) -> Self {
+    /// Creates the identifier from its text, as a backend returned it.
+    pub fn new(text: impl Into<Box<str>>) -> Self {
         Self(text.into())
     }
 
-    pub(crate) fn as_str(&self) -> &str {
+    /// Returns the text of the identifier.
+    pub fn as_str(&self) -> &str {
         &self.0
     }
 }
@@ -58,43 +61,48 @@ impl fmt::Display for Instance {
 
 /// The specification of an engine's launch.
 #[derive(Clone, Debug)]
-pub(crate) struct LaunchSpec {
-    pub(crate) engine_id: EngineId,
-    pub(crate) product_id: ProductId,
+pub struct LaunchSpec {
+    /// The engine to launch.
+    pub engine_id: EngineId,
+    /// The product whose user owns the engine.
+    pub product_id: ProductId,
     /// The generation of the engine's row for which it is launched.
-    pub(crate) generation: i64,
+    pub generation: i64,
     /// Whether this is the engine's first launch, the only one that creates its folder.
-    pub(crate) is_first: bool,
-    pub(crate) image: EngineImage,
+    pub is_first: bool,
+    /// The image that the engine runs.
+    pub image: EngineImage,
     /// The host port on which the engine must listen.
-    pub(crate) port: u16,
-    pub(crate) key_hash: KeyHash,
+    pub port: u16,
+    /// The hash of the key that the engine must accept.
+    pub key_hash: KeyHash,
     /// Environment variables in addition to those of the container contract.
-    pub(crate) env: Vec<(String, SecretString)>,
-    pub(crate) limits: ResourceLimits,
+    pub env: Vec<(String, SecretString)>,
+    /// The limits on the engine's use of the host.
+    pub limits: ResourceLimits,
 }
 
 impl LaunchSpec {
     /// The target that this launch replaces.
-    pub(crate) const fn target(&self) -> Target {
+    pub const fn target(&self) -> Target {
         Target { engine_id: self.engine_id, generation: self.generation }
     }
 }
 
 /// The limits on an engine's use of its host; an absent limit leaves the backend's own default in force.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct ResourceLimits {
+pub struct ResourceLimits {
     /// Memory in MiB.
-    pub(crate) memory_mb: Option<u64>,
+    pub memory_mb: Option<u64>,
     /// Number of processors; may be fractional.
-    pub(crate) cpus: Option<f64>,
+    pub cpus: Option<f64>,
     /// Number of processes and threads.
-    pub(crate) pids: Option<u64>,
+    pub pids: Option<u64>,
 }
 
 impl ResourceLimits {
     /// Returns the limits that a product's policy sets.
-    pub(crate) fn from_policy(policy: &Policy) -> Self {
+    pub fn from_policy(policy: &Policy) -> Self {
         let count = |count: i64| count.unsigned_abs();
         Self {
             memory_mb: policy.engine_memory_mb.map(|mb| count(mb.get())),
@@ -106,34 +114,38 @@ impl ResourceLimits {
 
 /// An engine of which the backend has an instance or remains of one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct EngineListing {
-    pub(crate) engine_id: EngineId,
-    pub(crate) instance: Instance,
+pub struct EngineListing {
+    /// The engine.
+    pub engine_id: EngineId,
+    /// The instance, or the one that left the remains.
+    pub instance: Instance,
     /// The generation for which it was launched; 0 if the version that launched it recorded none.
-    pub(crate) generation: i64,
+    pub generation: i64,
     /// Whether it runs. If not, this is what remains of an instance that exited or was never started.
-    pub(crate) running: bool,
+    pub running: bool,
 }
 
 /// A copy of an engine's brain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BrainCopy {
+pub struct BrainCopy {
     /// The version number of the brain's format, if known.
-    pub(crate) format: Option<u32>,
+    pub format: Option<u32>,
 }
 
 /// The exit of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct InstanceExit {
-    pub(crate) engine_id: EngineId,
-    pub(crate) instance: Instance,
+pub struct InstanceExit {
+    /// The engine that the instance ran.
+    pub engine_id: EngineId,
+    /// The instance that exited.
+    pub instance: Instance,
     /// The exit status as text for people; `None` if the backend cannot know it.
-    pub(crate) reason: Option<String>,
+    pub reason: Option<String>,
 }
 
 /// Why a backend did not do what was requested.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum BackendError {
+pub enum BackendError {
     /// The backend did not answer, or not in time. This says nothing about any engine.
     #[error("the backend that runs the engines cannot be reached: {0}")]
     Unreachable(String),
@@ -167,7 +179,7 @@ pub(crate) enum BackendError {
 impl BackendError {
     /// Whether the error concerns the host and says nothing about the engine in question, whose state then stays
     /// unchanged.
-    pub(crate) const fn is_host_problem(&self) -> bool {
+    pub const fn is_host_problem(&self) -> bool {
         match self {
             Self::Unreachable(_)
             | Self::DataUnavailable(_)
@@ -179,7 +191,7 @@ impl BackendError {
 }
 
 /// The future of a backend's call.
-pub(crate) type BackendFuture<'a, T> = BoxFuture<'a, Result<T, BackendError>>;
+pub type BackendFuture<'a, T> = BoxFuture<'a, Result<T, BackendError>>;
 
 /// The interface of what runs engines.
 ///
@@ -187,7 +199,7 @@ pub(crate) type BackendFuture<'a, T> = BoxFuture<'a, Result<T, BackendError>>;
 /// deals with that first. Calls for an engine that does not exist do nothing and succeed. An instance launched
 /// for a later generation than the caller's is left untouched, and the call fails with
 /// [`BackendError::Superseded`].
-pub(crate) trait EngineBackend: Send + Sync + 'static {
+pub trait EngineBackend: Send + Sync + 'static {
     /// Whether the backend can be reached.
     fn ping(&self) -> BackendFuture<'_, ()>;
 
