@@ -278,7 +278,7 @@ impl Agent {
         if self.stopping.is_cancelled() {
             return Err(AgentError::Stopping);
         }
-        turns.admit(self.services.clock.monotonic())?;
+        turns.check_not_quiesced(self.services.clock.monotonic())?;
         if self.event_logs.waiting_bytes() > MAX_UNSTORED_BYTES {
             return Err(AgentError::StoreBacklogFull);
         }
@@ -288,7 +288,7 @@ impl Agent {
             self.event_logs.open(&turn_request.task_id)?
         };
         let turn_id = TurnId::new();
-        let recorder = event_log.begin_turn(turn_id).map_err(|_| AgentError::Busy)?;
+        let recorder = event_log.begin_turn(turn_id).map_err(|_| AgentError::TaskBusy)?;
         let after = recorder.last_ts();
         let reader = event_log.read(after, Follow::Turn(turn_id));
         let (registration, commands) =

@@ -61,23 +61,20 @@ impl AppState {
     pub(crate) fn new(
         agent: Arc<Agent>,
         brain: Brain,
-        in_force: Arc<ActiveConfig>,
+        active_config: Arc<ActiveConfig>,
         reloader: CatalogReloader,
         key_hash: KeyHash,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let started = clock.monotonic();
-        let lock = KeyGuard::new(key_hash);
-        let assets = agent.mcp().clone();
         Self(Arc::new(Shared {
+            mcp: agent.mcp().clone(),
             agent,
-            mcp: assets,
             brain,
-            active_config: in_force,
+            active_config,
             reloader,
-            key_guard: lock,
+            key_guard: KeyGuard::new(key_hash),
+            started_at: clock.monotonic(),
             clock,
-            started_at: started,
         }))
     }
 }

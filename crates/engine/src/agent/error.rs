@@ -41,7 +41,7 @@ pub enum AgentError {
     NotPending,
     /// Another turn is running on the task.
     #[error("another turn is running on this task; it can be cancelled")]
-    Busy,
+    TaskBusy,
     /// Too many turns are running.
     #[error("{MAX_TURNS_AT_ONCE} turns are running, which is the limit; try again later")]
     TooManyTurns,

@@ -67,7 +67,7 @@ impl Agent {
             let _turns = self.registry.lock();
             let event_log = self.event_logs.open_existing(task_id)?.ok_or(AgentError::UnknownTask)?;
             // Claims the task like a turn, so that no turn begins before this is committed.
-            event_log.begin_turn(TurnId::new()).map_err(|_| AgentError::Busy)?
+            event_log.begin_turn(TurnId::new()).map_err(|_| AgentError::TaskBusy)?
         };
         let task = recorder.event_log().task();
         let branch = self
@@ -106,7 +106,7 @@ impl Agent {
             let _turns = self.registry.lock();
             let event_log = self.event_logs.open_existing(task_id)?.ok_or(AgentError::UnknownTask)?;
             // Claims the task like a turn: no other turn can begin while it is being deleted.
-            event_log.begin_turn(TurnId::new()).map_err(|_| AgentError::Busy)?
+            event_log.begin_turn(TurnId::new()).map_err(|_| AgentError::TaskBusy)?
         };
         let outputs = self.services.outputs.spilled_calls().await?;
         let deletion = TaskDeletion { with_knowledge, outputs };

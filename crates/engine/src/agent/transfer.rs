@@ -132,7 +132,7 @@ impl Agent {
         }
         // Before the check for quiesce: from here on the engine cannot be quiesced.
         let permit = try_acquire(&self.transfers.import_permits)?;
-        self.registry.lock().admit(self.services.clock.monotonic())?;
+        self.registry.lock().check_not_quiesced(self.services.clock.monotonic())?;
         let (sender, chunks) = mpsc::channel(CHUNK_QUEUE_CAPACITY);
         let brain = self.brain.clone();
         let mut memory = RecordMemory::new(self.services.memory_budget.clone());

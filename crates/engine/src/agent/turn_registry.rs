@@ -155,7 +155,7 @@ impl RegistryState {
     /// Begins a call of a tool or skill outside a turn. It keeps the engine from being quiesced but does not
     /// count as a turn.
     pub(super) fn begin_direct_call(&mut self, now: Duration) -> Result<BusyGuard, AgentError> {
-        self.admit(now)?;
+        self.check_not_quiesced(now)?;
         // No other call can begin meanwhile, because the registry is locked.
         if self.direct_calls.load(Ordering::Acquire) >= MAX_DIRECT_CALLS {
             return Err(AgentError::TooManyCalls);
@@ -165,7 +165,7 @@ impl RegistryState {
 
     /// Marks a learning batch as active from `now` on.
     pub(super) fn begin_learning(&mut self, now: Duration) -> Result<(), AgentError> {
-        self.admit(now)?;
+        self.check_not_quiesced(now)?;
         self.learning = true;
         Ok(())
     }
@@ -180,8 +180,8 @@ impl RegistryState {
         self.quiesced_until = None;
     }
 
-    /// Returns an error if no turn may begin or resume.
-    pub(super) fn admit(&self, now: Duration) -> Result<(), AgentError> {
+    /// Returns an error if the engine is quiesced, so that no turn may begin or resume.
+    pub(super) fn check_not_quiesced(&self, now: Duration) -> Result<(), AgentError> {
         match self.quiesced_until {
             Some(deadline) if now < deadline => Err(AgentError::Quiesced),
             _ => Ok(()),
@@ -297,7 +297,7 @@ impl TurnRegistry {
     ) -> Result<(mpsc::Sender<Command>, BusyGuard), AgentError> {
         let turns = self.lock();
         let handle = turns.get(task_id).ok_or(AgentError::NotRunning)?;
-        turns.admit(now)?;
+        turns.check_not_quiesced(now)?;
         Ok((handle.commands.clone(), BusyGuard::new(&handle.busy_count)))
     }
 }

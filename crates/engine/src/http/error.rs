@@ -42,7 +42,7 @@ impl From<AgentError> for ApiError {
             AgentError::SkillExists(_) => ErrorCode::SkillExists,
             AgentError::NotRunning => ErrorCode::TaskNotRunning,
             AgentError::NotPending => ErrorCode::HitlNotPending,
-            AgentError::Busy | AgentError::TurnsInProgress => ErrorCode::TaskBusy,
+            AgentError::TaskBusy | AgentError::TurnsInProgress => ErrorCode::TaskBusy,
             AgentError::TooManyTurns
             | AgentError::TooManyCalls
             | AgentError::TooManyTransfers

@@ -261,7 +261,7 @@ async fn one_turn_runs_per_task_and_tasks_run_side_by_side() {
     let reader = harness.begin(json!({"task_id": "t", "message": "one"})).await.unwrap();
     gate.reached().await;
     let second = harness.begin(json!({"task_id": "t", "message": "two"})).await;
-    assert!(matches!(second, Err(AgentError::Busy)));
+    assert!(matches!(second, Err(AgentError::TaskBusy)));
     let other = harness.run(json!({"task_id": "other", "message": "three"})).await;
     assert_eq!(final_text(&other), "three");
     gate.release();

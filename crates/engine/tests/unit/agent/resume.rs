@@ -39,7 +39,7 @@ async fn stopped_in_the_middle_of_an_answer() {
 
         harness.agent.resume().unwrap();
         let busy = harness.begin(json!({"task_id": "t", "message": "not now"})).await;
-        assert!(matches!(busy, Err(AgentError::Busy)));
+        assert!(matches!(busy, Err(AgentError::TaskBusy)));
         let events = harness.replay(0).await;
         assert!(events.starts_with(&before));
         assert_eq!(check_turn(&events), Ok(()));

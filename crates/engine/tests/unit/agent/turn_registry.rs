@@ -163,7 +163,7 @@ impl ReferenceModel {
             return;
         }
         let mut locked = self.registry.lock();
-        let admitted = locked.admit(self.now);
+        let admitted = locked.check_not_quiesced(self.now);
         assert_eq!(matches!(admitted, Err(AgentError::Quiesced)), self.is_quiesced());
         if admitted.is_err() {
             return;
@@ -216,10 +216,10 @@ fn it_lapses_after_a_minute_and_asking_again_begins_a_new_one() {
     let registry = TurnRegistry::default();
     let ms = Duration::from_millis;
     assert!(registry.lock().quiesce(ms(5_000)));
-    assert!(registry.lock().admit(ms(64_999)).is_err());
-    assert!(registry.lock().admit(ms(65_000)).is_ok());
+    assert!(registry.lock().check_not_quiesced(ms(64_999)).is_err());
+    assert!(registry.lock().check_not_quiesced(ms(65_000)).is_ok());
     assert!(registry.lock().quiesce(ms(6_000)));
-    assert!(registry.lock().admit(ms(65_999)).is_err());
+    assert!(registry.lock().check_not_quiesced(ms(65_999)).is_err());
     registry.lock().lift_quiesce();
-    assert!(registry.lock().admit(ms(6_000)).is_ok());
+    assert!(registry.lock().check_not_quiesced(ms(6_000)).is_ok());
 }
