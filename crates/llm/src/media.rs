@@ -53,6 +53,9 @@ impl SupportedMedia {
         if types.contains(&media_type) {
             return Ok(());
         }
+        if types.is_empty() {
+            return Err(format!("the model accepts no {kind_name}"));
+        }
         Err(format!("the model accepts {kind_name} of the types {}, not {media_type}", types.join(", ")))
     }
 

@@ -252,6 +252,7 @@ mod tests {
             assert_names("configuration.md", &[Some(name), key, model, provider.default_base_url()]);
             if provider.requires_key() {
                 assert_names("api-notes.md", &[Some(name), key, model]);
+                assert_names("../README.md", &[key]);
             }
         }
     }

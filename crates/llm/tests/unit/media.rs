@@ -59,6 +59,8 @@ fn what_is_taken_is_said_where_something_is_not() {
     }
     let error = OLLAMA_MEDIA.check(Document, PDF).unwrap_err();
     assert_eq!(error, "the model accepts documents of the types text/plain, not application/pdf");
+    let text_only = SupportedMedia { images: &[], documents: &[PLAIN_TEXT] };
+    assert_eq!(text_only.check(Image, "image/png"), Err("the model accepts no images".to_owned()));
 }
 
 #[test]
