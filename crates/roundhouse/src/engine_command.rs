@@ -39,7 +39,8 @@ enum Command {
 }
 
 /// Moves an engine launched by an orchestrator into a session of its own, so that neither a terminal's signals nor
-/// the end of the orchestrator reach it. Called first, to keep the exposure short.
+/// the end of the orchestrator reach it, and lets the orchestrator have the processor first. Called before all
+/// else, to keep the exposure short.
 pub(crate) fn start_session() {
     let mut arguments = std::env::args_os().skip(1);
     let (command, label) = (arguments.next(), arguments.next());
@@ -48,6 +49,9 @@ pub(crate) fn start_session() {
     {
         // A process group leader is separate already, and `setsid` refuses it.
         let _ = rustix::process::setsid();
+        // Many engines that boot at once must not hold up the admits of others.
+        sandbox::lower_process_priority(sandbox::ENGINE_NICE);
+        sandbox::lower_session_priority(sandbox::ENGINE_NICE);
     }
 }
 

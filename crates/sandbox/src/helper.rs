@@ -14,6 +14,7 @@ use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open};
 
 use crate::cgroup::Cgroup;
 use crate::metadata_guard::MetadataGuard;
+use crate::priority::{self, PROGRAM_NICE};
 use crate::protocol::{self, AppliedIsolation, HelperRequest, HelperResponse, ProgramSpec};
 use crate::usage::UsageMonitor;
 use crate::{ExitStatus, descendants, program};
@@ -61,6 +62,7 @@ fn supervise(socket: &mut UnixStream, spec: ProgramSpec, pipes: [OwnedFd; 3]) ->
     // The program must not share the engine's terminal and process group. This fails only for a process group
     // leader, which has its own.
     let _ = rustix::process::setsid();
+    priority::lower_session_priority(PROGRAM_NICE);
     let response = match run_program(socket, spec, pipes) {
         Ok(status) => HelperResponse::Ended(status),
         Err(response) => response,

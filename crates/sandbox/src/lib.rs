@@ -12,6 +12,7 @@ mod helper;
 mod landlock;
 mod metadata_guard;
 mod mounts;
+mod priority;
 mod program;
 mod protocol;
 mod seccomp;
@@ -33,6 +34,7 @@ use crate::protocol::{AppliedIsolation, ProcessCounter, ProgramSpec};
 
 pub use crate::child::Child;
 pub use crate::helper::helper_main;
+pub use crate::priority::{ENGINE_NICE, lower_process_priority, lower_session_priority};
 
 /// The hidden subcommand that makes `roundhouse` run as a sandbox helper.
 pub const HELPER_ARG: &str = "__sandbox";

@@ -13,14 +13,12 @@ use rustix::process::{Resource, Rlimit, Signal};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::landlock::{self, AccessProfile};
+use crate::priority::{self, PROGRAM_NICE};
 use crate::protocol::{self, AppliedIsolation, HelperResponse, ProcessCounter, ProgramSpec};
 use crate::{mounts, seccomp, signals};
 
 /// The soft and hard limit of a program's open files.
 const OPEN_FILES_LIMIT: (u64, u64) = (1024, 4096);
-
-/// The nice value of programs, by setpriority(2). Engines and helpers get the processor first.
-const NICE_VALUE: i32 = 10;
 
 /// The memory that a program may lock, in bytes.
 const LOCKED_MEMORY_BYTES: u64 = 8 << 20;
@@ -53,8 +51,7 @@ fn confine(spec: &ProgramSpec) -> Result<AppliedIsolation, String> {
     };
     // If memory runs out, the kernel kills the program before the engine.
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
-    // The helper, which may have to end the program, needs the processor more.
-    let _ = rustix::process::setpriority_process(None, NICE_VALUE);
+    priority::lower_process_priority(PROGRAM_NICE);
     set_rlimits(spec, counting)?;
     if spec.confined {
         drop_capabilities()?;
