@@ -17,6 +17,7 @@ mod noisy_product;
 mod parallel;
 mod provision;
 mod reads;
+mod recall;
 mod replay;
 mod sandbox;
 mod start;
@@ -44,6 +45,8 @@ pub(crate) enum Measurement {
     Deltas,
     /// 10 and 100 concurrent turns, 200 deltas/s each: the lag of a delta and the lead of event timestamps.
     Parallel,
+    /// The first delta of a turn that recalls memories, compared with one that does not, at 10,000 messages.
+    Recall,
     /// A turn of 100 tool calls, in the engine and in the sandbox.
     ToolCalls,
     /// Replay of a task with 100,000 events (10,000 without --full).
@@ -93,6 +96,7 @@ impl Measurement {
             Self::Turn => turn::measure(bench).await,
             Self::Deltas => deltas::measure(bench).await,
             Self::Parallel => parallel::measure(bench).await,
+            Self::Recall => recall::measure(bench).await,
             Self::ToolCalls => tool_calls::measure(bench).await,
             Self::Replay => replay::measure(bench).await,
             Self::BigStart => large_brain_start::measure(bench).await,
