@@ -83,6 +83,9 @@ struct Measure {
 enum Command {
     /// Quality and latency of memory search, compared with plain full-text indexes. Needs no binary.
     Retrieval(retrieval::Retrieval),
+    /// Search a brain and print the memory that it took.
+    #[command(hide = true)]
+    SearchMemory(retrieval::SearchMemory),
     /// Run a baseline server.
     #[command(hide = true)]
     Floor(baselines::BaselineArgs),
@@ -93,6 +96,7 @@ fn main() -> ExitCode {
     let result = match (cli.command, cli.measure) {
         (Some(Command::Floor(baseline)), _) => baselines::run(&baseline),
         (Some(Command::Retrieval(retrieval)), _) => retrieval.run(),
+        (Some(Command::SearchMemory(search)), _) => search.run(),
         (None, Some(measure)) => run(&measure),
         (None, None) => Err(anyhow::anyhow!("name a measurement: see --help")),
     };

@@ -79,3 +79,16 @@ fn every_floor_is_a_process_that_answers() {
         assert!(answer.starts_with("HTTP/1.1 200") && answer.contains(r#""status":"ok""#), "{answer}");
     }
 }
+
+#[test]
+fn conversations_that_somebody_brings_along_are_measured() {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/conversations.example.json");
+    let output = Command::new(BENCH).args(["retrieval", "--conversations", example]).output().unwrap();
+    let tables = String::from_utf8(output.stdout.clone()).unwrap();
+    assert!(output.status.success(), "{}", stderr_of(&output));
+    for line in ["single fact (2)", "two facts (1)", "all with an answer (4)", "unanswerable (1)"] {
+        assert!(tables.contains(line), "{tables}");
+    }
+    let output = Command::new(BENCH).args(["retrieval", "--conversations", "/nowhere"]).output().unwrap();
+    assert!(!output.status.success() && stderr_of(&output).contains("/nowhere"));
+}

@@ -1,28 +1,43 @@
-//! The baseline of memory search: a plain FTS5 index with the same tokenizer, ranked by bm25, which matches any
-//! word of a question. It has no notion of names or of superseded records.
+//! The baseline of memory search: a plain FTS5 index ranked by bm25, which matches any word of a question. It
+//! has no notion of places or dates.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
 use rusqlite::{Connection, params};
 
-use super::corpus::{Corpus, Session, SourceRef, Speaker};
+use super::conversations::{Conversation, MessageNumber};
 use super::score::Hit;
-use super::stemming::{STOP_WORDS, TOKENIZER};
 
-/// The unit of conversation that is a row of the index. In addition, each knowledge record is a row.
+/// The tokenizer of the baselines.
+pub(crate) const TOKENIZER: &str = "porter unicode61 remove_diacritics 2";
+
+/// Function words of English: articles, pronouns, prepositions, conjunctions, auxiliaries, question words.
+const STOP_WORDS: &[&str] = &[
+    "a", "about", "after", "again", "all", "am", "an", "and", "any", "are", "as", "at", "be", "been",
+    "before", "being", "both", "but", "by", "can", "could", "d", "did", "do", "does", "during", "each",
+    "ever", "every", "for", "from", "had", "has", "have", "he", "her", "hers", "him", "his", "how", "i",
+    "if", "in", "into", "is", "it", "its", "just", "ll", "may", "me", "might", "mine", "more", "most",
+    "must", "my", "no", "not", "now", "of", "off", "on", "once", "only", "or", "other", "our", "out", "over",
+    "own", "s", "same", "shall", "she", "should", "so", "some", "such", "t", "than", "that", "the", "their",
+    "theirs", "them", "then", "there", "these", "they", "this", "those", "through", "to", "too", "under",
+    "until", "up", "us", "ve", "very", "was", "we", "were", "what", "when", "where", "which", "while", "who",
+    "whom", "whose", "why", "will", "with", "would", "you", "your",
+];
+
+/// The part of a conversation that is a row of the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IndexUnit {
     Messages,
-    /// Windows of six messages, each starting three after the previous one, as in the engine.
+    /// Windows of six messages, each starting three after the previous one.
     Windows,
     Sessions,
 }
 
 impl IndexUnit {
-    pub(crate) const ALL: [Self; 3] = [Self::Messages, Self::Windows, Self::Sessions];
+    pub(crate) const ALL: [Self; 3] = [Self::Windows, Self::Messages, Self::Sessions];
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -42,38 +57,31 @@ impl IndexUnit {
     }
 }
 
-/// A full-text index of a corpus.
+/// A full-text index of a conversation.
 pub(crate) struct FtsBaseline {
     connection: Connection,
-    /// The sources in each row.
-    row_sources: Vec<Vec<SourceRef>>,
+    /// The messages in each row.
+    rows: Vec<Range<MessageNumber>>,
 }
 
 impl FtsBaseline {
-    /// Indexes a corpus in the new file `file`.
-    pub(crate) fn new(file: &Path, corpus: &Corpus, unit: IndexUnit) -> anyhow::Result<Self> {
+    /// Indexes a conversation in the new file `file`.
+    pub(crate) fn new(file: &Path, conversation: &Conversation, unit: IndexUnit) -> anyhow::Result<Self> {
         let mut connection = Connection::open(file)?;
-        let mut rows = Vec::new();
+        let sessions = conversation.sessions.iter();
+        let rows: Vec<_> = sessions.flat_map(|session| rows(session.messages.clone(), unit)).collect();
         let transaction = connection.transaction()?;
         transaction.execute_batch(&format!(
             "CREATE VIRTUAL TABLE texts USING fts5 (content, tokenize = '{TOKENIZER}')"
         ))?;
         {
             let mut insert = transaction.prepare("INSERT INTO texts (rowid, content) VALUES (?1, ?2)")?;
-            let mut add = |sources: Vec<SourceRef>| -> anyhow::Result<()> {
-                let texts: Option<Vec<&str>> = sources.iter().map(|source| corpus.text(*source)).collect();
-                let text = texts.context("a source is missing")?.join("\n\n");
-                insert.execute(params![i64::try_from(rows.len())?, text])?;
-                rows.push(sources);
-                Ok(())
-            };
-            for (number, session) in corpus.sessions.iter().enumerate() {
-                session_rows(number, session, unit).into_iter().try_for_each(&mut add)?;
+            for (row, messages) in rows.iter().enumerate() {
+                insert.execute(params![i64::try_from(row)?, conversation.text(messages.clone())])?;
             }
-            (0..corpus.knowledge.len()).try_for_each(|number| add(vec![SourceRef::Knowledge(number)]))?;
         }
         transaction.commit()?;
-        Ok(Self { connection, row_sources: rows })
+        Ok(Self { connection, rows })
     }
 
     /// Returns the best rows for a question, and the time to load them with their texts.
@@ -87,42 +95,33 @@ impl FtsBaseline {
         })?;
         let found: Vec<_> = found.collect::<Result<_, _>>()?;
         let took = began.elapsed();
-        let hit = |(row, content): (i64, String)| {
-            let sources = usize::try_from(row)
-                .ok()
-                .and_then(|row| self.row_sources.get(row))
-                .cloned()
-                .unwrap_or_default();
-            // The index has no notion of relevance.
-            Hit { told: Some(sources.clone()), sources, characters: content.chars().count() }
-        };
+        let messages = |row: i64| usize::try_from(row).ok().and_then(|row| self.rows.get(row)).cloned();
+        // The index has no notion of relevance.
+        let hit = |(row, _)| Hit { messages: messages(row).unwrap_or_default().collect(), ..Hit::default() };
         Ok((found.into_iter().map(hit).collect(), took))
+    }
+
+    /// The size of the index without the copy of the texts, in bytes.
+    pub(crate) fn index_bytes(&self) -> anyhow::Result<u64> {
+        super::resources::table_bytes(&self.connection, &["texts_data", "texts_idx", "texts_docsize"])
     }
 }
 
-/// Splits the messages of a conversation into rows.
-fn session_rows(number: usize, session: &Session, unit: IndexUnit) -> Vec<Vec<SourceRef>> {
-    let sources: Vec<SourceRef> = (0..session.turns.len())
-        .flat_map(|turn| {
-            [Speaker::User, Speaker::Agent].map(|speaker| SourceRef::Message {
-                session: number,
-                turn,
-                speaker,
-            })
-        })
-        .collect();
+/// Splits the messages of a session into rows.
+fn rows(session: Range<MessageNumber>, unit: IndexUnit) -> Vec<Range<MessageNumber>> {
     let (width, stride) = unit.width_and_stride();
-    let mut units = Vec::new();
-    let mut from = 0;
-    while let Some(rest) = sources.get(from..).filter(|rest| !rest.is_empty()) {
-        units.push(rest.iter().take(width).copied().collect());
+    let mut rows = Vec::new();
+    let mut first = session.start;
+    while first < session.end {
+        let end = session.end.min(first.saturating_add(width));
+        rows.push(first..end);
         // A rest that the previous row already contains is not a row of its own.
-        if rest.len() <= width {
+        if end == session.end {
             break;
         }
-        from += stride;
+        first += stride;
     }
-    units
+    rows
 }
 
 /// Returns an FTS5 query that matches any of the content words.
@@ -137,14 +136,12 @@ fn any_word_query(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::corpus::Turn;
+    use super::super::generator;
     use super::*;
 
     #[test]
     fn a_conversation_is_indexed_by_messages_windows_or_as_a_whole() {
-        let turn = Turn { user: "Hello".into(), agent: "Hi".into() };
-        let session = Session { started_ms: 0, turns: vec![turn; 5] };
-        let lengths = |unit| session_rows(0, &session, unit).iter().map(Vec::len).collect::<Vec<_>>();
+        let lengths = |unit| rows(10..20, unit).iter().map(Range::len).collect::<Vec<_>>();
         assert_eq!(lengths(IndexUnit::Messages), [1; 10]);
         assert_eq!(lengths(IndexUnit::Windows), [6, 6, 4]);
         assert_eq!(lengths(IndexUnit::Sessions), [10]);
@@ -158,14 +155,15 @@ mod tests {
 
     #[test]
     fn what_is_indexed_is_found_with_its_place() {
-        let corpus = Corpus::generate(2, 1_000).unwrap();
+        let conversation = generator::generate(2, 1_000);
         let folder = tempfile::tempdir().unwrap();
         for unit in IndexUnit::ALL {
-            let file = folder.path().join(unit.name());
-            let index = FtsBaseline::new(&file, &corpus, unit).unwrap();
-            let source = SourceRef::Message { session: 3, turn: 0, speaker: Speaker::User };
-            let (hits, _) = index.search(corpus.text(source).unwrap(), 10).unwrap();
-            assert!(hits.iter().any(|hit| hit.sources.contains(&source)), "{unit:?}");
+            let index = FtsBaseline::new(&folder.path().join(unit.name()), &conversation, unit).unwrap();
+            let question = &conversation.questions[0];
+            let (hits, _) =
+                index.search(&conversation.text(question.evidence[0]..question.evidence[0] + 1), 10).unwrap();
+            assert!(hits.iter().any(|hit| hit.messages.contains(&question.evidence[0])), "{unit:?}");
+            assert!(index.index_bytes().unwrap() > 10_000);
         }
     }
 }

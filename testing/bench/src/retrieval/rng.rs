@@ -26,11 +26,6 @@ impl SeededRng {
         from + self.below(to.saturating_sub(from) + 1)
     }
 
-    /// Returns a number from 0 to 1.
-    pub(crate) fn fraction(&mut self) -> f64 {
-        self.0.f64()
-    }
-
     /// Returns one of the texts; an empty one if there are none.
     pub(crate) fn pick<'a>(&mut self, texts: &[&'a str]) -> &'a str {
         texts.get(self.below(texts.len())).copied().unwrap_or_default()

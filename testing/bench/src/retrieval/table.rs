@@ -1,236 +1,352 @@
-//! Renders the results of the retrieval benchmark as a table and as JSON.
+//! Renders the results of the retrieval benchmark as tables and as JSON.
 
 use serde::Serialize;
 
-use super::plan::QuestionKind;
-use super::score::Score;
+use super::resources::Resources;
+use super::score::{Found, Score};
 use crate::report;
 use crate::stats::percentile;
 
-/// The result of one question on one index.
+/// The result of one question with one search.
 #[derive(Clone, Debug)]
 pub(crate) struct QuestionResult {
     pub(crate) seed: u64,
-    /// The requested size of the corpus in records.
-    pub(crate) records: usize,
-    pub(crate) index: &'static str,
-    pub(crate) kind: QuestionKind,
-    pub(crate) is_paraphrase: bool,
+    /// The size that the conversation was asked to have, or has.
+    pub(crate) messages: usize,
+    pub(crate) search: &'static str,
+    pub(crate) kind: String,
+    pub(crate) has_answer: bool,
     pub(crate) score: Score,
     /// The duration of each search in milliseconds.
     pub(crate) times_ms: Vec<f64>,
 }
 
-/// The budget for the 99th percentile of memory search: the corpus size in records, and the limit in milliseconds.
+/// The budget for the 99th percentile of memory search: the messages, and the limit in milliseconds.
 const P99_BUDGET: (usize, f64) = (100_000, 10.0);
-/// The name of the index that the budget applies to.
-pub(crate) const MEMORY_INDEX_NAME: &str = "memory";
+/// How much more of the answers memory is to find than windows, in the same room.
+const MIN_LEAD: f64 = 0.03;
+/// The name of the engine's search.
+pub(crate) const MEMORY: &str = "memory";
+/// The name of the group of all questions that have an answer.
+const ALL_ANSWERS: &str = "all with an answer";
+const BYTES_PER_MB: f64 = 1e6;
 
-/// A group of questions whose results are aggregated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Group {
-    ByKind(QuestionKind),
-    /// Questions that share no content word with their evidence.
-    Paraphrases,
-    /// Questions that share some.
-    Literal,
-    All,
-}
-
-impl Group {
-    const ALL_GROUPS: [Self; 9] = [
-        Self::ByKind(QuestionKind::Single),
-        Self::ByKind(QuestionKind::Joined),
-        Self::ByKind(QuestionKind::Superseded),
-        Self::ByKind(QuestionKind::Date),
-        Self::ByKind(QuestionKind::Preference),
-        Self::ByKind(QuestionKind::Unanswerable),
-        Self::Paraphrases,
-        Self::Literal,
-        Self::All,
-    ];
-
-    fn contains(self, answered: &QuestionResult) -> bool {
-        let is_answerable = answered.kind != QuestionKind::Unanswerable;
-        match self {
-            Self::ByKind(kind) => answered.kind == kind,
-            Self::Paraphrases => is_answerable && answered.is_paraphrase,
-            Self::Literal => is_answerable && !answered.is_paraphrase,
-            Self::All => is_answerable,
-        }
-    }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::ByKind(QuestionKind::Single) => "single fact",
-            Self::ByKind(QuestionKind::Joined) => "two facts joined",
-            Self::ByKind(QuestionKind::Superseded) => "superseded fact",
-            Self::ByKind(QuestionKind::Date) => "date",
-            Self::ByKind(QuestionKind::Preference) => "preference",
-            Self::ByKind(QuestionKind::Unanswerable) => "unanswerable",
-            Self::Paraphrases => "paraphrased",
-            Self::Literal => "in the same words",
-            Self::All => "all with an answer",
-        }
-    }
-}
-
-/// The aggregated results of a group, an index and a size.
+/// The means of a group of questions, a search and a size.
 #[derive(Clone, Debug, Serialize)]
 struct Figures {
-    records: usize,
-    questions: &'static str,
+    messages: usize,
+    questions: String,
     count: usize,
-    index: &'static str,
-    recall_at_5: f64,
-    recall_at_10: f64,
-    recall_unasked: f64,
-    tokens: f64,
+    search: &'static str,
+    /// For the first 5 and 10 results: how often some of the evidence is there, and how often all of it.
+    any: [f64; 2],
+    all: [f64; 2],
+    /// The same in the room of 5 and 10 windows.
+    any_in_room: Option<[f64; 2]>,
+    all_in_room: Option<[f64; 2]>,
+    tokens: [f64; 2],
+    /// How often something among the first 5 and 10 results is relevant enough for a turn, how often a turn
+    /// is told something, and how often that has evidence.
+    relevant: [f64; 2],
+    told: f64,
+    told_evidence: f64,
     p50_ms: f64,
     p99_ms: f64,
 }
 
 impl Figures {
-    /// Aggregates the matching results; `None` if there are none.
-    fn compute(
-        answered: &[QuestionResult],
-        records: usize,
-        group: Group,
-        index: &'static str,
-    ) -> Option<Self> {
-        let of = |one: &&QuestionResult| one.records == records && one.index == index && group.contains(one);
-        let answered: Vec<&QuestionResult> = answered.iter().filter(of).collect();
-        let times: Vec<f64> = answered.iter().flat_map(|one| one.times_ms.iter().copied()).collect();
-        #[expect(clippy::cast_precision_loss, reason = "there are some hundred questions")]
-        let mean = |pick: fn(&Score) -> f64| {
-            answered.iter().map(|one| pick(&one.score)).sum::<f64>() / answered.len() as f64
+    /// Aggregates results; `None` if there are none.
+    fn compute(questions: &str, search: &'static str, results: &[&QuestionResult]) -> Option<Self> {
+        let first = results.first()?;
+        let times: Vec<f64> = results.iter().flat_map(|one| one.times_ms.iter().copied()).collect();
+        let share = |is: &dyn Fn(&Score) -> bool| mean(results, &|score| f64::from(is(score)));
+        let both = |is: &dyn Fn(&Score, usize) -> Option<bool>| {
+            [0, 1].map(|at| share(&|score| is(score, at).unwrap_or_default()))
+        };
+        let in_room = |is: fn(&Found) -> bool| {
+            first.score.equal?;
+            Some(both(&|score, at| score.equal?.get(at).map(is)))
         };
         Some(Self {
-            records,
-            questions: group.name(),
-            count: answered.len(),
-            index,
-            recall_at_5: mean(|score| score.recall_at_5),
-            recall_at_10: mean(|score| score.recall_at_10),
-            recall_unasked: mean(|score| score.recall_unasked),
-            tokens: mean(|score| score.tokens),
+            messages: first.messages,
+            questions: questions.to_owned(),
+            count: results.len(),
+            search,
+            any: both(&|score, at| score.first.get(at).map(|found| found.any)),
+            all: both(&|score, at| score.first.get(at).map(|found| found.all)),
+            any_in_room: in_room(|found| found.any),
+            all_in_room: in_room(|found| found.all),
+            tokens: [0, 1]
+                .map(|at| mean(results, &|score| score.tokens.get(at).copied().unwrap_or_default())),
+            relevant: both(&|score, at| score.is_relevant.get(at).copied()),
+            told: share(&|score| score.is_told),
+            told_evidence: share(&|score| score.told.any),
             p50_ms: percentile(&times, 50)?,
             p99_ms: percentile(&times, 99)?,
         })
     }
 
-    fn verdict(&self) -> &'static str {
-        let (records, limit_ms) = P99_BUDGET;
-        let has_budget =
-            self.records == records && self.index == MEMORY_INDEX_NAME && self.questions == Group::All.name();
-        match (has_budget, self.p99_ms < limit_ms) {
-            (false, _) => "",
-            (true, true) => "p99 < 10 ms: met",
-            (true, false) => "p99 < 10 ms: MISSED",
+    /// What the figures say about the budgets, which are those of memory over all questions.
+    fn verdict(&self, windows: Option<&Self>) -> String {
+        if self.search != MEMORY || self.questions != ALL_ANSWERS {
+            return String::new();
         }
-    }
-}
-
-fn compute_figures(answered: &[QuestionResult]) -> Vec<Figures> {
-    let mut sizes: Vec<usize> = answered.iter().map(|one| one.records).collect();
-    sizes.sort_unstable();
-    sizes.dedup();
-    let mut indexes: Vec<&'static str> = Vec::new();
-    for one in answered {
-        if !indexes.contains(&one.index) {
-            indexes.push(one.index);
-        }
-    }
-    let groups = |records| Group::ALL_GROUPS.into_iter().map(move |group| (records, group));
-    let rows = sizes.into_iter().flat_map(groups);
-    let each = |(records, group)| {
-        indexes
-            .iter()
-            .filter_map(move |index| Figures::compute(answered, records, group, index))
-            .collect::<Vec<_>>()
-    };
-    rows.flat_map(each).collect()
-}
-
-const COLUMN_HEADERS: [&str; 10] =
-    ["records", "questions", "index", "recall@5", "recall@10", "unasked", "tokens", "p50 ms", "p99 ms", ""];
-const LEFT_ALIGNED: [bool; 10] = [false, true, true, false, false, false, false, false, false, true];
-
-/// Renders a line for each size, group of questions and index.
-pub(crate) fn render_table(answered: &[QuestionResult]) -> String {
-    let mut rows = vec![COLUMN_HEADERS.map(str::to_owned)];
-    let mut before = ("", 0);
-    for figures in compute_figures(answered) {
-        let group = (figures.questions, figures.records);
-        let (records, questions) = if group == before {
-            (String::new(), String::new())
-        } else {
-            (figures.records.to_string(), format!("{} ({})", figures.questions, figures.count))
+        let mut verdicts = Vec::new();
+        let lead = |of: &Self| {
+            let (ours, theirs) = (self.any_in_room?, of.any_in_room?);
+            Some(ours.into_iter().zip(theirs).all(|(ours, theirs)| ours - theirs >= MIN_LEAD))
         };
-        before = group;
-        let percent = |share: f64| format!("{:.1} %", share * 100.0);
+        if let Some(is_met) = windows.and_then(lead) {
+            verdicts.push(format!("windows + 3: {}", verdict(is_met)));
+        }
+        let (messages, limit_ms) = P99_BUDGET;
+        if self.messages == messages {
+            verdicts.push(format!("p99 < {limit_ms} ms: {}", verdict(self.p99_ms < limit_ms)));
+        }
+        verdicts.join(", ")
+    }
+}
+
+const fn verdict(is_met: bool) -> &'static str {
+    if is_met { "met" } else { "MISSED" }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "there are some hundred questions")]
+fn mean(results: &[&QuestionResult], value: &dyn Fn(&Score) -> f64) -> f64 {
+    results.iter().map(|one| value(&one.score)).sum::<f64>() / results.len() as f64
+}
+
+/// The values of a field, each once, in the order in which they come up.
+fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
+    let mut distinct = Vec::new();
+    for value in values {
+        if !distinct.contains(&value) {
+            distinct.push(value);
+        }
+    }
+    distinct
+}
+
+/// The figures of each size, kind of question and search, and of all questions with an answer.
+fn compute_figures(results: &[QuestionResult]) -> Vec<Figures> {
+    let searches = distinct(results.iter().map(|one| one.search));
+    let kinds = distinct(results.iter().map(|one| one.kind.as_str()));
+    let mut figures = Vec::new();
+    for messages in distinct(results.iter().map(|one| one.messages)) {
+        for kind in kinds.iter().copied().chain([ALL_ANSWERS]) {
+            for search in &searches {
+                let is_of_kind =
+                    |one: &QuestionResult| one.kind == kind || kind == ALL_ANSWERS && one.has_answer;
+                let of = |one: &&QuestionResult| {
+                    one.messages == messages && one.search == *search && is_of_kind(one)
+                };
+                let of: Vec<&QuestionResult> = results.iter().filter(of).collect();
+                figures.extend(Figures::compute(kind, search, &of));
+            }
+        }
+    }
+    figures
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1}", share * 100.0)
+}
+
+/// Renders what is found, what a turn is told unasked, and what it costs.
+pub(crate) fn render_tables(results: &[QuestionResult], resources: &[Resources]) -> String {
+    let figures = compute_figures(results);
+    [render_found(&figures), render_told(&figures), render_costs(results, resources)].join("\n")
+}
+
+fn render_found(figures: &[Figures]) -> String {
+    let mut rows = vec![
+        [
+            "messages",
+            "questions",
+            "search",
+            "any@5",
+            "any@10",
+            "all@5",
+            "all@10",
+            "in room: any@5",
+            "any@10",
+            "all@5",
+            "all@10",
+            "tokens@5",
+            "tokens@10",
+            "p50 ms",
+            "p99 ms",
+            "",
+        ]
+        .map(str::to_owned),
+    ];
+    let of_answers = |one: &&Figures| {
+        // What has no answer is not found.
+        one.any[1] > 0.0 || figures.iter().any(|other| other.questions == one.questions && other.any[1] > 0.0)
+    };
+    for one in figures.iter().filter(of_answers) {
+        let windows = figures.iter().find(|other| {
+            (other.messages, &other.questions) == (one.messages, &one.questions) && other.search != MEMORY
+        });
+        let room = |shares: Option<[f64; 2]>| shares.map_or(["-".into(), "-".into()], |two| two.map(percent));
+        let ([any_5, any_10], [all_5, all_10]) = (one.any.map(percent), one.all.map(percent));
+        let ([room_any_5, room_any_10], [room_all_5, room_all_10]) =
+            (room(one.any_in_room), room(one.all_in_room));
+        let [tokens_5, tokens_10] = one.tokens.map(|tokens| format!("{tokens:.0}"));
         rows.push([
-            records,
-            questions,
-            figures.index.to_owned(),
-            percent(figures.recall_at_5),
-            percent(figures.recall_at_10),
-            percent(figures.recall_unasked),
-            format!("{:.0}", figures.tokens),
-            format!("{:.2}", figures.p50_ms),
-            format!("{:.2}", figures.p99_ms),
-            figures.verdict().to_owned(),
+            one.messages.to_string(),
+            format!("{} ({})", one.questions, one.count),
+            one.search.to_owned(),
+            any_5,
+            any_10,
+            all_5,
+            all_10,
+            room_any_5,
+            room_any_10,
+            room_all_5,
+            room_all_10,
+            tokens_5,
+            tokens_10,
+            format!("{:.2}", one.p50_ms),
+            format!("{:.2}", one.p99_ms),
+            one.verdict(windows),
         ]);
     }
-    report::align_columns(&rows, LEFT_ALIGNED)
+    let mut left = [false; 16];
+    left[1] = true;
+    left[2] = true;
+    left[15] = true;
+    report::align_columns(&rows, left)
 }
 
-/// Renders the aggregated results, in total and for each seed, as JSON.
-pub(crate) fn render_json(answered: &[QuestionResult]) -> serde_json::Result<String> {
-    let mut seeds: Vec<u64> = answered.iter().map(|one| one.seed).collect();
-    seeds.sort_unstable();
-    seeds.dedup();
-    let of_seed = |seed: u64| -> Vec<QuestionResult> {
-        answered.iter().filter(|one| one.seed == seed).cloned().collect()
+fn render_told(figures: &[Figures]) -> String {
+    let mut rows = vec![
+        ["messages", "questions", "relevant@5", "relevant@10", "told", "told evidence"].map(str::to_owned),
+    ];
+    for one in figures.iter().filter(|one| one.search == MEMORY) {
+        let [relevant_5, relevant_10] = one.relevant.map(percent);
+        rows.push([
+            one.messages.to_string(),
+            format!("{} ({})", one.questions, one.count),
+            relevant_5,
+            relevant_10,
+            percent(one.told),
+            percent(one.told_evidence),
+        ]);
+    }
+    report::align_columns(&rows, [false, true, false, false, false, false])
+}
+
+#[expect(clippy::cast_precision_loss, reason = "an index is far smaller than that")]
+fn render_costs(results: &[QuestionResult], resources: &[Resources]) -> String {
+    let headers = [
+        "messages",
+        "seed",
+        "index MB",
+        "older MB",
+        "bytes/message",
+        "search KiB",
+        "anonymous KiB",
+        "p50 ms",
+        "p99 ms",
+        "turn ms",
+    ];
+    let mut rows = vec![headers.map(str::to_owned)];
+    let megabytes = |bytes: u64| format!("{:.2}", bytes as f64 / BYTES_PER_MB);
+    for (one, times) in resources.iter().map(|one| (one, search_times(one, results))) {
+        let time = |share| percentile(&times, share).map_or("-".into(), |ms| format!("{ms:.2}"));
+        rows.push([
+            one.messages.to_string(),
+            one.seed.to_string(),
+            megabytes(one.index_bytes),
+            one.older_index_bytes.map_or("-".into(), megabytes),
+            format!("{:.1}", one.index_bytes as f64 / one.messages.max(1) as f64),
+            one.growth.total_kib.to_string(),
+            one.growth.anonymous_kib.to_string(),
+            time(50),
+            time(99),
+            format!("{:.3}", one.turn_ms),
+        ]);
+    }
+    report::align_columns(&rows, [false; 10])
+}
+
+/// The times of memory's searches of one brain.
+fn search_times(of: &Resources, results: &[QuestionResult]) -> Vec<f64> {
+    let is_of = |one: &&QuestionResult| {
+        one.search == MEMORY && one.seed == of.seed && one.messages == of.requested_messages
     };
+    results.iter().filter(is_of).flat_map(|one| one.times_ms.iter().copied()).collect()
+}
+
+/// Renders the figures, in total and for each seed, and the costs, as JSON.
+pub(crate) fn render_json(results: &[QuestionResult], resources: &[Resources]) -> serde_json::Result<String> {
+    let of_seed = |seed: &u64| -> Vec<QuestionResult> {
+        results.iter().filter(|one| one.seed == *seed).cloned().collect()
+    };
+    let seeds = distinct(results.iter().map(|one| one.seed));
     let by_seed: Vec<_> = seeds
-        .into_iter()
+        .iter()
         .map(|seed| serde_json::json!({"seed": seed, "figures": compute_figures(&of_seed(seed))}))
         .collect();
-    serde_json::to_string_pretty(&serde_json::json!({"figures": compute_figures(answered), "seeds": by_seed}))
+    serde_json::to_string_pretty(&serde_json::json!({
+        "figures": compute_figures(results), "seeds": by_seed, "costs": resources,
+    }))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::resources::Growth;
     use super::*;
 
-    fn answered(index: &'static str, kind: QuestionKind, at_5: f64, times_ms: &[f64]) -> QuestionResult {
-        let score = Score { recall_at_5: at_5, recall_at_10: 1.0, recall_unasked: 1.0, tokens: 100.0 };
-        let times_ms = times_ms.to_vec();
-        QuestionResult { seed: 1, records: 100_000, index, kind, is_paraphrase: true, score, times_ms }
+    fn result(search: &'static str, kind: &str, is_found: bool, times_ms: &[f64]) -> QuestionResult {
+        let found = Found { any: is_found, all: false };
+        let score = Score {
+            first: [found; 2],
+            equal: Some([found; 2]),
+            tokens: [50.0, 100.0],
+            is_relevant: [false, true],
+            is_told: true,
+            told: found,
+        };
+        QuestionResult {
+            seed: 1,
+            messages: 100_000,
+            search,
+            kind: kind.into(),
+            has_answer: kind != "none",
+            score,
+            times_ms: times_ms.to_vec(),
+        }
     }
 
     #[test]
-    fn the_figures_of_a_kind_are_means_and_times_are_judged_for_memory_alone() {
-        let all = [
-            answered(MEMORY_INDEX_NAME, QuestionKind::Single, 1.0, &[1.0, 9.0]),
-            answered(MEMORY_INDEX_NAME, QuestionKind::Single, 0.0, &[2.0]),
-            answered(MEMORY_INDEX_NAME, QuestionKind::Unanswerable, 1.0, &[99.0]),
-            answered("plain", QuestionKind::Single, 0.0, &[30.0]),
+    fn figures_are_means_and_budgets_are_those_of_memory() {
+        let results = [
+            result(MEMORY, "single", true, &[1.0, 9.0]),
+            result(MEMORY, "single", false, &[2.0]),
+            result(MEMORY, "none", false, &[99.0]),
+            result("windows", "single", false, &[30.0]),
         ];
-        let table = render_table(&all);
+        let costs = Resources {
+            seed: 1,
+            messages: 100_010,
+            requested_messages: 100_000,
+            index_bytes: 4_000_400,
+            older_index_bytes: None,
+            growth: Growth { total_kib: 1_500, anonymous_kib: 900 },
+            turn_ms: 0.25,
+        };
+        let text = render_tables(&results, &[costs]);
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
-        let lines: Vec<String> = table.lines().map(words).collect();
-        assert_eq!(lines[1], "100000 single fact (2) memory 50.0 % 100.0 % 100.0 % 100 2.00 9.00");
-        assert!(lines[2].starts_with("plain 0.0 %"), "{table}");
-        assert_eq!(table.matches("met").count(), 1, "{table}");
-        assert!(
-            lines
-                .iter()
-                .any(|line| line.contains("all with an answer (2)") && line.ends_with("< 10 ms: met"))
-        );
-        let slow = [answered(MEMORY_INDEX_NAME, QuestionKind::Single, 1.0, &[10.5])];
-        assert!(super::render_table(&slow).contains("MISSED"));
-        assert!(render_json(&all).unwrap().contains("\"seeds\""));
+        let lines: Vec<String> = text.lines().map(words).collect();
+        let figures = "50.0 50.0 0.0 0.0 50.0 50.0 0.0 0.0 50 100 2.00 9.00";
+        assert_eq!(lines[1], format!("100000 single (2) memory {figures}"));
+        assert!(lines[3].ends_with("2.00 9.00 windows + 3: met, p99 < 10 ms: met"), "{text}");
+        assert!(lines.contains(&"100000 none (1) 0.0 100.0 100.0 0.0".into()), "{text}");
+        assert!(lines.contains(&"100010 1 4.00 - 40.0 1500 900 2.00 99.00 0.250".into()), "{text}");
+        let slow = [result(MEMORY, "single", true, &[10.5]), result("windows", "single", true, &[1.0])];
+        assert_eq!(render_tables(&slow, &[]).matches("MISSED").count(), 2);
+        assert!(render_json(&results, &[]).unwrap().contains("\"seeds\""));
     }
 }
