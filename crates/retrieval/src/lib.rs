@@ -8,7 +8,7 @@
 //! 2. `word_postings`: their posting lists, from the rarest word on, to a budget.
 //! 3. `candidates`: the runs of eight places in which the words are densest.
 //! 4. `score`: the score of every message of these runs.
-//! 5. `runs`: the runs of at most seven messages with the most mass, one after the other.
+//! 5. `runs`: the runs of at most five messages with the most mass, one after the other.
 //! 6. `relevance`: whether a run is worth telling a model that did not ask for it.
 //!
 //! The weights are round numbers around which the results hardly change; none is fitted to a data set.

@@ -11,8 +11,9 @@ use crate::postings::{Place, Postings};
 use crate::score::places_in;
 use crate::word_postings::WordPostings;
 
-/// The most messages of a run: some three questions with their answers.
-pub(crate) const MAX_RUN_MESSAGES: usize = 7;
+/// The most messages of a run: a question with its answer, and what is said around them. Longer runs find more
+/// each, but less in the same room.
+pub(crate) const MAX_RUN_MESSAGES: usize = 5;
 /// The most characters of a run, unless its only message has more: what a reader takes in at a glance, and a
 /// model for some 400 tokens.
 pub(crate) const MAX_RUN_CHARACTERS: u32 = 1_500;

@@ -1,12 +1,12 @@
 //! The search: from the text of a question to runs of messages.
 
 use std::collections::BTreeMap;
-use std::ops::{Range, RangeInclusive};
+use std::ops::{BitOr as _, Range, RangeInclusive};
 
 use crate::candidates;
 use crate::dates::{DateMention, mentioned_dates};
 use crate::postings::{Place, Postings};
-use crate::relevance::is_relevant;
+use crate::relevance::{MAX_EXCERPT_MESSAGES, is_relevant};
 use crate::runs::{self, Run, Scored};
 use crate::score::{mean_task_length, score_block};
 use crate::terms::{AskedWord, all_words, content_words};
@@ -60,7 +60,7 @@ pub struct Hit {
     pub last: u32,
     /// The indexes of its messages that have a word of the question, in ascending order. At least one.
     pub matched: Vec<u32>,
-    /// Those of at most two adjacent messages that have most of the question.
+    /// Those of at most three adjacent messages that have most of the question.
     pub excerpt: RangeInclusive<u32>,
     /// `ln(Σ e^score)` over its messages. Comparable within one search only.
     pub score: f64,
@@ -89,13 +89,14 @@ fn hit(query: &Query, asked: &AskedWords, run: &Run) -> Hit {
     let found = words_of_messages(asked, run);
     let words_at = |index: u32| found.get(&index).copied().unwrap_or_default();
     let last = run.indexes.end.saturating_sub(1);
-    let pairs = (run.indexes.start..last.max(run.indexes.start + 1)).map(|first| {
-        let excerpt = first..=(first + 1).min(last);
-        let words = words_at(*excerpt.start()) | words_at(*excerpt.end());
+    let latest_first = (last + 1).saturating_sub(MAX_EXCERPT_MESSAGES).max(run.indexes.start);
+    let excerpts = (run.indexes.start..=latest_first).map(|first| {
+        let excerpt = first..=(first + MAX_EXCERPT_MESSAGES - 1).min(last);
+        let words = excerpt.clone().map(words_at).fold(WordSet::default(), WordSet::bitor);
         (excerpt, words)
     });
-    // Of equals the last one, which is the newest.
-    let best = pairs.max_by(|(_, one), (_, other)| asked.mass_of(*one).total_cmp(&asked.mass_of(*other)));
+    // Of equals the last one, for an answer follows its question.
+    let best = excerpts.max_by(|(_, one), (_, other)| asked.mass_of(*one).total_cmp(&asked.mass_of(*other)));
     let (excerpt, words) = best.unwrap_or((run.indexes.start..=last, WordSet::default()));
     Hit {
         task: run.task,

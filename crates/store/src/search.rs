@@ -62,7 +62,7 @@ pub struct SearchHit {
     pub id: String,
     /// The full content.
     pub content: String,
-    /// The part of the content that matches the query best; of a run, at most two adjacent messages.
+    /// The part of the content that matches the query best; of a run, at most three adjacent messages.
     pub excerpt: String,
     /// The origin; `None` for messages, unless they are tainted by a tool.
     pub source: Option<Source>,

@@ -47,7 +47,7 @@ fn the_answer_is_found_beside_the_question_that_names_its_subject() {
     assert!(best(&memory, "What is the name of the dog, is it called Rex?").contains("Rex."));
     let hits = hits(&memory, "called dog");
     assert_eq!((hits[0].task, hits[0].matched.as_slice()), (1, [30].as_slice()));
-    assert_eq!(hits[0].last - hits[0].first + 1, 7);
+    assert_eq!(hits[0].last - hits[0].first + 1, 5);
     assert!(hits[0].is_relevant);
 }
 
@@ -81,7 +81,7 @@ fn runs_are_whole_short_and_disjoint() {
     ]));
     let ranges: Vec<_> = hits(&memory, "zebra").iter().map(|hit| (hit.task, hit.first, hit.last)).collect();
     assert_eq!(ranges.len(), 3);
-    assert!(ranges.contains(&(1, 0, 0)) && ranges.contains(&(0, 0, 6)) || ranges.contains(&(0, 5, 11)));
+    assert!([(1, 0, 0), (0, 0, 4), (0, 7, 11)].iter().all(|range| ranges.contains(range)), "{ranges:?}");
 
     let long = "x".repeat(700);
     let memory = Memory::new(tasks(&[&[&long, &format!("zebra {long}"), &long, &"y".repeat(4000)]]));
@@ -159,6 +159,21 @@ fn what_was_never_said_is_not_relevant() {
 }
 
 #[test]
+fn what_chance_brings_together_is_not_relevant() {
+    let mut messages: Vec<String> = (0..2000).map(|n| format!("w{n}")).collect();
+    for (n, message) in messages.iter_mut().enumerate() {
+        let (is_one, is_other) = (n % 20 == 0, n % 21 == 0);
+        message.push_str(if is_one { " sleepy" } else { "" });
+        message.push_str(if is_other { " Tuesday" } else { "" });
+    }
+    messages[7].push_str(" zebra");
+    let memory = Memory::new(tasks(&[&messages]));
+    let relevant = |question| hits(&memory, question).iter().any(|hit| hit.is_relevant);
+    assert!(!relevant("sleepy Tuesday") && !relevant("Tuesday"));
+    assert!(relevant("zebra") && relevant("sleepy zebra"));
+}
+
+#[test]
 fn a_question_without_content_searches_all_its_words() {
     let memory = conversation(&["To be or not to be"]);
     assert!(best(&memory, "to be or not to be").contains("To be or not to be"));
@@ -185,7 +200,7 @@ fn an_erased_message_is_a_gap() {
     store.erase(Place::new(0, 1));
     let hits = found("zebra stripes");
     // The erased message has no characters any more.
-    assert_eq!((hits[0].first, hits[0].last, hits[0].matched.as_slice()), (0, 5, [0, 3].as_slice()));
+    assert_eq!((hits[0].first, hits[0].last, hits[0].matched.as_slice()), (0, 4, [0, 3].as_slice()));
     store.erase(Place::new(0, 3));
     assert_eq!(found("zebra stripes")[0].matched, [0]);
     assert!(found("stripes").is_empty());
@@ -285,7 +300,7 @@ fn reference(memory: &Memory, query: &Query) -> Vec<ReferenceRun> {
         for (task, scores) in (0_u64..).zip(&scores) {
             for (first, _) in (0_u32..).zip(scores) {
                 let (mut mass, mut characters, mut is_matched) = (0.0, 0, false);
-                let messages = (0_u32..).zip(scores).filter(|(index, _)| (first..first + 7).contains(index));
+                let messages = (0_u32..).zip(scores).filter(|(index, _)| (first..first + 5).contains(index));
                 for (index, (score, has_word)) in messages {
                     characters += memory.text(task, index).chars().count();
                     if taken.contains(&(task, index)) || (index > first && characters > 1500) {
