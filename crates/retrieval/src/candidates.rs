@@ -35,9 +35,14 @@ struct WordRun {
     count: u16,
 }
 
-/// The blocks to score, in ascending order.
-pub(crate) fn choose<P: Postings>(postings: &P, words: &[WordPostings]) -> Result<Vec<Block>, P::Error> {
+/// The blocks to score, in ascending order. Of runs that are in `hidden`, sorted ranges of places, none is worth it.
+pub(crate) fn choose<P: Postings>(
+    postings: &P,
+    words: &[WordPostings],
+    hidden: &[Range<Place>],
+) -> Result<Vec<Block>, P::Error> {
     let mut runs = cheap_scores(words);
+    runs.retain(|(run, _)| !is_hidden(*run, hidden));
     if runs.len() > MAX_RUNS {
         // Among equals the newest.
         runs.select_nth_unstable_by(MAX_RUNS - 1, |(run, score), (other, other_score)| {
@@ -105,6 +110,13 @@ fn cheap_scores(words: &[WordPostings]) -> Vec<(u64, f64)> {
         }
     }
     scores
+}
+
+/// Whether all places of a run are hidden.
+fn is_hidden(run: u64, hidden: &[Range<Place>]) -> bool {
+    let (first, end) = (Place(run << RUN_BITS), Place((run + 1) << RUN_BITS));
+    let after = hidden.partition_point(|range| range.end <= first);
+    hidden.get(after).is_some_and(|range| range.start <= first && end <= range.end)
 }
 
 const fn task_of(run: u64) -> u64 {

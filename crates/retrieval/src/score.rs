@@ -24,6 +24,8 @@ pub(crate) const AROUND_WEIGHT: f64 = 8.0;
 pub(crate) const TASK_WEIGHT: f64 = 6.0;
 /// How far a word reaches, in messages. At eight it counts for less than a fiftieth.
 const REACH: u32 = 8;
+/// The messages in its reach, with the one that has it.
+const MESSAGES_AROUND: usize = 17;
 /// `b` of BM25 at its usual value: long tasks have every word sooner or later.
 const LENGTH_NORMALIZATION: f64 = 0.75;
 
@@ -36,6 +38,7 @@ pub(crate) fn score_block<P: Postings>(
     block: &Block,
 ) -> Result<Vec<f64>, P::Error> {
     let size = usize::try_from(block.indexes.end - block.indexes.start).unwrap_or_default();
+    let reach = reach_by_distance();
     let of_task = task_score(words, mean_task_length, block);
     let mut scores = vec![of_task; size];
     let mut around = vec![0.0; size];
@@ -46,8 +49,10 @@ pub(crate) fn score_block<P: Postings>(
             let first = index.saturating_sub(REACH).max(block.indexes.start);
             let end = (index + REACH + 1).min(block.indexes.end);
             let Some(reached) = slice_of(&mut around, block, first, end) else { continue };
-            for (sum, other) in reached.iter_mut().zip(first..) {
-                *sum += reach(index.abs_diff(other));
+            // From the farthest message before it to the farthest behind it, as far as they are in the block.
+            let skipped = usize::try_from(first + REACH - index).unwrap_or_default();
+            for (sum, reach) in reached.iter_mut().zip(reach.iter().skip(skipped)) {
+                *sum += reach;
             }
             if let Some([score]) = slice_of(&mut scores, block, index, index + 1) {
                 *score += OWN_WEIGHT * word.share;
@@ -84,9 +89,12 @@ fn task_score(words: &[WordPostings], mean_task_length: f64, block: &Block) -> f
     words.iter().filter_map(score_of).sum()
 }
 
-/// `e^(−d/2)`.
-fn reach(distance: u32) -> f64 {
-    (-f64::from(distance) / 2.0).exp()
+/// `e^(−d/2)` for the messages around one, from [`REACH`] before it to [`REACH`] behind it.
+fn reach_by_distance() -> [f64; MESSAGES_AROUND] {
+    std::array::from_fn(|offset| {
+        let distance = REACH.abs_diff(u32::try_from(offset).unwrap_or(u32::MAX));
+        (-f64::from(distance) / 2.0).exp()
+    })
 }
 
 /// The mean length of a task, in messages.

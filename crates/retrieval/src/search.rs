@@ -76,7 +76,7 @@ pub fn search<P: Postings>(postings: &P, query: &Query, request: &Request<'_>) -
     }
     let mean_length = mean_task_length(postings)?;
     let mut blocks = Vec::new();
-    for block in candidates::choose(postings, &asked.found)? {
+    for block in candidates::choose(postings, &asked.found, request.hidden)? {
         let scores = score_block(postings, &asked.found, &query.dates, mean_length, &block)?;
         blocks.push(Scored::new(block, scores, &asked.found, request.hidden));
     }

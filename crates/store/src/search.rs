@@ -47,7 +47,8 @@ pub struct MemoryQuery {
     pub offset: usize,
     /// The most results, at most 100.
     pub limit: usize,
-    /// The current conversation, whose visible content is left out; `None` for an explicit search.
+    /// The current conversation, at the beginning of a turn: what it shows is left out, and only what is relevant
+    /// is found, of runs their excerpts. `None` for an explicit search.
     pub conversation: Option<(TaskRow, TurnBase)>,
     /// The time at which the search fails with an error.
     pub deadline: Instant,
@@ -169,7 +170,15 @@ fn search_snapshot(reader: &Connection, query: &MemoryQuery) -> Result<Vec<Searc
     let shown = AlreadyShown::load(reader, query.conversation)?;
     let hidden = shown.hidden_places(reader)?;
     let page = Request { offset: query.offset, limit: query.limit, hidden: &hidden };
-    let found = retrieval::search(&IndexPostings::new(reader, query.scope), &asked, &page)?;
+    let mut found = retrieval::search(&IndexPostings::new(reader, query.scope), &asked, &page)?;
+    if query.conversation.is_some() {
+        // A person waits for the turn: nothing is read that it is not told.
+        found.retain(|hit| hit.is_relevant);
+        found.iter_mut().for_each(|hit| (hit.first, hit.last) = (*hit.excerpt.start(), *hit.excerpt.end()));
+    }
+    if found.is_empty() {
+        return Ok(Vec::new());
+    }
     let recalled = shown.recalled_messages(reader)?;
     let mut hits = Vec::with_capacity(found.len());
     for found in &found {

@@ -102,7 +102,9 @@ fn fact(topic: u32) -> String {
     let verb = ["visited", "repaired", "painted", "sold", "borrowed"].get(share(topic, 5));
     let thing = ["bicycle", "kitchen", "violin", "garden", "telescope", "boat"].get(share(topic / 5, 6));
     let (verb, thing) = (verb.unwrap_or(&"saw"), thing.unwrap_or(&"thing"));
-    format!("By the way, {person} {verb} the {thing} at {place} last week, and everybody was rather surprised.")
+    format!(
+        "By the way, {person} {verb} the {thing} at {place} last week, and everybody was rather surprised."
+    )
 }
 
 /// A question about a fact that was told.
@@ -113,9 +115,8 @@ fn question(topic: u32) -> String {
 
 /// A made-up name, different for each number.
 fn name(number: u32) -> String {
-    const SYLLABLES: [&str; 16] = [
-        "ba", "do", "fi", "gu", "ha", "je", "ki", "lo", "mu", "na", "pe", "ri", "so", "tu", "vo", "ze",
-    ];
+    const SYLLABLES: [&str; 16] =
+        ["ba", "do", "fi", "gu", "ha", "je", "ki", "lo", "mu", "na", "pe", "ri", "so", "tu", "vo", "ze"];
     let mut rest = number.wrapping_mul(2_654_435_761);
     let mut name = String::from("Q");
     for _ in 0..8 {
