@@ -10,6 +10,7 @@ pub mod content;
 pub mod engine;
 pub mod error;
 pub mod event;
+pub mod facts;
 pub mod ids;
 pub mod image;
 pub mod keys;

@@ -203,6 +203,16 @@ impl Brain {
         self.read_long(load_pending_erasure)
     }
 
+    /// Reports that a turn has queued an erasure, whose result was committed.
+    pub fn request_erasure(&self) {
+        self.shared.erasure_requested.notify_one();
+    }
+
+    /// Waits until a turn has queued an erasure since the last call.
+    pub async fn erasure_requested(&self) {
+        self.shared.erasure_requested.notified().await;
+    }
+
     /// Checkpoints and truncates the write-ahead log. Returns whether it is complete: no reader was in the way.
     /// Blocks.
     pub fn truncate_wal(&self) -> Result<bool, StoreError> {

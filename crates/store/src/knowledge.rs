@@ -120,7 +120,8 @@ impl WriteTx<'_> {
     }
 
     /// Saves a record that a turn produced. If it cannot supersede the record it names, because that one was just
-    /// replaced or deleted or is more trusted, it is saved beside it.
+    /// replaced or deleted or is more trusted, it is saved beside it. It takes the place of a record in the same
+    /// words that the turn saved before it learned what that replaces.
     pub fn save_knowledge_from_turn(
         &self,
         record: &NewKnowledge,
@@ -132,7 +133,23 @@ impl WriteTx<'_> {
             let record = NewKnowledge { draft, ..record.clone() };
             self.save_knowledge(&record, Some(task), at)?.ok();
         }
+        if record.draft.supersedes.is_some() {
+            self.delete_repeated(record, task)?;
+        }
         Ok(())
+    }
+
+    /// Deletes what the newest turn of the task had saved in the words of `record`, and which replaced nothing.
+    fn delete_repeated(&self, record: &NewKnowledge, TaskRow(task): TaskRow) -> Result<(), StoreError> {
+        let NewKnowledge { id, draft, source } = record;
+        self.execute(
+            "DELETE FROM knowledge WHERE task = ?1 AND content = ?2 AND source = ?3 AND id <> ?4
+             AND supersedes IS NULL AND valid_until IS NULL AND step >= (
+                 SELECT MIN(step) FROM steps WHERE steps.task = ?1
+                 AND turn = (SELECT MAX(turn) FROM turns WHERE turns.task = ?1)
+             )",
+            params![task, draft.content, source.as_str(), id.to_string()],
+        )
     }
 
     /// Deletes a record and returns whether it existed. A record that it superseded remains inactive.

@@ -9,6 +9,7 @@ mod backups;
 mod erasure;
 mod error;
 pub mod event_log;
+mod facts;
 mod feedback;
 mod journal;
 mod knowledge;
@@ -45,12 +46,14 @@ use std::time::Duration;
 
 use api::engine::{Grant, PendingRequest, TaskSummary};
 use api::event::Event;
+use api::facts::{Fact, Facts};
 use api::memory::{Episode, Knowledge};
 use api::skills::SkillSummary;
 use api::{CallId, HitlId, MemoryId, TaskId, Timestamp, TurnId};
 pub use backups::BACKUP_LIFETIME;
 pub use erasure::{Erasure, ErasureScope, TaskDeletion};
 pub use error::{BrainError, StoreError};
+pub use facts::{CorrectError, FactCorrection, FactFilter};
 pub use feedback::{Correction, Corrections, FeedbackContent, FeedbackRow};
 use http_service::clock::{Clock as _, SystemClock};
 use http_service::lock::{FileLock, LockError};
@@ -64,9 +67,10 @@ pub use queries::{
     BlockCounts, Checkpoint, OpenTurn, PendingHitl, RequestedTurn, StoredEvent, StoredStep, ToolGrant,
 };
 use rusqlite::{Connection, OptionalExtension as _};
-pub use search::{MemoryQuery, SearchHit, SearchScope};
+pub use search::{MemoryQuery, SearchHit, SearchScope, has_searchable_words};
 pub use settings::Setting;
 pub use skills::{CreateSkillError, CustomSkill, SkillOutline};
+use tokio::sync::Notify;
 pub use transfer::{ExportError, ImportError, StagedImport};
 pub use usage::{CallUsage, ModelUsage, USAGE_RETENTION};
 pub use write_tx::{IdempotencyKey, NewGrant, NewTurn, Rewind, WriteTx};
@@ -101,6 +105,8 @@ struct Shared {
     read_pool: Arc<ReadPool>,
     next_task: AtomicI64,
     file: PathBuf,
+    /// Signalled when a turn has queued an erasure.
+    erasure_requested: Notify,
 }
 
 impl Brain {
@@ -138,6 +144,7 @@ impl Brain {
                 read_pool,
                 next_task: AtomicI64::new(next_task),
                 file: file.to_owned(),
+                erasure_requested: Notify::new(),
             }),
         })
     }
@@ -373,6 +380,16 @@ impl Brain {
     /// Whether a knowledge record is active, and if not, why.
     pub fn check_knowledge_active(&self, id: MemoryId) -> Result<Result<(), SupersedeError>, StoreError> {
         self.read(|reader| knowledge::check_active(reader, id))
+    }
+
+    /// A page of the facts in force, the last said first. Blocks.
+    pub fn facts(&self, filter: &FactFilter, limit: i64, offset: i64) -> Result<Facts, StoreError> {
+        self.read_long(|reader| facts::list(reader, filter, limit, offset))
+    }
+
+    /// A fact with its history, in force or not. Blocks.
+    pub fn fact(&self, id: MemoryId) -> Result<Option<Fact>, StoreError> {
+        self.read_long(|reader| facts::fact(reader, id))
     }
 
     /// A page of the episodes, newest first. Blocks.

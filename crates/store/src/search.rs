@@ -54,6 +54,12 @@ pub struct MemoryQuery {
     pub deadline: Instant,
 }
 
+/// Whether a text has a word to search for, besides words that say nothing, such as those of `what do you know about
+/// me?`.
+pub fn has_searchable_words(text: &str) -> bool {
+    Query::parse(text).has_content
+}
+
 /// A search result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SearchHit {

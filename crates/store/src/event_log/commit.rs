@@ -2,7 +2,7 @@
 
 use api::event::{Event, HitlRequest};
 use api::memory::MemoryKind;
-use api::{HitlId, Timestamp, TurnId};
+use api::{HitlId, MemoryId, Timestamp, TurnId};
 use bytes::Bytes;
 use llm::{Content, Media};
 
@@ -34,6 +34,7 @@ pub(super) enum StateChange {
     CloseHitlRequest(HitlId),
     Grant(NewGrant),
     Knowledge(NewKnowledge),
+    Forget(MemoryId),
     Recalled(MemoryKind, String),
     SkillsNote(String),
 }
@@ -127,6 +128,12 @@ impl Commit {
         self.change(StateChange::Knowledge(record))
     }
 
+    /// Deletes a fact with all that it replaced, and queues the erasure of its traces.
+    #[must_use]
+    pub fn forget(self, id: MemoryId) -> Self {
+        self.change(StateChange::Forget(id))
+    }
+
     /// Records that the turn's notes contain a memory record. The step that opens the turn must precede it in the
     /// same commit.
     #[must_use]
@@ -179,6 +186,7 @@ impl StateChange {
             Self::CloseHitlRequest(request_id) => tx.delete_pending(*request_id),
             Self::Grant(grant) => tx.insert_grant(task, grant, at),
             Self::Knowledge(record) => tx.save_knowledge_from_turn(record, task, at),
+            Self::Forget(id) => tx.forget_fact(*id),
             Self::Recalled(kind, id) => tx.insert_recalled(task, *kind, id),
             Self::SkillsNote(hash) => tx.insert_skills_note(task, hash),
         }
