@@ -69,6 +69,8 @@ pub enum ErrorCode {
     TaskBusy,
     /// A skill of this name exists already.
     SkillExists,
+    /// The fact is no longer in force; the message names the one that is.
+    FactReplaced,
     /// The body exceeds the size limit.
     PayloadTooLarge,
     /// The product has as many engines as its policy allows. Do not retry.
@@ -129,7 +131,8 @@ impl ErrorCode {
             | Self::EngineNotRunning
             | Self::EngineAlreadyRunning
             | Self::TaskBusy
-            | Self::SkillExists => 409,
+            | Self::SkillExists
+            | Self::FactReplaced => 409,
             Self::PayloadTooLarge => 413,
             Self::QuotaExceeded | Self::RateLimited => 429,
             Self::InternalError => 500,

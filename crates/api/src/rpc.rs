@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::engine::Deleted;
+use crate::facts::{Fact, Facts};
 use crate::memory::{Knowledge, KnowledgeList, MemoryResults};
 use crate::{ErrorCode, Timestamp};
 
@@ -65,7 +66,11 @@ pub enum RpcOutcome {
     Knowledge(KnowledgeList),
     /// The result of `memory.save`.
     Known(Knowledge),
-    /// The result of `memory.delete`.
+    /// The result of `memory.facts`.
+    Facts(Facts),
+    /// The result of `memory.fact` and `memory.correct`.
+    Fact(Box<Fact>),
+    /// The result of `memory.delete` and `memory.forget`.
     Deleted(Deleted),
     /// The result of `memory.export`: the document of `GET /memory/export`.
     Exported(Value),

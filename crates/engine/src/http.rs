@@ -7,6 +7,7 @@ mod auth;
 mod document;
 mod error;
 mod execute;
+mod facts;
 mod health;
 mod hitl;
 mod learning;
@@ -105,6 +106,10 @@ http_service::routes! {
     memory::save,
     memory::delete,
     memory::episodes,
+    facts::list,
+    facts::read,
+    facts::correct,
+    facts::forget,
     admin::reload_core_soul,
     admin::reload_catalog,
     skills::list,

@@ -110,12 +110,10 @@ impl WriteTx<'_> {
         let (mut all, mut pending) = (HashSet::new(), vec![id]);
         while let Some(id) = pending.pop() {
             let sql = "SELECT supersedes FROM knowledge WHERE id = ?1";
-            let found: Option<Option<MemoryId>> = self
-                .transaction
-                .prepare_cached(sql)?
-                .query_row([id.to_string()], |row| optional_column(row, 0))
-                .optional()?;
-            let Some(supersedes) = found else { continue };
+            let mut query = self.transaction.prepare_cached(sql)?;
+            let mut rows = query.query([id.to_string()])?;
+            let Some(row) = rows.next()? else { continue };
+            let supersedes: Option<MemoryId> = optional_column(row, 0)?;
             // A document that was imported may go round in a circle.
             if !all.insert(id) {
                 continue;
@@ -160,7 +158,8 @@ pub(super) fn list(
 
 /// A fact, in force or not.
 pub(super) fn fact(reader: &Connection, id: MemoryId) -> Result<Option<Fact>, Error> {
-    load(&*reader.unchecked_transaction()?, id, MAX_REPLACED)
+    let snapshot = reader.unchecked_transaction()?;
+    load(&snapshot, id, MAX_REPLACED)
 }
 
 /// Loads a fact with at most `max_replaced` of the statements that it replaced.

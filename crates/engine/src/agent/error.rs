@@ -1,6 +1,6 @@
 //! The errors of the agent.
 
-use api::SkillName;
+use api::{MemoryId, SkillName};
 use resources::memory_budget::NoMemory;
 use store::WriteError;
 
@@ -24,6 +24,9 @@ pub enum AgentError {
     /// There is no such memory record.
     #[error("{0}")]
     UnknownRecord(String),
+    /// The fact is no longer in force, so it cannot be corrected.
+    #[error("{}", describe_replaced(*.0))]
+    FactReplaced(Option<MemoryId>),
     /// There is no such skill.
     #[error("there is no such skill; GET /skills lists them")]
     UnknownSkill,
@@ -88,6 +91,14 @@ pub enum AgentError {
     /// The brain could not be written.
     #[error(transparent)]
     Write(#[from] WriteError),
+}
+
+/// The message about a fact that is no longer in force: it names the one that is.
+fn describe_replaced(current: Option<MemoryId>) -> String {
+    match current {
+        Some(id) => format!("the fact has been replaced: correct `{id}`, which is in force, instead"),
+        None => "the fact is no longer in force, and no other one is in its place: save it anew".to_owned(),
+    }
 }
 
 impl From<AttachmentError> for AgentError {

@@ -3,11 +3,15 @@
 use std::time::{Duration, Instant};
 
 use api::MemoryId;
+use api::facts::{CorrectFact, Fact, Facts, ListFacts};
 use api::memory::{
     Episodes, Knowledge, KnowledgeList, ListMemory, MAX_QUERY, MemorySearch, SaveKnowledge, Source,
 };
 use api::serde_helpers::BoundedInt;
-use store::{KnowledgeDraft, MemoryQuery, NewKnowledge, SearchHit, SearchScope, SupersedeError};
+use store::{
+    CorrectError, FactCorrection, FactFilter, KnowledgeDraft, MemoryQuery, NewKnowledge, SearchHit,
+    SearchScope, SupersedeError,
+};
 
 use super::{Agent, AgentError};
 
@@ -74,6 +78,44 @@ impl Agent {
         deleted.then_some(()).ok_or_else(|| AgentError::UnknownRecord(unknown()))
     }
 
+    /// A page of the facts in force, the last said first.
+    pub async fn facts(&self, list: ListFacts) -> Result<Facts, AgentError> {
+        let ListFacts { limit, offset, tag, source } = list;
+        let limit = limit.map_or(DEFAULT_PAGE_SIZE, BoundedInt::get);
+        let offset = offset.map_or(0, BoundedInt::get);
+        let filter = FactFilter { tag, source, from_tools: None };
+        self.read(move |brain| brain.facts(&filter, limit, offset)).await
+    }
+
+    /// A fact, in force or not. Any string is accepted as its id.
+    pub async fn fact(&self, id: &str) -> Result<Fact, AgentError> {
+        let id = parse_fact_id(id)?;
+        self.read(move |brain| brain.fact(id)).await?.ok_or_else(unknown_fact)
+    }
+
+    /// Replaces a fact by what the holder of the engine's key says instead.
+    pub async fn correct_fact(&self, id: &str, correct: CorrectFact) -> Result<Fact, AgentError> {
+        let CorrectFact { content, tags } = correct;
+        let keeps_tags = tags.is_none();
+        let save = SaveKnowledge { content, tags: tags.unwrap_or_default(), supersedes: None };
+        let draft = KnowledgeDraft::parse(save).map_err(|error| AgentError::Invalid(error.to_string()))?;
+        let draft = KnowledgeDraft { supersedes: Some(parse_fact_id(id)?), ..draft };
+        let correction = FactCorrection { id: MemoryId::new(), draft, keeps_tags };
+        let (new, at) = (correction.id, self.services.clock.now());
+        match self.brain.write(move |rows| rows.correct_fact(&correction, at)).await? {
+            Ok(()) => self.read(move |brain| brain.fact(new)).await?.ok_or_else(unknown_fact),
+            Err(CorrectError::Unknown) => Err(unknown_fact()),
+            Err(CorrectError::Replaced(current)) => Err(AgentError::FactReplaced(current)),
+        }
+    }
+
+    /// Erases a fact with all that it replaced. Any string is accepted as its id.
+    pub async fn forget_fact(&self, id: &str) -> Result<(), AgentError> {
+        let id = parse_fact_id(id)?;
+        let deleted = self.delete_and_erase(move |rows| rows.delete_fact(id)).await?;
+        deleted.then_some(()).ok_or_else(unknown_fact)
+    }
+
     /// A page of episodes, newest first.
     pub async fn episodes(&self, list: ListMemory) -> Result<Episodes, AgentError> {
         let (limit, offset) = page(list);
@@ -82,6 +124,14 @@ impl Agent {
         })
         .await
     }
+}
+
+fn parse_fact_id(id: &str) -> Result<MemoryId, AgentError> {
+    id.parse().map_err(|_| unknown_fact())
+}
+
+fn unknown_fact() -> AgentError {
+    AgentError::UnknownRecord("there is no such fact; GET /memory/facts lists them".into())
 }
 
 /// The limit and the offset of a page.

@@ -39,6 +39,7 @@ impl From<AgentError> for ApiError {
             AgentError::UnknownRecord(_) => ErrorCode::NotFound,
             AgentError::UnknownSkill => ErrorCode::SkillNotFound,
             AgentError::PlatformSkill => ErrorCode::PlatformSkill,
+            AgentError::FactReplaced(_) => ErrorCode::FactReplaced,
             AgentError::SkillExists(_) => ErrorCode::SkillExists,
             AgentError::NotRunning => ErrorCode::TaskNotRunning,
             AgentError::NotPending => ErrorCode::HitlNotPending,

@@ -21,6 +21,7 @@ use super::{AppState, Shared, rpc_assets, rpc_gateway, rpc_memory, rpc_skills, r
         (status = 400, body = RpcError, description = "INVALID_REQUEST, TOOL_DENIED, TOOL_FAILED"),
         (status = 401, body = RpcError, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = RpcError, description = "METHOD_NOT_FOUND"),
+        (status = 409, body = RpcError, description = "FACT_REPLACED"),
         (status = 413, body = RpcError, description = "PAYLOAD_TOO_LARGE"),
         (status = 500, body = RpcError, description = "INTERNAL_ERROR"),
         (status = 503, body = RpcError, description = "SHUTTING_DOWN, QUIESCED, OVERLOADED, ASSETS_NOT_CONFIGURED"),

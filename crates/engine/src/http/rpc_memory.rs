@@ -2,6 +2,7 @@
 
 use api::ErrorCode;
 use api::engine::{Deleted, DeletedStatus};
+use api::facts::CorrectFact;
 use api::memory::{
     MAX_CONTENT, MAX_QUERY, MAX_SEARCH_OFFSET, MAX_TAG, MAX_TAGS, MemoryResult, MemoryResults,
 };
@@ -17,15 +18,24 @@ use crate::agent::AgentError;
 /// The maximum size of a document returned by `memory.export`, in bytes; a larger one must be streamed.
 const MAX_EXPORT_BYTES: usize = 8 * 1024 * 1024;
 
-/// The parameters of `memory.delete`.
+/// The parameters of `memory.delete`, `memory.fact` and `memory.forget`.
 #[derive(Deserialize)]
-struct DeleteParams {
+struct RecordParams {
     id: String,
+}
+
+/// The parameters of `memory.correct`.
+#[derive(Deserialize)]
+struct CorrectParams {
+    id: String,
+    #[serde(flatten)]
+    correction: CorrectFact,
 }
 
 /// Returns the methods with their parameters.
 pub(super) fn methods() -> impl Iterator<Item = RpcMethod> {
     let text = |max: usize| json!({"type": "string", "minLength": 1, "maxLength": max});
+    let tags = || json!({"type": "array", "items": text(MAX_TAG), "maxItems": MAX_TAGS});
     let count = |min: i64, max: Option<i64>, default: i64| match max {
         Some(max) => json!({"type": "integer", "minimum": min, "maximum": max, "default": default}),
         None => json!({"type": "integer", "minimum": min, "default": default}),
@@ -44,13 +54,30 @@ pub(super) fn methods() -> impl Iterator<Item = RpcMethod> {
             "memory.save",
             json!({
                 "content": text(MAX_CONTENT),
-                "tags": {"type": "array", "items": text(MAX_TAG), "maxItems": MAX_TAGS},
+                "tags": tags(),
                 "supersedes": {"type": "string"},
             }),
             json!(["content"]),
         ),
         ("memory.list", json!({"limit": count(1, Some(1_000), 50), "offset": count(0, None, 0)}), json!([])),
         ("memory.delete", json!({"id": {"type": "string"}}), json!(["id"])),
+        (
+            "memory.facts",
+            json!({
+                "limit": count(1, Some(100), 50),
+                "offset": count(0, None, 0),
+                "tag": {"type": "string"},
+                "source": {"enum": ["user", "agent", "tool", "feedback", "learned"]},
+            }),
+            json!([]),
+        ),
+        ("memory.fact", json!({"id": {"type": "string"}}), json!(["id"])),
+        (
+            "memory.correct",
+            json!({"id": {"type": "string"}, "content": text(MAX_CONTENT), "tags": tags()}),
+            json!(["id", "content"]),
+        ),
+        ("memory.forget", json!({"id": {"type": "string"}}), json!(["id"])),
         ("memory.export", json!({}), json!([])),
     ]
     .into_iter()
@@ -75,8 +102,22 @@ pub(super) async fn call(
         "save" => RpcOutcome::Known(agent.save_knowledge(parse_fields(params)?).await.map_err(api_error)?),
         "list" => RpcOutcome::Knowledge(agent.knowledge(parse_fields(params)?).await?),
         "delete" => {
-            let DeleteParams { id } = parse_fields(params)?;
+            let RecordParams { id } = parse_fields(params)?;
             agent.delete_knowledge(&id).await.map_err(api_error)?;
+            RpcOutcome::Deleted(Deleted { status: DeletedStatus::Deleted })
+        }
+        "facts" => RpcOutcome::Facts(agent.facts(parse_fields(params)?).await?),
+        "fact" => {
+            let RecordParams { id } = parse_fields(params)?;
+            RpcOutcome::Fact(Box::new(agent.fact(&id).await.map_err(api_error)?))
+        }
+        "correct" => {
+            let CorrectParams { id, correction } = parse_fields(params)?;
+            RpcOutcome::Fact(Box::new(agent.correct_fact(&id, correction).await.map_err(api_error)?))
+        }
+        "forget" => {
+            let RecordParams { id } = parse_fields(params)?;
+            agent.forget_fact(&id).await.map_err(api_error)?;
             RpcOutcome::Deleted(Deleted { status: DeletedStatus::Deleted })
         }
         "export" => {
