@@ -9,6 +9,8 @@ pub const WORKING_MEMORY_SET: &str = "working_memory_set";
 pub const MEMORY_SEARCH: &str = "memory_search";
 /// Saves knowledge for later tasks.
 pub const MEMORY_SAVE: &str = "memory_save";
+/// Erases knowledge at the user's wish.
+pub const MEMORY_FORGET: &str = "memory_forget";
 /// Asks the user a question.
 pub const ASK_USER: &str = "ask_user";
 /// Loads the instructions of a skill.
@@ -35,10 +37,11 @@ pub const TOOL_SEARCH: &str = "tool_search";
 pub const TOOL_CALL: &str = "tool_call";
 
 /// The names of all built-in tools, available or not; no other tool may have one of them.
-pub const BUILT_IN: [&str; 15] = [
+pub const BUILT_IN: [&str; 16] = [
     WORKING_MEMORY_SET,
     MEMORY_SEARCH,
     MEMORY_SAVE,
+    MEMORY_FORGET,
     ASK_USER,
     LOAD_SKILL,
     RUN_SKILL_SCRIPT,

@@ -455,7 +455,7 @@ impl Agent {
         let maintenance_loop =
             maintenance::run(self.brain.clone(), self.services.clock.clone(), self.services.replay_ttl);
         self.tracker.spawn(run_until_cancelled(self.stopping.clone(), maintenance_loop));
-        self.tracker.spawn(self.eraser.clone().run());
+        self.tracker.spawn(self.eraser.clone().run_in_background());
         self.learner.mark_unfinished_batch()?;
         self.tracker.spawn(run_until_cancelled(self.stopped.clone(), self.learner.clone().run()));
         Ok(())

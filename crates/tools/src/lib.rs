@@ -14,6 +14,7 @@ pub mod fixture;
 pub mod grants;
 mod http_tool;
 mod load_skill;
+mod memory_forget;
 mod memory_save;
 mod memory_search;
 mod process;
@@ -69,6 +70,12 @@ pub trait Tool: Send + Sync {
 
     /// The default permission, which applies if the catalog sets none.
     fn permission(&self) -> Permission;
+
+    /// Whether a call is put to a person, although the tool is allowed, if the conversation has seen content that
+    /// nobody has vouched for.
+    fn asks_after_untrusted_content(&self) -> bool {
+        false
+    }
 
     /// Returns the text of the approval prompt for a call: what will happen, in words that a person can judge. It
     /// may read the present state, for example of a file. Blocks.
@@ -163,8 +170,17 @@ pub struct ToolOutput {
     pub source: Option<Source>,
     /// Changes to the task's working memory, committed together with the result.
     pub working_memory: Vec<(String, Value)>,
-    /// Knowledge to remember beyond the task, committed together with the result. The engine adds its provenance.
-    pub knowledge: Option<(MemoryId, KnowledgeDraft)>,
+    /// A change of what is remembered beyond the task, committed together with the result.
+    pub knowledge: Option<KnowledgeChange>,
+}
+
+/// A change of what is remembered beyond the task.
+#[derive(Clone, Debug, PartialEq)]
+pub enum KnowledgeChange {
+    /// Saves a record under this id. The engine adds its provenance.
+    Save(MemoryId, KnowledgeDraft),
+    /// Erases a record with all that it replaced.
+    Forget(MemoryId),
 }
 
 /// Why a tool failed, in words for the model.
@@ -211,6 +227,7 @@ impl Toolbox {
             Arc::new(working_memory::WorkingMemorySet),
             Arc::new(memory_save::MemorySave(setup.brain.clone())),
             Arc::new(memory_search::MemorySearch(setup.brain.clone())),
+            Arc::new(memory_forget::MemoryForget(setup.brain.clone())),
             Arc::new(ask_user::AskUser),
             Arc::new(read::ReadFile(workspace.clone())),
             Arc::new(read::ListFiles(workspace.clone())),

@@ -68,6 +68,18 @@ impl Eraser {
         Self { brain, services, stopping, permit: Arc::new(Semaphore::new(1)) }
     }
 
+    /// Erases what is pending when the engine starts, and what turns delete from then on. Stops with the engine.
+    pub(super) async fn run_in_background(self) {
+        loop {
+            self.clone().run().await;
+            tokio::select! {
+                biased;
+                () = self.stopping.cancelled() => return,
+                () = self.brain.erasure_requested() => {}
+            }
+        }
+    }
+
     /// Erases everything that is pending, or stops with the engine.
     pub(super) async fn run(self) {
         tokio::select! {

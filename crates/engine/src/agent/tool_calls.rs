@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use api::MemoryId;
 use api::event::{Event, HitlKind, WorkingMemoryUpdate};
 use api::memory::Source;
 use futures::stream::FuturesUnordered;
@@ -13,9 +12,12 @@ use llm::{ToolOutcome, ToolUse};
 use resources::threads::run_blocking;
 use store::event_log::Commit;
 use store::steps::{MemoryWrite, Step};
-use store::{KnowledgeDraft, NewKnowledge, TaskRow, WriteError};
+use store::{NewKnowledge, TaskRow, WriteError};
 use tokio::sync::OwnedSemaphorePermit;
-use tools::{Delegation, Invocation, Question, Tool, ToolError, ToolOutput, ToolStep, approval, grants};
+use tools::{
+    Delegation, Invocation, KnowledgeChange, Question, Tool, ToolError, ToolOutput, ToolStep, approval,
+    grants,
+};
 
 use super::call_events::{tool_call_event, tool_result_event};
 use super::compaction_view::MAX_WORKING_MEMORY_BYTES;
@@ -41,6 +43,16 @@ struct ToolRun {
     call: ToolUse,
     result: Result<ToolStep, ToolError>,
     duration_ms: u64,
+}
+
+impl ToolRun {
+    /// Whether the run erases knowledge once its result is committed.
+    const fn erases(&self) -> bool {
+        matches!(
+            &self.result,
+            Ok(ToolStep::Done(ToolOutput { knowledge: Some(KnowledgeChange::Forget(_)), .. }))
+        )
+    }
 }
 
 /// A call that may run, and its tool.
@@ -123,7 +135,9 @@ impl ToolRunner {
             })
         };
         let calls_left = journal.thread().model_calls_left();
-        decide(open, &self.deps.snapshot.toolbox, agent.tools(), calls_left, read_grants)
+        let has_untrusted = || memory_source(journal.thread()) != Source::Agent;
+        let toolbox = &self.deps.snapshot.toolbox;
+        decide(open, toolbox, agent.tools(), calls_left, has_untrusted, read_grants)
     }
 
     /// Runs several calls at once. Each is recorded as soon as it has its permit, just before it runs: a call
@@ -174,7 +188,11 @@ impl ToolRunner {
             match inbox.run_while_handling_commands(journal, event).await? {
                 CallEvent::Finished(run) => {
                     if let Some(run) = run {
+                        let erases = run.erases();
                         commit_run(journal, *run).await?;
+                        if erases {
+                            self.deps.brain.request_erasure();
+                        }
                     }
                 }
                 CallEvent::PermitAcquired(permit) => permits.push(permit),
@@ -240,12 +258,16 @@ async fn commit_result(
     call: &ToolUse,
     (outcome, source): (ToolOutcome, Option<Source>),
     memory: Vec<MemoryWrite>,
-    knowledge: Option<(MemoryId, KnowledgeDraft)>,
+    knowledge: Option<KnowledgeChange>,
 ) -> Result<(), WriteError> {
     let mut commit = memory.iter().cloned().fold(Commit::new(), Commit::working_memory);
-    if let Some((id, draft)) = knowledge {
-        commit = commit.knowledge(NewKnowledge { id, draft, source: memory_source(journal.thread()) });
-    }
+    commit = match knowledge {
+        Some(KnowledgeChange::Save(id, draft)) => {
+            commit.knowledge(NewKnowledge { id, draft, source: memory_source(journal.thread()) })
+        }
+        Some(KnowledgeChange::Forget(id)) => commit.forget(id).durable(),
+        None => commit,
+    };
     let updates = memory.iter().map(|MemoryWrite { key, value }| {
         Event::WorkingMemoryUpdate(WorkingMemoryUpdate { key: key.clone(), value: value.clone() })
     });

@@ -47,12 +47,14 @@ impl GrantStatus {
 }
 
 /// Decides about a call of an agent with the tools `exposed`, in a turn with that many model calls left.
-/// `read_grants` returns the user's grants for a tool.
+/// `has_untrusted` tells whether the conversation has seen content that nobody has vouched for, and `read_grants`
+/// returns the user's grants for a tool.
 pub(super) fn decide(
     OpenCall { call, stage, .. }: &OpenCall,
     toolbox: &Toolbox,
     exposed: &ExposedTools,
     model_calls_left: u64,
+    has_untrusted: impl Fn() -> bool,
     read_grants: impl FnOnce(&str) -> Vec<ToolGrant>,
 ) -> CallDecision {
     if let Some(reason) = &call.broken {
@@ -69,6 +71,9 @@ pub(super) fn decide(
         match toolbox.permission(&call.name, &**tool) {
             Permission::Deny => {
                 return CallDecision::Refuse(format!("the tool `{}` is not permitted", call.name));
+            }
+            Permission::Ask | Permission::Allow if tool.asks_after_untrusted_content() && has_untrusted() => {
+                return CallDecision::AskPermission(Arc::clone(tool), GrantStatus::NotGranted);
             }
             Permission::Ask => match GrantStatus::of(call, &**tool, read_grants(&call.name)) {
                 GrantStatus::Granted => {}

@@ -12,7 +12,7 @@ use super::*;
 #[test]
 fn each_built_in_tool_is_trusted_or_not_on_purpose() {
     // Each entry is a decision about security; see the rule at `TRUSTED_TOOLS`.
-    let trusted = [ASK_USER, LOAD_SKILL, MEMORY_SAVE, MEMORY_SEARCH, WORKING_MEMORY_SET];
+    let trusted = [ASK_USER, LOAD_SKILL, MEMORY_FORGET, MEMORY_SAVE, MEMORY_SEARCH, WORKING_MEMORY_SET];
     let untrusted = [
         // Text of files.
         READ_FILE,

@@ -4,11 +4,12 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use api::{CallId, SkillName, Timestamp};
+use api::memory::Source;
+use api::{CallId, MemoryId, SkillName, Timestamp};
 use catalog::{Catalog, Environment};
 use rustix::fs::{CWD, FileType, Mode};
 use serde_json::Value;
-use store::{Brain, CustomSkill};
+use store::{Brain, CustomSkill, KnowledgeDraft, NewKnowledge};
 use tempfile::TempDir;
 use testkit::{test_sandbox, with_deadline};
 
@@ -16,6 +17,35 @@ use super::files::Workspace;
 use super::process::{ProcessPermits, ProcessRunner};
 use super::{Invocation, SpillDir, Tool, ToolError, ToolStep};
 use crate::skills::{SkillDirs, Skills};
+
+/// A brain with knowledge, each record of which is saved a second after the one before it.
+pub(super) struct MemoryFixture {
+    pub(super) brain: Brain,
+    saved: std::sync::atomic::AtomicI64,
+    _folder: TempDir,
+}
+
+impl MemoryFixture {
+    pub(super) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let brain = Brain::open(&folder.path().join("brain.sqlite")).unwrap();
+        Self { brain, saved: 0.into(), _folder: folder }
+    }
+
+    /// Saves a record.
+    pub(super) async fn save(&self, content: &str, source: Source, supersedes: Option<MemoryId>) -> MemoryId {
+        let draft = KnowledgeDraft { content: content.to_owned(), tags: Vec::new(), supersedes };
+        let record = NewKnowledge { id: MemoryId::new(), draft, source };
+        let id = record.id;
+        let seconds = self.saved.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let at = Timestamp::from_unix_ms(seconds * 1_000);
+        with_deadline(self.brain.write(move |rows| rows.save_knowledge(&record, None, at)))
+            .await
+            .unwrap()
+            .unwrap();
+        id
+    }
+}
 
 /// A workspace, and its surroundings that must not change.
 pub(super) struct WorkspaceFixture {

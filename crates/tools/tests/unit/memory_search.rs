@@ -1,0 +1,77 @@
+//! Tests of listing facts, which is what a search without words does.
+
+use pretty_assertions::assert_eq;
+use testkit::with_deadline;
+
+use super::*;
+use crate::fixture::{MemoryFixture, run_tool};
+
+async fn output(tool: &MemorySearch, input: serde_json::Value) -> ToolOutput {
+    let invocation = Invocation { call_id: api::CallId::new(), task: None, input, answers: Vec::new() };
+    match with_deadline(tool.run(invocation)).await.unwrap() {
+        ToolStep::Done(output) => output,
+        ToolStep::Ask(question) => panic!("{question:?}"),
+    }
+}
+
+#[tokio::test]
+async fn without_a_word_to_search_for_the_facts_are_listed() {
+    let fixture = MemoryFixture::new();
+    let tool = MemorySearch(fixture.brain.clone());
+    assert_eq!(run_tool(&tool, json!({})).await, Ok("No facts are saved.".into()));
+    let old = fixture.save("The user lives in Bonn.", Source::Agent, None).await;
+    let new = fixture.save("The user lives in Kiel.", Source::User, Some(old)).await;
+    let cat = fixture.save("猫の名前はタマです。", Source::Agent, None).await;
+    let expected = format!(
+        "{HEADING} Facts that hold now, 2 in all, the last said first:\
+         \n{cat} (1970-01-01, you noted):\n> 猫の名前はタマです。\
+         \n{new} (1970-01-01, the user saved, in place of 1 earlier):\n> The user lives in Kiel."
+    );
+    for input in [
+        json!({}),
+        json!({"query": null}),
+        json!({"query": ""}),
+        json!({"query": " ?! "}),
+        json!({"query": "What do you know about me?"}),
+        json!({"query": "Wer bin ich?"}),
+    ] {
+        assert_eq!(run_tool(&tool, input.clone()).await, Ok(expected.clone()), "{input}");
+    }
+    let found = run_tool(&tool, json!({"query": "Kiel"})).await.unwrap();
+    assert!(found.contains("lives in Kiel") && !found.contains("タマ"), "{found}");
+    let missed = run_tool(&tool, json!({"query": "Was weißt du über mich?"})).await.unwrap();
+    assert!(missed.contains("without a query the saved facts are listed"), "{missed}");
+}
+
+#[tokio::test]
+async fn facts_from_tools_are_a_list_of_their_own() {
+    let fixture = MemoryFixture::new();
+    let tool = MemorySearch(fixture.brain.clone());
+    fixture.save("The invoice is due on Friday.", Source::Tool, None).await;
+    fixture.save("The user is called Ada.", Source::User, None).await;
+    let listed = output(&tool, json!({})).await;
+    assert!(listed.text.contains("Ada") && !listed.text.contains("invoice"), "{}", listed.text);
+    assert!(
+        listed.text.ends_with("(1 more came from tools or the web, unverified: `unverified` lists them)")
+    );
+    assert_eq!(listed.source, None);
+    let unverified = output(&tool, json!({"unverified": true})).await;
+    assert!(unverified.text.contains("invoice") && !unverified.text.contains("Ada"), "{}", unverified.text);
+    assert_eq!(unverified.source, Some(Source::Tool));
+}
+
+#[tokio::test]
+async fn a_long_list_goes_on_where_it_ended() {
+    let fixture = MemoryFixture::new();
+    let tool = MemorySearch(fixture.brain.clone());
+    for number in 0..7 {
+        fixture.save(&format!("Fact {number}. {}", "x".repeat(3_000)), Source::Agent, None).await;
+    }
+    let first = run_tool(&tool, json!({})).await.unwrap();
+    assert!(first.ends_with("(there are more: go on with `offset` 5)"), "{first}");
+    let rest = run_tool(&tool, json!({"offset": 5})).await.unwrap();
+    assert!(rest.contains("> Fact 1.") && rest.contains("> Fact 0.") && !rest.contains("there are more"));
+    let one = run_tool(&tool, json!({"limit": 1})).await.unwrap();
+    assert!(one.contains("> Fact 6.") && !one.contains("> Fact 5."), "{one}");
+    assert_eq!(run_tool(&tool, json!({"offset": 9})).await, Ok("There are only 7 facts.".into()));
+}
