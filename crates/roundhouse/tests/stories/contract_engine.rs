@@ -110,6 +110,7 @@ async fn every_method_that_is_listed_can_be_called_and_no_other() {
         "tool.run_agent",
         "tool.working_memory_set",
         "tool.memory_save",
+        "tool.memory_forget",
         "tool.nothing",
         "memory.nothing",
         "rpc.nothing",

@@ -22,7 +22,7 @@ use crate::support::{EngineFixture, eventually};
 
 /// Secrets, each for a different kind of data. The full-text index strips prefixes that words share, so each
 /// secret is searched for by its end.
-const SECRETS: [&str; 10] = [
+const SECRETS: [&str; 11] = [
     "ambermessage7q41x",
     "birchanswer8w52y",
     "cedarmedia9e63z",
@@ -33,6 +33,7 @@ const SECRETS: [&str; 10] = [
     "hazelcorrected5i28f",
     "ivyreported6o39d",
     "junipernoted7p40s",
+    "kelpreplaced8l29r",
 ];
 
 /// The length of the part of a secret that is searched for.
@@ -73,9 +74,14 @@ fn assert_erased(fixture: &EngineFixture) {
 
 /// Stores all secrets by running a task.
 async fn tell_secrets(fixture: &EngineFixture, task: &str) {
-    let [asked, answered, attached, small, spilled, working, saved, corrected, reported, noted] = SECRETS;
-    let knowledge = json!({"content": format!("The harbour is called {noted}.")});
-    assert_eq!(fixture.engine.post("/memory/knowledge", &knowledge).await.status, 200);
+    let [asked, answered, attached, small, spilled, working, saved, corrected, reported, noted, replaced] =
+        SECRETS;
+    let knowledge = json!({"content": format!("The harbour is called {replaced}.")});
+    let wrong = fixture.engine.post("/memory/knowledge", &knowledge).await;
+    assert_eq!(wrong.status, 200);
+    let path = format!("/memory/facts/{}", wrong.body["id"].as_str().unwrap());
+    let right = json!({"content": format!("The harbour is called {noted}.")});
+    assert_eq!(send(fixture.engine.request(Method::PUT, &path).json(&right)).await.status, 200);
     let known = Reply::new()
         .memory_set("plan", working)
         .tool_use("memory_save", json!({"content": format!("The user likes {saved}.")}));
@@ -117,13 +123,14 @@ async fn delete_task(fixture: &EngineFixture, task: &str) {
     delete_notes(fixture).await;
 }
 
-/// Deletes the knowledge that was stored outside the task.
+/// Erases the facts that were stored outside the task, each with what it replaced.
 async fn delete_notes(fixture: &EngineFixture) {
-    for record in knowledge(fixture).await {
-        if record["content"].as_str().unwrap().contains("harbour") {
-            let deleted =
-                fixture.engine.delete(&format!("/memory/knowledge/{}", record["id"].as_str().unwrap())).await;
-            deleted.assert_ok("status:text");
+    let facts = fixture.engine.get("/memory/facts").await.assert_ok("facts:array total:int");
+    for fact in facts["facts"].as_array().unwrap() {
+        if fact["content"].as_str().unwrap().contains("harbour") {
+            assert_eq!(fact["replaced_total"], 1);
+            let path = format!("/memory/facts/{}", fact["id"].as_str().unwrap());
+            fixture.engine.delete(&path).await.assert_ok("status:text");
         }
     }
 }
@@ -186,9 +193,9 @@ async fn what_was_learned_from_a_deleted_task_stays_without_a_word_of_its_conver
     let fixture = EngineFixture::allowing_all_tools([]).await;
     tell_secrets(&fixture, "confided").await;
     fixture.engine.delete("/tasks/confided").await.assert_ok("status:text");
-    let [_, _, _, _, _, _, saved, corrected, _, noted] = SECRETS;
+    let [_, _, _, _, _, _, saved, corrected, _, noted, replaced] = SECRETS;
     let left: Vec<_> = remaining_secrets(&fixture).into_iter().map(|(secret, _)| secret).collect();
-    assert_eq!(left, [saved, corrected, noted]);
+    assert_eq!(left, [saved, corrected, noted, replaced]);
     let contents: Vec<String> = knowledge(&fixture)
         .await
         .iter()

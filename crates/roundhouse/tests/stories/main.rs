@@ -49,6 +49,7 @@ mod engine_api;
 mod engine_killed;
 mod erasure;
 mod events;
+mod facts;
 mod first_start;
 mod gateway_config;
 mod grant_binding;
