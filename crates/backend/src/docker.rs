@@ -9,6 +9,7 @@ mod daemon;
 mod error;
 mod exit_watch;
 mod label;
+mod launch;
 mod log;
 mod network;
 mod spec;
@@ -24,15 +25,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{EngineId, EngineImage};
-use bollard::errors::Error;
 use futures::stream::BoxStream;
 use http_service::clock::Clock;
 use resources::keyed_locks::KeyedLocks;
 
 use self::daemon::{Container, ContainerState, Daemon};
-use self::error::{docker_backend_error, is_network_gone, is_status, launch_error};
+use self::error::docker_backend_error;
 use self::exit_watch::ExitWatch;
-use self::label::{container_name, engine_of, generation_of};
+use self::label::{engine_of, generation_of};
 use self::network::EngineNetwork;
 pub use self::network::NetworkFault;
 use super::blocking::{failed_with, run_blocking};
@@ -94,20 +94,6 @@ impl fmt::Display for User {
 /// The [`EngineBackend`] that runs engines as Docker containers.
 pub struct DockerBackend {
     inner: Arc<Inner>,
-}
-
-/// Why a container was not started.
-enum StartError {
-    /// The daemon failed or refused.
-    Daemon(Error),
-    /// The engine has a container of a later launch, which this launch must not touch.
-    Fenced(BackendError),
-}
-
-impl From<Error> for StartError {
-    fn from(error: Error) -> Self {
-        Self::Daemon(error)
-    }
 }
 
 struct Inner {
@@ -203,92 +189,6 @@ impl Inner {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::info!(%engine_id, %error, "The log of a container was not saved."),
             Err(_) => tracing::info!(%engine_id, "The log of a container was not saved in time."),
-        }
-    }
-
-    async fn launch(&self, launch: &LaunchSpec) -> Result<Instance, BackendError> {
-        self.remove_instance(launch.target()).await?;
-        self.prepare_folder(launch).await?;
-        let network = self.ensure_network().await?;
-        match self.create_and_start(launch, &network).await {
-            Err(StartError::Daemon(error)) if is_network_gone(&error) => {
-                self.network.clear_cached_id();
-                let network = self.ensure_network().await?;
-                self.create_and_start(launch, &network).await
-            }
-            started => started,
-        }
-        .map_err(|error| match error {
-            StartError::Daemon(error) => launch_error(&error, launch),
-            StartError::Fenced(error) => error,
-        })
-    }
-
-    /// Prepares the engine's folder, and makes the engines' user its owner.
-    async fn prepare_folder(&self, launch: &LaunchSpec) -> Result<(), BackendError> {
-        let (folder, user, first) =
-            (self.folders.folder(launch.engine_id), self.options.user, launch.is_first);
-        let path = folder.path().display().to_string();
-        let prepared = run_blocking(move || {
-            folder.prepare(first)?;
-            folder.chown(user.uid, user.gid)
-        });
-        let with_context = |reason: String| format!("the engine's folder cannot be used: {reason}");
-        // The path goes into the log only: products must not learn it.
-        let log = |error: &BackendError| {
-            tracing::error!(engine_id = %launch.engine_id, path, %error, "An engine's folder cannot be used.");
-        };
-        prepared.await.inspect_err(log).map_err(|error| match error {
-            BackendError::NoCapacity(reason) => BackendError::NoCapacity(with_context(reason)),
-            BackendError::Failed(reason) => BackendError::Failed(with_context(reason)),
-            error => error,
-        })
-    }
-
-    async fn ensure_network(&self) -> Result<String, BackendError> {
-        match self.network.ensure(&self.daemon).await {
-            Err(NetworkFault::Backend(error)) => Err(error),
-            Err(fault @ NetworkFault::NotIsolated { .. }) => Err(BackendError::Failed(fault.to_string())),
-            Ok(id) => Ok(id),
-        }
-    }
-
-    /// Creates the engine's container and starts it. A container that does not start is removed.
-    async fn create_and_start(&self, launch: &LaunchSpec, network: &str) -> Result<Instance, StartError> {
-        let id = self.create(launch, network).await?;
-        self.exit_watch.note_starting(&id, launch.engine_id);
-        if let Err(error) = self.daemon.start(&id).await {
-            self.exit_watch.forget(&id);
-            // Best effort: the next launch or reconciliation finds a leftover by its labels.
-            let _ = self.daemon.remove(&id).await;
-            return Err(error.into());
-        }
-        self.exit_watch.note_started(&id);
-        Ok(Instance::new(id))
-    }
-
-    /// Creates the engine's container, and first removes a container of the engine that an earlier call left
-    /// behind. Names are unique in the daemon, so no container is ever created beside that of a later launch.
-    async fn create(&self, launch: &LaunchSpec, network: &str) -> Result<String, StartError> {
-        let name = container_name(launch.engine_id);
-        let body = || spec::container(&self.options, launch, network);
-        match self.daemon.create(&name, body()).await {
-            Err(error) if is_status(&error, 409) => {
-                let Some(other) = self.daemon.inspect(&name).await? else { return Err(error.into()) };
-                let labels = other.config.and_then(|config| config.labels).unwrap_or_default();
-                let (engine_id, id) = (engine_of(&self.options.deployment_id, &labels), other.id);
-                let (Some(id), true) = (id, engine_id == Some(launch.engine_id)) else {
-                    return Err(error.into());
-                };
-                launch
-                    .target()
-                    .fence([(generation_of(&labels), ())])
-                    .reject_superseded()
-                    .map_err(StartError::Fenced)?;
-                self.daemon.remove(&id).await?;
-                Ok(self.daemon.create(&name, body()).await?)
-            }
-            created => Ok(created?),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use bollard::query_parameters::{KillContainerOptionsBuilder, RestartContainerOptions, StopContainerOptions};
 
+use super::super::label::container_name;
 use super::super::*;
 use super::support::{Fixture, new_backend, next_exit, poll_until, send_command, target_of};
 use super::unresponsive::{Mode, Proxy};

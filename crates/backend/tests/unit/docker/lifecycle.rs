@@ -3,6 +3,8 @@
 use bollard::models::{ContainerCreateBody, HostConfig};
 use bollard::query_parameters::StartContainerOptions;
 
+use super::super::label::container_name;
+use super::super::launch::StartError;
 use super::super::*;
 use super::support::{Fixture, free_port, new_backend, next_exit, poll_until, run_inside, target_of};
 

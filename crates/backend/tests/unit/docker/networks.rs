@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use bollard::models::{Ipam, IpamConfig, NetworkCreateRequest};
 use bollard::query_parameters::InspectNetworkOptions;
 
+use super::super::label::container_name;
 use super::super::*;
 use super::support::{Fixture, new_backend, run_inside, target_of};
 

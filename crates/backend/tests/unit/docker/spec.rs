@@ -6,6 +6,8 @@ use pretty_assertions::assert_eq;
 use secrecy::SecretString;
 use serde_json::Value;
 
+use super::super::error::{is_network_gone, launch_error};
+use super::super::label::container_name;
 use super::super::*;
 
 fn options() -> Options {

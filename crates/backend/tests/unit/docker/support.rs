@@ -20,6 +20,7 @@ use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
 use uuid::Uuid;
 
+use super::super::label::container_name;
 use super::super::*;
 
 /// Time limit of each wait, generous enough for a busy host.
