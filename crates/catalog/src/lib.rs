@@ -5,6 +5,7 @@
 //! entry keeps its last good version. An entry that was removed is gone.
 
 mod agents;
+mod environment;
 mod front_matter;
 mod http_call;
 mod mcp_servers;
@@ -20,10 +21,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use agents::AgentSpec;
+pub use environment::Environment;
 pub use http_call::HttpCall;
-pub use mcp_servers::{
-    ApiKeyLocation, Auth, Environment, McpServerSpec, OAuthClientConfig, Secret, Transport,
-};
+pub use mcp_servers::{ApiKeyLocation, Auth, McpServerSpec, OAuthClientConfig, Secret, Transport};
 pub use permissions::{Permission, Permissions, glob_matches};
 use resources::files::open_regular_file;
 pub use schema::Schema;
@@ -192,6 +192,31 @@ fn is_valid_name(name: &str) -> bool {
         !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
     };
     name.len() <= 64 && name.split('-').all(part)
+}
+
+/// Describes an error in a JSON text that may hold secrets.
+fn redacted_json_error(error: &serde_json::Error) -> String {
+    let (line, column) = (error.line(), error.column());
+    match error.classify() {
+        serde_json::error::Category::Data => {
+            let text = error.to_string();
+            // Field names are reported, values are not.
+            let names_fields = ["unknown field", "missing field", "duplicate field"];
+            if names_fields.iter().any(|start| text.starts_with(start)) {
+                return text;
+            }
+            format!("a value has the wrong type, at line {line} column {column}")
+        }
+        _ => format!("it is not JSON, at line {line} column {column}"),
+    }
+}
+
+/// Returns the absolute path of a part of a command that names a file of the catalog.
+fn resolve_catalog_path(part: &str, catalog: &Path) -> Option<String> {
+    let path = Path::new(part);
+    let named = path.is_relative() && part.contains('/');
+    let path = Some(catalog.join(path)).filter(|path| named && path.is_file())?;
+    Some(path.to_string_lossy().into_owned())
 }
 
 #[cfg(test)]

@@ -8,8 +8,11 @@ use api::tool_names;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::mcp_servers::{Environment, expand_variables};
-use super::{last_good_version, list_folder, read_text, truncate_with_warning};
+use super::environment::{Environment, expand_variables};
+use super::{
+    last_good_version, list_folder, read_text, redacted_json_error, resolve_catalog_path,
+    truncate_with_warning,
+};
 use crate::{HttpCall, Permission, Schema};
 
 /// The maximum size of a tool's file, in bytes.
@@ -141,23 +144,6 @@ fn parse(name: &str, text: &str, catalog: &Path, environment: &Environment) -> R
     })
 }
 
-/// Describes an error in a JSON text that may hold secrets.
-pub(super) fn redacted_json_error(error: &serde_json::Error) -> String {
-    let (line, column) = (error.line(), error.column());
-    match error.classify() {
-        serde_json::error::Category::Data => {
-            let text = error.to_string();
-            // Field names are reported, values are not.
-            let names_fields = ["unknown field", "missing field", "duplicate field"];
-            if names_fields.iter().any(|start| text.starts_with(start)) {
-                return text;
-            }
-            format!("a value has the wrong type, at line {line} column {column}")
-        }
-        _ => format!("it is not JSON, at line {line} column {column}"),
-    }
-}
-
 fn validated_schema(written: Option<Value>) -> Result<Value, String> {
     let schema = written.unwrap_or_else(|| json!({"type": "object", "properties": {}}));
     if schema.get("type") != Some(&json!("object")) {
@@ -184,14 +170,6 @@ fn resolve_command(command: Vec<String>, catalog: &Path) -> Result<Vec<String>, 
         return Err(format!("there is no file `{program}` in the catalog"));
     }
     Ok(command.into_iter().map(|part| resolve_catalog_path(&part, catalog).unwrap_or(part)).collect())
-}
-
-/// Returns the absolute path of a part of a command that names a file of the catalog.
-pub(super) fn resolve_catalog_path(part: &str, catalog: &Path) -> Option<String> {
-    let path = Path::new(part);
-    let named = path.is_relative() && part.contains('/');
-    let path = Some(catalog.join(path)).filter(|path| named && path.is_file())?;
-    Some(path.to_string_lossy().into_owned())
 }
 
 fn parse_http_call(written: &HttpSection, environment: &Environment) -> Result<HttpCall, String> {

@@ -16,7 +16,8 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use uuid::Uuid;
 
-use super::{ToolError, ToolOutput, ToolStep, spill};
+use super::spill_name::eviction_notice;
+use super::{ToolError, ToolOutput, ToolStep};
 
 /// The flags for a folder that is only traversed.
 const FOLDER_FLAGS: OFlags = OFlags::DIRECTORY.union(OFlags::PATH);
@@ -284,9 +285,7 @@ pub(super) fn is_temporary(name: &str) -> bool {
 
 fn cannot_open(path: &str, error: Errno) -> ToolError {
     let why = match error {
-        Errno::NOENT => {
-            spill::eviction_notice(path).unwrap_or_else(|| "there is no such file or folder".to_owned())
-        }
+        Errno::NOENT => eviction_notice(path).unwrap_or_else(|| "there is no such file or folder".to_owned()),
         Errno::XDEV | Errno::LOOP => "it leads out of the workspace".to_owned(),
         other => io::Error::from(other).to_string(),
     };

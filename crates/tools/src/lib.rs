@@ -24,6 +24,7 @@ mod run_skill_script;
 mod shell;
 pub mod skills;
 mod spill;
+mod spill_name;
 #[cfg(test)]
 #[path = "../tests/unit/testing.rs"]
 mod testing;

@@ -9,6 +9,7 @@ use tokio::fs::File;
 use tokio::io::AsyncWriteExt as _;
 
 use super::files::{FileLocation, Workspace};
+use super::spill_name::{MAX_TOTAL_BYTES, SPILL_FOLDER, is_spill_file};
 use super::{ToolError, ToolOutput, ToolStep, run_blocking};
 
 /// The maximum length of an output that the model receives whole, in bytes, unless the tool sets another limit.
@@ -18,12 +19,8 @@ pub(super) const MAX_INLINE_BYTES: usize = 64 * 1024;
 const HEAD_TAIL_BYTES: usize = 8 * 1024;
 /// The maximum size of a spill file, in bytes.
 const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
-/// The folder of the spill files.
-const SPILL_FOLDER: &str = "tool-output";
 /// A path in that folder.
 const PROBE_FILE: &str = "tool-output/any";
-/// The maximum total size of the older files, in bytes; it determines how many of them are kept.
-const MAX_TOTAL_BYTES: u64 = 256 * 1024 * 1024;
 /// The maximum number of files including the one being written: the folder is scanned for each new file.
 const MAX_FILES: usize = 1_024;
 
@@ -249,23 +246,6 @@ fn create_spill_file(workspace: &Workspace, path: &str) -> Result<std::fs::File,
     let location = workspace.locate_creating_folders(path)?;
     evict_oldest(&location).map_err(|error| ToolError(error.to_string()))?;
     location.create()
-}
-
-/// Returns the reason why a spill file no longer exists; `None` if `path` is not a spill file's.
-pub(super) fn eviction_notice(path: &str) -> Option<String> {
-    let name = path.trim_start_matches("./").strip_prefix(SPILL_FOLDER)?.strip_prefix('/')?;
-    is_spill_file(name).then(|| {
-        format!(
-            "this output of an earlier call is no longer kept, because newer ones took its place (together they may \
-             have {} MiB): make the call again if you still need it",
-            MAX_TOTAL_BYTES >> 20
-        )
-    })
-}
-
-/// Whether this is the name of a spill file.
-fn is_spill_file(name: &str) -> bool {
-    name.strip_suffix(".txt").is_some_and(|id| id.parse::<CallId>().is_ok())
 }
 
 /// Removes the oldest files beside the new one. Their names give their age because ids grow with time.

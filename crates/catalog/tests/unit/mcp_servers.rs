@@ -6,7 +6,7 @@ use super::*;
 
 fn environment() -> Environment {
     let env = [("TOKEN", "t0p"), ("EMPTY", ""), ("HOST", "tools.example")];
-    Environment(Arc::new(env.map(|(name, value)| (name.to_owned(), value.to_owned())).into()))
+    Environment::from_env(&BTreeMap::from(env.map(|(name, value)| (name.to_owned(), value.to_owned()))))
 }
 
 fn read_text(text: &str, before: &[Arc<McpServerSpec>]) -> (Vec<Arc<McpServerSpec>>, Vec<String>) {
