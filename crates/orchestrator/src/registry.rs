@@ -21,12 +21,14 @@ mod meta;
 mod metrics;
 mod notify;
 mod open;
+mod open_error;
 mod ports;
 mod postgres;
 mod postgres_read_pool;
 mod products;
 mod reseal;
 mod row;
+mod schema;
 mod stored_policy;
 mod unreadable_rows;
 mod verify;
@@ -55,7 +57,7 @@ use hot_read::HotReadPool;
 use leader_lock::LeaderLock;
 pub(crate) use meta::{DEPLOYMENT_ID, HOST, KEY_CHECK};
 use notify::Notifier;
-pub(crate) use open::OpenRegistryError;
+pub(crate) use open_error::OpenRegistryError;
 pub(crate) use ports::PortAllocator;
 pub(crate) use products::Product;
 pub(crate) use reseal::{ResealError, SealedSecret};
@@ -81,6 +83,14 @@ pub(crate) struct Registry {
     #[cfg(test)]
     hot_reads: std::sync::atomic::AtomicUsize,
     /// The lock held for as long as the registry is open.
+    lock: RegistryLock,
+}
+
+/// The connections and the lock of an opened registry.
+struct OpenedRegistry {
+    writes: AnyPool,
+    reads: AnyPool,
+    hot_read_pool: HotReadPool,
     lock: RegistryLock,
 }
 

@@ -77,35 +77,8 @@ impl Registry {
         ports: &PortAllocator,
     ) -> ClaimResult<PlacedEngine> {
         let mut tx = self.begin_product_tx(engine.owner.product_id, 0).await?;
-        // Checked here, under the lock of the product's row: the caller may have waited since its first check, and
-        // a replaced policy must not let anybody through any more.
-        let policy = self.stored_policy(&engine.owner.product_id.to_string(), tx.policy());
-        if policy.is_suspended() {
-            return Ok(Err(ClaimRefused::Suspended));
-        }
-        if !policy.allows(&engine.engine_version, &claim.default_image) {
-            return Ok(Err(ClaimRefused::ImageNotAllowed));
-        }
-        let existing = with_deadline(
-            sqlx::query("SELECT 1 FROM engines WHERE product_id = $1 AND user_id = $2")
-                .bind(engine.owner.product_id.to_string())
-                .bind(engine.owner.user_id.as_str().to_owned())
-                .fetch_optional(tx.connection()),
-        )
-        .await?;
-        if existing.is_some() {
-            return Ok(Err(ClaimRefused::Stale));
-        }
-        if let Some(max_engines) = policy.max_engines {
-            let count = with_deadline(
-                sqlx::query("SELECT COUNT(*) FROM engines WHERE product_id = $1")
-                    .bind(engine.owner.product_id.to_string())
-                    .fetch_one(tx.connection()),
-            )
-            .await?;
-            if count.try_get::<i64, _>(0)?.unsigned_abs() >= max_engines {
-                return Ok(Err(ClaimRefused::Quota { max_engines }));
-            }
+        if let Some(refused) = self.refuse_new_engine(&mut tx, engine, claim).await? {
+            return Ok(Err(refused));
         }
         self.lock_multi_engine(tx.connection()).await?;
         let Some(port) = ports.lease(tx.connection(), None).await? else {
@@ -130,33 +103,74 @@ impl Registry {
             restarts: 0,
             restart_at: None,
         };
-        with_deadline(
-            sqlx::query(
-                "INSERT INTO engines \
-             (engine_id, product_id, user_id, status, key_hash, sealed_key, sealed_secrets_key, \
-              engine_version, pinned, port, created_at, generation, claim_kind, claim_owner, claim_deadline) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)",
-            )
-            .bind(row.engine_id.to_string())
-            .bind(row.owner.product_id.to_string())
-            .bind(row.owner.user_id.as_str().to_owned())
-            .bind(row.status.as_str())
-            .bind(row.key_hash.to_hex())
-            .bind(row.sealed_key.clone())
-            .bind(row.sealed_secrets_key.clone())
-            .bind(row.engine_version.as_str().to_owned())
-            .bind(i64::from(row.pinned))
-            .bind(i64::from(port))
-            .bind(row.created_at.unix_ms())
-            .bind(row.generation)
-            .bind(claim.change.as_str())
-            .bind(claim.owner.clone())
-            .bind(claim.deadline.unix_ms())
-            .execute(tx.connection()),
-        )
-        .await?;
+        insert_claimed(&mut tx, &row, port, claim).await?;
         tx.commit().await?;
         Ok(Ok(row.placed(port)))
+    }
+
+    /// Returns why the product may not have this new engine; `None` if it may.
+    async fn refuse_new_engine(
+        &self,
+        tx: &mut ProductTx,
+        engine: &NewEngine,
+        claim: &Claim,
+    ) -> Result<Option<ClaimRefused>, RegistryError> {
+        // Checked here, under the lock of the product's row: the caller may have waited since its first check, and
+        // a replaced policy must not let anybody through any more.
+        let policy = self.stored_policy(&engine.owner.product_id.to_string(), tx.policy());
+        if policy.is_suspended() {
+            return Ok(Some(ClaimRefused::Suspended));
+        }
+        if !policy.allows(&engine.engine_version, &claim.default_image) {
+            return Ok(Some(ClaimRefused::ImageNotAllowed));
+        }
+        let existing = with_deadline(
+            sqlx::query("SELECT 1 FROM engines WHERE product_id = $1 AND user_id = $2")
+                .bind(engine.owner.product_id.to_string())
+                .bind(engine.owner.user_id.as_str().to_owned())
+                .fetch_optional(tx.connection()),
+        )
+        .await?;
+        if existing.is_some() {
+            return Ok(Some(ClaimRefused::Stale));
+        }
+        if let Some(max_engines) = policy.max_engines {
+            let count = with_deadline(
+                sqlx::query("SELECT COUNT(*) FROM engines WHERE product_id = $1")
+                    .bind(engine.owner.product_id.to_string())
+                    .fetch_one(tx.connection()),
+            )
+            .await?;
+            if count.try_get::<i64, _>(0)?.unsigned_abs() >= max_engines {
+                return Ok(Some(ClaimRefused::Quota { max_engines }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Leases another port for `engine`, which is claimed, because another program holds its own.
+    pub(crate) async fn lease_another_port(
+        &self,
+        engine: &mut PlacedEngine,
+        ports: &PortAllocator,
+    ) -> ClaimResult<()> {
+        let row = &engine.row;
+        let mut tx = self.begin_product_tx(row.owner.product_id, 0).await?;
+        self.lock_multi_engine(tx.connection()).await?;
+        // Its own port stays leased during the search, and so cannot be chosen again.
+        let Some(port) = ports.lease(tx.connection(), None).await? else {
+            return Ok(Err(ClaimRefused::NoPort));
+        };
+        let update = sqlx::query("UPDATE engines SET port = $1 WHERE engine_id = $2 AND generation = $3")
+            .bind(i64::from(port))
+            .bind(row.engine_id.to_string())
+            .bind(row.generation);
+        if with_deadline(update.execute(tx.connection())).await?.rows_affected() == 0 {
+            return Ok(Err(ClaimRefused::Stale));
+        }
+        tx.commit().await?;
+        engine.set_port(port);
+        Ok(Ok(()))
     }
 
     /// Claims the engine of `seen` for an operation if its row is unchanged since `seen` was read.
@@ -266,4 +280,39 @@ const fn claim_sql(change: Change) -> &'static str {
             claim!("", " AND claim_kind IS NULL")
         }
     }
+}
+
+/// Inserts the row of a new engine, claimed and with its port.
+async fn insert_claimed(
+    tx: &mut ProductTx,
+    row: &EngineRow,
+    port: u16,
+    claim: &Claim,
+) -> Result<(), RegistryError> {
+    with_deadline(
+        sqlx::query(
+            "INSERT INTO engines \
+         (engine_id, product_id, user_id, status, key_hash, sealed_key, sealed_secrets_key, \
+          engine_version, pinned, port, created_at, generation, claim_kind, claim_owner, claim_deadline) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)",
+        )
+        .bind(row.engine_id.to_string())
+        .bind(row.owner.product_id.to_string())
+        .bind(row.owner.user_id.as_str().to_owned())
+        .bind(row.status.as_str())
+        .bind(row.key_hash.to_hex())
+        .bind(row.sealed_key.clone())
+        .bind(row.sealed_secrets_key.clone())
+        .bind(row.engine_version.as_str().to_owned())
+        .bind(i64::from(row.pinned))
+        .bind(i64::from(port))
+        .bind(row.created_at.unix_ms())
+        .bind(row.generation)
+        .bind(claim.change.as_str())
+        .bind(claim.owner.clone())
+        .bind(claim.deadline.unix_ms())
+        .execute(tx.connection()),
+    )
+    .await?;
+    Ok(())
 }

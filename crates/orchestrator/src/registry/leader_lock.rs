@@ -14,7 +14,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use super::access::with_deadline;
-use super::open::OpenRegistryError;
+use super::open_error::OpenRegistryError;
 
 /// The class of this program's advisory locks (`pg_advisory_lock(class, id)`).
 pub(super) const LOCK_CLASS: i32 = 0x526F_756E;

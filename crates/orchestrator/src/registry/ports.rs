@@ -8,10 +8,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use api::orchestrator::EngineStatus;
 use sqlx::{AnyConnection, Row as _};
 
+use super::RegistryError;
 use super::access::with_deadline;
-use super::claims::ClaimRefused;
-use super::row::PlacedEngine;
-use super::{Registry, RegistryError};
 use crate::config::PortRange;
 
 /// Allocates the ports that may be leased.
@@ -112,33 +110,6 @@ impl PortAllocator {
             }
         }
         Ok(None)
-    }
-}
-
-impl Registry {
-    /// Leases another port for `engine`, which is claimed, because another program holds its own.
-    pub(crate) async fn lease_another_port(
-        &self,
-        engine: &mut PlacedEngine,
-        ports: &PortAllocator,
-    ) -> Result<Result<(), ClaimRefused>, RegistryError> {
-        let row = &engine.row;
-        let mut tx = self.begin_product_tx(row.owner.product_id, 0).await?;
-        self.lock_multi_engine(tx.connection()).await?;
-        // Its own port stays leased during the search, and so cannot be chosen again.
-        let Some(port) = ports.lease(tx.connection(), None).await? else {
-            return Ok(Err(ClaimRefused::NoPort));
-        };
-        let update = sqlx::query("UPDATE engines SET port = $1 WHERE engine_id = $2 AND generation = $3")
-            .bind(i64::from(port))
-            .bind(row.engine_id.to_string())
-            .bind(row.generation);
-        if with_deadline(update.execute(tx.connection())).await?.rows_affected() == 0 {
-            return Ok(Err(ClaimRefused::Stale));
-        }
-        tx.commit().await?;
-        engine.set_port(port);
-        Ok(Ok(()))
     }
 }
 

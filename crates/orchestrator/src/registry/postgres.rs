@@ -10,9 +10,10 @@ use sqlx::{AnyConnection, AnyPool, Row as _};
 use super::access::with_deadline;
 use super::hot_read::HotReadPool;
 use super::leader_lock::{AcquiredLock, LOCK_CLASS};
-use super::open::{DatabaseKind, OpenRegistryError, OpenedRegistry, init_meta, migrate, reject_foreign};
+use super::open_error::OpenRegistryError;
 use super::postgres_read_pool::PostgresReadPool;
-use super::{RegistryError, RegistryLock};
+use super::schema::{DatabaseKind, init_meta, migrate, reject_foreign};
+use super::{OpenedRegistry, RegistryError, RegistryLock};
 use crate::config::PostgresUrl;
 
 /// The id, within [`LOCK_CLASS`], of the advisory lock for changes of several engines.

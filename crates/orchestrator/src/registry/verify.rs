@@ -12,11 +12,12 @@ use sqlx::{AnyConnection, ConnectOptions as _, Connection as _, Row as _};
 use super::access::with_deadline;
 use super::hash_chain::{ChainedRow, GENESIS_HASH};
 use super::meta::DEPLOYMENT_ID;
-use super::open::{
-    DatabaseKind, OpenRegistryError, has_meta_table, install_drivers, is_supported_schema, reject_foreign,
-    sqlite_url, supported_schema_version,
-};
+use super::open::{install_drivers, sqlite_url};
+use super::open_error::OpenRegistryError;
 use super::postgres;
+use super::schema::{
+    DatabaseKind, has_meta_table, is_supported_schema, reject_foreign, supported_schema_version,
+};
 use crate::config::DatabaseUrl;
 
 /// The result for one product's audit log.

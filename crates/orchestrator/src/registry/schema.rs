@@ -1,0 +1,138 @@
+//! The registry's schema: its versions, the migrations between them, and whether a database has it.
+
+use sqlx::{AnyConnection, Connection as _, Row as _};
+
+use super::open_error::OpenRegistryError;
+
+/// The migrations from an empty database to the current schema. The n-th leads to version n. Each has a part for
+/// all databases and parts for a single kind.
+const MIGRATIONS: [Migration; 2] = [
+    Migration {
+        shared: include_str!("../../migrations/0001_registry.sql"),
+        sqlite: include_str!("../../migrations/0001_registry.sqlite.sql"),
+        postgres: include_str!("../../migrations/0001_registry.postgres.sql"),
+    },
+    Migration { shared: include_str!("../../migrations/0002_supervision.sql"), sqlite: "", postgres: "" },
+];
+
+struct Migration {
+    shared: &'static str,
+    sqlite: &'static str,
+    postgres: &'static str,
+}
+
+/// The kind of database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DatabaseKind {
+    Sqlite,
+    Postgres,
+}
+
+impl DatabaseKind {
+    /// Returns the query that counts the tables called `meta`.
+    const fn count_meta_sql(self) -> &'static str {
+        match self {
+            Self::Sqlite => "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = 'meta'",
+            Self::Postgres => {
+                "SELECT COUNT(*) FROM pg_tables WHERE schemaname = current_schema() AND tablename = 'meta'"
+            }
+        }
+    }
+
+    /// Returns the query that names a table which an empty registry does not have.
+    const fn find_foreign_sql(self) -> &'static str {
+        match self {
+            Self::Sqlite => {
+                "SELECT MIN(name) FROM sqlite_master WHERE type = 'table' AND name <> 'meta' \
+                 AND name NOT LIKE 'sqlite%'"
+            }
+            Self::Postgres => {
+                "SELECT MIN(CAST(tablename AS TEXT)) FROM pg_tables \
+                 WHERE schemaname = current_schema() AND tablename <> 'meta'"
+            }
+        }
+    }
+}
+
+/// Rejects a database that is neither empty nor a registry.
+pub(super) async fn reject_foreign(
+    connection: &mut AnyConnection,
+    database: DatabaseKind,
+) -> Result<(), OpenRegistryError> {
+    if has_meta_table(connection, database).await? && schema_version(connection).await? > 0 {
+        return Ok(());
+    }
+    let table: Option<String> =
+        sqlx::query(database.find_foreign_sql()).fetch_one(connection).await?.try_get(0)?;
+    table.map_or(Ok(()), |table| Err(OpenRegistryError::ForeignTables { table }))
+}
+
+/// Returns the version of the schema, which this binary must support; 0 if there is none yet. Creates the `meta`
+/// table if it is missing.
+pub(super) async fn init_meta(connection: &mut AnyConnection) -> Result<i64, OpenRegistryError> {
+    sqlx::raw_sql("CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
+        .execute(&mut *connection)
+        .await?;
+    supported_schema_version(connection).await
+}
+
+/// Returns the schema version of a database that has a `meta` table. This binary must support it.
+pub(super) async fn supported_schema_version(
+    connection: &mut AnyConnection,
+) -> Result<i64, OpenRegistryError> {
+    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+    let found = schema_version(connection).await?;
+    if found > known { Err(OpenRegistryError::SchemaTooNew { found, known }) } else { Ok(found) }
+}
+
+/// Applies the migrations after version `found`, each with its version number in one transaction.
+pub(super) async fn migrate(
+    connection: &mut AnyConnection,
+    database: DatabaseKind,
+    found: i64,
+) -> Result<(), OpenRegistryError> {
+    for (version, migration) in (1_i64..).zip(MIGRATIONS).filter(|(version, _)| *version > found) {
+        let mut transaction = connection.begin().await?;
+        let specific = match database {
+            DatabaseKind::Sqlite => migration.sqlite,
+            DatabaseKind::Postgres => migration.postgres,
+        };
+        for statements in [migration.shared, specific] {
+            sqlx::raw_sql(statements).execute(&mut *transaction).await?;
+        }
+        sqlx::query(
+            "INSERT INTO meta (name, value) VALUES ('schema_version', $1) \
+             ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+        )
+        .bind(version.to_string())
+        .execute(&mut *transaction)
+        .await?;
+        transaction.commit().await?;
+    }
+    Ok(())
+}
+
+/// Whether the database has a schema that this version supports.
+pub(super) async fn is_supported_schema(
+    connection: &mut AnyConnection,
+    database: DatabaseKind,
+) -> Result<bool, sqlx::Error> {
+    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+    Ok(has_meta_table(connection, database).await?
+        && (1..=known).contains(&schema_version(connection).await?))
+}
+
+pub(super) async fn has_meta_table(
+    connection: &mut AnyConnection,
+    database: DatabaseKind,
+) -> Result<bool, sqlx::Error> {
+    Ok(sqlx::query(database.count_meta_sql()).fetch_one(connection).await?.try_get::<i64, _>(0)? > 0)
+}
+
+async fn schema_version(connection: &mut AnyConnection) -> Result<i64, sqlx::Error> {
+    let row = sqlx::query("SELECT value FROM meta WHERE name = 'schema_version'")
+        .fetch_optional(connection)
+        .await?;
+    // A version that is not a number was written by something other than an older version of this binary.
+    row.map_or(Ok(0), |row| row.try_get::<String, _>(0).map(|text| text.parse().unwrap_or(i64::MAX)))
+}
