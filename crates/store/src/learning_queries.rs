@@ -6,13 +6,13 @@ use api::{BatchId, FeedbackId, Timestamp, TurnId};
 use super::steps::TurnBase;
 use super::{
     BatchProgress, Brain, Correction, Corrections, FeedbackRow, KnownLesson, StoreError, TaskRow,
-    UnrelatedTurn, feedback, learning_batches, lessons,
+    UnrelatedTurn, corrections, feedback, learning_batches, lessons,
 };
 
 impl Brain {
     /// The corrections and lessons that a conversation does not show when it continues from `base`. Blocks.
     pub fn corrections(&self, task: TaskRow, base: TurnBase) -> Result<Corrections, StoreError> {
-        self.read(|reader| feedback::load_corrections(reader, task, base))
+        self.read(|reader| corrections::load_corrections(reader, task, base))
     }
 
     /// A page of the active lessons, newest first. Blocks.

@@ -6,6 +6,7 @@
 //! so no two engines ever write the same brain.
 
 mod backups;
+mod corrections;
 mod erasure;
 mod error;
 pub mod event_log;
@@ -51,10 +52,11 @@ use api::memory::{Episode, Knowledge};
 use api::skills::SkillSummary;
 use api::{CallId, HitlId, MemoryId, TaskId, Timestamp, TurnId};
 pub use backups::BACKUP_LIFETIME;
+pub use corrections::Corrections;
 pub use erasure::{Erasure, ErasureScope, TaskDeletion};
 pub use error::{BrainError, StoreError};
 pub use facts::{CorrectError, FactCorrection, FactFilter};
-pub use feedback::{Correction, Corrections, FeedbackContent, FeedbackRow};
+pub use feedback::{Correction, FeedbackContent, FeedbackRow};
 use http_service::clock::{Clock as _, SystemClock};
 use http_service::lock::{FileLock, LockError};
 pub use journal::{Journal, JournalError};
@@ -62,7 +64,6 @@ pub use knowledge::{KnowledgeDraft, KnowledgeRejected, NewKnowledge, SupersedeEr
 pub use learning_batches::{BatchEffect, BatchProgress, BatchStage, LessonDraft, UnrelatedTurn};
 pub use lessons::{KnownLesson, NewLesson};
 pub use mcp_connections::{AuthorizationRow, ConnectionRow};
-pub use provenance::StoredSource;
 pub use queries::{
     BlockCounts, Checkpoint, OpenTurn, PendingHitl, RequestedTurn, StoredEvent, StoredStep, ToolGrant,
 };

@@ -2,31 +2,14 @@
 //! tools. It is stored in the step that contains the text, so how a text is worded for a model decides nothing.
 
 use api::memory::Source;
-use serde::{Deserialize, Serialize};
 
-use crate::steps::{Opened, Step};
+use crate::steps::{Opened, Step, StoredSource};
 
 /// The words that marked content from a tool before its source was stored. Journals contain them, so they never
 /// change; what a model is shown is [`crate::memory_format::TOOL_ORIGIN_NOTE`].
 const MARK_WITHOUT_SOURCE: &str = "came from a tool or the web, unverified";
 
-/// The stored source of a text; absent from journals that are older than this field.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct StoredSource(Option<Source>);
-
-impl From<Source> for StoredSource {
-    fn from(source: Source) -> Self {
-        Self(Some(source))
-    }
-}
-
 impl StoredSource {
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-    pub(crate) fn is_absent(&self) -> bool {
-        self.0.is_none()
-    }
-
     /// The source of `texts`. Without a stored one, a mark in them shows that a tool's content is among them.
     fn of_texts<'a>(self, texts: impl IntoIterator<Item = &'a String>) -> Source {
         let detect = || {

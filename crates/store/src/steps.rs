@@ -5,12 +5,11 @@
 //! a later version wrote, is ignored.
 
 use api::event::{Failure, HitlKind, StopReason};
+use api::memory::Source;
 use api::{CallId, HitlId, MessageId};
 use llm::{Answer, Content, TokenUsage, ToolOutcome};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-
-use crate::provenance::StoredSource;
 
 /// One step of a turn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -299,6 +298,24 @@ pub struct PartialAnswer {
     pub message_id: MessageId,
     /// The text produced so far.
     pub text: String,
+}
+
+/// The stored source of a text; absent from journals that are older than this field.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct StoredSource(pub(crate) Option<Source>);
+
+impl From<Source> for StoredSource {
+    fn from(source: Source) -> Self {
+        Self(Some(source))
+    }
+}
+
+impl StoredSource {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    pub(crate) fn is_absent(&self) -> bool {
+        self.0.is_none()
+    }
 }
 
 #[cfg(test)]

@@ -13,7 +13,6 @@ use tokio::sync::{oneshot, watch};
 
 use super::clock::{ClockReading, EventClock};
 use super::commit::{Commit, CommitPart, StateChange};
-use super::reader::{EventReader, Follow};
 use super::ring::{Frame, Ring};
 use crate::steps::Step;
 use crate::{Brain, Durability, StoreError, TaskEntry, TaskRow, WriteBatch, WriteError, WriteTx, to_json};
@@ -35,7 +34,7 @@ pub struct TaskEventLog {
     /// The entries that the writer has collected and not completed yet. Only the writer uses them, so a commit in
     /// progress does not keep the turn from emitting further events.
     in_flight: Mutex<Vec<OutboxEntry>>,
-    status: watch::Sender<LogStatus>,
+    pub(super) status: watch::Sender<LogStatus>,
     /// The bytes of text that wait, over all event logs.
     waiting_bytes: Arc<AtomicUsize>,
     /// The time of the last publication, over all event logs.
@@ -158,11 +157,6 @@ impl TaskEventLog {
     /// Whether any turn holds the event log.
     pub fn has_running_turn(&self) -> bool {
         self.status.borrow().running_turn.is_some()
-    }
-
-    /// Creates a reader of the events with a `ts` above `after`.
-    pub fn read(self: &Arc<Self>, after: i64, follow: Follow) -> EventReader {
-        EventReader::new(Arc::clone(self), after, follow, self.status.subscribe())
     }
 
     /// The published frames with a `ts` above `ts`, or `None` if they must be read from the store.

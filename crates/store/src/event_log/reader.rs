@@ -38,16 +38,15 @@ pub struct EventReader {
     ended: bool,
 }
 
-impl EventReader {
-    pub(super) fn new(
-        event_log: Arc<TaskEventLog>,
-        after: i64,
-        follow: Follow,
-        status: watch::Receiver<LogStatus>,
-    ) -> Self {
-        Self { event_log, position: after, follow, status, ended: false }
+impl TaskEventLog {
+    /// Creates a reader of the events with a `ts` above `after`.
+    pub fn read(self: &Arc<Self>, after: i64, follow: Follow) -> EventReader {
+        let status = self.status.subscribe();
+        EventReader { event_log: Arc::clone(self), position: after, follow, status, ended: false }
     }
+}
 
+impl EventReader {
     /// The next events in their form on the wire, or a heartbeat; `None` at the end.
     ///
     /// # Errors

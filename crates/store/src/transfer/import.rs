@@ -285,7 +285,7 @@ impl<'de, R: StageRecord> Visitor<'de> for RecordsSeed<'_, R> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut records: A) -> Result<(), A::Error> {
         let mut index = 0;
         while let Some(record) = records.next_element::<R>()? {
-            if let Err(error) = self.staging.stage_record(index, record) {
+            if let Err(error) = record.stage(index, self.staging) {
                 let reason = error.to_string();
                 *self.position.staging_error.borrow_mut() = Some(error);
                 return Err(A::Error::custom(reason));

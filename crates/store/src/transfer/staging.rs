@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _};
 
-use super::validate::StageRecord;
 use crate::backups;
 
 /// The records in the order of the document, each with its position in its section, counted from 0. They refer to
@@ -192,11 +191,6 @@ impl Staging {
         connection.execute_batch("BEGIN")?;
         connection.execute_batch(STAGING_SCHEMA)?;
         Ok(Self { connection, file: guard })
-    }
-
-    /// Validates and stores the record at position `n` of its section.
-    pub(super) fn stage_record(&self, n: u32, record: impl StageRecord) -> Result<(), StagingError> {
-        record.stage(n, self)
     }
 
     /// Downgrades knowledge that claims to be taught by the user to data if the document does not contain the
