@@ -5,19 +5,18 @@
 //! error that says the same. So validation returns a reason instead of failing the start.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
-use http_service::env::{ConfigErrors, Env, EnvReader};
+use http_service::env::{Env, EnvReader};
 use serde_json::{Value, json};
 
 use super::base_url::BaseUrl;
 use super::factory::build_routes;
 use super::gateway_file::{GatewayFile, KeySource, ModelConfig, OpenAiApi, parse, thinking_to_json};
-use super::key_policy::{GENERIC_KEY_VARIABLE, KeyPolicy, is_key_variable};
-use super::provider::Provider;
-use super::{Budgets, ModelError, ModelErrorKind, RetryPolicy, Routes};
+use super::key_policy::{GENERIC_KEY_VARIABLE, KeyPolicy};
+use super::provider::{Provider, is_key_variable};
+use super::{Budgets, NotConfigured, RetryPolicy, Routes};
 
 /// The catalog's configuration file.
 const CONFIG_FILE: &str = "gateway.json";
@@ -36,40 +35,6 @@ pub fn shows_provider(variable: &str) -> bool {
         // A server at a known address that also answers without a key: its key alone says nothing.
         Some(provider) => provider.requires_key() || provider.default_base_url().is_none(),
         None => matches!(variable, "LLM_PROVIDER" | GENERIC_KEY_VARIABLE),
-    }
-}
-
-/// Why no model can be used: all errors of the configuration, with what to set.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct NotConfigured(ConfigErrors);
-
-impl NotConfigured {
-    /// The configuration's errors.
-    pub const fn errors(&self) -> &ConfigErrors {
-        &self.0
-    }
-
-    /// Combines the errors of both.
-    #[must_use]
-    pub fn merge(&self, other: &Self) -> Self {
-        let none = BTreeMap::new();
-        let mut reader = EnvReader::new(&none);
-        reader.extend(&self.0);
-        reader.extend(&other.0);
-        Self(reader.finish(None::<()>).err().unwrap_or_else(|| self.0.clone()))
-    }
-}
-
-impl fmt::Display for NotConfigured {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let faults: Vec<String> = self.0.iter().map(ToString::to_string).collect();
-        f.write_str(&faults.join("; "))
-    }
-}
-
-impl From<NotConfigured> for ModelError {
-    fn from(reason: NotConfigured) -> Self {
-        Self::new(ModelErrorKind::NotConfigured, reason.to_string())
     }
 }
 

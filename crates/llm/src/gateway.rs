@@ -8,9 +8,8 @@ use api::rpc::{CacheState, ModelState};
 use http_service::backoff;
 use parking_lot::Mutex;
 
-use super::config::NotConfigured;
 use super::health::HealthTracker;
-use super::{ChatModel, ModelError, ModelErrorKind, TokenUsage};
+use super::{ChatModel, ModelError, ModelErrorKind, NotConfigured, TokenUsage};
 
 /// The prices of a model, in US dollars per million tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -9,9 +9,8 @@ use resources::text::{first_chars, shorten_to_chars};
 use serde_json::{Map, Value};
 
 use super::base_url::BaseUrl;
-use super::key_policy;
 use super::profile::{Effort, Thinking};
-use super::provider::Provider;
+use super::provider::{Provider, is_key_variable};
 use super::{Budgets, Prices, RetryPolicy};
 
 /// The maximum configurable number of attempts.
@@ -188,7 +187,7 @@ fn parse_base_url(
 fn parse_key(value: &Value) -> Option<KeySource> {
     match value.as_str()? {
         "none" => Some(KeySource::None),
-        name => key_policy::is_key_variable(name).then(|| KeySource::Variable(name.to_owned())),
+        name => is_key_variable(name).then(|| KeySource::Variable(name.to_owned())),
     }
 }
 

@@ -10,13 +10,6 @@ use super::provider::Provider;
 /// The variable of the key that belongs to the provider named by `LLM_PROVIDER`.
 pub(super) const GENERIC_KEY_VARIABLE: &str = "LLM_API_KEY";
 
-/// Whether a variable's name allows it to hold a provider's key. The value of no other variable is ever sent.
-pub(super) fn is_key_variable(variable: &str) -> bool {
-    let stem = variable.strip_suffix("_API_KEY").unwrap_or_default();
-    let is_allowed = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
-    !stem.is_empty() && stem.bytes().all(is_allowed)
-}
-
 /// The servers to which keys may be sent.
 #[derive(Clone, Debug, Default)]
 pub(super) struct KeyPolicy {

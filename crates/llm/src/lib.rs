@@ -12,6 +12,7 @@ pub mod config;
 #[cfg(test)]
 #[path = "../tests/unit/decoder_testing.rs"]
 mod decoder_testing;
+mod error;
 pub mod estimate;
 mod factory;
 mod gateway;
@@ -37,6 +38,7 @@ use api::content::MediaKind;
 use api::event::BlockType;
 use api::{CallId, event};
 use bytes::Bytes;
+pub use error::{ModelError, ModelErrorKind, NotConfigured};
 use futures::stream::BoxStream;
 pub use gateway::{Budgets, Gateway, Prices, RetryPolicy, RetryState, Route, Routes};
 pub use repair::{RepairedHistory, repair};
@@ -416,72 +418,6 @@ pub trait ChatModel: Send + Sync {
     /// Streams the answer to `request`. Nothing is sent before the stream is first polled; dropping it cancels the
     /// call.
     fn stream(&self, request: &Request<'_>) -> EventStream;
-}
-
-/// The failure of a model call.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub struct ModelError {
-    /// The kind of failure, which decides whether to retry, fall back or give up.
-    pub kind: ModelErrorKind,
-    /// A message for the user. Never contains a key.
-    pub message: String,
-    /// The delay before the next attempt that the provider asked for.
-    pub retry_after: Option<std::time::Duration>,
-    /// The tokens that the failed call used, as far as the provider reported them.
-    pub usage: TokenUsage,
-    /// The number of bytes of the answer that had been received before the failure.
-    pub received_bytes: usize,
-}
-
-/// The kinds of failure of a model call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ModelErrorKind {
-    /// No usable provider is configured.
-    NotConfigured,
-    /// The provider refused the key (401, 403).
-    Auth,
-    /// The provider does not have the model, or does not offer it to this account (404).
-    NoSuchModel,
-    /// The provider refused the request (400, 413, 422); it will refuse the same request again.
-    Refused,
-    /// The conversation is too long for the model.
-    TooLong,
-    /// The provider considers something in the history invalid, such as reasoning that it did not sign.
-    BrokenHistory,
-    /// The account's quota is exhausted: waiting does not help.
-    Quota,
-    /// The answer had neither text nor a call. This says nothing about the provider's health; another model may
-    /// answer.
-    Empty,
-    /// The provider is overloaded, rate limiting or failing (408, 409, 429, 5xx); the failure may be temporary.
-    Busy,
-    /// The provider could not be reached, stopped sending, or its stream broke off.
-    Broken,
-}
-
-impl ModelError {
-    /// Creates a failure of `kind` without a retry delay.
-    pub fn new(kind: ModelErrorKind, message: impl Into<String>) -> Self {
-        Self {
-            kind,
-            message: message.into(),
-            retry_after: None,
-            usage: TokenUsage::default(),
-            received_bytes: 0,
-        }
-    }
-
-    /// The failure of a stream that ended before the answer was complete.
-    pub fn ended_early() -> Self {
-        Self::new(ModelErrorKind::Broken, "the provider's answer ended before it was complete")
-    }
-
-    /// Whether the failure is caused by this request and says nothing about the provider's health.
-    pub const fn is_request_error(&self) -> bool {
-        use ModelErrorKind::{BrokenHistory, Empty, Refused, TooLong};
-        matches!(self.kind, Refused | TooLong | BrokenHistory | Empty)
-    }
 }
 
 /// The error of a call in whose middle the answer was truncated, as the model reads it.

@@ -213,6 +213,13 @@ impl Provider {
     }
 }
 
+/// Whether a variable's name allows it to hold a provider's key. The value of no other variable is ever sent.
+pub(super) fn is_key_variable(variable: &str) -> bool {
+    let stem = variable.strip_suffix("_API_KEY").unwrap_or_default();
+    let is_allowed = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
+    !stem.is_empty() && stem.bytes().all(is_allowed)
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;

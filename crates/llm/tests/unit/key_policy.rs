@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::provider::is_key_variable;
 
 fn address(text: &str) -> BaseUrl {
     BaseUrl::parse(text).unwrap()

@@ -1,10 +1,11 @@
 //! Streams from the vendor's documentation and from compatible servers, split into chunks of any size.
 
 use pretty_assertions::assert_eq;
+use serde_json::json;
 
 use super::*;
-use crate::ModelErrorKind;
 use crate::decoder_testing::{decode_to_lines, final_answer, final_error};
+use crate::{Block, ModelErrorKind};
 
 /// A stream modelled on the vendor's documentation: reasoning with a summary in two parts, a remark, and two calls
 /// whose events are interleaved.
