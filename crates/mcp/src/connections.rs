@@ -1,5 +1,8 @@
 //! The user's connections: stored in the brain and cached in memory for turns.
 
+mod authorizations;
+mod cached;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,24 +10,19 @@ use std::time::Duration;
 
 use api::assets::{Connection, ConnectionStatus};
 use api::{ConnectionId, Timestamp};
+use cached::CachedConnection;
 use catalog::McpServerSpec;
 use fetch::WebAllowlist;
 use http_service::clock::Clock;
 use http_service::vault::{KeyError, Vault};
 use parking_lot::Mutex;
-use store::{AuthorizationRow, Brain, ConnectionRow, Durability, WriteError, WriteTx};
+use store::{Brain, Durability, WriteError, WriteTx};
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
 use super::credentials::{CredentialSecret, Credentials, identity};
-use super::tool::tool_name_prefix;
+use super::definition::tool_name_prefix;
 use super::{McpError, NO_ENCRYPTION_KEY, ToolDefinition};
-
-/// How long an authorization may stay pending.
-const AUTHORIZATION_TTL: Duration = Duration::from_mins(10);
-/// The purpose to which the seals of authorizations and registrations are bound.
-const AUTHORIZATION_SEAL_PURPOSE: &str = "authorization";
-const REGISTRATION_SEAL_PURPOSE: &str = "registration";
 
 /// The connections of an engine.
 pub(super) struct Connections {
@@ -40,18 +38,6 @@ pub(super) struct Connections {
     server_locks: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// Work that continues whether or not a caller waits for it.
     tasks: TaskTracker,
-}
-
-/// A connection in memory.
-#[derive(Clone)]
-struct CachedConnection {
-    id: ConnectionId,
-    server: String,
-    status: ConnectionStatus,
-    error: Option<String>,
-    identity: String,
-    tools: Arc<[Arc<ToolDefinition>]>,
-    created_at: Timestamp,
 }
 
 /// The lock of a server: see [`Connections::lock_server`].
@@ -154,12 +140,6 @@ impl Connections {
         }
         let tools = tools.iter().map(|tool| tool.name.clone()).collect();
         Ok(Connection { connection: id, server, status, tools, created_at, error })
-    }
-
-    /// Whether the user was asked for consent and has not answered yet.
-    pub(super) fn has_pending_authorization(&self, server: &str) -> Result<bool, store::StoreError> {
-        let started_at = self.brain.authorization_started_at(server)?;
-        Ok(started_at.is_some_and(|started_at| started_at > self.authorization_cutoff()))
     }
 
     pub(super) fn id(&self, server: &str) -> Option<ConnectionId> {
@@ -422,56 +402,6 @@ impl Connections {
         }
     }
 
-    /// Stores a pending authorization under the hash of its `state`.
-    pub(super) async fn store_authorization(
-        &self,
-        server: &str,
-        state_hash: &str,
-        pending: &str,
-    ) -> Result<(), McpError> {
-        let sealed = self.vault()?.seal(server, AUTHORIZATION_SEAL_PURPOSE, pending).map_err(seal_error)?;
-        let row =
-            AuthorizationRow { server: server.to_owned(), sealed_state: sealed, created_at: self.now() };
-        let (state_hash, cutoff) = (state_hash.to_owned(), self.authorization_cutoff());
-        self.brain.write(move |rows| rows.insert_authorization(&state_hash, &row, cutoff)).await?;
-        Ok(())
-    }
-
-    /// Takes a pending authorization and its server; this succeeds once, and within ten minutes.
-    pub(super) async fn take_authorization(
-        &self,
-        state_hash: &str,
-    ) -> Result<Option<(String, zeroize::Zeroizing<String>)>, McpError> {
-        let state_hash = state_hash.to_owned();
-        let Some(row) = self.brain.write(move |rows| rows.take_authorization(&state_hash)).await? else {
-            return Ok(None);
-        };
-        if row.created_at <= self.authorization_cutoff() {
-            return Ok(None);
-        }
-        let pending = self.vault()?.open(&row.server, AUTHORIZATION_SEAL_PURPOSE, &row.sealed_state);
-        Ok(pending.ok().map(|pending| (row.server, pending)))
-    }
-
-    /// Returns the engine's client registration at an authorization server, if any.
-    pub(super) fn registration(&self, issuer: &str) -> Result<Option<zeroize::Zeroizing<String>>, McpError> {
-        let Some(sealed) = self.brain.client_registration(issuer)? else { return Ok(None) };
-        Ok(self.vault()?.open(issuer, REGISTRATION_SEAL_PURPOSE, &sealed).ok())
-    }
-
-    /// Stores or removes the engine's client registration at an authorization server.
-    pub(super) async fn store_registration(
-        &self,
-        issuer: &str,
-        registration: Option<&str>,
-    ) -> Result<(), McpError> {
-        let vault = self.vault()?;
-        let sealed = registration.map(|text| vault.seal(issuer, REGISTRATION_SEAL_PURPOSE, text)).transpose();
-        let (sealed, issuer) = (sealed.map_err(seal_error)?, issuer.to_owned());
-        self.brain.write(move |rows| rows.set_client_registration(&issuer, sealed.as_deref())).await?;
-        Ok(())
-    }
-
     fn vault(&self) -> Result<&Arc<Vault>, McpError> {
         self.vault.as_ref().ok_or(NO_ENCRYPTION_KEY)
     }
@@ -480,33 +410,8 @@ impl Connections {
         credentials.seal(self.vault()?, server).map_err(seal_error)
     }
 
-    fn authorization_cutoff(&self) -> Timestamp {
-        let ttl_ms = i64::try_from(AUTHORIZATION_TTL.as_millis()).unwrap_or(i64::MAX);
-        Timestamp::from_unix_ms(self.now().unix_ms().saturating_sub(ttl_ms))
-    }
-
     fn find(&self, server: &str) -> Option<CachedConnection> {
         self.cached.lock().iter().find(|known| known.server == server).cloned()
-    }
-}
-
-impl CachedConnection {
-    fn from_row(row: ConnectionRow) -> Self {
-        let ConnectionRow { id, server, status, error, identity, tools, created_at } = row;
-        let tools = serde_json::from_str::<Vec<ToolDefinition>>(&tools).unwrap_or_else(|error| {
-            tracing::warn!(server, %error, "The tools of a connection cannot be read; connect it again.");
-            Vec::new()
-        });
-        let tools = tools.into_iter().map(Arc::new).collect();
-        Self { id, server, status, error, identity, tools, created_at }
-    }
-
-    fn to_row(&self) -> ConnectionRow {
-        let Self { id, server, status, error, identity, tools, created_at } = self.clone();
-        // Strings and JSON values can always be serialized.
-        let tools: Vec<&ToolDefinition> = tools.iter().map(|tool| &**tool).collect();
-        let tools = serde_json::to_string(&tools).unwrap_or_else(|_| "[]".into());
-        ConnectionRow { id, server, status, error, identity, tools, created_at }
     }
 }
 

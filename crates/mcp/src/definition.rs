@@ -35,6 +35,11 @@ pub(crate) struct ToolDefinition {
     pub idempotent: bool,
 }
 
+/// Returns the prefix of the names of a server's tools.
+pub(super) fn tool_name_prefix(server: &str) -> String {
+    format!("{server}__")
+}
+
 /// Faults of one kind in a server's list: their number, and the first of them. They are logged as one line,
 /// however many there are.
 #[derive(Default)]

@@ -12,6 +12,7 @@ use tools::{Invocation, Tool, ToolError, ToolOutput, ToolStep, approval};
 
 use super::clients::{CallOutcome, ToolCall};
 use super::credentials::identity;
+use super::definition::tool_name_prefix;
 use super::{ServerHandle, ToolDefinition};
 
 /// A tool of a connected server.
@@ -26,11 +27,6 @@ impl ServerTool {
         let name = format!("{}{}", tool_name_prefix(&server.spec.name), definition.name);
         Self { server, definition, name }
     }
-}
-
-/// Returns the prefix of the names of a server's tools.
-pub(super) fn tool_name_prefix(server: &str) -> String {
-    format!("{server}__")
 }
 
 impl Tool for ServerTool {

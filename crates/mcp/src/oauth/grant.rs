@@ -5,7 +5,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use super::oauth_client::OAuthClient;
+use super::oauth_client::{OAuthClient, Tokens};
 use crate::credentials::CredentialSecret;
 
 /// The maximum time before its expiry at which a token is refreshed; a short-lived token is refreshed a tenth of
@@ -27,17 +27,6 @@ pub(super) enum Consent {
     Given(Tokens),
     /// It has ended, for this reason: no token is requested until the user connects again.
     Over(String),
-}
-
-/// The authorization server's tokens.
-#[derive(Clone, Serialize, Deserialize)]
-pub(super) struct Tokens {
-    pub(super) access: Zeroizing<String>,
-    pub(super) refresh: Option<Zeroizing<String>>,
-    /// The lifetime of `access` in milliseconds, if known.
-    pub(super) life_ms: Option<i64>,
-    /// Its expiry, in Unix milliseconds.
-    pub(super) expires_at: Option<i64>,
 }
 
 /// The next step to get a token.

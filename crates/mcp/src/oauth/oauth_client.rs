@@ -11,7 +11,6 @@ use serde_json::Value;
 use url::form_urlencoded::byte_serialize;
 use zeroize::Zeroizing;
 
-use super::grant::Tokens;
 use super::http::{AuthHttpClient, AuthHttpResponse, HttpError, sanitize_server_text};
 
 /// The maximum length of a token, in bytes: it goes into a header.
@@ -51,6 +50,17 @@ pub(super) enum ClientAuthMethod {
     Basic(Zeroizing<String>),
     /// A secret in the form.
     Post(Zeroizing<String>),
+}
+
+/// The authorization server's tokens.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Tokens {
+    pub(super) access: Zeroizing<String>,
+    pub(super) refresh: Option<Zeroizing<String>>,
+    /// The lifetime of `access` in milliseconds, if known.
+    pub(super) life_ms: Option<i64>,
+    /// Its expiry, in Unix milliseconds.
+    pub(super) expires_at: Option<i64>,
 }
 
 impl ClientCredentials {

@@ -15,9 +15,9 @@ use parking_lot::Mutex;
 use reqwest::Url;
 use secrecy::{ExposeSecret as _, SecretString};
 
-use super::grant::{Consent, Grant, TokenAction, Tokens};
+use super::grant::{Consent, Grant, TokenAction};
 use super::http::AuthHttpClient;
-use super::oauth_client::{OAuthClient, TokenError};
+use super::oauth_client::{OAuthClient, TokenError, Tokens};
 use super::{configured_client, oauth_server_url};
 use crate::McpError;
 use crate::connections::Connections;
