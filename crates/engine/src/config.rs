@@ -75,11 +75,7 @@ impl Config {
     /// All faults at once. An unusable model is not one: the engine starts and says what to set.
     pub fn from_env(env: &dyn Env) -> Result<Self, ConfigErrors> {
         let mut reader = EnvReader::new(env);
-        let host =
-            reader.parse_or("ENGINE_HOST", "an IP address", IpAddr::V4(Ipv4Addr::UNSPECIFIED), |text| {
-                text.parse().ok()
-            });
-        let port = reader.parse_or("ENGINE_PORT", "a port from 0 to 65535", 8_000, |text| text.parse().ok());
+        let listen = read_listen_address(&mut reader);
         let key_hash = reader.required_secret(
             "ENGINE_KEY_HASH",
             "the SHA-256 of the engine's key: 64 lower-case hexadecimal digits",
@@ -90,16 +86,7 @@ impl Config {
         });
         let catalog =
             reader.required("CATALOG_DIR", "the catalog's folder", |text| Some(PathBuf::from(text)));
-        let expected_level =
-            "a level (error, warn, info, debug, trace) or a list such as `info,engine=debug`";
-        let log = reader.parse_or("ENGINE_LOG_LEVEL", expected_level, Targets::new(), |text| {
-            http_service::logging::parse_filter(text).ok()
-        });
-        let log = match reader.text("ENGINE_LOG_LEVEL") {
-            Some(text) if text.contains(MCP_LOG_TARGET) => log,
-            Some(_) => log.with_target(MCP_LOG_TARGET, LevelFilter::OFF),
-            None => default_log_filter(),
-        };
+        let log_filter = read_log_filter(&mut reader);
         let expected_ttl =
             "a duration above zero: seconds (`90`, `0.5`) or a value such as `90s`, `90m`, `3h`, `2d`";
         let replay_ttl =
@@ -134,7 +121,7 @@ impl Config {
         let mcp = McpSettings { web_allowlist: web_allowlist.clone(), ..mcp_settings(&mut reader) };
         let sources = ConfigSources::new(env, catalog.as_deref());
         let config = key_hash.zip(brain).zip(catalog).map(|((key_hash, brain), catalog)| Self {
-            listen: SocketAddr::new(host, port),
+            listen,
             key_hash,
             workspace: brain.with_file_name("workspace"),
             brain_path: brain,
@@ -150,9 +137,31 @@ impl Config {
             replay_ttl,
             batch_interval: (!batch_interval.is_zero()).then_some(batch_interval),
             memory_budget_bytes: memory,
-            log_filter: log,
+            log_filter,
         });
         reader.finish(config)
+    }
+}
+
+/// Reads the address to listen on.
+fn read_listen_address(reader: &mut EnvReader<'_>) -> SocketAddr {
+    let host = reader.parse_or("ENGINE_HOST", "an IP address", IpAddr::V4(Ipv4Addr::UNSPECIFIED), |text| {
+        text.parse().ok()
+    });
+    let port = reader.parse_or("ENGINE_PORT", "a port from 0 to 65535", 8_000, |text| text.parse().ok());
+    SocketAddr::new(host, port)
+}
+
+/// Reads what is logged.
+fn read_log_filter(reader: &mut EnvReader<'_>) -> Targets {
+    let expected = "a level (error, warn, info, debug, trace) or a list such as `info,engine=debug`";
+    let filter = reader.parse_or("ENGINE_LOG_LEVEL", expected, Targets::new(), |text| {
+        http_service::logging::parse_filter(text).ok()
+    });
+    match reader.text("ENGINE_LOG_LEVEL") {
+        Some(text) if text.contains(MCP_LOG_TARGET) => filter,
+        Some(_) => filter.with_target(MCP_LOG_TARGET, LevelFilter::OFF),
+        None => default_log_filter(),
     }
 }
 

@@ -1,16 +1,20 @@
-//! The current branch of a task's conversation: the messages that are sent to a model, the origin of each, and
-//! what an edit or a retry removes. Pure.
+//! The current branch of a task's conversation: the messages that are sent to a model, and the origin of
+//! each. Pure.
+
+mod checkpoint;
+mod rewind;
 
 use std::collections::HashSet;
 
 use api::MessageId;
 use api::memory::Source;
 use llm::{Content, Message};
+pub(crate) use rewind::BranchPointError;
 use serde::{Deserialize, Serialize};
-use store::Rewind;
-use store::steps::{MemoryWrite, Replacement, TurnBase};
+use store::steps::{MemoryWrite, Replacement};
 
-use super::compaction_view::{self, MAX_WORKING_MEMORY_BYTES, Rewrite, RewriteKind, compacted_count, view};
+use super::compaction_view::{self, Rewrite, RewriteKind, compacted_count, view};
+use super::working_memory::{MAX_WORKING_MEMORY_BYTES, current_values, size_bytes};
 use super::{loaded_skills, provenance};
 
 /// The messages of a conversation's current branch, with what is needed to render, rewrite and rewind them.
@@ -68,23 +72,6 @@ struct Evicted {
 /// The placeholder for an evicted message.
 const EVICTED: Message = Message::Results(Vec::new());
 
-/// The serialized form of a branch in a checkpoint.
-#[derive(Serialize, Deserialize)]
-struct BranchCheckpoint {
-    hidden: Evicted,
-    /// The evicted messages that are retained all the same, each with its index.
-    held: Vec<(usize, Message)>,
-    messages: Vec<Message>,
-    places: Vec<MessageOrigin>,
-    listed: Vec<MessageId>,
-    written: Vec<(usize, MemoryWrite)>,
-    #[serde(default)]
-    noted: Vec<(usize, MemoryWrite)>,
-    tool_texts: Vec<usize>,
-    rewrites: Vec<Rewrite>,
-    measured: Option<(usize, u64)>,
-}
-
 /// The origin of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -123,17 +110,6 @@ impl MessageOrigin {
     fn is_user(self) -> bool {
         matches!(self, Self::Opening { .. } | Self::Steered { .. })
     }
-}
-
-/// Why a turn cannot continue from a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum BranchPointError {
-    /// There is no such message, or it is no longer on the branch.
-    #[error("there is no such message in this task, or it is no longer on the current branch")]
-    Unknown,
-    /// The message did not begin a turn.
-    #[error("only a message that began a turn can be edited")]
-    NotEditable,
 }
 
 impl Branch {
@@ -220,26 +196,13 @@ impl Branch {
         self.rewrites.drain(..last.unwrap_or(0));
         let newest: Vec<(usize, MemoryWrite)> = {
             let before = self.memory_writes.iter().filter(|(at, _)| *at <= floor).map(|(_, write)| write);
-            compaction_view::current_memory(before).into_iter().map(|write| (floor, write.clone())).collect()
+            current_values(before).into_iter().map(|write| (floor, write.clone())).collect()
         };
         self.memory_writes.retain(|(at, _)| *at > floor);
         self.memory_writes.splice(..0, newest);
         let first = self.origins.iter().skip(floor).find_map(|origin| origin.message_id());
         let listed = first.and_then(|first| self.listed.iter().position(|listed| *listed == first));
         self.listed.drain(..listed.unwrap_or(self.listed.len()));
-    }
-
-    /// Returns whether everything that a turn from `base` needs is in memory.
-    pub(super) fn can_continue_from(&self, base: TurnBase) -> bool {
-        match base {
-            TurnBase::Edit { message_id } | TurnBase::Retry { message_id } if self.evicted.count > 0 => {
-                let at = self.origins.iter().position(|origin| origin.message_id() == Some(message_id));
-                // A retried answer needs its question as well.
-                let has_question = !base.is_retry() || self.retried_message(message_id).is_ok();
-                has_question && at.is_some_and(|at| at >= self.evicted.floor)
-            }
-            TurnBase::End | TurnBase::Edit { .. } | TurnBase::Retry { .. } => true,
-        }
     }
 
     /// The source of what an agent saves to memory after it has seen this conversation.
@@ -249,60 +212,6 @@ impl Branch {
         } else {
             provenance::source(&self.messages, &self.tool_texts)
         }
-    }
-
-    /// Serializes the branch for a checkpoint.
-    pub(super) fn to_checkpoint(&self) -> Result<String, serde_json::Error> {
-        let (hidden, messages) = self.messages.split_at(self.evicted.count.min(self.messages.len()));
-        let retained = hidden.iter().cloned().enumerate().filter(|(_, message)| *message != EVICTED);
-        serde_json::to_string(&BranchCheckpoint {
-            hidden: self.evicted,
-            held: retained.collect(),
-            messages: messages.to_vec(),
-            places: self.origins.get(self.evicted.count..).unwrap_or_default().to_vec(),
-            listed: self.listed.clone(),
-            written: self.memory_writes.clone(),
-            noted: self.unsent_memory_writes.clone(),
-            tool_texts: self.tool_texts.clone(),
-            rewrites: self.rewrites.clone(),
-            measured: self.measured,
-        })
-    }
-
-    /// Restores a branch from a checkpoint.
-    pub(super) fn from_checkpoint(checkpoint: &str) -> Result<Self, serde_json::Error> {
-        let BranchCheckpoint {
-            hidden,
-            held,
-            messages,
-            places,
-            listed,
-            written,
-            noted,
-            tool_texts,
-            rewrites,
-            measured,
-        } = serde_json::from_str(checkpoint)?;
-        let mut all = vec![EVICTED; hidden.count];
-        for (at, message) in held {
-            all.get_mut(at).into_iter().for_each(|hidden| hidden.clone_from(&message));
-        }
-        all.extend(messages);
-        let places = std::iter::repeat_n(MessageOrigin::Results, hidden.count).chain(places).collect();
-        let mut branch = Self {
-            messages: all,
-            origins: places,
-            listed,
-            memory_writes: written,
-            unsent_memory_writes: noted,
-            tool_texts,
-            rewrites,
-            measured,
-            evicted: hidden,
-            ..Self::default()
-        };
-        branch.rebuild_view();
-        Ok(branch)
     }
 
     /// The messages that would be sent after such a rewrite.
@@ -377,8 +286,8 @@ impl Branch {
     /// does not increase the size always fits, since a version without a limit may have filled the memory.
     pub(super) fn has_room_for(&self, writes: &[MemoryWrite]) -> bool {
         let before = || self.memory_writes.iter().map(|(_, write)| write);
-        let after = memory_bytes(before().chain(writes));
-        after <= MAX_WORKING_MEMORY_BYTES || after <= memory_bytes(before())
+        let after = size_bytes(before().chain(writes));
+        after <= MAX_WORKING_MEMORY_BYTES || after <= size_bytes(before())
     }
 
     /// Records a tool's write to working memory.
@@ -409,76 +318,6 @@ impl Branch {
     pub(super) fn mark_memory_note_sent(&mut self) {
         self.unsent_memory_writes.clear();
     }
-
-    /// Rewinds to the point from which a turn continues. An unknown message changes nothing.
-    pub(crate) fn rewind_to(&mut self, base: TurnBase) {
-        let Ok(kept) = self.kept_count(base) else { return };
-        self.messages.truncate(kept);
-        self.origins.truncate(kept);
-        self.memory_writes.retain(|(at, _)| *at <= kept);
-        self.unsent_memory_writes.retain(|(at, _)| *at <= kept);
-        self.tool_texts.retain(|at| *at < kept);
-        if kept < self.measured.map_or(0, |(at, _)| at) {
-            self.measured = None;
-        }
-        self.rewrites.retain(|rewrite| rewrite.made_at <= kept);
-        self.rebuild_view();
-        if let TurnBase::Edit { message_id } = base
-            && let Some(at) = self.listed.iter().position(|listed| *listed == message_id)
-        {
-            self.listed.truncate(at);
-        }
-    }
-
-    /// Returns what a turn that continues from `base` removes from the task.
-    pub(crate) fn rewind_effects(&self, base: TurnBase) -> Result<Rewind, BranchPointError> {
-        let keep = self.kept_count(base)?;
-        let (events_from, messages) = match (base, self.origins.get(keep)) {
-            (TurnBase::Edit { message_id }, Some(MessageOrigin::Opening { events_from, .. })) => {
-                let before = self.listed.iter().position(|listed| *listed == message_id);
-                let removed = before.map_or(0, |before| self.listed.len() - before);
-                (Some(*events_from), u64::try_from(removed).unwrap_or(0))
-            }
-            (TurnBase::Edit { .. }, _) => return Err(BranchPointError::NotEditable),
-            (TurnBase::End | TurnBase::Retry { .. }, _) => (None, 0),
-        };
-        let (kept, undone): (Vec<_>, Vec<_>) = self.memory_writes.iter().partition(|(at, _)| *at <= keep);
-        let mut memory: Vec<(String, Option<serde_json::Value>)> = Vec::new();
-        for (_, MemoryWrite { key, .. }) in undone {
-            if !memory.iter().any(|(seen, _)| seen == key) {
-                let before = kept.iter().rev().find(|(_, write)| write.key == *key);
-                memory.push((key.clone(), before.map(|(_, write)| write.value.clone())));
-            }
-        }
-        Ok(Rewind { events_from, messages, memory })
-    }
-
-    /// Returns the user's message that a retry from `message_id` answers.
-    pub(crate) fn retried_message(&self, message_id: MessageId) -> Result<MessageId, BranchPointError> {
-        let kept = self.kept_count(TurnBase::Retry { message_id })?;
-        let before = self.origins.iter().take(kept).rev();
-        before
-            .filter(|origin| origin.is_user())
-            .find_map(|origin| origin.message_id())
-            .ok_or(BranchPointError::Unknown)
-    }
-
-    /// Returns how many messages are kept.
-    fn kept_count(&self, base: TurnBase) -> Result<usize, BranchPointError> {
-        let find = |message_id| {
-            let at = self.origins.iter().position(|origin| origin.message_id() == Some(message_id));
-            at.ok_or(BranchPointError::Unknown)
-        };
-        match base {
-            TurnBase::End => Ok(self.messages.len()),
-            TurnBase::Edit { message_id } => find(message_id),
-            TurnBase::Retry { message_id } => {
-                let at = find(message_id)?;
-                let is_user = self.origins.get(at).is_some_and(|origin| origin.is_user());
-                Ok(at + usize::from(is_user))
-            }
-        }
-    }
 }
 
 /// An empty message of the same kind.
@@ -490,36 +329,6 @@ fn emptied(message: &Message) -> Message {
     }
 }
 
-/// The size of working memory after these writes: the current keys and values.
-fn memory_bytes<'a>(writes: impl Iterator<Item = &'a MemoryWrite>) -> usize {
-    let bytes = |write: &MemoryWrite| match &write.value {
-        // A null value deletes the key.
-        serde_json::Value::Null => 0,
-        value => write.key.len() + value.to_string().len(),
-    };
-    compaction_view::current_memory(writes).into_iter().map(bytes).sum()
-}
-
 #[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    #[test]
-    fn memory_that_is_over_its_bound_already_can_be_made_smaller() {
-        let write = |key: &str, value: Value| MemoryWrite { key: key.into(), value };
-        let mut branch = Branch::default();
-        // The state that a version without a limit may have left.
-        for key in ["a", "b", "c"] {
-            branch.record_memory_write(write(key, json!("x".repeat(MAX_WORKING_MEMORY_BYTES / 2))));
-        }
-        assert!(branch.has_room_for(&[write("a", Value::Null)]));
-        assert!(branch.has_room_for(&[write("a", json!("shorter"))]));
-        assert!(!branch.has_room_for(&[write("d", json!("more"))]));
-        for key in ["a", "b"] {
-            branch.record_memory_write(write(key, Value::Null));
-        }
-        assert!(branch.has_room_for(&[write("d", json!("more"))]));
-    }
-}
+#[path = "../../tests/unit/agent/branch.rs"]
+mod tests;

@@ -7,7 +7,8 @@ use llm::{Block, Content, Message, Route, estimate};
 use store::steps::{Compacted, Replacement};
 
 use super::branch::Branch;
-use super::compaction_view::{MAX_WORKING_MEMORY_BYTES, RewriteKind, rewrite_message, truncate_middle};
+use super::compaction_view::{RewriteKind, rewrite_message, truncate_middle};
+use super::working_memory::MAX_WORKING_MEMORY_BYTES;
 
 /// The share of the context window above which a conversation is compacted, in percent.
 const THRESHOLD_PERCENT: u64 = 80;

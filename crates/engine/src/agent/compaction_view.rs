@@ -11,9 +11,8 @@ use store::memory_format::{TOOL_ORIGIN_NOTE, quote_lines};
 use store::steps::{Compacted, MemoryWrite, Replacement};
 
 use super::loaded_skills::{self, SkillLoad};
+use super::working_memory::{MAX_WORKING_MEMORY_BYTES, current_values};
 
-/// The most bytes of a task's working memory, keys and values.
-pub(super) const MAX_WORKING_MEMORY_BYTES: usize = 32 * 1024;
 /// The most characters of the list of omitted keys.
 const MAX_OMITTED_KEYS_CHARS: usize = 1_000;
 /// The most characters of the user's own words that a summary repeats.
@@ -66,7 +65,7 @@ pub(super) fn view(
     let compaction = last_compaction(rewrites);
     let replacement = compaction.filter(|_| covers > 0).map(|(made_at, compacted)| {
         let memory =
-            current_memory(memory_writes.iter().filter(|(at, _)| *at <= made_at).map(|(_, write)| write));
+            current_values(memory_writes.iter().filter(|(at, _)| *at <= made_at).map(|(_, write)| write));
         let before = messages.get(..made_at.min(messages.len())).unwrap_or(messages);
         let max_bytes = compacted
             .memory_up_to
@@ -124,16 +123,6 @@ pub(super) fn rewrite_message(
         }
         _ => message.clone(),
     }
-}
-
-/// The current values of working memory: the newest write of each key.
-pub(super) fn current_memory<'a>(writes: impl Iterator<Item = &'a MemoryWrite>) -> Vec<&'a MemoryWrite> {
-    let mut newest: Vec<&MemoryWrite> = Vec::new();
-    for write in writes {
-        newest.retain(|older| older.key != write.key);
-        newest.push(write);
-    }
-    newest
 }
 
 /// The part of working memory that is sent with a replacement.

@@ -2,13 +2,11 @@
 //! those that its conversation does not contain yet, without the model asking for them, as the user's own
 //! words.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use store::memory_format::{date, quote_lines};
 use store::steps::TurnBase;
 use store::{Brain, Corrections, MemoryQuery, SearchHit, SearchScope, TaskRow};
-
-use super::recall::SEARCH_TIMEOUT;
 
 /// The size limit of the note, in tokens and as a percentage of the model's context window.
 pub(super) const MAX_TOKENS: u64 = 3_000;
@@ -27,13 +25,14 @@ const SEARCH_LIMIT: usize = 40;
 const HEADING: &str = "[What the user taught you: corrections of earlier answers, and lessons drawn from them. They hold \
                        from now on wherever they apply, in this answer too. What the user says later counts more.";
 
-/// Selects what a turn that continues from `base` with `message` receives, in at most `budget` bytes. Returns
-/// nothing if the brain cannot be read. Blocks.
+/// Selects what a turn that continues from `base` with `message` receives, in at most `budget` bytes. The search
+/// for what is relevant ends after `search_timeout`. Returns nothing if the brain cannot be read. Blocks.
 pub(super) fn load(
     brain: &Brain,
     task: TaskRow,
     (base, message): (TurnBase, &str),
     budget: usize,
+    search_timeout: Duration,
 ) -> Vec<SearchHit> {
     let found = match brain.corrections(task, base) {
         Ok(found) => found,
@@ -46,7 +45,7 @@ pub(super) fn load(
         let Corrections { corrections, lessons, .. } = found;
         return fit_to_budget(corrections.into_iter().chain(lessons).collect(), budget);
     }
-    let relevant_ids = relevant_ids(brain, message.to_owned());
+    let relevant_ids = relevant_ids(brain, message.to_owned(), search_timeout);
     fit_to_budget(select(found, &relevant_ids), budget)
 }
 
@@ -71,14 +70,14 @@ fn fits(found: &Corrections, budget: usize) -> bool {
 }
 
 /// The ids of the records that are relevant to a message, the best first. Blocks.
-fn relevant_ids(brain: &Brain, text: String) -> Vec<String> {
+fn relevant_ids(brain: &Brain, text: String, search_timeout: Duration) -> Vec<String> {
     let query = MemoryQuery {
         text,
         scope: SearchScope::Knowledge,
         offset: 0,
         limit: SEARCH_LIMIT,
         conversation: None,
-        deadline: Instant::now() + SEARCH_TIMEOUT,
+        deadline: Instant::now() + search_timeout,
     };
     let found = brain.search(&query).unwrap_or_default();
     found.into_iter().filter(|found| found.is_relevant).map(|found| found.id).collect()

@@ -4,10 +4,9 @@ use api::{MemoryId, SkillName};
 use resources::memory_budget::NoMemory;
 use store::WriteError;
 
-use super::MAX_TURNS_AT_ONCE;
 use super::attachments::AttachmentError;
 use super::thread_loader::LoadError;
-use super::turn_registry::MAX_DIRECT_CALLS;
+use super::{MAX_DIRECT_CALLS, MAX_TURNS_AT_ONCE};
 
 /// Why the agent did not carry out a request.
 #[derive(Debug, thiserror::Error)]

@@ -1,11 +1,8 @@
-//! Deduplicates the skills that a conversation has loaded: each text is sent once. Pure.
+//! The skills that a conversation has loaded, found in its messages. Pure.
 
 use api::tool_names::LOAD_SKILL;
 use llm::{Block, Message, ToolReply, ToolUse};
 use serde_json::Value;
-use store::steps::Replacement;
-
-use super::branch::Branch;
 
 /// The result of loading a skill whose text is already visible to the model.
 pub(super) const ALREADY_LOADED: &str =
@@ -15,9 +12,9 @@ pub(super) const ALREADY_LOADED: &str =
 #[derive(Clone, Copy)]
 pub(super) struct SkillLoad<'a> {
     /// The skill and the file that were loaded.
-    target: (&'a str, Option<&'a str>),
+    pub(super) target: (&'a str, Option<&'a str>),
     /// The index of the message that contains the result.
-    message_index: usize,
+    pub(super) message_index: usize,
     /// The provider's id of the call.
     provider_id: &'a str,
     /// The loaded text.
@@ -76,30 +73,9 @@ pub(super) fn newest_loads(messages: &[Message]) -> Vec<SkillLoad<'_>> {
     newest
 }
 
-/// Returns the result for the model: a reference if the text is visible already, else the text itself. A skill
-/// that has changed since it was last loaded, or whose text was removed from the conversation, is sent again.
-pub(super) fn deduplicate(branch: &Branch, call: &ToolUse, text: String) -> String {
-    let is_shown = call.name == LOAD_SKILL && is_visible(branch, load_target(call), &text);
-    if is_shown && text.len() > ALREADY_LOADED.len() { ALREADY_LOADED.to_owned() } else { text }
-}
-
-/// Returns whether this text is the latest visible load of the skill or file.
-fn is_visible(branch: &Branch, target: (&str, Option<&str>), text: &str) -> bool {
-    let last = newest_loads(branch.all_messages()).into_iter().find(|load| load.target == target);
-    // A summary repeats the skills loaded in the messages that it replaces.
-    let is_retained = |at| {
-        at >= branch.compacted_count() || matches!(branch.replacement(), Some(Replacement::Summary { .. }))
-    };
-    last.is_some_and(|last| last.text == text && is_retained(last.message_index))
-}
-
 /// What a call loads: the skill, and the file unless it is the skill's own text.
-fn load_target(call: &ToolUse) -> (&str, Option<&str>) {
+pub(super) fn load_target(call: &ToolUse) -> (&str, Option<&str>) {
     let text = |field| call.input.get(field).and_then(Value::as_str);
     let file = text("file").map(|file| file.strip_prefix("./").unwrap_or(file));
     (text("skill").unwrap_or_default(), file)
 }
-
-#[cfg(test)]
-#[path = "../../tests/unit/agent/loaded_skills.rs"]
-mod tests;

@@ -15,7 +15,7 @@ use store::steps::{Opened, PartialAnswer, Step, TurnOutcome};
 use store::{Brain, StoredStep, TaskRow};
 
 use super::branch::Branch;
-use super::thread::{FoldError, JournalFold, MissingOpening};
+use super::journal_fold::{FoldError, JournalFold, MissingOpening};
 use super::thread_loader::LoadError;
 
 /// The messages of a task in order.

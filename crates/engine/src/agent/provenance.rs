@@ -2,7 +2,8 @@
 
 use api::memory::Source;
 use llm::{Block, Content, Message, ToolReply};
-use store::{StoredSource, memory_format};
+use store::memory_format;
+use store::steps::StoredSource;
 
 /// The source of what an agent saves after it has seen these messages. It is unknowable which part came from
 /// where, so everything after a tool's result, after a document, or after a memory that came from one counts as

@@ -16,8 +16,7 @@ use super::{Services, corrections_note};
 /// The working memory key under which clients receive what was recalled.
 const WORKING_MEMORY_KEY: &str = "recalled";
 /// How long the search may take, because the user waits for it. Tests allow for a busy machine.
-pub(super) const SEARCH_TIMEOUT: Duration =
-    if cfg!(test) { Duration::from_secs(10) } else { Duration::from_millis(50) };
+const SEARCH_TIMEOUT: Duration = if cfg!(test) { Duration::from_secs(10) } else { Duration::from_millis(50) };
 /// The size limit of the memories in a turn, in tokens and as a percentage of the model's context window.
 const MAX_TOKENS: u64 = 1_000;
 const MAX_SHARE_PERCENT: u64 = 2;
@@ -73,7 +72,13 @@ impl Recalled {
         (base, message): (TurnBase, &str),
     ) -> Self {
         Self {
-            corrections: corrections_note::load(brain, task, (base, message), budgets.corrections),
+            corrections: corrections_note::load(
+                brain,
+                task,
+                (base, message),
+                budgets.corrections,
+                SEARCH_TIMEOUT,
+            ),
             memories: relevant(brain, task, (base, message), budgets.memories),
         }
     }

@@ -3,20 +3,23 @@
 //! Whatever happened to earlier turns, the fold gives a valid conversation: every call is followed by its
 //! result, and a call that was never run by a result that says so.
 
+mod call_state;
+
 use std::ops::RangeInclusive;
 
 use api::event::{HitlKind, StopReason};
 use api::memory::Source;
 use api::tool_names::RUN_AGENT;
-use api::{CallId, HitlId, MessageId, TurnId};
-use llm::{Answer, Block, Content, FinishReason, Message, ToolOutcome, ToolReply, ToolUse};
-use store::StoredStep;
-use store::steps::{Opened, PartialAnswer, Step, TurnOutcome};
+use api::{CallId, HitlId, MessageId};
+use call_state::{CallState, Stage};
+pub(crate) use call_state::{OUTCOME_UNKNOWN, OpenCall, OpenStage};
+use llm::{Answer, Block, Content, FinishReason, Message, ToolOutcome, ToolUse};
+use store::steps::{MemoryWrite, Opened, PartialAnswer, Step, TurnOutcome};
 use tools::HumanAnswer;
 
 use super::branch::{Branch, MessageOrigin};
 use super::compaction_view::RewriteKind;
-use super::loop_detector::{LoopDetector, RepeatCount};
+use super::loop_detector::LoopDetector;
 use super::turn::Turn;
 
 /// What a turn does next.
@@ -30,30 +33,6 @@ pub(crate) enum NextAction {
     AwaitHuman(PendingHitl),
     /// Complete the turn.
     Complete(StopReason),
-}
-
-/// A call without a result that is not waiting for the user.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct OpenCall {
-    /// The call.
-    pub(crate) call: ToolUse,
-    /// Its progress.
-    pub(crate) stage: OpenStage,
-    /// Whether it was sent to clients.
-    pub(crate) sent: bool,
-    /// The questions that its tool asked, with the answers.
-    pub(crate) answers: Vec<HumanAnswer>,
-}
-
-/// The progress of a call without a result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OpenStage {
-    /// It has not been handled yet.
-    New,
-    /// It may run or continue: the user has approved it or answered.
-    Ready,
-    /// Its intent is recorded, so it may have run.
-    Running,
 }
 
 /// A pending request for the user.
@@ -85,44 +64,7 @@ pub(crate) struct Thread {
     turn: Turn,
 }
 
-#[derive(Debug)]
-struct CallState {
-    call: ToolUse,
-    stage: Stage,
-    sent: bool,
-    answers: Vec<HumanAnswer>,
-    remarks: Vec<Content>,
-    /// The source of its result.
-    source: Source,
-    /// How often the call was made with the same result.
-    repeat_count: RepeatCount,
-    /// The conversation of the sub-agent that the call runs.
-    sub_agent: Option<Box<Thread>>,
-}
-
-#[derive(Debug)]
-enum Stage {
-    Open(OpenStage),
-    AwaitingHuman,
-    Done(ToolOutcome),
-}
-
-/// A journal in which a turn does not begin with its opening step.
-#[derive(Debug, thiserror::Error)]
-#[error("the journal of turn {0} does not begin with its opening")]
-pub(crate) struct MissingOpening(pub(super) TurnId);
-
 impl Thread {
-    /// Folds a journal up to its end; `None` if it contains no conversation.
-    pub(super) fn from_journal(steps: Vec<StoredStep>) -> Result<Option<Self>, MissingOpening> {
-        let mut fold = JournalFold::new(Branch::retaining_all());
-        steps.into_iter().try_for_each(|stored| fold.apply(stored)).map_err(|error| match error {
-            FoldError::MissingOpening(error) => error,
-            FoldError::BaseNotInMemory(turn_id) => MissingOpening(turn_id),
-        })?;
-        Ok(fold.thread)
-    }
-
     /// Opens a turn on `branch`. `stamps` are the `ts` of the events that open it.
     pub(crate) fn open(mut branch: Branch, opened: Opened, stamps: RangeInclusive<i64>) -> Self {
         let (events_from, ts) = stamps.into_inner();
@@ -261,9 +203,7 @@ impl Thread {
                     self.branch.append_to_last(&plan);
                     self.branch.record_source_of_last(source);
                 }
-                for write in memory {
-                    self.branch.record_memory_write(write);
-                }
+                self.record_memory_writes(memory);
             }
             Step::Noted { memory } => {
                 for write in memory {
@@ -271,14 +211,7 @@ impl Thread {
                 }
             }
             Step::Delegated { call_id, did } => self.apply_delegated(call_id, *did, ts),
-            Step::Steered { message_id, message } => {
-                self.steered.push((message_id, message));
-                // The model has answered and would not be called again: close the step, so that it will be.
-                let answered = matches!(self.messages().last(), Some(Message::Assistant { .. }));
-                if self.calls.is_empty() && (answered || self.turn.is_looping) {
-                    self.close_step();
-                }
-            }
+            Step::Steered { message_id, message } => self.apply_steering(message_id, message),
             Step::Asked { request_id, call_id, kind, question, options } => {
                 self.update_call(call_id, |state| state.stage = Stage::AwaitingHuman);
                 self.pending_hitl.push(PendingHitl {
@@ -299,21 +232,12 @@ impl Thread {
             }),
             Step::Resulted { call_id, outcome, memory, .. } => {
                 self.apply_result(call_id, outcome, source);
-                for write in memory {
-                    self.branch.record_memory_write(write);
-                }
+                self.record_memory_writes(memory);
                 if self.calls.iter().all(|state| matches!(state.stage, Stage::Done(_))) {
                     self.close_step();
                 }
             }
-            Step::Ended { outcome } => {
-                self.close_step();
-                if let TurnOutcome::Cancelled { said: Some(PartialAnswer { message_id, text }) } = outcome {
-                    let blocks = vec![Block::Text { text, signature: None }];
-                    let message = Message::Assistant { model: String::new(), blocks };
-                    self.branch.push(message, MessageOrigin::Answer { message_id });
-                }
-            }
+            Step::Ended { outcome } => self.apply_end(outcome),
         }
     }
 
@@ -357,9 +281,7 @@ impl Thread {
                 self.pending_hitl.retain(|pending| pending.request_id != *request_id);
             }
             Step::Resulted { memory, .. } => {
-                for write in memory {
-                    self.branch.record_memory_write(write.clone());
-                }
+                self.record_memory_writes(memory.iter().cloned());
             }
             _ => {}
         }
@@ -381,6 +303,30 @@ impl Thread {
         state.repeat_count = self.turn.loop_detector.record(&state.call, &outcome);
         self.turn.is_looping |= state.repeat_count.is_loop();
         (state.stage, state.source) = (Stage::Done(outcome), source);
+    }
+
+    fn apply_steering(&mut self, message_id: MessageId, message: String) {
+        self.steered.push((message_id, message));
+        // The model has answered and would not be called again: close the step, so that it will be.
+        let answered = matches!(self.messages().last(), Some(Message::Assistant { .. }));
+        if self.calls.is_empty() && (answered || self.turn.is_looping) {
+            self.close_step();
+        }
+    }
+
+    fn apply_end(&mut self, outcome: TurnOutcome) {
+        self.close_step();
+        if let TurnOutcome::Cancelled { said: Some(PartialAnswer { message_id, text }) } = outcome {
+            let blocks = vec![Block::Text { text, signature: None }];
+            let message = Message::Assistant { model: String::new(), blocks };
+            self.branch.push(message, MessageOrigin::Answer { message_id });
+        }
+    }
+
+    fn record_memory_writes(&mut self, writes: impl IntoIterator<Item = MemoryWrite>) {
+        for write in writes {
+            self.branch.record_memory_write(write);
+        }
     }
 
     fn apply_resolution(&mut self, request_id: HitlId, answer: String, remarks: Vec<Content>) {
@@ -424,104 +370,6 @@ impl Thread {
         for (message_id, text) in self.steered.drain(..) {
             self.branch.push(Message::user(text), MessageOrigin::Steered { message_id });
         }
-    }
-}
-
-impl CallState {
-    fn new(call: &ToolUse) -> Self {
-        let stage = Stage::Open(OpenStage::New);
-        let (answers, remarks) = (Vec::new(), Vec::new());
-        Self {
-            call: call.clone(),
-            stage,
-            sent: false,
-            answers,
-            remarks,
-            source: Source::Agent,
-            repeat_count: RepeatCount::default(),
-            sub_agent: None,
-        }
-    }
-
-    fn to_open_call(&self) -> Option<OpenCall> {
-        let Stage::Open(stage) = self.stage else { return None };
-        // A sub-agent that waits for the user does nothing until they have answered.
-        if self.sub_agent.as_ref().is_some_and(|sub| matches!(sub.next_action(), NextAction::AwaitHuman(_))) {
-            return None;
-        }
-        Some(OpenCall { call: self.call.clone(), stage, sent: self.sent, answers: self.answers.clone() })
-    }
-
-    fn into_reply(self) -> ToolReply {
-        let (mut text, is_error) = match self.stage {
-            Stage::Done(ToolOutcome { error: Some(error), .. }) => (error, true),
-            Stage::Done(ToolOutcome { output, error: None, .. }) => (output, false),
-            Stage::Open(OpenStage::Running) => (OUTCOME_UNKNOWN.to_owned(), true),
-            // The tool had started and stopped at its question.
-            Stage::Open(_) | Stage::AwaitingHuman if self.sent => (STOPPED_AT_QUESTION.to_owned(), true),
-            Stage::Open(_) | Stage::AwaitingHuman => (NEVER_RUN.to_owned(), true),
-        };
-        if let Some(warning) = self.repeat_count.warning() {
-            text.push_str("\n\n");
-            text.push_str(&warning);
-        }
-        ToolReply { provider_id: self.call.provider_id, text, remarks: self.remarks, is_error }
-    }
-}
-
-/// The result of a call that was started and whose outcome nobody saw.
-pub(crate) const OUTCOME_UNKNOWN: &str = "The outcome of this call is unknown: it was cut off after it had begun. \
-                                          It may have taken effect. Check before you call it again.";
-const NEVER_RUN: &str = "This call was not run: the turn ended before.";
-const STOPPED_AT_QUESTION: &str =
-    "This call was not finished: the turn ended before the person had answered it.";
-
-/// Folds a journal step by step.
-pub(super) struct JournalFold {
-    /// The branch before the first turn.
-    base: Option<Branch>,
-    pub(super) thread: Option<Thread>,
-}
-
-/// Why a journal cannot be folded.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum FoldError {
-    /// The journal is invalid.
-    #[error(transparent)]
-    MissingOpening(#[from] MissingOpening),
-    /// A turn continues from a message that is not in memory.
-    #[error("turn {0} continues from a message that is not in memory")]
-    BaseNotInMemory(TurnId),
-}
-
-impl JournalFold {
-    /// Folds a journal that continues from a branch.
-    pub(super) fn new(before: Branch) -> Self {
-        Self { base: Some(before), thread: None }
-    }
-
-    /// Applies the next step.
-    pub(super) fn apply(&mut self, stored: StoredStep) -> Result<(), FoldError> {
-        let StoredStep { turn_id, opened_ts, ts, step, .. } = stored;
-        match (step, &mut self.thread) {
-            (Step::Opened(opened), thread) => {
-                let before =
-                    thread.take().map(Thread::into_branch).or_else(|| self.base.take()).unwrap_or_default();
-                if !before.can_continue_from(opened.base) {
-                    return Err(FoldError::BaseNotInMemory(turn_id));
-                }
-                *thread = Some(Thread::open(before, opened, opened_ts..=ts));
-            }
-            (Step::Unknown, _) => {}
-            (_, None) => return Err(MissingOpening(turn_id).into()),
-            (step, Some(thread)) => thread.apply(step, ts),
-        }
-        Ok(())
-    }
-
-    /// Returns the conversation after its last turn.
-    pub(super) fn into_branch(self) -> Branch {
-        self.thread.map(Thread::into_branch).or(self.base).unwrap_or_default()
     }
 }
 

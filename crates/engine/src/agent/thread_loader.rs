@@ -13,7 +13,8 @@ use store::steps::TurnBase;
 use store::{Brain, Checkpoint, StoredStep, TaskRow};
 
 use super::branch::Branch;
-use super::thread::{FoldError, JournalFold, MissingOpening, Thread};
+use super::journal_fold::{FoldError, JournalFold, MissingOpening};
+use super::thread::Thread;
 
 /// The format of checkpoints. A checkpoint that another version of the engine saved in another format is not
 /// read.

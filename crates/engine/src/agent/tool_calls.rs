@@ -20,14 +20,14 @@ use tools::{
 };
 
 use super::call_events::{tool_call_event, tool_result_event};
-use super::compaction_view::MAX_WORKING_MEMORY_BYTES;
 use super::conversation::Conversation;
 use super::interrupt::Interrupt;
 use super::journal::Journal;
-use super::loaded_skills::deduplicate;
+use super::skill_deduplication::deduplicate;
 use super::thread::{OpenCall, OpenStage, Thread};
 use super::tool_decision::{CallDecision, GrantStatus, decide};
 use super::turn_context::TurnDeps;
+use super::working_memory::MAX_WORKING_MEMORY_BYTES;
 use super::{Services, provenance};
 
 /// The most calls of one answer that run at once.

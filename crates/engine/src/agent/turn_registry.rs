@@ -17,11 +17,9 @@ use store::event_log::{Recorder, TaskEventLog};
 use store::{IdempotencyKey, WriteError};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-use super::AgentError;
 use super::hitl::HitlResponse;
+use super::{AgentError, MAX_DIRECT_CALLS};
 
-/// The most calls of tools and skills outside turns that may run at once.
-pub(super) const MAX_DIRECT_CALLS: usize = 16;
 /// The number of commands that may be queued for a turn. Each comes from one user.
 const COMMAND_QUEUE_CAPACITY: usize = 32;
 /// How long the engine stays quiesced unless that is lifted. The orchestrator has stopped the engine by then.

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use llm::Gateway;
-use llm::config::{CatalogConfig, CatalogKeyPolicy, ConfigSources, NotConfigured, ValidatedConfig};
+use llm::NotConfigured;
+use llm::config::{CatalogConfig, CatalogKeyPolicy, ConfigSources, ValidatedConfig};
 use resources::threads::run_blocking;
 use serde_json::Value;
 use store::{Brain, Setting, WriteError};

@@ -15,7 +15,7 @@ use super::model_call::{CallOutcome, ModelQuery};
 use super::{Learner, prompts};
 use crate::agent::attachments::Attachments;
 use crate::agent::compaction_view::{rewrite_message, truncate_middle};
-use crate::agent::thread::Thread;
+use crate::agent::journal_fold::fold_journal;
 use crate::agent::thread_loader::LoadError;
 use crate::agent::{AgentError, corrections_note, recall};
 
@@ -288,7 +288,7 @@ impl ReplayedTurn {
             _ => String::new(),
         };
         steps.truncate(at);
-        let Some(thread) = Thread::from_journal(steps)? else { return Ok(None) };
+        let Some(thread) = fold_journal(steps)? else { return Ok(None) };
         let question = thread.messages().iter().rev().find_map(user_text);
         Ok(Some(Self {
             question: question.unwrap_or_default(),

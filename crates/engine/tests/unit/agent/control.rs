@@ -3,6 +3,7 @@
 use std::sync::Barrier;
 use std::thread;
 
+use api::engine::Execute;
 use catalog::Permission;
 use mock_llm::{Gate, Reply, Wire};
 use pretty_assertions::assert_eq;
@@ -132,14 +133,13 @@ async fn a_tool_that_is_called_without_a_turn_keeps_the_engine_awake() {
 async fn so_many_tools_are_called_without_a_turn_at_once_and_no_more() {
     let gated = GatedTool::new(true);
     let harness = AgentHarness::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
-    let calls = futures::future::join_all(
-        (0..turn_registry::MAX_DIRECT_CALLS).map(|_| harness.agent.call_tool("gated", json!({}))),
-    );
+    let calls =
+        futures::future::join_all((0..MAX_DIRECT_CALLS).map(|_| harness.agent.call_tool("gated", json!({}))));
     let one_more = async {
-        gated.wait_for_runs(turn_registry::MAX_DIRECT_CALLS).await;
+        gated.wait_for_runs(MAX_DIRECT_CALLS).await;
         let refused = harness.agent.call_tool("gated", json!({})).await;
         assert!(matches!(refused, Err(DirectError::Agent(AgentError::TooManyCalls))), "{refused:?}");
-        gated.may_end.add_permits(turn_registry::MAX_DIRECT_CALLS);
+        gated.may_end.add_permits(MAX_DIRECT_CALLS);
     };
     let (answers, ()) = with_deadline(async { tokio::join!(calls, one_more) }).await;
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");

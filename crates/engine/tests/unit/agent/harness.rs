@@ -480,5 +480,5 @@ impl Tool for GatedTool {
 /// The branch that results from a journal.
 pub(crate) fn branch_from_steps(steps: Vec<store::StoredStep>) -> Branch {
     use super::thread::Thread;
-    Thread::from_journal(steps).unwrap().map(Thread::into_branch).unwrap_or_default()
+    super::journal_fold::fold_journal(steps).unwrap().map(Thread::into_branch).unwrap_or_default()
 }

@@ -1,7 +1,8 @@
 //! When the text of a skill is sent again.
 
 use api::{CallId, MessageId};
-use serde_json::json;
+use llm::{Block, Message, ToolReply};
+use serde_json::{Value, json};
 use store::steps::Compacted;
 
 use super::*;

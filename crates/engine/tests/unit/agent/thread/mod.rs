@@ -3,17 +3,21 @@
 
 use std::collections::BTreeSet;
 
+use api::TurnId;
 use api::event::{Failure, FailureCode};
 use journals::{Journal, choices, compacted, stored};
-use llm::TokenUsage;
+use llm::{TokenUsage, ToolReply};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::TestRunner;
 use serde_json::json;
+use store::StoredStep;
 use store::steps::TurnBase;
 use store::steps::TurnOptions;
 
+use super::call_state::{NEVER_RUN, STOPPED_AT_QUESTION};
 use super::*;
+use crate::agent::journal_fold::{FoldError, JournalFold, fold_journal};
 
 mod journals;
 mod model;
@@ -96,7 +100,7 @@ fn provider_id(block: &Block) -> Option<&str> {
 }
 
 fn fold(journal: &[StoredStep]) -> Thread {
-    Thread::from_journal(journal.to_vec()).unwrap().unwrap()
+    fold_journal(journal.to_vec()).unwrap().unwrap()
 }
 
 /// Folds a journal that continues from a branch.
@@ -134,8 +138,8 @@ proptest! {
     #[test]
     fn from_a_checkpoint_on_a_journal_comes_to_the_same(choices in choices(80)) {
         let journal = Journal::compacted(&choices);
-        let full = Thread::from_journal(journal.clone()).unwrap().unwrap();
-        let full_branch = Thread::from_journal(journal.clone()).unwrap().unwrap().into_branch();
+        let full = fold_journal(journal.clone()).unwrap().unwrap();
+        let full_branch = fold_journal(journal.clone()).unwrap().unwrap().into_branch();
         let ends = journal.iter().enumerate().filter(|(_, stored)| matches!(stored.step, Step::Opened(_)));
         for end in ends.map(|(at, _)| at).chain([journal.len()]) {
             let (before, after) = journal.split_at(end);
@@ -162,7 +166,7 @@ proptest! {
     #[test]
     fn the_order_of_messages_is_the_same_without_what_they_say(choices in choices(80)) {
         let journal = Journal::compacted(&choices);
-        let listed: Vec<_> = Thread::from_journal(journal.clone()).unwrap().unwrap().into_branch().listed().collect();
+        let listed: Vec<_> = fold_journal(journal.clone()).unwrap().unwrap().into_branch().listed().collect();
         let order = fold_from(Branch::order_only(), &journal).unwrap().into_branch();
         prop_assert_eq!(order.listed().collect::<Vec<_>>(), listed);
     }
@@ -326,6 +330,6 @@ fn a_turn_ends_at_its_cap_with_its_calls_answered() {
 #[test]
 fn a_journal_without_an_opening_is_refused() {
     let turn = TurnId::new();
-    assert!(Thread::from_journal(journal(turn, [answered(answer(0))])).is_err());
-    assert!(Thread::from_journal(Vec::new()).unwrap().is_none());
+    assert!(fold_journal(journal(turn, [answered(answer(0))])).is_err());
+    assert!(fold_journal(Vec::new()).unwrap().is_none());
 }

@@ -1,0 +1,107 @@
+//! A tool call of the last answer: its progress, and what the model is told as its result.
+
+use api::memory::Source;
+use llm::{Content, ToolOutcome, ToolReply, ToolUse};
+use tools::HumanAnswer;
+
+use super::{NextAction, Thread};
+use crate::agent::loop_detector::RepeatCount;
+
+/// The result of a call that was started and whose outcome nobody saw.
+pub(crate) const OUTCOME_UNKNOWN: &str = "The outcome of this call is unknown: it was cut off after it had begun. \
+                                          It may have taken effect. Check before you call it again.";
+/// The result of a call that the turn did not come to.
+pub(super) const NEVER_RUN: &str = "This call was not run: the turn ended before.";
+/// The result of a call whose tool asked the user, who did not answer.
+pub(super) const STOPPED_AT_QUESTION: &str =
+    "This call was not finished: the turn ended before the person had answered it.";
+
+/// A call without a result that is not waiting for the user.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct OpenCall {
+    /// The call.
+    pub(crate) call: ToolUse,
+    /// Its progress.
+    pub(crate) stage: OpenStage,
+    /// Whether it was sent to clients.
+    pub(crate) sent: bool,
+    /// The questions that its tool asked, with the answers.
+    pub(crate) answers: Vec<HumanAnswer>,
+}
+
+/// The progress of a call without a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpenStage {
+    /// It has not been handled yet.
+    New,
+    /// It may run or continue: the user has approved it or answered.
+    Ready,
+    /// Its intent is recorded, so it may have run.
+    Running,
+}
+
+/// A call of the last answer, and what has become of it.
+#[derive(Debug)]
+pub(super) struct CallState {
+    pub(super) call: ToolUse,
+    pub(super) stage: Stage,
+    pub(super) sent: bool,
+    pub(super) answers: Vec<HumanAnswer>,
+    pub(super) remarks: Vec<Content>,
+    /// The source of its result.
+    pub(super) source: Source,
+    /// How often the call was made with the same result.
+    pub(super) repeat_count: RepeatCount,
+    /// The conversation of the sub-agent that the call runs.
+    pub(super) sub_agent: Option<Box<Thread>>,
+}
+
+/// The progress of a call.
+#[derive(Debug)]
+pub(super) enum Stage {
+    Open(OpenStage),
+    AwaitingHuman,
+    Done(ToolOutcome),
+}
+
+impl CallState {
+    pub(super) fn new(call: &ToolUse) -> Self {
+        let stage = Stage::Open(OpenStage::New);
+        let (answers, remarks) = (Vec::new(), Vec::new());
+        Self {
+            call: call.clone(),
+            stage,
+            sent: false,
+            answers,
+            remarks,
+            source: Source::Agent,
+            repeat_count: RepeatCount::default(),
+            sub_agent: None,
+        }
+    }
+
+    pub(super) fn to_open_call(&self) -> Option<OpenCall> {
+        let Stage::Open(stage) = self.stage else { return None };
+        // A sub-agent that waits for the user does nothing until they have answered.
+        if self.sub_agent.as_ref().is_some_and(|sub| matches!(sub.next_action(), NextAction::AwaitHuman(_))) {
+            return None;
+        }
+        Some(OpenCall { call: self.call.clone(), stage, sent: self.sent, answers: self.answers.clone() })
+    }
+
+    pub(super) fn into_reply(self) -> ToolReply {
+        let (mut text, is_error) = match self.stage {
+            Stage::Done(ToolOutcome { error: Some(error), .. }) => (error, true),
+            Stage::Done(ToolOutcome { output, error: None, .. }) => (output, false),
+            Stage::Open(OpenStage::Running) => (OUTCOME_UNKNOWN.to_owned(), true),
+            // The tool had started and stopped at its question.
+            Stage::Open(_) | Stage::AwaitingHuman if self.sent => (STOPPED_AT_QUESTION.to_owned(), true),
+            Stage::Open(_) | Stage::AwaitingHuman => (NEVER_RUN.to_owned(), true),
+        };
+        if let Some(warning) = self.repeat_count.warning() {
+            text.push_str("\n\n");
+            text.push_str(&warning);
+        }
+        ToolReply { provider_id: self.call.provider_id, text, remarks: self.remarks, is_error }
+    }
+}
