@@ -180,7 +180,9 @@ fn search_snapshot(reader: &Connection, query: &MemoryQuery) -> Result<Vec<Searc
     if query.conversation.is_some() {
         // A person waits for the turn: nothing is read that it is not told.
         found.retain(|hit| hit.is_relevant);
-        found.iter_mut().for_each(|hit| (hit.first, hit.last) = (*hit.excerpt.start(), *hit.excerpt.end()));
+        for hit in &mut found {
+            (hit.first, hit.last) = (*hit.excerpt.start(), *hit.excerpt.end());
+        }
     }
     if found.is_empty() {
         return Ok(Vec::new());

@@ -43,7 +43,7 @@ pub(in crate::agent) enum KnowledgeSave {
 
 /// A knowledge record in the reference model.
 #[derive(Clone, Debug)]
-struct ExpectedKnowledge {
+pub(super) struct ExpectedKnowledge {
     pub(super) id: MemoryId,
     pub(super) word: String,
     pub(super) supersedes: Option<MemoryId>,
