@@ -11,7 +11,7 @@ pub(crate) const MAX_EXCERPT_MESSAGES: u32 = 3;
 /// of all, so a question about something never said falls below it, unless its other words stand together by
 /// chance. It is no more than this, because what a question asks for is often a word that the answer does not
 /// have: the town in `In which town is the office?`.
-const MIN_SHARE: f64 = 0.5;
+const MIN_SHARE: f64 = 0.4;
 /// The mass beyond which a question does not ask for more: a long message is about several things, and three
 /// or four rare words together are one of them.
 const MAX_ASKED_MASS: f64 = 20.0;
@@ -25,10 +25,11 @@ pub(crate) fn is_relevant(asked: &AskedWords, words: WordSet) -> bool {
     asked.mass_of(words) >= needed_mass && words.count() >= needed_words
 }
 
-/// The mass that words must have so that chance brings them together in one excerpt at most: that of a word
-/// which a single message has, and `ln 3` for each further word, which may be in any of the three messages.
-/// Courtesies and common words are told by it, in a store of any size.
+/// The mass that words must have so that chance hardly brings them together in one excerpt of the whole
+/// store: that of a word which two messages have, a remark and its answer, and `ln 3` for each further word,
+/// which may be in any of the three messages. Courtesies and common words are told by it, in a store of any
+/// size.
 fn mass_by_chance(asked: &AskedWords, words: WordSet) -> f64 {
     let further_words = words.count().saturating_sub(1);
-    asked.rarest_mass + f64::from(further_words) * f64::from(MAX_EXCERPT_MESSAGES).ln()
+    asked.rare_mass + f64::from(further_words) * f64::from(MAX_EXCERPT_MESSAGES).ln()
 }

@@ -43,8 +43,8 @@ pub(crate) struct AskedWords {
     pub(crate) asked_mass: f64,
     /// The number of words in `asked_mass` that are certainly words, or pieces that some message has.
     pub(crate) asked_count: u32,
-    /// The mass of a word that a single message has.
-    pub(crate) rarest_mass: f64,
+    /// The mass of a word that two messages have.
+    pub(crate) rare_mass: f64,
 }
 
 /// Reads the posting lists.
@@ -61,7 +61,7 @@ pub(crate) fn read<P: Postings>(postings: &P, words: &[AskedWord]) -> Result<Ask
     }
     by_frequency.sort_by_key(|(frequency, _)| *frequency);
 
-    let mut asked = AskedWords { rarest_mass: inverse_frequency(many_messages, 1), ..AskedWords::default() };
+    let mut asked = AskedWords { rare_mass: inverse_frequency(many_messages, 2), ..AskedWords::default() };
     let (mut message_mass, mut task_mass) = (0.0, 0.0);
     let mut budget = POSTING_BUDGET;
     for (frequency, word) in by_frequency {

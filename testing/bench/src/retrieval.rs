@@ -40,6 +40,9 @@ const MAX_BASELINE_MESSAGES: usize = 100_000;
 /// The number of timed searches per question.
 const TIMED_SEARCHES: usize = 3;
 
+/// A search: its results for a text, at most so many, and the time that it took.
+type SearchFn<'a> = dyn Fn(&str, usize) -> anyhow::Result<(Vec<Hit>, Duration)> + 'a;
+
 /// The arguments of `bench retrieval`.
 #[derive(Args)]
 pub(crate) struct Retrieval {
@@ -133,24 +136,23 @@ async fn measure(subject: &Subject) -> anyhow::Result<(Vec<QuestionResult>, Reso
         });
     }
     let mut results = Vec::new();
-    let mut add =
-        |name, searches: usize, search: &dyn Fn(&str, usize) -> anyhow::Result<(Vec<Hit>, Duration)>| {
-            for (question, room) in conversation.questions.iter().zip(&rooms) {
-                let Question { kind, text, evidence } = question;
-                let (hits, _) = search(text, RESULT_LIMIT)?;
-                let times = (0..searches).map(|_| Ok(search(text, FIRST[1])?.1.as_secs_f64() * 1_000.0));
-                results.push(QuestionResult {
-                    seed: *seed,
-                    messages: *messages,
-                    search: name,
-                    kind: kind.clone(),
-                    has_answer: !evidence.is_empty(),
-                    score: Score::compute(conversation, question, &hits, *room),
-                    times_ms: times.collect::<anyhow::Result<_>>()?,
-                });
-            }
-            anyhow::Ok(())
-        };
+    let mut add = |name, searches: usize, search: &SearchFn<'_>| {
+        for (question, room) in conversation.questions.iter().zip(&rooms) {
+            let Question { kind, text, evidence } = question;
+            let (hits, _) = search(text, RESULT_LIMIT)?;
+            let times = (0..searches).map(|_| Ok(search(text, FIRST[1])?.1.as_secs_f64() * 1_000.0));
+            results.push(QuestionResult {
+                seed: *seed,
+                messages: *messages,
+                search: name,
+                kind: kind.clone(),
+                has_answer: !evidence.is_empty(),
+                score: Score::compute(conversation, question, &hits, *room),
+                times_ms: times.collect::<anyhow::Result<_>>()?,
+            });
+        }
+        anyhow::Ok(())
+    };
     add(MEMORY, TIMED_SEARCHES, &|text, limit| filled.search(text, limit))?;
     let mut windows_bytes = None;
     if let Some(windows) = windows {
@@ -176,7 +178,7 @@ mod tests {
         let filled = FilledBrain::new(&folder.path().join("brain.sqlite"), &conversation).await.unwrap();
         for question in conversation.questions.iter().filter(|one| !one.evidence.is_empty()) {
             let message = question.evidence[0];
-            let (found, _) = filled.search(&conversation.text(message..message + 1), 20).unwrap();
+            let (found, _) = filled.search(&conversation.messages[message].text, 20).unwrap();
             assert!(found.iter().any(|hit| hit.messages.contains(&message)), "{question:?}");
             assert!(found.iter().all(|hit| hit.messages.is_sorted() && !hit.messages.is_empty()));
         }

@@ -160,8 +160,8 @@ mod tests {
         for unit in IndexUnit::ALL {
             let index = FtsBaseline::new(&folder.path().join(unit.name()), &conversation, unit).unwrap();
             let question = &conversation.questions[0];
-            let (hits, _) =
-                index.search(&conversation.text(question.evidence[0]..question.evidence[0] + 1), 10).unwrap();
+            let text = &conversation.messages[question.evidence[0]].text;
+            let (hits, _) = index.search(text, 10).unwrap();
             assert!(hits.iter().any(|hit| hit.messages.contains(&question.evidence[0])), "{unit:?}");
             assert!(index.index_bytes().unwrap() > 10_000);
         }

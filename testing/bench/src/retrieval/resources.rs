@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, ensure};
@@ -19,12 +20,15 @@ use super::filled_brain::{FilledBrain, PendingTurn, search};
 use super::fts_baseline::TOKENIZER;
 use super::score::FIRST;
 use crate::binary;
+use crate::stats::median;
 
 /// The tables of the engine's index.
 const INDEX_TABLES: [&str; 7] =
     ["terms_data", "terms_idx", "terms_docsize", "terms_config", "indexed", "indexed_counts", "to_index"];
 /// The number of turns that are written to measure what one costs.
 const TIMED_TURNS: usize = 200;
+/// The most questions that are searched for in a process of their own, to measure what one search takes.
+const MAX_SINGLE_SEARCHES: usize = 40;
 
 /// The costs of one brain.
 #[derive(Clone, Debug, Serialize)]
@@ -37,13 +41,16 @@ pub(crate) struct Resources {
     pub(crate) index_bytes: u64,
     /// The indexes of the engine before it: of windows, with the words and their positions, and of episodes.
     pub(crate) older_index_bytes: Option<u64>,
-    pub(crate) growth: Growth,
-    /// The mean time of a commit that ends a turn, above that of the commit with the turn's messages.
+    /// The most that one search takes.
+    pub(crate) one_search: Growth,
+    /// What the searches for all questions take in a row, with what the allocators keep between them.
+    pub(crate) all_searches: Growth,
+    /// The median time of the commit that ends a turn, with which memory takes it in.
     pub(crate) turn_ms: f64,
 }
 
-/// The most memory of a process that searches, above the same process before, in KiB.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The most memory of a process that searches, above the same process before its first search, in KiB.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Growth {
     /// With the pages of files, most of which are code that all engines of a host share.
     pub(crate) total_kib: i64,
@@ -102,9 +109,26 @@ pub(crate) async fn measure(
     drop(reader);
     let turn_ms = time_turns(&filled.brain, conversation).await?;
     filled.brain.close().await;
-    let growth = measure_memory(&file, conversation)?;
+    let questions: Vec<&str> = conversation.questions.iter().map(|question| question.text.as_str()).collect();
+    let all_searches = measure_memory(&file, &questions)?;
+    let mut one_search = Growth::default();
+    for question in questions.iter().copied().step_by(questions.len().div_ceil(MAX_SINGLE_SEARCHES).max(1)) {
+        let growth = measure_memory(&file, &[question])?;
+        if growth.anonymous_kib > one_search.anonymous_kib {
+            one_search = growth;
+        }
+    }
     let messages = conversation.messages.len();
-    Ok(Resources { seed, messages, requested_messages, index_bytes, older_index_bytes, growth, turn_ms })
+    Ok(Resources {
+        seed,
+        messages,
+        requested_messages,
+        index_bytes,
+        older_index_bytes,
+        one_search,
+        all_searches,
+        turn_ms,
+    })
 }
 
 /// The size of tables with their indexes, in bytes; those that do not exist have none.
@@ -129,31 +153,27 @@ fn episode_index_bytes(brain: &Path) -> anyhow::Result<u64> {
     table_bytes(&connection, &["words_data", "words_idx", "words_docsize"])
 }
 
-/// Writes turns one by one, as a running engine does, and returns the mean milliseconds that memory takes.
-#[expect(clippy::cast_precision_loss, reason = "the turns are few")]
+/// Writes turns one by one, as a running engine does; the median milliseconds of the commits that end them.
 async fn time_turns(brain: &Brain, conversation: &Conversation) -> anyhow::Result<f64> {
     let task = brain.reserve_task();
     let at = Timestamp::from_unix_ms(conversation.sessions.last().map_or(0, |session| session.began_ms));
     let task_id = TaskId::new("timed")?;
     brain.write(move |tx: &WriteTx<'_>| tx.insert_task(task, &task_id, at)).await?;
-    let (mut turns, mut spent_ms) = (0_usize, 0.0);
+    let mut times_ms = Vec::new();
     for [one, other] in conversation.messages.as_chunks().0.iter().take(TIMED_TURNS) {
         let texts = [one.text.clone(), other.text.clone()];
-        let turn = std::sync::Arc::new(PendingTurn::new([MessageId::new(), MessageId::new()], texts, at));
-        let (messages, end) = (turn.clone(), turn);
+        let turn = Arc::new(PendingTurn::new([MessageId::new(), MessageId::new()], texts, at));
+        let end = turn.clone();
+        brain.write(move |tx: &WriteTx<'_>| turn.write_messages(tx, task)).await?;
         let began = Instant::now();
-        brain.write(move |tx: &WriteTx<'_>| messages.write_messages(tx, task)).await?;
-        let written = began.elapsed();
         brain.write(move |tx: &WriteTx<'_>| end.write_end(tx, task)).await?;
-        let ended = began.elapsed() - written;
-        spent_ms += (ended.as_secs_f64() - written.as_secs_f64()) * 1_000.0;
-        turns += 1;
+        times_ms.push(began.elapsed().as_secs_f64() * 1_000.0);
     }
-    Ok(spent_ms / turns.max(1) as f64)
+    Ok(median(&times_ms).unwrap_or_default())
 }
 
 /// Searches in a process of its own, so that nothing else takes or frees memory meanwhile.
-fn measure_memory(file: &Path, conversation: &Conversation) -> anyhow::Result<Growth> {
+fn measure_memory(file: &Path, questions: &[&str]) -> anyhow::Result<Growth> {
     let mut child = Command::new(binary::current_program()?)
         .arg("search-memory")
         .arg(file)
@@ -161,8 +181,7 @@ fn measure_memory(file: &Path, conversation: &Conversation) -> anyhow::Result<Gr
         .stdout(Stdio::piped())
         .spawn()
         .context("the process that searches could not be started")?;
-    let questions: String =
-        conversation.questions.iter().map(|question| question.text.replace('\n', " ") + "\n").collect();
+    let questions: String = questions.iter().map(|question| question.replace('\n', " ") + "\n").collect();
     let mut input = child.stdin.take().context("the process that searches has no input")?;
     input.write_all(questions.as_bytes())?;
     drop(input);

@@ -246,7 +246,7 @@ fn render_costs(results: &[QuestionResult], resources: &[Resources]) -> String {
         "older MB",
         "bytes/message",
         "search KiB",
-        "anonymous KiB",
+        "all KiB",
         "p50 ms",
         "p99 ms",
         "turn ms",
@@ -261,8 +261,8 @@ fn render_costs(results: &[QuestionResult], resources: &[Resources]) -> String {
             megabytes(one.index_bytes),
             one.older_index_bytes.map_or("-".into(), megabytes),
             format!("{:.1}", one.index_bytes as f64 / one.messages.max(1) as f64),
-            one.growth.total_kib.to_string(),
-            one.growth.anonymous_kib.to_string(),
+            one.one_search.anonymous_kib.to_string(),
+            one.all_searches.anonymous_kib.to_string(),
             time(50),
             time(99),
             format!("{:.3}", one.turn_ms),
@@ -334,7 +334,8 @@ mod tests {
             requested_messages: 100_000,
             index_bytes: 4_000_400,
             older_index_bytes: None,
-            growth: Growth { total_kib: 1_500, anonymous_kib: 900 },
+            one_search: Growth { total_kib: 1_600, anonymous_kib: 900 },
+            all_searches: Growth { total_kib: 2_600, anonymous_kib: 1_500 },
             turn_ms: 0.25,
         };
         let text = render_tables(&results, &[costs]);
@@ -344,7 +345,7 @@ mod tests {
         assert_eq!(lines[1], format!("100000 single (2) memory {figures}"));
         assert!(lines[3].ends_with("2.00 9.00 windows + 3: met, p99 < 10 ms: met"), "{text}");
         assert!(lines.contains(&"100000 none (1) 0.0 100.0 100.0 0.0".into()), "{text}");
-        assert!(lines.contains(&"100010 1 4.00 - 40.0 1500 900 2.00 99.00 0.250".into()), "{text}");
+        assert!(lines.contains(&"100010 1 4.00 - 40.0 900 1500 2.00 99.00 0.250".into()), "{text}");
         let slow = [result(MEMORY, "single", true, &[10.5]), result("windows", "single", true, &[1.0])];
         assert_eq!(render_tables(&slow, &[]).matches("MISSED").count(), 2);
         assert!(render_json(&results, &[]).unwrap().contains("\"seeds\""));

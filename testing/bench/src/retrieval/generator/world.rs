@@ -137,8 +137,9 @@ impl World {
         } else {
             format!("my {} {}", person.kin, person.name)
         };
-        let [they, their, them, theirs] = person.pronouns();
-        slots(thing, [&name, &format!("{name}'s"), &name, they, their, them, theirs])
+        let [subject, possessive, object, predicative] = person.pronouns();
+        let of_name = format!("{name}'s");
+        slots(thing, [&name, &of_name, &name, subject, possessive, object, predicative])
     }
 
     /// The slots of a topic in which a pronoun stands for whom it is about.
@@ -149,12 +150,12 @@ impl World {
         is_user_speaking: bool,
     ) -> Vec<(&'static str, String)> {
         let person = person.and_then(|person| self.people.get(person));
-        let [they, their, them, theirs] = match (person, is_user_speaking) {
+        let [subject, possessive, object, predicative] = match (person, is_user_speaking) {
             (Some(person), _) => person.pronouns(),
             (None, true) => ["I", "my", "me", "mine"],
             (None, false) => ["you", "your", "you", "yours"],
         };
-        slots(thing, [they, their, them, they, their, them, theirs])
+        slots(thing, [subject, possessive, object, subject, possessive, object, predicative])
     }
 }
 
