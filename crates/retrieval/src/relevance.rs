@@ -25,6 +25,13 @@ pub(crate) fn is_relevant(asked: &AskedWords, words: WordSet) -> bool {
     asked.mass_of(words) >= needed_mass && words.count() >= needed_words
 }
 
+/// Whether an excerpt with some of the words that have these masses can be relevant at all. A word with less mass
+/// than each further one needs does not help.
+pub(crate) fn can_be_relevant(masses: impl Iterator<Item = f64>, rare_mass: f64) -> bool {
+    let further = f64::from(MAX_EXCERPT_MESSAGES).ln();
+    further + masses.map(|mass| (mass - further).max(0.0)).sum::<f64>() >= rare_mass
+}
+
 /// The mass that words must have so that chance hardly brings them together in one excerpt of the whole
 /// store: that of a word which two messages have, a remark and its answer, and `ln 3` for each further word,
 /// which may be in any of the three messages. Courtesies and common words are told by it, in a store of any

@@ -47,6 +47,8 @@ pub struct Request<'a> {
     /// Messages that the reader has before them, as sorted ranges that do not overlap. They are in no result,
     /// but what they say counts for the messages beside them.
     pub hidden: &'a [Range<Place>],
+    /// Whether only what is relevant is a result. A question to which nothing can be costs nearly nothing.
+    pub only_relevant: bool,
 }
 
 /// A run of messages of one task.
@@ -70,8 +72,8 @@ pub struct Hit {
 
 /// Searches; the best results first. No message is in two of them.
 pub fn search<P: Postings>(postings: &P, query: &Query, request: &Request<'_>) -> Result<Vec<Hit>, P::Error> {
-    let asked = word_postings::read(postings, &query.words)?;
-    if asked.found.is_empty() {
+    let asked = word_postings::read(postings, &query.words, request.only_relevant)?;
+    if asked.found.is_empty() || (request.only_relevant && !query.has_content) {
         return Ok(Vec::new());
     }
     let mean_length = mean_task_length(postings)?;
@@ -82,7 +84,8 @@ pub fn search<P: Postings>(postings: &P, query: &Query, request: &Request<'_>) -
     }
     let count = request.offset.saturating_add(request.limit.min(MAX_LIMIT));
     let runs = runs::take(postings, &mut blocks, count)?;
-    Ok(runs.into_iter().skip(request.offset).map(|run| hit(query, &asked, &run)).collect())
+    let hits = runs.into_iter().skip(request.offset).map(|run| hit(query, &asked, &run));
+    Ok(hits.filter(|hit| hit.is_relevant || !request.only_relevant).collect())
 }
 
 fn hit(query: &Query, asked: &AskedWords, run: &Run) -> Hit {

@@ -5,6 +5,7 @@ use std::ops::BitOr;
 
 use crate::numbers::inverse_frequency;
 use crate::postings::{Place, Postings};
+use crate::relevance::can_be_relevant;
 use crate::terms::{AskedWord, MAX_ASKED_WORDS, WordKind};
 
 /// The most postings that one search reads. A commoner word than fits is left out: it would take the time of
@@ -47,8 +48,12 @@ pub(crate) struct AskedWords {
     pub(crate) rare_mass: f64,
 }
 
-/// Reads the posting lists.
-pub(crate) fn read<P: Postings>(postings: &P, words: &[AskedWord]) -> Result<AskedWords, P::Error> {
+/// Reads the posting lists; none if only what is relevant is wanted and nothing can be.
+pub(crate) fn read<P: Postings>(
+    postings: &P,
+    words: &[AskedWord],
+    only_relevant: bool,
+) -> Result<AskedWords, P::Error> {
     let (messages, tasks) = (postings.message_count()?, postings.task_count()?);
     let many_messages = messages.max(MIN_MESSAGES);
     let mut by_frequency = Vec::with_capacity(words.len());
@@ -62,6 +67,11 @@ pub(crate) fn read<P: Postings>(postings: &P, words: &[AskedWord]) -> Result<Ask
     by_frequency.sort_by_key(|(frequency, _)| *frequency);
 
     let mut asked = AskedWords { rare_mass: inverse_frequency(many_messages, 2), ..AskedWords::default() };
+    let frequencies = by_frequency.iter().map(|(frequency, _)| *frequency).filter(|frequency| *frequency > 0);
+    let masses = frequencies.map(|frequency| inverse_frequency(many_messages, frequency));
+    if only_relevant && !can_be_relevant(masses, asked.rare_mass) {
+        return Ok(asked);
+    }
     let (mut message_mass, mut task_mass) = (0.0, 0.0);
     let mut budget = POSTING_BUDGET;
     for (frequency, word) in by_frequency {

@@ -55,9 +55,10 @@ pub struct MemoryQuery {
 }
 
 /// Whether a text has a word to search for, besides words that say nothing, such as those of `what do you know about
-/// me?`.
+/// me?`. A single word is one whatever it is, for it may be a name: `Will`.
 pub fn has_searchable_words(text: &str) -> bool {
-    Query::parse(text).has_content
+    let query = Query::parse(text);
+    query.has_content || query.words.len() == 1
 }
 
 /// A search result.
@@ -175,11 +176,11 @@ fn search_snapshot(reader: &Connection, query: &MemoryQuery) -> Result<Vec<Searc
     }
     let shown = AlreadyShown::load(reader, query.conversation)?;
     let hidden = shown.hidden_places(reader)?;
-    let page = Request { offset: query.offset, limit: query.limit, hidden: &hidden };
+    // A person waits for the turn: nothing is read that it is not told.
+    let only_relevant = query.conversation.is_some();
+    let page = Request { offset: query.offset, limit: query.limit, hidden: &hidden, only_relevant };
     let mut found = retrieval::search(&IndexPostings::new(reader, query.scope), &asked, &page)?;
-    if query.conversation.is_some() {
-        // A person waits for the turn: nothing is read that it is not told.
-        found.retain(|hit| hit.is_relevant);
+    if only_relevant {
         for hit in &mut found {
             (hit.first, hit.last) = (*hit.excerpt.start(), *hit.excerpt.end());
         }

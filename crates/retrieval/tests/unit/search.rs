@@ -10,7 +10,7 @@ use crate::fixture::{Memory, Sqlite, Tasks, tasks};
 use crate::numbers::{float, inverse_frequency, saturate};
 use crate::postings::Place;
 
-const PAGE: Request<'_> = Request { offset: 0, limit: 10, hidden: &[] };
+const PAGE: Request<'_> = Request { offset: 0, limit: 10, hidden: &[], only_relevant: false };
 
 fn hits(memory: &Memory, question: &str) -> Vec<Hit> {
     search(memory, &Query::parse(question), &PAGE).unwrap()
@@ -98,7 +98,7 @@ fn pages_follow_each_other_and_what_the_reader_sees_is_not_shown() {
         (0..2000).map(|n| if n % 12 == 0 { "zebra".into() } else { format!("w{n}") }).collect();
     let memory = Memory::new(tasks(&[&messages]));
     let query = Query::parse("zebra");
-    let page = |offset, limit| search(&memory, &query, &Request { offset, limit, hidden: &[] }).unwrap();
+    let page = |offset, limit| search(&memory, &query, &Request { offset, limit, ..PAGE }).unwrap();
     let all = page(0, 100);
     assert_eq!(all.len(), 100);
     assert_eq!([page(0, 30), page(30, 30), page(60, 40)].concat(), all);
@@ -106,7 +106,7 @@ fn pages_follow_each_other_and_what_the_reader_sees_is_not_shown() {
     assert_eq!(page(100, 100).len(), 67);
 
     let hidden = [Place::new(0, 0)..Place::new(0, 1900), Place::new(0, 1950)..Place::new(1, 0)];
-    let shown = search(&memory, &query, &Request { offset: 0, limit: 100, hidden: &hidden }).unwrap();
+    let shown = search(&memory, &query, &Request { limit: 100, hidden: &hidden, ..PAGE }).unwrap();
     assert!(!shown.is_empty() && shown.iter().all(|hit| hit.first >= 1900 && hit.last < 1950));
 }
 
@@ -127,6 +127,15 @@ fn a_date_in_the_question_prefers_messages_of_that_time() {
     assert_eq!(hits(&memory, "Anna")[0].task, 27);
 }
 
+/// Whether a turn is told something. A search for that alone finds what the search for all calls relevant.
+fn is_told(memory: &Memory, question: &str) -> bool {
+    let told = Request { only_relevant: true, ..PAGE };
+    let told = search(memory, &Query::parse(question), &told).unwrap();
+    let relevant = hits(memory, question).into_iter().filter(|hit| hit.is_relevant);
+    assert_eq!(told, relevant.collect::<Vec<_>>(), "{question}");
+    !told.is_empty()
+}
+
 #[test]
 fn what_was_never_said_is_not_relevant() {
     let memory = conversation(&[
@@ -134,7 +143,7 @@ fn what_was_never_said_is_not_relevant() {
         "I am allergic to peanuts",
         "我的猫叫咪咪，这名字是朋友起的",
     ]);
-    let relevant = |question| hits(&memory, question).iter().any(|hit| hit.is_relevant);
+    let relevant = |question| is_told(&memory, question);
     for question in [
         "What colour is Clara's bicycle?",
         "Where did my sister buy her bicycle?",
@@ -168,7 +177,7 @@ fn what_chance_brings_together_is_not_relevant() {
     }
     messages[7].push_str(" zebra");
     let memory = Memory::new(tasks(&[&messages]));
-    let relevant = |question| hits(&memory, question).iter().any(|hit| hit.is_relevant);
+    let relevant = |question| is_told(&memory, question);
     assert!(!relevant("sleepy Tuesday") && !relevant("Tuesday"));
     assert!(relevant("zebra") && relevant("sleepy zebra"));
 }
