@@ -47,11 +47,12 @@ pub(crate) fn start_session() {
     if command.is_some_and(|command| command == "engine")
         && label.is_some_and(|label| label == "--deployment")
     {
-        // A process group leader is separate already, and `setsid` refuses it.
-        let _ = rustix::process::setsid();
         // Many engines that boot at once must not hold up the admits of others.
         sandbox::lower_process_priority(sandbox::ENGINE_NICE);
-        sandbox::lower_session_priority(sandbox::ENGINE_NICE);
+        // A process group leader is separate already, and `setsid` refuses it.
+        if rustix::process::setsid().is_ok() {
+            sandbox::lower_session_priority(sandbox::ENGINE_NICE);
+        }
     }
 }
 

@@ -61,8 +61,9 @@ fn close_inherited_fds() {
 fn supervise(socket: &mut UnixStream, spec: ProgramSpec, pipes: [OwnedFd; 3]) -> ExitCode {
     // The program must not share the engine's terminal and process group. This fails only for a process group
     // leader, which has its own.
-    let _ = rustix::process::setsid();
-    priority::lower_session_priority(PROGRAM_NICE);
+    if rustix::process::setsid().is_ok() {
+        priority::lower_session_priority(PROGRAM_NICE);
+    }
     let response = match run_program(socket, spec, pipes) {
         Ok(status) => HelperResponse::Ended(status),
         Err(response) => response,

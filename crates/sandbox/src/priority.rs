@@ -8,11 +8,13 @@ pub(crate) const PROGRAM_NICE: i32 = 10;
 
 /// Lowers the priority of this process and of all that it starts.
 pub fn lower_process_priority(nice: i32) {
-    // Refused only to a process that has a lower priority already.
-    let _ = rustix::process::setpriority_process(None, nice);
+    // A lower priority that is in force already stays; with privileges, the kernel would raise it.
+    if rustix::process::getpriority_process(None).is_ok_and(|current| current < nice) {
+        let _ = rustix::process::setpriority_process(None, nice);
+    }
 }
 
-/// Lowers the priority of this process's session. Where the kernel groups processes by their session
+/// Lowers the priority of this process's session, which must be its own. Where the kernel groups processes by their session
 /// (`sched_autogroup_enabled`), nice values count only within the session, and the session has one of its own; see
 /// sched(7). Elsewhere there is no such file. Without privileges the kernel accepts ten changes per second on the
 /// whole host; those beyond have no effect.

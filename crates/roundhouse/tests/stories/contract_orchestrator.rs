@@ -296,6 +296,17 @@ async fn an_engine_has_a_session_of_its_own() {
     let (_orchestrator, product) = deployment.start_with_product().await;
     let process = deployment.process_of(&product.engine("ada").await).expect("it runs");
     assert_eq!(rustix::process::getsid(Some(process)).unwrap(), process);
+
+    // The orchestrator, which answers for all engines, gets the processor before each of them.
+    let nice = |process| rustix::process::getpriority_process(process).unwrap();
+    assert_eq!(nice(Some(process)), nice(None).max(sandbox::ENGINE_NICE));
+    let group = std::fs::read_to_string(format!("/proc/{}/autogroup", process.as_raw_nonzero()));
+    // Where sessions are no groups, there is no such file. Without privileges, the kernel may refuse a change.
+    if let Ok(group) = group
+        && rustix::process::geteuid().is_root()
+    {
+        assert!(group.trim_end().ends_with(&format!("nice {}", sandbox::ENGINE_NICE)), "{group}");
+    }
 }
 
 #[tokio::test]
