@@ -50,28 +50,28 @@ const LISTS: &[(List, &str)] = &[
       aber als am an auch auf aus bei bin bis bist bitte da das dass dein dem den der des dich die diese \
       dieser dir du ein eine einem einen er es fur gibt habe haben hat hatte hier ich ihm ihr ihre im in ist \
       ja jetzt kann kein man mein meine meinen mich mir mit nach nicht noch nur oder sein sich sie sind so \
-      uber um und uns unser von vor wann war waren warum was weil welche wenn wer wie will wir wird wo zu \
-      zum zur"),
+      uber um und uns unser von vor wann war waren warum was weil weisst welche wenn wer wie will wir \
+      wird wo zu zum zur"),
     (List::French, "\
       a ai au avait avec avez avoir c ca ce ces cette comme comment d dans de des du elle est et ete etes eu \
-      il ils j je l la le les m ma mais me mes mon n ne notre nous on ont ou oui par pas pour pourquoi qu \
-      quand que quel quelle qui quoi s se si son sont suis sur t ta ton tu un une votre vous y"),
+      il ils j je l la le les m ma mais me mes moi mon n ne notre nous on ont ou oui par pas pour pourquoi qu \
+      quand que quel quelle qui quoi s sais savez se si son sont suis sur t ta ton tu un une votre vous y"),
     (List::Spanish, "\
       a al como con cual cuando de del desde donde el en es esa eso esta estaba este esto estoy fue ha han \
-      hay he hola la las lo los mas me mi mis muy no nos o para pero por porque que quien se sobre son soy \
-      su sus tambien te tengo tiene tu un una uno y yo"),
+      hay he hola la las lo los mas me mi mis muy no nos o para pero por porque que quien sabe sabes se sobre \
+      son soy su sus tambien te tengo tiene tu un una uno y yo"),
     (List::Portuguese, "\
       a ao as com como da das de do dos e ela ele em esta estao este eu foi foram ha isto mais mas me meu \
-      minha muito na nao no nos o onde os ou para pelo por porque qual quando que quem se sem seu sua tambem \
-      te tem tenho um uma voce"),
+      mim minha muito na nao no nos o onde os ou para pelo por porque qual quando que quem sabe sabes se sem \
+      seu sua tambem te tem tenho um uma voce"),
     (List::Italian, "\
       a al anche c che chi ci come con cosa d da dei del della di dove e fa gli ha hai ho i il in io l la le \
-      lo lui ma mi mia mio molto nel non o per perche piu poi quale quando quanto quello questa questo se \
-      sei si sono sta su sua suo tu tuo un una uno"),
+      lo lui ma mi mia mio molto nel non o per perche piu poi quale quando quanto quello questa questo sai \
+      sapete se sei si sono sta su sua suo tu tuo un una uno"),
     (List::Dutch, "\
       aan als ben bij dan dat de die dit door een en er had heb hebben heeft het hier hij hoe ik in is ja je \
       jouw maar me met mijn moet naar niet of om ons ook op te uit van veel voor waar waarom wanneer was wat \
-      we wel wie wij zijn zo"),
+      we weet wel wie wij zijn zo"),
     (List::Swedish, "\
       ar att av da dar de den det detta dig din du efter eller en ett for fran ha han har hej hon hur i inte \
       ja jag kan man med men mig min mina mycket nagot nar ni nu och om pa ska som till upp vad var vara \

@@ -7,7 +7,7 @@ use api::memory::Source;
 use api::{FeedbackId, MemoryId, MessageId, Timestamp, TurnId};
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 
-use super::knowledge::{KnowledgeDraft, NewKnowledge, parse_tags};
+use super::knowledge::{KnowledgeDraft, NewKnowledge, check_active, parse_tags};
 use super::queries::{parse_column, task_id, timestamp};
 use super::{ErasureScope, StoreError, SupersedeError, WriteTx, learning_batches, lessons};
 
@@ -77,18 +77,11 @@ impl WriteTx<'_> {
         Ok(())
     }
 
-    /// Deletes a fact with all that it replaced, and returns whether it existed. Of a correction the feedback goes
-    /// too, and so do the lessons that quote it; of a lesson the corrections from which it was drawn. The erasure of
+    /// Deletes a fact with all that goes with it (see [`erased_with`]), and returns whether it existed. The erasure of
     /// the traces in files is to be queued in the same transaction.
     pub fn delete_fact(&self, id: MemoryId) -> Result<bool, StoreError> {
-        let erased = self.with_history(id)?;
-        let mut feedback = HashSet::new();
-        for id in &erased {
-            let sql = "SELECT id FROM feedback WHERE said ->> '$.record' = ?1";
-            let mut query = self.transaction.prepare_cached(sql)?;
-            let given = query.query_map([id.to_string()], |row| row.get::<_, String>(0))?;
-            feedback.extend(given.collect::<Result<Vec<_>, _>>()?);
-        }
+        let erased = with_history(self.transaction, id)?;
+        let feedback = feedback_of(self.transaction, &erased)?;
         for id in &erased {
             self.delete_knowledge(*id)?;
         }
@@ -97,34 +90,82 @@ impl WriteTx<'_> {
             for id in &feedback {
                 self.execute("DELETE FROM feedback WHERE id = ?1", [id])?;
             }
-            learning_batches::reset_orphaned_batches(self)?;
             // Corrections that a withdrawn lesson had replaced are found again.
             self.index_knowledge(usize::MAX)?;
         }
+        learning_batches::reset_orphaned_batches(self)?;
         Ok(!erased.is_empty())
     }
+}
 
-    /// A record, those that it replaced one after the other, and the corrections from which lessons among them were
-    /// drawn; empty if there is no such record.
-    fn with_history(&self, id: MemoryId) -> Result<HashSet<MemoryId>, StoreError> {
-        let (mut all, mut pending) = (HashSet::new(), vec![id]);
-        while let Some(id) = pending.pop() {
-            let sql = "SELECT supersedes FROM knowledge WHERE id = ?1";
-            let mut query = self.transaction.prepare_cached(sql)?;
-            let mut rows = query.query([id.to_string()])?;
-            let Some(row) = rows.next()? else { continue };
-            let supersedes: Option<MemoryId> = optional_column(row, 0)?;
-            // A document that was imported may go round in a circle.
-            if !all.insert(id) {
-                continue;
-            }
-            pending.extend(supersedes);
-            for given in lessons::evidence(self.transaction, id)?.into_iter().flat_map(|of| of.corrections) {
-                pending.extend(record_of_correction(self.transaction, given.feedback_id)?);
+/// What is erased together with a fact, the newest first and at most `max` of it, and how many statements it is in all:
+/// those that it replaced, of a lesson the corrections that it replaced, and of corrections the lessons that quote them.
+pub(super) fn erased_with(
+    reader: &Connection,
+    id: MemoryId,
+    max: usize,
+) -> Result<(Vec<Statement>, usize), Error> {
+    let snapshot = reader.unchecked_transaction()?;
+    let mut all = with_history(&snapshot, id)?;
+    let feedback = feedback_of(&snapshot, &all)?;
+    all.extend(lessons::quoting(&snapshot, &feedback)?.into_iter().map(|(lesson, _)| lesson));
+    all.remove(&id);
+    let sql = format!(
+        "SELECT {STATEMENT} FROM json_each(?1) JOIN knowledge ON knowledge.id = value
+         ORDER BY created_at DESC, record DESC LIMIT ?2"
+    );
+    let mut query = snapshot.prepare_cached(&sql)?;
+    let max = i64::try_from(max).unwrap_or(i64::MAX);
+    let shown = query.query_map(params![json_list(&all), max], statement)?.collect::<Result<_, _>>()?;
+    Ok((shown, all.len()))
+}
+
+/// A record, those that it replaced one after the other, and the corrections that lessons among them replaced; empty if
+/// there is no such record.
+fn with_history(reader: &Connection, id: MemoryId) -> Result<HashSet<MemoryId>, Error> {
+    let (mut all, mut pending) = (HashSet::new(), vec![id]);
+    while let Some(id) = pending.pop() {
+        // A document that was imported may go round in a circle.
+        if all.contains(&id) || !exists(reader, id)? {
+            continue;
+        }
+        all.insert(id);
+        pending.extend(replaced_by(reader, id)?);
+        for given in lessons::evidence(reader, id)?.into_iter().flat_map(|evidence| evidence.corrections) {
+            // A lesson that quotes a tool does not replace its correction, which is a fact of its own.
+            if let Some(record) = record_of_correction(reader, given.feedback_id)?
+                && check_active(reader, record)?.is_err()
+            {
+                pending.push(record);
             }
         }
-        Ok(all)
     }
+    Ok(all)
+}
+
+/// The ids of the feedback in which records among these were given as corrections.
+fn feedback_of(reader: &Connection, records: &HashSet<MemoryId>) -> Result<HashSet<String>, Error> {
+    let sql = "SELECT id FROM feedback WHERE said ->> '$.record' IN (SELECT value FROM json_each(?1))";
+    let mut query = reader.prepare_cached(sql)?;
+    query.query_map([json_list(records)], |row| row.get(0))?.collect()
+}
+
+fn json_list(records: &HashSet<MemoryId>) -> String {
+    records.iter().map(ToString::to_string).collect::<serde_json::Value>().to_string()
+}
+
+fn exists(reader: &Connection, id: MemoryId) -> Result<bool, Error> {
+    let mut query = reader.prepare_cached("SELECT EXISTS (SELECT 1 FROM knowledge WHERE id = ?1)")?;
+    query.query_row([id.to_string()], |row| row.get(0))
+}
+
+/// The record that a record replaced. One that it names but that is in force was not replaced: an import keeps a
+/// statement of the user beside one of a tool that claims its place.
+fn replaced_by(reader: &Connection, id: MemoryId) -> Result<Option<MemoryId>, Error> {
+    let sql =
+        "SELECT earlier.id FROM knowledge JOIN knowledge AS earlier ON earlier.id = knowledge.supersedes
+               WHERE knowledge.id = ?1 AND earlier.valid_until IS NOT NULL";
+    reader.prepare_cached(sql)?.query_row([id.to_string()], |row| parse_column(row, 0)).optional()
 }
 
 /// A page of the facts in force, the last said first, and the number of all of them.
@@ -195,28 +236,41 @@ fn load(reader: &Connection, id: MemoryId, max_replaced: usize) -> Result<Option
 
 /// The statements that a record replaced, the newest first and at most `max`, and how many they are in all.
 fn replaced(reader: &Connection, id: MemoryId, max: usize) -> Result<(Vec<Statement>, u64), Error> {
-    let sql = format!(
-        "SELECT {STATEMENT} FROM knowledge JOIN knowledge AS later ON later.supersedes = knowledge.id
-         WHERE later.id = ?1"
-    );
+    let sql = format!("SELECT {STATEMENT} FROM knowledge WHERE id = ?1");
     let mut query = reader.prepare_cached(&sql)?;
-    let (mut statements, mut seen, mut next) = (Vec::new(), HashSet::from([id]), id);
-    while let Some(earlier) = query.query_row([next.to_string()], statement).optional()? {
-        next = earlier.id;
+    let (mut statements, mut seen, mut last) = (Vec::new(), HashSet::from([id]), id);
+    while let Some(earlier) = replaced_by(reader, last)? {
         // A document that was imported may go round in a circle.
-        if !seen.insert(next) {
+        if !seen.insert(earlier) {
             break;
         }
         if statements.len() < max {
-            statements.push(earlier);
+            statements.push(query.query_row([earlier.to_string()], statement)?);
         }
+        last = earlier;
     }
     Ok((statements, u64::try_from(seen.len()).unwrap_or(u64::MAX).saturating_sub(1)))
 }
 
-/// The statement that replaced a record.
+/// The statement that replaced a record, or the lesson into which a correction was merged; nothing replaced what is in
+/// force.
 fn successor(reader: &Connection, id: MemoryId) -> Result<Option<Statement>, Error> {
+    if check_active(reader, id)?.is_ok() {
+        return Ok(None);
+    }
     let sql = format!("SELECT {STATEMENT} FROM knowledge WHERE supersedes = ?1 ORDER BY record DESC LIMIT 1");
+    let found = reader.prepare_cached(&sql)?.query_row([id.to_string()], statement).optional()?;
+    if found.is_some() {
+        return Ok(found);
+    }
+    let sql = format!(
+        "SELECT {STATEMENT} FROM lessons JOIN knowledge ON knowledge.id = lessons.id
+         WHERE source <> 'tool' AND knowledge.id <> ?1 AND EXISTS (
+             SELECT 1 FROM json_each(evidence, '$.corrections') AS given
+             JOIN feedback ON feedback.id = given.value ->> '$.feedback_id'
+             WHERE said ->> '$.record' = ?1
+         ) ORDER BY record DESC LIMIT 1"
+    );
     reader.prepare_cached(&sql)?.query_row([id.to_string()], statement).optional()
 }
 

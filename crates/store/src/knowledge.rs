@@ -154,37 +154,59 @@ impl WriteTx<'_> {
 
     /// Deletes a record and returns whether it existed. A record that it superseded remains inactive.
     pub fn delete_knowledge(&self, id: MemoryId) -> Result<bool, StoreError> {
+        self.join_history_around(id)?;
         let sql = "DELETE FROM knowledge WHERE id = ?1";
         Ok(self.transaction.prepare_cached(sql)?.execute([id.to_string()])? > 0)
     }
 
-    /// Deletes the records drawn from these steps of a task, as if they had never existed: the records they
-    /// superseded become active again. Unless `with_corrections` is set, corrections and lessons are kept: they
-    /// must survive a retry of their turn, which is what they are for.
+    /// Before a record is deleted: what replaced it now replaces what it had replaced. Otherwise the older statements
+    /// would stay when the fact that replaced them all is erased.
+    fn join_history_around(&self, id: MemoryId) -> Result<(), StoreError> {
+        self.execute(
+            "UPDATE knowledge SET supersedes = (SELECT supersedes FROM knowledge WHERE id = ?1)
+             WHERE supersedes = ?1",
+            [id.to_string()],
+        )
+    }
+
+    /// Deletes a record as if it had never existed: the record that it replaced is in force again or, if another one
+    /// has replaced this one meanwhile, was so until then.
+    pub(super) fn withdraw_record(&self, id: MemoryId) -> Result<(), StoreError> {
+        // A record that followed a deleted one names what that had replaced, but did not replace it itself.
+        let replaced = "(knowledge.id, knowledge.valid_until) =
+                        (SELECT supersedes, created_at FROM knowledge WHERE id = ?1)";
+        let sql = if check_active(self.transaction, id)?.is_ok() {
+            format!("UPDATE knowledge SET valid_until = NULL WHERE {replaced}")
+        } else {
+            format!(
+                "UPDATE knowledge SET valid_until = later.created_at FROM knowledge AS later
+                 WHERE later.supersedes = ?1 AND {replaced}"
+            )
+        };
+        self.execute(&sql, [id.to_string()])?;
+        self.delete_knowledge(id).map(drop)
+    }
+
+    /// Withdraws the records drawn from these steps of a task. Unless `with_corrections` is set, corrections and
+    /// lessons are kept: they must survive a retry of their turn, which is what they are for.
     pub(super) fn withdraw_knowledge(
         &self,
         task: i64,
         steps: Range<i64>,
         with_corrections: bool,
     ) -> Result<(), StoreError> {
-        let drawn = "SELECT record FROM knowledge WHERE task = ?1 AND step >= ?2 AND step < ?3
+        let drawn = "SELECT id FROM knowledge WHERE task = ?1 AND step >= ?2 AND step < ?3
                      AND (?4 OR source <> 'feedback' AND NOT EXISTS (
                          SELECT 1 FROM lessons WHERE lessons.id = knowledge.id
                      ))
                      ORDER BY record DESC";
-        let drawn: Vec<i64> = self
+        let drawn: Vec<MemoryId> = self
             .transaction
             .prepare_cached(drawn)?
-            .query_map(params![task, steps.start, steps.end, with_corrections], |row| row.get(0))?
+            .query_map(params![task, steps.start, steps.end, with_corrections], |row| parse_column(row, 0))?
             .collect::<Result<_, _>>()?;
-        for record in drawn {
-            // A record that was itself replaced meanwhile leaves its predecessor inactive.
-            self.execute(
-                "UPDATE knowledge SET valid_until = NULL
-                 WHERE id = (SELECT supersedes FROM knowledge WHERE record = ?1 AND valid_until IS NULL)",
-                [record],
-            )?;
-            self.execute("DELETE FROM knowledge WHERE record = ?1", [record])?;
+        for id in drawn {
+            self.withdraw_record(id)?;
         }
         self.index_knowledge(MAX_INDEXED_RECORDS)
     }

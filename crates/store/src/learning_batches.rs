@@ -90,10 +90,18 @@ impl BatchStage {
         match self {
             Self::Choosing => None,
             Self::Drafting { feedback_id } => Some(*feedback_id),
+            _ => self.draft().map(|draft| draft.feedback_id),
+        }
+    }
+
+    /// The lesson that the stage evaluates.
+    fn draft(&self) -> Option<&LessonDraft> {
+        match self {
+            Self::Choosing | Self::Drafting { .. } => None,
             Self::Trying(draft)
             | Self::Judging { draft, .. }
             | Self::TryingOther { draft, .. }
-            | Self::JudgingOther { draft, .. } => Some(draft.feedback_id),
+            | Self::JudgingOther { draft, .. } => Some(draft),
         }
     }
 }
@@ -179,7 +187,7 @@ impl WriteTx<'_> {
             return Ok(());
         }
         let mut progress = progress.clone();
-        if *effect == BatchEffect::End || self.refers_to_deleted_task(&progress.stage)? {
+        if *effect == BatchEffect::End || self.refers_to_deleted(&progress.stage)? {
             progress.stage = BatchStage::Choosing;
         }
         match effect {
@@ -201,14 +209,19 @@ impl WriteTx<'_> {
         )
     }
 
-    /// Whether a stage refers to a deleted task.
-    fn refers_to_deleted_task(&self, stage: &BatchStage) -> Result<bool, StoreError> {
+    /// Whether a stage refers to a deleted task, or to a deleted lesson, whose words its draft may have.
+    fn refers_to_deleted(&self, stage: &BatchStage) -> Result<bool, StoreError> {
         let exists = |sql: &str, id: String| {
             self.transaction.prepare_cached(sql)?.query_row([id], |row| row.get::<_, bool>(0))
         };
         let correction = "SELECT EXISTS (SELECT 1 FROM feedback WHERE id = ?1 AND task IS NOT NULL)";
         if let Some(id) = stage.feedback_id()
             && !exists(correction, id.to_string())?
+        {
+            return Ok(true);
+        }
+        if let Some(merged) = stage.draft().and_then(|draft| draft.merges)
+            && !exists("SELECT EXISTS (SELECT 1 FROM lessons WHERE id = ?1)", merged.to_string())?
         {
             return Ok(true);
         }
@@ -230,7 +243,7 @@ impl WriteTx<'_> {
     }
 }
 
-/// Removes from all batches what refers to deleted tasks. A batch that was working on it selects another
+/// Removes from all batches what refers to deleted tasks and lessons. A batch that was working on it selects another
 /// correction.
 pub(super) fn reset_orphaned_batches(tx: &WriteTx<'_>) -> Result<(), StoreError> {
     let mut query = tx.transaction.prepare_cached("SELECT batch, state FROM batches")?;
@@ -238,7 +251,7 @@ pub(super) fn reset_orphaned_batches(tx: &WriteTx<'_>) -> Result<(), StoreError>
     for (batch, state) in states.collect::<Result<Vec<(i64, String)>, _>>()? {
         // A state that a later version wrote cannot be parsed; the batch restarts when it is loaded.
         let Ok(progress) = serde_json::from_str::<BatchProgress>(&state) else { continue };
-        if tx.refers_to_deleted_task(&progress.stage)? {
+        if tx.refers_to_deleted(&progress.stage)? {
             let state = to_json(&BatchProgress { stage: BatchStage::Choosing, ..progress })?;
             tx.execute("UPDATE batches SET state = ?2 WHERE batch = ?1", params![batch, state])?;
         }

@@ -113,16 +113,8 @@ impl WriteTx<'_> {
     /// Deletes the lessons that contain one of these corrections, newest first. Their other corrections are queued
     /// to be learned again.
     pub(super) fn withdraw_lessons_from(&self, withdrawn: &HashSet<String>) -> Result<(), StoreError> {
-        let mut query = self.transaction.prepare_cached(
-            "SELECT id, evidence FROM lessons JOIN knowledge USING (id) ORDER BY record DESC",
-        )?;
-        let lessons = query.query_map([], |row| Ok((parse_column(row, 0)?, parse_evidence(row, 1)?)))?;
-        let lessons: Vec<(MemoryId, Evidence)> = lessons.collect::<Result<_, _>>()?;
-        for (id, evidence) in lessons {
-            let is_withdrawn = |given: &CorrectionGiven| withdrawn.contains(&given.feedback_id.to_string());
-            if !evidence.corrections.iter().any(is_withdrawn) {
-                continue;
-            }
+        let is_withdrawn = |given: &CorrectionGiven| withdrawn.contains(&given.feedback_id.to_string());
+        for (id, evidence) in quoting(self.transaction, withdrawn)? {
             self.revoke_lesson(id)?;
             if let Some(own) = evidence.corrections.first().filter(|own| !is_withdrawn(own)) {
                 self.requeue_correction(own.feedback_id)?;
@@ -131,20 +123,34 @@ impl WriteTx<'_> {
         Ok(())
     }
 
-    /// Deletes a lesson and reactivates the records that it replaced, unless the lesson itself has been
+    /// Withdraws a lesson. The correction from which it was drawn is in force again, unless the lesson itself has been
     /// superseded.
     fn revoke_lesson(&self, id: MemoryId) -> Result<(), StoreError> {
-        let own = source_correction(self.transaction, id)?;
-        if check_active(self.transaction, id)?.is_ok() {
-            let sql = "UPDATE knowledge SET valid_until = NULL
-                       WHERE id = (SELECT supersedes FROM knowledge WHERE id = ?1)";
-            self.execute(sql, [id.to_string()])?;
-            if let Some(own) = own {
-                self.reinstate_correction(own)?;
-            }
+        if check_active(self.transaction, id)?.is_ok()
+            && let Some(own) = source_correction(self.transaction, id)?
+        {
+            self.reinstate_correction(own)?;
         }
-        self.execute("DELETE FROM knowledge WHERE id = ?1", [id.to_string()])
+        self.withdraw_record(id)
     }
+}
+
+/// The lessons whose evidence has feedback among these, the newest first.
+pub(super) fn quoting(
+    reader: &Connection,
+    feedback: &HashSet<String>,
+) -> Result<Vec<(MemoryId, Evidence)>, Error> {
+    if feedback.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut query = reader
+        .prepare_cached("SELECT id, evidence FROM lessons JOIN knowledge USING (id) ORDER BY record DESC")?;
+    let lessons = query.query_map([], |row| Ok((parse_column(row, 0)?, parse_evidence(row, 1)?)))?;
+    let mut lessons: Vec<(MemoryId, Evidence)> = lessons.collect::<Result<_, _>>()?;
+    lessons.retain(|(_, evidence)| {
+        evidence.corrections.iter().any(|given| feedback.contains(&given.feedback_id.to_string()))
+    });
+    Ok(lessons)
 }
 
 /// Removes the verdicts on turns of a task from the evidence of all lessons.

@@ -47,7 +47,7 @@ use std::time::Duration;
 
 use api::engine::{Grant, PendingRequest, TaskSummary};
 use api::event::Event;
-use api::facts::{Fact, Facts};
+use api::facts::{Fact, Facts, Statement};
 use api::memory::{Episode, Knowledge};
 use api::skills::SkillSummary;
 use api::{CallId, HitlId, MemoryId, TaskId, Timestamp, TurnId};
@@ -391,6 +391,12 @@ impl Brain {
     /// A fact with its history, in force or not. Blocks.
     pub fn fact(&self, id: MemoryId) -> Result<Option<Fact>, StoreError> {
         self.read_long(|reader| facts::fact(reader, id))
+    }
+
+    /// What is erased together with a fact: at most `max` statements, the newest first, and how many they are in all.
+    /// Blocks.
+    pub fn erased_with(&self, id: MemoryId, max: usize) -> Result<(Vec<Statement>, usize), StoreError> {
+        self.read_long(|reader| facts::erased_with(reader, id, max))
     }
 
     /// A page of the episodes, newest first. Blocks.

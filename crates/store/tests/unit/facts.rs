@@ -1,13 +1,17 @@
 //! Facts: what is listed of them, how they are corrected, and what goes with one that is erased.
 
-use api::TaskId;
+use api::{BatchId, TaskId};
 use pretty_assertions::assert_eq;
 use tempfile::TempDir;
 use testkit::{task_id, with_deadline};
 
 use super::*;
+use crate::lessons::NewLesson;
 use crate::steps::Step;
-use crate::{Brain, FeedbackContent, MemoryQuery, NewTurn, SearchScope, TaskRow};
+use crate::{
+    BatchEffect, BatchProgress, BatchStage, Brain, FeedbackContent, LessonDraft, MemoryQuery, NewTurn,
+    SearchScope, TaskRow,
+};
 
 /// A brain, written and read through its own functions.
 struct Fixture {
@@ -203,6 +207,42 @@ async fn what_a_fact_replaced_goes_with_it_and_what_replaced_it_stays() {
 }
 
 #[tokio::test]
+async fn a_history_stays_whole_when_a_statement_within_it_is_deleted() {
+    let fixture = Fixture::new();
+    let [bonn, berlin, hamburg] = fixture.save_chain(["In Bonn.", "In Berlin.", "In Hamburg."]).await;
+    assert!(fixture.write(move |tx| tx.delete_knowledge(berlin)).await);
+    let fact = fixture.brain.fact(hamburg).unwrap().unwrap();
+    assert_eq!(fact.replaced.iter().map(|earlier| earlier.id).collect::<Vec<_>>(), [bonn]);
+    let earlier = fixture.brain.fact(bonn).unwrap().unwrap();
+    assert_eq!(earlier.replaced_by.map(|later| later.id), Some(hamburg));
+    assert!(fixture.write(move |tx| tx.delete_fact(hamburg)).await);
+    assert_eq!(fixture.brain.knowledge_count().unwrap(), 0);
+}
+
+#[tokio::test]
+async fn what_a_record_names_but_did_not_replace_is_a_fact_of_its_own() {
+    let fixture = Fixture::new();
+    let own = record("In Bonn.", Source::User, None);
+    let (own_id, claim) = (own.id, record("In Berlin.", Source::Tool, Some(own.id)));
+    fixture.save(own, None, 1).await.unwrap();
+    let claim_id = claim.id;
+    // As a merging import keeps it.
+    fixture
+        .write(move |tx| {
+            tx.save_knowledge(&claim, None, at(2)).map(drop)?;
+            let draft = KnowledgeDraft { supersedes: None, ..claim.draft.clone() };
+            tx.save_knowledge(&NewKnowledge { draft, ..claim.clone() }, None, at(2)).map(drop)?;
+            let sql = "UPDATE knowledge SET supersedes = ?2 WHERE id = ?1";
+            tx.execute(sql, [claim.id.to_string(), own_id.to_string()])
+        })
+        .await;
+    assert_eq!(fixture.brain.fact(claim_id).unwrap().unwrap().replaced_total, 0);
+    assert_eq!(fixture.brain.fact(own_id).unwrap().unwrap().replaced_by, None);
+    assert!(fixture.write(move |tx| tx.delete_fact(claim_id)).await);
+    assert_eq!(fixture.contents(&FactFilter::default()), ["In Bonn."]);
+}
+
+#[tokio::test]
 async fn records_that_replace_each_other_in_a_circle_are_shown_and_deleted() {
     let fixture = Fixture::new();
     let [first, second] = fixture.save_chain(["One.", "Two."]).await;
@@ -227,11 +267,105 @@ async fn the_feedback_that_a_correction_was_given_in_goes_with_it() {
     let feedback = FeedbackContent::Correction { text: "It is seven.".into(), record: id };
     assert!(fixture.write(move |tx| tx.insert_feedback(FeedbackId::new(), task, &feedback, at(2))).await);
     assert_eq!(fixture.contents(&FactFilter::default()), ["It is seven."]);
+    assert_eq!(fixture.brain.erased_with(id, 10).unwrap(), (Vec::new(), 0));
     assert!(fixture.write(move |tx| tx.delete_fact(id)).await);
     let count = |tx: &WriteTx<'_>| {
         Ok(tx.transaction.query_row("SELECT COUNT(*) FROM feedback", [], |row| row.get::<_, i64>(0))?)
     };
     assert_eq!(fixture.write(count).await, 0);
+}
+
+/// Gives a correction, and adopts a lesson from it, merged with another one.
+async fn learn(
+    fixture: &Fixture,
+    task: TaskRow,
+    (correction, lesson): (&str, &str),
+    merges: Option<MemoryId>,
+    is_tainted: bool,
+) -> (MemoryId, MemoryId) {
+    let (record, id, feedback_id) = (MemoryId::new(), MemoryId::new(), FeedbackId::new());
+    let feedback = FeedbackContent::Correction { text: correction.into(), record };
+    let content = lesson.to_owned();
+    fixture
+        .write(move |tx| {
+            assert!(tx.insert_feedback(feedback_id, task, &feedback, at(10))?);
+            let (batch, progress) = tx.begin_batch(BatchId::new(), at(11))?;
+            let correction = crate::feedback::correction(tx.transaction, feedback_id)?.unwrap();
+            let (content, verdicts) = (content.clone(), Vec::new());
+            let lesson = NewLesson { id, content, correction, merges, is_tainted, verdicts };
+            let adopted = BatchEffect::Adopt(Box::new(lesson));
+            tx.advance_batch(batch, &progress, &adopted, &[], at(12))?;
+            tx.advance_batch(batch, &progress, &BatchEffect::End, &[], at(13))
+        })
+        .await;
+    (record, id)
+}
+
+fn ids(statements: &[Statement]) -> HashSet<MemoryId> {
+    statements.iter().map(|statement| statement.id).collect()
+}
+
+#[tokio::test]
+async fn what_goes_with_a_lesson_is_known_before_it_is_erased() {
+    let fixture = Fixture::new();
+    let task = fixture.begin_task(task_id("t"), TurnId::new(), MessageId::new()).await;
+    let (seven, first) = learn(&fixture, task, ("It is seven.", "Seven it is."), None, false).await;
+    let (eight, merged) =
+        learn(&fixture, task, ("It is eight.", "Seven or eight it is."), Some(first), false).await;
+    let (shown, count) = fixture.brain.erased_with(merged, 10).unwrap();
+    assert_eq!((ids(&shown), count), ([seven, eight, first].into(), 3));
+    let (shown, count) = fixture.brain.erased_with(merged, 1).unwrap();
+    assert_eq!((shown.len(), count), (1, 3));
+    // A correction that was merged into a lesson names it.
+    for correction in [seven, eight] {
+        let replaced_by = fixture.brain.fact(correction).unwrap().unwrap().replaced_by;
+        assert!(replaced_by.is_some_and(|later| [first, merged].contains(&later.id)));
+    }
+    let corrected = fixture.correct(eight, "Nine.", true).await;
+    assert_eq!(corrected, Err(CorrectError::Replaced(Some(merged))));
+    assert!(fixture.write(move |tx| tx.delete_fact(merged)).await);
+    assert_eq!(fixture.brain.knowledge_count().unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_lesson_that_quotes_a_tool_takes_no_correction_with_it() {
+    let fixture = Fixture::new();
+    let task = fixture.begin_task(task_id("t"), TurnId::new(), MessageId::new()).await;
+    let (correction, lesson) =
+        learn(&fixture, task, ("It is seven.", "Seven, says a page."), None, true).await;
+    assert_eq!(fixture.brain.erased_with(lesson, 10).unwrap(), (Vec::new(), 0));
+    // The correction takes the lesson with it, which repeats its words.
+    let (shown, count) = fixture.brain.erased_with(correction, 10).unwrap();
+    assert_eq!((ids(&shown), count), ([lesson].into(), 1));
+    assert!(fixture.write(move |tx| tx.delete_fact(lesson)).await);
+    assert_eq!(fixture.contents(&FactFilter::default()), ["It is seven."]);
+}
+
+#[tokio::test]
+async fn a_draft_with_the_words_of_an_erased_lesson_is_given_up() {
+    let fixture = Fixture::new();
+    let task = fixture.begin_task(task_id("t"), TurnId::new(), MessageId::new()).await;
+    let (_, lesson) = learn(&fixture, task, ("It is seven.", "Seven it is."), None, false).await;
+    let (record, feedback_id) = (MemoryId::new(), FeedbackId::new());
+    let feedback = FeedbackContent::Correction { text: "It is eight.".into(), record };
+    let draft = LessonDraft {
+        feedback_id,
+        lesson: "Seven or eight it is.".into(),
+        merges: Some(lesson),
+        is_tainted: false,
+    };
+    fixture
+        .write(move |tx| {
+            assert!(tx.insert_feedback(feedback_id, task, &feedback, at(20))?);
+            let (batch, progress) = tx.begin_batch(BatchId::new(), at(21))?;
+            let progress = BatchProgress { stage: BatchStage::Trying(draft.clone()), ..progress };
+            tx.advance_batch(batch, &progress, &BatchEffect::None, &[], at(22))
+        })
+        .await;
+    let stage = || fixture.brain.active_batch().unwrap().unwrap().1.stage;
+    assert!(matches!(stage(), BatchStage::Trying(_)));
+    assert!(fixture.write(move |tx| tx.delete_fact(lesson)).await);
+    assert_eq!(stage(), BatchStage::Choosing);
 }
 
 #[tokio::test]

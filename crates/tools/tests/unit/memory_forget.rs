@@ -14,8 +14,9 @@ async fn a_person_is_shown_what_is_erased() {
     let old = fixture.save("The user lives in Bonn.", Source::Agent, None).await;
     let new = fixture.save("The user lives in Kiel.\u{202e}", Source::User, Some(old)).await;
     let expected = format!(
-        "Erase this from memory for good, with the earlier statement that it replaced?\n\n\
-         {new} (1970-01-01, the user saved):\n> The user lives in Kiel.\\u{{202e}}"
+        "Erase this from memory for good, with another statement that goes with it?\n\n\
+         {new} (1970-01-01, the user saved):\n> The user lives in Kiel.\\u{{202e}}\n\n\
+         {old} (1970-01-01, you noted):\n> The user lives in Bonn."
     );
     assert_eq!(tool.approval_prompt(&json!({"id": new})), expected);
     assert!(tool.approval_prompt(&json!({"id": "mem_7"})).contains("there is no such record"));
@@ -27,7 +28,10 @@ async fn a_person_is_shown_what_is_erased() {
         Invocation { call_id: api::CallId::new(), task: None, input: input.clone(), answers: Vec::new() };
     let ToolStep::Done(output) = with_deadline(tool.run(invocation)).await.unwrap() else { panic!("asks") };
     assert_eq!(output.knowledge, Some(KnowledgeChange::Forget(new)));
-    assert!(output.text.starts_with("erased, with the earlier statement that it replaced. "));
+    assert!(output.text.starts_with("erased, with another statement that goes with it. "));
+    // What was replaced is erased with what took its place.
+    let error = run_tool(&tool, json!({"id": old})).await.unwrap_err();
+    assert!(error.to_string().contains(&format!("since {new} took its place")), "{error}");
     for id in ["", "mem_7", "mem_zzzzzzzzzzzzzzzzzzzzzzzzzz"] {
         let error = run_tool(&tool, json!({"id": id})).await.unwrap_err();
         assert!(error.to_string().contains("memory_search"), "{error}");

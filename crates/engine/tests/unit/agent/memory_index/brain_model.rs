@@ -289,6 +289,10 @@ impl BrainModel {
         };
         while let Some(last) = self.knowledge.iter().rposition(is_absent) {
             let known = self.knowledge.remove(last);
+            // What took its place comes after what it had replaced.
+            for later in self.knowledge.iter_mut().filter(|later| later.supersedes == Some(known.id)) {
+                later.supersedes = known.supersedes;
+            }
             if known.is_active
                 && let Some(before) =
                     self.knowledge.iter_mut().find(|before| Some(before.id) == known.supersedes)
