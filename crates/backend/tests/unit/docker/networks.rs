@@ -4,13 +4,14 @@ use std::collections::HashMap;
 
 use bollard::models::{Ipam, IpamConfig, NetworkCreateRequest};
 use bollard::query_parameters::InspectNetworkOptions;
+use uuid::Uuid;
 
 use super::super::label::container_name;
 use super::super::*;
 use super::support::{Fixture, new_backend, run_inside, target_of};
 
 impl Fixture {
-    async fn make_network(&self, icc: &str, subnet: Option<&str>) {
+    async fn make_network(&self, icc: &str, subnet: Option<&str>) -> Result<(), bollard::errors::Error> {
         let config =
             subnet.map(|subnet| IpamConfig { subnet: Some(subnet.to_owned()), ..Default::default() });
         let option = ("com.docker.network.bridge.enable_icc".to_owned(), icc.to_owned());
@@ -20,7 +21,26 @@ impl Fixture {
             ipam: config.map(|config| Ipam { config: Some(vec![config]), ..Default::default() }),
             ..Default::default()
         };
-        self.docker.create_network(request).await.unwrap();
+        self.docker.create_network(request).await.map(drop)
+    }
+
+    /// Creates a network with addresses for the gateway and one container. Which addresses are free depends on the
+    /// host: other networks, and what an earlier run left when it was killed.
+    async fn make_network_for_one(&self) {
+        let mut last = None;
+        for _ in 0..50 {
+            // The end of such an id is random.
+            let [.., third, fourth] = *Uuid::now_v7().as_bytes();
+            match self.make_network("false", Some(&format!("10.253.{third}.{}/30", fourth & !3))).await {
+                Ok(()) => return,
+                // "Pool overlaps with other one on this address space"
+                Err(error @ bollard::errors::Error::DockerResponseServerError { status_code: 403, .. }) => {
+                    last = Some(error);
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        panic!("no free subnet: {last:?}");
     }
 
     /// Returns the engine's address on the engines' network.
@@ -72,7 +92,7 @@ async fn a_network_that_took_the_place_of_the_checked_one_is_refused() {
     fixture.launch_and_wait(fixture.launch()).await;
     fixture.backend.stop(target_of(fixture.engine_id), Duration::from_secs(30)).await.unwrap();
     fixture.docker.remove_network(&fixture.options.network).await.unwrap();
-    fixture.make_network("true", None).await;
+    fixture.make_network("true", None).await.unwrap();
     let error = fixture.backend.launch(fixture.launch()).await.unwrap_err();
     assert!(
         matches!(&error, BackendError::Failed(reason) if reason.contains("does not isolate engines")),
@@ -97,7 +117,7 @@ async fn orchestrators_that_begin_at_once_make_one_network() {
 #[tokio::test]
 async fn a_network_that_does_not_keep_engines_apart_is_refused() {
     let Some(fixture) = Fixture::new().await else { return };
-    fixture.make_network("true", None).await;
+    fixture.make_network("true", None).await.unwrap();
     let fault = fixture.backend.check_network().await.unwrap_err();
     assert!(fault.to_string().contains(&fixture.options.network), "{fault}");
     let error = fixture.backend.launch(fixture.launch()).await.unwrap_err();
@@ -117,8 +137,7 @@ async fn a_network_that_does_not_keep_engines_apart_is_refused() {
 #[tokio::test]
 async fn regression_o13_a_full_network_is_said_and_nothing_is_left() {
     let Some(fixture) = Fixture::new().await else { return };
-    // Addresses for the gateway and one container.
-    fixture.make_network("false", Some("10.253.217.4/30")).await;
+    fixture.make_network_for_one().await;
     fixture.launch_and_wait(fixture.launch()).await;
     let error = fixture.backend.launch(fixture.launch_of(EngineId::new())).await.unwrap_err();
     assert!(matches!(error, BackendError::NoCapacity(_)), "{error}");

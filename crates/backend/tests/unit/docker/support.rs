@@ -155,13 +155,25 @@ impl Drop for Fixture {
             }
             let force = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
             let _ = docker.remove_container(&foreign, Some(force)).await;
-            let _ = docker.remove_network(&options.network).await;
+            remove_network(&docker, &options.network).await;
         };
         // In a thread of its own, because this one may belong to the test's runtime.
         let cleanup_thread = std::thread::spawn(move || {
             tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(cleanup);
         });
         let _ = cleanup_thread.join();
+    }
+}
+
+/// Removes a network as soon as its last container has left it, which may take a moment after its removal.
+async fn remove_network(docker: &bollard::Docker, network: &str) {
+    for _ in 0..50 {
+        match docker.remove_network(network).await {
+            Ok(()) | Err(bollard::errors::Error::DockerResponseServerError { status_code: 404, .. }) => {
+                return;
+            }
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
     }
 }
 
