@@ -51,6 +51,12 @@ pub enum ErrorCode {
     ServerNotFound,
     /// There is no such connection to a tool server.
     ConnectionNotFound,
+    /// There is no such file or folder.
+    FileNotFound,
+    /// There is no such upload: it was completed or cancelled, or is too old.
+    UploadNotFound,
+    /// The system does not permit access to the file, or it is neither a file nor a folder.
+    FileNotAccessible,
     /// `POST /rpc` has no such method or operation.
     MethodNotFound,
     /// The path does not support this method; `Allow` lists the supported ones.
@@ -71,6 +77,16 @@ pub enum ErrorCode {
     SkillExists,
     /// The fact is no longer in force; the message names the one that is.
     FactReplaced,
+    /// What is in the file's place does not permit the change: a folder, for example, or a folder that is not
+    /// empty.
+    FileConflict,
+    /// The upload has received another number of bytes than the request assumes; `Upload-Offset` says how
+    /// many.
+    UploadConflict,
+    /// A condition of the request (`If-Match`, `If-None-Match`) does not hold.
+    PreconditionFailed,
+    /// The file is shorter than the requested range.
+    RangeNotSatisfiable,
     /// The body exceeds the size limit.
     PayloadTooLarge,
     /// The product has as many engines as its policy allows. Do not retry.
@@ -99,6 +115,8 @@ pub enum ErrorCode {
     Overloaded,
     /// The engine was not healthy within the boot timeout. Do not retry.
     BootTimeout,
+    /// The engine's quota of files is used up, or its disk is full. Retry once files have been deleted.
+    StorageFull,
 }
 
 impl ErrorCode {
@@ -112,7 +130,7 @@ impl ErrorCode {
             | Self::InvalidIssuer
             | Self::OauthDenied => 400,
             Self::InvalidPlatformKey | Self::InvalidAdminKey | Self::InvalidEngineKey => 401,
-            Self::PolicyDenied | Self::PlatformSkill => 403,
+            Self::PolicyDenied | Self::PlatformSkill | Self::FileNotAccessible => 403,
             Self::NotFound
             | Self::ProductNotFound
             | Self::EngineNotFound
@@ -123,6 +141,8 @@ impl ErrorCode {
             | Self::SkillNotFound
             | Self::ServerNotFound
             | Self::ConnectionNotFound
+            | Self::FileNotFound
+            | Self::UploadNotFound
             | Self::MethodNotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::RequestTimeout => 408,
@@ -132,8 +152,12 @@ impl ErrorCode {
             | Self::EngineAlreadyRunning
             | Self::TaskBusy
             | Self::SkillExists
-            | Self::FactReplaced => 409,
+            | Self::FactReplaced
+            | Self::FileConflict
+            | Self::UploadConflict => 409,
+            Self::PreconditionFailed => 412,
             Self::PayloadTooLarge => 413,
+            Self::RangeNotSatisfiable => 416,
             Self::QuotaExceeded | Self::RateLimited => 429,
             Self::InternalError => 500,
             Self::BackendError | Self::ServerFailed => 502,
@@ -145,6 +169,7 @@ impl ErrorCode {
             | Self::Quiesced
             | Self::Overloaded => 503,
             Self::BootTimeout => 504,
+            Self::StorageFull => 507,
         }
     }
 }

@@ -11,6 +11,7 @@ pub mod engine;
 pub mod error;
 pub mod event;
 pub mod facts;
+pub mod files;
 pub mod ids;
 pub mod image;
 pub mod keys;

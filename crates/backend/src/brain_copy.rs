@@ -10,11 +10,11 @@ use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, lchown};
 use std::path::Path;
 
+use resources::removal::remove_all;
 use rustix::fs::OFlags;
 
 use super::BrainCopy;
 use super::engine_folder::{BRAIN_FILE, EngineFolder};
-use super::removal::remove_all;
 
 /// The folder of the copy, within the engine's folder.
 const COPY_FOLDER: &str = "brain.before";

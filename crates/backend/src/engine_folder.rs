@@ -9,10 +9,10 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 
 use api::EngineId;
+use resources::removal::remove_all;
 use rustix::fs::OFlags;
 
 use super::CooperativeYield;
-use super::removal::remove_all;
 
 /// The folder that holds one folder per engine.
 pub(super) struct EngineFolders {

@@ -14,7 +14,6 @@ mod engine_log;
 mod fence;
 mod probe;
 pub mod process;
-mod removal;
 mod root_lock;
 
 use std::fmt;

@@ -29,6 +29,7 @@ mod learning;
 mod loaded_skills;
 mod loop_detector;
 mod maintenance;
+mod media;
 mod memory;
 mod messages;
 mod model_request;

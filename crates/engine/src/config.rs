@@ -14,6 +14,7 @@ use mcp::McpSettings;
 use reqwest::Url;
 use resources::memory_budget;
 use sandbox::HelperCommand;
+use tools::user_files::FileLimits;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
 mod active_config;
@@ -28,6 +29,13 @@ const DEFAULT_HITL_TTL: Duration = Duration::from_hours(72);
 const DEFAULT_BATCH_INTERVAL: Duration = Duration::from_hours(24);
 /// The longest interval between learning batches: ten years.
 const MAX_BATCH_INTERVAL_HOURS: f64 = 87_600.0;
+
+/// The default room for the user's files, in bytes: programs write to the workspace too, so it is generous.
+const DEFAULT_QUOTA_BYTES: u64 = 10 << 30;
+/// The default limit on the size of an uploaded file, in bytes.
+const DEFAULT_FILE_BYTES: u64 = 5 << 30;
+/// The largest of such limits, in MiB.
+const MAX_LIMIT_MIB: u64 = 1_000_000_000;
 
 /// A validated configuration.
 pub struct Config {
@@ -64,6 +72,8 @@ pub struct Config {
     pub batch_interval: Option<Duration>,
     /// The memory budget of large objects, in bytes.
     pub memory_budget_bytes: usize,
+    /// The limits on the files that the user uploads.
+    pub file_limits: FileLimits,
     /// What is logged.
     pub log_filter: Targets,
 }
@@ -118,6 +128,7 @@ impl Config {
             memory_budget::DEFAULT_BUDGET_BYTES,
             parse_memory_budget,
         );
+        let file_limits = file_limits(&mut reader);
         let mcp = McpSettings { web_allowlist: web_allowlist.clone(), ..mcp_settings(&mut reader) };
         let sources = ConfigSources::new(env, catalog.as_deref());
         let config = key_hash.zip(brain).zip(catalog).map(|((key_hash, brain), catalog)| Self {
@@ -137,6 +148,7 @@ impl Config {
             replay_ttl,
             batch_interval: (!batch_interval.is_zero()).then_some(batch_interval),
             memory_budget_bytes: memory,
+            file_limits,
             log_filter,
         });
         reader.finish(config)
@@ -183,10 +195,33 @@ pub(crate) fn mcp_settings(reader: &mut EnvReader<'_>) -> McpSettings {
     }
 }
 
+/// Reads the limits on the user's files.
+fn file_limits(reader: &mut EnvReader<'_>) -> FileLimits {
+    let mut limit = |name, default| {
+        reader.parse_or(
+            name,
+            "a number of MiB from 0 to 1000000000; 0 for no limit",
+            Some(default),
+            parse_byte_limit,
+        )
+    };
+    FileLimits {
+        quota_bytes: limit("ENGINE_WORKSPACE_QUOTA_MB", DEFAULT_QUOTA_BYTES),
+        max_file_bytes: limit("ENGINE_WORKSPACE_FILE_MB", DEFAULT_FILE_BYTES).unwrap_or(u64::MAX),
+    }
+}
+
 /// Parses a number of MiB; returns bytes.
 fn parse_memory_budget(mib: &str) -> Option<usize> {
     let bytes = mib.trim().parse::<u16>().ok().map(|mib| usize::from(mib) << 20);
     bytes.filter(|bytes| *bytes >= memory_budget::MIN_BUDGET_BYTES)
+}
+
+/// Parses a limit in MiB; returns bytes, or `Some(None)` for no limit.
+#[expect(clippy::option_option, reason = "the outer one is for an invalid value")]
+fn parse_byte_limit(mib: &str) -> Option<Option<u64>> {
+    let mib = mib.trim().parse::<u64>().ok().filter(|mib| *mib <= MAX_LIMIT_MIB)?;
+    Some((mib > 0).then_some(mib << 20))
 }
 
 /// Parses an interval between learning batches, in hours.
@@ -221,6 +256,8 @@ mod tests {
                 ("ENGINE_WEB_ALLOW", "10.0.0.0/99"),
                 ("LC_BATCH_INTERVAL_HOURS", "-1"),
                 ("ENGINE_MEMORY_BUDGET_MB", "63"),
+                ("ENGINE_WORKSPACE_QUOTA_MB", "-1"),
+                ("ENGINE_WORKSPACE_FILE_MB", "1.5"),
             ]
             .map(|(name, value)| (name.to_owned(), value.to_owned())),
         );
@@ -235,6 +272,8 @@ mod tests {
             "LC_BATCH_INTERVAL_HOURS",
             "ENGINE_WEB_ALLOW",
             "ENGINE_MEMORY_BUDGET_MB",
+            "ENGINE_WORKSPACE_QUOTA_MB",
+            "ENGINE_WORKSPACE_FILE_MB",
         ];
         assert_eq!(names, expected);
         assert!(!faults.to_string().contains("abc"));
@@ -256,6 +295,8 @@ mod tests {
         assert_eq!((config.replay_ttl, config.hitl_ttl), (Duration::from_hours(3), Duration::from_hours(72)));
         assert_eq!(config.batch_interval, Some(Duration::from_hours(24)));
         assert!(config.reactive_compaction && !config.allow_unconfined);
+        let limits = FileLimits { quota_bytes: Some(10 << 30), max_file_bytes: 5 << 30 };
+        assert_eq!(config.file_limits, limits);
 
         let set = [
             ("ENGINE_HOST", "127.0.0.1"),
@@ -264,11 +305,14 @@ mod tests {
             ("CHANNEL_STATE_TTL_HITL", "90m"),
             ("LC_BATCH_INTERVAL_HOURS", "0"),
             ("REACTIVE_COMPACT_ENABLED", "false"),
+            ("ENGINE_WORKSPACE_QUOTA_MB", "0"),
+            ("ENGINE_WORKSPACE_FILE_MB", "7"),
         ];
         let config = Config::from_env(&env(&set)).unwrap_or_else(|faults| panic!("{faults}"));
         assert_eq!(config.listen, "127.0.0.1:9001".parse().unwrap());
         assert_eq!((config.replay_ttl, config.hitl_ttl), (Duration::from_secs(90), Duration::from_mins(90)));
         assert_eq!((config.batch_interval, config.reactive_compaction), (None, false));
+        assert_eq!(config.file_limits, FileLimits { quota_bytes: None, max_file_bytes: 7 << 20 });
     }
 
     #[test]

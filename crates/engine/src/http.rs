@@ -4,13 +4,16 @@ mod admin;
 mod admission;
 mod assets;
 mod auth;
+mod content_type;
 mod document;
 mod error;
 mod execute;
 mod facts;
+mod file_response;
 mod health;
 mod hitl;
 mod learning;
+mod media;
 mod memory;
 mod rpc;
 mod rpc_assets;
@@ -22,6 +25,8 @@ mod skills;
 mod steering;
 mod tasks;
 mod transfer;
+mod workspace;
+mod workspace_uploads;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +38,7 @@ use document::KeyScheme;
 use http_service::clock::Clock;
 use mcp::Mcp;
 use store::Brain;
+use tools::user_files::UserFiles;
 use utoipa::OpenApi as _;
 use utoipa::openapi::OpenApi;
 
@@ -50,6 +56,7 @@ struct Shared {
     agent: Arc<Agent>,
     mcp: Mcp,
     brain: Brain,
+    files: UserFiles,
     active_config: Arc<ActiveConfig>,
     reloader: CatalogReloader,
     key_guard: KeyGuard,
@@ -62,6 +69,7 @@ impl AppState {
     pub(crate) fn new(
         agent: Arc<Agent>,
         brain: Brain,
+        files: UserFiles,
         active_config: Arc<ActiveConfig>,
         reloader: CatalogReloader,
         key_hash: KeyHash,
@@ -72,6 +80,7 @@ impl AppState {
             agent,
             brain,
             active_config,
+            files,
             reloader,
             key_guard: KeyGuard::new(key_hash),
             started_at: clock.monotonic(),
@@ -97,6 +106,8 @@ http_service::routes! {
     tasks::set_memory,
     tasks::delete_memory,
     tasks::delete,
+    media::list,
+    media::read,
     hitl::respond,
     hitl::pending,
     hitl::grants,
@@ -130,6 +141,13 @@ http_service::routes! {
     learning::undo,
     transfer::export,
     transfer::import,
+    workspace::list_root,
+    workspace::read,
+    workspace::delete,
+    workspace_uploads::put,
+    workspace_uploads::status,
+    workspace_uploads::append,
+    workspace_uploads::cancel,
     rpc::rpc,
     document::openapi,
 }
@@ -178,3 +196,6 @@ mod tests;
 #[cfg(test)]
 #[path = "../tests/unit/http/transfer.rs"]
 mod transfer_tests;
+#[cfg(test)]
+#[path = "../tests/unit/http/workspace.rs"]
+mod workspace_tests;

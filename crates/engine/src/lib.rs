@@ -28,7 +28,8 @@ use store::{Brain, BrainError};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tools::skills::SkillDirs;
-use tools::{SpillDir, ToolDeps};
+use tools::user_files::UserFiles;
+use tools::{SpillDir, ToolDeps, WorkspaceLock};
 
 use crate::agent::{Agent, AgentSnapshot, CatalogReloader, Services, SnapshotSource};
 use crate::config::{ActiveConfig, Config};
@@ -43,6 +44,9 @@ const HTTP_BOUNDS: ServeLimits = ServeLimits {
 /// How long turns may take to finish their current step. Together with the drain and the closing of the brain this
 /// stays within the 10 s that the engine has to shut down.
 const TURN_STOP_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How often uploads that are too old are looked for.
+const EXPIRY_INTERVAL: Duration = Duration::from_mins(30);
 
 /// Why an engine could not start.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +73,27 @@ pub struct Engine {
     brain: Brain,
     agent: Arc<Agent>,
     state: http::AppState,
+    expiry: Expiry,
+}
+
+/// Deletes uploads that nobody has completed in time.
+struct Expiry {
+    files: UserFiles,
+    clock: Arc<dyn Clock>,
+}
+
+impl Expiry {
+    async fn run(self) {
+        loop {
+            self.clock.sleep(EXPIRY_INTERVAL).await;
+            if let Err(error) = self.files.remove_expired_uploads(self.clock.now()).await {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "Uploads that are too old cannot be deleted."
+                );
+            }
+        }
+    }
 }
 
 impl Engine {
@@ -93,8 +118,17 @@ impl Engine {
         let mcp = Mcp::open(&brain, config.mcp, Some(Arc::clone(&sandbox)), Arc::clone(&clock))
             .map_err(BrainError::from)?;
         mcp.set_server_specs(&config.catalog.mcp_servers);
+        let workspace_lock = WorkspaceLock::default();
+        let files = UserFiles::open(
+            &config.workspace,
+            &config.brain_path,
+            workspace_lock.clone(),
+            config.file_limits,
+            clock.now(),
+        );
         let tool_deps = ToolDeps {
             workspace: config.workspace,
+            workspace_lock,
             brain: brain.clone(),
             catalog: config.catalog,
             sandbox: Some(sandbox),
@@ -123,9 +157,11 @@ impl Engine {
         agent.resume().map_err(BrainError::from)?;
         let reloader = CatalogReloader::new(Arc::clone(&agent), config.catalog_folder, tool_deps);
         let key_hash = config.key_hash;
+        let expiry = Expiry { files: files.clone(), clock: Arc::clone(&clock) };
+        let (shared_agent, shared_brain) = (Arc::clone(&agent), brain.clone());
         let state =
-            http::AppState::new(Arc::clone(&agent), brain.clone(), active_config, reloader, key_hash, clock);
-        Ok(Self { listener, brain, agent, state })
+            http::AppState::new(shared_agent, shared_brain, files, active_config, reloader, key_hash, clock);
+        Ok(Self { listener, brain, agent, state, expiry })
     }
 
     /// Returns the address that the engine listens on.
@@ -136,14 +172,20 @@ impl Engine {
     /// Serves until `shutdown`. Then running turns stop at the end of their step, new ones are refused, streams
     /// end, and the brain is closed.
     pub async fn serve(self, shutdown: CancellationToken) {
-        let Self { listener, brain, agent, state } = self;
+        let Self { listener, brain, agent, state, expiry } = self;
         let serving = serve(listener, http::router(state), HTTP_BOUNDS, agent.stopped().clone());
         let stopping = async {
             shutdown.cancelled().await;
             agent.stop(TURN_STOP_TIMEOUT).await;
             agent.mcp().close().await;
         };
-        tokio::join!(serving, stopping);
+        let expiring = async {
+            tokio::select! {
+                () = expiry.run() => {}
+                () = shutdown.cancelled() => {}
+            }
+        };
+        tokio::join!(serving, stopping, expiring);
         brain.close().await;
     }
 }

@@ -16,6 +16,8 @@ pub const BRAIN_THREADS: usize = 4;
 pub const TURN_OPEN_THREADS: usize = 2;
 /// The number of concurrent accesses to files of the workspace.
 pub const FILE_THREADS: usize = 4;
+/// The number of concurrent accesses to files that the user downloads or uploads.
+pub const TRANSFER_THREADS: usize = 4;
 /// The number of large request bodies parsed concurrently.
 pub const BODY_PARSE_THREADS: usize = 2;
 /// The number of web pages converted to text concurrently.
@@ -35,6 +37,7 @@ const OTHER_THREADS: usize = 8;
 const MAX_BLOCKING_THREADS: usize = BRAIN_THREADS
     + TURN_OPEN_THREADS
     + FILE_THREADS
+    + TRANSFER_THREADS
     + BODY_PARSE_THREADS
     + PAGE_PARSE_THREADS
     + PAGE_DNS_THREADS

@@ -18,6 +18,7 @@ mod learning_batches;
 mod learning_queries;
 mod lessons;
 mod mcp_connections;
+mod media;
 pub mod memory_format;
 mod memory_ingest;
 mod message_text;
@@ -312,7 +313,17 @@ impl Brain {
 
     /// The bytes of an attachment, by its hash. Blocks.
     pub fn media(&self, hash: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        self.read_long(|reader| queries::media(reader, hash))
+        self.read_long(|reader| media::bytes(reader, hash))
+    }
+
+    /// A part of an attachment, by its hash. Blocks.
+    pub fn media_part(
+        &self,
+        hash: &str,
+        offset: usize,
+        length: usize,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        self.read_long(|reader| media::part(reader, hash, offset, length))
     }
 
     /// The end of the earliest ended turn whose deltas have not been folded away yet.

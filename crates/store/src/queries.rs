@@ -1,4 +1,4 @@
-//! The read queries of tasks, turns, steps, events, pending requests, grants and media.
+//! The read queries of tasks, turns, steps, events, pending requests and grants.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -389,22 +389,6 @@ pub(super) fn grants_for_tool(
     let rows = query
         .query_map(params![tool, task], |row| Ok(ToolGrant { prefix: row.get(0)?, binding: row.get(1)? }))?;
     rows.collect()
-}
-
-/// The sizes of media in the order of `hashes`, determined without reading the data.
-pub(super) fn media_sizes(reader: &Connection, hashes: Vec<String>) -> Result<Vec<(String, usize)>, Error> {
-    let mut query = reader.prepare_cached("SELECT length(data) FROM media WHERE hash = ?1")?;
-    let mut sizes = Vec::new();
-    for hash in hashes {
-        let size: Option<i64> = query.query_row([&hash], |row| row.get(0)).optional()?;
-        sizes.extend(size.map(|size| (hash, usize::try_from(size).unwrap_or(usize::MAX))));
-    }
-    Ok(sizes)
-}
-
-pub(super) fn media(reader: &Connection, hash: &str) -> Result<Option<Vec<u8>>, Error> {
-    let mut query = reader.prepare_cached("SELECT data FROM media WHERE hash = ?1")?;
-    query.query_row([hash], |row| row.get(0)).optional()
 }
 
 /// The end of the earliest ended turn whose deltas have not been folded away.

@@ -9,7 +9,7 @@ use resources::threads::{BRAIN_THREADS, Lane, TURN_OPEN_THREADS};
 use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
 
-use super::{Brain, StoreError, TaskRow, queries, schema};
+use super::{Brain, StoreError, TaskRow, media, queries, schema};
 
 /// The page cache of short reads, and that of the others, in KiB.
 const SHORT_CACHE_KIB: i64 = 64;
@@ -124,7 +124,7 @@ impl Brain {
 
     /// The size of each attachment in bytes, by its hash; unknown hashes are left out. Blocks.
     pub fn media_sizes(&self, hashes: Vec<String>) -> Result<Vec<(String, usize)>, StoreError> {
-        self.read_long(|reader| queries::media_sizes(reader, hashes))
+        self.read_long(|reader| media::sizes(reader, hashes))
     }
 }
 

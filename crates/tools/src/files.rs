@@ -1,46 +1,45 @@
 //! The agent's workspace: gives the file tools access to what is inside it, and to nothing else.
 //!
-//! The kernel resolves paths with `RESOLVE_BENEATH`: neither `..`, nor an absolute path, nor a symbolic link, nor
-//! one swapped in at the last moment leads out of the workspace. A change then uses the opened folder and the bare
-//! file name, so that nothing is resolved a second time.
+//! The kernel resolves paths with `RESOLVE_BENEATH`: neither `..`, nor an absolute path, nor a symbolic link,
+//! nor one swapped in at the last moment leads out of the workspace. A change then uses the opened folder and
+//! the bare file name, so that nothing is resolved a second time.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 use resources::threads::{FILE_THREADS, Lane};
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
-use uuid::Uuid;
 
+use super::beneath::{
+    FILE_MODE, FOLDER_FLAGS, PRESERVED_MODE, READ_FLAGS, make_folder, open_beneath, open_root, temporary_name,
+};
 use super::spill_name::eviction_notice;
 use super::{ToolError, ToolOutput, ToolStep};
 
-/// The flags for a folder that is only traversed.
-const FOLDER_FLAGS: OFlags = OFlags::DIRECTORY.union(OFlags::PATH);
-/// The flags for reading a file. NONBLOCK, because opening a pipe without a writer would block.
-const READ_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK);
-/// The mode of a new file, before the process's umask.
-const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
-/// The mode of a new folder, before the process's umask.
-const FOLDER_MODE: Mode = Mode::from_raw_mode(0o777);
-/// The part of the mode that a replaced file passes on. It excludes the set-user-id bits: as with any write, they
-/// applied to the old content.
-const PRESERVED_MODE: Mode = Mode::RWXU.union(Mode::RWXG).union(Mode::RWXO);
-/// The prefix of the name of a temporary file, which will replace another.
-const TEMPORARY_PREFIX: &str = ".writing-";
-/// The suffix of that name.
-const TEMPORARY_SUFFIX: &str = ".tmp";
+/// Held while a file of the workspace is changed: of two concurrent edits, one would undo the other.
+/// Everything that changes files of one workspace has a clone of the same lock.
+#[derive(Clone, Default)]
+pub struct WorkspaceLock(Arc<Mutex<()>>);
+
+impl WorkspaceLock {
+    /// Excludes other changes until the guard is dropped.
+    pub(super) fn lock(&self) -> MutexGuard<'_, ()> {
+        // A panic leaves nothing half done: a file is replaced whole or not at all.
+        self.0.lock()
+    }
+}
 
 /// The folder that the file tools work in.
 #[derive(Clone)]
 pub(super) struct Workspace {
     root: PathBuf,
-    /// Held while a file is changed: of two concurrent edits, one would undo the other.
-    write_lock: Arc<Mutex<()>>,
+    write_lock: WorkspaceLock,
     /// The worker that reads and writes files, because a disk may hang.
     lane: Lane,
 }
@@ -55,7 +54,12 @@ pub(super) struct FileLocation<'a> {
 
 impl Workspace {
     pub(super) fn new(root: &Path) -> Self {
-        Self { root: root.to_owned(), write_lock: Arc::default(), lane: Lane::new(FILE_THREADS) }
+        Self::with_lock(root, WorkspaceLock::default())
+    }
+
+    /// Like [`Workspace::new`], for one whose files are also changed elsewhere under `write_lock`.
+    pub(super) fn with_lock(root: &Path, write_lock: WorkspaceLock) -> Self {
+        Self { root: root.to_owned(), write_lock, lane: Lane::new(FILE_THREADS) }
     }
 
     /// Opens `path` for reading.
@@ -70,7 +74,7 @@ impl Workspace {
 
     /// Returns the location of `path`, creating its folder if necessary.
     pub(super) fn locate_creating_folders<'a>(&self, path: &'a str) -> Result<FileLocation<'a>, ToolError> {
-        self.locate_with(path, make_folder)
+        self.locate_with(path, |root, folder| make_folder(root, OsStr::new(folder)))
     }
 
     fn locate_with<'a>(
@@ -95,15 +99,11 @@ impl Workspace {
     }
 
     fn open_root(&self) -> Result<OwnedFd, ToolError> {
-        let unusable = |error: io::Error| ToolError(format!("the workspace cannot be used: {error}"));
-        std::fs::create_dir_all(&self.root).map_err(unusable)?;
-        rustix::fs::open(&self.root, FOLDER_FLAGS | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|error| unusable(error.into()))
+        open_root(&self.root).map_err(|error| ToolError(format!("the workspace cannot be used: {error}")))
     }
 
     /// Excludes other changes until the guard is dropped.
     pub(super) fn lock(&self) -> MutexGuard<'_, ()> {
-        // A panic leaves nothing half done: a file is replaced whole or not at all.
         self.write_lock.lock()
     }
 
@@ -230,57 +230,12 @@ impl FileLocation<'_> {
         };
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => Ok(Some(Mode::from_raw_mode(stat.st_mode) & PRESERVED_MODE)),
-            // Replacing it would break the link; following it would change a file that the call does not name.
+            // Replacing it would break the link; following it would change a file that the call does not
+            // name.
             FileType::Symlink => Err(ToolError(format!("`{}` is a symbolic link", self.path))),
             _ => Err(not_a_file(self.path)),
         }
     }
-}
-
-/// How many times an open is repeated that other renames on the machine got in the way of.
-const MAX_OPEN_ATTEMPTS: usize = 100;
-
-/// Opens `path` beneath `folder`. If anything is renamed anywhere on the machine while the kernel follows a `..`, it
-/// cannot rule out an escape and answers EAGAIN: then it is asked again
-/// (<https://man7.org/linux/man-pages/man2/openat2.2.html>).
-fn open_beneath(folder: impl AsFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    let open = || rustix::fs::openat2(&folder, path, flags | OFlags::CLOEXEC, Mode::empty(), beneath);
-    let mut attempts = std::iter::repeat_with(open).take(MAX_OPEN_ATTEMPTS);
-    attempts.find(|opened| !matches!(opened, Err(Errno::AGAIN))).unwrap_or(Err(Errno::AGAIN))
-}
-
-/// Opens the folder `path` beneath `root` and creates the missing parts. Each new folder is created by its bare
-/// name in an opened folder and opened beneath that. The depth is bounded by the longest path that the kernel
-/// accepts.
-fn make_folder(root: &OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
-    let path = path.trim_end_matches('/');
-    match open_beneath(root, path, FOLDER_FLAGS) {
-        Err(Errno::NOENT) => {}
-        opened => return opened,
-    }
-    let (parent, name) = match path.rsplit_once('/') {
-        // That would create a folder only to leave it again.
-        Some((_, "..")) => return Err(Errno::NOENT),
-        Some((parent, name)) => (make_folder(root, parent)?, name),
-        None => (open_beneath(root, ".", FOLDER_FLAGS)?, path),
-    };
-    match rustix::fs::mkdirat(&parent, name, FOLDER_MODE) {
-        // Two writers may create it at the same time.
-        Ok(()) | Err(Errno::EXIST) => open_beneath(parent, name, FOLDER_FLAGS),
-        Err(error) => Err(error),
-    }
-}
-
-/// Returns the name of a temporary file. It does not contain the target's name, which may already have the maximum
-/// length.
-fn temporary_name() -> String {
-    format!("{TEMPORARY_PREFIX}{}{TEMPORARY_SUFFIX}", Uuid::now_v7().simple())
-}
-
-/// Whether this is the name of a temporary file, such as a crash may leave behind.
-pub(super) fn is_temporary(name: &str) -> bool {
-    name.starts_with(TEMPORARY_PREFIX) && name.ends_with(TEMPORARY_SUFFIX)
 }
 
 fn cannot_open(path: &str, error: Errno) -> ToolError {

@@ -4,6 +4,7 @@
 
 pub mod approval;
 mod ask_user;
+mod beneath;
 mod command;
 mod exposed_tools;
 mod files;
@@ -29,6 +30,7 @@ mod spill_name;
 #[path = "../tests/unit/testing.rs"]
 mod testing;
 mod tool_search;
+pub mod user_files;
 mod web_fetch;
 mod working_memory;
 mod write;
@@ -43,6 +45,7 @@ use catalog::{
     AgentSpec, Catalog, CatalogTool, Permission, Permissions, Schema, ToolImplementation, glob_matches,
 };
 pub use exposed_tools::ExposedTools;
+pub use files::WorkspaceLock;
 use futures::future::BoxFuture;
 use llm::ToolSpec;
 use parking_lot::Mutex;
@@ -194,6 +197,8 @@ pub struct ToolError(pub String);
 pub struct ToolDeps {
     /// The root folder of the file tools.
     pub workspace: PathBuf,
+    /// Excludes concurrent changes of its files.
+    pub workspace_lock: WorkspaceLock,
     /// The user's store.
     pub brain: Brain,
     /// The product's catalog.
@@ -223,7 +228,7 @@ pub struct Toolbox {
 impl Toolbox {
     /// Returns the built-in tools, followed by those of the catalog.
     pub fn built_in(setup: &ToolDeps) -> Self {
-        let workspace = files::Workspace::new(&setup.workspace);
+        let workspace = files::Workspace::with_lock(&setup.workspace, setup.workspace_lock.clone());
         let mut tools: Vec<Arc<dyn Tool>> = vec![
             Arc::new(working_memory::WorkingMemorySet),
             Arc::new(memory_save::MemorySave(setup.brain.clone())),

@@ -11,7 +11,8 @@ use rustix::fs::{Dir, FileType, OFlags};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::files::{Workspace, cannot_read, is_temporary, not_a_file};
+use super::beneath::is_temporary;
+use super::files::{Workspace, cannot_read, not_a_file};
 use super::spill::is_utf8_continuation;
 use super::{Invocation, Tool, ToolError, ToolStep, parse_input};
 
@@ -180,7 +181,7 @@ fn list(workspace: &Workspace, path: &str) -> Result<String, ToolError> {
     for entry in Dir::read_from(&folder).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let mut name = entry.file_name().to_string_lossy().into_owned();
-        if name == "." || name == ".." || is_temporary(&name) {
+        if name == "." || name == ".." || is_temporary(&*name) {
             continue;
         }
         if entry.file_type() == FileType::Directory {

@@ -64,6 +64,11 @@ impl MessageList {
         sizes.fold(0, |bytes, size| bytes.saturating_add(*size))
     }
 
+    /// Whether the message is listed.
+    pub(super) fn contains(&self, message_id: MessageId) -> bool {
+        self.messages.iter().any(|(listed, _)| *listed == message_id)
+    }
+
     fn slice(&self, page: Range<usize>) -> &[(MessageId, bool)] {
         self.messages.get(page).unwrap_or_default()
     }

@@ -31,7 +31,20 @@ async fn without_the_right_key_every_call_is_refused_before_anything_else() {
     let unknown = EngineKey::generate().unwrap();
     let (longer, hash) = (format!("{}x", engine.key), &setup.variables["ENGINE_KEY_HASH"]);
     let too_long = vec![b' '; (32 << 20) + 1];
-    for head in ["POST /execute", "GET /execute/replay", "GET /execute/replay?after=x", "GET /openapi.json"] {
+    for head in [
+        "POST /execute",
+        "GET /execute/replay",
+        "GET /execute/replay?after=x",
+        "GET /openapi.json",
+        "GET /workspace",
+        "GET /workspace/%2e%2e/brain.sqlite",
+        "PUT /workspace/a",
+        "DELETE /workspace/a?recursive=x",
+        "PATCH /workspace-uploads/x",
+        "DELETE /workspace-uploads/x",
+        "GET /tasks/task/media",
+        "GET /tasks/task/media/x",
+    ] {
         let good = br#"{"message": "Hello!", "task_id": "task"}"#;
         for body in [b"".as_slice(), b"{", good] {
             send_raw(&engine.url, head, &[], body).await.assert_error(401, "INVALID_ENGINE_KEY");

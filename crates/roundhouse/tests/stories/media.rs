@@ -1,7 +1,10 @@
 //! Story 19: pictures and documents reach the model and are stored once; media that the model does not support are
 //! refused.
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use mock_llm::Reply;
+use reqwest::Method;
 use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value, json};
 
@@ -213,4 +216,40 @@ async fn an_edited_message_brings_media_of_its_own() {
     let edit = json!({"edit_message_id": first[0].data["message_id"]});
     fixture.engine.run_turn_with(&with_fields(media_message(&[other]), edit)).await;
     fixture.last_messages().assert_contains(&[OTHER_IMAGE_BASE64]).assert_lacks(&[PNG_BASE64]);
+}
+
+#[tokio::test]
+async fn attached_media_can_be_fetched_again_until_their_task_is_deleted() {
+    let fixture = EngineFixture::new([]).await;
+    let mut message = media_message(&[picture(), document()]);
+    fixture.engine.run_turn_with(&message).await;
+    message["task_id"] = json!("other");
+    fixture.engine.run_turn_with(&message).await;
+    let fixture = fixture.kill_and_start().await;
+    let listed = fixture.engine.get("/tasks/task/media").await.assert_ok("media:array");
+    let media = listed["media"].as_array().unwrap();
+    let kinds: Vec<_> =
+        media.iter().map(|file| (&file["kind"], &file["media_type"], &file["name"])).collect();
+    let expected = [
+        (json!("image"), json!("image/png"), json!(null)),
+        (json!("document"), json!("application/pdf"), json!("pears.pdf")),
+    ];
+    assert_eq!(kinds, expected.each_ref().map(|(kind, media_type, name)| (kind, media_type, name)));
+    for (file, base64) in media.iter().zip([PNG_BASE64, PDF_BASE64]) {
+        let path = format!("/tasks/task/media/{}", file["hash"].as_str().unwrap());
+        let response = fixture.engine.request(Method::GET, &path).send().await.unwrap();
+        assert_eq!(response.headers()["etag"], format!("\"{}\"", file["hash"].as_str().unwrap()));
+        assert_eq!(response.headers()["content-type"], file["media_type"].as_str().unwrap());
+        let content = response.bytes().await.unwrap();
+        assert_eq!(BASE64_STANDARD.encode(&content), base64);
+        assert_eq!(file["size"], content.len());
+    }
+    let hash = media[0]["hash"].as_str().unwrap();
+    fixture.engine.get("/tasks/task/media/..%2f..").await.assert_error(404, "FILE_NOT_FOUND");
+    fixture.engine.get(&format!("/tasks/none/media/{hash}")).await.assert_error(404, "TASK_NOT_FOUND");
+    fixture.engine.delete("/tasks/task").await.assert_ok("status:text");
+    fixture.engine.get(&format!("/tasks/task/media/{hash}")).await.assert_error(404, "TASK_NOT_FOUND");
+    // Another task still has it.
+    let path = format!("/tasks/other/media/{hash}");
+    assert_eq!(fixture.engine.request(Method::GET, &path).send().await.unwrap().status(), 200);
 }

@@ -76,6 +76,7 @@ async fn every_built_in_tool_has_a_reserved_name_and_every_reserved_name_a_tool(
     let fixture = WorkspaceFixture::new();
     let setup = ToolDeps {
         workspace: fixture.path(""),
+        workspace_lock: crate::WorkspaceLock::default(),
         brain: fixture.skills().brain().clone(),
         catalog: Catalog::default(),
         skill_dirs: fixture.skill_dirs(),

@@ -288,6 +288,7 @@ fn services(
     let skill_dirs = Arc::new(SkillDirs::for_brain(&folder.join("brain.sqlite")));
     let setup = ToolDeps {
         workspace: folder.join("workspace"),
+        workspace_lock: tools::WorkspaceLock::default(),
         brain: brain.clone(),
         catalog,
         sandbox: Some(test_sandbox(

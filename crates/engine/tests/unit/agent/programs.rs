@@ -241,6 +241,7 @@ async fn without_a_sandbox_nothing_that_runs_programs_is_offered() {
     assert_eq!(offered(&harness.agent.services.snapshots.current().toolbox), [true; 4]);
     let without = ToolDeps {
         workspace: harness.workspace(),
+        workspace_lock: tools::WorkspaceLock::default(),
         brain: harness.brain.clone(),
         catalog: harness.catalog.clone(),
         sandbox: None,

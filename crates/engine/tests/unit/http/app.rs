@@ -21,12 +21,16 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tools::skills::SkillDirs;
+use tools::user_files::FileLimits;
 use tools::{SpillDir, ToolDeps};
 
 use super::*;
 use crate::agent::{AgentSnapshot, CatalogReloader, Services, SnapshotSource};
 
 pub(crate) const ENGINE_KEY: &str = "sk-svc-right";
+
+/// The limits on files of a test engine.
+const FILE_LIMITS: FileLimits = FileLimits { quota_bytes: Some(1 << 20), max_file_bytes: 512 << 10 };
 
 /// A listening engine, with a provider that echoes its input unless the test says otherwise.
 pub(crate) struct TestApp {
@@ -78,6 +82,11 @@ impl TestApp {
         std::fs::write(self.folder.path().join("gateway.json"), text).unwrap();
     }
 
+    /// Returns the folder of the agent's files.
+    pub(crate) fn workspace(&self) -> std::path::PathBuf {
+        self.folder.path().join("workspace")
+    }
+
     /// Writes a file of the catalog.
     pub(crate) fn write_catalog_file(&self, name: &str, text: &str) {
         let file = self.folder.path().join(name);
@@ -127,8 +136,17 @@ impl RunningEngine {
         let clock: Arc<dyn Clock> = Arc::new(SkippingClock::new());
         let active_config =
             Arc::new(ActiveConfig::open(ConfigSources::new(env, Some(folder)), &brain).unwrap());
+        let workspace_lock = tools::WorkspaceLock::default();
+        let files = UserFiles::open(
+            &folder.join("workspace"),
+            &folder.join("brain.sqlite"),
+            workspace_lock.clone(),
+            FILE_LIMITS,
+            clock.now(),
+        );
         let tool_deps = ToolDeps {
             workspace: folder.join("workspace"),
+            workspace_lock,
             brain: brain.clone(),
             catalog: Catalog::default(),
             sandbox: None,
@@ -163,6 +181,7 @@ impl RunningEngine {
         let state = AppState::new(
             Arc::clone(&agent),
             brain.clone(),
+            files,
             active_config,
             reloader,
             KeyHash::of(ENGINE_KEY),

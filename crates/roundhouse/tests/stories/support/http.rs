@@ -105,6 +105,13 @@ impl HttpResponse {
         self.body
     }
 
+    /// Asserts this status with exactly `fields` in the body.
+    #[track_caller]
+    pub(crate) fn assert_fields_of(&self, status: u16, fields: &str) {
+        assert_eq!(self.status, status, "{}: {}", self.request, self.body);
+        assert_fields(&self.body, fields);
+    }
+
     /// Asserts an error in the flat form of `/rpc` with this status and code; returns the message.
     #[track_caller]
     pub(crate) fn assert_flat_error(&self, status: u16, code: &str) -> &str {

@@ -21,6 +21,8 @@ pub(crate) struct StandaloneEngine {
     program: PathBuf,
     key: EngineKey,
     has_landlock: bool,
+    /// The system calls at which it is killed.
+    killed_at: Vec<u32>,
     /// The file that is mounted on its `/etc/resolv.conf`.
     resolver: Option<PathBuf>,
 }
@@ -37,6 +39,22 @@ libc = ctypes.CDLL(None)
 assert libc.prctl(38, 1, 0, 0, 0) == 0
 assert libc.prctl(22, 2, program, 0, 0) == 0
 os.execv(sys.argv[1], sys.argv[1:])
+";
+
+/// Starts a program that the kernel kills at its first call of one of the system calls in the first argument.
+const KILLED_AT_SCRIPT: &str = "
+import ctypes, os, struct, sys
+step = lambda code, yes, no, value: struct.pack('HBBI', code, yes, no, value)
+calls = [int(call) for call in sys.argv[1].split(',')]
+steps = step(0x20, 0, 0, 0)
+for call in calls:
+    steps += step(0x15, 0, 1, call) + step(6, 0, 0, 0x80000000)
+steps = ctypes.create_string_buffer(steps + step(6, 0, 0, 0x7fff0000))
+program = ctypes.create_string_buffer(struct.pack('H6xQ', 2 + 2 * len(calls), ctypes.addressof(steps)))
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, program, 0, 0) == 0
+os.execv(sys.argv[2], sys.argv[2:])
 ";
 
 /// Starts a program with another `/etc/resolv.conf`.
@@ -57,7 +75,15 @@ impl StandaloneEngine {
             ("LLM_PROVIDER", "scripted".to_owned()),
         ];
         let variables = variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        Self { test_env, variables, program: BINARY.into(), key, has_landlock: true, resolver: None }
+        Self {
+            test_env,
+            variables,
+            program: BINARY.into(),
+            key,
+            has_landlock: true,
+            killed_at: Vec::new(),
+            resolver: None,
+        }
     }
 
     /// Sets a variable.
@@ -84,6 +110,11 @@ impl StandaloneEngine {
         Self { has_landlock: false, ..self }
     }
 
+    /// Lets the kernel kill it at its first call of one of these system calls. Needs `python3`.
+    pub(crate) fn killed_at(self, calls: &[u32]) -> Self {
+        Self { killed_at: calls.to_vec(), ..self }
+    }
+
     /// Runs it with the name server `server`, port 53. Needs root.
     pub(crate) fn with_name_server(self, server: std::net::IpAddr) -> Self {
         let resolver = self.test_env.path().join("resolv.conf");
@@ -107,6 +138,11 @@ impl StandaloneEngine {
             let resolver = resolver.to_str().unwrap();
             let starter =
                 ["unshare", "--mount", "sh", "-c", WITH_RESOLVER_SCRIPT, "sh", resolver, program, "engine"];
+            return self.test_env.run_program(&starter, &self.variables);
+        }
+        if !self.killed_at.is_empty() {
+            let calls: Vec<_> = self.killed_at.iter().map(u32::to_string).collect();
+            let starter = ["python3", "-c", KILLED_AT_SCRIPT, &calls.join(","), program, "engine"];
             return self.test_env.run_program(&starter, &self.variables);
         }
         if self.has_landlock {

@@ -1,4 +1,4 @@
-//! Removes a folder and its contents, whatever an engine's programs have put into it.
+//! Removes a folder and its contents, whatever the programs of an engine have put into it.
 //!
 //! `std::fs::remove_dir_all` fails at the first directory without write permission, which ordinary programs
 //! create all the time (Go's module cache, for example), and it needs a descriptor and a stack frame per
@@ -20,7 +20,7 @@ const BATCH_SIZE: usize = 1_024;
 
 /// Removes the directory at `path`. Blocks. The error names the entry that cannot be removed; a later call
 /// continues where this one failed.
-pub(super) fn remove_all(path: &Path) -> io::Result<()> {
+pub fn remove_all(path: &Path) -> io::Result<()> {
     // Errors show paths relative to the folder's parent: they reach products, which must not learn where it is.
     let shown = Path::new(path.file_name().unwrap_or(path.as_os_str()));
     let root = open_dir(CWD, path).map_err(|error| with_path(shown, error))?;

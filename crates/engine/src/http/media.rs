@@ -1,0 +1,90 @@
+//! `/tasks/{task_id}/media`: the files that are attached to the messages of a task.
+
+use std::io;
+
+use api::files::TaskMedia;
+use api::{ErrorBody, ErrorCode, TaskId};
+use axum::body::Body;
+use axum::extract::State as Extract;
+use axum::http::{HeaderMap, Method};
+use axum::response::Response;
+use futures::TryStreamExt as _;
+use http_service::http::{ApiError, Path};
+
+use super::AppState;
+use super::auth::Authenticated;
+use super::file_response::{FileContent, Representation, file_response};
+
+/// Lists the files that are attached to the messages of a task, in their order.
+#[utoipa::path(
+    get, path = "/tasks/{task_id}/media", security(("engine_key" = [])),
+    params(("task_id" = String, Path, description = "The task")),
+    responses(
+        (status = 200, body = TaskMedia),
+        (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+    ),
+)]
+pub(super) async fn list(
+    _: Authenticated,
+    Extract(AppState(shared)): Extract<AppState>,
+    Path(task_id): Path<TaskId>,
+) -> Result<axum::Json<TaskMedia>, ApiError> {
+    Ok(axum::Json(TaskMedia { media: shared.agent.media(&task_id).await? }))
+}
+
+/// Returns a file that is attached to a message of the task. It never changes.
+#[utoipa::path(
+    method(get, head), path = "/tasks/{task_id}/media/{hash}", security(("engine_key" = [])),
+    params(
+        ("task_id" = String, Path, description = "The task"),
+        ("hash" = String, Path, description = "The file's SHA-256, as `GET /tasks/{task_id}/media` lists it"),
+        ("Range" = Option<String>, Header, description = "A single range of bytes"),
+        ("If-None-Match" = Option<String>, Header, description = "Tags of versions that the caller has"),
+    ),
+    responses(
+        (status = 200, description = "The content", body = inline(FileContent), content_type = "application/octet-stream"),
+        (status = 206, description = "The requested part of the content", body = inline(FileContent),
+            content_type = "application/octet-stream"),
+        (status = 304, description = "The caller has it already"),
+        (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND, FILE_NOT_FOUND"),
+        (status = 412, body = ErrorBody, description = "PRECONDITION_FAILED"),
+        (status = 416, body = ErrorBody, description = "RANGE_NOT_SATISFIABLE"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+    ),
+)]
+pub(super) async fn read(
+    _: Authenticated,
+    Extract(AppState(shared)): Extract<AppState>,
+    Path((task_id, hash)): Path<(TaskId, String)>,
+    method: Method,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let attached = shared.agent.media(&task_id).await?.into_iter().find(|file| file.hash == hash);
+    let Some(file) = attached else {
+        let message = "no message of this task has such a file; GET /tasks/{task_id}/media lists them";
+        return Err(ApiError::new(ErrorCode::FileNotFound, message));
+    };
+    let representation = Representation {
+        etag: &file.hash,
+        modified: None,
+        size: file.size,
+        content_type: &file.media_type,
+        name: file.name.as_deref().unwrap_or(&file.hash),
+        is_download: false,
+        cache_control: "private, max-age=31536000, immutable",
+    };
+    Ok(file_response(&method, &headers, &representation, |range| {
+        let bytes = |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX);
+        let length = bytes(range.end - range.start);
+        let content = shared.agent.read_media(file.hash.clone(), bytes(range.start), length);
+        Body::from_stream(content.map_err(|error| {
+            tracing::warn!(error = &error as &dyn std::error::Error, "A download was cut off by an error.");
+            io::Error::other(error)
+        }))
+    }))
+}
