@@ -5,6 +5,7 @@
 
 mod admit;
 mod admit_postgres;
+mod files;
 mod health;
 mod registry;
 mod replay;
@@ -25,6 +26,7 @@ pub(crate) use admit::{
     user_name as admit_user,
 };
 pub(crate) use admit_postgres::{insert_engines as fill_admit_postgres, write_url as tell_postgres};
+pub(crate) use files::PATH as FILE;
 pub(crate) use replay::{PATH as REPLAY, store_events as store_replay};
 
 /// Lifetime of a baseline process, longer than any measurement.
@@ -45,6 +47,8 @@ pub(crate) enum BaselineKind {
     Registry,
     /// Axum and the stored bytes of a replay, selected page by page.
     Replay,
+    /// Axum and one file, uploaded and downloaded.
+    Files,
 }
 
 /// Arguments of the command that runs a baseline server.
@@ -98,6 +102,7 @@ async fn router(kind: BaselineKind, folder: &Path) -> anyhow::Result<Router> {
         BaselineKind::Admit => Ok(admit::router(&database_file(folder))?.merge(health::bare())),
         BaselineKind::AdmitPostgres => Ok(admit_postgres::router(folder).await?.merge(health::bare())),
         BaselineKind::Registry => Ok(registry::router(database_file(folder)).merge(health::bare())),
+        BaselineKind::Files => Ok(files::router(folder).merge(health::bare())),
         BaselineKind::Replay => Ok(replay::router(database_file(folder))?.merge(health::bare())),
     }
 }

@@ -8,9 +8,10 @@ use api::engine::{ENGINE_KEY_HEADER, Execute};
 use api::{EngineKey, TaskId};
 use http_body_util::Full;
 use hyper::Method;
+use hyper::http::request::Builder;
 use serde_json::{Value, json};
 
-use crate::baselines::REPLAY;
+use crate::baselines::{FILE, REPLAY};
 use crate::client::{Client, HttpRequest};
 use crate::probe;
 use crate::process::{Process, free_port, log_file};
@@ -144,6 +145,11 @@ impl Engine {
         };
         let request = client.request(Method::POST, "/execute").header(ENGINE_KEY_HEADER, self.key.expose());
         Ok(request.body(Full::from(serde_json::to_vec(&body)?))?)
+    }
+
+    /// Starts a request for the file of the file measurement. The baseline ignores the engine's key.
+    pub(crate) fn file(&self, client: &Client, method: Method) -> Builder {
+        client.request(method, FILE).header(ENGINE_KEY_HEADER, self.key.expose())
     }
 
     /// Builds the request for all events of a task.

@@ -8,6 +8,7 @@ mod bytes_per_turn;
 mod containers;
 mod deltas;
 mod fairness;
+mod files;
 mod fleet;
 mod idle;
 mod large_brain_start;
@@ -51,6 +52,8 @@ pub(crate) enum Measurement {
     ToolCalls,
     /// Replay of a task with 100,000 events (10,000 without --full).
     Replay,
+    /// Upload and download of 1 GiB (64 MiB without --full).
+    Files,
     /// An engine's start on a brain of 100,000 messages (10,000 without --full).
     BigStart,
     /// Memory after 10,000 turns (1,000 without --full), and the idle engine's processor time afterwards.
@@ -99,6 +102,7 @@ impl Measurement {
             Self::Recall => recall::measure(bench).await,
             Self::ToolCalls => tool_calls::measure(bench).await,
             Self::Replay => replay::measure(bench).await,
+            Self::Files => files::measure(bench).await,
             Self::BigStart => large_brain_start::measure(bench).await,
             Self::ManyTurns => many_turns::measure(bench).await,
             Self::BytesPerTurn => bytes_per_turn::measure(bench).await,
