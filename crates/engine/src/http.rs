@@ -6,6 +6,7 @@ mod assets;
 mod auth;
 mod content_type;
 mod document;
+mod download_body;
 mod error;
 mod execute;
 mod facts;

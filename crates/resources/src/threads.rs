@@ -79,6 +79,9 @@ impl Lane {
     /// Runs `work` on a blocking thread, as soon as one is free. If the future is dropped before, the work never
     /// starts; if it is dropped later, the work runs to its end and keeps its thread until then.
     ///
+    /// The future must be polled until it is ready, or be dropped: one that is left alone may have been given a thread
+    /// that it does not use.
+    ///
     /// Returns `None` if the work panicked, or the runtime is shutting down.
     pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let permit = Arc::clone(&self.0).acquire_owned().await.ok()?;

@@ -49,8 +49,11 @@ pub use self::uploads::{NewUpload, UploadStatus};
 use super::beneath::{READ_FLAGS, open_beneath, open_root};
 use super::files::WorkspaceLock;
 
-/// The most files that are transferred at a time. Each takes less than a megabyte of memory.
+/// The most files that are downloaded at a time, and the most that are uploaded. Each takes less than a megabyte
+/// of memory.
 const MAX_TRANSFERS: usize = 32;
+/// The most folders that are deleted at a time.
+const MAX_REMOVALS: usize = 8;
 
 /// The limits on a user's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +79,9 @@ struct Inner {
     max_file_bytes: u64,
     /// The threads for files, apart from those of the tools: a long download delays no turn.
     lane: Lane,
-    transfers: Arc<Semaphore>,
+    download_permits: Arc<Semaphore>,
+    upload_permits: Arc<Semaphore>,
+    removal_permits: Arc<Semaphore>,
     /// Held by the request that continues a resumable upload.
     upload_locks: KeyedLocks<Uuid>,
     active_uploads: ActiveUploads,
@@ -94,7 +99,10 @@ pub enum Found {
 pub struct OpenFolder {
     folder: OwnedFd,
     lane: Lane,
-    permit: OwnedSemaphorePermit,
+}
+
+fn permit(permits: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, FileError> {
+    Arc::clone(permits).try_acquire_owned().map_err(|_| FileError::Busy)
 }
 
 impl UserFiles {
@@ -116,7 +124,9 @@ impl UserFiles {
             quota: Quota::new(limits.quota_bytes),
             max_file_bytes: limits.max_file_bytes,
             lane: Lane::new(TRANSFER_THREADS),
-            transfers: Arc::new(Semaphore::new(MAX_TRANSFERS)),
+            download_permits: Arc::new(Semaphore::new(MAX_TRANSFERS)),
+            upload_permits: Arc::new(Semaphore::new(MAX_TRANSFERS)),
+            removal_permits: Arc::new(Semaphore::new(MAX_REMOVALS)),
             upload_locks: KeyedLocks::default(),
             active_uploads: ActiveUploads::default(),
         };
@@ -134,8 +144,12 @@ impl UserFiles {
         Ok(open_root(&self.inner.workspace)?)
     }
 
-    fn permit(&self) -> Result<OwnedSemaphorePermit, FileError> {
-        Arc::clone(&self.inner.transfers).try_acquire_owned().map_err(|_| FileError::Busy)
+    /// Permits one download of this or any other content, until the permit is dropped.
+    ///
+    /// # Errors
+    /// [`FileError::Busy`] if there are as many as there may be.
+    pub fn permit_download(&self) -> Result<OwnedSemaphorePermit, FileError> {
+        permit(&self.inner.download_permits)
     }
 
     async fn run<T: Send + 'static>(
@@ -148,7 +162,6 @@ impl UserFiles {
 
     /// Opens what is at `path`.
     pub async fn find(&self, path: FilePath) -> Result<Found, FileError> {
-        let permit = self.permit()?;
         self.run(move |files| {
             let opened = open_beneath(&files.root()?, path.as_os_str(), READ_FLAGS).map_err(|error| {
                 // To a reader, a path through a file is one that leads nowhere.
@@ -159,9 +172,9 @@ impl UserFiles {
                 FileType::RegularFile => {
                     let file = File::from(opened);
                     let (version, info) = Version::of(&file)?;
-                    Ok(Found::File(OpenFile { file, version, info, lane, permit }))
+                    Ok(Found::File(OpenFile { file, version, info, lane }))
                 }
-                FileType::Directory => Ok(Found::Folder(OpenFolder { folder: opened, lane, permit })),
+                FileType::Directory => Ok(Found::Folder(OpenFolder { folder: opened, lane })),
                 _ => Err(FileError::NotAccessible("it is neither a file nor a folder")),
             }
         })
@@ -172,12 +185,8 @@ impl UserFiles {
 impl OpenFolder {
     /// Lists at most `limit` entries whose names follow `after`.
     pub async fn list(self, after: Option<OsString>, limit: usize) -> Result<FolderPage, FileError> {
-        let Self { folder, lane, permit } = self;
-        let page = lane.run(move || {
-            let page = listing::list(&folder, after.as_deref(), limit);
-            drop(permit);
-            page
-        });
+        let Self { folder, lane } = self;
+        let page = lane.run(move || listing::list(&folder, after.as_deref(), limit));
         page.await.unwrap_or(Err(FileError::Stopping))
     }
 
@@ -186,9 +195,9 @@ impl OpenFolder {
     pub async fn archive(
         self,
     ) -> Result<impl Stream<Item = Result<Bytes, FileError>> + Send + 'static, FileError> {
-        let Self { folder, lane, permit } = self;
+        let Self { folder, lane } = self;
         let archive = lane.run(move || Archive::open(folder)).await.unwrap_or(Err(FileError::Stopping))?;
-        Ok(archive.into_stream(lane, permit))
+        Ok(archive.into_stream(lane))
     }
 }
 

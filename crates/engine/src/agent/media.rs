@@ -12,12 +12,22 @@ use store::{Brain, TaskRow};
 
 use super::messages::MessageList;
 use super::thread_loader::LoadError;
+use super::turn_registry::BusyGuard;
 use super::{Agent, AgentError};
 
 /// The size of a chunk in bytes. The database finds the place of each chunk by following the pages before it.
 const CHUNK_BYTES: usize = 1024 * 1024;
 
 impl Agent {
+    /// Begins a transfer of a file, which lasts until the returned guard is dropped: the engine is not put to sleep
+    /// meanwhile.
+    pub(crate) fn begin_transfer(&self) -> Result<BusyGuard, AgentError> {
+        if self.stopping.is_cancelled() {
+            return Err(AgentError::Stopping);
+        }
+        self.registry.lock().begin_transfer(self.services.clock.monotonic())
+    }
+
     /// The files attached to the listed messages of a task, in their order.
     pub async fn media(&self, task_id: &TaskId) -> Result<Vec<AttachedFile>, AgentError> {
         let task = self.brain.task(task_id)?.ok_or(AgentError::UnknownTask)?.row;

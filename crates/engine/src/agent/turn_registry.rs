@@ -78,7 +78,7 @@ pub(super) struct TurnHandle {
 type BusyCount = Arc<AtomicUsize>;
 
 /// RAII guard: a turn, or the engine outside of turns, counts as active while it is held.
-pub(super) struct BusyGuard(BusyCount);
+pub(crate) struct BusyGuard(BusyCount);
 
 impl BusyGuard {
     fn new(count: &BusyCount) -> Self {
@@ -107,6 +107,8 @@ pub(super) struct RegistryState {
     learning: bool,
     /// The number of tools and skills that are being called outside turns.
     direct_calls: BusyCount,
+    /// The number of files that are being transferred or deleted.
+    transfers: BusyCount,
     /// Notified whenever a turn may have become idle.
     idle_notify: Arc<Notify>,
 }
@@ -142,8 +144,9 @@ impl RegistryState {
     /// Refuses turns, learning batches and direct calls from `now` on, unless one is active. Returns whether
     /// the engine is quiesced.
     pub(super) fn quiesce(&mut self, now: Duration) -> bool {
+        let none = |count: &BusyCount| count.load(Ordering::Acquire) == 0;
         let idle =
-            self.active_count() == 0 && !self.learning && self.direct_calls.load(Ordering::Acquire) == 0;
+            self.active_count() == 0 && !self.learning && none(&self.direct_calls) && none(&self.transfers);
         if idle {
             self.quiesced_until = Some(now.saturating_add(QUIESCE_DURATION));
         }
@@ -159,6 +162,12 @@ impl RegistryState {
             return Err(AgentError::TooManyCalls);
         }
         Ok(BusyGuard::new(&self.direct_calls))
+    }
+
+    /// Begins a transfer of a file. It keeps the engine from being quiesced but does not count as a turn.
+    pub(super) fn begin_transfer(&self, now: Duration) -> Result<BusyGuard, AgentError> {
+        self.check_not_quiesced(now)?;
+        Ok(BusyGuard::new(&self.transfers))
     }
 
     /// Marks a learning batch as active from `now` on.

@@ -51,27 +51,30 @@ enum Selection {
 }
 
 /// Builds the response to a request for a file. `read` returns the body with this range of the content.
+///
+/// # Errors
+/// A condition of the request does not hold, or the file cannot be read at the moment.
 pub(super) fn file_response(
     method: &Method,
     headers: &HeaderMap,
     file: &Representation<'_>,
-    read: impl FnOnce(Range<u64>) -> Body,
-) -> Response {
+    read: impl FnOnce(Range<u64>) -> Result<Body, ApiError>,
+) -> Result<Response, ApiError> {
     let (status, range) = match select(method, headers, file) {
         Selection::PreconditionFailed => {
             let message = "the file has changed: the condition of the request does not hold";
-            return ApiError::new(ErrorCode::PreconditionFailed, message).into_response();
+            return Err(ApiError::new(ErrorCode::PreconditionFailed, message));
         }
         Selection::NotSatisfiable => {
             let message = format!("`Range`: the file has {} bytes", file.size);
             let mut response = ApiError::new(ErrorCode::RangeNotSatisfiable, message).into_response();
             set(response.headers_mut(), CONTENT_RANGE, &format!("bytes */{}", file.size));
-            return response;
+            return Ok(response);
         }
         Selection::NotModified => {
             let mut response = StatusCode::NOT_MODIFIED.into_response();
             add_version(response.headers_mut(), file);
-            return response;
+            return Ok(response);
         }
         Selection::All => (StatusCode::OK, 0..file.size),
         Selection::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
@@ -88,8 +91,8 @@ pub(super) fn file_response(
     set(&mut headers, CONTENT_TYPE, file.content_type);
     set(&mut headers, CONTENT_DISPOSITION, &content_disposition(file.name, file.is_download));
     add_protection(&mut headers);
-    let body = if method == Method::HEAD { Body::empty() } else { read(range) };
-    (status, headers, body).into_response()
+    let body = if method == Method::HEAD { Body::empty() } else { read(range)? };
+    Ok((status, headers, body).into_response())
 }
 
 /// Adds what keeps a browser from running a file: files come from anywhere.
@@ -118,33 +121,57 @@ pub(super) fn quoted(etag: &str) -> String {
     format!("\"{etag}\"")
 }
 
-/// Returns the time as HTTP knows it: in whole seconds since 1970.
+/// Returns the time as HTTP knows it: in whole seconds, from 1970 to 9999.
 fn system_time(time: Timestamp) -> SystemTime {
-    UNIX_EPOCH + Duration::from_secs(u64::try_from(time.unix_ms() / 1_000).unwrap_or(0))
+    const END_OF_9999: u64 = 253_402_300_799;
+    let seconds = u64::try_from(time.unix_ms() / 1_000).unwrap_or(0);
+    UNIX_EPOCH + Duration::from_secs(seconds.min(END_OF_9999))
+}
+
+/// Returns the value of a header that is a list; its lines count as one.
+///
+/// # Errors
+/// It is not text.
+pub(super) fn list(headers: &HeaderMap, name: &HeaderName) -> Result<Option<String>, ApiError> {
+    let lines: Result<Vec<_>, _> = headers.get_all(name).iter().map(HeaderValue::to_str).collect();
+    match lines {
+        Ok(lines) if lines.is_empty() => Ok(None),
+        Ok(lines) => Ok(Some(lines.join(", "))),
+        Err(_) => {
+            let message = format!("`{name}`: must be a list of entity tags");
+            Err(ApiError::new(ErrorCode::InvalidRequest, message))
+        }
+    }
+}
+
+/// Returns the value of a header that is a date; `None` for any other value, which is ignored.
+pub(super) fn date(headers: &HeaderMap, name: &HeaderName) -> Option<SystemTime> {
+    httpdate::parse_http_date(headers.get(name)?.to_str().ok()?).ok()
 }
 
 /// Evaluates the conditions in the order of RFC 9110, section 13.2.2.
 fn select(method: &Method, headers: &HeaderMap, file: &Representation<'_>) -> Selection {
-    let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
-    let date = |name| text(name).and_then(|value| httpdate::parse_http_date(value).ok());
+    let list = |name| list(headers, &name).ok().flatten();
     let modified = file.modified.map(system_time);
     let changed_since = |since: SystemTime| modified.is_some_and(|modified| modified > since);
-    match (text(IF_MATCH), date(IF_UNMODIFIED_SINCE)) {
-        (Some(tags), _) if !contains(tags, file.etag, Comparison::Strong) => {
+    match (list(IF_MATCH), date(headers, &IF_UNMODIFIED_SINCE)) {
+        (Some(tags), _) if !contains(&tags, file.etag, Comparison::Strong) => {
             return Selection::PreconditionFailed;
         }
         (None, Some(since)) if changed_since(since) => return Selection::PreconditionFailed,
         _ => {}
     }
-    match (text(IF_NONE_MATCH), date(IF_MODIFIED_SINCE)) {
-        (Some(tags), _) if contains(tags, file.etag, Comparison::Weak) => return Selection::NotModified,
+    match (list(IF_NONE_MATCH), date(headers, &IF_MODIFIED_SINCE)) {
+        (Some(tags), _) if contains(&tags, file.etag, Comparison::Weak) => return Selection::NotModified,
         (None, Some(since)) if modified.is_some() && !changed_since(since) => return Selection::NotModified,
         _ => {}
     }
-    let is_current = text(IF_RANGE).is_none_or(|version| {
-        version == quoted(file.etag) || date(IF_RANGE).is_some_and(|date| modified == Some(date))
-    });
-    let range = text(RANGE).filter(|_| method == Method::GET && is_current);
+    // A date is no proof of the version: the file may have changed twice in its second.
+    let is_current = headers.get(IF_RANGE).is_none_or(|version| *version == quoted(file.etag));
+    let range = headers
+        .get(RANGE)
+        .and_then(|range| range.to_str().ok())
+        .filter(|_| method == Method::GET && is_current);
     match range.and_then(|range| parse_range(range, file.size)) {
         None => Selection::All,
         Some(None) => Selection::NotSatisfiable,

@@ -1,19 +1,17 @@
 //! `/tasks/{task_id}/media`: the files that are attached to the messages of a task.
 
-use std::io;
-
 use api::files::TaskMedia;
 use api::{ErrorBody, ErrorCode, TaskId};
-use axum::body::Body;
 use axum::extract::State as Extract;
 use axum::http::{HeaderMap, Method};
 use axum::response::Response;
-use futures::TryStreamExt as _;
 use http_service::http::{ApiError, Path};
 
 use super::AppState;
 use super::auth::Authenticated;
+use super::download_body::download_body;
 use super::file_response::{FileContent, Representation, file_response};
+use super::workspace::file_error;
 
 /// Lists the files that are attached to the messages of a task, in their order.
 #[utoipa::path(
@@ -55,6 +53,7 @@ pub(super) async fn list(
         (status = 412, body = ErrorBody, description = "PRECONDITION_FAILED"),
         (status = 416, body = ErrorBody, description = "RANGE_NOT_SATISFIABLE"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, QUIESCED, OVERLOADED"),
     ),
 )]
 pub(super) async fn read(
@@ -78,13 +77,11 @@ pub(super) async fn read(
         is_download: false,
         cache_control: "private, max-age=31536000, immutable",
     };
-    Ok(file_response(&method, &headers, &representation, |range| {
+    file_response(&method, &headers, &representation, |range| {
+        let held = (shared.files.permit_download().map_err(file_error)?, shared.agent.begin_transfer()?);
         let bytes = |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX);
         let length = bytes(range.end - range.start);
         let content = shared.agent.read_media(file.hash.clone(), bytes(range.start), length);
-        Body::from_stream(content.map_err(|error| {
-            tracing::warn!(error = &error as &dyn std::error::Error, "A download was cut off by an error.");
-            io::Error::other(error)
-        }))
-    }))
+        Ok(download_body(content, held))
+    })
 }

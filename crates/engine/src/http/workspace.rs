@@ -1,33 +1,33 @@
 //! `/workspace`: the files of the agent's workspace, as the user downloads, uploads, lists and deletes them.
 
 use std::ffi::OsString;
-use std::io;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use api::engine::{Deleted, DeletedStatus};
 use api::files::{DeleteFile, FileEntry, FileKind, FolderFormat, FolderListing, GetFile, UploadedFile};
 use api::serde_helpers::BoundedInt;
-use api::{ErrorBody, ErrorCode};
+use api::{ErrorBody, ErrorCode, Timestamp};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State as Extract;
-use axum::http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_TYPE, IF_MATCH, IF_NONE_MATCH};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_TYPE, IF_MATCH, IF_NONE_MATCH, IF_UNMODIFIED_SINCE,
+};
+use axum::http::{HeaderMap, HeaderValue, Method, Uri};
 use axum::response::{IntoResponse as _, Response};
-use bytes::Bytes;
-use futures::{Stream, TryStreamExt as _};
 use http_service::http::{ApiError, Query};
 use tools::user_files::{
-    Condition, EntryKind, FileError, FilePath, FolderEntry, Found, OpenFile, OpenFolder, WrittenFile,
-    display_name, encode,
+    Condition, EntryKind, FileError, FilePath, FolderEntry, Found, WrittenFile, display_name, encode,
 };
 
-use super::AppState;
 use super::auth::Authenticated;
 use super::content_type::content_type;
+use super::download_body::download_body;
 use super::file_response::{
-    FileContent, Representation, add_protection, content_disposition, file_response, quoted, set,
+    FileContent, Representation, add_protection, content_disposition, date, file_response, list, quoted, set,
 };
+use super::{AppState, Shared};
 
 /// The number of entries on a page unless the request sets it.
 const DEFAULT_LIMIT: usize = 100;
@@ -49,7 +49,7 @@ const PATH_PREFIX: &str = "/workspace/";
         (status = 403, body = ErrorBody, description = "FILE_NOT_ACCESSIBLE"),
         (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE (an archive)"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
-        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, OVERLOADED"),
+        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, QUIESCED, OVERLOADED"),
     ),
 )]
 pub(super) async fn list_root(
@@ -89,7 +89,7 @@ pub(super) async fn list_root(
         (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE (an archive)"),
         (status = 416, body = ErrorBody, description = "RANGE_NOT_SATISFIABLE"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
-        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, OVERLOADED"),
+        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, QUIESCED, OVERLOADED"),
     ),
 )]
 pub(super) async fn read(
@@ -110,6 +110,7 @@ pub(super) async fn read(
         ("path" = String, Path, description = "The path, each name percent-encoded"),
         ("recursive" = Option<bool>, Query, description = "Whether a folder need not be empty"),
         ("If-Match" = Option<String>, Header, description = "Tags of the versions that may be deleted"),
+        ("If-Unmodified-Since" = Option<String>, Header, description = "The date of the version that may be deleted"),
     ),
     responses(
         (status = 200, body = Deleted),
@@ -120,7 +121,7 @@ pub(super) async fn read(
         (status = 409, body = ErrorBody, description = "FILE_CONFLICT"),
         (status = 412, body = ErrorBody, description = "PRECONDITION_FAILED"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
-        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN"),
+        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, QUIESCED, OVERLOADED"),
     ),
 )]
 pub(super) async fn delete(
@@ -131,6 +132,7 @@ pub(super) async fn delete(
     headers: HeaderMap,
 ) -> Result<Json<Deleted>, ApiError> {
     let condition = condition(&headers)?;
+    let _transfer = shared.agent.begin_transfer()?;
     shared.files.remove(file_path(&uri)?, recursive.unwrap_or(false), condition).await.map_err(file_error)?;
     Ok(Json(Deleted { status: DeletedStatus::Deleted }))
 }
@@ -143,14 +145,16 @@ pub(super) fn file_path(uri: &Uri) -> Result<FilePath, ApiError> {
 
 /// Returns the conditions of a change.
 pub(super) fn condition(headers: &HeaderMap) -> Result<Condition, ApiError> {
-    let text = |name: HeaderName| match headers.get(&name).map(HeaderValue::to_str) {
-        None => Ok(None),
-        Some(Ok(text)) => Ok(Some(text.to_owned())),
-        Some(Err(_)) => {
-            Err(ApiError::new(ErrorCode::InvalidRequest, format!("`{name}`: must be a list of entity tags")))
-        }
-    };
-    Ok(Condition { if_match: text(IF_MATCH)?, if_none_match: text(IF_NONE_MATCH)? })
+    Ok(Condition {
+        if_match: list(headers, &IF_MATCH)?,
+        if_none_match: list(headers, &IF_NONE_MATCH)?,
+        if_unmodified_since: date(headers, &IF_UNMODIFIED_SINCE).and_then(timestamp),
+    })
+}
+
+fn timestamp(time: SystemTime) -> Option<Timestamp> {
+    let since_epoch = time.duration_since(UNIX_EPOCH).ok()?;
+    Some(Timestamp::from_unix_ms(i64::try_from(since_epoch.as_millis()).ok()?))
 }
 
 async fn respond(
@@ -161,9 +165,28 @@ async fn respond(
     headers: &HeaderMap,
 ) -> Result<Response, ApiError> {
     match shared.files.find(path.clone()).await.map_err(file_error)? {
-        Found::File(file) => Ok(respond_file(file, &path, query.download.unwrap_or(false), method, headers)),
+        Found::File(file) => {
+            let info = file.info().clone();
+            let name = path.name().to_string_lossy();
+            let representation = Representation {
+                etag: &info.etag,
+                modified: Some(info.modified),
+                size: info.size,
+                content_type: content_type(&name),
+                name: &name,
+                is_download: query.download.unwrap_or(false),
+                cache_control: "private, no-cache",
+            };
+            file_response(method, headers, &representation, |range| {
+                Ok(download_body(file.read(range), begin_download(&shared)?))
+            })
+        }
         Found::Folder(folder) if query.format == Some(FolderFormat::Zip) => {
-            respond_archive(folder, &path, method).await
+            let held = begin_download(&shared)?;
+            let archive = folder.archive().await.map_err(file_error)?;
+            let body = if method == Method::HEAD { Body::empty() } else { download_body(archive, held) };
+            let name = if path.is_root() { "workspace".into() } else { path.name().to_string_lossy() };
+            Ok((archive_headers(&name), body).into_response())
         }
         Found::Folder(folder) => {
             let limit = query.limit.map(BoundedInt::get).and_then(|limit| usize::try_from(limit).ok());
@@ -177,45 +200,18 @@ async fn respond(
     }
 }
 
-fn respond_file(
-    file: OpenFile,
-    path: &FilePath,
-    is_download: bool,
-    method: &Method,
-    headers: &HeaderMap,
-) -> Response {
-    let info = file.info().clone();
-    let name = path.name().to_string_lossy();
-    let representation = Representation {
-        etag: &info.etag,
-        modified: Some(info.modified),
-        size: info.size,
-        content_type: content_type(&name),
-        name: &name,
-        is_download,
-        cache_control: "private, no-cache",
-    };
-    file_response(method, headers, &representation, |range| file_body(file.read(range)))
+/// What a download holds until its end.
+fn begin_download(shared: &Shared) -> Result<impl Send + 'static + use<>, ApiError> {
+    Ok((shared.files.permit_download().map_err(file_error)?, shared.agent.begin_transfer()?))
 }
 
-async fn respond_archive(folder: OpenFolder, path: &FilePath, method: &Method) -> Result<Response, ApiError> {
-    let archive = folder.archive().await.map_err(file_error)?;
-    let name = if path.is_root() { "workspace".into() } else { path.name().to_string_lossy() };
+fn archive_headers(name: &str) -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/zip"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     set(&mut headers, CONTENT_DISPOSITION, &content_disposition(&format!("{name}.zip"), true));
     add_protection(&mut headers);
-    let body = if method == Method::HEAD { Body::empty() } else { file_body(archive) };
-    Ok((headers, body).into_response())
-}
-
-/// Returns a body that is cut off if the content cannot be read to its end.
-fn file_body(content: impl Stream<Item = Result<Bytes, FileError>> + Send + 'static) -> Body {
-    Body::from_stream(content.map_err(|error| {
-        tracing::warn!(error = &error as &dyn std::error::Error, "A download was cut off by an error.");
-        io::Error::other(error)
-    }))
+    headers
 }
 
 /// Parses the cursor of a page: the last name of the page before, in hexadecimal digits.

@@ -9,7 +9,7 @@ use api::{ErrorBody, ErrorCode};
 use axum::Json;
 use axum::body::{Body, HttpBody as _};
 use axum::extract::State as Extract;
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, LOCATION};
+use axum::http::header::{CACHE_CONTROL, CONTENT_RANGE, CONTENT_TYPE, ETAG, LOCATION};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use futures::StreamExt as _;
@@ -39,6 +39,7 @@ const PARTIAL_UPLOAD: &str = "application/partial-upload";
         ("path" = String, Path, description = "The path, each name percent-encoded; its folders are made"),
         ("If-Match" = Option<String>, Header, description = "Tags of the versions that may be replaced"),
         ("If-None-Match" = Option<String>, Header, description = "`*`: only if there is no such file"),
+        ("If-Unmodified-Since" = Option<String>, Header, description = "The date of the version that may be replaced"),
         ("Upload-Complete" = Option<String>, Header, description = "`?0`: more follows in later requests"),
         ("Upload-Length" = Option<u64>, Header, description = "The size of the whole file, if more follows"),
     ),
@@ -60,7 +61,7 @@ const PARTIAL_UPLOAD: &str = "application/partial-upload";
         (status = 412, body = ErrorBody, description = "PRECONDITION_FAILED"),
         (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
-        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, OVERLOADED"),
+        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, QUIESCED, OVERLOADED"),
         (status = 507, body = ErrorBody, description = "STORAGE_FULL"),
     ),
 )]
@@ -74,15 +75,20 @@ pub(super) async fn put(
     if uri.path().ends_with('/') {
         return Err(invalid("the path must name a file, so it must not end with a slash"));
     }
+    if headers.contains_key(CONTENT_RANGE) {
+        // A part would take the place of the whole (RFC 9110, section 14.5).
+        return Err(invalid("`Content-Range`: a file is uploaded whole; resumable uploads take parts"));
+    }
+    let _transfer = shared.agent.begin_transfer()?;
     let (path, condition, now) = (file_path(&uri)?, condition(&headers)?, shared.clock.now());
-    let declared = body.size_hint().exact();
+    let length = number(&headers, &UPLOAD_LENGTH)?;
     if is_complete(&headers)?.unwrap_or(true) {
-        let new = NewUpload { path, length: declared, condition };
+        let new = NewUpload { path, length: length.or(body.size_hint().exact()), condition };
         let mut upload = shared.files.begin(new, now).await.map_err(file_error)?;
         receive(&mut upload, body).await?;
         return Ok(respond_written(&upload.commit().await.map_err(file_error)?));
     }
-    let new = NewUpload { path, length: number(&headers, &UPLOAD_LENGTH)?, condition };
+    let new = NewUpload { path, length, condition };
     let mut upload = shared.files.begin_resumable(new, now).await.map_err(file_error)?;
     let (id, depth) = (upload.id(), upload.path().depth());
     let stored = match receive(&mut upload, body).await {
@@ -170,7 +176,7 @@ pub(super) async fn status(
         (status = 412, body = ErrorBody, description = "PRECONDITION_FAILED"),
         (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
-        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, OVERLOADED"),
+        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, QUIESCED, OVERLOADED"),
         (status = 507, body = ErrorBody, description = "STORAGE_FULL"),
     ),
 )]
@@ -181,6 +187,7 @@ pub(super) async fn append(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
+    let _transfer = shared.agent.begin_transfer()?;
     let id = parse_id(&id)?;
     if headers.get(CONTENT_TYPE).is_none_or(|media_type| media_type != PARTIAL_UPLOAD) {
         return Err(invalid(format!("`Content-Type`: must be {PARTIAL_UPLOAD}")));

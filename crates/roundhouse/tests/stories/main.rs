@@ -50,6 +50,7 @@ mod engine_killed;
 mod erasure;
 mod events;
 mod facts;
+mod file_transfers;
 mod files;
 mod first_start;
 mod gateway_config;

@@ -4,14 +4,15 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read as _, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::Stream;
 use parking_lot::Mutex;
 use resources::threads::Lane;
-use rustix::fs::{FileType, Mode, fstat};
-use tokio::sync::OwnedSemaphorePermit;
+use rustix::fs::{Access, AtFlags, FileType, Mode, accessat, fstat};
+use rustix::io::Errno;
 use zip::write::{SimpleFileOptions, StreamWriter};
 use zip::{CompressionMethod, DateTime, ZipWriter};
 
@@ -24,6 +25,8 @@ use crate::beneath::READ_FLAGS;
 
 /// The most entries of an archive. Their names are held in memory until its end.
 const MAX_ENTRIES: usize = 10_000;
+/// The most bytes that their names may have together.
+const MAX_NAME_BYTES: usize = 4 << 20;
 /// The most bytes in the files of an archive.
 const MAX_BYTES: u64 = 16 << 30;
 /// The size of a chunk in bytes.
@@ -61,14 +64,15 @@ impl Write for Output {
 impl Archive {
     /// Lists what is in `folder`. Links, pipes, sockets and devices are left out. Blocks.
     pub(super) fn open(folder: OwnedFd) -> Result<Self, FileError> {
-        let (mut paths, mut bytes) = (Vec::new(), 0_u64);
+        let (mut paths, mut name_bytes, mut bytes) = (Vec::<OsString>::new(), 0_usize, 0_u64);
         walk(&folder, Unreadable::Fail, |path, stat| {
             match FileType::from_raw_mode(stat.st_mode) {
                 FileType::RegularFile => bytes = bytes.saturating_add(size(stat)),
                 FileType::Directory => {}
                 _ => return Ok(()),
             }
-            if paths.len() == MAX_ENTRIES || bytes > MAX_BYTES {
+            name_bytes = name_bytes.saturating_add(path.len());
+            if paths.len() == MAX_ENTRIES || name_bytes > MAX_NAME_BYTES || bytes > MAX_BYTES {
                 return Err(FileError::TooLarge(format!(
                     "an archive has at most {MAX_ENTRIES} entries and {MAX_BYTES} bytes; request the subfolders"
                 )));
@@ -76,6 +80,10 @@ impl Archive {
             paths.push(path.to_owned());
             Ok(())
         })?;
+        // Said now, because later it could only cut off the archive.
+        if paths.iter().any(|path| is_unreadable(&folder, path)) {
+            return Err(FileError::NotAccessible("a file in the folder cannot be read"));
+        }
         paths.sort_unstable_by(|one, other| other.cmp(one));
         let output = Output::default();
         let writer = Some(ZipWriter::new_stream(output.clone()));
@@ -86,17 +94,13 @@ impl Archive {
     pub(super) fn into_stream(
         self,
         lane: Lane,
-        permit: OwnedSemaphorePermit,
     ) -> impl Stream<Item = Result<Bytes, FileError>> + Send + 'static {
-        futures::stream::try_unfold(
-            (Box::new(self), lane, permit),
-            |(mut archive, lane, permit)| async move {
-                // Each chunk is made in a piece of work of its own, so that a slow client occupies no thread.
-                let made = lane.run(move || archive.next_chunk().map(|chunk| (chunk, archive))).await;
-                let (chunk, archive) = made.ok_or(FileError::Stopping)??;
-                Ok(chunk.map(|chunk| (chunk, (archive, lane, permit))))
-            },
-        )
+        futures::stream::try_unfold((Box::new(self), lane), |(mut archive, lane)| async move {
+            // Each chunk is made in a piece of work of its own, so that a slow client occupies no thread.
+            let made = lane.run(move || archive.next_chunk().map(|chunk| (chunk, archive))).await;
+            let (chunk, archive) = made.ok_or(FileError::Stopping)??;
+            Ok(chunk.map(|chunk| (chunk, (archive, lane))))
+        })
     }
 
     fn next_chunk(&mut self) -> Result<Option<Bytes>, FileError> {
@@ -131,13 +135,16 @@ impl Archive {
         Ok(())
     }
 
-    /// Begins the next entry, unless it has vanished.
+    /// Begins the next entry, unless it has vanished or become a link.
     fn begin_entry(
         &mut self,
         writer: &mut ZipWriter<StreamWriter<Output>>,
         path: &OsStr,
     ) -> Result<(), FileError> {
-        let Ok(opened) = open_without_links(&self.folder, path, READ_FLAGS) else { return Ok(()) };
+        let opened = match open_without_links(&self.folder, path, READ_FLAGS) {
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
+            opened => opened?,
+        };
         let file = File::from(opened);
         let stat = fstat(&file)?;
         let options = SimpleFileOptions::default()
@@ -165,14 +172,24 @@ impl Archive {
 /// The permissions that an archive records.
 const PERMISSIONS: Mode = Mode::RWXU.union(Mode::RWXG).union(Mode::RWXO);
 
-/// Returns the name of an entry. A name that is not UTF-8, or that other systems take for a path, is
-/// percent-encoded.
+/// Whether the permissions of a file or folder forbid to read it.
+fn is_unreadable(folder: &OwnedFd, path: &OsStr) -> bool {
+    accessat(folder, path, Access::READ_OK, AtFlags::empty()).is_err_and(|error| error == Errno::ACCESS)
+}
+
+/// Returns the name of an entry. A name of its path that is not UTF-8, that other systems take for a path, or that
+/// looks as if it were encoded, is percent-encoded: no two entries have the same name.
 fn entry_name(path: &OsStr) -> String {
-    let is_plain = |text: &str| !text.contains(['\\', ':']) && !text.contains(char::is_control);
-    match path.to_str() {
-        Some(text) if is_plain(text) => text.to_owned(),
-        _ => encode(path).replace("%2F", "/"),
-    }
+    let names = path.as_bytes().split(|byte| *byte == b'/').map(|name| {
+        let name = OsStr::from_bytes(name);
+        name.to_str().filter(|text| is_plain(text)).map_or_else(|| encode(name), str::to_owned)
+    });
+    names.collect::<Vec<_>>().join("/")
+}
+
+fn is_plain(name: &str) -> bool {
+    let is_escape = |part: &str| part.bytes().take(2).filter(u8::is_ascii_hexdigit).count() == 2;
+    !name.contains(['\\', ':']) && !name.contains(char::is_control) && !name.split('%').skip(1).any(is_escape)
 }
 
 /// Returns a time in UTC as archives record it; the earliest possible one for a time that they cannot record.
@@ -191,4 +208,24 @@ fn zip_time(modified_ns: i128) -> DateTime {
         .ok()
     });
     time.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_mean_something_else_elsewhere_are_encoded_each_by_itself() {
+        for (path, name) in [
+            ("a b/ü.txt", "a b/ü.txt"),
+            ("a\\b/c:d/e", "a%5Cb/c%3Ad/e"),
+            ("a%5Cb", "a%255Cb"),
+            ("100%", "100%"),
+            ("100% sure", "100% sure"),
+            ("x\ny", "x%0Ay"),
+        ] {
+            assert_eq!(entry_name(OsStr::new(path)), name);
+        }
+        assert_eq!(entry_name(OsStr::from_bytes(b"d/\xff")), "d/%FF");
+    }
 }

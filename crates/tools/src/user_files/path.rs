@@ -64,6 +64,18 @@ impl FilePath {
         split_last(&self.0).0.unwrap_or(OsStr::new("."))
     }
 
+    /// Returns the folders above the one that the file is in, up to the workspace, relative to it.
+    pub(super) fn ancestors(&self) -> impl Iterator<Item = &OsStr> {
+        let mut folder = self.folder();
+        std::iter::from_fn(move || {
+            if folder == "." {
+                return None;
+            }
+            folder = split_last(folder).0.unwrap_or(OsStr::new("."));
+            Some(folder)
+        })
+    }
+
     /// Returns the path for the file system, relative to the workspace.
     pub(super) fn as_os_str(&self) -> &OsStr {
         if self.is_root() { OsStr::new(".") } else { &self.0 }
@@ -175,6 +187,9 @@ mod tests {
         assert_eq!((path.encoded().as_str(), path.depth()), ("a/%FF%20", 2));
         assert_eq!(display_name(path.name()), "%FF%20");
         assert_eq!(path.folder(), "a");
+        let path = FilePath::parse("a/b/c/d").unwrap();
+        assert!(path.ancestors().eq(["a/b", "a", "."]));
+        assert_eq!(FilePath::parse("a").unwrap().ancestors().count(), 0);
     }
 
     proptest! {

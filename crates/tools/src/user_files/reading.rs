@@ -10,15 +10,12 @@ use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt as _};
 use resources::threads::Lane;
 use rustix::fs::fstat;
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::info::{modified_ns, size};
 use super::{FileError, FileInfo};
 
 /// The size of a chunk in bytes: large enough that the way to the thread that reads it costs little.
 const CHUNK_BYTES: u64 = 256 * 1024;
-/// The number of chunks that are read ahead, so that the disk and the connection work at the same time.
-const READ_AHEAD: usize = 2;
 
 /// A file that was opened for reading.
 pub struct OpenFile {
@@ -26,7 +23,6 @@ pub struct OpenFile {
     pub(super) version: Version,
     pub(super) info: FileInfo,
     pub(super) lane: Lane,
-    pub(super) permit: OwnedSemaphorePermit,
 }
 
 /// The version of an open file's content. Replacing or deleting the file does not change it.
@@ -58,19 +54,21 @@ impl OpenFile {
     /// Reads `range` of the content, which must be within the file. The stream fails if a program changes the
     /// file before it has been read.
     pub fn read(self, range: Range<u64>) -> impl Stream<Item = Result<Bytes, FileError>> + Send + 'static {
-        let Self { file, version, info: _, lane, permit } = self;
-        let opened = Arc::new((file, permit));
+        let Self { file, version, info: _, lane } = self;
+        let file = Arc::new(file);
         let begins = std::iter::successors(Some(range.start), |begin| begin.checked_add(CHUNK_BYTES));
         let chunks = begins.take_while(move |begin| *begin < range.end);
         let chunks = chunks.map(move |begin| (begin, (range.end - begin).min(CHUNK_BYTES)));
         let read = move |(begin, length)| {
-            let (lane, opened) = (lane.clone(), Arc::clone(&opened));
+            let (lane, file) = (lane.clone(), Arc::clone(&file));
             async move {
-                let read = lane.run(move || read_chunk(&opened.0, version, begin, length)).await;
+                let read = lane.run(move || read_chunk(&file, version, begin, length)).await;
                 read.unwrap_or(Err(FileError::Stopping))
             }
         };
-        futures::stream::iter(chunks).map(read).buffered(READ_AHEAD)
+        // One after the other, each only when it is asked for: a read that waits for a thread while nobody polls it
+        // would keep the thread from all others.
+        futures::stream::iter(chunks).then(read)
     }
 }
 

@@ -3,11 +3,11 @@
 //! A resumable upload has two files, named by its id: its data, and its record, which exists only once the
 //! upload does. Everything else in the folder is a leftover of an earlier life of the engine.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use api::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -19,6 +19,8 @@ use super::{Condition, FileError};
 pub const UPLOAD_LIFETIME: Duration = Duration::from_hours(24);
 /// The most resumable uploads at a time.
 pub(super) const MAX_UPLOADS: usize = 32;
+/// How long nobody must have continued an upload for it to give way to a new one, if there are too many.
+pub(super) const GIVES_WAY_AFTER: Duration = Duration::from_mins(10);
 
 /// The suffix of the data of a resumable upload.
 const DATA_SUFFIX: &str = "part";
@@ -91,10 +93,25 @@ impl Staging {
 
     /// Opens the data of a resumable upload.
     pub(super) fn open_data(&self, id: Uuid) -> Result<File, FileError> {
-        match OpenOptions::new().read(true).write(true).open(self.data_path(id, true)) {
+        let path = self.data_path(id, true);
+        let open = || OpenOptions::new().read(true).write(true).open(&path);
+        let opened = open().or_else(|error| match error.kind() {
+            // It got the permissions of the file that it was about to replace, and then the engine was killed.
+            io::ErrorKind::PermissionDenied => {
+                fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+                open()
+            }
+            _ => Err(error),
+        });
+        match opened {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(FileError::UploadNotFound),
             opened => Ok(opened?),
         }
+    }
+
+    /// Returns when an upload was last continued; `None` if it is gone.
+    pub(super) fn last_written(&self, id: Uuid) -> Option<SystemTime> {
+        fs::metadata(self.data_path(id, true)).and_then(|data| data.modified()).ok()
     }
 
     /// Stores the record of an upload; from then on it exists.
@@ -119,7 +136,7 @@ impl Staging {
 
     /// Removes a resumable upload. The record goes first: without it there is no upload.
     pub(super) fn remove(&self, id: Uuid) -> Result<(), FileError> {
-        for suffix in [RECORD_SUFFIX, DATA_SUFFIX] {
+        for suffix in [RECORD_SUFFIX, TEMPORARY_SUFFIX, DATA_SUFFIX] {
             remove_file(&self.path(id, suffix))?;
         }
         Ok(())

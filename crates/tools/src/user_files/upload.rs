@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fchmod, fstat, renameat, statat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, fchmod, fstat, renameat, renameat_with, statat,
+};
 use rustix::io::Errno;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit};
@@ -20,19 +22,20 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::info::size;
-use super::quota::PendingUpload;
+use super::quota::{DiskSpace, PendingUpload};
 use super::staging::UploadRecord;
 use super::uploads::ActiveUpload;
 use super::walk::{Unreadable, walk};
-use super::{FileError, FileInfo, FilePath, UserFiles};
+use super::{Condition, FileError, FileInfo, FilePath, UserFiles};
 use crate::beneath::{FOLDER_FLAGS, PRESERVED_MODE, make_folder, open_beneath};
 
 /// The number of bytes that are written at once.
 const WRITE_BYTES: usize = 256 * 1024;
 /// The step in which room is reserved for an upload of unknown length, in bytes.
 const RESERVATION_STEP: u64 = 8 << 20;
-/// The space that uploads leave free on the disk, for the brain: this much, or a tenth of a smaller disk.
-const FREE_BYTES: u64 = 256 << 20;
+/// The step in which what was received is made durable, so that little is left to be done at the end, when the
+/// client waits.
+const SYNC_STEP: u64 = 64 << 20;
 
 /// A file that was put in its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,9 +55,9 @@ pub struct Upload {
     record: UploadRecord,
     /// The number of bytes received.
     received: u64,
-    /// Bytes that have not been passed on to be written.
-    buffer: Vec<Bytes>,
-    buffered: usize,
+    /// Bytes that have not been passed on to be written. They are copied, because a short piece of a body may
+    /// keep much memory.
+    buffer: Vec<u8>,
     /// The write in progress.
     writing: Option<JoinHandle<Result<(), FileError>>>,
     /// The number of bytes for which there is room.
@@ -73,26 +76,27 @@ pub(super) struct StagedFile {
     /// Whether the data became a file of the workspace.
     pub(super) is_placed: AtomicBool,
     /// The number of bytes in the file.
-    pub(super) written: AtomicU64,
+    pub(super) written: Arc<AtomicU64>,
     /// What excludes other requests for this upload, and bounds how many there are.
     pub(super) held: Option<(OwnedMutexGuard<()>, ActiveUpload, OwnedSemaphorePermit)>,
 }
 
 impl Drop for StagedFile {
     fn drop(&mut self) {
-        let quota = &self.files.inner.quota;
         if self.is_placed.load(Ordering::Acquire) {
             return;
         }
-        if self.is_resumable {
-            quota.record(self.id, self.written.load(Ordering::Acquire));
-            return;
-        }
         let (files, id, held) = (self.files.clone(), self.id, self.held.take());
+        let (is_resumable, written) = (self.is_resumable, self.written.load(Ordering::Acquire));
         run_detached(move || {
-            // What cannot be removed now is removed at the next start.
-            let _ = std::fs::remove_file(files.inner.staging.data_path(id, false));
-            files.inner.quota.release(id);
+            if is_resumable {
+                // The next request that continues it comes after that, because the lock is held.
+                files.inner.quota.record(id, written);
+            } else {
+                // What cannot be removed now is removed at the next start.
+                let _ = std::fs::remove_file(files.inner.staging.data_path(id, false));
+                files.inner.quota.release(id);
+            }
             drop(held);
         });
     }
@@ -116,7 +120,6 @@ impl Upload {
             record,
             received,
             buffer: Vec::new(),
-            buffered: 0,
             writing: None,
             reserved: received,
             has_failed: false,
@@ -151,13 +154,13 @@ impl Upload {
         if end <= self.reserved {
             return Ok(());
         }
-        let (staged, path, written) = (Arc::clone(&self.staged), self.path.clone(), self.received);
+        let (staged, path) = (Arc::clone(&self.staged), self.path.clone());
         let reserved = self.run(move || {
             let files = &staged.files;
-            check_free_space(&staged.file, end.saturating_sub(written))?;
             let replaced = files.existing(&path)?.map_or(0, |info| info.size);
-            let pending = PendingUpload { bytes: end, replaced };
-            files.inner.quota.reserve(staged.id, pending, || files.measure())
+            let pending = PendingUpload { bytes: end, replaced, written: Arc::clone(&staged.written) };
+            let disk = DiskSpace::of(&staged.file)?;
+            files.inner.quota.reserve(staged.id, pending, disk, || files.measure())
         });
         reserved.await?;
         self.reserved = end;
@@ -194,16 +197,26 @@ impl Upload {
             }
         }
         self.received = end;
-        self.buffered += bytes.len();
-        self.buffer.push(bytes);
-        if self.buffered >= WRITE_BYTES { self.flush().await } else { Ok(()) }
+        let mut bytes = &*bytes;
+        while !bytes.is_empty() {
+            if self.buffer.capacity() == 0 {
+                self.buffer.reserve_exact(WRITE_BYTES);
+            }
+            let room = WRITE_BYTES.saturating_sub(self.buffer.len()).min(bytes.len());
+            let (now, later) = bytes.split_at(room);
+            self.buffer.extend_from_slice(now);
+            bytes = later;
+            if self.buffer.len() >= WRITE_BYTES {
+                self.flush().await?;
+            }
+        }
+        Ok(())
     }
 
     /// Begins to write what is buffered, once the write before has ended.
     async fn flush(&mut self) -> Result<(), FileError> {
         self.finish_write().await?;
         let (staged, buffer) = (Arc::clone(&self.staged), std::mem::take(&mut self.buffer));
-        self.buffered = 0;
         let lane = staged.files.inner.lane.clone();
         // On its own, so that the next bytes are received meanwhile.
         let write =
@@ -218,7 +231,7 @@ impl Upload {
         if written.is_err() {
             // What follows the bytes that were not written must not take their place.
             self.buffer.clear();
-            (self.buffered, self.has_failed) = (0, true);
+            self.has_failed = true;
         }
         written
     }
@@ -232,7 +245,7 @@ impl Upload {
 
     async fn write_all(&mut self) -> Result<(), FileError> {
         self.check_writes()?;
-        if self.buffered > 0 {
+        if !self.buffer.is_empty() {
             self.flush().await?;
         }
         self.finish_write().await
@@ -266,26 +279,7 @@ impl Upload {
         let condition = self.record.condition.clone();
         self.run(move || {
             staged.file.sync_all()?;
-            let files = &staged.files;
-            // Before the lock is taken, because it may take a while.
-            files.inner.quota.refresh(|| files.measure())?;
-            let _changing = files.inner.write_lock.lock();
-            // Before folders are made, which would stay behind.
-            let existing = files.existing(&path)?;
-            condition.check(existing.as_ref().map(|info| &*info.etag))?;
-            let folder = files.make_folder_of(&path)?;
-            let pending = PendingUpload {
-                bytes: staged.written.load(Ordering::Acquire),
-                replaced: existing.as_ref().map_or(0, |info| info.size),
-            };
-            let measure = || files.measure();
-            files.inner.quota.commit(staged.id, pending, measure, || staged.place(&folder, &path))?;
-            sync_folder(&folder)?;
-            let info = FileInfo::from_stat(&fstat(&staged.file)?);
-            if staged.is_resumable {
-                files.inner.staging.remove_record(staged.id)?;
-            }
-            Ok(WrittenFile { path, info, is_new: existing.is_none() })
+            staged.place(path, &condition)
         })
         .await
     }
@@ -300,36 +294,85 @@ impl Upload {
 }
 
 impl StagedFile {
-    fn append(&self, buffer: &[Bytes]) -> Result<(), FileError> {
-        for bytes in buffer {
-            let at = self.written.load(Ordering::Acquire);
-            self.file.write_all_at(bytes, at)?;
-            let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-            self.written.store(at.saturating_add(length), Ordering::Release);
+    fn append(&self, bytes: &[u8]) -> Result<(), FileError> {
+        let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        // Room was made for them, but programs and the brain write to the same disk.
+        DiskSpace::of(&self.file)?.check(length)?;
+        let at = self.written.load(Ordering::Acquire);
+        self.file.write_all_at(bytes, at)?;
+        let end = at.saturating_add(length);
+        self.written.store(end, Ordering::Release);
+        if at / SYNC_STEP < end / SYNC_STEP {
+            self.file.sync_data()?;
         }
         Ok(())
     }
 
+    /// Puts the file in its place, if `condition` holds.
+    fn place(&self, path: FilePath, condition: &Condition) -> Result<WrittenFile, FileError> {
+        let (files, quota) = (&self.files, &self.files.inner.quota);
+        let bytes = self.written.load(Ordering::Acquire);
+        // Before the lock is taken, because the workspace may have to be measured.
+        let replaced = |existing: Option<&FileInfo>| existing.map_or(0, |info| info.size);
+        quota.recheck(self.id, bytes, replaced(files.existing(&path)?.as_ref()), || files.measure())?;
+        let _changing = files.inner.write_lock.lock();
+        let existing = files.existing(&path)?;
+        condition.check(existing.as_ref())?;
+        // Before folders are made, which would stay behind.
+        let replaced = replaced(existing.as_ref());
+        quota.recheck(self.id, bytes, replaced, || files.measure())?;
+        let root = files.root()?;
+        let is_folder_new = open_beneath(&root, path.folder(), FOLDER_FLAGS).err() == Some(Errno::NOENT);
+        let folder = make_folder(&root, path.folder())?;
+        self.rename(&folder, &path, condition.is_for_new_file())?;
+        quota.placed(self.id, bytes, replaced);
+        sync_folder(&folder)?;
+        if is_folder_new {
+            for ancestor in path.ancestors() {
+                sync_folder(&open_beneath(&root, ancestor, FOLDER_FLAGS)?)?;
+            }
+        }
+        let info = FileInfo::from_stat(&fstat(&self.file)?);
+        if self.is_resumable {
+            files.inner.staging.remove_record(self.id)?;
+        }
+        Ok(WrittenFile { path, info, is_new: existing.is_none() })
+    }
+
     /// Renames the file to its place in `folder`.
-    fn place(&self, folder: &OwnedFd, path: &FilePath) -> Result<(), FileError> {
+    fn rename(&self, folder: &OwnedFd, path: &FilePath, must_be_new: bool) -> Result<(), FileError> {
         if let Ok(stat) = statat(folder, path.name(), AtFlags::SYMLINK_NOFOLLOW)
             && FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
         {
             fchmod(&self.file, Mode::from_raw_mode(stat.st_mode) & PRESERVED_MODE)?;
         }
         let data = self.files.inner.staging.data_path(self.id, self.is_resumable);
-        match renameat(CWD, &data, folder, path.name()) {
+        let renamed = if must_be_new {
+            // A program does not take the lock and may have made the file meanwhile.
+            match renameat_with(CWD, &data, folder, path.name(), RenameFlags::NOREPLACE) {
+                // The file system does not offer it.
+                Err(Errno::INVAL | Errno::NOSYS) => renameat(CWD, &data, folder, path.name()),
+                renamed => renamed,
+            }
+        } else {
+            renameat(CWD, &data, folder, path.name())
+        };
+        match renamed {
             Ok(()) => {
                 self.is_placed.store(true, Ordering::Release);
                 Ok(())
             }
-            Err(Errno::XDEV) => Err(FileError::NotAccessible(
-                "the workspace is on another file system than the brain, so files cannot be put into it",
-            )),
+            Err(Errno::EXIST) if must_be_new => Err(FileError::PreconditionFailed),
+            Err(Errno::XDEV) => Err(OTHER_FILE_SYSTEM),
             Err(error) => Err(error.into()),
         }
     }
 }
+
+/// Why a file cannot be put into its place.
+const OTHER_FILE_SYSTEM: FileError = FileError::NotAccessible(
+    "this part of the workspace is on another file system than the brain, so files cannot be put into it",
+);
 
 /// Makes a rename in the folder durable.
 fn sync_folder(folder: &OwnedFd) -> Result<(), FileError> {
@@ -339,18 +382,6 @@ fn sync_folder(folder: &OwnedFd) -> Result<(), FileError> {
         Err(Errno::ACCESS) => Ok(()),
         Err(error) => Err(error.into()),
     }
-}
-
-fn check_free_space(file: &File, bytes: u64) -> Result<(), FileError> {
-    let disk = rustix::fs::fstatvfs(file)?;
-    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
-    let kept = FREE_BYTES.min(disk.f_blocks.saturating_mul(disk.f_frsize) / 10);
-    if free.saturating_sub(kept) >= bytes {
-        return Ok(());
-    }
-    Err(FileError::StorageFull(format!(
-        "the disk has {free} bytes left, of which {kept} are kept free, so {bytes} more do not fit"
-    )))
 }
 
 impl UserFiles {
@@ -376,8 +407,10 @@ impl UserFiles {
         }
     }
 
-    fn make_folder_of(&self, path: &FilePath) -> Result<OwnedFd, FileError> {
-        Ok(make_folder(&self.root()?, path.folder())?)
+    /// Checks that a file can be put into the workspace. A part of it may still be on another file system, which
+    /// shows at the end.
+    pub(super) fn check_file_system(&self, data: &File) -> Result<(), FileError> {
+        if fstat(self.root()?)?.st_dev == fstat(data)?.st_dev { Ok(()) } else { Err(OTHER_FILE_SYSTEM) }
     }
 
     /// Returns the size of all files of the workspace.

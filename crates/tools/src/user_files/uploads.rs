@@ -1,6 +1,7 @@
 //! Begins uploads, and keeps those that can be resumed.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use api::Timestamp;
@@ -9,13 +10,20 @@ use resources::removal::remove_all;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::staging::{MAX_UPLOADS, UploadRecord};
+use super::staging::{GIVES_WAY_AFTER, MAX_UPLOADS, UploadRecord};
 use super::upload::{StagedFile, run_detached};
-use super::{Condition, FileError, FilePath, Upload, UserFiles};
+use super::{Condition, FileError, FilePath, Upload, UserFiles, permit};
 
 /// The requests that continue a resumable upload at the moment.
 #[derive(Default)]
-pub(super) struct ActiveUploads(Mutex<HashMap<Uuid, (u64, CancellationToken)>>);
+pub(super) struct ActiveUploads(Mutex<Continuations>);
+
+#[derive(Default)]
+struct Continuations {
+    /// The number of the next request, which distinguishes those for the same upload.
+    next: u64,
+    requests: HashMap<Uuid, (u64, CancellationToken)>,
+}
 
 /// The entry of such a request, until it is dropped.
 pub(super) struct ActiveUpload {
@@ -29,8 +37,8 @@ pub(super) struct ActiveUpload {
 impl Drop for ActiveUpload {
     fn drop(&mut self) {
         let mut active = self.files.inner.active_uploads.0.lock();
-        if active.get(&self.id).is_some_and(|(number, _)| *number == self.number) {
-            active.remove(&self.id);
+        if active.requests.get(&self.id).is_some_and(|(number, _)| *number == self.number) {
+            active.requests.remove(&self.id);
         }
     }
 }
@@ -60,13 +68,17 @@ impl UserFiles {
     fn supersede(&self, id: Uuid) -> ActiveUpload {
         let superseded = CancellationToken::new();
         let mut active = self.inner.active_uploads.0.lock();
-        let earlier = active.get(&id).map(|(number, earlier)| {
+        let number = active.next;
+        active.next += 1;
+        if let Some((_, earlier)) = active.requests.insert(id, (number, superseded.clone())) {
             earlier.cancel();
-            *number
-        });
-        let number = earlier.map_or(0, |number| number + 1);
-        active.insert(id, (number, superseded.clone()));
+        }
         ActiveUpload { files: self.clone(), id, number, superseded }
+    }
+
+    /// Whether a request continues the upload at the moment.
+    fn is_active(&self, id: Uuid) -> bool {
+        self.inner.active_uploads.0.lock().requests.contains_key(&id)
     }
 
     /// Begins an upload that is completed in the same request.
@@ -85,14 +97,17 @@ impl UserFiles {
             return Err(FileError::Conflict("it is a folder"));
         }
         let record = UploadRecord { path: path.encoded(), length, created_at: now, condition };
-        let permit = self.permit()?;
+        let permit = permit(&self.inner.upload_permits)?;
+        if is_resumable {
+            self.make_place().await?;
+        }
         let id = Uuid::now_v7();
         let active = self.supersede(id);
         let lock = self.inner.upload_locks.lock(id).await;
         let created = self.run(move |files| {
             // Refused before anything is received. It is checked again at the end.
             let existing = files.existing(&path)?;
-            record.condition.check(existing.as_ref().map(|info| &*info.etag))?;
+            record.condition.check(existing.as_ref())?;
             let staging = &files.inner.staging;
             if is_resumable && staging.uploads()?.len() >= MAX_UPLOADS {
                 return Err(FileError::StorageFull(format!(
@@ -100,19 +115,20 @@ impl UserFiles {
                 )));
             }
             let file = staging.create_data(id, is_resumable)?;
-            if is_resumable {
-                staging.store_record(id, &record).inspect_err(|_| {
-                    // What cannot be removed now is removed at the next start.
-                    let _ = staging.remove(id);
-                })?;
-            }
+            let prepared = files
+                .check_file_system(&file)
+                .and_then(|()| if is_resumable { staging.store_record(id, &record) } else { Ok(()) });
+            prepared.inspect_err(|_| {
+                // What cannot be removed now is removed at the next start.
+                let _ = staging.remove(id);
+            })?;
             let staged = StagedFile {
                 files: files.clone(),
                 id,
                 file,
                 is_resumable,
                 is_placed: AtomicBool::new(false),
-                written: AtomicU64::new(0),
+                written: Arc::default(),
                 held: Some((lock, active, permit)),
             };
             Ok(Upload::new(staged, path, record))
@@ -133,7 +149,7 @@ impl UserFiles {
     /// Continues a resumable upload after the first `offset` bytes. A request that is doing so already is
     /// stopped.
     pub async fn resume(&self, id: Uuid, offset: u64, now: Timestamp) -> Result<Upload, FileError> {
-        let permit = self.permit()?;
+        let permit = permit(&self.inner.upload_permits)?;
         let active = self.supersede(id);
         let lock = self.inner.upload_locks.lock(id).await;
         let resumed = self.run(move |files| {
@@ -150,7 +166,7 @@ impl UserFiles {
                 file,
                 is_resumable: true,
                 is_placed: AtomicBool::new(false),
-                written: AtomicU64::new(received),
+                written: Arc::new(AtomicU64::new(received)),
                 held: Some((lock, active, permit)),
             };
             let left = record.length.map_or(0, |length| length.saturating_sub(received));
@@ -192,6 +208,10 @@ impl UserFiles {
     pub async fn remove_expired_uploads(&self, now: Timestamp) -> Result<(), FileError> {
         let uploads = self.run(|files| files.inner.staging.uploads()).await?;
         for id in uploads {
+            // It is deleted once nobody continues it.
+            if self.is_active(id) {
+                continue;
+            }
             let lock = self.inner.upload_locks.lock(id).await;
             self.run(move |files| {
                 let _continuing = lock;
@@ -203,6 +223,31 @@ impl UserFiles {
             .await?;
         }
         Ok(())
+    }
+
+    /// If there are as many resumable uploads as there may be, deletes the one that nobody has continued for the
+    /// longest time, and for [`GIVES_WAY_AFTER`] at least: clients forget what they began.
+    async fn make_place(&self) -> Result<(), FileError> {
+        let idle = |files: &Self, id| {
+            let written = files.inner.staging.last_written(id)?;
+            written.elapsed().ok().filter(|idle| *idle >= GIVES_WAY_AFTER && !files.is_active(id))
+        };
+        let longest_idle = self.run(move |files| {
+            let uploads = files.inner.staging.uploads()?;
+            if uploads.len() < MAX_UPLOADS {
+                return Ok(None);
+            }
+            let idle = uploads.into_iter().filter_map(|id| Some((idle(files, id)?, id)));
+            Ok(idle.max().map(|(_, id)| id))
+        });
+        let Some(id) = longest_idle.await? else { return Ok(()) };
+        let lock = self.inner.upload_locks.lock(id).await;
+        self.run(move |files| {
+            let _continuing = lock;
+            // It may have been continued meanwhile.
+            if idle(files, id).is_some() { files.discard(id) } else { Ok(()) }
+        })
+        .await
     }
 
     /// Reads the record of an upload that is not too old.
@@ -223,7 +268,13 @@ impl UserFiles {
         for id in staging.uploads()? {
             match self.live_record(id, now).and_then(|_| staging.open_data(id)) {
                 Ok(data) => self.inner.quota.record(id, data.metadata()?.len()),
-                Err(_) => staging.remove(id)?,
+                Err(FileError::UploadNotFound) => staging.remove(id)?,
+                // Received bytes were acknowledged: they are kept until they are too old.
+                Err(error) => tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    upload_id = %id.simple(),
+                    "An unfinished upload cannot be read."
+                ),
             }
         }
         for folder in staging.remove_leftovers()? {

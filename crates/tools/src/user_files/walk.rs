@@ -17,6 +17,9 @@ pub(super) enum Unreadable {
     Fail,
 }
 
+/// The most bytes in the paths of the folders that are still to be visited.
+const MAX_PENDING_BYTES: usize = 16 << 20;
+
 /// Calls `visit` with each entry below `root`, by its path relative to it. Entries that vanish meanwhile are
 /// skipped.
 pub(super) fn walk(
@@ -24,8 +27,9 @@ pub(super) fn walk(
     unreadable: Unreadable,
     mut visit: impl FnMut(&OsStr, &Stat) -> Result<(), FileError>,
 ) -> Result<(), FileError> {
-    let mut folders = vec![OsString::new()];
+    let (mut folders, mut pending_bytes) = (vec![OsString::new()], 0_usize);
     while let Some(folder) = folders.pop() {
+        pending_bytes = pending_bytes.saturating_sub(folder.len());
         let opened = match open_without_links(root, &folder, OFlags::RDONLY | OFlags::DIRECTORY) {
             Ok(opened) => opened,
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
@@ -42,6 +46,10 @@ pub(super) fn walk(
             let path = join(&folder, name);
             visit(&path, &stat)?;
             if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+                pending_bytes = pending_bytes.saturating_add(path.len());
+                if pending_bytes > MAX_PENDING_BYTES {
+                    return Err(FileError::TooLarge("the folder has too many subfolders".into()));
+                }
                 folders.push(path);
             }
         }

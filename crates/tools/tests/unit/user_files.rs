@@ -37,7 +37,7 @@ fn new_file(encoded: &str) -> NewUpload {
 }
 
 fn only_new() -> Condition {
-    Condition { if_match: None, if_none_match: Some("*".into()) }
+    Condition { if_none_match: Some("*".into()), ..Condition::default() }
 }
 
 impl Fixture {
@@ -241,7 +241,13 @@ async fn unfinished_uploads_are_bounded() {
     let fixture = Fixture::new();
     let mut ids = Vec::new();
     for _ in 0..staging::MAX_UPLOADS {
-        ids.push(fixture.files.begin_resumable(new_file("a"), at(0)).await.unwrap().id());
+        let upload = fixture.files.begin_resumable(new_file("a"), at(0)).await.unwrap();
+        ids.push(upload.id());
+        upload.suspend().await.unwrap();
+    }
+    // Whoever asks for the state comes after what is recorded of the upload.
+    for id in &ids {
+        fixture.files.upload_status(*id, at(0)).await.unwrap();
     }
     let refused = fixture.files.begin_resumable(new_file("a"), at(0)).await.err().unwrap();
     assert!(refused.to_string().contains("32 unfinished uploads"), "{refused}");
@@ -476,14 +482,119 @@ async fn what_is_no_file_is_refused() {
 #[tokio::test]
 async fn transfers_are_bounded() {
     let fixture = Fixture::new();
-    fixture.put("a", "x").await.unwrap();
-    fixture.assert_nothing_staged().await;
-    let mut open = Vec::new();
-    for _ in 0..MAX_TRANSFERS {
-        open.push(fixture.open("a").await.unwrap());
+    let mut held = Vec::new();
+    for number in 0..MAX_TRANSFERS {
+        held.push(fixture.files.begin(new_file(&number.to_string()), at(0)).await.unwrap());
     }
-    assert!(matches!(fixture.open("a").await.err(), Some(FileError::Busy)));
-    assert!(matches!(fixture.put("b", "x").await, Err(FileError::Busy)));
-    drop(open);
-    fixture.put("b", "x").await.unwrap();
+    assert!(matches!(fixture.put("more", "x").await, Err(FileError::Busy)));
+    let downloads: Vec<_> = (0..MAX_TRANSFERS).map(|_| fixture.files.permit_download().unwrap()).collect();
+    assert!(matches!(fixture.files.permit_download(), Err(FileError::Busy)));
+    // Neither is in the way of the other, nor of listings and deletions.
+    fixture.folder("").await.list(None, 10).await.unwrap();
+    std::fs::create_dir(fixture.in_workspace("folder")).unwrap();
+    fixture.files.remove(path("folder"), true, Condition::default()).await.unwrap();
+    drop((held, downloads));
+    with_deadline(async {
+        while fixture.put("more", "x").await.is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+/// The engine was killed after the data got the permissions of the file to be replaced, and before the rename.
+#[tokio::test]
+async fn an_upload_that_may_not_be_written_any_more_is_resumed() {
+    let fixture = Fixture::new();
+    let mut upload = fixture.files.begin_resumable(new_file("a"), at(0)).await.unwrap();
+    upload.write(Bytes::from_static(b"one")).await.unwrap();
+    let id = upload.id();
+    upload.suspend().await.unwrap();
+    let data = fixture.folder.path().join(format!("brain.sqlite.uploads/{}.part", id.simple()));
+    std::fs::set_permissions(&data, std::fs::Permissions::from_mode(0o444)).unwrap();
+    let files = open(&fixture.folder, at(1));
+    let mut resumed = files.resume(id, 3, at(1)).await.unwrap();
+    resumed.write(Bytes::from_static(b" two")).await.unwrap();
+    resumed.commit().await.unwrap();
+    assert_eq!(fixture.read("a").await.unwrap(), b"one two");
+}
+
+/// Clients forget what they began.
+#[tokio::test]
+async fn a_forgotten_upload_gives_way() {
+    let fixture = Fixture::new();
+    let mut ids = Vec::new();
+    for number in 0..staging::MAX_UPLOADS {
+        let upload = fixture.files.begin_resumable(new_file(&number.to_string()), at(0)).await.unwrap();
+        ids.push(upload.id());
+        upload.suspend().await.unwrap();
+    }
+    for id in &ids {
+        fixture.files.upload_status(*id, at(0)).await.unwrap();
+    }
+    let new = || fixture.files.begin_resumable(new_file("new"), at(0));
+    assert!(matches!(new().await, Err(FileError::StorageFull(_))));
+    let age = |id: Uuid, minutes| {
+        let data = fixture.folder.path().join(format!("brain.sqlite.uploads/{}.part", id.simple()));
+        let data = File::options().write(true).open(data).unwrap();
+        data.set_modified(std::time::SystemTime::now() - Duration::from_mins(minutes)).unwrap();
+    };
+    let [first, second, third, ..] = *ids else { unreachable!() };
+    age(first, 30);
+    age(second, 20);
+    age(third, 9);
+    // The one that was forgotten first is being continued.
+    let continued = fixture.files.resume(first, 0, at(0)).await.unwrap();
+    drop(new().await.unwrap());
+    assert!(matches!(fixture.files.upload_status(second, at(0)).await, Err(FileError::UploadNotFound)));
+    drop(continued);
+    fixture.files.upload_status(third, at(0)).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_archive_needs_every_file_and_says_so_at_once() {
+    let fixture = Fixture::new();
+    fixture.put("folder/a", "a").await.unwrap();
+    let unreadable = fixture.in_workspace("folder/a");
+    std::fs::set_permissions(&unreadable, std::fs::Permissions::from_mode(0o000)).unwrap();
+    let archive = fixture.folder("folder").await.archive().await;
+    // The superuser may read everything.
+    if std::fs::read(&unreadable).is_ok() {
+        assert!(archive.is_ok());
+    } else {
+        assert!(matches!(archive.err(), Some(FileError::NotAccessible(_))));
+    }
+}
+
+/// A program does not wait for its turn.
+#[tokio::test]
+async fn a_file_that_a_program_made_meanwhile_is_not_replaced() {
+    let fixture = Fixture::new();
+    let new = NewUpload { condition: only_new(), ..new_file("folder/a") };
+    let made = Arc::new(AtomicBool::new(false));
+    let program = {
+        let (made, path) = (Arc::clone(&made), fixture.in_workspace("folder/a"));
+        std::thread::spawn(move || {
+            while !made.load(Ordering::Acquire) {
+                if std::fs::File::create_new(&path)
+                    .is_ok_and(|mut file| std::io::Write::write_all(&mut file, b"program's").is_ok())
+                {
+                    return true;
+                }
+            }
+            false
+        })
+    };
+    std::fs::create_dir(fixture.in_workspace("folder")).unwrap();
+    let mut refused = 0;
+    let written = fixture.put_with(new, "user's").await;
+    made.store(true, Ordering::Release);
+    let is_programs = program.join().unwrap();
+    if let Err(error) = written {
+        assert!(matches!(error, FileError::PreconditionFailed), "{error}");
+        refused += 1;
+    }
+    assert_eq!(refused == 1, is_programs);
+    let content = fixture.read("folder/a").await.unwrap();
+    assert_eq!(content, if is_programs { b"program's".to_vec() } else { b"user's".to_vec() });
 }

@@ -64,7 +64,9 @@ fn conditions_are_evaluated_in_their_order() {
         (vec![(RANGE, "bytes=0-0"), (IF_RANGE, r#""v1""#)], Part(0..1)),
         (vec![(RANGE, "bytes=0-0"), (IF_RANGE, r#"W/"v1""#)], All),
         (vec![(RANGE, "bytes=0-0"), (IF_RANGE, r#""v0""#)], All),
-        (vec![(RANGE, "bytes=0-0"), (IF_RANGE, MODIFIED_TEXT)], Part(0..1)),
+        (vec![(RANGE, "bytes=0-0"), (IF_RANGE, MODIFIED_TEXT)], All),
+        (vec![(RANGE, "bytes=0-0"), (IF_RANGE, "é")], All),
+        (vec![(IF_NONE_MATCH, r#""v0""#), (IF_NONE_MATCH, r#""v1""#)], NotModified),
         (vec![(RANGE, "bytes=0-0"), (IF_RANGE, EARLIER)], All),
         (vec![(RANGE, "bytes=0-0"), (IF_NONE_MATCH, "*")], NotModified),
     ];
@@ -84,4 +86,10 @@ fn a_name_is_given_in_both_forms_where_it_needs_them() {
         assert_eq!(content_disposition(name, false), expected);
     }
     assert!(content_disposition("a", true).starts_with("attachment; "));
+}
+
+#[test]
+fn a_time_that_http_cannot_express_is_the_last_one_that_it_can() {
+    let end = httpdate::fmt_http_date(system_time(Timestamp::from_unix_ms(i64::MAX)));
+    assert_eq!(end, "Fri, 31 Dec 9999 23:59:59 GMT");
 }
