@@ -11,6 +11,7 @@ use crate::event::HitlKind;
 use crate::ids::{GrantId, HitlId};
 use crate::serde_helpers::{BoundedInt, null_as_default};
 use crate::text::ClientRequestId;
+use crate::turns::OnBusy;
 use crate::{MessageId, TaskId, Timestamp, TurnId};
 
 /// The header with the engine's key.
@@ -73,6 +74,12 @@ pub struct Execute {
     /// Makes the request safe to repeat: a request with the same id joins the turn that the first one started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_request_id: Option<ClientRequestId>,
+    /// What to do while another turn runs on the task, or waits for a person; `reject` by default.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "OnBusy::is_default")]
+    pub on_busy: OnBusy,
+    /// Answer at once with the turn's id (202) instead of its events.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "std::ops::Not::not")]
+    pub background: bool,
 }
 
 /// Query of `GET /execute/replay`.

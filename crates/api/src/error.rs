@@ -43,6 +43,8 @@ pub enum ErrorCode {
     TaskNotRunning,
     /// There is no such message in this task.
     MessageNotFound,
+    /// There is no such turn in this task, or it is not queued any more.
+    TurnNotFound,
     /// This task has no pending request, or not the one that was answered.
     HitlNotPending,
     /// There is no such skill.
@@ -93,6 +95,8 @@ pub enum ErrorCode {
     QuotaExceeded,
     /// The product's request rate is exceeded. Retry with back-off, honouring `Retry-After`.
     RateLimited,
+    /// The queue of the task, or all queues of the engine, are full; the message names the limit.
+    QueueFull,
     /// An unexpected failure.
     InternalError,
     /// The backend that runs the engines failed. Retry at most once.
@@ -137,6 +141,7 @@ impl ErrorCode {
             | Self::TaskNotFound
             | Self::TaskNotRunning
             | Self::MessageNotFound
+            | Self::TurnNotFound
             | Self::HitlNotPending
             | Self::SkillNotFound
             | Self::ServerNotFound
@@ -158,7 +163,7 @@ impl ErrorCode {
             Self::PreconditionFailed => 412,
             Self::PayloadTooLarge => 413,
             Self::RangeNotSatisfiable => 416,
-            Self::QuotaExceeded | Self::RateLimited => 429,
+            Self::QuotaExceeded | Self::RateLimited | Self::QueueFull => 429,
             Self::InternalError => 500,
             Self::BackendError | Self::ServerFailed => 502,
             Self::AssetsNotConfigured

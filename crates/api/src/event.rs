@@ -2,8 +2,8 @@
 //!
 //! Each event is encoded as `id: <ts>`, `event: <type>` and `data: <json>`. Every data object contains `task_id`,
 //! `turn_id` and `ts` (Unix milliseconds, strictly increasing within its task), so a client that replays after the
-//! last `ts` it received neither loses nor repeats an event. Only a [`Event::Heartbeat`] has no `id:` line: it
-//! repeats the last `ts` and is neither stored nor replayed.
+//! last `ts` it received neither loses nor repeats an event. Only [`Event::Heartbeat`] and [`Event::BusyUpdate`]
+//! have no `id:` line: they repeat the last `ts` and are neither stored nor replayed.
 
 use serde::{Deserialize, Serialize, de};
 use serde_json::Value;
@@ -46,6 +46,8 @@ pub enum Event {
     Usage(Usage),
     /// An event of a sub-agent of the turn.
     AgentEvent(AgentEvent),
+    /// What became of a message to a busy task.
+    BusyUpdate(BusyUpdate),
 }
 
 /// The data of `thread_lifecycle`. Every phase names the turn's user message.
@@ -320,6 +322,29 @@ pub struct Usage {
     pub cost_usd: Option<f64>,
 }
 
+/// The data of `busy_update`: what became of a message that was sent while its task was busy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "status", rename_all = "snake_case")]
+pub enum BusyUpdate {
+    /// It is stored and waits for its turn. Sent first, and again whenever the position has changed.
+    Queued {
+        /// How many turns of the queue begin up to this one; the next one has 1.
+        position: u64,
+    },
+    /// The turn that was running has it. The events of that turn follow, from then on.
+    Steered {
+        /// The id of the message in the thread.
+        message_id: MessageId,
+    },
+    /// It was taken out of the queue before its turn began; nothing follows.
+    Cancelled {},
+    /// Its turn could not begin; nothing follows.
+    Failed {
+        /// Why, for a person.
+        message: String,
+    },
+}
+
 /// The data of `agent_event`: an event of a sub-agent, wrapped because the turn itself did not send it.
 ///
 /// Events that a person must answer, that change the task's working memory or that are billed are sent as events
@@ -371,6 +396,7 @@ impl Event {
             Self::Heartbeat(_) => "heartbeat",
             Self::Usage(_) => "usage",
             Self::AgentEvent(_) => "agent_event",
+            Self::BusyUpdate(_) => "busy_update",
         }
     }
 
@@ -396,6 +422,7 @@ impl Event {
             "heartbeat" => Self::Heartbeat(from_value(data)?),
             "usage" => Self::Usage(from_value(data)?),
             "agent_event" => Self::AgentEvent(from_value(data)?),
+            "busy_update" => Self::BusyUpdate(from_value(data)?),
             unknown => return Err(de::Error::custom(format!("unknown event type `{unknown}`"))),
         })
     }
@@ -453,7 +480,7 @@ pub fn encode_sse(task_id: &TaskId, turn_id: TurnId, ts: i64, kind: &str, data: 
     use std::fmt::Write as _;
 
     let mut sse = String::with_capacity(data.len() + 192);
-    if kind != "heartbeat" {
+    if !matches!(kind, "heartbeat" | "busy_update") {
         // Writing to a `String` cannot fail.
         let _ = writeln!(sse, "id: {ts}");
     }

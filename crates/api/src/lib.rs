@@ -28,6 +28,7 @@ pub mod text;
 pub mod time;
 pub mod tool_names;
 pub mod transfer;
+pub mod turns;
 pub mod version;
 
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};

@@ -36,6 +36,7 @@ mod model_request;
 mod model_step;
 mod planning;
 mod provenance;
+mod queue_runner;
 mod recall;
 mod reload;
 mod retry_policy;
@@ -56,10 +57,14 @@ mod transfer;
 mod turn;
 mod turn_context;
 mod turn_end;
+mod turn_launch;
 mod turn_lifecycle;
 mod turn_open;
+mod turn_queue;
+mod turn_records;
 mod turn_registry;
 mod turn_request;
+mod turn_stream;
 mod working_memory;
 
 use std::sync::Arc;
@@ -70,20 +75,20 @@ use api::{HitlId, MessageId, TaskId, TurnId};
 pub use direct_calls::DirectError;
 use erasure::Eraser;
 pub use error::AgentError;
+pub use execute::Accepted;
 use hitl::HitlResponse;
 use http_service::clock::Clock;
-use inbox::Inbox;
-use journal_writer::JournalWriter;
 use learning::Learner;
 use llm::Gateway;
 use mcp::Mcp;
+use queue_runner::QueueRunner;
 pub(crate) use reload::CatalogReloader;
 pub use reload::ReloadError;
 use resources::memory_budget::MemoryBudget;
 use sandbox::Sandbox;
 pub(crate) use snapshot::{AgentSnapshot, SnapshotSource};
 use store::Brain;
-use store::event_log::{EventLogs, EventReader, Follow, Recorder};
+use store::event_log::{EventLogs, EventReader, Follow};
 pub use tasks::MessagePage;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -92,8 +97,10 @@ use tools::SpillDir;
 use tools::skills::SkillDirs;
 pub use transfer::Export;
 use transfer::Transfers;
-use turn_context::{TurnContext, TurnDeps, TurnSlot};
-use turn_registry::{Command, Commands, TurnRegistry};
+use turn_context::TurnSlot;
+use turn_launch::TurnLauncher;
+use turn_registry::{Command, TurnRegistry};
+pub use turn_stream::TurnStream;
 
 /// The most turns that may run at once. Turns that wait for their user do not count.
 const MAX_TURNS_AT_ONCE: usize = 256;
@@ -146,10 +153,10 @@ pub struct Agent {
     brain: Brain,
     event_logs: EventLogs,
     services: Arc<Services>,
-    turn_permits: Arc<Semaphore>,
     /// Exports and imports of memory.
     transfers: Transfers,
     registry: TurnRegistry,
+    launcher: TurnLauncher,
     learner: Learner,
     eraser: Eraser,
     tracker: TaskTracker,
@@ -165,18 +172,28 @@ impl Agent {
             (Arc::new(services), TurnRegistry::default(), CancellationToken::new());
         let learner = Learner::new(brain.clone(), Arc::clone(&services), registry.clone(), stopping.clone());
         let eraser = Eraser::new(brain.clone(), Arc::clone(&services), stopping.clone());
+        let (tracker, stopped) = (TaskTracker::new(), CancellationToken::new());
+        let launcher = TurnLauncher {
+            brain: brain.clone(),
+            services: Arc::clone(&services),
+            registry: registry.clone(),
+            turn_permits: Arc::new(Semaphore::new(MAX_TURNS_AT_ONCE)),
+            tracker: tracker.clone(),
+            stopping: stopping.clone(),
+            stopped: stopped.clone(),
+        };
         Self {
             event_logs: EventLogs::new(brain.clone(), Arc::clone(&services.clock)),
             brain,
             services,
-            turn_permits: Arc::new(Semaphore::new(MAX_TURNS_AT_ONCE)),
             transfers: Transfers::default(),
             registry,
+            launcher,
             eraser,
             learner,
-            tracker: TaskTracker::new(),
+            tracker,
             stopping,
-            stopped: CancellationToken::new(),
+            stopped,
         }
     }
 
@@ -188,25 +205,6 @@ impl Agent {
     /// The user's connections to tool servers.
     pub(crate) fn mcp(&self) -> &Mcp {
         &self.services.mcp
-    }
-
-    /// Creates what a turn needs while it runs.
-    fn turn_context(
-        &self,
-        recorder: Recorder,
-        message_id: MessageId,
-        slot: TurnSlot,
-        commands: Commands,
-    ) -> TurnContext {
-        let services = Arc::clone(&self.services);
-        let snapshot = services.snapshots.current();
-        let (stopping, gateway) = (self.stopping.clone(), Arc::clone(&services.gateway));
-        TurnContext {
-            writer: JournalWriter::new(recorder, message_id, Arc::clone(&services)),
-            inbox: Inbox::new(commands, stopping, gateway, Arc::clone(&snapshot)),
-            slot,
-            deps: TurnDeps { brain: self.brain.clone(), services, snapshot },
-        }
     }
 
     /// Cancels the turn that is running on a task or waiting for its user.
@@ -270,8 +268,10 @@ impl Agent {
     }
 
     /// Resumes the turns and the learning batch that an earlier run of the engine left open, and starts
-    /// maintenance.
+    /// the queue of messages and maintenance.
     pub fn resume(&self) -> Result<(), store::StoreError> {
+        let (queued, next_entry) = self.brain.queued_turns()?;
+        self.registry.lock().queue.load(queued, next_entry);
         for turn in self.brain.open_turns()? {
             let event_log = self.event_logs.open(&turn.task_id)?;
             let Ok(recorder) = event_log.begin_turn(turn.turn_id) else {
@@ -288,11 +288,14 @@ impl Agent {
                 turn.request.clone(),
                 turn.opened_ts - 1,
             );
-            let slot = TurnSlot::new(Arc::clone(&self.turn_permits), None, registration);
-            let context = self.turn_context(recorder, turn.message_id, slot, commands);
+            let slot = TurnSlot::new(Arc::clone(&self.launcher.turn_permits), None, registration);
+            let context = self.launcher.turn_context(recorder, turn.message_id, slot, commands);
             let resumed = turn_lifecycle::resume(context, turn);
             self.tracker.spawn(run_until_cancelled(self.stopped.clone(), resumed));
         }
+        // Only now: the turns that are open come before the messages that wait.
+        let queue_runner = QueueRunner::new(&self.launcher, &self.event_logs, &self.transfers);
+        self.tracker.spawn(run_until_cancelled(self.stopping.clone(), queue_runner.run()));
         for warning in self.available_skills().shadowed_warnings() {
             tracing::warn!(warning, "A skill of the catalog is ignored.");
         }

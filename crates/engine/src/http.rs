@@ -26,6 +26,7 @@ mod skills;
 mod steering;
 mod tasks;
 mod transfer;
+mod turns;
 mod workspace;
 mod workspace_uploads;
 
@@ -109,6 +110,10 @@ http_service::routes! {
     tasks::delete,
     media::list,
     media::read,
+    turns::list,
+    turns::read,
+    turns::queue,
+    turns::cancel_queued,
     hitl::respond,
     hitl::pending,
     hitl::grants,

@@ -132,6 +132,8 @@ impl Engine {
             max_turns: None,
             super_thinking: false,
             client_request_id: Some(request.clone()),
+            on_busy: api::turns::OnBusy::Reject,
+            background: false,
         };
         let request = self.http.post(format!("{}/execute", self.base)).json(&body);
         Ok(event_stream(send(self.with_key(request)).await?))

@@ -36,6 +36,8 @@ pub mod steps;
 #[path = "../tests/unit/testing.rs"]
 pub mod testing;
 mod transfer;
+mod turn_queue;
+mod turn_records;
 mod usage;
 mod wal_checkpoint;
 mod write_tx;
@@ -74,6 +76,7 @@ pub use settings::Setting;
 pub use skills::{CreateSkillError, CustomSkill, SkillOutline};
 use tokio::sync::Notify;
 pub use transfer::{ExportError, ImportError, StagedImport};
+pub use turn_queue::{EndedQueuedTurn, NewQueuedTurn, QueueEnd, QueuedTurnRow};
 pub use usage::{CallUsage, ModelUsage, USAGE_RETENTION};
 pub use write_tx::{IdempotencyKey, NewGrant, NewTurn, Rewind, WriteTx};
 pub use writer::{Durability, WriteBatch, WriteError};

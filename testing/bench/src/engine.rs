@@ -142,6 +142,8 @@ impl Engine {
             max_turns: max_turns.into().map(TryInto::try_into).transpose()?,
             super_thinking: false,
             client_request_id: None,
+            on_busy: api::turns::OnBusy::Reject,
+            background: false,
         };
         let request = client.request(Method::POST, "/execute").header(ENGINE_KEY_HEADER, self.key.expose());
         Ok(request.body(Full::from(serde_json::to_vec(&body)?))?)

@@ -21,6 +21,7 @@ pub(super) fn wrap_event(call_id: CallId, agent: &str, event: Event) -> Event {
         | Event::WorkingMemoryUpdate(_)
         | Event::Usage(_)
         | Event::Error(_)
+        | Event::BusyUpdate(_)
         | Event::Heartbeat(_)
         | Event::AgentEvent(_) => event,
         // An event can always be serialized as JSON.

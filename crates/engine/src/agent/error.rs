@@ -6,6 +6,7 @@ use store::WriteError;
 
 use super::attachments::AttachmentError;
 use super::thread_loader::LoadError;
+use super::turn_queue::QueueFull;
 use super::{MAX_DIRECT_CALLS, MAX_TURNS_AT_ONCE};
 
 /// Why the agent did not carry out a request.
@@ -20,6 +21,9 @@ pub enum AgentError {
     /// There is no such message in the task.
     #[error("{0}")]
     UnknownMessage(String),
+    /// There is no such turn in the task.
+    #[error("{0}")]
+    UnknownTurn(&'static str),
     /// There is no such memory record.
     #[error("{0}")]
     UnknownRecord(String),
@@ -44,6 +48,9 @@ pub enum AgentError {
     /// Another turn is running on the task.
     #[error("another turn is running on this task; it can be cancelled")]
     TaskBusy,
+    /// The message does not fit into the queue.
+    #[error("{0}; send the message again when a turn has ended")]
+    QueueFull(#[from] QueueFull),
     /// Too many turns are running.
     #[error("{MAX_TURNS_AT_ONCE} turns are running, which is the limit; try again later")]
     TooManyTurns,
@@ -54,7 +61,7 @@ pub enum AgentError {
     #[error("the maximum number of exports or imports is already running; try again when one is done")]
     TooManyTransfers,
     /// Memory cannot be replaced while turns are open.
-    #[error("turns are running or waiting for the user: cancel them, or import with `mode=merge`")]
+    #[error("turns are running, queued or waiting for the user: cancel them, or import with `mode=merge`")]
     TurnsInProgress,
     /// A document could not be staged beside the brain.
     #[error("the document could not be staged next to the brain")]

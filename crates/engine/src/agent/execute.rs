@@ -1,33 +1,36 @@
-//! Begins turns: claims the task for a request, or joins the turn that the same request has already begun, and
-//! opens the turn.
+//! Accepts messages: begins a turn, joins the turn that the same request has already begun, or does what the
+//! request says about a busy task.
 
 use std::sync::Arc;
 
 use api::engine::Execute;
-use api::{TaskId, TurnId};
+use api::event::BusyUpdate;
+use api::turns::{BackgroundStatus, BackgroundTurn, OnBusy};
+use api::{MessageId, TaskId, TurnId};
 use resources::threads::run_blocking;
-use store::IdempotencyKey;
-use store::event_log::{EventReader, Follow, Recorder};
+use store::event_log::{EventReader, Follow, Recorder, TaskEventLog};
 use store::steps::TurnBase;
-use tokio::sync::watch;
-use tracing::Instrument as _;
+use store::{IdempotencyKey, NewQueuedTurn, QueueEnd};
+use tokio::sync::{OwnedRwLockReadGuard, OwnedSemaphorePermit, watch};
 
 use super::branch::Branch;
-use super::turn_context::TurnSlot;
+use super::turn_launch::ClaimedTurn;
 use super::turn_open::{PriorThread, TurnOpening};
-use super::turn_registry::{Commands, Registration, RegistryGuard};
+use super::turn_queue::QueueProgress;
+use super::turn_registry::{Command, RegistryGuard, TurnRegistry};
 use super::turn_request::TurnRequest;
-use super::{Agent, AgentError, run_until_cancelled, thread_loader, turn_lifecycle};
+use super::turn_stream::{QueueReader, TurnStream, encode};
+use super::{Agent, AgentError, thread_loader};
 
 /// The most bytes of text, over all turns, that may wait to be stored before new turns are refused.
 const MAX_UNSTORED_BYTES: usize = 64 * 1024 * 1024;
 
-/// A turn that has claimed its task's event log and is about to be opened.
-struct ClaimedTurn {
-    recorder: Recorder,
-    registration: Registration,
-    commands: Commands,
-    reader: EventReader,
+/// A message that was accepted.
+pub struct Accepted {
+    /// What became of it.
+    pub turn: BackgroundTurn,
+    /// The events that its sender receives.
+    pub stream: TurnStream,
 }
 
 /// The outcome of claiming a task for a request.
@@ -35,74 +38,287 @@ enum Claim {
     /// The request begins a new turn.
     New(ClaimedTurn),
     /// An earlier request with the same idempotency key began this turn. The receiver reports when it is open.
-    Existing(EventReader, watch::Receiver<bool>),
+    Existing(TurnId, EventReader, watch::Receiver<bool>),
+    /// The message is in the queue: that of an earlier request with the same idempotency key, or, with the number
+    /// of its entry, that of this one, which is yet to be stored.
+    Queued(QueuedEntry, Option<i64>),
+    /// The message of an earlier request with the same idempotency key left the queue without a turn.
+    Ended(TurnId, QueueEnd),
+    /// The task is busy.
+    Busy(BusyTask),
+}
+
+/// An entry of the queue.
+struct QueuedEntry {
+    turn_id: TurnId,
+    progress: watch::Receiver<QueueProgress>,
+}
+
+/// Why a task is busy.
+enum BusyTask {
+    /// This turn is running on it. The receiver reports when the turn is open.
+    Turn(TurnId, Arc<TaskEventLog>, watch::Receiver<bool>),
+    /// Something other than a turn holds its event log, which is brief.
+    Held(Arc<TaskEventLog>),
+    /// Its next turn is about to begin.
+    Reserved,
+}
+
+/// The reservation of a task's next turn for a message that interrupts.
+struct Interruption {
+    registry: TurnRegistry,
+    task_id: TaskId,
+}
+
+impl Drop for Interruption {
+    fn drop(&mut self) {
+        let mut turns = self.registry.lock();
+        turns.queue.end_interrupt(&self.task_id);
+        turns.notify_queue();
+    }
 }
 
 impl Agent {
-    /// Begins a turn, or joins the turn that an earlier request with the same idempotency key began. Returns a
-    /// reader of its events from the first one on.
-    pub async fn execute(&self, request: Execute) -> Result<EventReader, AgentError> {
+    /// Accepts a message.
+    pub async fn submit(&self, request: Execute) -> Result<Accepted, AgentError> {
+        // Needed only if the task is busy, but parsing consumes the request.
+        let (request, body) = serialize_for_queue(request).await?;
         let turn_request = self.parse_request(request).await?;
-        let tasks_lock = self.transfers.lock_tasks().await?;
-        let ClaimedTurn { recorder, registration, commands, reader } = loop {
-            match self.claim(&turn_request)? {
-                Claim::New(claimed) => break claimed,
+        let mut interruption: Option<Interruption> = None;
+        loop {
+            let tasks_lock = self.transfers.lock_tasks().await?;
+            match self.claim(&turn_request, body.as_deref(), interruption.is_some())? {
+                Claim::New(claimed) => {
+                    // An interrupted turn gives its permit back a little later.
+                    let permit = self.acquire_permit(interruption.is_some()).await?;
+                    return self.begin_turn(claimed, turn_request, permit, tasks_lock).await;
+                }
                 // A turn that is never opened cannot be joined; the request begins its own then.
-                Claim::Existing(reader, mut opened) => {
+                Claim::Existing(turn_id, reader, mut opened) => {
                     if opened.wait_for(|opened| *opened).await.is_ok() {
-                        return Ok(reader);
+                        let task_id = turn_request.task_id;
+                        return Ok(accepted(task_id, turn_id, BackgroundStatus::Started, reader.into()));
+                    }
+                }
+                Claim::Ended(turn_id, end) => return self.already_ended(turn_request.task_id, turn_id, end),
+                Claim::Queued(entry, None) => {
+                    drop(tasks_lock);
+                    if let Some(accepted) = self.join_queued(&turn_request.task_id, entry).await? {
+                        return Ok(accepted);
+                    }
+                }
+                Claim::Queued(entry, Some(number)) => {
+                    let new = NewQueuedTurn {
+                        entry: number,
+                        turn_id: entry.turn_id,
+                        body: body.clone().unwrap_or_default(),
+                        request: turn_request.idempotency_key.clone(),
+                    };
+                    if self.store_queued(&turn_request.task_id, new, tasks_lock).await?
+                        && let Some(accepted) = self.join_queued(&turn_request.task_id, entry).await?
+                    {
+                        return Ok(accepted);
+                    }
+                }
+                Claim::Busy(busy) => {
+                    drop(tasks_lock);
+                    let on_busy = (turn_request.on_busy, &mut interruption);
+                    if let Some(accepted) = self.handle_busy(&turn_request, busy, on_busy).await? {
+                        return Ok(accepted);
                     }
                 }
             }
-        };
-        let permit =
-            Arc::clone(&self.turn_permits).try_acquire_owned().map_err(|_| AgentError::TooManyTurns)?;
-        let idempotency_key = turn_request.idempotency_key.clone();
+        }
+    }
+
+    /// Opens the turn of a request, which runs on its own from then on.
+    async fn begin_turn(
+        &self,
+        claimed: ClaimedTurn,
+        request: TurnRequest,
+        permit: OwnedSemaphorePermit,
+        tasks_lock: OwnedRwLockReadGuard<()>,
+    ) -> Result<Accepted, AgentError> {
+        let (task_id, turn_id) = (request.task_id.clone(), claimed.turn_id);
+        let idempotency_key = request.idempotency_key.clone();
         // An edit or a retry fails at once if its message does not exist.
-        let prior = if turn_request.rewinds() {
-            Some(self.load_branch(&recorder, turn_request.base()).await?)
+        let prior = if request.rewinds() {
+            Some(self.load_branch(&claimed.recorder, request.base()).await?)
         } else {
             None
         };
-        let (opened, rewind) = turn_request.resolve(prior.as_ref(), self.services.clock.now())?;
+        let (opened, rewind) = request.resolve(prior.as_ref(), self.services.clock.now())?;
         let prior = prior.map_or(PriorThread::NotLoaded, |branch| PriorThread::Loaded(Box::new(branch)));
-        let slot = TurnSlot::new(Arc::clone(&self.turn_permits), Some(permit), registration);
-        let context = self.turn_context(recorder, opened.message_id, slot, commands);
-        let opening = TurnOpening { idempotency_key, opened, rewind, prior };
-
-        // From here on the turn runs on its own, even if the caller is gone before the reply.
-        let (reply_sender, reply) = tokio::sync::oneshot::channel();
-        let stopped = self.stopped.clone();
-        let turn = async move {
-            // A stop does not interrupt the opening: a caller who learns that the turn did not begin may
-            // resend.
-            let begun = opening.open(context).await;
-            drop(tasks_lock);
-            let (outcome, context) = match begun {
-                Ok(context) => (Ok(()), Some(context)),
-                Err(error) => (Err(error), None),
-            };
-            // The caller may have hung up.
-            let _ = reply_sender.send(outcome);
-            if let Some((context, thread)) = context {
-                run_until_cancelled(stopped, Box::pin(turn_lifecycle::begin(context, thread))).await;
-            }
-        };
-        // The turn's log lines carry the span of the request that began it.
-        self.tracker.spawn(turn.in_current_span());
-        match reply.await {
-            Ok(outcome) => outcome?,
-            // The runtime is shutting down.
-            Err(_) => return Err(AgentError::Stopping),
-        }
-        Ok(reader)
+        let opening = TurnOpening { idempotency_key, opened, rewind, prior, from_queue: false };
+        let reader = self.launcher.launch(claimed, opening, permit, tasks_lock).await?;
+        Ok(accepted(task_id, turn_id, BackgroundStatus::Started, reader.into()))
     }
 
-    /// Claims the task's event log for a new turn, or finds the turn that the request has already begun.
-    fn claim(&self, turn_request: &TurnRequest) -> Result<Claim, AgentError> {
+    async fn acquire_permit(&self, may_wait: bool) -> Result<OwnedSemaphorePermit, AgentError> {
+        let permits = Arc::clone(&self.launcher.turn_permits);
+        if may_wait {
+            permits.acquire_owned().await.map_err(|_| AgentError::Stopping)
+        } else {
+            permits.try_acquire_owned().map_err(|_| AgentError::TooManyTurns)
+        }
+    }
+
+    /// Does what the request says about a busy task. Returns `None` if the task is to be claimed again.
+    async fn handle_busy(
+        &self,
+        request: &TurnRequest,
+        busy: BusyTask,
+        (on_busy, interruption): (OnBusy, &mut Option<Interruption>),
+    ) -> Result<Option<Accepted>, AgentError> {
+        let task_id = &request.task_id;
+        match (on_busy, busy) {
+            (OnBusy::Reject, _) => return Err(AgentError::TaskBusy),
+            (_, BusyTask::Held(event_log)) => event_log.wait_free().await,
+            // The task may not be stored yet. A turn that is never opened frees it.
+            (OnBusy::Queue, BusyTask::Turn(_, _, mut opened)) => {
+                let _ = opened.wait_for(|opened| *opened).await;
+            }
+            (OnBusy::Queue | OnBusy::Steer, BusyTask::Reserved) => self.wait_unreserved(task_id).await,
+            (OnBusy::Steer, BusyTask::Turn(turn_id, event_log, _)) => {
+                return self.steer_into(request, turn_id, &event_log).await;
+            }
+            (OnBusy::Interrupt, busy) => {
+                if interruption.is_none() {
+                    *interruption = Some(self.reserve_next_turn(task_id).await);
+                } else if let BusyTask::Turn(_, event_log, _) = busy {
+                    match self.registry.send(task_id, Command::Cancel).await {
+                        Ok(_) | Err(AgentError::NotRunning) => event_log.wait_free().await,
+                        Err(error) => return Err(error),
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Gives the message to a running turn. Returns `None` if that has just ended.
+    async fn steer_into(
+        &self,
+        request: &TurnRequest,
+        turn_id: TurnId,
+        event_log: &Arc<TaskEventLog>,
+    ) -> Result<Option<Accepted>, AgentError> {
+        let task_id = request.task_id.clone();
+        let last_ts = event_log.published_ts();
+        let message = request.message().to_owned();
+        let steered = self.registry.send(&task_id, |reply| Command::Steer(message, reply)).await;
+        let message_id: MessageId = match steered {
+            Ok(message_id) => message_id,
+            Err(AgentError::NotRunning) => {
+                event_log.wait_free().await;
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        let first = encode(&task_id, turn_id, last_ts, &BusyUpdate::Steered { message_id });
+        let stream = TurnStream::after(first, event_log.read(last_ts, Follow::Turn(turn_id)));
+        let mut accepted = accepted(task_id, turn_id, BackgroundStatus::Steered, stream);
+        accepted.turn.message_id = Some(message_id);
+        Ok(Some(accepted))
+    }
+
+    /// Reserves the task's next turn for a message that interrupts.
+    async fn reserve_next_turn(&self, task_id: &TaskId) -> Interruption {
+        self.registry.wait_until(|turns| turns.queue.begin_interrupt(task_id).then_some(())).await;
+        Interruption { registry: self.registry.clone(), task_id: task_id.clone() }
+    }
+
+    /// Waits until the next turn of a task has begun or none is about to.
+    async fn wait_unreserved(&self, task_id: &TaskId) {
+        let wait = self.registry.wait_until(|turns| {
+            (turns.running(task_id).is_some() || !turns.queue.holds(task_id)).then_some(())
+        });
+        tokio::select! {
+            () = wait => {}
+            () = self.stopping.cancelled() => {}
+        }
+    }
+
+    /// Stores an entry of the queue. Returns `false` if its task was deleted meanwhile.
+    async fn store_queued(
+        &self,
+        task_id: &TaskId,
+        new: NewQueuedTurn,
+        tasks_lock: OwnedRwLockReadGuard<()>,
+    ) -> Result<bool, AgentError> {
+        let (brain, registry, task_id) = (self.brain.clone(), self.registry.clone(), task_id.clone());
+        let (turn_id, at) = (new.turn_id, self.services.clock.now());
+        // Runs in a task of its own, so that it completes even if the caller is gone.
+        let storing = self.tracker.spawn(async move {
+            let stored = match brain.task(&task_id) {
+                Ok(Some(task)) => {
+                    let write = brain.write(move |tx| tx.insert_queued_turn(task.row, &new, at)).await;
+                    write.map_err(AgentError::from)
+                }
+                Ok(None) => Ok(false),
+                Err(error) => Err(error.into()),
+            };
+            drop(tasks_lock);
+            let mut turns = registry.lock();
+            if matches!(stored, Ok(true)) {
+                turns.queue.accept(&task_id, turn_id);
+            } else {
+                turns.queue.discard(&task_id, turn_id);
+            }
+            turns.notify_queue();
+            stored
+        });
+        storing.await.unwrap_or(Err(AgentError::Stopping))
+    }
+
+    /// Follows an entry of the queue from when it is accepted. Returns `None` if it is not accepted.
+    async fn join_queued(
+        &self,
+        task_id: &TaskId,
+        entry: QueuedEntry,
+    ) -> Result<Option<Accepted>, AgentError> {
+        let QueuedEntry { turn_id, mut progress } = entry;
+        let accepted_as = progress.wait_for(|progress| *progress != QueueProgress::Storing).await;
+        let Ok(accepted_as) = accepted_as.map(|progress| *progress) else { return Ok(None) };
+        let (status, position) = match accepted_as {
+            QueueProgress::Storing | QueueProgress::Begun { .. } => (BackgroundStatus::Started, None),
+            QueueProgress::Waiting { position } => (BackgroundStatus::Queued, Some(position)),
+            QueueProgress::Ended(end) => (end_status(end), None),
+        };
+        let reader = QueueReader {
+            last_ts: self.event_logs.open(task_id)?.published_ts(),
+            event_logs: self.event_logs.clone(),
+            task_id: task_id.clone(),
+            turn_id,
+            progress,
+            sent_position: None,
+            clock: Arc::clone(&self.services.clock),
+            stopping: self.stopping.clone(),
+        };
+        let mut accepted = accepted(task_id.clone(), turn_id, status, TurnStream::queued(reader));
+        accepted.turn.position = position;
+        Ok(Some(accepted))
+    }
+
+    /// The response to a repeated request whose message left the queue without a turn.
+    fn already_ended(&self, task_id: TaskId, turn_id: TurnId, end: QueueEnd) -> Result<Accepted, AgentError> {
+        let last_ts = self.event_logs.open(&task_id)?.published_ts();
+        let stream = TurnStream::ended(&task_id, turn_id, last_ts, end);
+        Ok(accepted(task_id, turn_id, end_status(end), stream))
+    }
+
+    /// Claims the task's event log for a new turn, or finds the turn that the request has already begun. `body` is
+    /// the request as the queue stores it; `is_interrupting` is set if the next turn is reserved for the request.
+    fn claim(
+        &self,
+        request: &TurnRequest,
+        body: Option<&str>,
+        is_interrupting: bool,
+    ) -> Result<Claim, AgentError> {
+        let task_id = &request.task_id;
         let mut turns = self.registry.lock();
-        if let Some(key) = &turn_request.idempotency_key
-            && let Some(claim) = self.join(&turns, &turn_request.task_id, key)?
+        if let Some(key) = &request.idempotency_key
+            && let Some(claim) = self.join(&turns, task_id, key)?
         {
             return Ok(claim);
         }
@@ -113,21 +329,26 @@ impl Agent {
         if self.event_logs.waiting_bytes() > MAX_UNSTORED_BYTES {
             return Err(AgentError::StoreBacklogFull);
         }
-        let event_log = if turn_request.rewinds() {
-            self.event_logs.open_existing(&turn_request.task_id)?.ok_or(AgentError::UnknownTask)?
+        let event_log = if request.rewinds() {
+            self.event_logs.open_existing(task_id)?.ok_or(AgentError::UnknownTask)?
         } else {
-            self.event_logs.open(&turn_request.task_id)?
+            self.event_logs.open(task_id)?
         };
         let turn_id = TurnId::new();
-        let recorder = event_log.begin_turn(turn_id).map_err(|_| AgentError::TaskBusy)?;
-        let after = recorder.last_ts();
-        let reader = event_log.read(after, Follow::Turn(turn_id));
+        let is_reserved = turns.queue.holds(task_id) && !is_interrupting;
+        let recorder = if is_reserved { None } else { event_log.begin_turn(turn_id).ok() };
+        let Some(recorder) = recorder else {
+            return claim_busy(&mut turns, request, body, (event_log, turn_id));
+        };
+        let events_after = recorder.last_ts();
+        let reader = event_log.read(events_after, Follow::Turn(turn_id));
         let (registration, commands) =
-            self.registry.register(&mut turns, &recorder, turn_request.idempotency_key.clone(), after);
-        Ok(Claim::New(ClaimedTurn { recorder, registration, commands, reader }))
+            self.registry.register(&mut turns, &recorder, request.idempotency_key.clone(), events_after);
+        Ok(Claim::New(ClaimedTurn { turn_id, recorder, registration, commands, events_after, reader }))
     }
 
-    /// Finds the turn that the request with this idempotency key has begun on the task, if any.
+    /// Finds the turn that the request with this idempotency key has begun on the task, or its message in the
+    /// queue, if any.
     fn join(
         &self,
         turns: &RegistryGuard<'_>,
@@ -140,23 +361,33 @@ impl Agent {
         });
         let (hash, turn_id, after, opened) = match active {
             Some(found) => found,
-            None => match self.brain.turn_by_request(task_id, &key.id)? {
-                Some(turn) if turn.opened_event_exists => {
-                    (turn.hash, turn.turn_id, turn.opened_ts - 1, watch::channel(true).1)
+            None => {
+                if let Some(found) = turns.queue.find(task_id, &key.id) {
+                    check_same_request(&found.hash, key)?;
+                    let entry = QueuedEntry { turn_id: found.turn_id, progress: found.progress };
+                    return Ok(Some(Claim::Queued(entry, None)));
                 }
-                Some(_) => {
-                    let message = "`client_request_id`: the turn that it began was removed by an edit";
-                    return Err(AgentError::UnknownMessage(message.into()));
+                match self.brain.turn_by_request(task_id, &key.id)? {
+                    Some(turn) if turn.opened_event_exists => {
+                        (turn.hash, turn.turn_id, turn.opened_ts - 1, watch::channel(true).1)
+                    }
+                    Some(_) => {
+                        let message = "`client_request_id`: the turn that it began was removed by an edit";
+                        return Err(AgentError::UnknownMessage(message.into()));
+                    }
+                    None => {
+                        let Some(ended) = self.brain.ended_queued_turn(task_id, &key.id)? else {
+                            return Ok(None);
+                        };
+                        check_same_request(&ended.hash, key)?;
+                        return Ok(Some(Claim::Ended(ended.turn_id, ended.end)));
+                    }
                 }
-                None => return Ok(None),
-            },
+            }
         };
-        if hash != key.hash {
-            let message = "`client_request_id`: was already used for a different request; use a new one";
-            return Err(AgentError::Invalid(message.into()));
-        }
+        check_same_request(&hash, key)?;
         let event_log = self.event_logs.open(task_id)?;
-        Ok(Some(Claim::Existing(event_log.read(after, Follow::Turn(turn_id)), opened)))
+        Ok(Some(Claim::Existing(turn_id, event_log.read(after, Follow::Turn(turn_id)), opened)))
     }
 
     /// Validates a request. Attachments may be large, so they are checked on a blocking thread.
@@ -176,5 +407,67 @@ impl Agent {
             Some(branch) => Ok(branch?),
             None => Err(AgentError::Stopping),
         }
+    }
+}
+
+/// Finds out why the task is busy, and appends the message to its queue if the request says so.
+fn claim_busy(
+    turns: &mut RegistryGuard<'_>,
+    request: &TurnRequest,
+    body: Option<&str>,
+    (event_log, turn_id): (Arc<TaskEventLog>, TurnId),
+) -> Result<Claim, AgentError> {
+    let task_id = &request.task_id;
+    let running =
+        turns.running(task_id).map(|handle| (handle.turn_id, *handle.opened.borrow(), handle.opened.clone()));
+    let is_open = running.as_ref().is_some_and(|(_, is_open, _)| *is_open);
+    if let Some(body) = body
+        && (is_open || (running.is_none() && turns.queue.holds(task_id)))
+    {
+        let bytes = u64::try_from(body.len()).unwrap_or(u64::MAX);
+        let key = request.idempotency_key.clone();
+        let (number, progress) = turns.queue.push(task_id, turn_id, bytes, key)?;
+        return Ok(Claim::Queued(QueuedEntry { turn_id, progress }, Some(number)));
+    }
+    Ok(Claim::Busy(match running {
+        Some((turn_id, _, opened)) => BusyTask::Turn(turn_id, event_log, opened),
+        None if turns.queue.holds(task_id) => BusyTask::Reserved,
+        None => BusyTask::Held(event_log),
+    }))
+}
+
+/// The request as the queue stores it, if it may have to.
+async fn serialize_for_queue(request: Execute) -> Result<(Execute, Option<String>), AgentError> {
+    if request.on_busy != OnBusy::Queue {
+        return Ok((request, None));
+    }
+    // Texts, numbers and base64 can always be serialized.
+    let serialize = |request: Execute| {
+        let body = serde_json::to_string(&request).unwrap_or_default();
+        (request, Some(body))
+    };
+    if request.media.is_empty() {
+        return Ok(serialize(request));
+    }
+    run_blocking(move || serialize(request)).await.ok_or(AgentError::Stopping)
+}
+
+fn check_same_request(hash: &str, key: &IdempotencyKey) -> Result<(), AgentError> {
+    if hash == key.hash {
+        return Ok(());
+    }
+    let message = "`client_request_id`: was already used for a different request; use a new one";
+    Err(AgentError::Invalid(message.into()))
+}
+
+fn accepted(task_id: TaskId, turn_id: TurnId, status: BackgroundStatus, stream: TurnStream) -> Accepted {
+    let turn = BackgroundTurn { status, task_id, turn_id, position: None, message_id: None };
+    Accepted { turn, stream }
+}
+
+const fn end_status(end: QueueEnd) -> BackgroundStatus {
+    match end {
+        QueueEnd::Cancelled => BackgroundStatus::Cancelled,
+        QueueEnd::Failed => BackgroundStatus::Failed,
     }
 }

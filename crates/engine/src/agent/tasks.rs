@@ -103,8 +103,12 @@ impl Agent {
         let tasks_lock = self.transfers.lock_tasks().await?;
         let recorder = {
             // While the registry is locked, no turn can begin.
-            let _turns = self.registry.lock();
+            let turns = self.registry.lock();
             let event_log = self.event_logs.open_existing(task_id)?.ok_or(AgentError::UnknownTask)?;
+            // Its next turn is about to begin.
+            if turns.queue.holds(task_id) {
+                return Err(AgentError::TaskBusy);
+            }
             // Claims the task like a turn: no other turn can begin while it is being deleted.
             event_log.begin_turn(TurnId::new()).map_err(|_| AgentError::TaskBusy)?
         };

@@ -34,7 +34,8 @@ const RECORD_MEMORY_FACTOR: usize = 3;
 /// the response.
 const MAX_DRAINED_BYTES: usize = 32 * 1024 * 1024;
 
-/// The permits and locks of exports and imports.
+/// The permits and locks of exports and imports. Clones share them.
+#[derive(Clone)]
 pub(super) struct Transfers {
     export_permits: Arc<Semaphore>,
     import_permits: Arc<Semaphore>,
@@ -154,8 +155,11 @@ impl Agent {
             if stopping.is_cancelled() {
                 return Err(AgentError::Stopping);
             }
-            if mode == ImportMode::Replace && registry.lock().any_open() {
-                return Err(AgentError::TurnsInProgress);
+            if mode == ImportMode::Replace {
+                let turns = registry.lock();
+                if turns.any_open() || !turns.queue.is_empty() {
+                    return Err(AgentError::TurnsInProgress);
+                }
             }
             let counts = brain.apply_import(staged, mode, outputs).await?;
             // The event logs still describe the tasks before the import.

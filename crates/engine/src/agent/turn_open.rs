@@ -51,6 +51,8 @@ pub(super) struct TurnOpening {
     pub(super) opened: Opened,
     pub(super) rewind: Rewind,
     pub(super) prior: PriorThread,
+    /// Whether its message was queued.
+    pub(super) from_queue: bool,
 }
 
 impl TurnOpening {
@@ -81,7 +83,7 @@ impl TurnOpening {
 
     /// Prepares the opening commit, with the notes that precede the user's message. Blocks.
     fn prepare(self, context: &TurnContext) -> (Commit, Opened, PriorThread) {
-        let Self { idempotency_key, mut opened, rewind, prior } = self;
+        let Self { idempotency_key, mut opened, rewind, prior, from_queue } = self;
         let TurnDeps { brain, services, snapshot } = &context.deps;
         let task = context.writer.task();
         let budgets = RecallBudgets::for_model(services);
@@ -95,6 +97,7 @@ impl TurnOpening {
             opened.notes.extend(branch.memory_note());
         }
         let commit = opening_commit(context.writer.recorder(), idempotency_key, &opened, rewind);
+        let commit = if from_queue { commit.dequeue() } else { commit };
         let commit = recalled.add_to_commit(commit);
         (skills.add_to_commit(commit), opened, prior)
     }

@@ -18,6 +18,7 @@ use store::{IdempotencyKey, WriteError};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::hitl::HitlResponse;
+use super::turn_queue::TurnQueue;
 use super::{AgentError, MAX_DIRECT_CALLS};
 
 /// The number of commands that may be queued for a turn. Each comes from one user.
@@ -69,9 +70,16 @@ pub(super) struct TurnHandle {
     pub(super) events_after: i64,
     /// Whether the turn is open. If the sender is dropped before that, it never will be.
     pub(super) opened: watch::Receiver<bool>,
-    event_log: Arc<TaskEventLog>,
+    pub(super) event_log: Arc<TaskEventLog>,
     busy_count: BusyCount,
     commands: mpsc::Sender<Command>,
+}
+
+impl TurnHandle {
+    /// Whether the turn has not ended.
+    fn is_running(&self) -> bool {
+        self.event_log.is_running(self.turn_id)
+    }
 }
 
 /// The number of reasons why something counts as active.
@@ -109,7 +117,9 @@ pub(super) struct RegistryState {
     direct_calls: BusyCount,
     /// The number of files that are being transferred or deleted.
     transfers: BusyCount,
-    /// Notified whenever a turn may have become idle.
+    /// The messages that wait for their turn.
+    pub(super) queue: TurnQueue,
+    /// Notified whenever a turn may have become idle or the queue has changed.
     idle_notify: Arc<Notify>,
 }
 
@@ -141,12 +151,37 @@ impl RegistryState {
         self.turns.values().filter(is_active).count()
     }
 
-    /// Refuses turns, learning batches and direct calls from `now` on, unless one is active. Returns whether
-    /// the engine is quiesced.
+    /// The turn of a task that has begun and not ended.
+    pub(super) fn running(&self, task_id: &TaskId) -> Option<&TurnHandle> {
+        self.get(task_id).filter(|handle| handle.is_running())
+    }
+
+    /// Whether a queued message can begin its turn.
+    pub(super) fn can_start_queued(&self) -> bool {
+        self.queue.can_start(|task_id| self.running(task_id).is_none())
+    }
+
+    /// Takes a queued message whose turn can begin: its task, its turn and its size.
+    pub(super) fn take_queued(&mut self) -> Option<(TaskId, TurnId, u64)> {
+        let Self { queue, turns, .. } = self;
+        let is_free = |task_id: &TaskId| !turns.get(task_id).is_some_and(TurnHandle::is_running);
+        queue.take_next(is_free)
+    }
+
+    /// Announces a change of the queue.
+    pub(super) fn notify_queue(&self) {
+        self.idle_notify.notify_waiters();
+    }
+
+    /// Refuses turns, learning batches and direct calls from `now` on, unless one is active or a message waits
+    /// for its turn. Returns whether the engine is quiesced.
     pub(super) fn quiesce(&mut self, now: Duration) -> bool {
         let none = |count: &BusyCount| count.load(Ordering::Acquire) == 0;
-        let idle =
-            self.active_count() == 0 && !self.learning && none(&self.direct_calls) && none(&self.transfers);
+        let idle = self.active_count() == 0
+            && !self.can_start_queued()
+            && !self.learning
+            && none(&self.direct_calls)
+            && none(&self.transfers);
         if idle {
             self.quiesced_until = Some(now.saturating_add(QUIESCE_DURATION));
         }
@@ -234,14 +269,20 @@ impl TurnRegistry {
 
     /// Waits until no turn is active.
     pub(super) async fn wait_idle(&self) {
+        self.wait_until(|turns| (turns.active_count() == 0).then_some(())).await;
+    }
+
+    /// Waits until `check` returns a value: it is called now, and whenever a turn may have become idle or the queue
+    /// has changed.
+    pub(super) async fn wait_until<T>(&self, mut check: impl FnMut(&mut RegistryState) -> Option<T>) -> T {
         loop {
             let notify = Arc::clone(&self.lock().idle_notify);
             let notified = notify.notified();
             tokio::pin!(notified);
-            // Registered before the count is read, so that an end in between is not missed.
+            // Registered before the check, so that a change in between is not missed.
             notified.as_mut().enable();
-            if self.lock().active_count() == 0 {
-                return;
+            if let Some(value) = check(&mut self.lock()) {
+                return value;
             }
             notified.await;
         }

@@ -3,6 +3,7 @@
 use api::content::{ContentBlock, MAX_CONTENT_BLOCKS};
 use api::engine::Execute;
 use api::memory::Source;
+use api::turns::OnBusy;
 use api::{ClientRequestId, MessageId, TaskId, Timestamp};
 use bytes::Bytes;
 use llm::{ChatModel, Content, Media, estimate};
@@ -20,6 +21,7 @@ const DEFAULT_MAX_TURNS: u64 = 50;
 pub(super) struct TurnRequest {
     pub(super) task_id: TaskId,
     pub(super) idempotency_key: Option<IdempotencyKey>,
+    pub(super) on_busy: OnBusy,
     start_from: StartFrom,
     message: String,
     media: Vec<Content>,
@@ -38,12 +40,12 @@ impl TurnRequest {
     pub(super) fn parse(request: Execute, model: Option<&dyn ChatModel>) -> Result<Self, AgentError> {
         let invalid = |message: &str| Err(AgentError::Invalid(message.to_owned()));
         let idempotency_key = request.client_request_id.as_ref().map(|id| idempotency_key(id, &request));
-        let start_from = match (request.edit_message_id, request.retry_message_id) {
+        let start_from = match (&request.edit_message_id, &request.retry_message_id) {
             (Some(_), Some(_)) => {
                 return invalid("`edit_message_id`, `retry_message_id`: only one of them can be given");
             }
-            (Some(id), None) => StartFrom::Edit(id),
-            (None, Some(id)) => StartFrom::Retry(id),
+            (Some(id), None) => StartFrom::Edit(id.clone()),
+            (None, Some(id)) => StartFrom::Retry(id.clone()),
             (None, None) => StartFrom::End,
         };
         if let StartFrom::Retry(_) = start_from {
@@ -56,9 +58,11 @@ impl TurnRequest {
         }
         let max_turns =
             request.max_turns.and_then(|max| u64::try_from(max.get()).ok()).unwrap_or(DEFAULT_MAX_TURNS);
+        check_on_busy(&request, &start_from)?;
         Ok(Self {
             task_id: request.task_id,
             idempotency_key,
+            on_busy: request.on_busy,
             start_from,
             message: request.message,
             media: parse_attachments("media", request.media, model)?,
@@ -68,6 +72,11 @@ impl TurnRequest {
                 direct: request.direct,
             },
         })
+    }
+
+    /// The text of the message.
+    pub(super) fn message(&self) -> &str {
+        &self.message
     }
 
     /// Returns whether the turn continues from an earlier message, which requires an existing thread.
@@ -118,6 +127,25 @@ impl TurnRequest {
         let notes = if base.is_retry() { Vec::new() } else { vec![sent_at_note(now)] };
         let notes_source = Source::Agent.into();
         Ok((Opened { message_id, notes, notes_source, message, media, options, base }, rewind))
+    }
+}
+
+/// Refuses what the handling of a busy task cannot combine.
+fn check_on_busy(request: &Execute, start_from: &StartFrom) -> Result<(), AgentError> {
+    let invalid = |message: &str| Err(AgentError::Invalid(message.to_owned()));
+    match request.on_busy {
+        OnBusy::Reject | OnBusy::Interrupt => Ok(()),
+        OnBusy::Queue | OnBusy::Steer if !matches!(start_from, StartFrom::End) => invalid(
+            "`on_busy`: `queue` and `steer` cannot be given with `edit_message_id` or `retry_message_id`",
+        ),
+        OnBusy::Queue => Ok(()),
+        OnBusy::Steer if !request.media.is_empty() => {
+            invalid("`media`: cannot be given with `on_busy` `steer`; a running turn takes text only")
+        }
+        OnBusy::Steer if request.client_request_id.is_some() => invalid(
+            "`client_request_id`: cannot be given with `on_busy` `steer`, which may begin no turn to join",
+        ),
+        OnBusy::Steer => Ok(()),
     }
 }
 

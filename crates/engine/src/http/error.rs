@@ -36,6 +36,8 @@ impl From<AgentError> for ApiError {
             AgentError::Invalid(_) => ErrorCode::InvalidRequest,
             AgentError::UnknownTask => ErrorCode::TaskNotFound,
             AgentError::UnknownMessage(_) => ErrorCode::MessageNotFound,
+            AgentError::UnknownTurn(_) => ErrorCode::TurnNotFound,
+            AgentError::QueueFull(_) => ErrorCode::QueueFull,
             AgentError::UnknownRecord(_) => ErrorCode::NotFound,
             AgentError::UnknownSkill => ErrorCode::SkillNotFound,
             AgentError::PlatformSkill => ErrorCode::PlatformSkill,

@@ -4,32 +4,36 @@ use std::convert::Infallible;
 
 use api::engine::{Execute, Replay};
 use api::event::SentEvent;
+use api::turns::BackgroundTurn;
 use api::{ErrorBody, ErrorCode, TaskId};
 use axum::body::{Body, Bytes};
 use axum::extract::State as Extract;
-use axum::http::{HeaderMap, HeaderName, header};
+use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::Stream;
 use http_service::http::{ApiError, Query};
-use store::event_log::EventReader;
 use utoipa::IntoParams;
 
 use super::AppState;
 use super::admission::Admitted;
 use super::auth::Authenticated;
+use crate::agent::{Accepted, TurnStream};
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// Runs a turn and streams its events. The turn continues if the client disconnects.
+/// Runs a turn and streams its events, or answers at once with `background`. The turn continues if the client
+/// disconnects, and a queued message stays queued.
 #[utoipa::path(
     post, path = "/execute", request_body = Execute, security(("engine_key" = [])),
     responses(
         (status = 200, description = "The turn's events", body = SentEvent, content_type = "text/event-stream"),
+        (status = 202, description = "With `background`", body = BackgroundTurn),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND, MESSAGE_NOT_FOUND (edit and retry)"),
         (status = 409, body = ErrorBody, description = "TASK_BUSY"),
         (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE"),
+        (status = 429, body = ErrorBody, description = "QUEUE_FULL"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
         (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, QUIESCED, OVERLOADED"),
     ),
@@ -39,8 +43,12 @@ pub(super) async fn execute(
     Extract(AppState(shared)): Extract<AppState>,
     Admitted(request, _memory): Admitted<Execute>,
 ) -> Result<Response, ApiError> {
-    let reader = shared.agent.execute(request).await?;
-    Ok(sse_response(reader))
+    let in_background = request.background;
+    let Accepted { turn, stream } = shared.agent.submit(request).await?;
+    if in_background {
+        return Ok((StatusCode::ACCEPTED, axum::Json(turn)).into_response());
+    }
+    Ok(sse_response(stream))
 }
 
 /// The query of [`replay`], for the OpenAPI document.
@@ -78,7 +86,7 @@ pub(super) async fn replay(
         None => query.after.map_or(0, api::serde_helpers::BoundedInt::get),
     };
     let reader = shared.agent.replay(query.task_id, after)?;
-    Ok(sse_response(reader))
+    Ok(sse_response(reader.into()))
 }
 
 fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
@@ -91,21 +99,21 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
     })
 }
 
-/// Returns the response that streams the events of `reader`. It ends when no more events can come, also because
+/// Returns the response that streams the events of `stream`. It ends when no more events can come, also because
 /// the engine stops, which ends its turns.
-fn sse_response(reader: EventReader) -> Response {
+fn sse_response(stream: TurnStream) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-cache, no-transform"),
         (HeaderName::from_static("x-accel-buffering"), "no"),
     ];
-    (headers, Body::from_stream(event_chunks(reader))).into_response()
+    (headers, Body::from_stream(event_chunks(stream))).into_response()
 }
 
-fn event_chunks(reader: EventReader) -> impl Stream<Item = Result<Bytes, Infallible>> {
-    futures::stream::unfold(reader, |mut reader| async move {
-        match reader.next().await {
-            Ok(events) => events.map(|events| (Ok(events), reader)),
+fn event_chunks(stream: TurnStream) -> impl Stream<Item = Result<Bytes, Infallible>> {
+    futures::stream::unfold(stream, |mut stream| async move {
+        match stream.next().await {
+            Ok(events) => events.map(|events| (Ok(events), stream)),
             Err(error) => {
                 tracing::error!(%error, "Events could not be read; the stream ends and may be replayed.");
                 None

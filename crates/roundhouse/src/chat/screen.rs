@@ -127,6 +127,7 @@ impl Screen {
             | Event::HitlRequest(_)
             | Event::HitlResolved(_)
             | Event::WorkingMemoryUpdate(_)
+            | Event::BusyUpdate(_)
             | Event::Heartbeat(_)
             | Event::Usage(_) => {}
         }

@@ -25,6 +25,7 @@ pub(super) enum CommitPart {
 /// A state change other than a step or an event.
 pub(super) enum StateChange {
     BeginTurn(NewTurn),
+    Dequeue,
     IncrementStartCount,
     ResetStartCount,
     Rewind(Rewind),
@@ -49,6 +50,12 @@ impl Commit {
     #[must_use]
     pub fn begin_turn(self, turn: NewTurn) -> Self {
         self.change(StateChange::BeginTurn(turn))
+    }
+
+    /// Takes the message of the turn out of the queue. The turn must have been begun in the same commit.
+    #[must_use]
+    pub fn dequeue(self) -> Self {
+        self.change(StateChange::Dequeue)
     }
 
     /// Counts a start of the engine that resumes the turn.
@@ -177,6 +184,7 @@ impl StateChange {
     ) -> Result<(), StoreError> {
         match self {
             Self::BeginTurn(turn) => tx.insert_turn(task, turn, ts, at),
+            Self::Dequeue => tx.dequeue_turn(turn_id),
             Self::IncrementStartCount => tx.increment_start_count(turn_id),
             Self::ResetStartCount => tx.reset_start_count(turn_id),
             Self::Rewind(rewind) => tx.rewind(task, rewind),

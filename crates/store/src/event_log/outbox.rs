@@ -159,6 +159,17 @@ impl TaskEventLog {
         self.status.borrow().running_turn.is_some()
     }
 
+    /// Waits until no turn holds the event log.
+    pub async fn wait_free(&self) {
+        // The sender lives as long as the event log, so this cannot fail.
+        let _ = self.status.subscribe().wait_for(|status| status.running_turn.is_none()).await;
+    }
+
+    /// The `ts` of the newest published event.
+    pub fn published_ts(&self) -> i64 {
+        self.status.borrow().published_ts
+    }
+
     /// The published frames with a `ts` above `ts`, or `None` if they must be read from the store.
     pub(super) fn published_after(&self, ts: i64) -> Option<Vec<Frame>> {
         self.state.lock().ring.frames_after(ts)

@@ -48,7 +48,7 @@ pub(super) const BASE_SCHEMA: &str = "
 ";
 
 /// The additions to the format since then, in order.
-pub(super) const MIGRATIONS: [&str; 9] = [
+pub(super) const MIGRATIONS: [&str; 10] = [
     "
     ALTER TABLE tasks ADD COLUMN message_count INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE tasks ADD COLUMN updated_at INTEGER NOT NULL DEFAULT 0;
@@ -411,5 +411,28 @@ pub(super) const MIGRATIONS: [&str; 9] = [
     CREATE TRIGGER window_removed AFTER DELETE ON windows BEGIN
         DELETE FROM window_words WHERE rowid = old.window;
     END;
+",
+    "
+    -- Messages that wait for their turn, in this order, each as the request that brought it. One that left the queue
+    -- without a turn has an outcome and no words.
+    CREATE TABLE queued_turns (
+        entry      INTEGER PRIMARY KEY,
+        task       INTEGER NOT NULL REFERENCES tasks,
+        turn_id    TEXT NOT NULL UNIQUE,
+        queued_at  INTEGER NOT NULL,
+        bytes      INTEGER NOT NULL,
+        client_request_id TEXT,
+        request_hash      TEXT,
+        ended_at   INTEGER,
+        outcome    TEXT,
+        body       TEXT
+    );
+    CREATE INDEX queued_turns_of_task ON queued_turns (task, entry);
+    CREATE INDEX queued_turns_waiting ON queued_turns (entry) WHERE ended_at IS NULL;
+    CREATE TRIGGER task_with_queue_removed AFTER DELETE ON tasks BEGIN
+        DELETE FROM queued_turns WHERE task = old.task;
+    END;
+    -- When the message of the turn was queued.
+    ALTER TABLE turns ADD COLUMN queued_at INTEGER;
 ",
 ];

@@ -12,8 +12,8 @@ use serde_json::value::RawValue;
 use super::DOCUMENT_VERSION;
 use super::records::{
     Base64Bytes, BatchRecord, EpisodeRecord, EventRecord, FeedbackRecord, KnowledgeRecord, LessonRecord,
-    MediaRecord, MessageRecord, RawJson, RecalledRecord, SkillRecord, StepRecord, TaskRecord,
-    TrajectoryRecord, TurnRecord,
+    MediaRecord, MessageRecord, QueuedTurnRecord, RawJson, RecalledRecord, SkillRecord, StepRecord,
+    TaskRecord, TrajectoryRecord, TurnRecord,
 };
 use crate::StoreError;
 use crate::knowledge::parse_tags;
@@ -70,6 +70,7 @@ impl DocumentWriter<'_> {
         self.skills()?;
         self.learning_records()?;
         self.media()?;
+        self.queue()?;
         self.to.write_all(b"}")?;
         Ok(())
     }
@@ -136,6 +137,24 @@ impl DocumentWriter<'_> {
                 client_request_id: request.and_then(|id| api::ClientRequestId::new(id).ok()),
                 request_hash: row.get(7)?,
                 taken_in: row.get(8)?,
+            })
+        })
+    }
+
+    /// Writes the queued messages, if there are any.
+    fn queue(&mut self) -> Result<(), ExportError> {
+        let exists = "SELECT EXISTS (SELECT 1 FROM queued_turns WHERE ended_at IS NULL)";
+        if !self.reader.query_row(exists, [], |row| row.get::<_, bool>(0))? {
+            return Ok(());
+        }
+        let sql = "SELECT turn_id, task_id, queued_at, body
+                   FROM queued_turns CROSS JOIN tasks USING (task) WHERE ended_at IS NULL ORDER BY entry";
+        self.section("queue", sql, |row, _| {
+            Ok(QueuedTurnRecord {
+                turn_id: parse_column(row, 0)?,
+                task_id: task_id(row, 1)?,
+                queued_at: timestamp(row, 2)?,
+                request: raw_json_column(row, 3)?,
             })
         })
     }

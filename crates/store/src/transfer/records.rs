@@ -52,6 +52,16 @@ pub(super) struct TurnRecord {
     pub(super) taken_in: bool,
 }
 
+/// A queued message. An import starts nothing, so it leaves these out.
+#[derive(Serialize)]
+pub(super) struct QueuedTurnRecord {
+    pub(super) turn_id: TurnId,
+    pub(super) task_id: TaskId,
+    pub(super) queued_at: Timestamp,
+    /// The request that brought it.
+    pub(super) request: RawJson,
+}
+
 /// A step of a turn, as the journal stores it.
 #[derive(Serialize, Deserialize)]
 pub(super) struct StepRecord {

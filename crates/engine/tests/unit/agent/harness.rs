@@ -61,6 +61,11 @@ pub(crate) struct AgentHarness {
 }
 
 impl Agent {
+    /// Begins a turn, or joins the turn that an earlier request began, and returns a reader of its events.
+    pub(crate) async fn execute(&self, request: api::engine::Execute) -> Result<EventReader, AgentError> {
+        Ok(self.submit(request).await?.stream.into_reader().unwrap())
+    }
+
     /// All messages of a task.
     pub(crate) async fn all_messages(
         &self,

@@ -1,0 +1,175 @@
+//! The turns of a task as they can be looked up: their state, their times and how they ended. How a turn ended is
+//! its last event; a turn whose events an edit has removed is not found.
+
+use api::event::{Event, Lifecycle};
+use api::turns::{TurnRecord, TurnState};
+use api::{Timestamp, TurnId};
+use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
+
+use super::queries::{parse_column, timestamp};
+use super::turn_queue::QueueEnd;
+use super::{Brain, StoreError, TaskRow};
+
+/// The turns that have begun, with their last events. The conditions of a query follow.
+const BEGUN: &str = "
+    SELECT turn_id, message_id, turns.queued_at, opened_at, ended_at,
+           EXISTS (SELECT 1 FROM pending WHERE pending.turn = turns.turn), last.kind, last.data
+    FROM turns LEFT JOIN events AS last ON last.task = turns.task AND last.ts = (
+        SELECT ts FROM events
+        WHERE events.task = turns.task AND events.turn = turns.turn AND ts >= COALESCE(opened_ts, 0)
+        AND ts < COALESCE(
+            (SELECT next.opened_ts FROM turns AS next
+             WHERE next.task = turns.task AND next.turn > turns.turn AND next.opened_ts IS NOT NULL
+             ORDER BY next.turn LIMIT 1),
+            9223372036854775807)
+        ORDER BY ts DESC LIMIT 1
+    )
+    WHERE turns.task = ?1 AND (opened_ts IS NULL OR EXISTS (
+        SELECT 1 FROM events WHERE events.task = turns.task AND ts = opened_ts AND events.turn = turns.turn
+    ))";
+
+/// The messages in the queue, or those that left it without a turn. The conditions of a query follow.
+const QUEUED: &str = "
+    SELECT turn_id, queued_at, ended_at, outcome,
+           (SELECT COUNT(*) FROM queued_turns AS earlier
+            WHERE earlier.task = queued_turns.task AND earlier.ended_at IS NULL
+            AND earlier.entry <= queued_turns.entry)
+    FROM queued_turns WHERE task = ?1";
+
+impl Brain {
+    /// A turn of a task, queued or begun. Blocks.
+    pub fn turn_record(&self, task: TaskRow, turn_id: TurnId) -> Result<Option<TurnRecord>, StoreError> {
+        self.read_long(|reader| turn_record(reader, task, turn_id))
+    }
+
+    /// The newest turns of a task, or those before `before`: at most `limit`, without their texts. `None` if there
+    /// is no turn `before`. Blocks.
+    pub fn turn_records(
+        &self,
+        task: TaskRow,
+        limit: i64,
+        before: Option<TurnId>,
+    ) -> Result<Option<Vec<TurnRecord>>, StoreError> {
+        self.read_long(|reader| turn_records(reader, task, limit, before))
+    }
+}
+
+fn turn_record(
+    reader: &Connection,
+    TaskRow(task): TaskRow,
+    turn_id: TurnId,
+) -> Result<Option<TurnRecord>, Error> {
+    let turn = turn_id.to_string();
+    let mut begun = reader.prepare_cached(&format!("{BEGUN} AND turn_id = ?2"))?;
+    if let Some(found) = begun.query_row(params![task, turn], begun_record).optional()? {
+        return Ok(Some(found));
+    }
+    let mut queued = reader.prepare_cached(&format!("{QUEUED} AND turn_id = ?2"))?;
+    queued.query_row(params![task, turn], queued_record).optional()
+}
+
+fn turn_records(
+    reader: &Connection,
+    TaskRow(task): TaskRow,
+    limit: i64,
+    before: Option<TurnId>,
+) -> Result<Option<Vec<TurnRecord>>, Error> {
+    let Some((before_entry, before_turn)) = page_start(reader, task, before)? else { return Ok(None) };
+    let sql = format!("{QUEUED} AND ended_at IS NULL AND entry < ?2 ORDER BY entry DESC LIMIT ?3");
+    let mut queued = reader.prepare_cached(&sql)?;
+    let rows = queued.query_map([task, before_entry, limit], queued_record)?;
+    let mut records = rows.collect::<Result<Vec<_>, _>>()?;
+    let left = limit.saturating_sub(i64::try_from(records.len()).unwrap_or(i64::MAX));
+    let mut begun =
+        reader.prepare_cached(&format!("{BEGUN} AND turns.turn < ?2 ORDER BY turns.turn DESC LIMIT ?3"))?;
+    let rows = begun.query_map([task, before_turn, left], begun_record)?;
+    for record in rows {
+        records.push(TurnRecord { text: None, ..record? });
+    }
+    Ok(Some(records))
+}
+
+/// The entry of the queue and the row of a turn before which a page begins; `None` if there is no turn `before`.
+fn page_start(reader: &Connection, task: i64, before: Option<TurnId>) -> Result<Option<(i64, i64)>, Error> {
+    let Some(before) = before.map(|turn_id| turn_id.to_string()) else {
+        return Ok(Some((i64::MAX, i64::MAX)));
+    };
+    let row = |sql: &str| {
+        let mut query = reader.prepare_cached(sql)?;
+        query.query_row(params![task, before], |row| row.get::<_, i64>(0)).optional()
+    };
+    if let Some(turn) = row("SELECT turn FROM turns WHERE task = ?1 AND turn_id = ?2")? {
+        return Ok(Some((0, turn)));
+    }
+    let entry = row("SELECT entry FROM queued_turns WHERE task = ?1 AND turn_id = ?2")?;
+    Ok(entry.map(|entry| (entry, i64::MAX)))
+}
+
+fn begun_record(row: &Row<'_>) -> Result<TurnRecord, Error> {
+    let ended_at = optional_timestamp(row, 4)?;
+    let mut record = TurnRecord {
+        turn_id: parse_column(row, 0)?,
+        state: match (ended_at, row.get(5)?) {
+            (None, true) => TurnState::WaitingForPerson,
+            (None, false) => TurnState::Running,
+            // It was given up, unless its last event says otherwise.
+            (Some(_), _) => TurnState::Failed,
+        },
+        message_id: Some(parse_column(row, 1)?),
+        queued_at: optional_timestamp(row, 2)?,
+        started_at: Some(timestamp(row, 3)?),
+        ended_at,
+        position: None,
+        stop_reason: None,
+        answer_message_id: None,
+        text: None,
+        error: None,
+    };
+    let (kind, data): (Option<String>, Option<String>) = (row.get(6)?, row.get(7)?);
+    let last = kind.zip(data).and_then(|(kind, data)| {
+        let data = serde_json::from_str(&data).ok()?;
+        Event::from_parts(&kind, data).ok()
+    });
+    match last.filter(|_| ended_at.is_some()) {
+        Some(Event::ThreadLifecycle(Lifecycle::Completed {
+            answer_message_id, text, stop_reason, ..
+        })) => {
+            record.state = TurnState::Completed;
+            record.stop_reason = Some(stop_reason);
+            record.answer_message_id = Some(answer_message_id);
+            record.text = Some(text);
+        }
+        Some(Event::ThreadLifecycle(Lifecycle::Cancelled { .. })) => record.state = TurnState::Cancelled,
+        Some(Event::Error(failure)) => record.error = Some(failure),
+        _ => {}
+    }
+    Ok(record)
+}
+
+fn queued_record(row: &Row<'_>) -> Result<TurnRecord, Error> {
+    let ended_at = optional_timestamp(row, 2)?;
+    let outcome: Option<String> = row.get(3)?;
+    let state = match outcome.filter(|_| ended_at.is_some()).as_deref().map(QueueEnd::parse) {
+        None => TurnState::Queued,
+        Some(QueueEnd::Cancelled) => TurnState::Cancelled,
+        Some(QueueEnd::Failed) => TurnState::Failed,
+    };
+    let position = u64::try_from(row.get::<_, i64>(4)?).ok();
+    Ok(TurnRecord {
+        turn_id: parse_column(row, 0)?,
+        state,
+        message_id: None,
+        queued_at: Some(timestamp(row, 1)?),
+        started_at: None,
+        ended_at,
+        position: position.filter(|_| state == TurnState::Queued),
+        stop_reason: None,
+        answer_message_id: None,
+        text: None,
+        error: None,
+    })
+}
+
+fn optional_timestamp(row: &Row<'_>, column: usize) -> Result<Option<Timestamp>, Error> {
+    Ok(row.get::<_, Option<i64>>(column)?.map(Timestamp::from_unix_ms))
+}
