@@ -23,7 +23,7 @@ impl EventParser {
     }
 }
 
-/// Parses one event; `None` for a heartbeat.
+/// Parses one event; `None` for one that is not stored.
 fn parse_event(frame: &[u8]) -> Result<Option<SentEvent>, String> {
     let text = std::str::from_utf8(frame).map_err(|error| format!("an event is not UTF-8: {error}"))?;
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
@@ -32,7 +32,7 @@ fn parse_event(frame: &[u8]) -> Result<Option<SentEvent>, String> {
     };
     let event = SentEvent::from_sse(kind, data).map_err(|error| format!("{error}: {text:?}"))?;
     match (field("id"), &event.event) {
-        (None, Event::Heartbeat(_)) => Ok(None),
+        (None, Event::Heartbeat(_) | Event::BusyUpdate(_)) => Ok(None),
         (Some(id), _) if id == event.ts.to_string() => Ok(Some(event)),
         (id, _) => Err(format!("the event has the wrong id {id:?}: {text:?}")),
     }

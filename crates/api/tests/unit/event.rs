@@ -86,6 +86,10 @@ fn samples() -> Vec<(Event, &'static [&'static str])> {
             &["reason", "messages_collapsed", "tokens_before", "tokens_after"],
         ),
         (Event::Heartbeat(Heartbeat {}), &[]),
+        (Event::BusyUpdate(BusyUpdate::Queued { position: 2 }), &["status", "position"]),
+        (Event::BusyUpdate(BusyUpdate::Steered { message_id: MessageId::new() }), &["status", "message_id"]),
+        (Event::BusyUpdate(BusyUpdate::Cancelled {}), &["status"]),
+        (Event::BusyUpdate(BusyUpdate::Failed { message: "no".into() }), &["status", "message"]),
         (
             Event::Usage(Usage { model: "m".into(), ..Usage::default() }),
             &[
@@ -112,8 +116,8 @@ fn every_event_reads_back_and_has_exactly_its_fields() {
         assert!(sse.ends_with("\n\n") && sse.matches("data:").count() == 1, "{sse}");
 
         let kind = sent.event.kind();
-        let heartbeat = kind == "heartbeat";
-        let expected = if heartbeat { vec![] } else { vec!["id: 42".to_owned()] };
+        let is_stored = !matches!(kind, "heartbeat" | "busy_update");
+        let expected = if !is_stored { vec![] } else { vec!["id: 42".to_owned()] };
         let expected: Vec<String> = expected.into_iter().chain([format!("event: {kind}")]).collect();
         assert_eq!(head, expected);
 

@@ -15,8 +15,11 @@
 mod support;
 
 mod audit_cli;
+mod background_turns;
 mod bad_engine_setups;
 mod bad_setups;
+mod busy_tasks;
+mod busy_tasks_killed;
 mod cancel;
 mod catalog;
 mod chat;

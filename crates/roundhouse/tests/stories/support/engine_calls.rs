@@ -5,9 +5,11 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::http::{path_segment, send};
-use super::schema::{ACTIVITY, CONNECTION, GRANT, HITL_REQUEST, SERVER, TASK_MESSAGE, TASK_SUMMARY};
+use super::schema::{
+    ACTIVITY, CONNECTION, GRANT, HITL_REQUEST, QUEUED_MESSAGE, SERVER, TASK_MESSAGE, TASK_SUMMARY, TURN,
+};
 use super::turn::assert_completed;
-use super::{Engine, Event, EventStream, HttpResponse, assert_fields};
+use super::{Engine, Event, EventStream, HttpResponse, assert_fields, eventually};
 
 /// The body of a turn without planning.
 pub(crate) fn direct_message(task: &str, message: &str) -> Value {
@@ -64,6 +66,54 @@ impl Engine {
 
     pub(crate) async fn steer(&self, task: &str, message: &str) -> HttpResponse {
         self.post("/execute/steer", &json!({"task_id": task, "message": message})).await
+    }
+
+    /// Sends a message that waits for its turn; returns the stream and the first event's position.
+    pub(crate) async fn queue_message(&self, task: &str, text: &str) -> (EventStream, u64) {
+        let body = with_fields(direct_message(task, text), json!({"on_busy": "queue"}));
+        let mut stream = self.execute_with(&body).await;
+        let first = stream.next().await.unwrap();
+        assert_eq!((first.kind.as_str(), &first.data["status"]), ("busy_update", &json!("queued")));
+        let position = first.data["position"].as_u64().unwrap();
+        (stream, position)
+    }
+
+    /// Sends a message in the background; returns the answer.
+    pub(crate) async fn execute_in_background(&self, body: Value) -> Value {
+        let answer = self.post("/execute", &with_fields(body, json!({"background": true}))).await;
+        assert_eq!(answer.status, 202, "{}", answer.body);
+        assert_fields(
+            &answer.body,
+            "status:text task_id:text turn_id:turn position?:int message_id?:message",
+        );
+        answer.body
+    }
+
+    /// The texts of the messages that wait for their turn.
+    pub(crate) async fn queued(&self, task: &str) -> Vec<String> {
+        let answer = self.get(&format!("{}/queue", task_path(task))).await;
+        let answer = answer.assert_ok("entries:array limits:object");
+        let entries = answer["entries"].as_array().unwrap();
+        for (position, entry) in (1..).zip(entries) {
+            assert_fields(entry, QUEUED_MESSAGE);
+            assert_eq!(entry["position"], position, "{answer}");
+        }
+        entries.iter().map(|entry| entry["message"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// A turn of a task.
+    pub(crate) async fn turn(&self, task: &str, turn: &Value) -> Value {
+        let path = format!("{}/turns/{}", task_path(task), turn.as_str().unwrap());
+        self.get(&path).await.assert_ok(TURN)
+    }
+
+    /// Waits until a turn is in a state.
+    pub(crate) async fn wait_turn_state(&self, task: &str, turn: &Value, state: &str) -> Value {
+        eventually(&format!("the turn is {state}"), async || {
+            let record = self.turn(task, turn).await;
+            (record["state"] == state).then_some(record)
+        })
+        .await
     }
 
     /// Answers the pending request of a task.

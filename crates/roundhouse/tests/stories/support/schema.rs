@@ -47,6 +47,14 @@ pub(crate) const TASK_SUMMARY: &str = "task_id:text status:text message_count:in
 pub(crate) const TASK_MESSAGE: &str =
     "message_id:message role:text content:text|array created_at:time superseded?:bool";
 
+/// A turn of a task.
+pub(crate) const TURN: &str = "turn_id:turn state:text message_id?:message queued_at?:time started_at?:time \
+                               ended_at?:time position?:int stop_reason?:text answer_message_id?:message \
+                               text?:text error?:object";
+/// A message that waits for its turn.
+pub(crate) const QUEUED_MESSAGE: &str =
+    "turn_id:turn position:int message:text media_count:int size_bytes:int queued_at:time";
+
 /// Asserts that `value` is an object with exactly these fields, each of its type. `fields` is a list of
 /// `name:type`, where a type may be a choice (`url|null`) and a name that may be absent ends with `?`.
 #[track_caller]
@@ -108,6 +116,13 @@ fn own_fields(kind: &str, data: &Value) -> &'static str {
              reasoning_tokens:int cost_usd?:number"
         }
         "agent_event" => "tool_call_id:call agent:text event:text data:object",
+        "busy_update" => match data["status"].as_str() {
+            Some("queued") => "status:text position:int",
+            Some("steered") => "status:text message_id:message",
+            Some("cancelled") => "status:text",
+            Some("failed") => "status:text message:text",
+            _ => panic!("unknown status: {data}"),
+        },
         _ => panic!("unknown event type {kind:?}: {data}"),
     }
 }

@@ -1,0 +1,131 @@
+//! The queue of a task outlives the death of its engine at each of its steps: no message is lost, none becomes two
+//! turns, and none is left over.
+
+use std::time::Duration;
+
+use mock_llm::{Gate, Reply};
+use serde_json::{Value, json};
+
+use crate::support::engine_calls::{direct_message, roles_and_texts, with_fields};
+use crate::support::engine_fixture::wait_gate_reached;
+use crate::support::{EngineFixture, eventually};
+
+fn queue_body(text: &str) -> Value {
+    with_fields(direct_message("task", text), json!({"on_busy": "queue"}))
+}
+
+/// What the user has said in the task, as its conversation shows it.
+async fn said(fixture: &EngineFixture) -> Vec<String> {
+    let messages = fixture.engine.messages("task").await;
+    let texts = roles_and_texts(&messages).into_iter().filter(|(role, _)| *role == "user");
+    texts.map(|(_, text)| text.to_owned()).collect()
+}
+
+/// Waits until the task is idle and nothing waits in it.
+async fn wait_finished(fixture: &EngineFixture) {
+    eventually("the task is idle", async || {
+        let idle = fixture.engine.task_status("task").await == "idle";
+        (idle && fixture.engine.queued("task").await.is_empty()).then_some(())
+    })
+    .await;
+}
+
+/// An engine whose task runs a turn that never ends by itself.
+async fn busy_engine() -> (EngineFixture, Gate) {
+    let gate = Gate::new();
+    let fixture = EngineFixture::new([Reply::from_text("The first answer.").hold(1, &gate)]).await;
+    fixture.engine.execute_in_background(direct_message("task", "First.")).await;
+    wait_gate_reached(&gate).await;
+    (fixture, gate)
+}
+
+#[tokio::test]
+async fn an_accepted_message_outlives_a_kill_and_a_stop() {
+    for is_kill in [true, false] {
+        let (fixture, _gate) = busy_engine().await;
+        let mut turns = Vec::new();
+        for text in ["Second.", "Third."] {
+            turns.push(fixture.engine.execute_in_background(queue_body(text)).await["turn_id"].clone());
+        }
+        let held = Gate::new();
+        fixture.provider.enqueue(Reply::from_text("The first answer.").hold(1, &held));
+        let fixture = if is_kill { fixture.kill_and_start().await } else { fixture.stop_and_start().await };
+        wait_gate_reached(&held).await;
+        assert_eq!(fixture.engine.queued("task").await, ["Second.", "Third."]);
+        assert!(!fixture.engine.quiesce().await);
+        fixture.provider.enqueue_all((0..2).map(|_| Reply::from_text("Yes.")));
+        held.release();
+        wait_finished(&fixture).await;
+        assert_eq!(said(&fixture).await, ["First.", "Second.", "Third."]);
+        for turn in &turns {
+            assert_eq!(fixture.engine.turn("task", turn).await["state"], "completed");
+        }
+        assert_eq!(fixture.model_calls(), 4);
+    }
+}
+
+#[tokio::test]
+async fn a_message_whose_turn_has_begun_is_resumed_and_does_not_begin_again() {
+    let (fixture, gate) = busy_engine().await;
+    let second = fixture.engine.execute_in_background(queue_body("Second.")).await;
+    let held = Gate::new();
+    fixture.provider.enqueue(Reply::from_text("The second answer.").hold(1, &held));
+    gate.release();
+    wait_gate_reached(&held).await;
+    fixture.provider.enqueue(Reply::from_text("The second answer."));
+    let fixture = fixture.kill_and_start().await;
+    wait_finished(&fixture).await;
+    assert_eq!(said(&fixture).await, ["First.", "Second."]);
+    let record = fixture.engine.turn("task", &second["turn_id"]).await;
+    assert_eq!((&record["state"], &record["text"]), (&json!("completed"), &json!("The second answer.")));
+    let turns = fixture.engine.get("/tasks/task/turns").await.assert_ok("turns:array");
+    assert_eq!(turns["turns"].as_array().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn the_next_message_begins_once_whenever_the_engine_dies_after_the_end_of_a_turn() {
+    for delay_ms in [0, 1, 2, 4, 8, 16, 32] {
+        let (fixture, gate) = busy_engine().await;
+        for text in ["Second.", "Third."] {
+            fixture.engine.execute_in_background(queue_body(text)).await;
+        }
+        // Enough for each turn to be asked again after the kill.
+        fixture.provider.enqueue_all((0..8).map(|_| Reply::from_text("Yes.")));
+        gate.release();
+        tokio::time::sleep(Duration::from_millis(delay_ms)).await;
+        let fixture = fixture.kill_and_start().await;
+        wait_finished(&fixture).await;
+        assert_eq!(said(&fixture).await, ["First.", "Second.", "Third."], "killed after {delay_ms} ms");
+        let turns = fixture.engine.get("/tasks/task/turns").await.assert_ok("turns:array");
+        let states: Vec<&Value> =
+            turns["turns"].as_array().unwrap().iter().map(|turn| &turn["state"]).collect();
+        assert_eq!(states, [&json!("completed"); 3], "killed after {delay_ms} ms");
+        assert!(fixture.engine.quiesce().await);
+    }
+}
+
+#[tokio::test]
+async fn a_message_that_was_taken_out_stays_out() {
+    let (fixture, _gate) = busy_engine().await;
+    let second = fixture.engine.execute_in_background(queue_body("Second.")).await;
+    let third = fixture.engine.execute_in_background(queue_body("Third.")).await;
+    let path = format!("/tasks/task/queue/{}", second["turn_id"].as_str().unwrap());
+    fixture.engine.delete(&path).await.assert_ok("status:text turn_id:turn");
+    fixture.provider.enqueue_all((0..2).map(|_| Reply::from_text("Yes.")));
+    let fixture = fixture.kill_and_start().await;
+    wait_finished(&fixture).await;
+    assert_eq!(said(&fixture).await, ["First.", "Third."]);
+    assert_eq!(fixture.engine.turn("task", &second["turn_id"]).await["state"], "cancelled");
+    assert_eq!(fixture.engine.turn("task", &third["turn_id"]).await["state"], "completed");
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_leaves_its_message_in_the_queue() {
+    let (fixture, gate) = busy_engine().await;
+    let (stream, _) = fixture.engine.queue_message("task", "Second.").await;
+    drop(stream);
+    fixture.provider.enqueue(Reply::from_text("Yes."));
+    gate.release();
+    wait_finished(&fixture).await;
+    assert_eq!(said(&fixture).await, ["First.", "Second."]);
+}
