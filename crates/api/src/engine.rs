@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use crate::content::ContentBlock;
 use crate::event::HitlKind;
 use crate::ids::{GrantId, HitlId};
-use crate::serde_helpers::{BoundedInt, null_as_default};
+use crate::serde_helpers::{BoundedInt, is_default, null_as_default};
 use crate::text::ClientRequestId;
 use crate::turns::OnBusy;
 use crate::{MessageId, TaskId, Timestamp, TurnId};
@@ -75,7 +75,7 @@ pub struct Execute {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_request_id: Option<ClientRequestId>,
     /// What to do while another turn runs on the task, or waits for a person; `reject` by default.
-    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "OnBusy::is_default")]
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub on_busy: OnBusy,
     /// Answer at once with the turn's id (202) instead of its events.
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "std::ops::Not::not")]

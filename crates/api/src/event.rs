@@ -10,6 +10,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::ids::HitlId;
+use crate::turns::BusyUpdate;
 use crate::{CallId, MessageId, TaskId, Timestamp, TurnId};
 
 /// One event of a turn: its type and the data of that type.
@@ -320,29 +321,6 @@ pub struct Usage {
     /// The cost in US dollars, if prices are configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
-}
-
-/// The data of `busy_update`: what became of a message that was sent while its task was busy.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(tag = "status", rename_all = "snake_case")]
-pub enum BusyUpdate {
-    /// It is stored and waits for its turn. Sent first, and again whenever the position has changed.
-    Queued {
-        /// How many turns of the queue begin up to this one; the next one has 1.
-        position: u64,
-    },
-    /// The turn that was running has it. The events of that turn follow, from then on.
-    Steered {
-        /// The id of the message in the thread.
-        message_id: MessageId,
-    },
-    /// It was taken out of the queue before its turn began; nothing follows.
-    Cancelled {},
-    /// Its turn could not begin; nothing follows.
-    Failed {
-        /// Why, for a person.
-        message: String,
-    },
 }
 
 /// The data of `agent_event`: an event of a sub-agent, wrapped because the turn itself did not send it.

@@ -90,6 +90,11 @@ impl Visitor<'_> for Integer {
     }
 }
 
+/// Whether a value is the default, and may be left out.
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 /// Deserializes an optional integer of at least 0.
 pub(crate) fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     struct Count(u64);

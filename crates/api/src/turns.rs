@@ -22,11 +22,27 @@ pub enum OnBusy {
     Interrupt,
 }
 
-impl OnBusy {
-    /// Whether it is the default.
-    pub(crate) fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
+/// The data of `busy_update`: what became of a message that was sent while its task was busy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "status", rename_all = "snake_case")]
+pub enum BusyUpdate {
+    /// It is stored and waits for its turn. Sent first, and again whenever the position has changed.
+    Queued {
+        /// How many turns of the queue begin up to this one; the next one has 1.
+        position: u64,
+    },
+    /// The turn that was running has it. The events of that turn follow, from then on.
+    Steered {
+        /// The id of the message in the thread.
+        message_id: MessageId,
+    },
+    /// It was taken out of the queue before its turn began; nothing follows.
+    Cancelled {},
+    /// Its turn could not begin; nothing follows.
+    Failed {
+        /// Why, for a person.
+        message: String,
+    },
 }
 
 /// Response of `POST /execute` with `background`.

@@ -212,3 +212,7 @@ fn ended_queued_turn(
 fn size_column(row: &Row<'_>, column: usize) -> Result<u64, Error> {
     Ok(u64::try_from(row.get::<_, i64>(column)?).unwrap_or(0))
 }
+
+#[cfg(test)]
+#[path = "../tests/unit/turn_queue.rs"]
+mod tests;

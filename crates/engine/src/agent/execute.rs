@@ -4,8 +4,7 @@
 use std::sync::Arc;
 
 use api::engine::Execute;
-use api::event::BusyUpdate;
-use api::turns::{BackgroundStatus, BackgroundTurn, OnBusy};
+use api::turns::{BackgroundStatus, BackgroundTurn, BusyUpdate, OnBusy};
 use api::{MessageId, TaskId, TurnId};
 use resources::threads::run_blocking;
 use store::event_log::{EventReader, Follow, Recorder, TaskEventLog};
@@ -61,7 +60,7 @@ enum BusyTask {
     /// Something other than a turn holds its event log, which is brief.
     Held(Arc<TaskEventLog>),
     /// Its next turn is about to begin.
-    Reserved,
+    Reserved(Arc<TaskEventLog>),
 }
 
 /// The reservation of a task's next turn for a message that interrupts.
@@ -173,25 +172,27 @@ impl Agent {
         let task_id = &request.task_id;
         match (on_busy, busy) {
             (OnBusy::Reject, _) => return Err(AgentError::TaskBusy),
-            (_, BusyTask::Held(event_log)) => event_log.wait_free().await,
+            (OnBusy::Interrupt, BusyTask::Turn(..) | BusyTask::Reserved(_)) if interruption.is_none() => {
+                *interruption = Some(self.reserve_next_turn(task_id).await);
+            }
+            // The reservation of an interruption is its own.
+            (_, BusyTask::Held(event_log)) | (OnBusy::Interrupt, BusyTask::Reserved(event_log)) => {
+                event_log.wait_free().await;
+            }
+            (OnBusy::Interrupt, BusyTask::Turn(_, event_log, _)) => {
+                match self.registry.send(task_id, Command::Cancel).await {
+                    Ok(_) | Err(AgentError::NotRunning) => event_log.wait_free().await,
+                    Err(error) => return Err(error),
+                }
+            }
+            (OnBusy::Steer, BusyTask::Turn(turn_id, event_log, _)) => {
+                return self.steer_into(request, turn_id, &event_log).await;
+            }
             // The task may not be stored yet. A turn that is never opened frees it.
             (OnBusy::Queue, BusyTask::Turn(_, _, mut opened)) => {
                 let _ = opened.wait_for(|opened| *opened).await;
             }
-            (OnBusy::Queue | OnBusy::Steer, BusyTask::Reserved) => self.wait_unreserved(task_id).await,
-            (OnBusy::Steer, BusyTask::Turn(turn_id, event_log, _)) => {
-                return self.steer_into(request, turn_id, &event_log).await;
-            }
-            (OnBusy::Interrupt, busy) => {
-                if interruption.is_none() {
-                    *interruption = Some(self.reserve_next_turn(task_id).await);
-                } else if let BusyTask::Turn(_, event_log, _) = busy {
-                    match self.registry.send(task_id, Command::Cancel).await {
-                        Ok(_) | Err(AgentError::NotRunning) => event_log.wait_free().await,
-                        Err(error) => return Err(error),
-                    }
-                }
-            }
+            (OnBusy::Queue | OnBusy::Steer, BusyTask::Reserved(_)) => self.wait_unreserved(task_id).await,
         }
         Ok(None)
     }
@@ -431,7 +432,7 @@ fn claim_busy(
     }
     Ok(Claim::Busy(match running {
         Some((turn_id, _, opened)) => BusyTask::Turn(turn_id, event_log, opened),
-        None if turns.queue.holds(task_id) => BusyTask::Reserved,
+        None if turns.queue.holds(task_id) => BusyTask::Reserved(event_log),
         None => BusyTask::Held(event_log),
     }))
 }

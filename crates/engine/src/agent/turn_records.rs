@@ -10,15 +10,13 @@ use super::{Agent, AgentError};
 
 /// The number of turns on a page unless the request sets it.
 const DEFAULT_LIMIT: i64 = 50;
-/// The error for a turn that the task does not have.
-const UNKNOWN_TURN: AgentError = AgentError::UnknownTurn("there is no such turn in this task");
 
 impl Agent {
     /// A turn of a task, queued or begun.
     pub async fn turn(&self, task_id: &TaskId, turn_id: &str) -> Result<TurnRecord, AgentError> {
         let task = self.known_task(task_id)?;
-        let turn_id = turn_id.parse().map_err(|_| UNKNOWN_TURN)?;
-        self.read(move |brain| brain.turn_record(task, turn_id)).await?.ok_or(UNKNOWN_TURN)
+        let turn_id = turn_id.parse().map_err(|_| unknown_turn())?;
+        self.read(move |brain| brain.turn_record(task, turn_id)).await?.ok_or_else(unknown_turn)
     }
 
     /// A page of the turns of a task, the newest first.
@@ -71,4 +69,9 @@ impl Agent {
     fn known_task(&self, task_id: &TaskId) -> Result<TaskRow, AgentError> {
         Ok(self.brain.task(task_id)?.ok_or(AgentError::UnknownTask)?.row)
     }
+}
+
+/// The error for a turn that the task does not have.
+fn unknown_turn() -> AgentError {
+    AgentError::UnknownTurn("there is no such turn in this task")
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::event::{BusyUpdate, encode_sse};
+use api::event::encode_sse;
+use api::turns::BusyUpdate;
 use api::{TaskId, TurnId};
 use bytes::Bytes;
 use http_service::clock::Clock;

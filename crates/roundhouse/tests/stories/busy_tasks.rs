@@ -1,6 +1,6 @@
 //! A message to a task whose turn runs is queued, given to that turn, or takes its place, as its request says.
 
-use mock_llm::{Gate, Reply};
+use mock_llm::{Fault, Gate, Refusal, Reply};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -119,7 +119,8 @@ async fn a_queued_message_is_taken_out_and_its_turn_never_begins() {
 
 #[tokio::test]
 async fn a_queue_waits_for_a_person_and_goes_on_after_a_cancelled_and_a_failed_turn() {
-    let replies = [ask_user_reply("Which?"), Reply::from_text("The second answer."), ask_user_reply("Who?")];
+    let refusal = Reply::from_fault(Fault::Refuse { refusal: Refusal::Unauthorized });
+    let replies = [ask_user_reply("Which?"), refusal, ask_user_reply("Who?")];
     let fixture = EngineFixture::new(replies).await;
     let (stream, _) = fixture.engine.run_until_hitl_request(&direct_message("task", "First.")).await;
     let (second, _) = fixture.engine.queue_message("task", "Second.").await;
@@ -129,7 +130,7 @@ async fn a_queue_waits_for_a_person_and_goes_on_after_a_cancelled_and_a_failed_t
     assert!(!fixture.engine.quiesce().await, "an engine with a queue does not sleep");
     fixture.engine.cancel("task").await.assert_ok("status:text turn_id:turn");
     assert_cancelled(&stream.collect().await);
-    assert_completed(&own_turn(second.collect().await));
+    assert_eq!(second.collect().await.last().unwrap().kind, "error");
     // The third one asks in its turn.
     let mut third = third;
     third.next_hitl_request().await;

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use mock_llm::{Gate, Reply};
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::support::engine_calls::{direct_message, roles_and_texts, with_fields};
@@ -128,4 +129,50 @@ async fn a_client_that_leaves_leaves_its_message_in_the_queue() {
     gate.release();
     wait_finished(&fixture).await;
     assert_eq!(said(&fixture).await, ["First.", "Second."]);
+}
+
+#[tokio::test]
+async fn what_was_accepted_before_a_kill_becomes_one_turn_and_the_rest_at_most_one() {
+    for delay_ms in [0, 2, 5, 10, 20] {
+        let (fixture, _gate) = busy_engine().await;
+        let sent: Vec<String> = (0..8).map(|number| format!("Message {number}.")).collect();
+        let posts: Vec<_> = sent
+            .iter()
+            .map(|text| {
+                let body = with_fields(queue_body(text), json!({"background": true}));
+                let request = fixture.engine.request(Method::POST, "/execute").json(&body);
+                tokio::spawn(
+                    async move { request.send().await.is_ok_and(|response| response.status() == 202) },
+                )
+            })
+            .collect();
+        tokio::time::sleep(Duration::from_millis(delay_ms)).await;
+        fixture.provider.enqueue_all((0..16).map(|_| Reply::from_text("Yes.")));
+        let fixture = fixture.kill_and_start().await;
+        wait_finished(&fixture).await;
+        let said = said(&fixture).await;
+        for (text, post) in sent.iter().zip(posts) {
+            let times = said.iter().filter(|said| *said == text).count();
+            let accepted = post.await.unwrap();
+            assert!(times <= 1 && (times == 1 || !accepted), "{text} {times} times, accepted: {accepted}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_interruption_that_is_sent_again_after_a_kill_becomes_one_turn() {
+    for delay_ms in [0, 2, 5, 10, 20] {
+        let (fixture, _gate) = busy_engine().await;
+        fixture.provider.enqueue_all((0..6).map(|_| Reply::from_text("Yes.")));
+        let fields = json!({"on_busy": "interrupt", "client_request_id": "once", "background": true});
+        let body = with_fields(direct_message("task", "Urgent."), fields);
+        let request = fixture.engine.request(Method::POST, "/execute").json(&body);
+        let sent = tokio::spawn(request.send());
+        tokio::time::sleep(Duration::from_millis(delay_ms)).await;
+        let fixture = fixture.kill_and_start().await;
+        drop(sent.await.unwrap());
+        fixture.engine.execute_in_background(body).await;
+        wait_finished(&fixture).await;
+        assert_eq!(said(&fixture).await, ["First.", "Urgent."], "killed after {delay_ms} ms");
+    }
 }

@@ -94,12 +94,16 @@ impl Model {
         };
         let own = size(&mut self.of_task(task));
         let all = size(&mut self.entries.iter().filter(|entry| entry.state.is_some()));
-        match () {
-            () if own.0 >= QUEUE_LIMITS.task_entries => Err(QueueFull::TaskEntries),
-            () if own.1 > QUEUE_LIMITS.task_bytes => Err(QueueFull::TaskBytes),
-            () if all.0 >= QUEUE_LIMITS.engine_entries => Err(QueueFull::EngineEntries),
-            () if all.1 > QUEUE_LIMITS.engine_bytes => Err(QueueFull::EngineBytes),
-            () => Ok(()),
+        if own.0 >= QUEUE_LIMITS.task_entries {
+            Err(QueueFull::TaskEntries)
+        } else if own.1 > QUEUE_LIMITS.task_bytes {
+            Err(QueueFull::TaskBytes)
+        } else if all.0 >= QUEUE_LIMITS.engine_entries {
+            Err(QueueFull::EngineEntries)
+        } else if all.1 > QUEUE_LIMITS.engine_bytes {
+            Err(QueueFull::EngineBytes)
+        } else {
+            Ok(())
         }
     }
 
