@@ -113,6 +113,15 @@ impl TurnQueue {
         self.tasks.is_empty()
     }
 
+    /// Whether something is being done with an entry, or can be, given which tasks are free. What waits behind a turn
+    /// that waits for the user does not count.
+    pub(super) fn is_active(&self, is_free: impl Fn(&TaskId) -> bool) -> bool {
+        self.tasks.iter().any(|(task_id, task)| {
+            let is_at_rest = |entry: &Entry| entry.state == EntryState::Waiting;
+            task.interrupted || !task.entries.iter().all(is_at_rest) || is_free(task_id)
+        })
+    }
+
     /// Whether the next turn of the task is decided.
     pub(super) fn holds(&self, task_id: &TaskId) -> bool {
         self.tasks.contains_key(task_id)

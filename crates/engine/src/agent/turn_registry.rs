@@ -173,12 +173,12 @@ impl RegistryState {
         self.idle_notify.notify_waiters();
     }
 
-    /// Refuses turns, learning batches and direct calls from `now` on, unless one is active or a message waits
-    /// for its turn. Returns whether the engine is quiesced.
+    /// Refuses turns, learning batches and direct calls from `now` on, unless one is active or a message can
+    /// begin its turn. Returns whether the engine is quiesced.
     pub(super) fn quiesce(&mut self, now: Duration) -> bool {
         let none = |count: &BusyCount| count.load(Ordering::Acquire) == 0;
         let idle = self.active_count() == 0
-            && !self.can_start_queued()
+            && !self.queue.is_active(|task_id| self.running(task_id).is_none())
             && !self.learning
             && none(&self.direct_calls)
             && none(&self.transfers);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::support::engine_calls::{direct_message, roles_and_texts, with_fields};
 use crate::support::engine_fixture::{ask_user_reply, memory_set_reply, wait_gate_reached};
 use crate::support::turn::{assert_cancelled, assert_completed, phases};
-use crate::support::{EngineFixture, Event, EventStream};
+use crate::support::{EngineFixture, Event, EventStream, eventually};
 
 fn message_with(text: &str, on_busy: &str) -> Value {
     with_fields(direct_message("task", text), json!({"on_busy": on_busy}))
@@ -127,7 +127,8 @@ async fn a_queue_waits_for_a_person_and_goes_on_after_a_cancelled_and_a_failed_t
     let (third, _) = fixture.engine.queue_message("task", "Third.").await;
     assert_eq!(fixture.engine.task_status("task").await, "paused");
     assert_eq!(fixture.engine.queued("task").await, ["Second.", "Third."]);
-    assert!(!fixture.engine.quiesce().await, "an engine with a queue does not sleep");
+    assert!(fixture.engine.quiesce().await, "what waits for a person can wait asleep");
+    fixture.engine.control("quiesce", json!({"lift": true})).await.assert_ok("result:object");
     fixture.engine.cancel("task").await.assert_ok("status:text turn_id:turn");
     assert_cancelled(&stream.collect().await);
     assert_eq!(second.collect().await.last().unwrap().kind, "error");
@@ -138,6 +139,26 @@ async fn a_queue_waits_for_a_person_and_goes_on_after_a_cancelled_and_a_failed_t
     fixture.engine.respond("task", "Me.").await.assert_ok("status:text request_id:hitl");
     assert_completed(&own_turn(third.collect().await));
     assert!(fixture.engine.quiesce().await);
+}
+
+#[tokio::test]
+async fn a_queue_behind_a_question_sleeps_and_goes_on_after_the_answer() {
+    let replies = [ask_user_reply("Which?"), Reply::from_text("That one."), Reply::from_text("Done.")];
+    let fixture = EngineFixture::new(replies).await;
+    let (asking, _) = fixture.engine.run_until_hitl_request(&direct_message("task", "First.")).await;
+    drop(asking);
+    let second = fixture.engine.execute_in_background(message_with("Second.", "queue")).await;
+    assert!(fixture.engine.quiesce().await);
+    let fixture = fixture.stop_and_start().await;
+    assert_eq!(fixture.engine.queued("task").await, ["Second."]);
+    assert!(fixture.engine.quiesce().await);
+    fixture.engine.control("quiesce", json!({"lift": true})).await.assert_ok("result:object");
+    fixture.engine.respond("task", "This.").await.assert_ok("status:text request_id:hitl");
+    eventually("the queued message has its answer", async || {
+        let state = fixture.engine.turn("task", &second["turn_id"]).await["state"].clone();
+        (state == "completed").then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
