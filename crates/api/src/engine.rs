@@ -344,6 +344,13 @@ pub struct TaskMemory {
     pub memory: BTreeMap<String, Value>,
 }
 
+/// Body of `PUT /tasks/{task_id}/memory`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ReplaceMemory {
+    /// All values, by key: any JSON values but null. At most 100.
+    pub memory: BTreeMap<String, Value>,
+}
+
 /// Body of `PUT /tasks/{task_id}/memory/{key}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SetMemory {

@@ -75,6 +75,8 @@ pub enum ErrorCode {
     EngineAlreadyRunning,
     /// Another turn is running on this task.
     TaskBusy,
+    /// A task of this id exists already.
+    TaskExists,
     /// A skill of this name exists already.
     SkillExists,
     /// The fact is no longer in force; the message names the one that is.
@@ -156,6 +158,7 @@ impl ErrorCode {
             | Self::EngineNotRunning
             | Self::EngineAlreadyRunning
             | Self::TaskBusy
+            | Self::TaskExists
             | Self::SkillExists
             | Self::FactReplaced
             | Self::FileConflict

@@ -7,6 +7,7 @@ pub mod admin;
 pub mod assets;
 pub mod audit;
 pub mod content;
+pub mod conversations;
 pub mod engine;
 pub mod error;
 pub mod event;

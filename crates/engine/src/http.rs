@@ -5,6 +5,7 @@ mod admission;
 mod assets;
 mod auth;
 mod content_type;
+mod conversations;
 mod document;
 mod download_body;
 mod error;
@@ -114,6 +115,14 @@ http_service::routes! {
     turns::read,
     turns::queue,
     turns::cancel_queued,
+    conversations::list,
+    conversations::search,
+    conversations::read,
+    conversations::update,
+    conversations::messages,
+    conversations::fork,
+    conversations::replace_memory,
+    conversations::clear_memory,
     hitl::respond,
     hitl::pending,
     hitl::grants,

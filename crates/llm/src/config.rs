@@ -180,6 +180,7 @@ fn config_from_env(env: &dyn Env) -> Result<ValidatedConfig, NotConfigured> {
             models,
             default: entry.model.clone(),
             planner: None,
+            titles: None,
             fallbacks: Vec::new(),
             retry: RetryPolicy::default(),
             budgets: Budgets::default(),

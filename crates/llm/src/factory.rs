@@ -47,6 +47,7 @@ pub(super) fn build_routes(
     Some(Routes {
         chain,
         planner: document.planner.as_ref().and_then(find),
+        titles: document.titles.as_ref().and_then(find),
         named: named.into_values().collect(),
         retry: document.retry,
         budgets: document.budgets,

@@ -70,6 +70,8 @@ pub struct Routes {
     pub chain: Vec<Arc<Route>>,
     /// The model that plans, if it is not the primary model.
     pub planner: Option<Arc<Route>>,
+    /// The model that makes titles of conversations; none are made without it.
+    pub titles: Option<Arc<Route>>,
     /// All models, by their names in the configuration.
     pub named: Vec<Arc<Route>>,
     /// How often and how long failed calls are retried.

@@ -30,6 +30,8 @@ pub(super) struct GatewayFile {
     pub(super) default: String,
     /// The name of the planner.
     pub(super) planner: Option<String>,
+    /// The name of the model that makes titles.
+    pub(super) titles: Option<String>,
     /// The names of the fallback models, in order.
     pub(super) fallbacks: Vec<String>,
     pub(super) retry: RetryPolicy,
@@ -72,7 +74,7 @@ pub(super) enum OpenAiApi {
 
 /// Parses a configuration; `None` if an error was reported. `root` prefixes the path of each error.
 pub(super) fn parse(root: &str, value: &Value, reader: &mut EnvReader<'_>) -> Option<GatewayFile> {
-    const FIELDS: [&str; 6] = ["models", "default", "planner", "fallbacks", "retry", "budgets"];
+    const FIELDS: [&str; 7] = ["models", "default", "planner", "titles", "fallbacks", "retry", "budgets"];
     let config = ConfigObject::parse(reader, root.to_owned(), value)?;
     config.reject_unknown_fields(reader, &FIELDS);
     let models = parse_models(&config, reader);
@@ -82,10 +84,11 @@ pub(super) fn parse(root: &str, value: &Value, reader: &mut EnvReader<'_>) -> Op
         config.required(reader, "default", &one_of(&names), |value| known_model_name(value, &names));
     let planner =
         config.optional(reader, "planner", &one_of(&names), |value| known_model_name(value, &names));
+    let titles = config.optional(reader, "titles", &one_of(&names), |value| known_model_name(value, &names));
     let fallbacks = parse_fallbacks(&config, reader, &names);
     let retry = parse_retry(&config, reader);
     let budgets = parse_budgets(&config, reader);
-    Some(GatewayFile { models: models?, default: default?, planner, fallbacks, retry, budgets })
+    Some(GatewayFile { models: models?, default: default?, planner, titles, fallbacks, retry, budgets })
 }
 
 fn one_of(names: &[String]) -> String {

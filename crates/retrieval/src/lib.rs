@@ -30,6 +30,7 @@ pub use postings::{Place, Postings};
 pub use search::{Hit, MAX_LIMIT, Query, Request, search};
 pub use terms::{
     AskedWord, MAX_ASKED_WORDS, MAX_TERM_BYTES, WordKind, all_words, content_words, count_words, index_text,
+    marked_words,
 };
 pub use word_postings::POSTING_BUDGET;
 

@@ -19,6 +19,7 @@
 mod compounds;
 mod fold;
 pub(crate) mod language;
+mod marks;
 mod script;
 mod stems;
 mod tokens;
@@ -30,6 +31,7 @@ use unicode_normalization::UnicodeNormalization;
 use crate::stop_words::{List, contains};
 use fold::fold;
 use language::Language;
+pub use marks::marked_words;
 use script::{Script, Unspaced, is_han, is_hiragana};
 use stems::{Purpose, stems};
 use tokens::{Token, tokens};

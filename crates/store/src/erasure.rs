@@ -24,6 +24,8 @@ const MERGE_PAGES_PER_COMMIT: i64 = 64;
 const SCRUB_PAGES_PER_COMMIT: u32 = 256;
 /// Above this number of pages an overflow page cannot be distinguished from other pages.
 const MAX_SCRUBBABLE_PAGES: u32 = 1 << 24;
+/// The most messages of forks that are indexed in the commit of a deletion; maintenance indexes the others.
+const MAX_INDEXED_COPIES: usize = 256;
 /// How long the truncation of the write-ahead log waits for readers.
 const WAL_TRUNCATE_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -77,6 +79,8 @@ impl WriteTx<'_> {
             lessons::remove_verdicts(self, &task_id)?;
         }
         learning_batches::reset_orphaned_batches(self)?;
+        // Searches find what forks have copied there from now on.
+        self.index_backlog(MAX_INDEXED_COPIES)?;
         self.enqueue_erasure(&ErasureScope { outputs })
     }
 
@@ -92,18 +96,37 @@ impl WriteTx<'_> {
         let Some(length) = remaining.iter().next().map(String::len) else { return Ok(Vec::new()) };
         let mut query = self.transaction.prepare_cached("SELECT body FROM steps WHERE task = ?1")?;
         let mut rows = query.query([task])?;
-        let mut found = Vec::new();
+        let mut found = HashSet::new();
         while let Some(row) = rows.next()? {
             let body = row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?;
-            for (start, _) in body.match_indices("call_") {
-                let call = body.get(start..start + length).and_then(|id| remaining.take(id));
-                found.extend(call.and_then(|id| id.parse::<CallId>().ok()));
-            }
+            take_calls(body, length, &mut remaining, |call| _ = found.insert(call));
             if remaining.is_empty() {
                 break;
             }
         }
-        Ok(found)
+        self.retain_own_calls(task, length, &mut found)?;
+        Ok(found.into_iter().filter_map(|id| id.parse().ok()).collect())
+    }
+
+    /// Leaves out the calls that a fork of the task, or what it was forked from, has too.
+    fn retain_own_calls(
+        &self,
+        task: i64,
+        length: usize,
+        calls: &mut HashSet<String>,
+    ) -> Result<(), StoreError> {
+        let mut query = self.transaction.prepare_cached(
+            "SELECT body FROM conversations JOIN steps USING (task)
+             WHERE task <> ?1 AND family = (SELECT family FROM conversations WHERE task = ?1)",
+        )?;
+        let mut rows = query.query([task])?;
+        while let Some(row) = rows.next()? {
+            if calls.is_empty() {
+                break;
+            }
+            take_calls(row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?, length, calls, drop);
+        }
+        Ok(())
     }
 
     /// Removes quotations of a task from what outlives it: the question beside a correction, and feedback from
@@ -194,6 +217,15 @@ impl WriteTx<'_> {
     /// Marks an erasure as done.
     pub fn complete_erasure(&self, erasure: &Erasure) -> Result<(), StoreError> {
         self.execute("DELETE FROM erasures WHERE erasure <= ?1", [erasure.last_row])
+    }
+}
+
+/// Takes those calls out of `calls` that are named in the body of a step; their ids are `length` bytes long.
+fn take_calls(body: &str, length: usize, calls: &mut HashSet<String>, mut taken: impl FnMut(String)) {
+    for (start, _) in body.match_indices("call_") {
+        if let Some(call) = body.get(start..start + length).and_then(|id| calls.take(id)) {
+            taken(call);
+        }
     }
 }
 

@@ -182,6 +182,7 @@ pub(super) fn correction(reader: &Connection, id: FeedbackId) -> Result<Option<C
         "SELECT knowledge.id, said ->> '$.text', feedback.task, task_id, turn_id,
                 EXISTS (SELECT 1 FROM episodes WHERE episodes.task = feedback.task
                         AND episodes.turn <= feedback.turn AND source = 'tool')
+                OR EXISTS (SELECT 1 FROM conversations WHERE conversations.task = feedback.task AND tainted)
          FROM feedback JOIN tasks USING (task) JOIN turns USING (turn)
          JOIN knowledge ON knowledge.id = said ->> '$.record' AND valid_until IS NULL
          WHERE feedback.id = ?1 AND batch IS NULL",

@@ -6,12 +6,14 @@
 //! so no two engines ever write the same brain.
 
 mod backups;
+mod conversations;
 mod corrections;
 mod erasure;
 mod error;
 pub mod event_log;
 mod facts;
 mod feedback;
+mod fork;
 mod journal;
 mod knowledge;
 mod learning_batches;
@@ -35,6 +37,7 @@ pub mod steps;
 #[cfg(any(test, feature = "testing"))]
 #[path = "../tests/unit/testing.rs"]
 pub mod testing;
+mod titles;
 mod transfer;
 mod turn_queue;
 mod turn_records;
@@ -55,11 +58,13 @@ use api::memory::{Episode, Knowledge};
 use api::skills::SkillSummary;
 use api::{CallId, HitlId, MemoryId, TaskId, Timestamp, TurnId};
 pub use backups::BACKUP_LIFETIME;
+pub use conversations::{ConversationChange, ConversationChanged, ConversationCursor, ConversationFilter};
 pub use corrections::Corrections;
 pub use erasure::{Erasure, ErasureScope, TaskDeletion};
 pub use error::{BrainError, StoreError};
 pub use facts::{CorrectError, FactCorrection, FactFilter};
 pub use feedback::{Correction, FeedbackContent, FeedbackRow};
+pub use fork::{Forked, NewFork};
 use http_service::clock::{Clock as _, SystemClock};
 use http_service::lock::{FileLock, LockError};
 pub use journal::{Journal, JournalError};
@@ -74,6 +79,7 @@ use rusqlite::{Connection, OptionalExtension as _};
 pub use search::{MemoryQuery, SearchHit, SearchScope, has_searchable_words};
 pub use settings::Setting;
 pub use skills::{CreateSkillError, CustomSkill, SkillOutline};
+pub use titles::TitleRequest;
 use tokio::sync::Notify;
 pub use transfer::{ExportError, ImportError, StagedImport};
 pub use turn_queue::{EndedQueuedTurn, NewQueuedTurn, QueueEnd, QueuedTurnRow};
@@ -112,6 +118,8 @@ struct Shared {
     file: PathBuf,
     /// Signalled when a turn has queued an erasure.
     erasure_requested: Notify,
+    /// Signalled when a turn has requested a title.
+    title_requested: Notify,
 }
 
 impl Brain {
@@ -150,6 +158,7 @@ impl Brain {
                 next_task: AtomicI64::new(next_task),
                 file: file.to_owned(),
                 erasure_requested: Notify::new(),
+                title_requested: Notify::new(),
             }),
         })
     }

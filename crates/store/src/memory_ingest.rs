@@ -11,7 +11,7 @@ use rusqlite::{Connection, Error, OptionalExtension as _, params};
 use serde_json::json;
 
 use super::message_text::{MessageText, Speaker};
-use super::steps::{Step, TurnBase, TurnOutcome};
+use super::steps::{Opened, Step, TurnBase, TurnOutcome};
 use super::{StoreError, TaskRow, WriteTx, queries};
 use crate::memory_format;
 
@@ -121,7 +121,36 @@ impl WriteTx<'_> {
         Ok(turns)
     }
 
+    /// Takes the messages of a fork's copied turns into their places. Nothing else of them is remembered: memory has
+    /// it from the task that was forked. Returns whether some of it came from a tool.
+    pub(super) fn ingest_copied(&self, TaskRow(task): TaskRow) -> Result<bool, StoreError> {
+        let mut is_tainted = false;
+        loop {
+            let Some(from) = self.ingested_up_to(task)? else { break };
+            let turns = self.ended_turns(task, from, MAX_TURNS_PER_INGEST)?;
+            for steps in &turns {
+                self.ingest_messages(task, steps)?;
+                is_tainted |= shows_tool_content(steps);
+                if let Some(last) = steps.last() {
+                    self.execute("UPDATE tasks SET taken_in = ?2 WHERE task = ?1", [task, last.step])?;
+                }
+            }
+            if turns.is_empty() {
+                break;
+            }
+        }
+        self.execute("UPDATE turns SET taken_in = 1 WHERE task = ?1", [task])?;
+        Ok(is_tainted)
+    }
+
     fn ingest_turn(&self, task: i64, steps: &[StepRow]) -> Result<(), StoreError> {
+        self.ingest_messages(task, steps)?;
+        self.insert_episode(task, steps)?;
+        self.index_messages(TaskRow(task), MAX_INDEXED_MESSAGES)
+    }
+
+    /// Puts the messages of a turn into their places in the conversation.
+    fn ingest_messages(&self, task: i64, steps: &[StepRow]) -> Result<(), StoreError> {
         for row in steps {
             if let Step::Opened(opened) = &row.body {
                 self.rewind_memory(TaskRow(task), opened.base, row.step)?;
@@ -145,8 +174,7 @@ impl WriteTx<'_> {
                 self.execute(sql, [task, covers, position])?;
             }
         }
-        self.insert_episode(task, steps)?;
-        self.index_messages(TaskRow(task), MAX_INDEXED_MESSAGES)
+        Ok(())
     }
 
     pub(super) fn conversation_length(&self, task: i64) -> Result<ConversationLength, StoreError> {
@@ -252,10 +280,7 @@ impl WriteTx<'_> {
         let calls: Vec<_> = turn_calls(steps).collect();
         // Content from a tool, or from a memory record that came from one, may be repeated in later turns, and
         // nothing shows where. A task that is tainted therefore stays so.
-        let is_tainted = calls.iter().any(|(tool, _)| memory_format::is_untrusted_tool(tool))
-            || steps.iter().any(|row| row.body.source() == Source::Tool)
-            || opened.media.iter().any(Content::is_document)
-            || self.is_task_tainted(task)?;
+        let is_tainted = shows_tool_content(steps) || self.is_task_tainted(task)?;
         let source = if is_tainted { Source::Tool } else { Source::Agent };
         self.execute(
             "INSERT INTO episodes (id, task, turn, step, content, source, created_at)
@@ -284,7 +309,8 @@ impl WriteTx<'_> {
 
     /// Whether an earlier turn of the task contains content from a tool.
     fn is_task_tainted(&self, task: i64) -> Result<bool, StoreError> {
-        let sql = "SELECT EXISTS (SELECT 1 FROM episodes WHERE task = ?1 AND source = 'tool')";
+        let sql = "SELECT EXISTS (SELECT 1 FROM episodes WHERE task = ?1 AND source = 'tool')
+                   OR EXISTS (SELECT 1 FROM conversations WHERE task = ?1 AND tainted)";
         Ok(self.transaction.prepare_cached(sql)?.query_row([task], |row| row.get(0))?)
     }
 
@@ -416,6 +442,16 @@ fn turn_calls(steps: &[StepRow]) -> impl Iterator<Item = (&str, bool)> {
         });
         (call.name.as_str(), failed)
     })
+}
+
+/// Whether a turn shows content that came from a tool, or attached documents.
+fn shows_tool_content(steps: &[StepRow]) -> bool {
+    turn_calls(steps).any(|(tool, _)| memory_format::is_untrusted_tool(tool))
+        || steps.iter().any(|row| {
+            let has_document = |opened: &Opened| opened.media.iter().any(Content::is_document);
+            row.body.source() == Source::Tool
+                || matches!(&row.body, Step::Opened(opened) if has_document(opened))
+        })
 }
 
 /// The outcome of a turn in a word or two.

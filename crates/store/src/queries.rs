@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use api::engine::{Grant, GrantScope, PendingRequest, TaskStatus, TaskSummary};
+use api::engine::{Grant, GrantScope, PendingRequest, TaskSummary};
 use api::event::{Event, HitlKind};
 use api::{CallId, HitlId, MessageId, TaskId, Timestamp, TurnId};
 use rusqlite::types::Type;
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 use serde_json::Value;
 
+use super::conversations::task_status;
 use super::steps::Step;
 use super::write_tx::IdempotencyKey;
 use super::{TaskEntry, TaskRow};
@@ -106,9 +107,17 @@ pub(super) fn task(reader: &Connection, task_id: &TaskId) -> Result<Option<TaskE
 }
 
 pub(super) fn last_task(reader: &Connection) -> Result<Option<TaskId>, Error> {
-    let mut query = reader
-        .prepare_cached("SELECT task_id FROM turns JOIN tasks USING (task) ORDER BY turn DESC LIMIT 1")?;
-    query.query_row([], |row| task_id(row, 0)).optional()
+    // Turns that a fork has copied, and those of the first version, have no `opened_ts`.
+    let newest = |condition: &str| {
+        let sql = format!(
+            "SELECT task_id FROM turns JOIN tasks USING (task) WHERE {condition} ORDER BY turn DESC LIMIT 1"
+        );
+        reader.prepare_cached(&sql)?.query_row([], |row| task_id(row, 0)).optional()
+    };
+    match newest("opened_ts IS NOT NULL")? {
+        Some(task_id) => Ok(Some(task_id)),
+        None => newest("TRUE"),
+    }
 }
 
 pub(super) fn events_after(
@@ -293,14 +302,9 @@ pub(super) fn tasks(reader: &Connection, limit: i64, offset: i64) -> Result<Vec<
          ORDER BY updated_at DESC, page.task DESC",
     )?;
     let rows = query.query_map([limit, offset], |row| {
-        let status = match (row.get(3)?, row.get(4)?) {
-            (false, _) => TaskStatus::Idle,
-            (true, false) => TaskStatus::Running,
-            (true, true) => TaskStatus::Paused,
-        };
         Ok(TaskSummary {
             task_id: task_id(row, 0)?,
-            status,
+            status: task_status(row, 3)?,
             message_count: row.get::<_, i64>(1)?.try_into().unwrap_or(0),
             updated_at: timestamp(row, 2)?,
         })

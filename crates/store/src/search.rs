@@ -5,21 +5,23 @@
 
 mod hits;
 mod postings;
+mod snippets;
 
 use std::collections::HashSet;
 use std::ops::Range;
 use std::time::Instant;
 
+use api::conversations::ConversationHit;
 use api::memory::{MemoryKind, Source};
 use api::{MessageId, TaskId, Timestamp};
 use retrieval::{Place, Query, Request};
 use rusqlite::{Connection, Error, params};
 
 use self::postings::IndexPostings;
-use super::TaskRow;
 use super::memory_ingest::step_of_message;
 use super::search_index::Indexed;
 use super::steps::TurnBase;
+use super::{Brain, StoreError, TaskRow};
 
 /// The number of SQLite virtual machine instructions between checks of the deadline: some tens of microseconds.
 const OPS_BETWEEN_DEADLINE_CHECKS: i32 = 1_000;
@@ -34,6 +36,8 @@ pub enum SearchScope {
     WithEpisodes,
     /// The knowledge in force.
     Knowledge,
+    /// Messages.
+    Messages,
 }
 
 /// A search of memory.
@@ -148,9 +152,12 @@ impl AlreadyShown {
         messages.map(Ok).into_iter().chain(records).collect()
     }
 
-    /// The ids of the messages that were recalled into the conversation.
+    /// The ids of the messages that the conversation shows although they are indexed as those of another task: they
+    /// were recalled into it, or copied by a fork.
     fn recalled_messages(self, reader: &Connection) -> Result<HashSet<String>, Error> {
-        let sql = "SELECT id FROM recalled WHERE task = ?1 AND step >= ?2 AND step < ?3 AND kind = ?4";
+        let sql = "SELECT id FROM recalled WHERE task = ?1 AND step >= ?2 AND step < ?3 AND kind = ?4
+                   UNION
+                   SELECT message_id FROM copies JOIN said USING (task, message_id) WHERE task = ?1 AND step >= ?2";
         let mut query = reader.prepare_cached(sql)?;
         let values =
             params![self.task, self.from_step, self.recalled_before_step, MemoryKind::Message.as_str()];
@@ -158,14 +165,52 @@ impl AlreadyShown {
     }
 }
 
+impl Brain {
+    /// Searches the messages of conversations, best results first. It waits for a running search, but not beyond
+    /// `deadline`. Blocks.
+    pub fn search_conversations(
+        &self,
+        text: &str,
+        limit: usize,
+        deadline: Instant,
+    ) -> Result<Vec<ConversationHit>, StoreError> {
+        let search = |reader: &Connection| search_conversations(reader, text, limit, deadline);
+        Ok(self.shared.read_pool.search(deadline, search)?)
+    }
+}
+
+/// Searches the messages of conversations; the best results first.
+fn search_conversations(
+    reader: &Connection,
+    text: &str,
+    limit: usize,
+    deadline: Instant,
+) -> Result<Vec<ConversationHit>, Error> {
+    within_deadline(reader, deadline, |reader| {
+        let asked = Query::parse(text);
+        let page = Request { offset: 0, limit, hidden: &[], only_relevant: false };
+        let found = retrieval::search(&IndexPostings::new(reader, SearchScope::Messages), &asked, &page)?;
+        let hits = found.iter().map(|hit| snippets::load(reader, &asked, hit));
+        hits.filter_map(Result::transpose).collect()
+    })
+}
+
 /// Searches memory. Of knowledge only what is in force is found.
 pub(super) fn search(reader: &Connection, query: &MemoryQuery) -> Result<Vec<SearchHit>, Error> {
-    let deadline = query.deadline;
+    within_deadline(reader, query.deadline, |reader| search_snapshot(reader, query))
+}
+
+/// Runs a search on one snapshot, or fails at its deadline.
+fn within_deadline<T>(
+    reader: &Connection,
+    deadline: Instant,
+    search: impl FnOnce(&Connection) -> Result<T, Error>,
+) -> Result<T, Error> {
     reader.progress_handler(OPS_BETWEEN_DEADLINE_CHECKS, Some(move || Instant::now() >= deadline))?;
     // One transaction gives one snapshot, and takes the read lock only once.
-    let hits = reader.unchecked_transaction().and_then(|snapshot| search_snapshot(&snapshot, query));
+    let found = reader.unchecked_transaction().and_then(|snapshot| search(&snapshot));
     reader.progress_handler(0, None::<fn() -> bool>)?;
-    hits
+    found
 }
 
 fn search_snapshot(reader: &Connection, query: &MemoryQuery) -> Result<Vec<SearchHit>, Error> {

@@ -20,7 +20,7 @@ use super::{StoreError, TaskRow, WriteTx};
 /// The part of a message that a result shows, in bytes.
 pub(super) const MAX_SHOWN_MESSAGE_BYTES: usize = 1_000;
 /// The part of a message that is indexed, in bytes.
-const MAX_INDEXED_BYTES: usize = 8 * 1024;
+pub(super) const MAX_INDEXED_BYTES: usize = 8 * 1024;
 const MILLISECONDS_PER_DAY: i64 = 24 * 60 * 60 * 1_000;
 
 /// The number of the task that the record 0 of knowledge is. Those of tasks are below it.
@@ -60,6 +60,8 @@ impl Indexed {
 
 /// All places.
 pub(super) const ALL_PLACES: RangeInclusive<i64> = 0..=i64::MAX;
+/// The places of messages.
+pub(super) const MESSAGE_PLACES: RangeInclusive<i64> = 0..=(FIRST_KNOWLEDGE << 20) - 1;
 /// The places of knowledge.
 pub(super) const KNOWLEDGE_PLACES: RangeInclusive<i64> = FIRST_KNOWLEDGE << 20..=i64::MAX;
 

@@ -199,17 +199,17 @@ impl WriteTx<'_> {
     pub fn write_memory_between_turns(
         &self,
         task: TaskRow,
-        write: &MemoryWrite,
+        writes: &[MemoryWrite],
         at: Timestamp,
     ) -> Result<bool, StoreError> {
         let TaskRow(row) = task;
-        let body = to_json(&Step::Noted { memory: vec![write.clone()] })?;
+        let body = to_json(&Step::Noted { memory: writes.to_vec() })?;
         let sql = "INSERT INTO steps (task, turn, at, ts, body)
                    SELECT task, turn, ?2, COALESCE((SELECT MAX(ts) FROM events WHERE events.task = ?1), 0), ?3
                    FROM turns WHERE task = ?1 ORDER BY turn DESC LIMIT 1";
         let is_stored = self.transaction.prepare_cached(sql)?.execute(params![row, at.unix_ms(), body])? > 0;
         if is_stored {
-            self.set_working_memory(task, write)?;
+            writes.iter().try_for_each(|write| self.set_working_memory(task, write))?;
         }
         Ok(is_stored)
     }

@@ -23,7 +23,7 @@ use super::thread::{NextAction, OpenCall};
 use super::tool_calls::ToolRunner;
 use super::turn_context::{TurnContext, TurnDeps, TurnSlot};
 use super::turn_registry::{Command, Reply};
-use super::{planning, turn_end};
+use super::{planning, titles, turn_end};
 
 /// How long a cancelled turn waits for its programs to exit. They are killed, so that takes some milliseconds.
 const CHILD_EXIT_TIMEOUT: Duration = Duration::from_millis(200);
@@ -197,7 +197,12 @@ impl ActiveTurn {
         let completed = Lifecycle::Completed { message_id, answer_message_id, text, stop_reason };
         let step = Step::Ended { outcome: TurnOutcome::Completed { stop_reason } };
         let events = unsent.into_iter().chain([Event::ThreadLifecycle(completed)]).collect();
-        self.journal.commit_to_turn(Commit::new(), vec![step], events).await?;
+        let is_titled = titles::route(&self.deps.services).is_some();
+        let commit = if is_titled { Commit::new().request_title() } else { Commit::new() };
+        self.journal.commit_to_turn(commit, vec![step], events).await?;
+        if is_titled {
+            self.deps.brain.notify_title_request();
+        }
         Ok(true)
     }
 

@@ -244,6 +244,16 @@ impl Branch {
         self.listed.iter().map(move |message_id| (*message_id, current.contains(message_id)))
     }
 
+    /// The last listed message, and the number of them; without what a compaction has evicted.
+    pub(super) fn last_listed(&self) -> (Option<MessageId>, usize) {
+        (self.listed.last().copied(), self.listed.len())
+    }
+
+    /// The working memory: the newest value of each key, null for those that were removed.
+    pub(super) fn current_memory(&self) -> Vec<MemoryWrite> {
+        current_values(self.memory_writes.iter().map(|(_, write)| write)).into_iter().cloned().collect()
+    }
+
     /// Appends a message.
     pub(crate) fn push(&mut self, message: Message, origin: MessageOrigin) {
         let message = if self.retention == Retention::OrderOnly { emptied(&message) } else { message };

@@ -39,6 +39,9 @@ pub enum AgentError {
     /// Another skill has the name.
     #[error("`name`: a skill called `{0}` already exists; choose another name or update that skill")]
     SkillExists(SkillName),
+    /// A task has the id of a new one.
+    #[error("`task_id`: there is a task of this id already; choose another id")]
+    TaskExists,
     /// No turn is running on the task.
     #[error("no turn is running on this task")]
     NotRunning,

@@ -1,6 +1,6 @@
 //! Folds a task's journal, turn by turn, into its conversation. Pure.
 
-use api::TurnId;
+use api::{MessageId, TurnId};
 use store::StoredStep;
 use store::steps::Step;
 
@@ -63,6 +63,12 @@ impl JournalFold {
             (step, Some(thread)) => thread.apply(step, ts),
         }
         Ok(())
+    }
+
+    /// The last listed message, and the number of them.
+    pub(super) fn last_listed(&self) -> (Option<MessageId>, usize) {
+        let branch = self.thread.as_ref().map(Thread::branch).or(self.base.as_ref());
+        branch.map_or((None, 0), Branch::last_listed)
     }
 
     /// Returns the conversation after its last turn.

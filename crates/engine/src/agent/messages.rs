@@ -7,6 +7,8 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use api::content::MediaKind;
+use api::conversations::{ConversationMessage, MediaReference, MessageBlock};
 use api::engine::{Role, TaskMessage};
 use api::{CallId, MessageId};
 use llm::{Answer, Block, Content, ToolOutcome};
@@ -17,6 +19,17 @@ use store::{Brain, StoredStep, TaskRow};
 use super::branch::Branch;
 use super::journal_fold::{FoldError, JournalFold, MissingOpening};
 use super::thread_loader::LoadError;
+
+/// The place of a page among the messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PagePlace {
+    /// The newest ones.
+    End,
+    /// Just before a message.
+    Before(MessageId),
+    /// Just after a message.
+    After(MessageId),
+}
 
 /// The messages of a task in order.
 pub(super) struct MessageList {
@@ -48,14 +61,29 @@ impl MessageList {
         Ok(Self { messages: fold.into_branch().listed().collect(), sizes })
     }
 
-    /// The range of at most `limit` messages before `before`, or before the end; `None` if there is no such
-    /// message.
-    pub(super) fn page(&self, limit: usize, before: Option<MessageId>) -> Option<Range<usize>> {
-        let end = match before {
-            Some(before) => self.messages.iter().position(|(message_id, _)| *message_id == before)?,
-            None => self.messages.len(),
+    /// The range of at most `limit` messages at this place; `None` if there is no such message.
+    pub(super) fn page(&self, limit: usize, place: PagePlace) -> Option<Range<usize>> {
+        let position =
+            |wanted: MessageId| self.messages.iter().position(|(message_id, _)| *message_id == wanted);
+        let end = match place {
+            PagePlace::End => self.messages.len(),
+            PagePlace::Before(before) => position(before)?,
+            PagePlace::After(after) => {
+                let start = position(after)? + 1;
+                return Some(start..start.saturating_add(limit).min(self.messages.len()));
+            }
         };
         Some(end.saturating_sub(limit)..end)
+    }
+
+    /// The number of messages.
+    pub(super) fn len(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// The ids of the messages in order.
+    pub(super) fn ids(&self) -> impl Iterator<Item = MessageId> {
+        self.messages.iter().map(|(message_id, _)| *message_id)
     }
 
     /// The size of these messages in the journal, in bytes.
@@ -79,8 +107,8 @@ impl MessageList {
         brain: &Brain,
         task: TaskRow,
         page: Range<usize>,
-    ) -> Result<Vec<TaskMessage>, store::StoreError> {
-        let mut messages: HashMap<MessageId, Option<TaskMessage>> =
+    ) -> Result<Vec<ConversationMessage>, store::StoreError> {
+        let mut messages: HashMap<MessageId, Option<ConversationMessage>> =
             self.slice(page.clone()).iter().map(|(message_id, _)| (*message_id, None)).collect();
         let mut calls = CallMessages::default();
         brain.for_each_step(task, 0, |_, _, stored| {
@@ -92,11 +120,7 @@ impl MessageList {
         })?;
         let listed = self.slice(page).iter().filter_map(|(message_id, is_current)| {
             let message = messages.remove(message_id)??;
-            Some(TaskMessage {
-                content: collapse_single_text(message.content),
-                superseded: !is_current,
-                ..message
-            })
+            Some(ConversationMessage { superseded: !is_current, ..message })
         });
         Ok(listed.collect())
     }
@@ -126,68 +150,95 @@ impl CallMessages {
 }
 
 /// Adds the content of a step to the message it belongs to.
-fn apply_step(StoredStep { at, step, .. }: StoredStep, message: &mut Option<TaskMessage>) {
+fn apply_step(StoredStep { turn_id, at, step, .. }: StoredStep, message: &mut Option<ConversationMessage>) {
     let (message_id, role, content) = match step {
-        Step::Opened(opened) => (opened.message_id, Role::User, user_blocks(&opened)),
-        Step::Steered { message_id, message } => (message_id, Role::User, vec![text_block(&message)]),
-        Step::Answered { message_id, answer, .. } => (message_id, Role::Assistant, assistant_blocks(&answer)),
+        Step::Opened(opened) => (opened.message_id, Role::User, user_blocks(opened)),
+        Step::Steered { message_id, message } => (message_id, Role::User, vec![text_block(message)]),
+        Step::Answered { message_id, answer, .. } => (message_id, Role::Assistant, assistant_blocks(answer)),
         Step::Ended {
             outcome: TurnOutcome::Cancelled { said: Some(PartialAnswer { message_id, text: said }) },
-        } => (message_id, Role::Assistant, vec![text_block(&said)]),
+        } => (message_id, Role::Assistant, vec![text_block(said)]),
         Step::Resulted { call_id, outcome, .. } => {
-            if let Some(Value::Array(blocks)) = message.as_mut().map(|message| &mut message.content) {
-                blocks.push(tool_result_block(call_id, &outcome));
+            if let Some(message) = message {
+                message.content.push(tool_result_block(call_id, outcome));
             }
             return;
         }
         _ => return,
     };
-    let content = Value::Array(content);
-    *message = Some(TaskMessage { message_id, role, content, created_at: at, superseded: false });
+    *message =
+        Some(ConversationMessage { message_id, turn_id, role, content, created_at: at, superseded: false });
 }
 
-/// A message that consists of a single text becomes that text.
-fn collapse_single_text(content: Value) -> Value {
-    match content.as_array().map(Vec::as_slice) {
-        Some([only]) if only["type"] == "text" => only["text"].clone(),
-        Some([]) => Value::String(String::new()),
-        _ => content,
-    }
+fn text_block(text: String) -> MessageBlock {
+    MessageBlock::Text { text }
 }
 
-fn text_block(text: &str) -> Value {
-    json!({"type": "text", "text": text})
-}
-
-fn user_blocks(opened: &Opened) -> Vec<Value> {
-    let media = opened.media.iter().map(|content| match content {
-        Content::Text { text } | Content::Note { text } => self::text_block(text),
-        Content::Media(media) => match &media.name {
-            Some(name) => json!({"type": media.kind, "media_type": media.media_type, "name": name}),
-            None => json!({"type": media.kind, "media_type": media.media_type}),
-        },
+fn user_blocks(opened: Opened) -> Vec<MessageBlock> {
+    let media = opened.media.into_iter().map(|content| match content {
+        Content::Text { text } | Content::Note { text } => text_block(text),
+        Content::Media(media) => {
+            let reference =
+                MediaReference { sha256: media.hash, media_type: media.media_type, name: media.name };
+            match media.kind {
+                MediaKind::Image => MessageBlock::Image(reference),
+                MediaKind::Document => MessageBlock::Document(reference),
+            }
+        }
     });
-    std::iter::once(text_block(&opened.message)).chain(media).collect()
+    std::iter::once(text_block(opened.message)).chain(media).collect()
 }
 
 /// The blocks of an answer that users see: everything but reasoning.
-fn assistant_blocks(answer: &Answer) -> Vec<Value> {
-    let blocks = answer.blocks.iter().filter_map(|block| match block {
+fn assistant_blocks(answer: Answer) -> Vec<MessageBlock> {
+    let blocks = answer.blocks.into_iter().filter_map(|block| match block {
         Block::Text { text, .. } if text.is_empty() => None,
-        Block::Text { text, .. } => Some(self::text_block(text)),
-        Block::ToolUse(call) => Some(json!({
-            "type": "tool_use", "tool_call_id": call.call_id, "tool": call.name, "input": call.input,
-        })),
+        Block::Text { text, .. } => Some(text_block(text)),
+        Block::ToolUse(call) => {
+            Some(MessageBlock::ToolUse { tool_call_id: call.call_id, tool: call.name, input: call.input })
+        }
         Block::Thinking { .. } | Block::RedactedThinking { .. } => None,
     });
     blocks.collect()
 }
 
-fn tool_result_block(call_id: CallId, outcome: &ToolOutcome) -> Value {
-    match &outcome.error {
-        None => json!({"type": "tool_result", "tool_call_id": call_id, "output": outcome.output}),
-        Some(error) => json!({
-            "type": "tool_result", "tool_call_id": call_id, "output": outcome.output, "error": error,
+fn tool_result_block(tool_call_id: CallId, outcome: ToolOutcome) -> MessageBlock {
+    MessageBlock::ToolResult { tool_call_id, output: outcome.output, error: outcome.error }
+}
+
+/// A message in the form of `GET /tasks/{task_id}`: a single text is that text, and what a block has not is left
+/// out of it.
+pub(super) fn task_message(message: ConversationMessage) -> TaskMessage {
+    let ConversationMessage { message_id, role, content, created_at, superseded, .. } = message;
+    let mut blocks: Vec<Value> = content.into_iter().map(block_value).collect();
+    let content = match blocks.as_mut_slice() {
+        [only] if only["type"] == "text" => only["text"].take(),
+        [] => Value::String(String::new()),
+        _ => Value::Array(blocks),
+    };
+    TaskMessage { message_id, role, content, created_at, superseded }
+}
+
+fn block_value(block: MessageBlock) -> Value {
+    match block {
+        MessageBlock::Text { text } => json!({"type": "text", "text": text}),
+        MessageBlock::Image(media) => media_value(MediaKind::Image, media),
+        MessageBlock::Document(media) => media_value(MediaKind::Document, media),
+        MessageBlock::ToolUse { tool_call_id, tool, input } => json!({
+            "type": "tool_use", "tool_call_id": tool_call_id, "tool": tool, "input": input,
         }),
+        MessageBlock::ToolResult { tool_call_id, output, error: None } => {
+            json!({"type": "tool_result", "tool_call_id": tool_call_id, "output": output})
+        }
+        MessageBlock::ToolResult { tool_call_id, output, error: Some(error) } => json!({
+            "type": "tool_result", "tool_call_id": tool_call_id, "output": output, "error": error,
+        }),
+    }
+}
+
+fn media_value(kind: MediaKind, MediaReference { media_type, name, .. }: MediaReference) -> Value {
+    match name {
+        Some(name) => json!({"type": kind, "media_type": media_type, "name": name}),
+        None => json!({"type": kind, "media_type": media_type}),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use api::conversations::ConversationMessages;
 use api::engine::{Grant, PendingRequest, TaskMessage, Tasks};
 use api::{GrantId, TaskId, TurnId};
 use resources::memory_budget::MemoryUse;
@@ -10,12 +11,15 @@ use store::steps::{MemoryWrite, TurnBase};
 use store::{Brain, TaskDeletion};
 use tools::validate_working_memory;
 
-use super::messages::MessageList;
+use super::messages::{MessageList, PagePlace, task_message};
 use super::tool_calls::working_memory_full;
 use super::{Agent, AgentError, thread_loader};
 
 /// The size of messages in memory relative to the journal, including the answer that is built from them.
 const LIST_MEMORY_FACTOR: usize = 3;
+
+/// The most keys with which working memory can be replaced.
+const MAX_WORKING_MEMORY_KEYS: usize = 100;
 
 /// A page of the messages of a task.
 pub struct MessagePage {
@@ -23,6 +27,38 @@ pub struct MessagePage {
     pub messages: Vec<TaskMessage>,
     /// Whether there are older ones.
     pub has_older: bool,
+}
+
+/// A change of a task's working memory between two turns.
+enum MemoryChange {
+    /// One value is set, or removed with null.
+    Set(MemoryWrite),
+    /// These are all values.
+    Replace(BTreeMap<String, Value>),
+}
+
+impl MemoryChange {
+    /// The field of the request.
+    const fn field(&self) -> &'static str {
+        match self {
+            Self::Set(_) => "value",
+            Self::Replace(_) => "memory",
+        }
+    }
+
+    /// The writes that change `current`: the model is told of nothing that stays.
+    fn into_writes(self, current: BTreeMap<String, Value>) -> Vec<MemoryWrite> {
+        match self {
+            Self::Set(write) => vec![write],
+            Self::Replace(memory) => {
+                let removed = current.keys().filter(|key| !memory.contains_key(*key));
+                let removed = removed.map(|key| MemoryWrite { key: key.clone(), value: Value::Null });
+                let set = memory.iter().filter(|(key, value)| current.get(*key) != Some(value));
+                let set = set.map(|(key, value)| MemoryWrite { key: key.clone(), value: value.clone() });
+                removed.chain(set).collect()
+            }
+        }
+    }
 }
 
 impl Agent {
@@ -39,18 +75,41 @@ impl Agent {
         limit: Option<usize>,
         before: Option<&str>,
     ) -> Result<MessagePage, AgentError> {
+        let before = before.map(|before| ("before", before));
+        let page = self.message_page(task_id, limit.unwrap_or(usize::MAX), before, None).await?;
+        let messages = page.messages.into_iter().map(task_message).collect();
+        Ok(MessagePage { messages, has_older: page.has_older })
+    }
+
+    /// At most `limit` messages of a task before one, after one, or the newest.
+    pub(super) async fn message_page(
+        &self,
+        task_id: &TaskId,
+        limit: usize,
+        before: Option<(&'static str, &str)>,
+        after: Option<(&'static str, &str)>,
+    ) -> Result<ConversationMessages, AgentError> {
         let task = self.brain.task(task_id)?.ok_or(AgentError::UnknownTask)?.row;
-        let unknown = || AgentError::UnknownMessage("`before`: there is no such message in this task".into());
-        let before = before.map(|id| id.parse().map_err(|_| unknown())).transpose()?;
+        let named = before.or(after);
+        let unknown = || {
+            let field = named.map_or("before", |(field, _)| field);
+            AgentError::UnknownMessage(format!("`{field}`: there is no such message in this task"))
+        };
+        let message_id = named.map(|(_, id)| id.parse().map_err(|_| unknown())).transpose()?;
+        let place = match message_id {
+            Some(message_id) if before.is_some() => PagePlace::Before(message_id),
+            Some(message_id) => PagePlace::After(message_id),
+            None => PagePlace::End,
+        };
         let list = self.brain.run_blocking(move |brain| MessageList::load(brain, task)).await;
         let list = list.ok_or(AgentError::Stopping)??;
-        let page = list.page(limit.unwrap_or(usize::MAX), before).ok_or_else(unknown)?;
+        let page = list.page(limit, place).ok_or_else(unknown)?;
         let size = list.journal_bytes(page.clone()).saturating_mul(LIST_MEMORY_FACTOR);
         let _reserved = self.services.memory_budget.reserve(MemoryUse::Lists, size).await?;
-        let has_older = page.start > 0;
+        let (has_older, has_newer) = (page.start > 0, page.end < list.len());
         let load = move |brain: &Brain| list.load_messages(brain, task, page);
         let messages = self.brain.run_blocking(load).await.ok_or(AgentError::Stopping)??;
-        Ok(MessagePage { messages, has_older })
+        Ok(ConversationMessages { messages, has_older, has_newer })
     }
 
     /// The working memory of a task by key, without deleted values.
@@ -62,6 +121,31 @@ impl Agent {
     /// Writes to the working memory of a task between two turns; null deletes a value.
     pub async fn set_working_memory(&self, task_id: &TaskId, write: MemoryWrite) -> Result<(), AgentError> {
         validate_working_memory(&write.key, &write.value).map_err(AgentError::Invalid)?;
+        self.write_working_memory(task_id, MemoryChange::Set(write)).await
+    }
+
+    /// Replaces the whole working memory of a task between two turns.
+    pub async fn replace_working_memory(
+        &self,
+        task_id: &TaskId,
+        memory: BTreeMap<String, Value>,
+    ) -> Result<(), AgentError> {
+        if memory.len() > MAX_WORKING_MEMORY_KEYS {
+            let message = format!("`memory`: must have at most {MAX_WORKING_MEMORY_KEYS} keys");
+            return Err(AgentError::Invalid(message));
+        }
+        for (key, value) in &memory {
+            if value.is_null() {
+                let message = format!("`memory`: the value of `{key}` must not be null; leave the key out");
+                return Err(AgentError::Invalid(message));
+            }
+            validate_working_memory(key, value)
+                .map_err(|reason| AgentError::Invalid(format!("`memory`: {reason}")))?;
+        }
+        self.write_working_memory(task_id, MemoryChange::Replace(memory)).await
+    }
+
+    async fn write_working_memory(&self, task_id: &TaskId, change: MemoryChange) -> Result<(), AgentError> {
         let tasks_lock = self.transfers.lock_tasks().await?;
         let recorder = {
             let _turns = self.registry.lock();
@@ -74,13 +158,19 @@ impl Agent {
             .brain
             .run_blocking(move |brain| thread_loader::load_branch(brain, task, TurnBase::End))
             .await;
-        if !branch.ok_or(AgentError::Stopping)??.has_room_for(std::slice::from_ref(&write)) {
-            return Err(AgentError::Invalid(format!("`value`: {}", working_memory_full())));
+        let branch = branch.ok_or(AgentError::Stopping)??;
+        let field = change.field();
+        let writes = change.into_writes(self.read(move |brain| brain.working_memory(task)).await?);
+        if !branch.has_room_for(&writes) {
+            return Err(AgentError::Invalid(format!("`{field}`: {}", working_memory_full())));
+        }
+        if writes.is_empty() {
+            return Ok(());
         }
         let (brain, at) = (self.brain.clone(), self.services.clock.now());
         // Runs in a task of its own, so that it completes even if the caller is gone.
         let writing = self.tracker.spawn(async move {
-            let written = brain.write(move |rows| rows.write_memory_between_turns(task, &write, at)).await;
+            let written = brain.write(move |rows| rows.write_memory_between_turns(task, &writes, at)).await;
             drop(recorder);
             drop(tasks_lock);
             written

@@ -43,6 +43,7 @@ impl From<AgentError> for ApiError {
             AgentError::PlatformSkill => ErrorCode::PlatformSkill,
             AgentError::FactReplaced(_) => ErrorCode::FactReplaced,
             AgentError::SkillExists(_) => ErrorCode::SkillExists,
+            AgentError::TaskExists => ErrorCode::TaskExists,
             AgentError::NotRunning => ErrorCode::TaskNotRunning,
             AgentError::NotPending => ErrorCode::HitlNotPending,
             AgentError::TaskBusy | AgentError::TurnsInProgress => ErrorCode::TaskBusy,

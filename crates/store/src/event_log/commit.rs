@@ -38,6 +38,7 @@ pub(super) enum StateChange {
     Forget(MemoryId),
     Recalled(MemoryKind, String),
     SkillsNote(String),
+    RequestTitle,
 }
 
 impl Commit {
@@ -155,6 +156,12 @@ impl Commit {
         self.change(StateChange::SkillsNote(hash))
     }
 
+    /// Requests that a model makes a title for the task, unless it has one or a model was asked before.
+    #[must_use]
+    pub fn request_title(self) -> Self {
+        self.change(StateChange::RequestTitle)
+    }
+
     /// Requires the commit to survive a power loss.
     #[must_use]
     pub fn durable(mut self) -> Self {
@@ -197,6 +204,7 @@ impl StateChange {
             Self::Forget(id) => tx.forget_fact(*id),
             Self::Recalled(kind, id) => tx.insert_recalled(task, *kind, id),
             Self::SkillsNote(hash) => tx.insert_skills_note(task, hash),
+            Self::RequestTitle => tx.request_title(task),
         }
     }
 }

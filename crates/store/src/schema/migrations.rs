@@ -48,7 +48,7 @@ pub(super) const BASE_SCHEMA: &str = "
 ";
 
 /// The additions to the format since then, in order.
-pub(super) const MIGRATIONS: [&str; 10] = [
+pub(super) const MIGRATIONS: [&str; 11] = [
     "
     ALTER TABLE tasks ADD COLUMN message_count INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE tasks ADD COLUMN updated_at INTEGER NOT NULL DEFAULT 0;
@@ -434,5 +434,58 @@ pub(super) const MIGRATIONS: [&str; 10] = [
     END;
     -- When the message of the turn was queued.
     ALTER TABLE turns ADD COLUMN queued_at INTEGER;
+",
+    "
+    -- What a product shows of a conversation, beside its messages.
+    CREATE TABLE conversations (
+        task         INTEGER PRIMARY KEY REFERENCES tasks,
+        title        TEXT,
+        title_source TEXT,
+        -- Whether a model was asked for a title, which happens once.
+        title_asked  INTEGER NOT NULL DEFAULT 0,
+        metadata     TEXT NOT NULL DEFAULT '{}',
+        pinned       INTEGER NOT NULL DEFAULT 0,
+        archived     INTEGER NOT NULL DEFAULT 0,
+        -- The task that it continues, and the last message that was copied.
+        origin       INTEGER REFERENCES tasks,
+        forked_after TEXT,
+        -- What a conversation and its forks have in common; calls of the one may be calls of the other.
+        family       TEXT,
+        -- Whether what was copied came from a tool in part.
+        tainted      INTEGER NOT NULL DEFAULT 0
+    );
+    CREATE INDEX conversations_of_family ON conversations (family) WHERE family IS NOT NULL;
+    CREATE INDEX conversations_of_origin ON conversations (origin) WHERE origin IS NOT NULL;
+    -- Tasks for which a model is to make a title.
+    CREATE TABLE title_requests (
+        task  INTEGER PRIMARY KEY REFERENCES tasks,
+        tries INTEGER NOT NULL DEFAULT 0
+    );
+    -- Messages of forks that searches find in another task: of equal messages only one is indexed.
+    CREATE TABLE copies (
+        message_id TEXT NOT NULL,
+        task       INTEGER NOT NULL REFERENCES tasks,
+        nth        INTEGER NOT NULL,
+        PRIMARY KEY (message_id, task)
+    ) WITHOUT ROWID;
+    CREATE INDEX copies_of_task ON copies (task);
+    -- Where the one that is indexed goes, another one takes its place.
+    CREATE TRIGGER copy_or_original_withdrawn AFTER DELETE ON said WHEN old.nth IS NOT NULL BEGIN
+        INSERT OR IGNORE INTO to_index
+            SELECT task << 20 | nth FROM copies
+            WHERE message_id = old.message_id AND NOT EXISTS (
+                SELECT 1 FROM copies WHERE message_id = old.message_id AND task = old.task
+            )
+            ORDER BY task LIMIT 1;
+        DELETE FROM copies WHERE message_id = old.message_id AND task = COALESCE(
+            (SELECT task FROM copies WHERE message_id = old.message_id AND task = old.task),
+            (SELECT MIN(task) FROM copies WHERE message_id = old.message_id)
+        );
+    END;
+    CREATE TRIGGER task_with_conversation_removed AFTER DELETE ON tasks BEGIN
+        DELETE FROM conversations WHERE task = old.task;
+        DELETE FROM title_requests WHERE task = old.task;
+        UPDATE conversations SET origin = NULL, forked_after = NULL WHERE origin = old.task;
+    END;
 ",
 ];

@@ -89,7 +89,8 @@ fn load_run(reader: &Connection, task: i64, hit: &Hit) -> Result<Option<SearchHi
     // Content from a tool may be repeated in later turns of its task, and nothing shows where.
     let sql = "SELECT steps.body, steps.at, task_id,
                       EXISTS (SELECT 1 FROM episodes WHERE episodes.task = said.task
-                              AND episodes.turn <= steps.turn AND source = 'tool'), nth
+                              AND episodes.turn <= steps.turn AND source = 'tool')
+                      OR EXISTS (SELECT 1 FROM conversations WHERE conversations.task = said.task AND tainted), nth
                FROM said JOIN tasks USING (task) JOIN steps ON steps.step = said.step
                WHERE said.task = ?1 AND nth BETWEEN ?2 AND ?3 ORDER BY nth";
     let mut query = reader.prepare_cached(sql)?;

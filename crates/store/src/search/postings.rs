@@ -8,7 +8,7 @@ use retrieval::{POSTING_BUDGET, Place, Postings};
 use rusqlite::{Connection, Error, OptionalExtension as _, params};
 
 use super::SearchScope;
-use crate::search_index::{ALL_PLACES, KNOWLEDGE_PLACES, rowid};
+use crate::search_index::{ALL_PLACES, KNOWLEDGE_PLACES, MESSAGE_PLACES, rowid};
 
 const EPOCH: Date = Date::constant(1970, 1, 1);
 
@@ -27,13 +27,18 @@ impl<'a> IndexPostings<'a> {
         match self.scope {
             SearchScope::Everything | SearchScope::WithEpisodes => ALL_PLACES,
             SearchScope::Knowledge => KNOWLEDGE_PLACES,
+            SearchScope::Messages => MESSAGE_PLACES,
         }
     }
 
     fn count(&self, column: &str) -> Result<u64, Error> {
-        let sql = format!("SELECT SUM({column}) FROM indexed_counts WHERE is_knowledge >= ?1");
-        let only_knowledge = self.scope == SearchScope::Knowledge;
-        let count: i64 = self.reader.prepare_cached(&sql)?.query_row([only_knowledge], |row| row.get(0))?;
+        let sql = format!("SELECT SUM({column}) FROM indexed_counts WHERE is_knowledge BETWEEN ?1 AND ?2");
+        let (least, most) = match self.scope {
+            SearchScope::Everything | SearchScope::WithEpisodes => (false, true),
+            SearchScope::Knowledge => (true, true),
+            SearchScope::Messages => (false, false),
+        };
+        let count: i64 = self.reader.prepare_cached(&sql)?.query_row([least, most], |row| row.get(0))?;
         Ok(u64::try_from(count).unwrap_or(0))
     }
 

@@ -64,6 +64,9 @@ impl WriteTx<'_> {
             "skills",
             "recalled",
             "said",
+            "copies",
+            "title_requests",
+            "conversations",
             "episodes",
             "trajectories",
             "working_memory",
@@ -148,6 +151,7 @@ impl ImportCopier<'_> {
         self.copy_memory(&mut counts)?;
         self.copy_learning_records(&mut counts)?;
         counts.media = self.copy_media()?;
+        self.copy_shown_of_conversations()?;
         // What was imported is found from now on.
         self.tx.index_backlog(usize::MAX)?;
         Ok(counts)
@@ -212,6 +216,19 @@ impl ImportCopier<'_> {
             "UPDATE tasks SET taken_in = COALESCE(?2, 0) WHERE task = ?1",
         )?;
         Ok(ImportCounts { tasks, turns, ..ImportCounts::default() })
+    }
+
+    /// Copies what is shown of the imported conversations. A fork names the task that has the id of its origin.
+    fn copy_shown_of_conversations(&self) -> Result<(), StoreError> {
+        self.copy(
+            "SELECT task, title, title_source, title_asked, metadata, pinned, archived, origin_id, forked_after,
+                    family, tainted
+             FROM conversations CROSS JOIN tasks USING (task_id) WHERE task IS NOT NULL ORDER BY conversations.n",
+            "INSERT INTO conversations (task, title, title_source, title_asked, metadata, pinned, archived,
+                                        origin, forked_after, family, tainted)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, (SELECT task FROM tasks WHERE task_id = ?8), ?9, ?10, ?11)",
+        )?;
+        self.tx.find_copies()
     }
 
     /// Copies the messages of the conversations to their positions.

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
+use api::conversations::{ForkedFrom, TitleSource};
 use api::{TaskId, Timestamp};
 use rusqlite::types::Type;
 use rusqlite::{Connection, Error, OptionalExtension as _, Row};
@@ -11,11 +12,12 @@ use serde_json::value::RawValue;
 
 use super::DOCUMENT_VERSION;
 use super::records::{
-    Base64Bytes, BatchRecord, EpisodeRecord, EventRecord, FeedbackRecord, KnowledgeRecord, LessonRecord,
-    MediaRecord, MessageRecord, QueuedTurnRecord, RawJson, RecalledRecord, SkillRecord, StepRecord,
-    TaskRecord, TrajectoryRecord, TurnRecord,
+    Base64Bytes, BatchRecord, ConversationRecord, EpisodeRecord, EventRecord, FeedbackRecord,
+    KnowledgeRecord, LessonRecord, MediaRecord, MessageRecord, QueuedTurnRecord, RawJson, RecalledRecord,
+    SkillRecord, StepRecord, TaskRecord, TrajectoryRecord, TurnRecord,
 };
 use crate::StoreError;
+use crate::conversations::metadata_column;
 use crate::knowledge::parse_tags;
 use crate::queries::{parse_column, task_id, timestamp};
 
@@ -61,6 +63,7 @@ impl DocumentWriter<'_> {
     fn write(&mut self) -> Result<(), ExportError> {
         write!(self.to, "{{\"version\":{DOCUMENT_VERSION}")?;
         self.tasks()?;
+        self.conversations()?;
         self.turns()?;
         self.steps()?;
         self.messages()?;
@@ -113,6 +116,37 @@ impl DocumentWriter<'_> {
                 covered: count_column(row, 4)?,
                 covered_at: count_column(row, 5)?,
                 working_memory: values.collect::<Result<_, _>>()?,
+            })
+        })
+    }
+
+    /// Writes what is shown of the conversations of which anything is.
+    fn conversations(&mut self) -> Result<(), ExportError> {
+        let sql = "SELECT tasks.task_id, title, title_source, title_asked, metadata, pinned, archived,
+                          origins.task_id, forked_after, family, tainted
+                   FROM tasks CROSS JOIN conversations USING (task)
+                   LEFT JOIN tasks AS origins ON origins.task = origin ORDER BY tasks.task";
+        self.section("conversations", sql, |row, _| {
+            let origin: Option<String> = row.get(7)?;
+            let origin = origin.and_then(|id| TaskId::new(id).ok());
+            let after: Option<String> = row.get(8)?;
+            let after = after.and_then(|id| id.parse().ok());
+            let source: Option<String> = row.get(2)?;
+            let is_from_model = source.as_deref() == Some(TitleSource::Model.as_str());
+            Ok(ConversationRecord {
+                task_id: task_id(row, 0)?,
+                title: row.get(1)?,
+                title_source: source
+                    .map(|_| if is_from_model { TitleSource::Model } else { TitleSource::User }),
+                title_asked: row.get(3)?,
+                metadata: metadata_column(row, 4)?,
+                pinned: row.get(5)?,
+                archived: row.get(6)?,
+                forked_from: origin
+                    .zip(after)
+                    .map(|(task_id, message_id)| ForkedFrom { task_id, message_id }),
+                family: row.get(9)?,
+                tainted: row.get(10)?,
             })
         })
     }

@@ -14,8 +14,9 @@ use serde_json::error::Category;
 
 use super::DOCUMENT_VERSION;
 use super::records::{
-    BatchRecord, EpisodeRecord, EventRecord, FeedbackRecord, KnowledgeRecord, LessonRecord, MediaRecord,
-    MessageRecord, RecalledRecord, SkillRecord, StepRecord, TaskRecord, TrajectoryRecord, TurnRecord,
+    BatchRecord, ConversationRecord, EpisodeRecord, EventRecord, FeedbackRecord, KnowledgeRecord,
+    LessonRecord, MediaRecord, MessageRecord, RecalledRecord, SkillRecord, StepRecord, TaskRecord,
+    TrajectoryRecord, TurnRecord,
 };
 use super::staging::{StagedImport, Staging, StagingError};
 use super::validate::StageRecord;
@@ -105,8 +106,8 @@ impl ReadPosition {
     /// The maximum size of a record in the current section.
     fn max_record_bytes(&self) -> u64 {
         match self.section.borrow().as_str() {
-            "turns" | "said" | "recalled" | "episodes" | "trajectories" | "knowledge" | "batches"
-            | "feedback" | "lessons" => MAX_SMALL_RECORD_BYTES,
+            "conversations" | "turns" | "said" | "recalled" | "episodes" | "trajectories" | "knowledge"
+            | "batches" | "feedback" | "lessons" => MAX_SMALL_RECORD_BYTES,
             _ => MAX_RECORD_BYTES,
         }
     }
@@ -190,9 +191,10 @@ impl<'de> Visitor<'de> for DocumentSeed<'_> {
 
 /// Whether the key has a meaning in this version.
 fn is_known_key(name: &str) -> bool {
-    const KNOWN_KEYS: [&str; 15] = [
+    const KNOWN_KEYS: [&str; 16] = [
         "version",
         "tasks",
+        "conversations",
         "turns",
         "steps",
         "said",
@@ -215,6 +217,7 @@ impl DocumentSeed<'_> {
         match name {
             "version" => check_version(map.next_value()?),
             "tasks" => self.records::<TaskRecord, A>(name, map),
+            "conversations" => self.records::<ConversationRecord, A>(name, map),
             "turns" => self.records::<TurnRecord, A>(name, map),
             "steps" => self.records::<StepRecord, A>(name, map),
             "said" => self.records::<MessageRecord, A>(name, map),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use api::conversations::{ForkedFrom, TitleSource};
 use api::memory::Source;
 use api::{ClientRequestId, EpisodeId, MemoryId, MessageId, TaskId, Timestamp, TurnId};
 use base64::Engine as _;
@@ -28,6 +29,34 @@ pub(super) struct TaskRecord {
     pub(super) covered_at: u32,
     #[serde(default)]
     pub(super) working_memory: BTreeMap<String, RawJson>,
+}
+
+/// What is shown of a conversation.
+#[derive(Serialize, Deserialize)]
+pub(super) struct ConversationRecord {
+    pub(super) task_id: TaskId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) title: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) title_source: Option<TitleSource>,
+    /// Whether a model was asked for a title.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) title_asked: bool,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) metadata: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) pinned: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) archived: bool,
+    /// The task that it continues, and the last message that was copied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) forked_from: Option<ForkedFrom>,
+    /// What it has in common with its forks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) family: Option<String>,
+    /// Whether what it copied came from a tool in part.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) tainted: bool,
 }
 
 /// A turn.

@@ -18,6 +18,11 @@ const STAGING_SCHEMA: &str = "
         task INTEGER
     );
     CREATE TABLE working_memory (n INTEGER, key TEXT, value TEXT, PRIMARY KEY (n, key)) WITHOUT ROWID;
+    CREATE TABLE conversations (
+        n INTEGER PRIMARY KEY, task_id TEXT NOT NULL UNIQUE, title TEXT, title_source TEXT, title_asked INTEGER,
+        metadata TEXT, pinned INTEGER, archived INTEGER, origin_id TEXT, forked_after TEXT, family TEXT,
+        tainted INTEGER
+    );
     CREATE TABLE turns (
         n INTEGER PRIMARY KEY, turn_id TEXT NOT NULL UNIQUE, task_id TEXT NOT NULL, message_id TEXT,
         opened_at INTEGER, ended_at INTEGER, opened_ts INTEGER, client_request_id TEXT, request_hash TEXT,
@@ -65,9 +70,11 @@ const STAGING_SCHEMA: &str = "
 type ReferenceRule = (&'static str, &'static str, &'static str, &'static str);
 
 /// The rules for references; those of turns and steps come first.
-const REFERENCE_RULES: [ReferenceRule; 17] = [
+const REFERENCE_RULES: [ReferenceRule; 19] = [
     ("turns", "task_id", "turns.task_id", "tasks WHERE task_id = this.task_id"),
     ("steps", "turn_id", "steps.turn_id", "turns WHERE turn_id = this.turn_id"),
+    ("conversations", "task_id", "conversations.task_id", "tasks WHERE task_id = this.task_id"),
+    ("conversations", "forked_from", "conversations.origin_id", "tasks WHERE task_id = this.origin_id"),
     ("said", "", "said.step", "steps WHERE n = this.step AND message_id IS NOT NULL"),
     ("recalled", "step", "recalled.step", "steps WHERE n = this.step"),
     ("events", "turn_id", "events.turn_id", "turns WHERE turn_id = this.turn_id AND task_id = this.task_id"),

@@ -3,6 +3,9 @@
 use std::fmt::{self, Display};
 use std::str::FromStr;
 
+use api::conversations::{
+    MAX_METADATA_ENTRIES, MAX_METADATA_KEY_BYTES, MAX_METADATA_VALUE_BYTES, MAX_TITLE_CHARS, TitleSource,
+};
 use api::learning::Evidence;
 use api::memory::{MAX_CONTENT, MAX_TAG, MAX_TAGS};
 use api::skills::SkillDefinition;
@@ -14,9 +17,9 @@ use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
 use super::records::{
-    Base64Bytes, BatchRecord, EpisodeRecord, EventRecord, FeedbackRecord, KnowledgeRecord, LessonRecord,
-    MediaRecord, MessageRecord, RecalledRecord, SkillRecord, StepRecord, TaskRecord, TrajectoryRecord,
-    TurnRecord,
+    Base64Bytes, BatchRecord, ConversationRecord, EpisodeRecord, EventRecord, FeedbackRecord,
+    KnowledgeRecord, LessonRecord, MediaRecord, MessageRecord, RecalledRecord, SkillRecord, StepRecord,
+    TaskRecord, TrajectoryRecord, TurnRecord,
 };
 use super::staging::{Staging, StagingError};
 use crate::steps::Step;
@@ -24,6 +27,8 @@ use crate::{FeedbackContent, memory_ingest, to_json};
 
 /// The longest name or id that is stored without being parsed, in bytes.
 const MAX_NAME_BYTES: usize = 128;
+/// The longest title, in bytes.
+const MAX_TITLE_BYTES: usize = 4 * MAX_TITLE_CHARS;
 /// The longest content of an episode in bytes; it is a short summary of what was said.
 const MAX_EPISODE_BYTES: usize = 16 * 1024;
 /// How far another machine's clock may have been ahead of this one's, in milliseconds. A task continues from its
@@ -49,6 +54,48 @@ impl StageRecord for TaskRecord {
             staging.insert("INSERT INTO working_memory VALUES (?1, ?2, ?3)", params![n, key, value])?;
         }
         Ok(())
+    }
+}
+
+impl StageRecord for ConversationRecord {
+    fn stage(self, n: u32, staging: &Staging) -> Result<(), StagingError> {
+        self.title.as_deref().map_or(Ok(()), |title| validate_text("title", title, MAX_TITLE_BYTES))?;
+        let source = self.title.as_ref().map(|_| match self.title_source {
+            Some(TitleSource::Model) => TitleSource::Model.as_str(),
+            _ => TitleSource::User.as_str(),
+        });
+        if self.metadata.len() > MAX_METADATA_ENTRIES {
+            return Err(invalid_field(
+                "metadata",
+                &format!("must be at most {MAX_METADATA_ENTRIES} entries"),
+            ));
+        }
+        for (key, value) in &self.metadata {
+            validate_text("metadata", key, MAX_METADATA_KEY_BYTES)?;
+            if value.len() > MAX_METADATA_VALUE_BYTES {
+                let reason = format!("a value must be at most {MAX_METADATA_VALUE_BYTES} bytes long");
+                return Err(invalid_field("metadata", &reason));
+            }
+        }
+        self.family.as_deref().map_or(Ok(()), |family| validate_name("family", family))?;
+        let (origin, after) = self.forked_from.map(|from| (from.task_id, from.message_id)).unzip();
+        staging.insert(
+            "INSERT INTO conversations VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+            params![
+                n,
+                self.task_id.as_str(),
+                self.title,
+                source,
+                self.title_asked,
+                to_json(&self.metadata)?,
+                self.pinned,
+                self.archived,
+                origin.as_ref().map(api::TaskId::as_str),
+                after.map(|id| id.to_string()),
+                self.family,
+                self.tainted,
+            ],
+        )
     }
 }
 
