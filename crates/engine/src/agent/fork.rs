@@ -85,7 +85,12 @@ impl Agent {
         match forking.await.map_err(|_| AgentError::Stopping)?? {
             Forked::Yes => self.conversation(&task_id).await,
             Forked::OriginGone => Err(AgentError::UnknownTask),
-            Forked::TaskExists => Err(AgentError::TaskExists),
+            // The same request may have made it meanwhile.
+            Forked::TaskExists => {
+                let after = after.to_string();
+                let existing = self.existing_fork(origin, &task_id, Some(&after)).await?;
+                existing.ok_or(AgentError::UnknownTask)
+            }
         }
     }
 

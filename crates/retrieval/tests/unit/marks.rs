@@ -13,7 +13,7 @@ fn marked<'text>(question: &str, text: &'text str) -> Vec<&'text str> {
 fn words_are_marked_in_other_forms_and_spellings() {
     for (question, text, expected) in [
         ("house", "Two houses, one house.", vec!["houses", "house"]),
-        ("Häuser", "Das Haus und die HÄUSER sind alt.", vec!["Haus", "HÄUSER"]),
+        ("haus", "Das Haus und die HÄUSER sind alt.", vec!["Haus", "HÄUSER"]),
         ("cafe", "A café\u{301} and cafe\u{301}s.", vec!["café\u{301}", "cafe\u{301}s"]),
         ("ﬁne", "It is ﬁne and ｆｉｎｅ.", vec!["ﬁne", "ｆｉｎｅ"]),
         ("foo_bar", "see foo_bar.", vec!["foo", "bar"]),

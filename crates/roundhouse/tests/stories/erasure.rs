@@ -22,7 +22,7 @@ use crate::support::{EngineFixture, eventually};
 
 /// Secrets, each for a different kind of data. The full-text index strips prefixes that words share, so each
 /// secret is searched for by its end.
-const SECRETS: [&str; 11] = [
+const SECRETS: [&str; 13] = [
     "ambermessage7q41x",
     "birchanswer8w52y",
     "cedarmedia9e63z",
@@ -34,6 +34,8 @@ const SECRETS: [&str; 11] = [
     "ivyreported6o39d",
     "junipernoted7p40s",
     "kelpreplaced8l29r",
+    "lotustitled9z18w",
+    "maplelabelled1n47v",
 ];
 
 /// The length of the part of a secret that is searched for.
@@ -74,8 +76,9 @@ fn assert_erased(fixture: &EngineFixture) {
 
 /// Stores all secrets by running a task.
 async fn tell_secrets(fixture: &EngineFixture, task: &str) {
-    let [asked, answered, attached, small, spilled, working, saved, corrected, reported, noted, replaced] =
+    let [asked, answered, attached, small, spilled, working, saved, corrected, reported, noted, replaced, ..] =
         SECRETS;
+    let [.., titled, labelled] = SECRETS;
     let knowledge = json!({"content": format!("The harbour is called {replaced}.")});
     let wrong = fixture.engine.post("/memory/knowledge", &knowledge).await;
     assert_eq!(wrong.status, 200);
@@ -107,6 +110,9 @@ async fn tell_secrets(fixture: &EngineFixture, task: &str) {
     ] {
         fixture.engine.post("/feedback", &feedback).await.assert_ok("status:text feedback_id:text");
     }
+    let shown = json!({"title": titled, "metadata": {"label": labelled}});
+    let path = format!("/tasks/{task}/conversation");
+    assert_eq!(send(fixture.engine.request(Method::PATCH, &path).json(&shown)).await.status, 200);
     // A copy of the brain, as an orchestrator makes before it moves the engine to another version.
     let brain = Path::new(&fixture.setup.variables["SQLITE_DB_PATH"]);
     let copy = brain.with_file_name("brain.before");
@@ -193,7 +199,7 @@ async fn what_was_learned_from_a_deleted_task_stays_without_a_word_of_its_conver
     let fixture = EngineFixture::allowing_all_tools([]).await;
     tell_secrets(&fixture, "confided").await;
     fixture.engine.delete("/tasks/confided").await.assert_ok("status:text");
-    let [_, _, _, _, _, _, saved, corrected, _, noted, replaced] = SECRETS;
+    let [_, _, _, _, _, _, saved, corrected, _, noted, replaced, ..] = SECRETS;
     let left: Vec<_> = remaining_secrets(&fixture).into_iter().map(|(secret, _)| secret).collect();
     assert_eq!(left, [saved, corrected, noted, replaced]);
     let contents: Vec<String> = knowledge(&fixture)

@@ -1,0 +1,269 @@
+//! Forks: a conversation goes on from one of its messages in a task of its own, and each is deleted without the other.
+
+use mock_llm::{Gate, Reply};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::conversations::CONVERSATION;
+use crate::support::engine_calls::{answer_id, direct_message, message_id, with_fields};
+use crate::support::engine_fixture::{PNG_BASE64, ReplyExt as _, wait_gate_reached};
+use crate::support::http::send;
+use crate::support::tool_programs::{done_reply, shell_reply};
+use crate::support::{Engine, EngineFixture, HttpResponse, eventually};
+
+async fn fork(engine: &Engine, task: &str, body: Value) -> HttpResponse {
+    engine.post(&format!("/tasks/{task}/fork"), &body).await
+}
+
+/// The ids of a task's messages.
+async fn ids(engine: &Engine, task: &str) -> Vec<Value> {
+    engine.messages(task).await.iter().map(|message| message["message_id"].clone()).collect()
+}
+
+async fn memory(engine: &Engine, task: &str) -> Value {
+    engine.get(&format!("/tasks/{task}/memory")).await.body["memory"].clone()
+}
+
+/// The tasks in which a search finds something.
+async fn found_in(engine: &Engine, words: &str) -> Vec<String> {
+    let found = engine.get(&format!("/conversations/search?q={words}")).await.assert_ok("results:array");
+    let results = found["results"].as_array().unwrap();
+    results.iter().map(|hit| hit["task_id"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_fork_goes_on_from_a_message_and_changes_nothing_of_the_original() {
+    let fixture = EngineFixture::new([
+        Reply::new().memory_set("colour", "green"),
+        Reply::from_text("It is green."),
+        Reply::new().memory_set("colour", "red"),
+        Reply::from_text("It is red."),
+    ])
+    .await;
+    let engine = &fixture.engine;
+    let media = json!([{"type": "image", "media_type": "image/png", "name": "a.png", "data": PNG_BASE64}]);
+    let first =
+        engine.run_turn_with(&with_fields(direct_message("task", "Green?"), json!({"media": media}))).await;
+    let second = engine.run_turn("task", "And red?").await;
+    let change = json!({"title": "Colours", "metadata": {"project": "a"}, "pinned": true});
+    send(engine.request(Method::PATCH, "/tasks/task/conversation").json(&change))
+        .await
+        .assert_ok(CONVERSATION);
+    let original = (ids(engine, "task").await, memory(engine, "task").await);
+    let shown = engine.get("/tasks/task/conversation").await.body;
+
+    let body = json!({"task_id": "fork", "after": answer_id(&first)});
+    let made = fork(engine, "task", body.clone()).await.assert_ok(CONVERSATION);
+    assert_eq!(made["forked_from"], json!({"task_id": "task", "message_id": answer_id(&first)}));
+    assert_eq!((&made["title"], &made["metadata"]), (&json!("Colours"), &json!({"project": "a"})));
+    assert_eq!((&made["pinned"], &made["message_count"]), (&json!(false), &json!(3)));
+    assert_eq!(ids(engine, "fork").await, original.0[..3]);
+    assert_eq!(engine.messages("fork").await, engine.messages("task").await[..3]);
+    assert_eq!(memory(engine, "fork").await, json!({"colour": "green"}));
+    // Repeated, also after a kill, it is the same one.
+    assert_eq!(fork(engine, "task", body.clone()).await.assert_ok(CONVERSATION), made);
+    let fixture = fixture.kill_and_start().await;
+    let engine = &fixture.engine;
+    assert_eq!(fork(engine, "task", body).await.assert_ok(CONVERSATION), made);
+    assert_eq!(fork(engine, "task", json!({"task_id": "fork"})).await.assert_ok(CONVERSATION), made);
+
+    engine.run_turn("fork", "And blue?").await;
+    fixture
+        .last_messages()
+        .assert_contains(&["image", "Green?", "It is green.", "And blue?"])
+        .assert_lacks(&["red"]);
+    // An answer of the copy is made again, and a question of it changed.
+    let retry =
+        json!({"task_id": "fork", "message": "", "direct": true, "retry_message_id": message_id(&first)});
+    engine.run_turn_with(&retry).await;
+    let edit =
+        json!({"task_id": "fork", "message": "Grey?", "direct": true, "edit_message_id": message_id(&first)});
+    engine.run_turn_with(&edit).await;
+    fixture.last_messages().assert_contains(&["Grey?"]).assert_lacks(&["Green?", "blue"]);
+    assert_eq!((ids(engine, "task").await, memory(engine, "task").await), original);
+    assert_eq!(engine.get("/tasks/task/conversation").await.body, shown);
+
+    // A question is copied without its answer, which the copy is asked for.
+    let asked = json!({"task_id": "asked", "after": message_id(&second), "title": "Other"});
+    let asked = fork(engine, "task", asked).await.assert_ok(CONVERSATION);
+    assert_eq!((&asked["title"], &asked["message_count"]), (&json!("Other"), &json!(4)));
+    let retry =
+        json!({"task_id": "asked", "message": "", "direct": true, "retry_message_id": message_id(&second)});
+    engine.run_turn_with(&retry).await;
+    assert_eq!(ids(engine, "asked").await.len(), 5);
+    // And a fork is forked.
+    let again = fork(engine, "asked", json!({"task_id": "again"})).await.assert_ok(CONVERSATION);
+    assert_eq!(again["forked_from"]["task_id"], "asked");
+    assert_eq!(ids(engine, "again").await, ids(engine, "asked").await);
+}
+
+#[tokio::test]
+async fn what_cannot_be_forked_is_refused_and_makes_no_task() {
+    let gate = Gate::new();
+    let fixture = EngineFixture::new([Reply::from_text("Yes.")]).await;
+    let engine = &fixture.engine;
+    let first = engine.run_turn("task", "Hello?").await;
+    engine.run_turn("other", "Hello?").await;
+    let after = answer_id(&first);
+    fork(engine, "unknown", json!({"task_id": "new"})).await.assert_error(404, "TASK_NOT_FOUND");
+    for id in ["msg_7", "", "msg_0190a0b0c0d0e0f00102030405060708"] {
+        let refused = fork(engine, "task", json!({"task_id": "new", "after": id})).await;
+        refused.assert_error(404, "MESSAGE_NOT_FOUND");
+    }
+    for (body, named) in [
+        (json!({}), "task_id"),
+        (json!({"task_id": ""}), "task_id"),
+        (json!({"task_id": "new", "after": 7}), "after"),
+        (json!({"task_id": "new", "title": " "}), "title"),
+    ] {
+        assert!(fork(engine, "task", body).await.assert_error(400, "INVALID_REQUEST").contains(named));
+    }
+    for taken in ["other", "task"] {
+        fork(engine, "task", json!({"task_id": taken, "after": after}))
+            .await
+            .assert_error(409, "TASK_EXISTS");
+    }
+    assert_eq!(engine.tasks("").await.1, 2);
+
+    // A turn that is running is copied as far as it is stored.
+    fixture.provider.enqueue_all([Reply::from_text("Later.").hold(0, &gate)]);
+    let mut stream = engine.execute_with(&direct_message("task", "And now?")).await;
+    wait_gate_reached(&gate).await;
+    let made = fork(engine, "task", json!({"task_id": "new"})).await.assert_ok(CONVERSATION);
+    assert_eq!((&made["message_count"], &made["status"]), (&json!(3), &json!("idle")));
+    // Many at once make one.
+    let body = json!({"task_id": "raced", "after": after});
+    let raced = futures::future::join_all((0..8).map(|_| fork(engine, "task", body.clone()))).await;
+    for answer in &raced {
+        assert!(answer.status == 200 || answer.assert_error(409, "TASK_BUSY").contains("turn"), "{answer:?}");
+    }
+    assert!(raced.iter().any(|answer| answer.status == 200));
+    gate.release();
+    stream.read_until("the end", |event| event.data["phase"] == "completed").await;
+    assert_eq!((ids(engine, "task").await.len(), ids(engine, "new").await.len()), (4, 3));
+    assert_eq!(ids(engine, "raced").await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_copied_message_is_found_once_and_still_after_the_original_is_deleted() {
+    let fixture = EngineFixture::new([]).await;
+    let engine = &fixture.engine;
+    let first = engine.run_turn("task", "Where is the zanzibarlighthouse?").await;
+    let body = |task: &str| json!({"task_id": task, "after": answer_id(&first)});
+    fork(engine, "task", body("fork")).await.assert_ok(CONVERSATION);
+    fork(engine, "fork", body("second")).await.assert_ok(CONVERSATION);
+    engine.run_turn("fork", "And the kiribatiharbour?").await;
+    assert_eq!(found_in(engine, "zanzibarlighthouse").await, ["task"]);
+    assert_eq!(found_in(engine, "kiribatiharbour").await, ["fork"]);
+    // What a conversation shows is not recalled into it from the task that it was copied from.
+    let calls = fixture.model_calls();
+    engine.run_turn("second", "What about the zanzibarlighthouse?").await;
+    let request = fixture.all_messages()[calls].0.clone();
+    assert_eq!(request.matches("Where is the zanzibarlighthouse?").count(), 1, "{request}");
+
+    // Exported and imported, it is the same, and still found once.
+    let export = async |engine: &Engine| send(engine.request(Method::GET, "/memory/export")).await.body;
+    let document = export(engine).await;
+    let other = EngineFixture::new([]).await;
+    for mode in ["replace", "replace", "merge"] {
+        let import = other.engine.request(Method::POST, &format!("/memory/import?mode={mode}"));
+        send(import.json(&document)).await.assert_ok("status:text mode:text counts:object");
+        assert_eq!(export(&other.engine).await, document);
+        let found = engine.get("/conversations/search?q=zanzibarlighthouse").await.body;
+        assert_eq!(
+            other.engine.get("/conversations/search?q=zanzibarlighthouse").await.body["results"]
+                .as_array()
+                .unwrap()
+                .len(),
+            found["results"].as_array().unwrap().len()
+        );
+    }
+
+    engine.delete("/tasks/task").await.assert_ok("status:text");
+    let shown = engine.get("/tasks/fork/conversation").await.assert_ok(CONVERSATION);
+    assert_eq!(shown["forked_from"], Value::Null);
+    assert_eq!(ids(engine, "fork").await.len(), 4);
+    let found = found_in(engine, "zanzibarlighthouse").await;
+    assert!(found.contains(&"fork".to_owned()), "{found:?}");
+    let fixture = fixture.kill_and_start().await;
+    fixture.engine.delete("/tasks/fork").await.assert_ok("status:text");
+    let found = found_in(&fixture.engine, "zanzibarlighthouse").await;
+    assert!(!found.is_empty() && found.iter().all(|task| task == "second"), "{found:?}");
+}
+
+#[tokio::test]
+async fn files_and_long_outputs_stay_as_long_as_one_of_the_conversations() {
+    let long = shell_reply("echo mangrovespill5x; seq 30000");
+    let fixture = EngineFixture::allowing_all_tools([long, done_reply()]).await;
+    let engine = &fixture.engine;
+    let media = json!([{"type": "image", "media_type": "image/png", "data": PNG_BASE64}]);
+    engine.run_turn_with(&with_fields(direct_message("task", "Run."), json!({"media": media}))).await;
+    fork(engine, "task", json!({"task_id": "fork"})).await.assert_ok(CONVERSATION);
+    let spilled =
+        || std::fs::read_dir(fixture.setup.workspace().join("tool-output")).map_or(0, Iterator::count);
+    assert_eq!(spilled(), 1);
+    engine.delete("/tasks/task").await.assert_ok("status:text");
+    assert_eq!(spilled(), 1);
+    engine.run_turn("fork", "And the picture?").await;
+    fixture.last_messages().assert_contains(&["image", "And the picture?"]);
+    engine.delete("/tasks/fork").await.assert_ok("status:text");
+    assert_eq!(spilled(), 0);
+}
+
+#[tokio::test]
+async fn a_kill_at_any_moment_leaves_a_whole_fork_or_none() {
+    let mut fixture = EngineFixture::new([]).await;
+    let mut last = Vec::new();
+    for number in 0..6 {
+        last = fixture.engine.run_turn("task", &format!("Question {number}")).await;
+    }
+    let expected = ids(&fixture.engine, "task").await;
+    for round in 0..6_u64 {
+        let task = format!("fork-{round}");
+        let body = json!({"task_id": task, "after": answer_id(&last)});
+        let request = fixture.engine.request(Method::POST, "/tasks/task/fork").json(&body);
+        let forking =
+            tokio::spawn(async move { request.send().await.is_ok_and(|answer| answer.status() == 200) });
+        // The kill falls anywhere in the fork.
+        tokio::time::sleep(std::time::Duration::from_millis(round * 2)).await;
+        fixture = fixture.kill_and_start().await;
+        let is_acknowledged = forking.await.unwrap();
+        let found = fixture.engine.get(&format!("/tasks/{task}")).await;
+        assert!(found.status == 200 || !is_acknowledged, "an acknowledged fork is lost");
+        if found.status == 200 {
+            assert_eq!(ids(&fixture.engine, &task).await, expected);
+        }
+        let made = fork(&fixture.engine, "task", body).await.assert_ok(CONVERSATION);
+        assert_eq!(made["message_count"], 12);
+        fixture.engine.run_turn(&task, "Go on.").await;
+    }
+    eventually("all are listed", async || (fixture.engine.tasks("").await.1 == 7).then_some(())).await;
+}
+
+#[tokio::test]
+async fn nothing_is_left_of_a_conversation_once_it_and_its_forks_are_deleted() {
+    let fixture = EngineFixture::new([Reply::from_text("It is hickoryanswer7x.")]).await;
+    let engine = &fixture.engine;
+    engine.run_turn("walnuttask3z", "What of the pinequestion9q?").await;
+    let body = json!({"task_id": "fork", "title": "Of the sprucetitle5w"});
+    fork(engine, "walnuttask3z", body).await.assert_ok(CONVERSATION);
+    fn is_left(folder: &std::path::Path, word: &str) -> bool {
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).any(|path| {
+            let holds =
+                |path| String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).contains(word);
+            if path.is_dir() { is_left(&path, word) } else { holds(&path) }
+        })
+    }
+    let folder = fixture.setup.brain().parent().unwrap().to_owned();
+    // Words in full are in the rows; the index keeps what differs from the word before.
+    let left = |words: &[&'static str]| -> Vec<&str> {
+        words.iter().copied().filter(|word| is_left(&folder, word)).collect()
+    };
+    let words = ["hickoryanswer7x", "pinequestion9q", "sprucetitle5w"];
+    assert_eq!(left(&words), words);
+    engine.delete("/tasks/walnuttask3z").await.assert_ok("status:text");
+    assert_eq!(left(&["walnuttask3z"]), [""; 0], "the fork does not name the task that is gone");
+    assert_eq!(left(&words), words);
+    engine.delete("/tasks/fork").await.assert_ok("status:text");
+    assert_eq!(left(&words), [""; 0]);
+}
