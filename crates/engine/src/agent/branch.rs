@@ -244,9 +244,9 @@ impl Branch {
         self.listed.iter().map(move |message_id| (*message_id, current.contains(message_id)))
     }
 
-    /// The last listed message, and the number of them; without what a compaction has evicted.
-    pub(super) fn last_listed(&self) -> (Option<MessageId>, usize) {
-        (self.listed.last().copied(), self.listed.len())
+    /// The last listed message; none if a compaction has evicted all.
+    pub(super) fn last_listed(&self) -> Option<MessageId> {
+        self.listed.last().copied()
     }
 
     /// The working memory: the newest value of each key, null for those that were removed.

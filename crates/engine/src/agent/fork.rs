@@ -143,7 +143,8 @@ fn fork_point(
         Some(FoldError::BaseNotInMemory(turn_id)) => return Err(MissingOpening(turn_id).into()),
         None => {}
     }
-    let Some((last_step, left_out, message_count)) = search.into_found() else { return Ok(None) };
+    let Some((last_step, left_out)) = search.into_found() else { return Ok(None) };
+    let message_count = u64::try_from(before.len()).unwrap_or(u64::MAX);
     let memory = memory_at(brain, task, last_step, &left_out)?;
     Ok(Some(ForkPoint { after, last_step, left_out, message_count, memory }))
 }
@@ -181,6 +182,8 @@ struct PointSearch<'a> {
     copied: &'a HashSet<MessageId>,
     fold: JournalFold,
     left_out: Vec<i64>,
+    /// The turn that was sent the last message, and its newest step, while the model has not got the message.
+    waiting: Option<(TurnId, i64)>,
     found: Option<Found>,
 }
 
@@ -189,13 +192,12 @@ struct Found {
     /// The turn of the last message, if more steps may belong to it.
     turn_id: Option<TurnId>,
     last_step: i64,
-    message_count: usize,
 }
 
 impl<'a> PointSearch<'a> {
     fn new(after: MessageId, copied: &'a HashSet<MessageId>) -> Self {
         let fold = JournalFold::new(Branch::order_only());
-        Self { after, copied, fold, left_out: Vec::new(), found: None }
+        Self { after, copied, fold, left_out: Vec::new(), waiting: None, found: None }
     }
 
     /// Applies the next step. Returns whether later ones may belong to the copy.
@@ -207,27 +209,34 @@ impl<'a> PointSearch<'a> {
             return Ok(true);
         }
         let turn_id = stored.turn_id;
-        if self.found.as_ref().is_some_and(|found| found.turn_id != Some(turn_id)) {
+        let expected =
+            self.found.as_ref().map(|found| found.turn_id).or(self.waiting.map(|(turn, _)| Some(turn)));
+        if expected.is_some_and(|expected| expected != Some(turn_id)) {
             return Ok(false);
         }
-        let answers = matches!(&stored.step, Step::Answered { message_id, .. } if *message_id == self.after);
+        let is_last = |message_id: &MessageId| *message_id == self.after;
+        let answers = matches!(&stored.step, Step::Answered { message_id, .. } if is_last(message_id));
+        if self.waiting.is_some()
+            || matches!(&stored.step, Step::Steered { message_id, .. } if is_last(message_id))
+        {
+            self.waiting = Some((turn_id, row));
+        }
         self.fold.apply(stored)?;
-        let (last, count) = self.fold.last_listed();
-        if last != Some(self.after) {
+        if self.fold.last_listed() != Some(self.after) {
             return Ok(self.found.is_none());
         }
         // The results of an answer's calls, and the end of its turn, belong to it; what follows a message of the
         // user is the work on its answer.
         let goes_on = answers || self.found.as_ref().is_some_and(|found| found.turn_id.is_some());
-        self.found =
-            Some(Found { turn_id: goes_on.then_some(turn_id), last_step: row, message_count: count });
+        self.found = Some(Found { turn_id: goes_on.then_some(turn_id), last_step: row });
         Ok(goes_on)
     }
 
-    fn into_found(self) -> Option<(i64, Vec<i64>, u64)> {
-        let Found { last_step, message_count, .. } = self.found?;
-        let left_out = self.left_out.into_iter().filter(|row| *row < last_step).collect();
-        Some((last_step, left_out, u64::try_from(message_count).unwrap_or(u64::MAX)))
+    /// The last step and the steps before it that are left out. A turn that was given up, or is running, ends with
+    /// the messages that wait for its model.
+    fn into_found(self) -> Option<(i64, Vec<i64>)> {
+        let last_step = self.found.map(|found| found.last_step).or(self.waiting.map(|(_, row)| row))?;
+        Some((last_step, self.left_out.into_iter().filter(|row| *row < last_step).collect()))
     }
 }
 

@@ -65,10 +65,9 @@ impl JournalFold {
         Ok(())
     }
 
-    /// The last listed message, and the number of them.
-    pub(super) fn last_listed(&self) -> (Option<MessageId>, usize) {
-        let branch = self.thread.as_ref().map(Thread::branch).or(self.base.as_ref());
-        branch.map_or((None, 0), Branch::last_listed)
+    /// The last listed message.
+    pub(super) fn last_listed(&self) -> Option<MessageId> {
+        self.thread.as_ref().map(Thread::branch).or(self.base.as_ref())?.last_listed()
     }
 
     /// Returns the conversation after its last turn.
