@@ -126,6 +126,7 @@ pub struct UpdateConversation {
 }
 
 /// Distinguishes null from a field that is left out.
+#[expect(clippy::option_option, reason = "null removes what a field that is left out keeps")]
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<String>>, D::Error> {
     Option::deserialize(deserializer).map(Some)
 }

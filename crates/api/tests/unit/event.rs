@@ -117,7 +117,7 @@ fn every_event_reads_back_and_has_exactly_its_fields() {
 
         let kind = sent.event.kind();
         let is_stored = !matches!(kind, "heartbeat" | "busy_update");
-        let expected = if !is_stored { vec![] } else { vec!["id: 42".to_owned()] };
+        let expected = if is_stored { vec!["id: 42".to_owned()] } else { vec![] };
         let expected: Vec<String> = expected.into_iter().chain([format!("event: {kind}")]).collect();
         assert_eq!(head, expected);
 

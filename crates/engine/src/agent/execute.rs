@@ -360,29 +360,28 @@ impl Agent {
             let existing = handle.idempotency_key.as_ref().filter(|existing| existing.id == key.id)?;
             Some((existing.hash.clone(), handle.turn_id, handle.events_after, handle.opened.clone()))
         });
-        let (hash, turn_id, after, opened) = match active {
-            Some(found) => found,
-            None => {
-                if let Some(found) = turns.queue.find(task_id, &key.id) {
-                    check_same_request(&found.hash, key)?;
-                    let entry = QueuedEntry { turn_id: found.turn_id, progress: found.progress };
-                    return Ok(Some(Claim::Queued(entry, None)));
+        let (hash, turn_id, after, opened) = if let Some(found) = active {
+            found
+        } else {
+            if let Some(found) = turns.queue.find(task_id, &key.id) {
+                check_same_request(&found.hash, key)?;
+                let entry = QueuedEntry { turn_id: found.turn_id, progress: found.progress };
+                return Ok(Some(Claim::Queued(entry, None)));
+            }
+            match self.brain.turn_by_request(task_id, &key.id)? {
+                Some(turn) if turn.opened_event_exists => {
+                    (turn.hash, turn.turn_id, turn.opened_ts - 1, watch::channel(true).1)
                 }
-                match self.brain.turn_by_request(task_id, &key.id)? {
-                    Some(turn) if turn.opened_event_exists => {
-                        (turn.hash, turn.turn_id, turn.opened_ts - 1, watch::channel(true).1)
-                    }
-                    Some(_) => {
-                        let message = "`client_request_id`: the turn that it began was removed by an edit";
-                        return Err(AgentError::UnknownMessage(message.into()));
-                    }
-                    None => {
-                        let Some(ended) = self.brain.ended_queued_turn(task_id, &key.id)? else {
-                            return Ok(None);
-                        };
-                        check_same_request(&ended.hash, key)?;
-                        return Ok(Some(Claim::Ended(ended.turn_id, ended.end)));
-                    }
+                Some(_) => {
+                    let message = "`client_request_id`: the turn that it began was removed by an edit";
+                    return Err(AgentError::UnknownMessage(message.into()));
+                }
+                None => {
+                    let Some(ended) = self.brain.ended_queued_turn(task_id, &key.id)? else {
+                        return Ok(None);
+                    };
+                    check_same_request(&ended.hash, key)?;
+                    return Ok(Some(Claim::Ended(ended.turn_id, ended.end)));
                 }
             }
         };

@@ -47,7 +47,7 @@ impl MemoryChange {
     }
 
     /// The writes that change `current`: the model is told of nothing that stays.
-    fn into_writes(self, current: BTreeMap<String, Value>) -> Vec<MemoryWrite> {
+    fn into_writes(self, current: &BTreeMap<String, Value>) -> Vec<MemoryWrite> {
         match self {
             Self::Set(write) => vec![write],
             Self::Replace(memory) => {
@@ -160,7 +160,7 @@ impl Agent {
             .await;
         let branch = branch.ok_or(AgentError::Stopping)??;
         let field = change.field();
-        let writes = change.into_writes(self.read(move |brain| brain.working_memory(task)).await?);
+        let writes = change.into_writes(&self.read(move |brain| brain.working_memory(task)).await?);
         if !branch.has_room_for(&writes) {
             return Err(AgentError::Invalid(format!("`{field}`: {}", working_memory_full())));
         }

@@ -80,7 +80,12 @@ impl Titler {
         let next = self.brain.run_blocking(Brain::next_title_request).await;
         let Some(request) = next.ok_or(AgentError::Stopping)?? else { return Ok(Progress::Idle) };
         let Some(route) = route(&self.services) else {
-            self.brain.write(|rows| rows.drop_title_requests()).await?;
+            #[expect(
+                clippy::redundant_closure_for_method_calls,
+                reason = "the method is for one lifetime only"
+            )]
+            let dropped = self.brain.write(|rows| rows.drop_title_requests());
+            dropped.await?;
             return Ok(Progress::Idle);
         };
         let task = request.task;

@@ -134,18 +134,16 @@ impl TurnRequest {
 fn check_on_busy(request: &Execute, start_from: &StartFrom) -> Result<(), AgentError> {
     let invalid = |message: &str| Err(AgentError::Invalid(message.to_owned()));
     match request.on_busy {
-        OnBusy::Reject | OnBusy::Interrupt => Ok(()),
         OnBusy::Queue | OnBusy::Steer if !matches!(start_from, StartFrom::End) => invalid(
             "`on_busy`: `queue` and `steer` cannot be given with `edit_message_id` or `retry_message_id`",
         ),
-        OnBusy::Queue => Ok(()),
         OnBusy::Steer if !request.media.is_empty() => {
             invalid("`media`: cannot be given with `on_busy` `steer`; a running turn takes text only")
         }
         OnBusy::Steer if request.client_request_id.is_some() => invalid(
             "`client_request_id`: cannot be given with `on_busy` `steer`, which may begin no turn to join",
         ),
-        OnBusy::Steer => Ok(()),
+        OnBusy::Reject | OnBusy::Interrupt | OnBusy::Queue | OnBusy::Steer => Ok(()),
     }
 }
 

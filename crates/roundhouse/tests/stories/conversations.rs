@@ -34,7 +34,9 @@ async fn page(engine: &Engine, query: &str) -> (Vec<String>, Option<String>) {
     let path = format!("/conversations{query}");
     let page = engine.get(&path).await.assert_ok("conversations:array next_cursor:text|null");
     let listed = page["conversations"].as_array().unwrap();
-    listed.iter().for_each(|one| assert_fields(one, CONVERSATION));
+    for one in listed {
+        assert_fields(one, CONVERSATION);
+    }
     let ids = listed.iter().map(|one| one["task_id"].as_str().unwrap().to_owned()).collect();
     (ids, page["next_cursor"].as_str().map(str::to_owned))
 }

@@ -240,6 +240,14 @@ async fn a_kill_at_any_moment_leaves_a_whole_fork_or_none() {
     eventually("all are listed", async || (fixture.engine.tasks("").await.1 == 7).then_some(())).await;
 }
 
+/// Whether a file below `folder` has the word.
+fn is_left(folder: &std::path::Path, word: &str) -> bool {
+    std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).any(|path| {
+        let holds = |path| String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).contains(word);
+        if path.is_dir() { is_left(&path, word) } else { holds(&path) }
+    })
+}
+
 #[tokio::test]
 async fn nothing_is_left_of_a_conversation_once_it_and_its_forks_are_deleted() {
     let fixture = EngineFixture::new([Reply::from_text("It is hickoryanswer7x.")]).await;
@@ -247,13 +255,6 @@ async fn nothing_is_left_of_a_conversation_once_it_and_its_forks_are_deleted() {
     engine.run_turn("walnuttask3z", "What of the pinequestion9q?").await;
     let body = json!({"task_id": "fork", "title": "Of the sprucetitle5w"});
     fork(engine, "walnuttask3z", body).await.assert_ok(CONVERSATION);
-    fn is_left(folder: &std::path::Path, word: &str) -> bool {
-        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).any(|path| {
-            let holds =
-                |path| String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).contains(word);
-            if path.is_dir() { is_left(&path, word) } else { holds(&path) }
-        })
-    }
     let folder = fixture.setup.brain().parent().unwrap().to_owned();
     // Words in full are in the rows; the index keeps what differs from the word before.
     let left = |words: &[&'static str]| -> Vec<&str> {

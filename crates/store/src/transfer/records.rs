@@ -33,6 +33,7 @@ pub(super) struct TaskRecord {
 
 /// What is shown of a conversation.
 #[derive(Serialize, Deserialize)]
+#[expect(clippy::struct_excessive_bools, reason = "facts of a record, each independent of the others")]
 pub(super) struct ConversationRecord {
     pub(super) task_id: TaskId,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -153,7 +153,7 @@ proptest! {
                 }
                 5 | 6 => {
                     let listed = journal.listed();
-                    let known = questions.values().copied().filter(|id| listed.contains(id)).next_back();
+                    let known = questions.values().copied().rfind(|id| listed.contains(id));
                     let Some(message_id) = known else { continue };
                     journal.end();
                     open.clear();

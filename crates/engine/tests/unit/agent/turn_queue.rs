@@ -8,7 +8,7 @@ use super::*;
 const TASKS: usize = 3;
 
 /// An action on the queue. Entries are named by an index into those that there have been.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Action {
     Push {
         task: usize,
@@ -245,6 +245,10 @@ fn check(queue: &TurnQueue, model: &Model) -> Result<(), TestCaseError> {
         }
     }
     prop_assert_eq!(queue.is_empty(), (0..TASKS).all(|index| !queue.holds(&task(index))));
+    prop_assert_eq!(queue.is_active(|_| true), !queue.is_empty());
+    let is_moving = |entry: &Modelled| entry.state.is_some_and(|state| state != EntryState::Waiting);
+    let is_moving = model.entries.iter().any(is_moving) || model.interrupted.contains(&true);
+    prop_assert_eq!(queue.is_active(|_| false), is_moving);
     for entry in model.entries.iter().filter(|entry| entry.state.is_none()) {
         if let Some(expected) = entry.expected {
             prop_assert_eq!(*entry.progress.borrow(), expected);

@@ -69,13 +69,10 @@ impl EventStream {
                 continue;
             }
             assert_event(&kind, &data);
-            let id = match sse.id {
-                Some(id) => id,
-                None => {
-                    assert_eq!(kind, "busy_update", "every other event has an id");
-                    data["ts"].to_string()
-                }
-            };
+            let id = sse.id.unwrap_or_else(|| {
+                assert_eq!(kind, "busy_update", "every other event has an id");
+                data["ts"].to_string()
+            });
             let event = Event { id, kind, data };
             assert_eq!(event.id, event.ts().to_string(), "the id is the ts");
             self.received.push(event.clone());
