@@ -36,10 +36,11 @@ pub struct Accepted {
 enum Claim {
     /// The request begins a new turn.
     New(ClaimedTurn),
-    /// An earlier request with the same idempotency key began this turn. The receiver reports when it is open.
+    /// An earlier request with the same idempotency key began this turn. The receiver reports when it is
+    /// open.
     Existing(TurnId, EventReader, watch::Receiver<bool>),
-    /// The message is in the queue: that of an earlier request with the same idempotency key, or, with the number
-    /// of its entry, that of this one, which is yet to be stored.
+    /// The message is in the queue: that of an earlier request with the same idempotency key, or, with the
+    /// number of its entry, that of this one, which is yet to be stored.
     Queued(QueuedEntry, Option<i64>),
     /// The message of an earlier request with the same idempotency key left the queue without a turn.
     Ended(TurnId, QueueEnd),
@@ -308,8 +309,9 @@ impl Agent {
         Ok(accepted(task_id, turn_id, end_status(end), stream))
     }
 
-    /// Claims the task's event log for a new turn, or finds the turn that the request has already begun. `body` is
-    /// the request as the queue stores it; `is_interrupting` is set if the next turn is reserved for the request.
+    /// Claims the task's event log for a new turn, or finds the turn that the request has already begun. `body`
+    /// is the request as the queue stores it; `is_interrupting` is set if the next turn is reserved for the
+    /// request.
     fn claim(
         &self,
         request: &TurnRequest,

@@ -82,31 +82,38 @@ impl QueueRunner {
         match error {
             StartError::Unreadable => {
                 tracing::error!(%turn_id, "A queued message cannot be read; it is given up.");
-                let at = self.launcher.services.clock.now();
-                registry.lock().queue.give_up(&task_id, turn_id);
-                let write = move |tx: &store::WriteTx<'_>| tx.end_queued_turn(turn_id, QueueEnd::Failed, at);
-                let ended = self.launcher.brain.write(write).await;
-                let mut turns = registry.lock();
-                match ended {
-                    Ok(_) => turns.queue.ended(&task_id, turn_id, QueueEnd::Failed),
-                    Err(_) => turns.queue.end_failed(&task_id, turn_id),
+                if self.give_up(turn_id).await {
+                    let mut turns = registry.lock();
+                    turns.queue.ended(&task_id, turn_id, QueueEnd::Failed);
+                    turns.notify_queue();
+                    return;
                 }
-                turns.notify_queue();
-                return;
+                self.wait_to_retry().await;
             }
             StartError::Overtaken | StartError::Later(AgentError::Stopping) => {}
             StartError::Later(error) => {
                 tracing::warn!(%error, %turn_id, "The turn of a queued message could not begin yet.");
-                let retry = self.launcher.services.clock.sleep(RETRY_DELAY);
-                tokio::select! {
-                    () = self.launcher.stopping.cancelled() => {}
-                    () = retry => {}
-                }
+                self.wait_to_retry().await;
             }
         }
         let mut turns = registry.lock();
         turns.queue.start_failed(&task_id, turn_id);
         turns.notify_queue();
+    }
+
+    /// Takes a message whose turn cannot begin out of the queue. Returns whether that could be stored.
+    async fn give_up(&self, turn_id: TurnId) -> bool {
+        let at = self.launcher.services.clock.now();
+        let end = move |tx: &store::WriteTx<'_>| tx.end_queued_turn(turn_id, QueueEnd::Failed, at);
+        self.launcher.brain.write(end).await.is_ok()
+    }
+
+    /// Waits before another try, or until the engine stops.
+    async fn wait_to_retry(&self) {
+        tokio::select! {
+            () = self.launcher.stopping.cancelled() => {}
+            () = self.launcher.services.clock.sleep(RETRY_DELAY) => {}
+        }
     }
 
     async fn try_begin(&self, entry: &TakenEntry, permit: OwnedSemaphorePermit) -> Result<(), StartError> {

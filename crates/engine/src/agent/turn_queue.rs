@@ -1,9 +1,9 @@
-//! The queues of messages that wait for their turn: their order, their limits and their states. Pure; the messages
-//! themselves are in the brain.
+//! The queues of messages that wait for their turn: their order, their limits and their states. Pure; the
+//! messages themselves are in the brain.
 //!
-//! An entry is [`EntryState::Storing`] until it is stored and thus accepted, and leaves the queue when its turn has
-//! begun or when it has ended without one. Each of these is first committed to the brain; the states in between
-//! ([`EntryState::Starting`], [`EntryState::Ending`]) keep two of them from happening to one entry.
+//! An entry is [`EntryState::Storing`] until it is stored and thus accepted, and leaves the queue when its turn
+//! has begun or when it has ended without one. Each of these is first committed to the brain; the states in
+//! between ([`EntryState::Starting`], [`EntryState::Ending`]) keep two of them from happening to one entry.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -211,12 +211,7 @@ impl TurnQueue {
         self.set_state(task_id, turn_id, EntryState::Waiting, EntryState::Ending)
     }
 
-    /// Takes an entry whose turn cannot begin to end it.
-    pub(super) fn give_up(&mut self, task_id: &TaskId, turn_id: TurnId) {
-        self.set_state(task_id, turn_id, EntryState::Starting, EntryState::Ending);
-    }
-
-    /// Removes an entry that has ended without a turn.
+    /// Removes an entry that has ended without a turn: its user took it out, or its turn could not begin.
     pub(super) fn ended(&mut self, task_id: &TaskId, turn_id: TurnId, end: QueueEnd) {
         if let Some(entry) = self.remove(task_id, turn_id) {
             entry.progress.send_replace(QueueProgress::Ended(end));

@@ -1,4 +1,5 @@
-//! `/tasks/{task_id}/turns` and `/tasks/{task_id}/queue`: the turns of a task, and the messages that wait for theirs.
+//! `/tasks/{task_id}/turns` and `/tasks/{task_id}/queue`: the turns of a task, and the messages that wait for
+//! theirs.
 
 use api::engine::{Cancelled, CancelledStatus};
 use api::turns::{ListTurns, TaskQueue, TurnList, TurnRecord};

@@ -21,6 +21,7 @@ enum Action {
     Begun(usize),
     StartFailed(usize),
     BeginEnd(usize),
+    /// Its turn could never begin.
     GiveUp(usize),
     Ended(usize),
     EndFailed(usize),
@@ -191,8 +192,9 @@ fn apply(queue: &mut TurnQueue, model: &mut Model, action: Action) -> Result<(),
             }
         }
         Action::GiveUp(index) => {
-            if let Some((task, turn)) = model.transition(index, Starting, Some(Ending)) {
-                queue.give_up(&task, turn);
+            if let Some((task, turn)) = model.transition(index, Starting, None) {
+                queue.ended(&task, turn, QueueEnd::Failed);
+                model.entries[index].expected = Some(QueueProgress::Ended(QueueEnd::Failed));
             }
         }
         Action::Ended(index) => {
