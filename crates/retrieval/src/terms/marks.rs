@@ -129,5 +129,5 @@ impl Normalized {
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/marks.rs"]
+#[path = "../../tests/unit/terms/marks.rs"]
 mod tests;

@@ -92,5 +92,5 @@ fn window(marks: &[Range<usize>], length: usize, is_space: impl Fn(usize) -> boo
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/snippets.rs"]
+#[path = "../../tests/unit/search/snippets.rs"]
 mod tests;

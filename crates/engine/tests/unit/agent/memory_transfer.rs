@@ -108,6 +108,11 @@ fn insert_extra_rows(tx: &WriteTx<'_>) -> Result<(), StoreError> {
         "INSERT INTO grants (grant_id, tool, prefix, created_at) VALUES ('grant_1', 'shell', 'ls', 1)",
         &[],
     )?;
+    execute(
+        "INSERT INTO conversations (task, title, title_source, metadata, pinned, family)
+         SELECT task, 'A title', 'model', '{\"key\":\"value\"}', 1, 'family' FROM tasks",
+        &[],
+    )?;
     execute("INSERT INTO settings VALUES ('gateway', 'secret-config')", &[])?;
     execute("INSERT INTO spending VALUES (1, 'm', 1, 1, 0, 0)", &[])?;
     Ok(())
