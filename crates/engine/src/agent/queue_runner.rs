@@ -90,7 +90,8 @@ impl QueueRunner {
                 }
                 self.wait_to_retry().await;
             }
-            StartError::Overtaken | StartError::Later(AgentError::Stopping) => {}
+            StartError::Overtaken => {}
+            StartError::Later(_) if self.launcher.stopping.is_cancelled() => {}
             StartError::Later(error) => {
                 tracing::warn!(%error, %turn_id, "The turn of a queued message could not begin yet.");
                 self.wait_to_retry().await;
@@ -145,6 +146,10 @@ impl QueueRunner {
         let mut turns = registry.lock();
         if self.launcher.stopping.is_cancelled() {
             return Err(AgentError::Stopping.into());
+        }
+        turns.check_not_quiesced(self.launcher.services.clock.monotonic())?;
+        if turns.queue.is_interrupted(task_id) {
+            return Err(StartError::Overtaken);
         }
         let event_log = self.event_logs.open_existing(task_id)?.ok_or(StartError::Unreadable)?;
         let Ok(recorder) = event_log.begin_turn(*turn_id) else {

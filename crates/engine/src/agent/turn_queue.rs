@@ -127,6 +127,11 @@ impl TurnQueue {
         self.tasks.contains_key(task_id)
     }
 
+    /// Whether the next turn of the task is one that interrupts.
+    pub(super) fn is_interrupted(&self, task_id: &TaskId) -> bool {
+        self.tasks.get(task_id).is_some_and(|task| task.interrupted)
+    }
+
     /// The size of a task's entries in bytes.
     pub(super) fn task_bytes(&self, task_id: &TaskId) -> u64 {
         self.tasks.get(task_id).map_or(0, |task| task.entries.iter().map(|entry| entry.bytes).sum())

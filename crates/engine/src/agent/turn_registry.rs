@@ -312,6 +312,8 @@ impl TurnRegistry {
             commands: sender,
         };
         turns.turns.insert(task_id.clone(), handle);
+        // Some wait for this task's next turn.
+        turns.idle_notify.notify_waiters();
         (Registration { registry: self.clone(), task_id, turn_id, opened, busy_count, busy_guard }, commands)
     }
 
