@@ -13,6 +13,8 @@ use api::{CallId, TaskId};
 use rusqlite::{Connection, Error, OptionalExtension as _, params};
 use serde::{Deserialize, Serialize};
 
+use super::queries::parse_step;
+use super::steps::Step;
 use super::wal_checkpoint::checkpoint_wal;
 use super::{
     Brain, StoreError, TaskRow, WriteTx, backups, learning_batches, lessons, page_scrub, schema, to_json,
@@ -24,8 +26,6 @@ const MERGE_PAGES_PER_COMMIT: i64 = 64;
 const SCRUB_PAGES_PER_COMMIT: u32 = 256;
 /// Above this number of pages an overflow page cannot be distinguished from other pages.
 const MAX_SCRUBBABLE_PAGES: u32 = 1 << 24;
-/// The most messages of forks that are indexed in the commit of a deletion; maintenance indexes the others.
-const MAX_INDEXED_COPIES: usize = 256;
 /// How long the truncation of the write-ahead log waits for readers.
 const WAL_TRUNCATE_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -79,8 +79,6 @@ impl WriteTx<'_> {
             lessons::remove_verdicts(self, &task_id)?;
         }
         learning_batches::reset_orphaned_batches(self)?;
-        // Searches find what forks have copied there from now on.
-        self.index_backlog(MAX_INDEXED_COPIES)?;
         self.enqueue_erasure(&ErasureScope { outputs })
     }
 
@@ -124,7 +122,11 @@ impl WriteTx<'_> {
             if calls.is_empty() {
                 break;
             }
-            take_calls(row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?, length, calls, drop);
+            let body = row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?;
+            // An answer names its calls, whose results the conversation may not have.
+            if !matches!(parse_step(body), Ok(Step::Answered { .. })) {
+                take_calls(body, length, calls, drop);
+            }
         }
         Ok(())
     }

@@ -2,12 +2,13 @@
 //!
 //! The journal is copied, which is all of a conversation: it is folded as that of the original was at that point. The
 //! turns get ids of their own and bring no events; messages and calls keep their ids. Memory keeps what it knows of
-//! these turns (episodes, trajectories, knowledge) from the original, and searches find a copied message in one task
-//! only: the others are noted in `copies`, and one of them takes its place when it goes.
+//! these turns (episodes, trajectories, knowledge) from the original. The messages of a fork are indexed like any
+//! others, so that nothing depends on which of the tasks is deleted first; of equal messages a search shows one.
 
 use api::{MessageId, TaskId, Timestamp, TurnId};
 use rusqlite::params;
 
+use super::memory_ingest::MAX_INDEXED_MESSAGES;
 use super::steps::MemoryWrite;
 use super::{StoreError, TaskRow, WriteTx, to_json};
 
@@ -75,7 +76,8 @@ impl WriteTx<'_> {
              WHERE task = ?2",
             params![origin, task.0, is_tainted],
         )?;
-        self.index_fork(*origin, task)?;
+        // The others are indexed in the background.
+        self.index_messages(task, MAX_INDEXED_MESSAGES)?;
         Ok(Forked::Yes)
     }
 
@@ -126,35 +128,5 @@ impl WriteTx<'_> {
              FROM conversations WHERE task = ?1",
             params![origin, task, fork.title, fork.after.to_string()],
         )
-    }
-
-    /// Indexes the messages of a fork that are not found in the original.
-    fn index_fork(&self, origin: i64, task: TaskRow) -> Result<(), StoreError> {
-        self.execute(
-            "INSERT INTO copies (message_id, task, nth)
-             SELECT message_id, task, nth FROM said WHERE task = ?2 AND nth IS NOT NULL
-             AND message_id IN (SELECT message_id FROM said WHERE task = ?1 AND nth IS NOT NULL)",
-            [origin, task.0],
-        )?;
-        let copied = "SELECT task << 20 | nth FROM copies WHERE task = ?1";
-        self.execute(&format!("DELETE FROM to_index WHERE place IN ({copied})"), [task.0])?;
-        self.index_messages(task, usize::MAX)
-    }
-
-    /// Finds equal messages of conversations and their forks that were imported, of which one is to be indexed.
-    pub(super) fn find_copies(&self) -> Result<(), StoreError> {
-        self.execute(
-            "INSERT INTO copies (message_id, task, nth)
-             SELECT message_id, task, nth FROM (
-                 SELECT message_id, said.task, nth, ROW_NUMBER() OVER (
-                     PARTITION BY message_id
-                     ORDER BY NOT EXISTS (SELECT 1 FROM indexed WHERE place = (said.task << 20 | nth)), said.task
-                 ) AS number
-                 FROM said JOIN conversations USING (task) WHERE family IS NOT NULL AND nth IS NOT NULL
-             ) WHERE number > 1
-             ON CONFLICT DO NOTHING",
-            [],
-        )?;
-        self.execute("DELETE FROM to_index WHERE place IN (SELECT task << 20 | nth FROM copies)", [])
     }
 }

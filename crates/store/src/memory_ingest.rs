@@ -18,7 +18,7 @@ use crate::memory_format;
 /// The number of turns that are indexed when one ends: that turn, and a few of the backlog before it.
 const MAX_TURNS_PER_INGEST: usize = 4;
 /// The most messages of its task that are indexed with a turn: its own, and a few that an earlier version left.
-const MAX_INDEXED_MESSAGES: usize = 256;
+pub(super) const MAX_INDEXED_MESSAGES: usize = 256;
 /// The parts of the user's message and of the answer that an episode contains, in bytes.
 const MAX_EPISODE_BYTES: (usize, usize) = (400, 600);
 /// The most tool calls that a trajectory contains.

@@ -116,11 +116,10 @@ pub(super) fn configure(connection: &Connection, kib: i64) -> Result<(), rusqlit
     connection.pragma_update(None, "wal_autocheckpoint", 0)
 }
 
-/// Creates in `file` the brain that a version with the first `additions` migrations would have made with the
-/// content of `newer`.
+/// Creates in `file` an empty brain as a version with the first `additions` migrations makes it.
 #[cfg(any(test, feature = "testing"))]
-#[allow(clippy::missing_panics_doc, clippy::unwrap_used, reason = "only tests have it")]
-pub fn create_older_version(newer: &Path, file: &Path, additions: usize) {
+#[allow(clippy::unwrap_used, reason = "only tests have it")]
+fn create_empty_older_version(file: &Path, additions: usize) -> Connection {
     let connection = Connection::open(file).unwrap();
     connection.execute_batch(BASE_SCHEMA).unwrap();
     connection.pragma_update(None, "user_version", FORMAT_VERSION).unwrap();
@@ -131,6 +130,15 @@ pub fn create_older_version(newer: &Path, file: &Path, additions: usize) {
         connection.execute_batch(addition).unwrap();
         connection.execute("INSERT INTO additions (at) VALUES ('then')", []).unwrap();
     }
+    connection
+}
+
+/// Creates in `file` the brain that a version with the first `additions` migrations would have made with the
+/// content of `newer`.
+#[cfg(any(test, feature = "testing"))]
+#[allow(clippy::missing_panics_doc, clippy::unwrap_used, reason = "only tests have it")]
+pub fn create_older_version(newer: &Path, file: &Path, additions: usize) {
+    let connection = create_empty_older_version(file, additions);
     connection.execute("ATTACH ?1 AS newer", [newer.to_str().unwrap()]).unwrap();
     // Triggers fill the full-text indexes from what is copied.
     let tables = "SELECT name, (SELECT group_concat(name) FROM pragma_table_info(tables.name))

@@ -19,12 +19,16 @@ use rusqlite::{Connection, Error, params};
 
 use self::postings::IndexPostings;
 use super::memory_ingest::step_of_message;
+use super::queries::parse_column;
 use super::search_index::Indexed;
 use super::steps::TurnBase;
-use super::{Brain, StoreError, TaskRow};
+use super::{Brain, StoreError, TaskRow, to_json};
 
 /// The number of SQLite virtual machine instructions between checks of the deadline: some tens of microseconds.
 const OPS_BETWEEN_DEADLINE_CHECKS: i32 = 1_000;
+
+/// How many places a search over conversations reads per result if there are forks, which have the same messages.
+const CANDIDATES_PER_RESULT: usize = 8;
 
 /// What a search looks through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,16 +156,22 @@ impl AlreadyShown {
         messages.map(Ok).into_iter().chain(records).collect()
     }
 
-    /// The ids of the messages that the conversation shows although they are indexed as those of another task: they
-    /// were recalled into it, or copied by a fork.
-    fn recalled_messages(self, reader: &Connection) -> Result<HashSet<String>, Error> {
+    /// Which of `found`, messages of other tasks, the conversation shows: they were recalled into it, or it is a fork
+    /// or has forks, and has the same ones.
+    fn shown_messages(self, reader: &Connection, found: &[SearchHit]) -> Result<HashSet<MessageId>, Error> {
+        let ids: Vec<&MessageId> = found.iter().flat_map(|hit| &hit.excerpt_ids).collect();
+        if self.task.is_none() || ids.is_empty() {
+            return Ok(HashSet::new());
+        }
         let sql = "SELECT id FROM recalled WHERE task = ?1 AND step >= ?2 AND step < ?3 AND kind = ?4
                    UNION
-                   SELECT message_id FROM copies JOIN said USING (task, message_id) WHERE task = ?1 AND step >= ?2";
+                   SELECT message_id FROM said WHERE task = ?1 AND step >= ?2
+                   AND message_id IN (SELECT value FROM json_each(?5))
+                   AND (SELECT family FROM conversations WHERE task = ?1) IS NOT NULL";
         let mut query = reader.prepare_cached(sql)?;
-        let values =
-            params![self.task, self.from_step, self.recalled_before_step, MemoryKind::Message.as_str()];
-        query.query_map(values, |row| row.get(0))?.collect()
+        let kind = MemoryKind::Message.as_str();
+        let values = params![self.task, self.from_step, self.recalled_before_step, kind, to_json(&ids)?];
+        query.query_map(values, |row| parse_column(row, 0))?.collect()
     }
 }
 
@@ -188,10 +198,24 @@ fn search_conversations(
 ) -> Result<Vec<ConversationHit>, Error> {
     within_deadline(reader, deadline, |reader| {
         let asked = Query::parse(text);
-        let page = Request { offset: 0, limit, hidden: &[], only_relevant: false };
+        let sql = "SELECT EXISTS (SELECT 1 FROM conversations WHERE family IS NOT NULL)";
+        let has_forks: bool = reader.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
+        let candidates = if has_forks { limit.saturating_mul(CANDIDATES_PER_RESULT) } else { limit };
+        let page = Request { offset: 0, limit: candidates, hidden: &[], only_relevant: false };
         let found = retrieval::search(&IndexPostings::new(reader, SearchScope::Messages), &asked, &page)?;
-        let hits = found.iter().map(|hit| snippets::load(reader, &asked, hit));
-        hits.filter_map(Result::transpose).collect()
+        let mut results: Vec<(u64, ConversationHit)> = Vec::new();
+        for hit in &found {
+            let Some(result) = snippets::load(reader, &asked, hit)? else { continue };
+            if let Some(shown) = results.iter_mut().find(|(_, other)| other.message_id == result.message_id) {
+                // Of equal messages, that of the oldest task.
+                if hit.task < shown.0 {
+                    *shown = (hit.task, result);
+                }
+            } else if results.len() < limit {
+                results.push((hit.task, result));
+            }
+        }
+        Ok(results.into_iter().map(|(_, result)| result).collect())
     })
 }
 
@@ -233,14 +257,16 @@ fn search_snapshot(reader: &Connection, query: &MemoryQuery) -> Result<Vec<Searc
     if found.is_empty() {
         return Ok(Vec::new());
     }
-    let recalled = shown.recalled_messages(reader)?;
     let mut hits = Vec::with_capacity(found.len());
     for found in &found {
         hits.extend(hits::load(reader, found)?);
     }
+    let mut shown = shown.shown_messages(reader, &hits)?;
     hits.retain(|hit| {
-        let is_recalled = |id: &MessageId| recalled.contains(&id.to_string());
-        hit.excerpt_ids.is_empty() || !hit.excerpt_ids.iter().all(is_recalled)
+        let is_new = hit.excerpt_ids.is_empty() || !hit.excerpt_ids.iter().all(|id| shown.contains(id));
+        // Forks have the same messages.
+        shown.extend(&hit.excerpt_ids);
+        is_new
     });
     if query.scope == SearchScope::WithEpisodes && query.offset == 0 {
         let room = query.limit.saturating_sub(hits.len());

@@ -1,5 +1,5 @@
 //! The turns of a task as they can be looked up: their state, their times and how they ended. How a turn ended is
-//! its last event; a turn whose events an edit has removed is not found.
+//! its last event; a turn whose events an edit has removed is not found, nor is one that a fork copied, which brings none.
 
 use api::event::{Event, Lifecycle};
 use api::turns::{TurnRecord, TurnState};
@@ -24,7 +24,7 @@ const BEGUN: &str = "
             9223372036854775807)
         ORDER BY ts DESC LIMIT 1
     )
-    WHERE turns.task = ?1 AND (opened_ts IS NULL OR EXISTS (
+    WHERE turns.task = ?1 AND (ended_at IS NULL OR last.kind IS NOT NULL) AND (opened_ts IS NULL OR EXISTS (
         SELECT 1 FROM events WHERE events.task = turns.task AND ts = opened_ts AND events.turn = turns.turn
     ))";
 

@@ -191,6 +191,62 @@ async fn a_copied_message_is_found_once_and_still_after_the_original_is_deleted(
     assert!(!found.is_empty() && found.iter().all(|task| task == "second"), "{found:?}");
 }
 
+/// Forks of an answer that was made again, a fork of a fork with a retry, a fork under a running turn, and an import
+/// leave every task deletable and every message findable, once.
+#[tokio::test]
+async fn forks_at_odd_points_can_be_searched_imported_and_deleted_in_any_order() {
+    let gate = Gate::new();
+    let replies = ["The oldzanzibar answer.", "The newzanzibar answer."].map(Reply::from_text);
+    let fixture = EngineFixture::new(replies).await;
+    let engine = &fixture.engine;
+    let first = engine.run_turn("task", "Where is the kiribatiharbour?").await;
+    let retry =
+        json!({"task_id": "task", "message": "", "direct": true, "retry_message_id": message_id(&first)});
+    engine.run_turn_with(&retry).await;
+    for task in ["old-1", "old-2"] {
+        fork(engine, "task", json!({"task_id": task, "after": answer_id(&first)}))
+            .await
+            .assert_ok(CONVERSATION);
+    }
+    fork(engine, "task", json!({"task_id": "retried"})).await.assert_ok(CONVERSATION);
+    fork(engine, "retried", json!({"task_id": "again"})).await.assert_ok(CONVERSATION);
+    fixture.provider.enqueue(Reply::from_text("The heldtarawa answer.").hold(0, &gate));
+    let mut stream = engine.execute_with(&direct_message("task", "And the tarawalagoon?")).await;
+    wait_gate_reached(&gate).await;
+    fork(engine, "task", json!({"task_id": "early"})).await.assert_ok(CONVERSATION);
+    gate.release();
+    stream.read_until("the end", |event| event.data["phase"] == "completed").await;
+    let words = ["kiribatiharbour", "newzanzibar", "tarawalagoon"];
+    for word in words {
+        assert_eq!(found_in(engine, word).await, ["task"], "{word}");
+    }
+    assert_eq!(found_in(engine, "oldzanzibar").await.len(), 1);
+    let turns = engine.get("/tasks/old-1/turns").await.assert_ok("turns:array");
+    assert_eq!(turns["turns"], json!([]), "the copied turns are the original's");
+
+    let document = send(engine.request(Method::GET, "/memory/export")).await.body;
+    let import = engine.request(Method::POST, "/memory/import?mode=merge");
+    send(import.json(&document)).await.assert_ok("status:text mode:text counts:object");
+    // An edit takes the messages out of one of them, and the others have them still.
+    let edit = json!({"task_id": "old-1", "message": "Else?", "direct": true, "edit_message_id": message_id(&first)});
+    engine.run_turn_with(&edit).await;
+    assert_eq!(found_in(engine, "oldzanzibar").await.len(), 1);
+    for task in ["old-1", "task", "again"] {
+        engine.delete(&format!("/tasks/{task}")).await.assert_ok("status:text");
+    }
+    assert_eq!(found_in(engine, "newzanzibar").await, ["retried"]);
+    assert_eq!(found_in(engine, "tarawalagoon").await, ["early"]);
+    assert_eq!(found_in(engine, "oldzanzibar").await, ["old-2"]);
+    engine.run_turn("old-2", "And the funafutiatoll?").await;
+    assert_eq!(found_in(engine, "funafutiatoll").await, ["old-2"]);
+    for task in ["early", "old-2", "retried"] {
+        engine.delete(&format!("/tasks/{task}")).await.assert_ok("status:text");
+    }
+    for word in words.into_iter().chain(["oldzanzibar", "funafutiatoll"]) {
+        assert!(found_in(engine, word).await.is_empty(), "{word}");
+    }
+}
+
 #[tokio::test]
 async fn files_and_long_outputs_stay_as_long_as_one_of_the_conversations() {
     let long = shell_reply("echo mangrovespill5x; seq 30000");

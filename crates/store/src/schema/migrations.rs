@@ -48,7 +48,7 @@ pub(super) const BASE_SCHEMA: &str = "
 ";
 
 /// The additions to the format since then, in order.
-pub(super) const MIGRATIONS: [&str; 11] = [
+pub(super) const MIGRATIONS: [&str; 12] = [
     "
     ALTER TABLE tasks ADD COLUMN message_count INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE tasks ADD COLUMN updated_at INTEGER NOT NULL DEFAULT 0;
@@ -487,5 +487,12 @@ pub(super) const MIGRATIONS: [&str; 11] = [
         DELETE FROM title_requests WHERE task = old.task;
         UPDATE conversations SET origin = NULL, forked_after = NULL WHERE origin = old.task;
     END;
+",
+    "
+    -- The messages of a fork are indexed like any others.
+    INSERT OR IGNORE INTO to_index SELECT task << 20 | nth FROM copies
+        WHERE NOT EXISTS (SELECT 1 FROM indexed WHERE place = (copies.task << 20 | copies.nth));
+    DROP TRIGGER copy_or_original_withdrawn;
+    DROP TABLE copies;
 ",
 ];

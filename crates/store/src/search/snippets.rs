@@ -57,7 +57,9 @@ pub(super) fn load(reader: &Connection, asked: &Query, hit: &Hit) -> Result<Opti
 /// The part of a text that has most of the words, with these marked.
 fn snippet(text: &str, words: &[AskedWord]) -> Snippet {
     let marked = marked_words(words, first_bytes(text, MAX_INDEXED_BYTES));
-    let chars: Vec<(usize, char)> = text.char_indices().collect();
+    // A message may be large, and nothing behind what is indexed is marked.
+    let looked_at = first_bytes(text, MAX_INDEXED_BYTES + 4 * MAX_SNIPPET_CHARS);
+    let chars: Vec<(usize, char)> = looked_at.char_indices().collect();
     let char_at = |byte: usize| chars.partition_point(|(start, _)| *start < byte);
     let marks: Vec<Range<usize>> =
         marked.into_iter().map(|range| char_at(range.start)..char_at(range.end)).collect();
@@ -68,7 +70,7 @@ fn snippet(text: &str, words: &[AskedWord]) -> Snippet {
         text: chars.get(shown.clone()).unwrap_or_default().iter().map(|(_, one)| one).collect(),
         matches: matches.map(|mark| Match { start: index(mark.start), end: index(mark.end) }).collect(),
         cut_before: shown.start > 0,
-        cut_after: shown.end < chars.len(),
+        cut_after: shown.end < chars.len() || looked_at.len() < text.len(),
     }
 }
 

@@ -64,7 +64,6 @@ impl WriteTx<'_> {
             "skills",
             "recalled",
             "said",
-            "copies",
             "title_requests",
             "conversations",
             "episodes",
@@ -228,7 +227,7 @@ impl ImportCopier<'_> {
                                         origin, forked_after, family, tainted)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, (SELECT task FROM tasks WHERE task_id = ?8), ?9, ?10, ?11)",
         )?;
-        self.tx.find_copies()
+        Ok(())
     }
 
     /// Copies the messages of the conversations to their positions.

@@ -72,6 +72,24 @@ fn a_brain_of_every_release_is_brought_up_to_date_and_a_copy_of_it_kept() {
 }
 
 #[test]
+fn messages_that_an_earlier_version_left_out_of_the_index_are_indexed_now() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("brain.sqlite");
+    let older = create_empty_older_version(&file, 11);
+    older
+        .execute_batch(
+            "INSERT INTO tasks (task_id, created_at) VALUES ('fork', 1);
+             INSERT INTO copies (message_id, task, nth) VALUES ('indexed', 1, 2), ('left-out', 1, 3);
+             INSERT INTO indexed (place, characters, day) VALUES (1 << 20 | 2, 3, 4)",
+        )
+        .unwrap();
+    drop(older);
+    let brain = open(&file).unwrap();
+    let to_index: i64 = brain.query_row("SELECT place FROM to_index", [], |row| row.get(0)).unwrap();
+    assert_eq!(to_index, 1 << 20 | 3);
+}
+
+#[test]
 fn a_fresh_brain_and_one_that_is_up_to_date_are_not_copied() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("brain.sqlite");
