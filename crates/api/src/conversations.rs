@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use crate::engine::{Role, TaskStatus};
 use crate::serde_helpers::BoundedInt;
+use crate::turn_options::Metadata;
 use crate::{CallId, MessageId, TaskId, Timestamp, TurnId};
 
 /// The most characters of a title.
@@ -171,6 +172,9 @@ pub struct ConversationMessage {
     pub created_at: Timestamp,
     /// Whether a retry has replaced it, so that the model no longer sees it.
     pub superseded: bool,
+    /// The `metadata` of the turn, on the message that began it; of a retry, on its answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Metadata>,
 }
 
 /// A part of a message.

@@ -11,6 +11,9 @@ use crate::event::HitlKind;
 use crate::ids::{GrantId, HitlId};
 use crate::serde_helpers::{BoundedInt, is_default, null_as_default};
 use crate::text::ClientRequestId;
+use crate::turn_options::{
+    AllowedTools, Effort, Instructions, MaxCost, MaxOutputTokens, MaxTokens, Metadata, TurnOverrides,
+};
 use crate::turns::OnBusy;
 use crate::{MessageId, TaskId, Timestamp, TurnId};
 
@@ -80,6 +83,73 @@ pub struct Execute {
     /// Answer at once with the turn's id (202) instead of its events.
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "std::ops::Not::not")]
     pub background: bool,
+    /// The model that answers in this turn: a name from `models` of the gateway's configuration. By default the
+    /// configured one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Let the model think before it answers, this much.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effort: Option<Effort>,
+    /// Instructions for this turn only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instructions: Option<Instructions>,
+    /// The only tools that may be called in this turn: names, and patterns with `*`. Allows nothing that is not
+    /// allowed without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allowed_tools: Option<AllowedTools>,
+    /// The maximum number of output tokens of this turn, its sub-agents included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_output_tokens: Option<MaxOutputTokens>,
+    /// The maximum number of tokens of this turn, input and output, its sub-agents included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<MaxTokens>,
+    /// The maximum cost of this turn in US dollars. The model must have prices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_cost_usd: Option<MaxCost>,
+    /// The caller's own data about this turn. No model sees it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Metadata>,
+}
+
+impl Execute {
+    /// Creates a request that only sends a message.
+    pub fn new(task_id: TaskId, message: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            task_id,
+            media: Vec::new(),
+            direct: false,
+            edit_message_id: None,
+            retry_message_id: None,
+            max_turns: None,
+            super_thinking: false,
+            client_request_id: None,
+            on_busy: OnBusy::default(),
+            background: false,
+            model: None,
+            effort: None,
+            instructions: None,
+            allowed_tools: None,
+            max_output_tokens: None,
+            max_tokens: None,
+            max_cost_usd: None,
+            metadata: None,
+        }
+    }
+
+    /// Takes out what the request sets for its own turn only.
+    pub fn take_overrides(&mut self) -> TurnOverrides {
+        TurnOverrides {
+            model: self.model.take(),
+            effort: self.effort.take(),
+            instructions: self.instructions.take(),
+            allowed_tools: self.allowed_tools.take(),
+            max_output_tokens: self.max_output_tokens.take(),
+            max_tokens: self.max_tokens.take(),
+            max_cost_usd: self.max_cost_usd.take(),
+            metadata: self.metadata.take(),
+        }
+    }
 }
 
 /// Query of `GET /execute/replay`.

@@ -11,6 +11,8 @@ use utoipa::ToSchema;
 pub enum ErrorCode {
     /// Malformed JSON, a missing field or an invalid value; the message names it.
     InvalidRequest,
+    /// The engine's configuration has no such model; the message names those that it has.
+    ModelNotPermitted,
     /// The catalog or the operator does not allow this tool.
     ToolDenied,
     /// The tool failed, or refused its input; the message says why.
@@ -130,6 +132,7 @@ impl ErrorCode {
     pub const fn status(self) -> u16 {
         match self {
             Self::InvalidRequest
+            | Self::ModelNotPermitted
             | Self::ToolDenied
             | Self::ToolFailed
             | Self::InvalidState

@@ -29,6 +29,7 @@ pub mod text;
 pub mod time;
 pub mod tool_names;
 pub mod transfer;
+pub mod turn_options;
 pub mod turns;
 pub mod version;
 

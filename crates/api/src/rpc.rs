@@ -30,7 +30,9 @@ pub struct RpcCall {
     /// The operation of the subsystem. Required with `subsystem`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op: Option<String>,
-    /// The operation's parameters: `config` for `set_config`, `key_hash` for `set_key_hash`, `lift` for `quiesce`.
+    /// The operation's parameters: `config` for `set_config`, `key_hash` for `set_key_hash`, `lift` for `quiesce`. With
+    /// `skill.<name>`: `model`, `effort`, `instructions`, `max_output_tokens` and `max_cost_usd`, as in
+    /// `POST /execute`.
     #[serde(flatten)]
     pub parameters: Map<String, Value>,
 }

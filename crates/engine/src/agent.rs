@@ -63,6 +63,7 @@ mod turn_end;
 mod turn_launch;
 mod turn_lifecycle;
 mod turn_open;
+mod turn_overrides;
 mod turn_queue;
 mod turn_records;
 mod turn_registry;

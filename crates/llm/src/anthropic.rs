@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use self::decoding::AnthropicDecoder;
 use super::http::{Endpoint, RequestBody, call_provider, insert};
 use super::media::{self, OutgoingContent, PDF, PLAIN_TEXT, is_blank};
-use super::profile::{ModelProfile, Thinking};
+use super::profile::{ModelProfile, Thinking, no_effort};
 use super::{Block, ChatModel, Content, EventStream, Message, Request, ToolDeclaration, ToolReply, ToolUse};
 
 /// The minimum thinking budget, which must also be less than `max_tokens`
@@ -52,6 +52,13 @@ impl ChatModel for Anthropic {
 
     fn supports_media(&self, kind: MediaKind, media_type: &str) -> Result<(), String> {
         media::check_common_media(kind, media_type)
+    }
+
+    fn supports_effort(&self) -> Result<(), String> {
+        match self.profile.thinking {
+            Thinking::Budget(_) | Thinking::Adaptive(_) => Ok(()),
+            Thinking::Off | Thinking::Effort(_) => Err(no_effort(&self.profile.model)),
+        }
     }
 
     fn stream(&self, request: &Request<'_>) -> EventStream {
@@ -93,7 +100,7 @@ fn request_body<'a>(profile: &ModelProfile, request: &Request<'a>) -> RequestBod
         insert(&mut body, "tool_choice", json!({"type": "none"}));
     }
     if thinks {
-        set_thinking(&mut body, profile.thinking, max_tokens);
+        set_thinking(&mut body, profile.thinking_for(request.effort), max_tokens);
     }
     RequestBody { fields: body, tools: (!tools.is_empty()).then_some(tools) }
 }

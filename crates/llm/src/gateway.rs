@@ -37,6 +37,25 @@ impl Prices {
         ];
         parts.into_iter().map(|(count, price)| count as f64 * price / 1_000_000.0).sum()
     }
+
+    /// The most output tokens that `usd` US dollars pay for after a prompt of `prompt` tokens, none of which come from
+    /// a cache.
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the conversion to an integer saturates"
+    )]
+    pub fn affordable_output(&self, prompt: u64, usd: f64) -> u64 {
+        let left = usd - prompt as f64 * self.input.max(self.cache_write) / 1_000_000.0;
+        if left <= 0.0 {
+            0
+        } else if self.output > 0.0 {
+            (left * 1_000_000.0 / self.output) as u64
+        } else {
+            u64::MAX
+        }
+    }
 }
 
 /// Token budgets. An absent budget is unlimited.

@@ -20,7 +20,7 @@ use super::http::{
     missing_end_marker, none_if_malformed, parse_event,
 };
 use super::media::{self, GEMINI_MEDIA, OutgoingContent, PDF, is_blank};
-use super::profile::{Effort, ModelProfile, Thinking};
+use super::profile::{Effort, ModelProfile, Thinking, no_effort};
 use super::{
     Answer, Block, ChatModel, Content, EventStream, FinishReason, Message, ModelError, Request, StreamEvent,
     TokenUsage, ToolDeclaration, ToolReply, ToolUse,
@@ -64,6 +64,13 @@ impl ChatModel for Gemini {
         GEMINI_MEDIA.check(kind, media_type)
     }
 
+    fn supports_effort(&self) -> Result<(), String> {
+        match self.profile.thinking {
+            Thinking::Budget(_) | Thinking::Adaptive(_) | Thinking::Effort(_) => Ok(()),
+            Thinking::Off => Err(no_effort(&self.profile.model)),
+        }
+    }
+
     fn stream(&self, request: &Request<'_>) -> EventStream {
         call_provider(
             self.endpoint.clone(),
@@ -78,7 +85,8 @@ fn request_body<'a>(profile: &ModelProfile, request: &Request<'a>) -> RequestBod
     let mut config = json!({
         "maxOutputTokens": request.max_output.unwrap_or(profile.max_output).min(profile.max_output),
     });
-    if let Some(thinking) = thinking_config(profile, request.thinking) {
+    let thinking = profile.thinking_for(request.effort);
+    if let Some(thinking) = thinking_config(&profile.model, thinking, request.thinking) {
         insert(&mut config, "thinkingConfig", thinking);
     }
     let mut body = json!({
@@ -114,12 +122,12 @@ struct FunctionDeclaration<'a> {
 
 /// The thinking configuration (<https://ai.google.dev/gemini-api/docs/thinking>). If the model is not to think, it
 /// gets the smallest budget or level it accepts, because thoughts count against the output limit.
-fn thinking_config(profile: &ModelProfile, thinks: bool) -> Option<Value> {
-    let mut config = match profile.thinking {
+fn thinking_config(model: &str, thinking: Thinking, thinks: bool) -> Option<Value> {
+    let mut config = match thinking {
         Thinking::Off => return None,
         Thinking::Budget(tokens) if thinks => json!({"thinkingBudget": tokens}),
         // Thinking cannot be disabled on the larger models.
-        Thinking::Budget(_) if profile.model.contains("pro") => json!({"thinkingBudget": 128}),
+        Thinking::Budget(_) if model.contains("pro") => json!({"thinkingBudget": 128}),
         Thinking::Budget(_) => json!({"thinkingBudget": 0}),
         Thinking::Effort(effort) | Thinking::Adaptive(effort) => {
             json!({"thinkingLevel": thinking_level(if thinks { effort } else { Effort::Low })})

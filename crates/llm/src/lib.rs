@@ -36,6 +36,7 @@ use std::collections::HashMap;
 
 use api::content::MediaKind;
 use api::event::BlockType;
+pub use api::turn_options::Effort;
 use api::{CallId, event};
 use bytes::Bytes;
 pub use error::{ModelError, ModelErrorKind, NotConfigured};
@@ -356,6 +357,9 @@ pub struct Request<'a> {
     pub tools: &'a [ToolDeclaration],
     /// Whether the model may think before it answers.
     pub thinking: bool,
+    /// How much it thinks, instead of what is configured. A model that takes no effort ignores it: see
+    /// [`ChatModel::supports_effort`].
+    pub effort: Option<Effort>,
     /// The output limit in tokens, if it is lower than the model's own.
     pub max_output: Option<u64>,
     /// Whether the model may call tools. They are declared either way, so that the beginning of the prompt stays
@@ -409,6 +413,12 @@ pub trait ChatModel: Send + Sync {
     /// # Errors
     /// Returns a message for the user that says why the media are not accepted, and which are.
     fn supports_media(&self, kind: MediaKind, media_type: &str) -> Result<(), String>;
+
+    /// Checks whether a caller may choose the model's effort.
+    ///
+    /// # Errors
+    /// Returns a message for the user that says why not.
+    fn supports_effort(&self) -> Result<(), String>;
 
     /// Whether the model can plan if the configuration names no planner.
     fn can_plan(&self) -> bool {

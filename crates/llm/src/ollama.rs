@@ -15,7 +15,7 @@ use super::http::{
 };
 use super::media::{self, OLLAMA_MEDIA, OutgoingContent, is_blank};
 use super::openai::Tool;
-use super::profile::{Effort, ModelProfile, Thinking};
+use super::profile::{Effort, ModelProfile, Thinking, no_effort};
 use super::{
     Answer, Block, ChatModel, Content, EventStream, FinishReason, Message, ModelError, Request, StreamEvent,
     TokenUsage, ToolReply, ToolUse,
@@ -51,6 +51,16 @@ impl ChatModel for Ollama {
         OLLAMA_MEDIA.check(kind, media_type)
     }
 
+    fn supports_effort(&self) -> Result<(), String> {
+        match self.profile.thinking {
+            Thinking::Effort(_) => Ok(()),
+            // Such models only think or do not.
+            Thinking::Off | Thinking::Budget(_) | Thinking::Adaptive(_) => {
+                Err(no_effort(&self.profile.model))
+            }
+        }
+    }
+
     fn stream(&self, request: &Request<'_>) -> EventStream {
         call_provider(
             self.endpoint.clone(),
@@ -76,7 +86,7 @@ fn request_body<'a>(profile: &ModelProfile, request: &Request<'a>) -> RequestBod
         "truncate": false,
         "shift": false,
     });
-    if let Some(think) = think_value(profile.thinking, request.thinking) {
+    if let Some(think) = think_value(profile.thinking_for(request.effort), request.thinking) {
         insert(&mut body, "think", think);
     }
     // The protocol cannot forbid calls other than by not declaring the tools.

@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 use self::decoding::OpenAiDecoder;
 use super::http::{Endpoint, RequestBody, call_provider, insert};
 use super::media::{self, OutgoingContent, PDF, is_blank};
-use super::profile::{Effort, ModelProfile, Thinking};
+use super::profile::{Effort, ModelProfile, Thinking, no_effort};
 use super::{Block, ChatModel, Content, EventStream, Message, Request, ToolDeclaration, ToolReply, ToolUse};
 
 /// A model that speaks OpenAI Chat Completions.
@@ -66,6 +66,13 @@ impl ChatModel for OpenAi {
         media::check_common_media(kind, media_type)
     }
 
+    fn supports_effort(&self) -> Result<(), String> {
+        match self.profile.thinking {
+            Thinking::Effort(_) | Thinking::Adaptive(_) => Ok(()),
+            Thinking::Off | Thinking::Budget(_) => Err(no_effort(&self.profile.model)),
+        }
+    }
+
     fn stream(&self, request: &Request<'_>) -> EventStream {
         let body = request_body(self.dialect, &self.profile, request);
         call_provider(self.endpoint.clone(), request, &body, OpenAiDecoder::default())
@@ -99,7 +106,8 @@ fn request_body<'a>(
         insert(&mut body, "tool_choice", json!("none"));
     }
     // An auxiliary call is to be answered without long reasoning.
-    let effort = match (profile.thinking, request.thinking, request.allow_tool_calls) {
+    let thinking = profile.thinking_for(request.effort);
+    let effort = match (thinking, request.thinking, request.allow_tool_calls) {
         (Thinking::Effort(effort) | Thinking::Adaptive(effort), true, _) => Some(effort),
         (Thinking::Effort(_) | Thinking::Adaptive(_), false, false) => Some(Effort::Low),
         _ => None,

@@ -1,6 +1,6 @@
 //! The properties of a model that a provider's protocol depends on, apart from its address.
 
-use serde::{Deserialize, Serialize};
+pub(super) use api::turn_options::Effort;
 
 /// A model's properties, as the protocols need them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,20 +28,30 @@ pub(super) enum Thinking {
     Effort(Effort),
 }
 
-/// The reasoning effort.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Effort {
-    /// Low effort.
-    Low,
-    /// Medium effort, the usual one.
-    Medium,
-    /// High effort.
-    High,
-    /// More than high effort.
-    Xhigh,
-    /// The maximum effort.
-    Max,
+impl ModelProfile {
+    /// How the model is asked to think for a request with this effort.
+    pub(super) fn thinking_for(&self, effort: Option<Effort>) -> Thinking {
+        match (self.thinking, effort) {
+            (Thinking::Budget(tokens), Some(effort)) => Thinking::Budget(budget_for(tokens, effort)),
+            (Thinking::Adaptive(_), Some(effort)) => Thinking::Adaptive(effort),
+            (Thinking::Effort(_), Some(effort)) => Thinking::Effort(effort),
+            (thinking @ Thinking::Off, _) | (thinking, None) => thinking,
+        }
+    }
+}
+
+/// The share of a model's thinking budget for an effort. The configured budget is the most.
+fn budget_for(tokens: u64, effort: Effort) -> u64 {
+    match effort {
+        Effort::Low => tokens / 4,
+        Effort::Medium => tokens / 2,
+        Effort::High | Effort::Xhigh | Effort::Max => tokens,
+    }
+}
+
+/// The message about a model whose effort cannot be chosen.
+pub(super) fn no_effort(model: &str) -> String {
+    format!("the model `{model}` takes no effort; leave it out, or choose another model")
 }
 
 #[cfg(test)]
@@ -50,5 +60,27 @@ impl ModelProfile {
     pub(super) fn for_tests(model: &str) -> Self {
         let thinking = Thinking::Budget(16_000);
         Self { model: model.to_owned(), context_window: 200_000, max_output: 32_000, thinking }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_effort_takes_the_place_of_the_configured_one_and_never_exceeds_a_budget() {
+        let thinking = |thinking, effort| {
+            ModelProfile { thinking, ..ModelProfile::for_tests("m") }.thinking_for(Some(effort))
+        };
+        for effort in [Effort::Low, Effort::Medium, Effort::High, Effort::Xhigh, Effort::Max] {
+            assert_eq!(thinking(Thinking::Off, effort), Thinking::Off);
+            assert_eq!(thinking(Thinking::Adaptive(Effort::High), effort), Thinking::Adaptive(effort));
+            assert_eq!(thinking(Thinking::Effort(Effort::High), effort), Thinking::Effort(effort));
+        }
+        for (effort, tokens) in [(Effort::Low, 4_000), (Effort::Medium, 8_000), (Effort::Max, 16_000)] {
+            assert_eq!(thinking(Thinking::Budget(16_000), effort), Thinking::Budget(tokens));
+        }
+        let usual = ModelProfile::for_tests("m");
+        assert_eq!(usual.thinking_for(None), usual.thinking);
     }
 }

@@ -14,7 +14,7 @@ use self::decoding::ResponsesDecoder;
 use super::http::{Endpoint, RequestBody, call_provider, insert};
 use super::media::{self, OutgoingContent, PDF, is_blank};
 use super::openai::cache_key;
-use super::profile::{Effort, ModelProfile, Thinking};
+use super::profile::{Effort, ModelProfile, Thinking, no_effort};
 use super::{Block, ChatModel, Content, EventStream, Message, Request, ToolDeclaration, ToolReply};
 
 /// The smallest output limit that the provider accepts, in tokens
@@ -51,6 +51,13 @@ impl ChatModel for OpenAiResponses {
         media::check_common_media(kind, media_type)
     }
 
+    fn supports_effort(&self) -> Result<(), String> {
+        match self.profile.thinking {
+            Thinking::Effort(_) | Thinking::Adaptive(_) => Ok(()),
+            Thinking::Off | Thinking::Budget(_) => Err(no_effort(&self.profile.model)),
+        }
+    }
+
     fn stream(&self, request: &Request<'_>) -> EventStream {
         call_provider(
             self.endpoint.clone(),
@@ -83,7 +90,8 @@ fn request_body<'a>(profile: &ModelProfile, request: &Request<'a>) -> RequestBod
         insert(&mut body, "include", json!(["reasoning.encrypted_content"]));
     }
     // An auxiliary call is to be answered without long reasoning.
-    let effort = match (profile.thinking, request.thinking, request.allow_tool_calls) {
+    let thinking = profile.thinking_for(request.effort);
+    let effort = match (thinking, request.thinking, request.allow_tool_calls) {
         (Thinking::Effort(effort) | Thinking::Adaptive(effort), true, _) => Some(effort),
         (Thinking::Effort(_) | Thinking::Adaptive(_), false, false) => Some(Effort::Low),
         _ => None,

@@ -205,6 +205,10 @@ impl ChatModel for ScriptedModel {
         Ok(())
     }
 
+    fn supports_effort(&self) -> Result<(), String> {
+        Err("the offline provider takes no effort; leave it out, or choose another model".to_owned())
+    }
+
     // The rules are written for messages of a user.
     fn can_plan(&self) -> bool {
         false

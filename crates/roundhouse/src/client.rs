@@ -122,19 +122,8 @@ impl Engine {
         message: &str,
         request: &ClientRequestId,
     ) -> Result<Events, ClientError> {
-        let body = Execute {
-            message: message.to_owned(),
-            task_id: task_id.clone(),
-            media: Vec::new(),
-            direct: false,
-            edit_message_id: None,
-            retry_message_id: None,
-            max_turns: None,
-            super_thinking: false,
-            client_request_id: Some(request.clone()),
-            on_busy: api::turns::OnBusy::Reject,
-            background: false,
-        };
+        let body =
+            Execute { client_request_id: Some(request.clone()), ..Execute::new(task_id.clone(), message) };
         let request = self.http.post(format!("{}/execute", self.base)).json(&body);
         Ok(event_stream(send(self.with_key(request)).await?))
     }

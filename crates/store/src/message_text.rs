@@ -170,7 +170,7 @@ mod tests {
         ];
         let media = prop::collection::vec(content(), 0..3);
         (any::<String>(), media, base).prop_map(|(message, media, base)| {
-            let options = TurnOptions { max_turns: 5, super_thinking: false, direct: true };
+            let options = TurnOptions { max_turns: 5, super_thinking: false, direct: true, overrides: None };
             let notes = vec!["a note".into()];
             Step::Opened(Opened {
                 message_id: MessageId::new(),

@@ -6,6 +6,7 @@
 
 use api::event::{Failure, HitlKind, StopReason};
 use api::memory::Source;
+use api::turn_options::TurnOverrides;
 use api::{CallId, HitlId, MessageId};
 use llm::{Answer, Content, TokenUsage, ToolOutcome};
 use serde::{Deserialize, Serialize};
@@ -255,7 +256,7 @@ pub struct MemoryWrite {
 }
 
 /// The options of a turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TurnOptions {
     /// The most model calls.
     pub max_turns: u64,
@@ -264,6 +265,10 @@ pub struct TurnOptions {
     /// Whether planning is skipped.
     #[serde(default)]
     pub direct: bool,
+    /// What the request set for this turn only; absent if it set nothing. Instructions are among the turn's notes
+    /// instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overrides: Option<Box<TurnOverrides>>,
 }
 
 /// The outcome of a turn.

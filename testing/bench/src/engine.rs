@@ -133,17 +133,9 @@ impl Engine {
         max_turns: impl Into<Option<i64>>,
     ) -> anyhow::Result<HttpRequest> {
         let body = Execute {
-            message: message.into(),
-            task_id: TaskId::new(task)?,
-            media: Vec::new(),
             direct: true,
-            edit_message_id: None,
-            retry_message_id: None,
             max_turns: max_turns.into().map(TryInto::try_into).transpose()?,
-            super_thinking: false,
-            client_request_id: None,
-            on_busy: api::turns::OnBusy::Reject,
-            background: false,
+            ..Execute::new(TaskId::new(task)?, message)
         };
         let request = client.request(Method::POST, "/execute").header(ENGINE_KEY_HEADER, self.key.expose());
         Ok(request.body(Full::from(serde_json::to_vec(&body)?))?)

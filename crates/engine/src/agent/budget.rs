@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::Timestamp;
-use llm::Budgets;
+use llm::{Budgets, Route};
 use parking_lot::{Mutex, MutexGuard};
 use store::Brain;
 
 use super::conversation::Conversation;
 use super::interrupt::Interrupt;
 use super::turn_context::TurnDeps;
-use super::{Services, turn_end};
+use super::{Services, turn_end, turn_overrides};
 
 /// The total that current calls may cost, in tokens.
 #[derive(Default)]
@@ -113,19 +113,34 @@ fn shared_tokens_left(
     Ok(left)
 }
 
-/// Reserves an answer of at most `max_tokens` tokens to a prompt of `prompt` tokens in a conversation of a
-/// turn; `None` if the budgets leave less than `min_tokens`.
+/// Reserves an answer of `route` of at most `max_tokens` tokens to a prompt of `prompt` tokens in a conversation
+/// of a turn; `None` if the budgets leave less than `min_tokens`.
 pub(super) fn reserve_in_turn(
     deps: &TurnDeps,
     conversation: &Conversation<'_>,
+    route: &Route,
     (prompt, max_tokens, min_tokens): (u64, u64, u64),
 ) -> Result<Option<Allowance>, Interrupt> {
+    let output_left = turn_overrides::output_left(conversation.journal.thread().turn(), route, prompt);
+    let output_left = output_left.filter(|left| *left < max_tokens);
+    if output_left.is_some_and(|left| left < min_tokens) {
+        return Ok(None);
+    }
+    let max_tokens = output_left.unwrap_or(max_tokens);
     let routes = deps.services.gateway.routes();
     let budgets = routes.map(|routes| routes.budgets).unwrap_or_default();
     let reservations = &deps.services.reservations;
     let mut others = reservations.lock();
     let left = tokens_left(deps, conversation, &budgets, *others)?;
-    Ok(reservations.reserve(&mut others, left, prompt, (max_tokens, min_tokens)))
+    let allowance = reservations.reserve(&mut others, left, prompt, (max_tokens, min_tokens));
+    Ok(allowance.map(|allowance| match output_left {
+        None => allowance,
+        Some(_) => Allowance {
+            max_tokens: Some(allowance.max_tokens.unwrap_or(max_tokens)),
+            is_reduced: true,
+            ..allowance
+        },
+    }))
 }
 
 /// The number of tokens that a conversation may still spend while current calls may cost `others`; `None` if
@@ -136,9 +151,10 @@ fn tokens_left(
     budgets: &Budgets,
     others: u64,
 ) -> Result<Option<u64>, Interrupt> {
-    let usage = conversation.journal.thread().turn().usage();
-    let spent = usage.input_tokens + usage.output_tokens;
-    let turn = budgets.tokens_per_turn.map(|limit| limit.saturating_sub(spent));
+    let turn = conversation.journal.thread().turn();
+    let spent = turn.usage().input_tokens + turn.usage().output_tokens;
+    let limits = budgets.tokens_per_turn.into_iter().chain(turn_overrides::max_tokens(turn.overrides()));
+    let turn = limits.min().map(|limit| limit.saturating_sub(spent));
     let all = shared_tokens_left(&deps.services, &deps.brain, budgets, others).map_err(|error| {
         tracing::error!(%error, "The tokens spent so far could not be read.");
         Interrupt::Failed(turn_end::internal_failure())

@@ -149,7 +149,7 @@ async fn request_summary(
     let prompt = conversation.prefix_tokens() + estimate::messages(&input);
     let max_tokens = max_summary_tokens(route);
     let size = (prompt, max_tokens, max_tokens);
-    let Some(_allowance) = reserve_in_turn(deps, conversation, size)? else { return Ok(None) };
+    let Some(_allowance) = reserve_in_turn(deps, conversation, route, size)? else { return Ok(None) };
     let attachments =
         model_request::load_attachments(deps, conversation, Attachments::in_messages(&input)).await?;
     // Tools and thinking are sent as usual; otherwise the provider would not find the conversation in its

@@ -11,6 +11,7 @@ use store::memory_format::{TOOL_ORIGIN_NOTE, quote_lines};
 use store::steps::{Compacted, MemoryWrite, Replacement};
 
 use super::loaded_skills::{self, SkillLoad};
+use super::turn_overrides;
 use super::working_memory::{MAX_WORKING_MEMORY_BYTES, current_values};
 
 /// The most characters of the list of omitted keys.
@@ -214,11 +215,15 @@ fn replacement_message(
             }
             // A request that is still in the conversation need not be repeated.
             if let Some(request) = request.filter(|_| last.is_some_and(|at| at < compacted.len())) {
+                let notes = turn_overrides::notes_in(request);
                 let request = truncate_middle(&Content::text_of(request), MAX_REQUEST_CHARS);
                 let _ = write!(
                     text,
                     "\n\nThe user's last message, which is being worked on, word for word:\n\n{request}"
                 );
+                for note in notes {
+                    let _ = write!(text, "\n\n{note}");
+                }
             }
             Message::user(text)
         }

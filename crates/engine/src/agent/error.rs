@@ -15,6 +15,9 @@ pub enum AgentError {
     /// The request is invalid.
     #[error("{0}")]
     Invalid(String),
+    /// The configuration has no such model.
+    #[error("{0}")]
+    ModelNotPermitted(String),
     /// There is no such task, or no task at all yet.
     #[error("there is no such task")]
     UnknownTask,

@@ -394,11 +394,13 @@ impl Agent {
 
     /// Validates a request. Attachments may be large, so they are checked on a blocking thread.
     async fn parse_request(&self, request: Execute) -> Result<TurnRequest, AgentError> {
-        let model = self.services.gateway.model().ok();
-        if request.media.is_empty() {
-            return TurnRequest::parse(request, model.as_deref());
+        let is_short = request.media.is_empty();
+        let models = self.services.gateway.routes().ok();
+        let snapshot = self.services.snapshots.current();
+        let parse = move || TurnRequest::parse(request, models.as_deref(), Some(&snapshot.toolbox));
+        if is_short {
+            return parse();
         }
-        let parse = move || TurnRequest::parse(request, model.as_deref());
         run_blocking(parse).await.unwrap_or(Err(AgentError::Stopping))
     }
 

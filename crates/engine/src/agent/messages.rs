@@ -10,6 +10,7 @@ use std::ops::Range;
 use api::content::MediaKind;
 use api::conversations::{ConversationMessage, MediaReference, MessageBlock};
 use api::engine::{Role, TaskMessage};
+use api::turn_options::Metadata;
 use api::{CallId, MessageId};
 use llm::{Answer, Block, Content, ToolOutcome};
 use serde_json::{Value, json};
@@ -111,10 +112,15 @@ impl MessageList {
         let mut messages: HashMap<MessageId, Option<ConversationMessage>> =
             self.slice(page.clone()).iter().map(|(message_id, _)| (*message_id, None)).collect();
         let mut calls = CallMessages::default();
+        // A retry adds no message of its own, so its answers show its metadata.
+        let mut retry_metadata = None;
         brain.for_each_step(task, 0, |_, _, stored| {
+            if let Step::Opened(opened) = &stored.step {
+                retry_metadata = opened.base.is_retry().then(|| metadata_of(opened)).flatten();
+            }
             let message_id = calls.message_of(&stored.step);
             if let Some(message) = message_id.and_then(|message_id| messages.get_mut(&message_id)) {
-                apply_step(stored, message);
+                apply_step(stored, message, retry_metadata.as_ref());
             }
             true
         })?;
@@ -150,11 +156,22 @@ impl CallMessages {
 }
 
 /// Adds the content of a step to the message it belongs to.
-fn apply_step(StoredStep { turn_id, at, step, .. }: StoredStep, message: &mut Option<ConversationMessage>) {
+fn apply_step(
+    StoredStep { turn_id, at, step, .. }: StoredStep,
+    message: &mut Option<ConversationMessage>,
+    retry_metadata: Option<&Metadata>,
+) {
+    let mut metadata = None;
     let (message_id, role, content) = match step {
-        Step::Opened(opened) => (opened.message_id, Role::User, user_blocks(opened)),
+        Step::Opened(opened) => {
+            metadata = metadata_of(&opened);
+            (opened.message_id, Role::User, user_blocks(opened))
+        }
         Step::Steered { message_id, message } => (message_id, Role::User, vec![text_block(message)]),
-        Step::Answered { message_id, answer, .. } => (message_id, Role::Assistant, assistant_blocks(answer)),
+        Step::Answered { message_id, answer, .. } => {
+            metadata = retry_metadata.cloned();
+            (message_id, Role::Assistant, assistant_blocks(answer))
+        }
         Step::Ended {
             outcome: TurnOutcome::Cancelled { said: Some(PartialAnswer { message_id, text: said }) },
         } => (message_id, Role::Assistant, vec![text_block(said)]),
@@ -166,8 +183,13 @@ fn apply_step(StoredStep { turn_id, at, step, .. }: StoredStep, message: &mut Op
         }
         _ => return,
     };
-    *message =
-        Some(ConversationMessage { message_id, turn_id, role, content, created_at: at, superseded: false });
+    let superseded = false;
+    *message = Some(ConversationMessage { message_id, turn_id, role, content, created_at: at, superseded, metadata });
+}
+
+/// The caller's own data about a turn.
+fn metadata_of(opened: &Opened) -> Option<Metadata> {
+    opened.options.overrides.as_ref()?.metadata.clone()
 }
 
 fn text_block(text: String) -> MessageBlock {

@@ -52,11 +52,14 @@ pub(super) fn stream(
     let Conversation { agent, journal, .. } = conversation;
     let repaired = repair(messages, journal.turn_id());
     let messages = repaired.as_ref().map_or(messages, |repaired| &repaired.messages);
+    let options = journal.active_thread().turn().options();
+    let effort = options.overrides.as_ref().and_then(|overrides| overrides.effort);
     let events = route.model.stream(&Request {
         system: agent.system_prompt(),
         messages: &agent.tools().messages_to_wire(&attachments.insert_into(messages)),
         tools: agent.tools().declarations(),
-        thinking: journal.active_thread().turn().options().super_thinking,
+        thinking: options.super_thinking || effort.is_some(),
+        effort,
         max_output,
         allow_tool_calls: true,
         cache_key: journal.task_id().as_str(),

@@ -15,7 +15,7 @@ use super::attachments::Attachments;
 use super::auxiliary_call::{billed_answer, billed_failure, commit_usage};
 use super::budget::{Allowance, reserve_in_turn};
 use super::compaction_driver::{compact_after_refusal, compact_near_limit};
-use super::conversation::{ActiveAgent, Conversation};
+use super::conversation::Conversation;
 use super::interrupt::{Interrupt, StepOutcome};
 use super::retry_policy::{Remedy, StepAttempts, WindowDecision};
 use super::turn_context::TurnDeps;
@@ -53,7 +53,7 @@ impl ModelCaller {
         conversation: &mut Conversation<'_>,
     ) -> Result<StepOutcome, Interrupt> {
         let routes = self.deps.services.gateway.routes().map_err(|error| failed(&error))?;
-        let mut attempts = self.attempts(&routes, conversation.agent).map_err(|error| failed(&error))?;
+        let mut attempts = self.attempts(&routes, conversation).map_err(|error| failed(&error))?;
         conversation.journal.begin_step();
         loop {
             let route = Arc::clone(attempts.route());
@@ -78,7 +78,7 @@ impl ModelCaller {
             let attempt = attempts.begin_attempt();
             match self.attempt(conversation, &route, attempt, &size).await? {
                 Ok(answer) => {
-                    self.record_success(&routes, &route, &answer, conversation.agent);
+                    self.record_success(&routes, &route, &answer, conversation);
                     return commit_answer(conversation, &route, answer, size.allowance.is_reduced).await;
                 }
                 Err(error) => {
@@ -90,13 +90,15 @@ impl ModelCaller {
         }
     }
 
-    /// The attempts of a step of this agent.
-    fn attempts(&self, routes: &Routes, agent: &ActiveAgent) -> Result<StepAttempts, ModelError> {
+    /// The attempts of a step of the conversation.
+    fn attempts(&self, routes: &Routes, conversation: &Conversation<'_>) -> Result<StepAttempts, ModelError> {
         let services = &self.deps.services;
+        let agent_model = conversation.agent.model();
+        let turn_model = conversation.journal.thread().turn().model();
         // A fallback model is used for the rest of the turn; a sub-agent has its own model.
-        let preferred = agent.model().or(self.fallback_model.as_deref());
+        let preferred = agent_model.or(self.fallback_model.as_deref()).or(turn_model);
         let chain = services.gateway.chain(preferred, services.clock.monotonic())?;
-        let primary = routes.chain_for(agent.model());
+        let primary = routes.chain_for(agent_model.or(turn_model));
         let primary = primary.first().map(|route| route.name.clone()).unwrap_or_default();
         StepAttempts::new(chain, primary, routes.retry, services.reactive_compaction)
             .ok_or_else(|| ModelError::new(ModelErrorKind::NotConfigured, "no model is configured"))
@@ -108,7 +110,8 @@ impl ModelCaller {
         // Prompt and answer share the window.
         let max_tokens =
             route.max_output.min(route.context_window.saturating_sub(prompt)).max(MIN_ANSWER_TOKENS);
-        let allowance = reserve_in_turn(&self.deps, conversation, (prompt, max_tokens, MIN_ANSWER_TOKENS))?;
+        let size = (prompt, max_tokens, MIN_ANSWER_TOKENS);
+        let allowance = reserve_in_turn(&self.deps, conversation, route, size)?;
         Ok(allowance.map(|allowance| {
             let max_output = allowance.max_tokens.or((max_tokens < route.max_output).then_some(max_tokens));
             CallSize { prompt, max_output, allowance }
@@ -151,10 +154,18 @@ impl ModelCaller {
     }
 
     /// Records that a model has answered.
-    fn record_success(&mut self, routes: &Routes, route: &Arc<Route>, answer: &Answer, agent: &ActiveAgent) {
+    fn record_success(
+        &mut self,
+        routes: &Routes,
+        route: &Arc<Route>,
+        answer: &Answer,
+        conversation: &Conversation<'_>,
+    ) {
         let services = &self.deps.services;
         services.gateway.record_outcome(route, Ok(&answer.usage), services.clock.monotonic());
-        if !agent.is_sub_agent() && routes.chain.first().is_none_or(|primary| primary.name != route.name) {
+        let chain = routes.chain_for(conversation.journal.thread().turn().model());
+        let is_primary = chain.first().is_some_and(|primary| primary.name == route.name);
+        if !conversation.agent.is_sub_agent() && !is_primary {
             self.fallback_model = Some(route.name.clone());
         }
     }

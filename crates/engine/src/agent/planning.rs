@@ -26,7 +26,7 @@ use super::conversation::Conversation;
 use super::interrupt::Interrupt;
 use super::turn::Turn;
 use super::turn_context::TurnDeps;
-use super::{AgentSnapshot, Services};
+use super::{AgentSnapshot, Services, turn_overrides};
 
 /// The working memory key of the plan.
 const PLAN_KEY: &str = "plan";
@@ -77,12 +77,12 @@ struct PlanChoices<'a> {
 /// never planned.
 pub(super) fn needs_plan(turn: &Turn, snapshot: &AgentSnapshot) -> bool {
     let may_plan = !turn.options().direct && !turn.planned() && turn.answers() == 0;
-    may_plan && !PlanChoices::from_snapshot(snapshot).agents.is_empty()
+    may_plan && !PlanChoices::of_turn(turn, snapshot).agents.is_empty()
 }
 
 /// Plans the turn, if the planner returns a plan.
 pub(super) async fn plan_turn(deps: &TurnDeps, conversation: &mut Conversation<'_>) -> Result<(), Interrupt> {
-    let plan = match planner_route(&deps.services) {
+    let plan = match planner_route(&deps.services, conversation.journal.thread().turn().model()) {
         Some(route) => request_plan(deps, conversation, &route).await?,
         None => None,
     };
@@ -103,11 +103,11 @@ pub(super) async fn plan_turn(deps: &TurnDeps, conversation: &mut Conversation<'
     Ok(journal.commit_all(commit, vec![step], vec![event]).await?)
 }
 
-/// The planner model, or the preferred model if no planner is configured.
-fn planner_route(services: &Services) -> Option<Arc<Route>> {
+/// The planner model or, if no planner is configured, the model of the turn or the preferred one.
+fn planner_route(services: &Services, turn_model: Option<&str>) -> Option<Arc<Route>> {
     let routes = services.gateway.routes().ok()?;
     let planner = routes.planner.as_ref().map(|route| route.name.as_str());
-    let chain = services.gateway.chain(planner, services.clock.monotonic()).ok()?;
+    let chain = services.gateway.chain(planner.or(turn_model), services.clock.monotonic()).ok()?;
     chain.into_iter().next().filter(|route| planner.is_some() || route.model.can_plan())
 }
 
@@ -116,17 +116,18 @@ async fn request_plan(
     conversation: &mut Conversation<'_>,
     route: &Arc<Route>,
 ) -> Result<Option<Plan>, Interrupt> {
-    let choices = PlanChoices::from_snapshot(&deps.snapshot);
+    let choices = PlanChoices::of_turn(conversation.journal.thread().turn(), &deps.snapshot);
     let system = choices.prompt();
     let messages = [Message::user(planner_input(conversation.journal.thread().messages()))];
     let prompt = estimate::text(&system) + estimate::messages(&messages);
     let size = (prompt, MAX_PLAN_TOKENS, MAX_PLAN_TOKENS);
-    let Some(_allowance) = reserve_in_turn(deps, conversation, size)? else { return Ok(None) };
+    let Some(_allowance) = reserve_in_turn(deps, conversation, route, size)? else { return Ok(None) };
     let events = route.model.stream(&Request {
         system: &system,
         messages: &messages,
         tools: &[],
         thinking: false,
+        effort: None,
         max_output: Some(MAX_PLAN_TOKENS),
         allow_tool_calls: false,
         cache_key: "plan",
@@ -136,10 +137,12 @@ async fn request_plan(
 }
 
 impl<'a> PlanChoices<'a> {
-    fn from_snapshot(snapshot: &'a AgentSnapshot) -> Self {
+    fn of_turn(turn: &Turn, snapshot: &'a AgentSnapshot) -> Self {
         // A plan must not name what the model has no tool to use.
-        let agents = snapshot.agents.iter().filter(|_| snapshot.toolbox.is_available(RUN_AGENT));
-        let skills = snapshot.skills.iter().filter(|_| snapshot.toolbox.is_available(LOAD_SKILL));
+        let is_available =
+            |tool| snapshot.toolbox.is_available(tool) && turn_overrides::allows_tool(turn.overrides(), tool);
+        let agents = snapshot.agents.iter().filter(|_| is_available(RUN_AGENT));
+        let skills = snapshot.skills.iter().filter(|_| is_available(LOAD_SKILL));
         Self {
             agents: agents.map(|agent| (agent.name.as_str(), agent.description.as_str())).collect(),
             skills: skills.map(|skill| (skill.name.as_str(), skill.description.as_str())).collect(),

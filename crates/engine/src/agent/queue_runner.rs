@@ -170,9 +170,8 @@ impl QueueRunner {
     async fn load(&self, turn_id: TurnId) -> Result<(TurnRequest, Timestamp), StartError> {
         let read = move |brain: &store::Brain| {
             let Some((body, queued_at)) = brain.queued_request(turn_id)? else { return Ok(None) };
-            // Its attachments were checked when it was accepted, and the model may be another one by now.
             let parsed = serde_json::from_str::<Execute>(&body).ok();
-            let request = parsed.and_then(|request| TurnRequest::parse(request, None).ok());
+            let request = parsed.and_then(|request| TurnRequest::parse(request, None, None).ok());
             Ok(request.map(|request| (request, queued_at)))
         };
         let read: Option<Result<_, store::StoreError>> = self.launcher.brain.run_blocking(read).await;

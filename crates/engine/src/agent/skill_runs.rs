@@ -4,8 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::tool_names::RUN_SKILL_SCRIPT;
+use api::turn_options::TurnOverrides;
 use http_service::backoff::jitter;
-use llm::{Answer, FinishReason, Message, ModelError, ModelErrorKind, Request, Route, TokenUsage, estimate};
+use llm::{
+    Answer, Content, FinishReason, Message, ModelError, ModelErrorKind, Request, Route, TokenUsage, estimate,
+};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use store::{Brain, CallUsage, SkillOutline};
@@ -17,7 +20,7 @@ use super::auxiliary_call::collect_answer;
 use super::budget::reserve_outside_turn;
 use super::model_step::MIN_ANSWER_TOKENS;
 use super::retry_policy::{Remedy, StepAttempts};
-use super::{Agent, AgentError, DirectError, Services};
+use super::{Agent, AgentError, DirectError, Services, turn_overrides};
 
 /// The most bytes of input for a model.
 const MAX_INPUT_BYTES: usize = 1024 * 1024;
@@ -39,15 +42,29 @@ struct ScriptParams {
 }
 
 impl Agent {
-    /// Runs a skill. Returns the output of its script or the answer of the model.
-    pub async fn run_skill(&self, name: &str, mut params: Map<String, Value>) -> Result<String, DirectError> {
+    /// Runs a skill. Returns the output of its script or the answer of the model, to which `overrides` apply.
+    pub async fn run_skill(
+        &self,
+        name: &str,
+        mut params: Map<String, Value>,
+        overrides: TurnOverrides,
+    ) -> Result<String, DirectError> {
         let skill = match self.find_skill(name).await {
             Err(AgentError::UnknownSkill) => return Err(DirectError::NoSuchSkill(name.to_owned())),
             skill => skill?,
         };
         // A null parameter counts as omitted.
         params.retain(|_, value| !value.is_null());
+        if let Some(field) = turn_only_field(&overrides) {
+            let message = format!("`{field}`: only a turn can have it; a skill is called without one");
+            return Err(DirectError::Invalid(message));
+        }
         if params.contains_key("script") {
+            if !overrides.is_empty() {
+                let message =
+                    "`params.script`: a script calls no model, so no options of a model can be given";
+                return Err(DirectError::Invalid(message.to_owned()));
+            }
             let ScriptParams { script, args, input } = ScriptParams::deserialize(Value::Object(params))
                 .map_err(|error| DirectError::Invalid(format!("`params`: {error}")))?;
             return self.run_script(name, &script, args, input).await;
@@ -59,7 +76,7 @@ impl Agent {
             );
             return Err(DirectError::Invalid(message));
         };
-        self.run_prompt(prompt.to_owned(), model_input(params)?).await
+        self.run_prompt(prompt.to_owned(), model_input(params)?, overrides).await
     }
 
     /// The skills that can be run, each with the JSON schema of its parameters.
@@ -85,7 +102,18 @@ impl Agent {
         })
     }
 
-    async fn run_prompt(&self, system: String, input: String) -> Result<String, DirectError> {
+    async fn run_prompt(
+        &self,
+        system: String,
+        input: String,
+        mut overrides: TurnOverrides,
+    ) -> Result<String, DirectError> {
+        if let Ok(models) = self.services.gateway.routes() {
+            turn_overrides::validate_model(&overrides, &models)?;
+        }
+        let notes = turn_overrides::take_notes(&mut overrides);
+        let notes = notes.into_iter().map(|text| Content::Note { text });
+        let content = notes.chain([Content::Text { text: input }]).collect();
         let busy_guard = self.begin_direct_call()?;
         let call = PromptCall {
             brain: self.brain.clone(),
@@ -93,7 +121,8 @@ impl Agent {
             stopping: self.stopping.clone(),
             deadline: self.services.clock.monotonic().saturating_add(RUN_TIMEOUT),
             system,
-            messages: [Message::user(input)],
+            messages: [Message::User { content }],
+            overrides,
         };
         let running = async move {
             let _busy_guard = busy_guard;
@@ -114,18 +143,21 @@ struct PromptCall {
     deadline: Duration,
     system: String,
     messages: [Message; 1],
+    /// What the request sets.
+    overrides: TurnOverrides,
 }
 
 impl PromptCall {
     /// Calls models until one answers or no remedy is left, as in a turn.
     async fn run(&self) -> Result<String, DirectError> {
         let services = &self.services;
+        let model = self.overrides.model.as_deref();
         let routes = services.gateway.routes().map_err(|error| model_failure(&error))?;
         let chain = services
             .gateway
-            .chain(None, services.clock.monotonic())
+            .chain(model, services.clock.monotonic())
             .map_err(|error| model_failure(&error))?;
-        let primary = routes.chain.first().map(|route| route.name.clone()).unwrap_or_default();
+        let primary = routes.chain_for(model).first().map(|route| route.name.clone()).unwrap_or_default();
         // There is no conversation to compact.
         let Some(mut attempts) = StepAttempts::new(chain, primary, routes.retry, false) else {
             return Err(model_failure(&ModelError::new(
@@ -138,6 +170,12 @@ impl PromptCall {
             let route = Arc::clone(attempts.route());
             let max_tokens =
                 route.max_output.min(route.context_window.saturating_sub(prompt)).max(MIN_ANSWER_TOKENS);
+            let output_left = self.output_left(&route, prompt).unwrap_or(u64::MAX);
+            if output_left < MIN_ANSWER_TOKENS {
+                return Err(DirectError::Invalid("`max_cost_usd`: it does not pay for an answer".to_owned()));
+            }
+            let is_cut = output_left < max_tokens;
+            let max_tokens = output_left.min(max_tokens);
             let allowance =
                 reserve_outside_turn(services, &self.brain, (prompt, max_tokens, MIN_ANSWER_TOKENS))
                     .map_err(AgentError::from)?;
@@ -147,6 +185,10 @@ impl PromptCall {
             attempts.begin_attempt();
             let error = match self.attempt(&route, prompt, allowance.max_tokens.unwrap_or(max_tokens)).await?
             {
+                Ok(answer) if is_cut && answer.stop == FinishReason::Length => {
+                    let message = "the answer was cut off at the budget that the call sets for it".to_owned();
+                    return Err(DirectError::Failed(ToolError(message)));
+                }
                 Ok(answer) => return complete_text(&answer, allowance.is_reduced),
                 Err(error) => error,
             };
@@ -181,7 +223,8 @@ impl PromptCall {
             system: &self.system,
             messages: &self.messages,
             tools: &[],
-            thinking: false,
+            thinking: self.overrides.effort.is_some(),
+            effort: self.overrides.effort,
             max_output: Some(max_output),
             allow_tool_calls: false,
             cache_key: "skill",
@@ -206,6 +249,16 @@ impl PromptCall {
         Ok(outcome)
     }
 
+    /// The number of output tokens that the call's budgets leave to an answer of `route`; `None` if it has none.
+    fn output_left(&self, route: &Route, prompt: u64) -> Option<u64> {
+        let output = self.overrides.max_output_tokens.and_then(|max| u64::try_from(max.get()).ok());
+        let cost = self
+            .overrides
+            .max_cost_usd
+            .map(|max| route.prices.map_or(0, |prices| prices.affordable_output(prompt, max.usd())));
+        output.into_iter().chain(cost).min()
+    }
+
     async fn pause(&self, pause: Duration) -> Result<(), AgentError> {
         tokio::select! {
             biased;
@@ -223,6 +276,17 @@ impl PromptCall {
         let at = self.services.clock.now();
         Ok(self.brain.write(move |rows| rows.insert_call_usage(at, &usage)).await?)
     }
+}
+
+/// The first field that only a turn can have.
+fn turn_only_field(overrides: &TurnOverrides) -> Option<&'static str> {
+    let TurnOverrides { allowed_tools, max_tokens, metadata, .. } = overrides;
+    let fields = [
+        ("allowed_tools", allowed_tools.is_some()),
+        ("max_tokens", max_tokens.is_some()),
+        ("metadata", metadata.is_some()),
+    ];
+    fields.into_iter().find_map(|(field, is_set)| is_set.then_some(field))
 }
 
 /// The text of a complete answer, else an error. `is_reduced` says whether the budgets gave it less room than

@@ -22,7 +22,7 @@ use super::interrupt::{Interrupt, StepsOutcome};
 use super::journal::Journal;
 use super::turn_context::TurnDeps;
 use super::turn_request::sent_at_note;
-use super::{provenance, skills_note};
+use super::{provenance, skills_note, turn_overrides};
 
 /// A run of a sub-agent, between its beginning and its end or its next question.
 pub(super) struct SubAgentRun {
@@ -45,7 +45,14 @@ impl SubAgentRun {
         let opened = journal.thread().sub_agent(call.call_id).is_some();
         // The turn's call limit covers everything within it and leaves the agent itself one more answer.
         let max_turns = spec.max_turns.min(journal.thread().model_calls_left().saturating_sub(1));
-        let options = TurnOptions { max_turns, direct: true, ..journal.thread().turn().options() };
+        let turn = journal.thread().turn();
+        let options = TurnOptions {
+            max_turns,
+            super_thinking: turn.options().super_thinking,
+            direct: true,
+            overrides: turn_overrides::for_sub_agent(turn.overrides()),
+        };
+        let tools_note = turn.overrides().and_then(turn_overrides::tools_note);
         journal.begin_sub_agent(call.call_id, spec.name.clone());
         let agent = ActiveAgent::sub(deps, spec);
         if !opened {
@@ -54,6 +61,7 @@ impl SubAgentRun {
             if agent.tools().contains(LOAD_SKILL) {
                 notes.extend(skills_note::sub_agent_note(&deps.brain).await);
             }
+            notes.extend(tools_note);
             let media = Vec::new();
             let opening = Opened {
                 message_id,

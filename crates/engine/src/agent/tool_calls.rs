@@ -28,7 +28,7 @@ use super::thread::{OpenCall, OpenStage, Thread};
 use super::tool_decision::{CallDecision, GrantStatus, decide};
 use super::turn_context::TurnDeps;
 use super::working_memory::MAX_WORKING_MEMORY_BYTES;
-use super::{Services, provenance};
+use super::{Services, provenance, turn_overrides};
 
 /// The most calls of one answer that run at once.
 const MAX_CONCURRENT_CALLS_PER_ANSWER: usize = 8;
@@ -128,6 +128,11 @@ impl ToolRunner {
 
     fn decide(&self, conversation: &Conversation<'_>, open: &OpenCall) -> CallDecision {
         let Conversation { agent, journal, .. } = conversation;
+        let overrides = journal.thread().turn().overrides();
+        if open.stage == OpenStage::New && !turn_overrides::allows_tool(overrides, &open.call.name) {
+            let reason = format!("the tool `{}` may not be called for this message", open.call.name);
+            return CallDecision::Refuse(reason);
+        }
         let read_grants = |tool: &str| {
             self.deps.brain.grants_for_tool(journal.task(), tool).unwrap_or_else(|error| {
                 tracing::warn!(%error, "Grants could not be read; the user is asked.");

@@ -2,6 +2,7 @@
 
 use api::MessageId;
 use api::event::Usage;
+use api::turn_options::TurnOverrides;
 use llm::{Answer, TokenUsage};
 use store::steps::{TurnBase, TurnOptions};
 
@@ -85,8 +86,23 @@ impl Turn {
     }
 
     /// The options of the turn.
-    pub(crate) fn options(&self) -> TurnOptions {
-        self.options
+    pub(crate) fn options(&self) -> &TurnOptions {
+        &self.options
+    }
+
+    /// What the request set for this turn only.
+    pub(super) fn overrides(&self) -> Option<&TurnOverrides> {
+        self.options.overrides.as_deref()
+    }
+
+    /// The name of the model that the request chose.
+    pub(super) fn model(&self) -> Option<&str> {
+        self.overrides()?.model.as_deref()
+    }
+
+    /// The cost so far in US dollars; `None` if the price of any part is unknown.
+    pub(super) fn cost_usd(&self) -> Option<f64> {
+        (!self.totals.unpriced).then(|| self.totals.usage.cost_usd.unwrap_or(0.0))
     }
 
     /// The last answer and the id of its message.

@@ -3,16 +3,18 @@
 use api::content::{ContentBlock, MAX_CONTENT_BLOCKS};
 use api::engine::Execute;
 use api::memory::Source;
+use api::turn_options::TurnOverrides;
 use api::turns::OnBusy;
 use api::{ClientRequestId, MessageId, TaskId, Timestamp};
 use bytes::Bytes;
-use llm::{ChatModel, Content, Media, estimate};
+use llm::{ChatModel, Content, Media, Routes, estimate};
 use sha2::{Digest as _, Sha256};
 use store::steps::{Opened, TurnBase, TurnOptions};
 use store::{IdempotencyKey, Rewind};
+use tools::Toolbox;
 
-use super::AgentError;
 use super::branch::{Branch, BranchPointError};
+use super::{AgentError, turn_overrides};
 
 /// The most model calls of a turn if the request sets no limit.
 const DEFAULT_MAX_TURNS: u64 = 50;
@@ -25,6 +27,8 @@ pub(super) struct TurnRequest {
     start_from: StartFrom,
     message: String,
     media: Vec<Content>,
+    /// The notes about what the request sets for this turn only.
+    notes: Vec<String>,
     options: TurnOptions,
 }
 
@@ -36,10 +40,18 @@ enum StartFrom {
 }
 
 impl TurnRequest {
-    /// Validates a request. `model` tells whether it supports the attachments.
-    pub(super) fn parse(request: Execute, model: Option<&dyn ChatModel>) -> Result<Self, AgentError> {
+    /// Validates a request, against the models that the gateway has, if any is configured, and the tools. One that was
+    /// accepted earlier is not checked against them again: they may be others by now.
+    pub(super) fn parse(
+        mut request: Execute,
+        models: Option<&Routes>,
+        toolbox: Option<&Toolbox>,
+    ) -> Result<Self, AgentError> {
         let invalid = |message: &str| Err(AgentError::Invalid(message.to_owned()));
-        let idempotency_key = request.client_request_id.as_ref().map(|id| idempotency_key(id, &request));
+        let mut overrides = request.take_overrides();
+        let idempotency_key =
+            request.client_request_id.as_ref().map(|id| idempotency_key(id, &request, &overrides));
+        let model = turn_overrides::validate(&overrides, models, toolbox)?;
         let start_from = match (&request.edit_message_id, &request.retry_message_id) {
             (Some(_), Some(_)) => {
                 return invalid("`edit_message_id`, `retry_message_id`: only one of them can be given");
@@ -56,6 +68,8 @@ impl TurnRequest {
             // Providers reject a blank text, and would reject every later turn that has it in its history.
             return invalid("`message`: must not be empty or blank");
         }
+        let notes = turn_overrides::take_notes(&mut overrides);
+        let overrides = (!overrides.is_empty()).then(|| Box::new(overrides));
         let max_turns =
             request.max_turns.and_then(|max| u64::try_from(max.get()).ok()).unwrap_or(DEFAULT_MAX_TURNS);
         check_on_busy(&request, &start_from)?;
@@ -65,11 +79,13 @@ impl TurnRequest {
             on_busy: request.on_busy,
             start_from,
             message: request.message,
-            media: parse_attachments("media", request.media, model)?,
+            media: parse_attachments("media", request.media, model.as_ref().map(|route| &*route.model))?,
+            notes,
             options: TurnOptions {
                 max_turns,
                 super_thinking: request.super_thinking,
                 direct: request.direct,
+                overrides,
             },
         })
     }
@@ -100,7 +116,7 @@ impl TurnRequest {
         prior: Option<&Branch>,
         now: Timestamp,
     ) -> Result<(Opened, Rewind), AgentError> {
-        let Self { start_from, message, media, options, .. } = self;
+        let Self { start_from, message, media, notes: request_notes, options, .. } = self;
         let (message_id, message, base, rewind) = match start_from {
             StartFrom::End => (MessageId::new(), message, TurnBase::End, Rewind::default()),
             StartFrom::Edit(id) => {
@@ -124,7 +140,8 @@ impl TurnRequest {
             }
         };
         // A retried answer keeps the notes of its question.
-        let notes = if base.is_retry() { Vec::new() } else { vec![sent_at_note(now)] };
+        let mut notes = if base.is_retry() { Vec::new() } else { vec![sent_at_note(now)] };
+        notes.extend(request_notes);
         let notes_source = Source::Agent.into();
         Ok((Opened { message_id, notes, notes_source, message, media, options, base }, rewind))
     }
@@ -204,7 +221,7 @@ pub(super) fn parse_attachments(
 }
 
 /// The idempotency key of a request: its id and a hash of its content.
-fn idempotency_key(id: &ClientRequestId, request: &Execute) -> IdempotencyKey {
+fn idempotency_key(id: &ClientRequestId, request: &Execute, overrides: &TurnOverrides) -> IdempotencyKey {
     let Execute {
         message, media, direct, edit_message_id, retry_message_id, max_turns, super_thinking, ..
     } = request;
@@ -212,6 +229,10 @@ fn idempotency_key(id: &ClientRequestId, request: &Execute) -> IdempotencyKey {
     let options = (message, edit_message_id, retry_message_id, direct, max_turns, super_thinking);
     // A tuple of strings and numbers can always be serialized.
     hasher.update(serde_json::to_vec(&options).unwrap_or_default());
+    // Requests without them keep the hash of earlier versions.
+    if !overrides.is_empty() {
+        hasher.update(serde_json::to_vec(overrides).unwrap_or_default());
+    }
     for block in media {
         match block {
             ContentBlock::Text(text) => hasher.update(Sha256::digest(text)),

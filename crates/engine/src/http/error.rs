@@ -34,6 +34,7 @@ impl From<AgentError> for ApiError {
     fn from(error: AgentError) -> Self {
         let code = match &error {
             AgentError::Invalid(_) => ErrorCode::InvalidRequest,
+            AgentError::ModelNotPermitted(_) => ErrorCode::ModelNotPermitted,
             AgentError::UnknownTask => ErrorCode::TaskNotFound,
             AgentError::UnknownMessage(_) => ErrorCode::MessageNotFound,
             AgentError::UnknownTurn(_) => ErrorCode::TurnNotFound,

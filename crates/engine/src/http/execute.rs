@@ -28,7 +28,7 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
     responses(
         (status = 200, description = "The turn's events", body = SentEvent, content_type = "text/event-stream"),
         (status = 202, description = "With `background`", body = BackgroundTurn),
-        (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
+        (status = 400, body = ErrorBody, description = "INVALID_REQUEST, MODEL_NOT_PERMITTED"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND, MESSAGE_NOT_FOUND (edit and retry)"),
         (status = 409, body = ErrorBody, description = "TASK_BUSY"),

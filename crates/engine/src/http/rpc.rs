@@ -18,7 +18,7 @@ use super::{AppState, Shared, rpc_assets, rpc_gateway, rpc_memory, rpc_skills, r
     post, path = "/rpc", request_body = RpcCall, security(("engine_key" = [])),
     responses(
         (status = 200, body = RpcResult<RpcOutcome>),
-        (status = 400, body = RpcError, description = "INVALID_REQUEST, TOOL_DENIED, TOOL_FAILED"),
+        (status = 400, body = RpcError, description = "INVALID_REQUEST, MODEL_NOT_PERMITTED, TOOL_DENIED, TOOL_FAILED"),
         (status = 401, body = RpcError, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = RpcError, description = "METHOD_NOT_FOUND"),
         (status = 409, body = RpcError, description = "FACT_REPLACED"),
@@ -35,7 +35,7 @@ pub(super) async fn rpc(
     let result = match (method, subsystem) {
         (Some(method), None) => {
             let params = params.ok_or_else(|| invalid("`params`: must be an object; `method` needs it"))?;
-            call_method(&shared, &method, params).await?
+            call_method(&shared, &method, params, parameters).await?
         }
         (None, Some(subsystem)) => {
             let op = op.ok_or_else(|| invalid("`op`: must be a string; `subsystem` needs it"))?;
@@ -50,12 +50,13 @@ async fn call_method(
     shared: &Shared,
     method: &str,
     params: Map<String, Value>,
+    options: Map<String, Value>,
 ) -> Result<RpcOutcome, ApiError> {
     if method == "rpc.methods" {
         return Ok(RpcOutcome::Methods(methods(shared).await?));
     }
     let outcome = match method.split_once('.') {
-        Some(("skill", skill)) => return rpc_skills::call(shared, skill, params).await,
+        Some(("skill", skill)) => return rpc_skills::call(shared, skill, params, options).await,
         Some(("tool", tool)) => return rpc_tools::call(shared, tool, params).await,
         Some(("memory", op)) => rpc_memory::call(shared, op, params).await?,
         Some(("assets", op)) => rpc_assets::call(shared, op)?,

@@ -1,7 +1,8 @@
 //! `skill.<name>` of `/rpc`: runs skills outside a turn.
 
 use api::rpc::{RpcMethod, RpcOutcome, ToolOutput};
-use http_service::http::ApiError;
+use api::turn_options::TurnOverrides;
+use http_service::http::{ApiError, parse_fields};
 use serde_json::{Map, Value};
 
 use super::Shared;
@@ -13,8 +14,10 @@ pub(super) async fn call(
     shared: &Shared,
     skill: &str,
     params: Map<String, Value>,
+    options: Map<String, Value>,
 ) -> Result<RpcOutcome, ApiError> {
-    let output = shared.agent.run_skill(skill, params).await?;
+    let overrides: TurnOverrides = parse_fields(options)?;
+    let output = shared.agent.run_skill(skill, params, overrides).await?;
     Ok(RpcOutcome::Tool(ToolOutput { output }))
 }
 

@@ -55,6 +55,7 @@ fn request(messages: &[Message]) -> Request<'_> {
         messages,
         tools: &[],
         thinking: false,
+        effort: None,
         max_output: None,
         allow_tool_calls: true,
         cache_key: "t",

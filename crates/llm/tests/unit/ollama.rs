@@ -64,6 +64,7 @@ fn request<'a>(messages: &'a [Message], tools: &'a [ToolDeclaration]) -> Request
         messages,
         tools,
         thinking: true,
+        effort: None,
         max_output: None,
         allow_tool_calls: true,
         cache_key: "t",

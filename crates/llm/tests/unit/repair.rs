@@ -400,6 +400,7 @@ async fn ask(model: &dyn ChatModel, messages: &[Message], thinking: bool) -> Ans
         messages,
         tools: &tools,
         thinking,
+        effort: None,
         max_output: None,
         allow_tool_calls: true,
         cache_key: "t",

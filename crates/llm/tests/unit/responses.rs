@@ -26,6 +26,7 @@ fn request(messages: &[Message]) -> Request<'_> {
         messages,
         tools: &[],
         thinking: false,
+        effort: None,
         max_output: None,
         allow_tool_calls: true,
         cache_key: "task_1",
@@ -68,6 +69,7 @@ fn a_whole_request_has_the_documented_form() {
     let full = Request {
         tools: &tools,
         thinking: true,
+        effort: None,
         max_output: Some(900),
         allow_tool_calls: false,
         ..request(&messages)

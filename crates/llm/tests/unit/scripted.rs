@@ -22,6 +22,7 @@ async fn collect_events(script: Script, messages: &[Message]) -> Vec<Result<Stre
         messages,
         tools: &[],
         thinking: false,
+        effort: None,
         max_output: None,
         allow_tool_calls: true,
         cache_key: "t",

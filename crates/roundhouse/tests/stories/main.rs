@@ -102,6 +102,7 @@ mod supervision;
 mod tasks;
 mod tools;
 mod turn_limits;
+mod turn_options;
 mod unknown_usage;
 mod unresponsive_dns;
 mod upgrades;

@@ -62,7 +62,7 @@ pub fn opened(message: &str) -> Opened {
         message_id: MessageId::new(),
         message: message.into(),
         media: Vec::new(),
-        options: TurnOptions { max_turns: 50, super_thinking: false, direct: false },
+        options: TurnOptions { max_turns: 50, super_thinking: false, direct: false, overrides: None },
         base: TurnBase::End,
     }
 }

@@ -75,6 +75,7 @@ impl Learner {
             messages,
             tools,
             thinking: false,
+            effort: None,
             max_output: Some(max_tokens),
             allow_tool_calls: false,
             cache_key,

@@ -6,6 +6,10 @@ use super::*;
 struct SilentModel;
 
 impl ChatModel for SilentModel {
+    fn supports_effort(&self) -> Result<(), String> {
+        Ok(())
+    }
+
     fn name(&self) -> &'static str {
         "silent"
     }

@@ -1,5 +1,6 @@
 //! Tests of `/skills`, and of `skill.<name>` of `/rpc`, with a mock model.
 
+use api::turn_options::TurnOverrides;
 use mock_llm::{Fault, Gate, MockProvider, Refusal, Reply, Stop};
 use pretty_assertions::assert_eq;
 use reqwest::Response;
@@ -146,7 +147,7 @@ async fn run_abandoned_skill(app: &TestApp) -> Gate {
     let gate = Gate::new();
     app.provider.enqueue(Reply::from_text("Sat on a mat.").hold(0, &gate));
     tokio::select! {
-        answer = app.agent.run_skill("rhyme", Map::new()) => panic!("{answer:?}"),
+        answer = app.agent.run_skill("rhyme", Map::new(), TurnOverrides::default()) => panic!("{answer:?}"),
         () = with_deadline(gate.reached()) => {}
     }
     gate

@@ -76,6 +76,7 @@ async fn ask(model: &Anthropic, messages: &[Message]) -> Answer {
         messages,
         tools: &tools,
         thinking: true,
+        effort: None,
         max_output: None,
         allow_tool_calls: true,
         cache_key: "t",

@@ -233,6 +233,7 @@ async fn a_key_that_a_server_repeats_is_not_shown() {
         messages: &messages,
         tools: &[],
         thinking: false,
+        effort: None,
         max_output: None,
         allow_tool_calls: true,
         cache_key: "t",

@@ -22,7 +22,8 @@ use crate::agent::journal_fold::{FoldError, JournalFold, fold_journal};
 mod journals;
 mod model;
 
-const OPTIONS: TurnOptions = TurnOptions { max_turns: 3, super_thinking: false, direct: false };
+const OPTIONS: TurnOptions =
+    TurnOptions { max_turns: 3, super_thinking: false, direct: false, overrides: None };
 
 fn failure() -> Failure {
     Failure { code: FailureCode::ProviderUnavailable, message: "down".into(), retryable: true }
