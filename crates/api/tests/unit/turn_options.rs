@@ -39,7 +39,8 @@ fn options_are_bounded() {
         (json!({"metadata": {"k": "ü".repeat(513)}}), "at most 512"),
         (json!({"metadata": {"k": 1}}), "a string"),
     ] {
-        assert!(refusal(fields.clone()).contains(says), "{fields}: {}", refusal(fields));
+        let refusal = refusal(fields.clone());
+        assert!(refusal.contains(says), "{fields}: {refusal}");
     }
     let most = json!({
         "instructions": "x".repeat(16 * 1024), "allowed_tools": vec!["a*"; 128],
