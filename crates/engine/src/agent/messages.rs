@@ -184,7 +184,15 @@ fn apply_step(
         _ => return,
     };
     let superseded = false;
-    *message = Some(ConversationMessage { message_id, turn_id, role, content, created_at: at, superseded, metadata });
+    *message = Some(ConversationMessage {
+        message_id,
+        turn_id,
+        role,
+        content,
+        created_at: at,
+        superseded,
+        metadata,
+    });
 }
 
 /// The caller's own data about a turn.

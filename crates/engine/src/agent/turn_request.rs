@@ -72,7 +72,7 @@ impl TurnRequest {
         let overrides = (!overrides.is_empty()).then(|| Box::new(overrides));
         let max_turns =
             request.max_turns.and_then(|max| u64::try_from(max.get()).ok()).unwrap_or(DEFAULT_MAX_TURNS);
-        check_on_busy(&request, &start_from)?;
+        check_on_busy(&request, &start_from, overrides.is_some())?;
         Ok(Self {
             task_id: request.task_id,
             idempotency_key,
@@ -148,7 +148,7 @@ impl TurnRequest {
 }
 
 /// Refuses what the handling of a busy task cannot combine.
-fn check_on_busy(request: &Execute, start_from: &StartFrom) -> Result<(), AgentError> {
+fn check_on_busy(request: &Execute, start_from: &StartFrom, has_overrides: bool) -> Result<(), AgentError> {
     let invalid = |message: &str| Err(AgentError::Invalid(message.to_owned()));
     match request.on_busy {
         OnBusy::Queue | OnBusy::Steer if !matches!(start_from, StartFrom::End) => invalid(
@@ -157,6 +157,10 @@ fn check_on_busy(request: &Execute, start_from: &StartFrom) -> Result<(), AgentE
         OnBusy::Steer if !request.media.is_empty() => {
             invalid("`media`: cannot be given with `on_busy` `steer`; a running turn takes text only")
         }
+        OnBusy::Steer if has_overrides => invalid(
+            "`on_busy`: `steer` gives the message to the running turn, which has options of its own; leave out \
+             what is for one turn only",
+        ),
         OnBusy::Steer if request.client_request_id.is_some() => invalid(
             "`client_request_id`: cannot be given with `on_busy` `steer`, which may begin no turn to join",
         ),

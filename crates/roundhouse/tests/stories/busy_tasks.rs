@@ -241,6 +241,7 @@ async fn what_cannot_be_combined_is_refused_and_named() {
         (json!({"on_busy": "queue", "edit_message_id": "msg_x"}), "on_busy"),
         (json!({"on_busy": "steer", "retry_message_id": "msg_x"}), "on_busy"),
         (json!({"on_busy": "steer", "media": picture}), "media"),
+        (json!({"on_busy": "steer", "instructions": "Be brief."}), "on_busy"),
         (json!({"on_busy": "steer", "client_request_id": "once"}), "client_request_id"),
         (json!({"on_busy": "queue", "message": "  "}), "message"),
     ] {

@@ -60,8 +60,9 @@ fn stop_reason(events: &[Event]) -> &str {
 
 /// The metadata of the listed messages, in order.
 async fn listed_metadata(fixture: &EngineFixture) -> Vec<Value> {
-    let messages = fixture.engine.messages("task").await;
-    messages.into_iter().map(|mut message| message["metadata"].take()).collect()
+    let page = fixture.engine.get("/tasks/task/messages").await;
+    let page = page.assert_ok("messages:array has_older:bool has_newer:bool");
+    page["messages"].as_array().unwrap().iter().map(|message| message["metadata"].clone()).collect()
 }
 
 #[tokio::test]

@@ -45,7 +45,7 @@ pub(crate) const CONNECTION: &str =
 pub(crate) const TASK_SUMMARY: &str = "task_id:text status:text message_count:int updated_at:time";
 /// A message of a task.
 pub(crate) const TASK_MESSAGE: &str =
-    "message_id:message role:text content:text|array created_at:time superseded?:bool metadata?:object";
+    "message_id:message role:text content:text|array created_at:time superseded?:bool";
 
 /// A turn of a task.
 pub(crate) const TURN: &str = "turn_id:turn state:text message_id?:message queued_at?:time started_at?:time \
