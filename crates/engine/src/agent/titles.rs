@@ -126,6 +126,7 @@ impl Titler {
             messages: &messages,
             tools: &[],
             thinking: false,
+            effort: None,
             max_output: Some(max_tokens),
             allow_tool_calls: false,
             cache_key: "title",

@@ -31,7 +31,7 @@ impl Journal {
 
     fn open(&mut self, base: TurnBase) -> MessageId {
         let message_id = MessageId::new();
-        let options = TurnOptions { max_turns: 9, super_thinking: false, direct: true };
+        let options = TurnOptions { max_turns: 9, super_thinking: false, direct: true, overrides: None };
         self.push(Step::Opened(Opened {
             message_id,
             notes: Vec::new(),
