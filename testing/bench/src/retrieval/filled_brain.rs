@@ -134,7 +134,7 @@ impl PendingTurn {
             notes_source: Source::Agent.into(),
             message: question,
             media: Vec::new(),
-            options: TurnOptions { max_turns: 1, super_thinking: false, direct: true },
+            options: TurnOptions { max_turns: 1, super_thinking: false, direct: true, overrides: None },
             base: TurnBase::End,
         };
         let blocks = vec![Block::Text { text: answer, signature: None }];
