@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use crate::content::ContentBlock;
 use crate::event::HitlKind;
 use crate::ids::{GrantId, HitlId};
+use crate::response_format::ResponseFormat;
 use crate::serde_helpers::{BoundedInt, is_default, null_as_default};
 use crate::text::ClientRequestId;
 use crate::turn_options::{
@@ -109,6 +110,9 @@ pub struct Execute {
     /// The caller's own data about this turn. No model sees it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Metadata>,
+    /// The form of the final answer: JSON that matches a schema. By default any text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub response_format: Option<ResponseFormat>,
 }
 
 impl Execute {
@@ -134,6 +138,7 @@ impl Execute {
             max_tokens: None,
             max_cost_usd: None,
             metadata: None,
+            response_format: None,
         }
     }
 
@@ -148,6 +153,7 @@ impl Execute {
             max_tokens: self.max_tokens.take(),
             max_cost_usd: self.max_cost_usd.take(),
             metadata: self.metadata.take(),
+            response_format: self.response_format.take(),
         }
     }
 }

@@ -105,6 +105,8 @@ pub enum ErrorCode {
     InternalError,
     /// The backend that runs the engines failed. Retry at most once.
     BackendError,
+    /// The model's answer does not match the schema of the request, even after one correction; the message says where.
+    OutputInvalid,
     /// A tool server or its authorization server cannot be reached, or refuses; the message says why.
     ServerFailed,
     /// Credentials cannot be stored: the engine has no key to seal them with.
@@ -171,7 +173,7 @@ impl ErrorCode {
             Self::RangeNotSatisfiable => 416,
             Self::QuotaExceeded | Self::RateLimited | Self::QueueFull => 429,
             Self::InternalError => 500,
-            Self::BackendError | Self::ServerFailed => 502,
+            Self::BackendError | Self::OutputInvalid | Self::ServerFailed => 502,
             Self::AssetsNotConfigured
             | Self::StartingUp
             | Self::PortExhaustion

@@ -138,6 +138,8 @@ pub enum FailureCode {
     ResumeLimit,
     /// The person's answer did not arrive in time.
     HitlExpired,
+    /// The final answer did not match the schema of the request, even after one correction.
+    OutputInvalid,
     /// An unexpected failure.
     InternalError,
 }

@@ -22,6 +22,7 @@ pub mod metrics;
 pub mod orchestrator;
 pub mod policy;
 pub mod proof;
+pub mod response_format;
 pub mod rpc;
 pub mod serde_helpers;
 pub mod skills;

@@ -31,7 +31,7 @@ pub struct RpcCall {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op: Option<String>,
     /// The operation's parameters: `config` for `set_config`, `key_hash` for `set_key_hash`, `lift` for `quiesce`. With
-    /// `skill.<name>`: `model`, `effort`, `instructions`, `max_output_tokens` and `max_cost_usd`, as in
+    /// `skill.<name>`: `model`, `effort`, `instructions`, `max_output_tokens`, `max_cost_usd` and `response_format`, as in
     /// `POST /execute`.
     #[serde(flatten)]
     pub parameters: Map<String, Value>,

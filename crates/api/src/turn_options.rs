@@ -1,5 +1,5 @@
-//! What a request may set for its own turn only: the model, the effort, instructions, the tools, budgets and
-//! metadata. What is absent is as it is for every other turn.
+//! What a request may set for its own turn only: the model, the effort, instructions, the tools, budgets,
+//! metadata and the form of the answer. What is absent is as it is for every other turn.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use utoipa::openapi::schema::AdditionalProperties;
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 
+use crate::response_format::ResponseFormat;
 use crate::serde_helpers::BoundedInt;
 use crate::text::{TextRule, ValidatedText};
 
@@ -103,6 +104,9 @@ pub struct TurnOverrides {
     /// The caller's own data about the turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Metadata>,
+    /// The form of the final answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub response_format: Option<ResponseFormat>,
 }
 
 impl TurnOverrides {
@@ -116,6 +120,12 @@ impl TurnOverrides {
 #[derive(Debug, thiserror::Error)]
 #[error("must be {0}")]
 pub struct InvalidOption(String);
+
+impl InvalidOption {
+    pub(crate) fn new(expected: impl Into<String>) -> Self {
+        Self(expected.into())
+    }
+}
 
 /// A list of tools' names and patterns.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

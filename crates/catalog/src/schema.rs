@@ -22,8 +22,9 @@ const MAX_PATTERN_BYTES: usize = 1024 * 1024;
 #[derive(Debug, Default)]
 pub struct Schema(OnceLock<Option<Compiled>>);
 
+/// A compiled schema.
 #[derive(Debug)]
-struct Compiled {
+pub(super) struct Compiled {
     validator: Validator,
     cost: SchemaCost,
 }
@@ -54,29 +55,70 @@ impl Schema {
         if !cost.is_affordable(input) {
             return Err("the input is nested too deeply to be checked against its schema".into());
         }
-        let mut faults = validator.iter_errors(input);
-        let mut errors: Vec<String> =
-            faults.by_ref().take(MAX_REPORTED_ERRORS).map(|fault| error_line(&fault)).collect();
-        if errors.is_empty() {
-            return Ok(());
+        match error_lines(validator, input) {
+            Some(errors) => Err(format!("the input does not match its schema:\n{errors}")),
+            None => Ok(()),
         }
-        if faults.next().is_some() {
-            errors.push("- and more".into());
-        }
-        Err(format!("the input does not match its schema:\n{}", errors.join("\n")))
     }
 }
 
+impl Compiled {
+    /// Where `value` does not conform and what is expected there; `None` if it conforms.
+    pub(super) fn errors(&self, value: &Value) -> Option<String> {
+        if !self.cost.is_affordable(value) {
+            return Some("- it is nested too deeply to be checked against its schema".into());
+        }
+        error_lines(&self.validator, value)
+    }
+}
+
+/// The first errors of `value`; `None` if there is none.
+fn error_lines(validator: &Validator, value: &Value) -> Option<String> {
+    let mut faults = validator.iter_errors(value);
+    let mut errors: Vec<String> =
+        faults.by_ref().take(MAX_REPORTED_ERRORS).map(|fault| error_line(&fault)).collect();
+    if errors.is_empty() {
+        return None;
+    }
+    if faults.next().is_some() {
+        errors.push("- and more".into());
+    }
+    Some(errors.join("\n"))
+}
+
 fn compile(schema: &Value) -> Result<Compiled, String> {
+    compile_or_locate(schema).map_err(|InvalidSchema { reason, .. }| reason)
+}
+
+/// Why a schema is invalid, and where if that is known.
+#[derive(Debug)]
+pub(super) struct InvalidSchema {
+    /// The JSON Pointer of the invalid part; empty for the whole schema.
+    pub(super) path: String,
+    /// What is wrong with it, for a person.
+    pub(super) reason: String,
+}
+
+impl From<String> for InvalidSchema {
+    fn from(reason: String) -> Self {
+        Self { path: String::new(), reason }
+    }
+}
+
+/// Compiles a schema.
+pub(super) fn compile_or_locate(schema: &Value) -> Result<Compiled, InvalidSchema> {
     let size = schema.to_string().len();
     if size > MAX_SCHEMA_BYTES {
-        return Err(format!("it has {size} bytes; at most {MAX_SCHEMA_BYTES} are allowed"));
+        return Err(format!("it has {size} bytes; at most {MAX_SCHEMA_BYTES} are allowed").into());
     }
     let cost = SchemaCost::of_schema(schema)?;
     // Patterns are matched in linear time, and nothing is fetched.
     let patterns = PatternOptions::regex().size_limit(MAX_PATTERN_BYTES).dfa_size_limit(MAX_PATTERN_BYTES);
     let compiled = jsonschema::options().offline().with_pattern_options(patterns).build(schema);
-    let validator = compiled.map_err(|error| truncated(&error.masked().to_string()))?;
+    let validator = compiled.map_err(|error| InvalidSchema {
+        path: truncated(&error.instance_path().to_string()),
+        reason: truncated(&error.masked().to_string()),
+    })?;
     Ok(Compiled { validator, cost })
 }
 

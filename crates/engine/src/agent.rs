@@ -49,6 +49,7 @@ mod skills_note;
 mod snapshot;
 mod stream;
 mod stream_reconciler;
+mod structured_output;
 mod sub_agent;
 mod tasks;
 mod thread;

@@ -6,6 +6,7 @@ mod prompt_cache;
 use std::borrow::Cow;
 
 use api::content::MediaKind;
+use api::response_format::ResponseFormat;
 use reqwest::header::HeaderName;
 use secrecy::SecretString;
 use serde::Serialize;
@@ -13,6 +14,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use self::decoding::AnthropicDecoder;
+use super::answer_tool::{WithAnswerTool, forced_tool};
 use super::http::{Endpoint, RequestBody, call_provider, insert};
 use super::media::{self, OutgoingContent, PDF, PLAIN_TEXT, is_blank};
 use super::profile::{ModelProfile, Thinking, no_effort};
@@ -62,19 +64,27 @@ impl ChatModel for Anthropic {
     }
 
     fn stream(&self, request: &Request<'_>) -> EventStream {
-        call_provider(
-            self.endpoint.clone(),
-            request,
-            &request_body(&self.profile, request),
-            AnthropicDecoder::default(),
-        )
+        let call = |request: &Request<'_>| {
+            let body = request_body(&self.profile, request);
+            call_provider(self.endpoint.clone(), request, &body, AnthropicDecoder::default())
+        };
+        match WithAnswerTool::new(request).filter(|_| enforced_format(request).is_none()) {
+            Some(tool) => {
+                let events = call(&tool.request(request));
+                tool.into_text(events)
+            }
+            None => call(request),
+        }
     }
 }
 
 fn request_body<'a>(profile: &ModelProfile, request: &Request<'a>) -> RequestBody<Vec<Tool<'a>>> {
     let max_tokens = request.max_output.unwrap_or(profile.max_output).min(profile.max_output);
     let mut messages = messages(&profile.model, request.messages);
-    let thinks = request.thinking && can_think(&messages);
+    let enforced = enforced_format(request);
+    let forced = forced_tool(request).filter(|_| enforced.is_none());
+    // A model that must call a tool cannot think before.
+    let thinks = request.thinking && can_think(&messages) && forced.is_none();
     prompt_cache::set_breakpoints(&mut messages);
     let mut body = json!({
         "model": profile.model, "max_tokens": max_tokens, "stream": true, "messages": messages,
@@ -97,10 +107,14 @@ fn request_body<'a>(profile: &ModelProfile, request: &Request<'a>) -> RequestBod
     if !tools.is_empty() && !request.allow_tool_calls {
         // Apart from `auto` the only choice that is compatible with thinking
         // (<https://platform.claude.com/docs/en/build-with-claude/extended-thinking>).
-        insert(&mut body, "tool_choice", json!({"type": "none"}));
+        let choice = forced.map(|name| json!({"type": "tool", "name": name}));
+        insert(&mut body, "tool_choice", choice.unwrap_or_else(|| json!({"type": "none"})));
     }
     if thinks {
         set_thinking(&mut body, profile.thinking_for(request.effort), max_tokens);
+    }
+    if let Some(format) = enforced {
+        set_output_config(&mut body, "format", json!({"type": "json_schema", "schema": format.schema}));
     }
     RequestBody { fields: body, tools: (!tools.is_empty()).then_some(tools) }
 }
@@ -112,6 +126,19 @@ struct Tool<'a> {
     input_schema: &'a RawValue,
     #[serde(skip_serializing_if = "Option::is_none")]
     cache_control: Option<Value>,
+}
+
+/// The form that the provider is to enforce. It only takes schemas within narrow limits
+/// (<https://platform.claude.com/docs/en/build-with-claude/structured-outputs>).
+fn enforced_format<'a>(request: &Request<'a>) -> Option<&'a ResponseFormat> {
+    request.output.filter(|format| format.strict)
+}
+
+/// Sets a field of the object that configures the output.
+fn set_output_config(body: &mut Value, field: &str, value: Value) {
+    let mut config = body.get("output_config").cloned().unwrap_or_else(|| json!({}));
+    insert(&mut config, field, value);
+    insert(body, "output_config", config);
 }
 
 /// Enables thinking if the output limit leaves room for it.
@@ -127,7 +154,7 @@ fn set_thinking(body: &mut Value, thinking: Thinking, max_tokens: u64) {
             // Some models return no thinking unless a display mode is requested
             // (<https://platform.claude.com/docs/en/build-with-claude/adaptive-thinking>).
             insert(body, "thinking", json!({"type": "adaptive", "display": "summarized"}));
-            insert(body, "output_config", json!({"effort": effort}));
+            set_output_config(body, "effort", json!(effort));
         }
         Thinking::Off | Thinking::Effort(_) => {}
     }

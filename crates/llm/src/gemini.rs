@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use super::answer_tool::WithAnswerTool;
 use super::block_builder::{BlockBuilder, TextKind, complete_tool_use, provider_call_id};
 use super::classify;
 use super::http::{
@@ -72,12 +73,17 @@ impl ChatModel for Gemini {
     }
 
     fn stream(&self, request: &Request<'_>) -> EventStream {
-        call_provider(
-            self.endpoint.clone(),
-            request,
-            &request_body(&self.profile, request),
-            GeminiDecoder::default(),
-        )
+        let call = |request: &Request<'_>| {
+            let body = request_body(&self.profile, request);
+            call_provider(self.endpoint.clone(), request, &body, GeminiDecoder::default())
+        };
+        match WithAnswerTool::new(request).filter(|_| !takes_schema(&self.profile.model, request)) {
+            Some(tool) => {
+                let events = call(&tool.request(request));
+                tool.into_text(events)
+            }
+            None => call(request),
+        }
     }
 }
 
@@ -89,20 +95,39 @@ fn request_body<'a>(profile: &ModelProfile, request: &Request<'a>) -> RequestBod
     if let Some(thinking) = thinking_config(&profile.model, thinking, request.thinking) {
         insert(&mut config, "thinkingConfig", thinking);
     }
+    let native = request.output.filter(|_| takes_schema(&profile.model, request));
+    if let Some(format) = native {
+        insert(&mut config, "responseMimeType", json!("application/json"));
+        insert(&mut config, "responseJsonSchema", json!(format.schema));
+    }
+    // Older models refuse a schema beside tools, even if none may be called.
+    let declares_tools = native.is_none() || combines_schema_and_tools(&profile.model);
+    let tools: &[ToolDeclaration] = if declares_tools { request.tools } else { &[] };
     let mut body = json!({
         "systemInstruction": {"parts": [{"text": request.system}]},
         "contents": contents(&profile.model, request.messages),
         "generationConfig": config,
     });
-    if !request.tools.is_empty() && !request.allow_tool_calls {
+    if !tools.is_empty() && !request.allow_tool_calls {
         insert(&mut body, "toolConfig", json!({"functionCallingConfig": {"mode": "NONE"}}));
     }
     let declaration = |ToolDeclaration { name, description, input_schema }: &'a ToolDeclaration| {
         FunctionDeclaration { name, description, parameters_json_schema: input_schema }
     };
-    let function_declarations: Vec<_> = request.tools.iter().map(declaration).collect();
+    let function_declarations: Vec<_> = tools.iter().map(declaration).collect();
     let tools = (!function_declarations.is_empty()).then_some([Tool { function_declarations }]);
     RequestBody { fields: body, tools }
+}
+
+/// Whether a request sets its schema in the field for it (<https://ai.google.dev/gemini-api/docs/structured-output>).
+fn takes_schema(model: &str, request: &Request<'_>) -> bool {
+    request.tools.is_empty() || !request.allow_tool_calls || combines_schema_and_tools(model)
+}
+
+/// Whether a model takes a schema beside tools, as models since Gemini 3 do. Older ones refuse that: "Function calling
+/// with a response mime type: 'application/json' is unsupported".
+fn combines_schema_and_tools(model: &str) -> bool {
+    requires_signatures(model)
 }
 
 #[derive(Serialize)]

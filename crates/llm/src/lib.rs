@@ -4,6 +4,7 @@
 //! because providers want them back unchanged. A provider consists of two pure halves, the request encoder and the
 //! stream decoder, around one shared HTTP call; the `scripted` provider has no HTTP in the middle.
 
+mod answer_tool;
 mod anthropic;
 mod base_url;
 mod block_builder;
@@ -36,6 +37,7 @@ use std::collections::HashMap;
 
 use api::content::MediaKind;
 use api::event::BlockType;
+use api::response_format::ResponseFormat;
 pub use api::turn_options::Effort;
 use api::{CallId, event};
 use bytes::Bytes;
@@ -365,6 +367,9 @@ pub struct Request<'a> {
     /// Whether the model may call tools. They are declared either way, so that the beginning of the prompt stays
     /// cached.
     pub allow_tool_calls: bool,
+    /// The form of the final answer, if it is to be JSON. If the model may not call tools, this answer is the final
+    /// one.
+    pub output: Option<&'a ResponseFormat>,
     /// A key shared by all requests that begin with the same prompt; it helps providers find their cache entry.
     pub cache_key: &'a str,
 }

@@ -8,6 +8,7 @@ use secrecy::SecretString;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::answer_tool::WithAnswerTool;
 use super::block_builder::{BlockBuilder, TextKind, complete_tool_use, provider_call_id};
 use super::classify;
 use super::http::{
@@ -62,12 +63,17 @@ impl ChatModel for Ollama {
     }
 
     fn stream(&self, request: &Request<'_>) -> EventStream {
-        call_provider(
-            self.endpoint.clone(),
-            request,
-            &request_body(&self.profile, request),
-            OllamaDecoder::default(),
-        )
+        let call = |request: &Request<'_>| {
+            let body = request_body(&self.profile, request);
+            call_provider(self.endpoint.clone(), request, &body, OllamaDecoder::default())
+        };
+        match WithAnswerTool::new(request).filter(|_| !takes_schema(request)) {
+            Some(tool) => {
+                let events = call(&tool.request(request));
+                tool.into_text(events)
+            }
+            None => call(request),
+        }
     }
 }
 
@@ -89,9 +95,18 @@ fn request_body<'a>(profile: &ModelProfile, request: &Request<'a>) -> RequestBod
     if let Some(think) = think_value(profile.thinking_for(request.effort), request.thinking) {
         insert(&mut body, "think", think);
     }
+    if let Some(format) = request.output.filter(|_| takes_schema(request)) {
+        insert(&mut body, "format", json!(format.schema));
+    }
     // The protocol cannot forbid calls other than by not declaring the tools.
     let tools = Tool::from_declarations(request.tools).filter(|_| request.allow_tool_calls);
     RequestBody { fields: body, tools }
+}
+
+/// Whether a request sets its schema in the field for it (<https://docs.ollama.com/capabilities/structured-outputs>).
+/// The server would hold the model to the schema from the first token on, so that it could call no tool.
+fn takes_schema(request: &Request<'_>) -> bool {
+    request.tools.is_empty() || !request.allow_tool_calls
 }
 
 /// The thinking option (<https://docs.ollama.com/capabilities/thinking>). It is omitted for models that cannot

@@ -4,6 +4,7 @@ mod content;
 mod decoding;
 
 use api::content::MediaKind;
+use api::response_format::ResponseFormat;
 use reqwest::header::AUTHORIZATION;
 use secrecy::SecretString;
 use serde::Serialize;
@@ -12,6 +13,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use self::decoding::OpenAiDecoder;
+use super::answer_tool::{WithAnswerTool, forced_tool};
 use super::http::{Endpoint, RequestBody, call_provider, insert};
 use super::media::{self, OutgoingContent, PDF, is_blank};
 use super::profile::{Effort, ModelProfile, Thinking, no_effort};
@@ -74,8 +76,19 @@ impl ChatModel for OpenAi {
     }
 
     fn stream(&self, request: &Request<'_>) -> EventStream {
-        let body = request_body(self.dialect, &self.profile, request);
-        call_provider(self.endpoint.clone(), request, &body, OpenAiDecoder::default())
+        let call = |request: &Request<'_>| {
+            let body = request_body(self.dialect, &self.profile, request);
+            call_provider(self.endpoint.clone(), request, &body, OpenAiDecoder::default())
+        };
+        // Compatible servers differ in whether they take a schema, and whether they do beside tools.
+        let is_native = self.dialect == Dialect::OpenAi;
+        match WithAnswerTool::new(request).filter(|_| !is_native) {
+            Some(tool) => {
+                let events = call(&tool.request(request));
+                tool.into_text(events)
+            }
+            None => call(request),
+        }
     }
 }
 
@@ -102,8 +115,14 @@ fn request_body<'a>(
         // Local servers refuse a limit that does not fit into the window beside the prompt, and know their own.
         (Dialect::Compatible, None) => {}
     }
+    match (dialect, request.output) {
+        (Dialect::OpenAi, Some(format)) => insert(&mut body, "response_format", response_format(format)),
+        (Dialect::Compatible, Some(_)) | (_, None) => {}
+    }
     if !request.tools.is_empty() && !request.allow_tool_calls {
-        insert(&mut body, "tool_choice", json!("none"));
+        let forced = forced_tool(request).filter(|_| dialect == Dialect::Compatible);
+        let choice = forced.map(|name| json!({"type": "function", "function": {"name": name}}));
+        insert(&mut body, "tool_choice", choice.unwrap_or_else(|| json!("none")));
     }
     // An auxiliary call is to be answered without long reasoning.
     let thinking = profile.thinking_for(request.effort);
@@ -116,6 +135,13 @@ fn request_body<'a>(
         insert(&mut body, "reasoning_effort", json!(effort));
     }
     RequestBody { fields: body, tools: Tool::from_declarations(request.tools) }
+}
+
+/// The form of the answer (<https://platform.openai.com/docs/guides/structured-outputs>).
+fn response_format(format: &ResponseFormat) -> Value {
+    let ResponseFormat { name, schema, strict, .. } = format;
+    let json_schema = json!({"name": name, "schema": schema, "strict": strict});
+    json!({"type": "json_schema", "json_schema": json_schema})
 }
 
 /// Shortens `key` to the vendor's limit: "Expected a string with maximum length 64".

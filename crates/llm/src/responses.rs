@@ -4,6 +4,7 @@
 mod decoding;
 
 use api::content::MediaKind;
+use api::response_format::ResponseFormat;
 use reqwest::header::AUTHORIZATION;
 use secrecy::SecretString;
 use serde::Serialize;
@@ -79,6 +80,10 @@ fn request_body<'a>(profile: &ModelProfile, request: &Request<'a>) -> RequestBod
         "max_output_tokens": max_output.max(MIN_OUTPUT_TOKENS),
         "prompt_cache_key": cache_key(request.cache_key),
     });
+    if let Some(ResponseFormat { name, schema, strict, .. }) = request.output {
+        let format = json!({"type": "json_schema", "name": name, "schema": schema, "strict": strict});
+        insert(&mut body, "text", json!({"format": format}));
+    }
     if !request.tools.is_empty() {
         insert(&mut body, "parallel_tool_calls", json!(true));
         if !request.allow_tool_calls {

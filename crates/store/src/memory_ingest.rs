@@ -376,7 +376,7 @@ pub(super) fn step_of_message(
 pub(super) fn message_of_step(step: &Step) -> Option<(MessageId, i64, bool)> {
     let (message_id, length) = match step {
         Step::Opened(opened) if !opened.base.is_retry() => (opened.message_id, 1),
-        Step::Steered { message_id, .. } => (*message_id, 1),
+        Step::Steered { message_id, .. } | Step::OutputRejected { message_id, .. } => (*message_id, 1),
         Step::Answered { message_id, answer, .. } => {
             (*message_id, 1 + i64::from(answer.calls().next().is_some()))
         }
@@ -416,6 +416,10 @@ fn turn_messages(steps: &[StepRow]) -> Vec<TurnMessage> {
                 }
                 None => waiting.push(message(*message_id, 1)),
             },
+            Step::OutputRejected { message_id, .. } => {
+                messages.push(message(*message_id, 1));
+                open = None;
+            }
             Step::Ended { outcome } => {
                 messages.append(&mut waiting);
                 if let TurnOutcome::Cancelled { said: Some(said) } = outcome {

@@ -124,6 +124,14 @@ pub enum Step {
         #[serde(default, skip_serializing_if = "StoredSource::is_absent")]
         source: StoredSource,
     },
+    /// The last answer does not match the schema that the request sets for the final answer. The model is told,
+    /// and answers once more.
+    OutputRejected {
+        /// The id of the message that tells the model. It is not listed.
+        message_id: MessageId,
+        /// What is wrong and where, as the model reads it.
+        errors: String,
+    },
     /// The turn ended.
     Ended {
         /// The outcome of the turn.

@@ -18,6 +18,7 @@ use super::inbox::Inbox;
 use super::interrupt::{Interrupt, StepOutcome, StepsOutcome, reply_committed};
 use super::journal::{Journal, JournalState};
 use super::model_step::ModelCaller;
+use super::structured_output::{self, Verdict};
 use super::sub_agent::SubAgentRun;
 use super::thread::{NextAction, OpenCall};
 use super::tool_calls::ToolRunner;
@@ -172,7 +173,8 @@ impl ActiveTurn {
         run.end(&self.deps, &mut self.journal, ended).await
     }
 
-    /// Completes the turn unless a command arrived at the last moment. Returns whether it did.
+    /// Completes the turn unless a command arrived at the last moment, or its answer must be corrected. Returns
+    /// whether it did.
     async fn try_complete(&mut self, stop_reason: StopReason) -> Result<bool, Interrupt> {
         self.inbox.handle_arrived(&mut self.journal).await?;
         let may_end = match self.journal.thread().next_action() {
@@ -183,6 +185,15 @@ impl ActiveTurn {
         };
         if !may_end {
             return Ok(false);
+        }
+        match structured_output::judge(self.journal.thread().turn(), stop_reason) {
+            Verdict::Accepted => {}
+            Verdict::Rejected(errors) => {
+                let step = Step::OutputRejected { message_id: MessageId::new(), errors };
+                self.journal.commit_to_turn(Commit::new(), vec![step], Vec::new()).await?;
+                return Ok(false);
+            }
+            Verdict::Failed(failure) => return Err(Interrupt::Failed(failure)),
         }
         // Commands sent from here on find no turn.
         self.inbox.close();

@@ -93,7 +93,7 @@ pub(crate) enum MessageOrigin {
         /// The id of the message.
         message_id: MessageId,
     },
-    /// The results of calls, which belong to the answer before them.
+    /// The results of calls, or why the answer does not match its schema: they belong to the answer before them.
     Results,
 }
 

@@ -154,7 +154,7 @@ async fn request_summary(
         model_request::load_attachments(deps, conversation, Attachments::in_messages(&input)).await?;
     // Tools and thinking are sent as usual; otherwise the provider would not find the conversation in its
     // cache.
-    let events = model_request::stream(conversation, route, &input, attachments, Some(max_tokens));
+    let events = model_request::stream(conversation, route, &input, attachments, Some(max_tokens), None);
     let answer =
         call_auxiliary(&deps.services, conversation, route, (events, prompt), SUMMARY_TIMEOUT).await?;
     Ok(answer.map(|answer| answer.text()).filter(|text| !text.trim().is_empty()))

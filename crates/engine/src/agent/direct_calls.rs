@@ -34,6 +34,9 @@ pub enum DirectError {
     /// the budget is exhausted.
     #[error("{0}")]
     NoAnswer(String),
+    /// The answer does not match the schema of the request, even after a correction.
+    #[error("{0}")]
+    OutputInvalid(String),
     /// The agent failed.
     #[error(transparent)]
     Agent(#[from] AgentError),

@@ -3,6 +3,7 @@
 
 use api::TurnId;
 use api::event::{Failure, FailureCode};
+use api::response_format::ResponseFormat;
 use llm::{self, EventStream, Message, RepairedHistory, Request, Route};
 
 use super::attachments::{AttachmentError, Attachments, LoadedAttachments};
@@ -41,18 +42,21 @@ pub(super) async fn load_attachments(
 }
 
 /// Sends `messages`, whose media are `attachments`, with the prompt and the tools of the conversation.
-/// `messages` are those of the conversation or, for a summary, derived from them.
+/// `messages` are those of the conversation or, for a summary, derived from them. `format` is the form of the turn's
+/// final answer.
 pub(super) fn stream(
     conversation: &Conversation<'_>,
     route: &Route,
     messages: &[Message],
     attachments: LoadedAttachments,
     max_output: Option<u64>,
+    format: Option<&ResponseFormat>,
 ) -> EventStream {
     let Conversation { agent, journal, .. } = conversation;
     let repaired = repair(messages, journal.turn_id());
     let messages = repaired.as_ref().map_or(messages, |repaired| &repaired.messages);
-    let options = journal.active_thread().turn().options();
+    let turn = journal.active_thread().turn();
+    let options = turn.options();
     let effort = options.overrides.as_ref().and_then(|overrides| overrides.effort);
     let events = route.model.stream(&Request {
         system: agent.system_prompt(),
@@ -61,7 +65,9 @@ pub(super) fn stream(
         thinking: options.super_thinking || effort.is_some(),
         effort,
         max_output,
-        allow_tool_calls: true,
+        // All that is left to do is to correct the final answer.
+        allow_tool_calls: format.is_none() || !turn.output_rejected(),
+        output: format,
         cache_key: journal.task_id().as_str(),
     });
     // The request that is being sent holds the data itself.

@@ -19,7 +19,7 @@ use super::conversation::Conversation;
 use super::interrupt::{Interrupt, StepOutcome};
 use super::retry_policy::{Remedy, StepAttempts, WindowDecision};
 use super::turn_context::TurnDeps;
-use super::{compaction_plan, model_request, turn_end};
+use super::{compaction_plan, model_request, structured_output, turn_end};
 
 /// An answer of fewer tokens than this is not worth its prompt.
 pub(super) const MIN_ANSWER_TOKENS: u64 = 256;
@@ -130,7 +130,9 @@ impl ModelCaller {
         let attachments = Attachments::in_messages(conversation.journal.active_thread().messages());
         let attachments = model_request::load_attachments(&self.deps, conversation, attachments).await?;
         let messages = conversation.journal.active_thread().messages();
-        let mut events = model_request::stream(conversation, route, messages, attachments, size.max_output);
+        let format = structured_output::format_of(conversation.journal.active_thread().turn());
+        let mut events =
+            model_request::stream(conversation, route, messages, attachments, size.max_output, format);
         let Conversation { agent, journal, inbox } = conversation;
         while let Some(event) = inbox.run_while_handling_commands(journal, events.next()).await? {
             match event {

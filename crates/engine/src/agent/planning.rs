@@ -130,6 +130,7 @@ async fn request_plan(
         effort: None,
         max_output: Some(MAX_PLAN_TOKENS),
         allow_tool_calls: false,
+        output: None,
         cache_key: "plan",
     });
     let answer = call_auxiliary(&deps.services, conversation, route, (events, prompt), PLAN_TIMEOUT).await?;

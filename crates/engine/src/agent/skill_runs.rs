@@ -20,7 +20,7 @@ use super::auxiliary_call::collect_answer;
 use super::budget::reserve_outside_turn;
 use super::model_step::MIN_ANSWER_TOKENS;
 use super::retry_policy::{Remedy, StepAttempts};
-use super::{Agent, AgentError, DirectError, Services, turn_overrides};
+use super::{Agent, AgentError, DirectError, Services, structured_output, turn_overrides};
 
 /// The most bytes of input for a model.
 const MAX_INPUT_BYTES: usize = 1024 * 1024;
@@ -111,6 +111,9 @@ impl Agent {
         if let Ok(models) = self.services.gateway.routes() {
             turn_overrides::validate_model(&overrides, &models)?;
         }
+        if let Some(format) = &overrides.response_format {
+            structured_output::check_schema(format)?;
+        }
         let notes = turn_overrides::take_notes(&mut overrides);
         let notes = notes.into_iter().map(|text| Content::Note { text });
         let content = notes.chain([Content::Text { text: input }]).collect();
@@ -121,8 +124,10 @@ impl Agent {
             stopping: self.stopping.clone(),
             deadline: self.services.clock.monotonic().saturating_add(RUN_TIMEOUT),
             system,
-            messages: [Message::User { content }],
+            messages: vec![Message::User { content }],
             overrides,
+            output_tokens: 0,
+            cost_usd: 0.0,
         };
         let running = async move {
             let _busy_guard = busy_guard;
@@ -142,15 +147,32 @@ struct PromptCall {
     /// The deadline on the monotonic clock.
     deadline: Duration,
     system: String,
-    messages: [Message; 1],
+    messages: Vec<Message>,
     /// What the request sets.
     overrides: TurnOverrides,
+    /// The output tokens and the cost of the answer that is being corrected.
+    output_tokens: u64,
+    cost_usd: f64,
 }
 
 impl PromptCall {
-    /// Calls models until one answers or no remedy is left, as in a turn.
-    async fn run(&self) -> Result<String, DirectError> {
-        let services = &self.services;
+    /// Returns the text of the answer. One that does not match the schema of the request is corrected once.
+    async fn run(mut self) -> Result<String, DirectError> {
+        let (answer, text) = self.answer().await?;
+        let Some(format) = self.overrides.response_format.clone() else { return Ok(text) };
+        let Err(errors) = structured_output::validate(&format, &text) else { return Ok(text) };
+        let note = Content::Note { text: structured_output::rejection_note(&errors) };
+        self.messages.extend([answer, Message::User { content: vec![note] }]);
+        let (_, text) = self.answer().await?;
+        match structured_output::validate(&format, &text) {
+            Ok(()) => Ok(text),
+            Err(errors) => Err(DirectError::OutputInvalid(structured_output::describe_failure(&errors))),
+        }
+    }
+
+    /// Calls models until one answers or no remedy is left, as in a turn. Returns the answer and its text.
+    async fn answer(&mut self) -> Result<(Message, String), DirectError> {
+        let services = Arc::clone(&self.services);
         let model = self.overrides.model.as_deref();
         let routes = services.gateway.routes().map_err(|error| model_failure(&error))?;
         let chain = services
@@ -177,7 +199,7 @@ impl PromptCall {
             let is_cut = output_left < max_tokens;
             let max_tokens = output_left.min(max_tokens);
             let allowance =
-                reserve_outside_turn(services, &self.brain, (prompt, max_tokens, MIN_ANSWER_TOKENS))
+                reserve_outside_turn(&services, &self.brain, (prompt, max_tokens, MIN_ANSWER_TOKENS))
                     .map_err(AgentError::from)?;
             let Some(allowance) = allowance else {
                 return Err(DirectError::NoAnswer(format!("the token budget is used up; {QUOTA_HINT}")));
@@ -189,7 +211,13 @@ impl PromptCall {
                     let message = "the answer was cut off at the budget that the call sets for it".to_owned();
                     return Err(DirectError::Failed(ToolError(message)));
                 }
-                Ok(answer) => return complete_text(&answer, allowance.is_reduced),
+                Ok(answer) => {
+                    let text = complete_text(&answer, allowance.is_reduced)?;
+                    self.output_tokens += answer.usage.output;
+                    self.cost_usd += route.prices.map_or(0.0, |prices| prices.cost(&answer.usage));
+                    let model = route.model.name().to_owned();
+                    return Ok((Message::Assistant { model, blocks: answer.blocks }, text));
+                }
                 Err(error) => error,
             };
             drop(allowance);
@@ -227,6 +255,7 @@ impl PromptCall {
             effort: self.overrides.effort,
             max_output: Some(max_output),
             allow_tool_calls: false,
+            output: self.overrides.response_format.as_ref(),
             cache_key: "skill",
         });
         let left = self.deadline.saturating_sub(services.clock.monotonic());
@@ -251,11 +280,12 @@ impl PromptCall {
 
     /// The number of output tokens that the call's budgets leave to an answer of `route`; `None` if it has none.
     fn output_left(&self, route: &Route, prompt: u64) -> Option<u64> {
-        let output = self.overrides.max_output_tokens.and_then(|max| u64::try_from(max.get()).ok());
+        let max_output = self.overrides.max_output_tokens.and_then(|max| u64::try_from(max.get()).ok());
+        let output = max_output.map(|max| max.saturating_sub(self.output_tokens));
         let cost = self
             .overrides
             .max_cost_usd
-            .map(|max| route.prices.map_or(0, |prices| prices.affordable_output(prompt, max.usd())));
+            .map(|max| route.prices.map_or(0, |prices| prices.affordable_output(prompt, max.usd() - self.cost_usd)));
         output.into_iter().chain(cost).min()
     }
 

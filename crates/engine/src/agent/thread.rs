@@ -20,6 +20,7 @@ use tools::HumanAnswer;
 use super::branch::{Branch, MessageOrigin};
 use super::compaction_view::RewriteKind;
 use super::loop_detector::LoopDetector;
+use super::structured_output;
 use super::turn::Turn;
 
 /// What a turn does next.
@@ -237,6 +238,7 @@ impl Thread {
                     self.close_step();
                 }
             }
+            Step::OutputRejected { errors, .. } => self.apply_output_rejection(&errors),
             Step::Ended { outcome } => self.apply_end(outcome),
         }
     }
@@ -311,6 +313,17 @@ impl Thread {
         let answered = matches!(self.messages().last(), Some(Message::Assistant { .. }));
         if self.calls.is_empty() && (answered || self.turn.is_looping) {
             self.close_step();
+        }
+    }
+
+    /// Tells the model why its final answer does not match, and lets it answer once more.
+    fn apply_output_rejection(&mut self, errors: &str) {
+        self.turn.output_rejected = true;
+        let content = vec![Content::Note { text: structured_output::rejection_note(errors) }];
+        self.branch.push(Message::User { content }, MessageOrigin::Results);
+        self.branch.record_source_of_last(Source::Agent);
+        if self.model_calls_left() == 0 {
+            self.turn.extra_calls += 1;
         }
     }
 

@@ -129,6 +129,7 @@ impl Titler {
             effort: None,
             max_output: Some(max_tokens),
             allow_tool_calls: false,
+            output: None,
             cache_key: "title",
         });
         let answer = collect_answer(events, prompt, &*self.services.clock, CALL_TIMEOUT).await;

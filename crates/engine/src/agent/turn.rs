@@ -28,6 +28,8 @@ pub(crate) struct Turn {
     pub(super) loop_detector: LoopDetector,
     /// Whether the turn repeats itself.
     pub(super) is_looping: bool,
+    /// Whether a final answer did not match the schema of the request, so that the model corrects it.
+    pub(super) output_rejected: bool,
     pub(super) last_step_ts: i64,
 }
 
@@ -76,6 +78,7 @@ impl Turn {
             extra_calls: 0,
             loop_detector: LoopDetector::default(),
             is_looping: false,
+            output_rejected: false,
             last_step_ts: ts,
         }
     }
@@ -98,6 +101,11 @@ impl Turn {
     /// The name of the model that the request chose.
     pub(super) fn model(&self) -> Option<&str> {
         self.overrides()?.model.as_deref()
+    }
+
+    /// Whether a final answer did not match the schema of the request, so that the model corrects it.
+    pub(super) fn output_rejected(&self) -> bool {
+        self.output_rejected
     }
 
     /// The cost so far in US dollars; `None` if the price of any part is unknown.

@@ -14,11 +14,11 @@ use llm::{Content, Route, Routes};
 use resources::text::{first_chars, shorten_to_chars};
 use tools::Toolbox;
 
-use super::AgentError;
 use super::turn::Turn;
+use super::{AgentError, structured_output};
 
 /// How each note begins about what a request sets for its turn.
-const NOTE_MARK: &str = "[For this message only";
+pub(super) const NOTE_MARK: &str = "[For this message only";
 /// The most characters of a name or a list of names in an error.
 const MAX_SHOWN_NAME_CHARS: usize = 100;
 const MAX_SHOWN_NAMES_CHARS: usize = 1_000;
@@ -32,6 +32,9 @@ pub(super) fn validate(
 ) -> Result<Option<Arc<Route>>, AgentError> {
     if let (Some(allowed), Some(toolbox)) = (&overrides.allowed_tools, toolbox) {
         check_names(allowed, toolbox)?;
+    }
+    if let Some(format) = &overrides.response_format {
+        structured_output::check_schema(format)?;
     }
     models.map(|models| validate_model(overrides, models)).transpose()
 }
@@ -118,7 +121,8 @@ pub(super) fn take_notes(overrides: &mut TurnOverrides) -> Vec<String> {
     let instructions = overrides.instructions.take().map(|text| {
         format!("{NOTE_MARK}, until it is answered, the application gives these instructions:]\n{text}")
     });
-    instructions.into_iter().chain(tools_note(overrides)).collect()
+    let format = overrides.response_format.as_ref().map(structured_output::note);
+    instructions.into_iter().chain(tools_note(overrides)).chain(format).collect()
 }
 
 /// The note about the tools that may be called.

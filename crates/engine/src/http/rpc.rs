@@ -24,6 +24,7 @@ use super::{AppState, Shared, rpc_assets, rpc_gateway, rpc_memory, rpc_skills, r
         (status = 409, body = RpcError, description = "FACT_REPLACED"),
         (status = 413, body = RpcError, description = "PAYLOAD_TOO_LARGE"),
         (status = 500, body = RpcError, description = "INTERNAL_ERROR"),
+        (status = 502, body = RpcError, description = "OUTPUT_INVALID"),
         (status = 503, body = RpcError, description = "SHUTTING_DOWN, QUIESCED, OVERLOADED, ASSETS_NOT_CONFIGURED"),
     ),
 )]

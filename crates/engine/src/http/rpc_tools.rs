@@ -36,6 +36,7 @@ impl From<DirectError> for ApiError {
             DirectError::Denied(_) => ErrorCode::ToolDenied,
             DirectError::Failed(_) => ErrorCode::ToolFailed,
             DirectError::NoAnswer(_) => ErrorCode::InternalError,
+            DirectError::OutputInvalid(_) => ErrorCode::OutputInvalid,
             DirectError::Agent(error) => return error.into(),
         };
         Self::new(code, error.to_string())

@@ -58,6 +58,7 @@ fn request(messages: &[Message]) -> Request<'_> {
         effort: None,
         max_output: None,
         allow_tool_calls: true,
+        output: None,
         cache_key: "t",
     }
 }

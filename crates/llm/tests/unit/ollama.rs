@@ -67,6 +67,7 @@ fn request<'a>(messages: &'a [Message], tools: &'a [ToolDeclaration]) -> Request
         effort: None,
         max_output: None,
         allow_tool_calls: true,
+        output: None,
         cache_key: "t",
     }
 }

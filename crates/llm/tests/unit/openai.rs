@@ -76,6 +76,7 @@ fn sent(messages: &[Message]) -> Value {
         effort: None,
         max_output: None,
         allow_tool_calls: true,
+        output: None,
         cache_key: "t",
     };
     body(Dialect::OpenAi, &ModelProfile::for_tests("m"), &request)["messages"].as_array().unwrap()[1..].into()
@@ -149,6 +150,7 @@ fn a_whole_request_is_in_the_vendors_form_or_in_that_of_compatible_servers() {
         effort: None,
         max_output: None,
         allow_tool_calls: false,
+        output: None,
         cache_key: "task_1",
     };
     let profile = |thinking| ModelProfile { thinking, ..ModelProfile::for_tests("m") };

@@ -403,6 +403,7 @@ async fn ask(model: &dyn ChatModel, messages: &[Message], thinking: bool) -> Ans
         effort: None,
         max_output: None,
         allow_tool_calls: true,
+        output: None,
         cache_key: "t",
     };
     match model.stream(&request).collect::<Vec<_>>().await.pop() {

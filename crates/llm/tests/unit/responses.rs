@@ -29,6 +29,7 @@ fn request(messages: &[Message]) -> Request<'_> {
         effort: None,
         max_output: None,
         allow_tool_calls: true,
+        output: None,
         cache_key: "task_1",
     }
 }
@@ -72,6 +73,7 @@ fn a_whole_request_has_the_documented_form() {
         effort: None,
         max_output: Some(900),
         allow_tool_calls: false,
+        output: None,
         ..request(&messages)
     };
     let input =

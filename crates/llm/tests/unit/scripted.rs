@@ -25,6 +25,7 @@ async fn collect_events(script: Script, messages: &[Message]) -> Vec<Result<Stre
         effort: None,
         max_output: None,
         allow_tool_calls: true,
+        output: None,
         cache_key: "t",
     };
     ScriptedModel::new("scripted".into(), script).stream(&request).collect().await

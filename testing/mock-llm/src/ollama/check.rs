@@ -43,6 +43,7 @@ pub(super) fn check(request: &IncomingRequest, settings: &Settings) -> Result<()
     for tool in list_member(body, "tools", "tools", "api.Tools")? {
         check_tool(tool)?;
     }
+    check_format(body)?;
     let model = request.model();
     if model.is_empty() {
         return Err(invalid("model is required"));
@@ -52,6 +53,17 @@ pub(super) fn check(request: &IncomingRequest, settings: &Settings) -> Result<()
     }
     check_think(body, model)?;
     check_options(body)
+}
+
+/// Checks the form of the answer: `json` or a schema (<https://docs.ollama.com/capabilities/structured-outputs>).
+fn check_format(body: &Value) -> Result<(), ApiError> {
+    match body.get("format") {
+        None | Some(Value::Null | Value::Object(_)) => Ok(()),
+        Some(Value::String(kind)) if kind.is_empty() || kind == "json" => Ok(()),
+        Some(other) => Err(invalid(format!(
+            "invalid format: {other}; expected \"json\" or a valid JSON Schema object"
+        ))),
+    }
 }
 
 fn check_message(message: &Value) -> Result<(), ApiError> {

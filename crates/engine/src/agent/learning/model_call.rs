@@ -78,6 +78,7 @@ impl Learner {
             effort: None,
             max_output: Some(max_tokens),
             allow_tool_calls: false,
+            output: None,
             cache_key,
         });
         let answer = collect_answer(events, prompt, &*self.services.clock, CALL_TIMEOUT).await;

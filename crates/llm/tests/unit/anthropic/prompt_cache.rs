@@ -79,6 +79,7 @@ async fn ask(model: &Anthropic, messages: &[Message]) -> Answer {
         effort: None,
         max_output: None,
         allow_tool_calls: true,
+        output: None,
         cache_key: "t",
     };
     match model.stream(&request).collect::<Vec<_>>().await.pop() {

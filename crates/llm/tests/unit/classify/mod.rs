@@ -236,6 +236,7 @@ async fn a_key_that_a_server_repeats_is_not_shown() {
         effort: None,
         max_output: None,
         allow_tool_calls: true,
+        output: None,
         cache_key: "t",
     };
     let error = model.stream(&request).next().await.unwrap().unwrap_err();

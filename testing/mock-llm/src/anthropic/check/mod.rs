@@ -98,9 +98,33 @@ fn check_output_config(root: &Node<'_>) -> Result<(), ApiError> {
     if let Some(format) = config.member("format") {
         format.only(&["type", "schema"])?;
         format.tag(&["json_schema"])?;
-        format.required("schema")?.object()?;
+        let schema = format.required("schema")?;
+        schema.object()?;
+        check_output_schema(&schema)?;
     }
     Ok(())
+}
+
+/// Checks the schema of an answer, and each schema inside it
+/// (<https://platform.claude.com/docs/en/build-with-claude/structured-outputs>).
+fn check_output_schema(schema: &Node<'_>) -> Result<(), ApiError> {
+    const UNSUPPORTED: &[&str] =
+        &["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength"];
+    if let Some(keyword) = UNSUPPORTED.iter().find(|keyword| schema.member(keyword).is_some()) {
+        let message = format!("output_config.format.schema: property '{keyword}' is not supported");
+        return Err(ApiError::invalid(message));
+    }
+    let is_object = schema.member("type").is_some_and(|kind| kind.value == "object");
+    if is_object && schema.value.get("additionalProperties") != Some(&Value::Bool(false)) {
+        return Err(ApiError::invalid(
+            "output_config.format.schema: For 'object' type, 'additionalProperties' must be explicitly set to false",
+        ));
+    }
+    if let Some(properties) = schema.member("properties") {
+        let names = properties.object()?.keys();
+        names.filter_map(|name| properties.member(name)).try_for_each(|each| check_output_schema(&each))?;
+    }
+    schema.member("items").map_or(Ok(()), |items| check_output_schema(&items))
 }
 
 fn check_system(root: &Node<'_>) -> Result<(), ApiError> {

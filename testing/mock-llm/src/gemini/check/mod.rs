@@ -97,9 +97,38 @@ fn check_generation_config(root: &Node<'_>, model: &str) -> Result<(), ApiError>
     {
         return Err(invalid("Multiple candidates is not enabled for this model"));
     }
+    check_response_form(root, &config, model)?;
     match config.member("thinkingConfig") {
         Some(thinking) => check_thinking(&thinking, model),
         None => Ok(()),
+    }
+}
+
+/// Checks the form of the answer (<https://ai.google.dev/gemini-api/docs/structured-output>). Models before Gemini 3 do
+/// not combine it with functions.
+fn check_response_form(root: &Node<'_>, config: &Node<'_>, model: &str) -> Result<(), ApiError> {
+    let media_type = config.member("responseMimeType").map(|kind| kind.string()).transpose()?;
+    let schemas = [config.member("responseSchema"), config.member("responseJsonSchema")];
+    if schemas.iter().all(Option::is_some) {
+        return Err(invalid("response_schema and response_json_schema are mutually exclusive"));
+    }
+    if schemas.iter().any(Option::is_some) && !matches!(media_type, Some("application/json" | "text/x.enum")) {
+        return Err(invalid(
+            "Response schema is only supported with response mime type: 'application/json' or 'text/x.enum'",
+        ));
+    }
+    if let [Some(schema), _] = &schemas {
+        schema::check(schema)?;
+    }
+    if let [_, Some(schema)] = &schemas {
+        schema.object()?;
+    }
+    match media_type {
+        Some("application/json") if root.member("tools").is_some() && !always_signs(model) => Err(invalid(
+            "Function calling with a response mime type: 'application/json' is unsupported",
+        )),
+        None | Some("text/plain" | "application/json" | "text/x.enum") => Ok(()),
+        Some(other) => Err(invalid(format!("Unsupported response mime type: {other}"))),
     }
 }
 

@@ -74,6 +74,9 @@ pub(super) fn check(request: &IncomingRequest, settings: &Settings) -> Result<()
     check_stream(&root)?;
     check_limits(&root)?;
     check_sampling(&root, request.model())?;
+    if let Some(format) = root.member("response_format") {
+        check_response_format(&format)?;
+    }
     tools::check(&root)?;
     let messages = root.required("messages")?.non_empty_list()?;
     messages::check(&messages, settings)?;
@@ -94,6 +97,47 @@ fn check_stream(root: &Node<'_>) -> Result<(), ApiError> {
         }
     }
     Ok(())
+}
+
+/// Checks the form of the answer (<https://platform.openai.com/docs/guides/structured-outputs>).
+fn check_response_format(format: &Node<'_>) -> Result<(), ApiError> {
+    let kind = format.required("type")?.one_of(&["text", "json_object", "json_schema"])?;
+    if kind != "json_schema" {
+        return format.only(&["type"]);
+    }
+    format.only(&["type", "json_schema"])?;
+    let form = format.required("json_schema")?;
+    form.only(&["name", "description", "schema", "strict"])?;
+    check_json_schema(&form)
+}
+
+/// Checks a named schema of an answer. In strict mode, additional properties must be forbidden and all properties
+/// required in each of its objects.
+pub(crate) fn check_json_schema(form: &Node<'_>) -> Result<(), ApiError> {
+    let name = form.required("name")?;
+    tools::check_function_name(&name)?;
+    if let Some(description) = form.member("description") {
+        description.string()?;
+    }
+    let is_strict = form.member("strict").map_or(Ok(false), |strict| strict.boolean())?;
+    let schema = form.required("schema")?;
+    let members = schema.object()?;
+    let name = name.string()?;
+    let refuse = |detail: String| {
+        Err(ApiError::invalid(format!("Invalid schema for response_format '{name}': {detail}"))
+            .with_param(&schema.path)
+            .with_code("invalid_json_schema"))
+    };
+    let kind = members.get("type").and_then(serde_json::Value::as_str).unwrap_or("None");
+    if kind != "object" {
+        let detail =
+            format!("schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{kind}\"'.");
+        return refuse(detail);
+    }
+    match tools::strict_violation(schema.value).filter(|_| is_strict) {
+        Some(violation) => refuse(violation),
+        None => Ok(()),
+    }
 }
 
 fn check_limits(root: &Node<'_>) -> Result<(), ApiError> {

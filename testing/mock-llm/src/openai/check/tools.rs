@@ -104,6 +104,28 @@ pub(crate) fn check_parameters(parameters: &Node<'_>, name: &str, is_strict: boo
     }
 }
 
+/// The first violation of the rules of strict mode in a schema or in one inside it.
+pub(crate) fn strict_violation(schema: &Value) -> Option<String> {
+    let members = schema.as_object()?;
+    let properties = members.get("properties").and_then(Value::as_object);
+    if members.get("type").is_some_and(|kind| kind == "object") {
+        if members.get("additionalProperties") != Some(&Value::Bool(false)) {
+            let violation = "In context=(), 'additionalProperties' is required to be supplied and to be false.";
+            return Some(violation.to_owned());
+        }
+        let required = members.get("required").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let mut names = properties.into_iter().flat_map(|properties| properties.keys());
+        if let Some(missing) = names.find(|name| !required.iter().any(|required| required == name.as_str())) {
+            return Some(format!(
+                "In context=(), 'required' is required to be supplied and to be an array including every key in \
+                 properties. Missing '{missing}'."
+            ));
+        }
+    }
+    let inner = properties.into_iter().flat_map(|properties| properties.values());
+    inner.chain(members.get("items")).find_map(strict_violation)
+}
+
 fn check_choice(choice: &Node<'_>, names: &[&str]) -> Result<(), ApiError> {
     if matches!(choice.value, Value::String(_)) {
         return choice.one_of(&["none", "auto", "required"]).map(|_| ());

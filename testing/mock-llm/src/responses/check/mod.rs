@@ -9,7 +9,7 @@ mod reasoning;
 mod tools;
 
 use crate::issued::IssuedAnswers;
-use crate::openai::check::{REASONING_EFFORTS, REASONING_MODELS};
+use crate::openai::check::{REASONING_EFFORTS, REASONING_MODELS, check_json_schema};
 use crate::openai::node::Node;
 use crate::protocol::{ApiError, IncomingRequest};
 
@@ -121,6 +121,9 @@ fn check_scalars(root: &Node<'_>) -> Result<(), ApiError> {
     }
     if let Some(text) = root.member("text") {
         text.only(&["format", "verbosity"])?;
+        if let Some(format) = text.member("format") {
+            check_format(&format)?;
+        }
         if let Some(verbosity) = text.member("verbosity") {
             verbosity.one_of(&["low", "medium", "high"])?;
         }
@@ -134,6 +137,15 @@ fn check_scalars(root: &Node<'_>) -> Result<(), ApiError> {
         }
         None => Ok(()),
     }
+}
+
+/// Checks the form of the answer, which is flat on this wire.
+fn check_format(format: &Node<'_>) -> Result<(), ApiError> {
+    if format.required("type")?.one_of(&["text", "json_object", "json_schema"])? != "json_schema" {
+        return format.only(&["type"]);
+    }
+    format.only(&["type", "name", "description", "schema", "strict"])?;
+    check_json_schema(format)
 }
 
 fn check_reasoning_settings(root: &Node<'_>, model: &str) -> Result<(), ApiError> {
