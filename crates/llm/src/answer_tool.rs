@@ -122,4 +122,4 @@ impl Translator {
 
 #[cfg(test)]
 #[path = "../tests/unit/answer_tool.rs"]
-mod tests;
+pub(super) mod tests;

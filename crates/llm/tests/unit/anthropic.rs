@@ -275,3 +275,21 @@ fn another_vendors_ids_are_spelt_in_the_characters_that_are_taken() {
     assert_eq!(sent[0]["content"][0]["id"], "f_3a_0");
     assert_eq!(sent[1]["content"][0]["tool_use_id"], "f_3a_0");
 }
+
+#[test]
+fn a_strict_schema_is_enforced_and_another_is_that_of_a_tool() {
+    let formats = [true, false].map(super::super::answer_tool::tests::format);
+    let (messages, adaptive) = ([Message::user("hi")], Thinking::Adaptive(Effort::High));
+    let profile = ModelProfile { thinking: adaptive, ..ModelProfile::for_tests("m") };
+    let strict = Request { output: Some(&formats[0]), thinking: true, ..request(&messages) };
+    let format = json!({"type": "json_schema", "schema": formats[0].schema});
+    assert_eq!(body(&profile, &strict)["output_config"], json!({"effort": "high", "format": format}));
+    let other = Request { output: Some(&formats[1]), ..strict };
+    let tool = WithAnswerTool::new(&other).unwrap();
+    let offered = body(&profile, &tool.request(&other));
+    assert_eq!(offered["output_config"], json!({"effort": "high"}));
+    assert_eq!((&offered["tools"][0]["name"], &offered["tool_choice"]), (&json!("final_answer"), &Value::Null));
+    let forced = body(&profile, &Request { allow_tool_calls: false, ..tool.request(&other) });
+    assert_eq!(forced["tool_choice"], json!({"type": "tool", "name": "final_answer"}));
+    assert_eq!(forced["thinking"], Value::Null);
+}

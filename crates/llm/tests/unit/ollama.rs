@@ -310,3 +310,19 @@ async fn the_servers_rules_are_kept_over_many_turns() {
     let last = provider.requests().pop().unwrap().body.to_string();
     assert_eq!(last.matches(r#""thinking":"#).count(), 0, "{last}");
 }
+
+#[test]
+fn a_schema_is_the_format_of_an_answer_that_calls_no_tool() {
+    let format = super::super::answer_tool::tests::format(false);
+    let tool = super::super::ToolSpec {
+        name: "a".into(),
+        description: "b".into(),
+        input_schema: json!({"type": "object"}),
+    };
+    let (messages, tools) = ([Message::user("hi")], [tool.into()]);
+    let beside_tools = Request { output: Some(&format), ..request(&messages, &tools) };
+    assert!(!takes_schema(&beside_tools));
+    assert_eq!(body(&ModelProfile::for_tests("m"), &beside_tools)["format"], Value::Null);
+    let last = body(&ModelProfile::for_tests("m"), &Request { allow_tool_calls: false, ..beside_tools });
+    assert_eq!((&last["format"], &last["tools"]), (&json!(format.schema), &Value::Null));
+}

@@ -285,3 +285,31 @@ fn geminis_signatures_of_calls_go_back_with_them() {
     let message = |calls: [Value; 2]| json!({"role": "assistant", "tool_calls": calls});
     assert_eq!(sent_back(&deltas), [message([signed, second.clone()]), message([first, second])]);
 }
+
+#[test]
+fn a_schema_is_set_natively_or_is_that_of_a_tool() {
+    let (messages, profile) = ([Message::user("hi")], ModelProfile::for_tests("m"));
+    let format = super::super::answer_tool::tests::format(true);
+    let request = Request {
+        system: "",
+        messages: &messages,
+        tools: &[],
+        thinking: false,
+        effort: None,
+        max_output: None,
+        allow_tool_calls: false,
+        output: Some(&format),
+        cache_key: "t",
+    };
+    let own = body(Dialect::OpenAi, &profile, &request);
+    let json_schema = json!({"name": "place", "strict": true, "schema": format.schema});
+    assert_eq!(own["response_format"], json!({"type": "json_schema", "json_schema": json_schema}));
+    assert_eq!(own["tool_choice"], Value::Null);
+    let tool = WithAnswerTool::new(&request).unwrap();
+    let compatible = body(Dialect::Compatible, &profile, &tool.request(&request));
+    assert_eq!(compatible["response_format"], Value::Null);
+    assert_eq!(compatible["tools"][0]["function"]["name"], "final_answer");
+    assert_eq!(compatible["tool_choice"], json!({"type": "function", "function": {"name": "final_answer"}}));
+    let offered = Request { allow_tool_calls: true, ..tool.request(&request) };
+    assert_eq!(body(Dialect::Compatible, &profile, &offered)["tool_choice"], Value::Null);
+}

@@ -214,3 +214,12 @@ fn what_a_person_attached_is_sent_in_its_order() {
     ]);
     assert_eq!(sent(&[results]), expected);
 }
+
+#[test]
+fn a_schema_is_the_format_of_the_text() {
+    let format = super::super::answer_tool::tests::format(false);
+    let messages = [Message::user("hi")];
+    let body = body(&profile(Thinking::Off), &Request { output: Some(&format), ..request(&messages) });
+    let expected = json!({"type": "json_schema", "name": "place", "strict": false, "schema": format.schema});
+    assert_eq!(body["text"], json!({"format": expected}));
+}

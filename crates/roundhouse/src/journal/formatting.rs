@@ -111,6 +111,7 @@ fn describe_step(step: &Step, calls: &CallsById<'_>) -> (&'static str, String) {
         Step::Resolved { answer, remarks, .. } => ("resolved", describe_resolution(answer, remarks)),
         Step::Intended { call_id } => ("intended", call(call_id).map(describe_call).unwrap_or_default()),
         Step::Resulted { call_id, outcome, .. } => ("resulted", describe_result(call(call_id), outcome)),
+        Step::OutputRejected { errors, .. } => ("rejected", format!("the answer's form: {}", quoted(errors))),
         Step::Ended { outcome } => ("ended", describe_end(outcome)),
         Step::Unknown => ("unknown", "a step that this version does not know".into()),
     }

@@ -98,6 +98,7 @@ mod sigterm;
 mod skills;
 mod standby;
 mod steer;
+mod structured_output;
 mod supervision;
 mod tasks;
 mod tools;
