@@ -78,7 +78,9 @@ impl TryFrom<Value> for OutputSchema {
             return Err(InvalidOption::new("the JSON Schema of an object: its root has the `type` `object`"));
         }
         if !is_within_depth(&schema, MAX_SCHEMA_DEPTH) {
-            return Err(InvalidOption::new(format!("a schema that is nested at most {MAX_SCHEMA_DEPTH} deep")));
+            return Err(InvalidOption::new(format!(
+                "a schema that is nested at most {MAX_SCHEMA_DEPTH} deep"
+            )));
         }
         if schema.to_string().len() > MAX_SCHEMA_BYTES {
             return Err(InvalidOption::new(format!("a schema of at most {MAX_SCHEMA_BYTES} bytes")));

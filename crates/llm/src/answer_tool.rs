@@ -6,8 +6,10 @@
 use api::event::BlockType;
 use futures::{StreamExt as _, stream};
 
-use super::{Answer, Block, EventStream, ModelError, Request, StreamEvent, ToolDeclaration, ToolSpec, ToolUse};
 use super::tool_schema::normalised;
+use super::{
+    Answer, Block, EventStream, ModelError, Request, StreamEvent, ToolDeclaration, ToolSpec, ToolUse,
+};
 
 /// The name of the tool.
 const NAME: &str = "final_answer";

@@ -444,3 +444,7 @@ impl Usage {
 #[cfg(test)]
 #[path = "../tests/unit/gemini.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "../tests/unit/gemini/structured_output.rs"]
+mod structured_output_tests;

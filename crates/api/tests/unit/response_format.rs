@@ -47,7 +47,8 @@ fn a_schema_is_bounded_in_size_and_depth_and_describes_an_object() {
     };
     assert!(with_schema(&described(MAX_SCHEMA_BYTES)).is_ok());
     assert!(with_schema(&described(MAX_SCHEMA_BYTES + 1)).unwrap_err().contains("16384 bytes"));
-    for schema in [json!({}), json!(true), json!([]), json!({"type": "string"}), json!({"type": ["object"]})] {
+    for schema in [json!({}), json!(true), json!([]), json!({"type": "string"}), json!({"type": ["object"]})]
+    {
         assert!(with_schema(&schema).unwrap_err().contains("`type` `object`"), "{schema}");
     }
 }

@@ -161,8 +161,7 @@ impl PromptCall {
         let (answer, text) = self.answer().await?;
         let Some(format) = self.overrides.response_format.clone() else { return Ok(text) };
         let Err(errors) = structured_output::validate(&format, &text) else { return Ok(text) };
-        let note = Content::Note { text: structured_output::rejection_note(&errors) };
-        self.messages.extend([answer, Message::User { content: vec![note] }]);
+        self.messages.extend([answer, Message::user(structured_output::rejection_note(&errors))]);
         let (_, text) = self.answer().await?;
         match structured_output::validate(&format, &text) {
             Ok(()) => Ok(text),
@@ -282,10 +281,9 @@ impl PromptCall {
     fn output_left(&self, route: &Route, prompt: u64) -> Option<u64> {
         let max_output = self.overrides.max_output_tokens.and_then(|max| u64::try_from(max.get()).ok());
         let output = max_output.map(|max| max.saturating_sub(self.output_tokens));
-        let cost = self
-            .overrides
-            .max_cost_usd
-            .map(|max| route.prices.map_or(0, |prices| prices.affordable_output(prompt, max.usd() - self.cost_usd)));
+        let cost = self.overrides.max_cost_usd.map(|max| {
+            route.prices.map_or(0, |prices| prices.affordable_output(prompt, max.usd() - self.cost_usd))
+        });
         output.into_iter().chain(cost).min()
     }
 

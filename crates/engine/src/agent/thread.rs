@@ -319,8 +319,8 @@ impl Thread {
     /// Tells the model why its final answer does not match, and lets it answer once more.
     fn apply_output_rejection(&mut self, errors: &str) {
         self.turn.output_rejected = true;
-        let content = vec![Content::Note { text: structured_output::rejection_note(errors) }];
-        self.branch.push(Message::User { content }, MessageOrigin::Results);
+        // A message of notes alone would count as empty.
+        self.branch.push(Message::user(structured_output::rejection_note(errors)), MessageOrigin::Results);
         self.branch.record_source_of_last(Source::Agent);
         if self.model_calls_left() == 0 {
             self.turn.extra_calls += 1;

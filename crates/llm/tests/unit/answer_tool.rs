@@ -10,8 +10,10 @@ use super::*;
 
 pub(crate) fn format(strict: bool) -> ResponseFormat {
     let schema = json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]});
-    serde_json::from_value(json!({"type": "json_schema", "name": "place", "schema": schema, "strict": strict}))
-        .unwrap()
+    serde_json::from_value(
+        json!({"type": "json_schema", "name": "place", "schema": schema, "strict": strict}),
+    )
+    .unwrap()
 }
 
 fn call(name: &str, input: Value) -> Block {
@@ -86,7 +88,8 @@ fn other_calls_and_texts_stay_as_they_are() {
 
 #[test]
 fn the_tool_is_the_last_one_and_has_a_name_of_its_own() {
-    let other = ToolSpec { name: NAME.into(), description: "x".into(), input_schema: json!({"type": "object"}) };
+    let other =
+        ToolSpec { name: NAME.into(), description: "x".into(), input_schema: json!({"type": "object"}) };
     let (tools, format) = ([other.into()], format(false));
     let mut request = Request {
         system: "",

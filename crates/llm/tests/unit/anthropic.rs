@@ -288,7 +288,10 @@ fn a_strict_schema_is_enforced_and_another_is_that_of_a_tool() {
     let tool = WithAnswerTool::new(&other).unwrap();
     let offered = body(&profile, &tool.request(&other));
     assert_eq!(offered["output_config"], json!({"effort": "high"}));
-    assert_eq!((&offered["tools"][0]["name"], &offered["tool_choice"]), (&json!("final_answer"), &Value::Null));
+    assert_eq!(
+        (&offered["tools"][0]["name"], &offered["tool_choice"]),
+        (&json!("final_answer"), &Value::Null)
+    );
     let forced = body(&profile, &Request { allow_tool_calls: false, ..tool.request(&other) });
     assert_eq!(forced["tool_choice"], json!({"type": "tool", "name": "final_answer"}));
     assert_eq!(forced["thinking"], Value::Null);

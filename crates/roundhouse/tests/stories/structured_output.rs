@@ -79,7 +79,8 @@ fn sent_form(body: &Value) -> (Value, Value) {
     ];
     let native = native.into_iter().find(|schema| !schema.is_null()).cloned().unwrap_or_default();
     let tools = &body["tools"];
-    let tools = if tools[0]["functionDeclarations"].is_array() { &tools[0]["functionDeclarations"] } else { tools };
+    let tools =
+        if tools[0]["functionDeclarations"].is_array() { &tools[0]["functionDeclarations"] } else { tools };
     let last = tools.as_array().and_then(|tools| tools.last()).cloned().unwrap_or_default();
     let name = if last["function"].is_object() { &last["function"]["name"] } else { &last["name"] };
     (native, name.clone())
@@ -130,8 +131,9 @@ async fn an_answer_that_does_not_match_is_corrected_on_each_wire() {
         let events = run_turn(&fixture, &request(model, false)).await;
         assert_eq!(assert_completed(&events), GOOD, "{model}");
         assert_eq!(fixture.model_calls() - before, 2);
-        fixture.last_messages().assert_contains(&["does not match the JSON Schema", "at `/city`", "`days`"]);
         let body = fixture.provider.requests().pop().unwrap().body;
+        let sent = body.to_string();
+        assert!(sent.contains("does not match the JSON Schema") && sent.contains("at `/city`"), "{sent}");
         let (native, tool) = sent_form(&body);
         assert_eq!((native.is_null(), tool == "final_answer"), (is_forced, is_forced), "{model}: {body}");
     }
@@ -144,7 +146,7 @@ async fn an_answer_that_does_not_match_is_corrected_on_each_wire() {
 #[tokio::test]
 async fn an_answer_that_still_does_not_match_ends_the_turn_with_a_code() {
     let fixture = new_fixture([Reply::from_text("Bonn."), Reply::from_text(BAD)]).await;
-    let events = run_turn(&fixture, &request("openai", false)).await;
+    let events = fixture.engine.execute_with(&request("openai", false)).await.collect().await;
     let error = assert_errored(&events);
     assert_eq!((&error["code"], &error["retryable"]), (&json!("OUTPUT_INVALID"), &json!(true)));
     assert!(error["message"].as_str().unwrap().contains("at `/city`"), "{error}");

@@ -60,9 +60,9 @@ fn check_format(body: &Value) -> Result<(), ApiError> {
     match body.get("format") {
         None | Some(Value::Null | Value::Object(_)) => Ok(()),
         Some(Value::String(kind)) if kind.is_empty() || kind == "json" => Ok(()),
-        Some(other) => Err(invalid(format!(
-            "invalid format: {other}; expected \"json\" or a valid JSON Schema object"
-        ))),
+        Some(other) => {
+            Err(invalid(format!("invalid format: {other}; expected \"json\" or a valid JSON Schema object")))
+        }
     }
 }
 

@@ -108,8 +108,15 @@ fn check_output_config(root: &Node<'_>) -> Result<(), ApiError> {
 /// Checks the schema of an answer, and each schema inside it
 /// (<https://platform.claude.com/docs/en/build-with-claude/structured-outputs>).
 fn check_output_schema(schema: &Node<'_>) -> Result<(), ApiError> {
-    const UNSUPPORTED: &[&str] =
-        &["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength"];
+    const UNSUPPORTED: &[&str] = &[
+        "minimum",
+        "maximum",
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+        "multipleOf",
+        "minLength",
+        "maxLength",
+    ];
     if let Some(keyword) = UNSUPPORTED.iter().find(|keyword| schema.member(keyword).is_some()) {
         let message = format!("output_config.format.schema: property '{keyword}' is not supported");
         return Err(ApiError::invalid(message));

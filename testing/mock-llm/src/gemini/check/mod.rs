@@ -112,7 +112,8 @@ fn check_response_form(root: &Node<'_>, config: &Node<'_>, model: &str) -> Resul
     if schemas.iter().all(Option::is_some) {
         return Err(invalid("response_schema and response_json_schema are mutually exclusive"));
     }
-    if schemas.iter().any(Option::is_some) && !matches!(media_type, Some("application/json" | "text/x.enum")) {
+    if schemas.iter().any(Option::is_some) && !matches!(media_type, Some("application/json" | "text/x.enum"))
+    {
         return Err(invalid(
             "Response schema is only supported with response mime type: 'application/json' or 'text/x.enum'",
         ));
@@ -124,9 +125,9 @@ fn check_response_form(root: &Node<'_>, config: &Node<'_>, model: &str) -> Resul
         schema.object()?;
     }
     match media_type {
-        Some("application/json") if root.member("tools").is_some() && !always_signs(model) => Err(invalid(
-            "Function calling with a response mime type: 'application/json' is unsupported",
-        )),
+        Some("application/json") if root.member("tools").is_some() && !always_signs(model) => {
+            Err(invalid("Function calling with a response mime type: 'application/json' is unsupported"))
+        }
         None | Some("text/plain" | "application/json" | "text/x.enum") => Ok(()),
         Some(other) => Err(invalid(format!("Unsupported response mime type: {other}"))),
     }

@@ -130,8 +130,7 @@ pub(crate) fn check_json_schema(form: &Node<'_>) -> Result<(), ApiError> {
     };
     let kind = members.get("type").and_then(serde_json::Value::as_str).unwrap_or("None");
     if kind != "object" {
-        let detail =
-            format!("schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{kind}\"'.");
+        let detail = format!("schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{kind}\"'.");
         return refuse(detail);
     }
     match tools::strict_violation(schema.value).filter(|_| is_strict) {

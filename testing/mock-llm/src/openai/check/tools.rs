@@ -110,7 +110,8 @@ pub(crate) fn strict_violation(schema: &Value) -> Option<String> {
     let properties = members.get("properties").and_then(Value::as_object);
     if members.get("type").is_some_and(|kind| kind == "object") {
         if members.get("additionalProperties") != Some(&Value::Bool(false)) {
-            let violation = "In context=(), 'additionalProperties' is required to be supplied and to be false.";
+            let violation =
+                "In context=(), 'additionalProperties' is required to be supplied and to be false.";
             return Some(violation.to_owned());
         }
         let required = members.get("required").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
