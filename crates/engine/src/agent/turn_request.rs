@@ -68,11 +68,12 @@ impl TurnRequest {
             // Providers reject a blank text, and would reject every later turn that has it in its history.
             return invalid("`message`: must not be empty or blank");
         }
+        let has_overrides = !overrides.is_empty();
         let notes = turn_overrides::take_notes(&mut overrides);
         let overrides = (!overrides.is_empty()).then(|| Box::new(overrides));
         let max_turns =
             request.max_turns.and_then(|max| u64::try_from(max.get()).ok()).unwrap_or(DEFAULT_MAX_TURNS);
-        check_on_busy(&request, &start_from, overrides.is_some())?;
+        check_on_busy(&request, &start_from, has_overrides)?;
         Ok(Self {
             task_id: request.task_id,
             idempotency_key,

@@ -12,14 +12,13 @@ fn a_schema_stands_beside_tools_only_for_models_that_take_both() {
     let tool =
         ToolSpec { name: "a".into(), description: "b".into(), input_schema: json!({"type": "object"}) };
     let (messages, tools) = ([Message::user("hi")], [tool.into()]);
-    let with_schema = |request: Request<'_>| Request { output: Some(&format), ..request };
     for (model, allow_tool_calls, is_native, declares_tools) in [
         ("gemini-3-pro", true, true, true),
         ("gemini-3-pro", false, true, true),
         ("gemini-2.5-flash", true, false, true),
         ("gemini-2.5-flash", false, true, false),
     ] {
-        let request = with_schema(Request { allow_tool_calls, ..request(&messages, &tools) });
+        let request = Request { allow_tool_calls, output: Some(&format), ..request(&messages, &tools) };
         let body = body(&ModelProfile::for_tests(model), &request);
         let config = &body["generationConfig"];
         let expected =
