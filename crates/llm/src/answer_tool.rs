@@ -14,8 +14,8 @@ use super::{
 /// The name of the tool.
 const NAME: &str = "final_answer";
 /// What the tool does, for the model.
-const DESCRIPTION: &str = "Gives the final answer. Call it once, by itself, when nothing else is left to do; its input is \
-                           the whole answer.";
+const DESCRIPTION: &str = "Gives the final answer. Call it once, by itself, when nothing else is left to do; its \
+                           input is the whole answer.";
 
 /// The tools of a request, with the tool for the final answer as the last one.
 pub(super) struct WithAnswerTool {

@@ -61,16 +61,16 @@ pub(super) fn note(format: &ResponseFormat) -> String {
     let ResponseFormat { name, schema, .. } = format;
     let (name, schema) = (name.as_str(), schema.as_value());
     format!(
-        "{NOTE_MARK}: the final answer must be JSON alone, without any other text and without a code fence. Its form is \
-         called {name}, and it must match this JSON Schema: {schema}]"
+        "{NOTE_MARK}: the final answer must be JSON alone, without any other text and without a code fence. \
+         Its form is called {name}, and it must match this JSON Schema: {schema}]"
     )
 }
 
 /// The note about an answer that does not match.
 pub(super) fn rejection_note(errors: &str) -> String {
     format!(
-        "{NOTE_MARK}: the answer above does not match the JSON Schema that it must match:\n{errors}\nAnswer again, with \
-         the corrected JSON alone. No tool can be called any more.]"
+        "{NOTE_MARK}: the answer above does not match the JSON Schema that it must match:\n{errors}\n\
+         Answer again, with the corrected JSON alone. No tool can be called any more.]"
     )
 }
 
