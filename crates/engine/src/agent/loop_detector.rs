@@ -27,6 +27,7 @@ const GENERATED_ID_PREFIXES: [&str; 2] = ["call_", "mem_"];
 #[derive(Debug, Default)]
 pub(super) struct LoopDetector {
     recent: VecDeque<[u8; 32]>,
+    is_looping: bool,
 }
 
 /// How often a call had the same result within the window that ends with it.
@@ -41,13 +42,19 @@ impl LoopDetector {
             self.recent.pop_front();
         }
         self.recent.push_back(digest);
-        RepeatCount(self.recent.iter().filter(|other| **other == digest).count())
+        let count = RepeatCount(self.recent.iter().filter(|other| **other == digest).count());
+        self.is_looping |= count.is_loop();
+        count
+    }
+
+    /// Returns whether the turn has repeated itself so often that it must end.
+    pub(super) fn is_looping(&self) -> bool {
+        self.is_looping
     }
 }
 
 impl RepeatCount {
-    /// Returns whether the turn must end.
-    pub(super) fn is_loop(self) -> bool {
+    fn is_loop(self) -> bool {
         self.0 >= END_AT_COUNT
     }
 

@@ -170,7 +170,7 @@ impl Thread {
                     .is_some_and(|(_, answer)| answer.stop == FinishReason::Length);
             return NextAction::Complete(if cut_short { StopReason::Budget } else { StopReason::EndTurn });
         }
-        if self.turn.is_looping {
+        if self.turn.loop_detector.is_looping() {
             return NextAction::Complete(StopReason::Loop);
         }
         if self.model_calls_left() == 0 {
@@ -303,7 +303,6 @@ impl Thread {
     fn apply_result(&mut self, call_id: CallId, outcome: ToolOutcome, source: Source) {
         let Some(state) = self.calls.iter_mut().find(|state| state.call.call_id == call_id) else { return };
         state.repeat_count = self.turn.loop_detector.record(&state.call, &outcome);
-        self.turn.is_looping |= state.repeat_count.is_loop();
         (state.stage, state.source) = (Stage::Done(outcome), source);
     }
 
@@ -311,7 +310,7 @@ impl Thread {
         self.steered.push((message_id, message));
         // The model has answered and would not be called again: close the step, so that it will be.
         let answered = matches!(self.messages().last(), Some(Message::Assistant { .. }));
-        if self.calls.is_empty() && (answered || self.turn.is_looping) {
+        if self.calls.is_empty() && (answered || self.turn.loop_detector.is_looping()) {
             self.close_step();
         }
     }
@@ -378,7 +377,7 @@ impl Thread {
         }
         if !self.steered.is_empty() {
             // A steering message may break the loop.
-            (self.turn.loop_detector, self.turn.is_looping) = (LoopDetector::default(), false);
+            self.turn.loop_detector = LoopDetector::default();
         }
         for (message_id, text) in self.steered.drain(..) {
             self.branch.push(Message::user(text), MessageOrigin::Steered { message_id });

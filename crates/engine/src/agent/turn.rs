@@ -24,10 +24,8 @@ pub(crate) struct Turn {
     pub(super) planned: bool,
     /// The number of model calls beyond the limit that steering messages have added.
     pub(super) extra_calls: u64,
-    /// The recent calls of the turn.
-    pub(super) loop_detector: LoopDetector,
     /// Whether the turn repeats itself.
-    pub(super) is_looping: bool,
+    pub(super) loop_detector: LoopDetector,
     /// Whether a final answer did not match the schema of the request, so that the model corrects it.
     pub(super) output_rejected: bool,
     pub(super) last_step_ts: i64,
@@ -77,7 +75,6 @@ impl Turn {
             planned: base.is_retry(),
             extra_calls: 0,
             loop_detector: LoopDetector::default(),
-            is_looping: false,
             output_rejected: false,
             last_step_ts: ts,
         }
