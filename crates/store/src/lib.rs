@@ -82,7 +82,7 @@ pub use skills::{CreateSkillError, CustomSkill, SkillOutline};
 pub use titles::TitleRequest;
 use tokio::sync::Notify;
 pub use transfer::{ExportError, ImportError, StagedImport};
-pub use turn_queue::{EndedQueuedTurn, NewQueuedTurn, QueueEnd, QueuedTurnRow};
+pub use turn_queue::{EndedQueuedTurn, NewQueuedTurn, QueueEnd, QueuedRequest, QueuedTurnRow};
 pub use usage::{CallUsage, ModelUsage, USAGE_RETENTION};
 pub use write_tx::{IdempotencyKey, NewGrant, NewTurn, Rewind, WriteTx};
 pub use writer::{Durability, WriteBatch, WriteError};

@@ -21,6 +21,8 @@ pub struct NewQueuedTurn {
     pub body: String,
     /// The idempotency key of the request, if the caller sent one.
     pub request: Option<IdempotencyKey>,
+    /// Whether it takes the place of the running turn and comes before those that do not.
+    pub interrupts: bool,
 }
 
 /// A queued message without its words.
@@ -36,6 +38,19 @@ pub struct QueuedTurnRow {
     pub bytes: u64,
     /// The idempotency key of the request, if the caller sent one.
     pub request: Option<IdempotencyKey>,
+    /// Whether it takes the place of the running turn and comes before those that do not.
+    pub interrupts: bool,
+}
+
+/// A queued message with its words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueuedRequest {
+    /// The request as JSON.
+    pub body: String,
+    /// When it was queued.
+    pub queued_at: Timestamp,
+    /// The idempotency key of the request, if the caller sent one.
+    pub request: Option<IdempotencyKey>,
 }
 
 /// How a message left the queue without becoming a turn.
@@ -45,6 +60,8 @@ pub enum QueueEnd {
     Cancelled,
     /// Its turn could not begin.
     Failed,
+    /// The message that its turn was to edit or to retry is not in the conversation.
+    UnknownMessage,
 }
 
 impl QueueEnd {
@@ -52,12 +69,14 @@ impl QueueEnd {
         match self {
             Self::Cancelled => "cancelled",
             Self::Failed => "failed",
+            Self::UnknownMessage => "unknown_message",
         }
     }
 
     /// Parses the stored form. A word of a later version counts as a failure.
     pub(super) fn parse(word: &str) -> Self {
-        if word == Self::Cancelled.as_str() { Self::Cancelled } else { Self::Failed }
+        let known = [Self::Cancelled, Self::UnknownMessage];
+        known.into_iter().find(|end| end.as_str() == word).unwrap_or(Self::Failed)
     }
 }
 
@@ -80,13 +99,14 @@ impl WriteTx<'_> {
         turn: &NewQueuedTurn,
         at: Timestamp,
     ) -> Result<bool, StoreError> {
-        let NewQueuedTurn { entry, turn_id, body, request } = turn;
+        let NewQueuedTurn { entry, turn_id, body, request, interrupts } = turn;
         let (request_id, hash) = request.as_ref().map(|request| (&request.id, &request.hash)).unzip();
         let bytes = i64::try_from(body.len()).unwrap_or(i64::MAX);
         let sql = "INSERT INTO queued_turns
-                       (entry, task, turn_id, queued_at, bytes, client_request_id, request_hash, body)
-                   SELECT ?1, task, ?3, ?4, ?5, ?6, ?7, ?8 FROM tasks WHERE task = ?2";
-        let values = params![entry, task, turn_id.to_string(), at.unix_ms(), bytes, request_id, hash, body];
+                       (entry, task, turn_id, queued_at, bytes, client_request_id, request_hash, body, interrupts)
+                   SELECT ?1, task, ?3, ?4, ?5, ?6, ?7, ?8, ?9 FROM tasks WHERE task = ?2";
+        let turn = turn_id.to_string();
+        let values = params![entry, task, turn, at.unix_ms(), bytes, request_id, hash, body, interrupts];
         Ok(self.transaction.prepare_cached(sql)?.execute(values)? > 0)
     }
 
@@ -115,17 +135,25 @@ impl WriteTx<'_> {
 }
 
 impl Brain {
-    /// The queued messages of all tasks in their order, without their words, and the entry after the last one.
+    /// The queued messages of all tasks, each task's in their order, without their words, and the entry after the last one.
     pub fn queued_turns(&self) -> Result<(Vec<QueuedTurnRow>, i64), StoreError> {
         self.read(|reader| Ok((queued_turns(reader)?, next_entry(reader)?)))
     }
 
-    /// The request of a queued message as JSON, and when it was queued. Blocks.
-    pub fn queued_request(&self, turn_id: TurnId) -> Result<Option<(String, Timestamp)>, StoreError> {
+    /// A queued message with its words. Blocks.
+    pub fn queued_request(&self, turn_id: TurnId) -> Result<Option<QueuedRequest>, StoreError> {
         self.read_long(|reader| {
-            let sql = "SELECT body, queued_at FROM queued_turns WHERE turn_id = ?1 AND ended_at IS NULL";
+            let sql = "SELECT body, queued_at, client_request_id, request_hash FROM queued_turns
+                       WHERE turn_id = ?1 AND ended_at IS NULL";
             let mut query = reader.prepare_cached(sql)?;
-            query.query_row([turn_id.to_string()], |row| Ok((row.get(0)?, timestamp(row, 1)?))).optional()
+            let request = |row: &Row<'_>| {
+                Ok(QueuedRequest {
+                    body: row.get(0)?,
+                    queued_at: timestamp(row, 1)?,
+                    request: key_columns(row, 2)?,
+                })
+            };
+            query.query_row([turn_id.to_string()], request).optional()
         })
     }
 
@@ -147,8 +175,8 @@ impl Brain {
 
 fn queued_turns(reader: &Connection) -> Result<Vec<QueuedTurnRow>, Error> {
     let mut query = reader.prepare(
-        "SELECT entry, task_id, turn_id, bytes, client_request_id, request_hash
-         FROM queued_turns JOIN tasks USING (task) WHERE ended_at IS NULL ORDER BY entry",
+        "SELECT entry, task_id, turn_id, bytes, client_request_id, request_hash, interrupts
+         FROM queued_turns JOIN tasks USING (task) WHERE ended_at IS NULL ORDER BY interrupts DESC, entry",
     )?;
     let rows = query.query_map([], |row| {
         Ok(QueuedTurnRow {
@@ -156,10 +184,8 @@ fn queued_turns(reader: &Connection) -> Result<Vec<QueuedTurnRow>, Error> {
             task_id: task_id(row, 1)?,
             turn_id: parse_column(row, 2)?,
             bytes: size_column(row, 3)?,
-            request: match (row.get(4)?, row.get(5)?) {
-                (Some(id), Some(hash)) => Some(IdempotencyKey { id, hash }),
-                _ => None,
-            },
+            request: key_columns(row, 4)?,
+            interrupts: row.get(6)?,
         })
     })?;
     rows.collect()
@@ -173,7 +199,7 @@ fn queued_messages(reader: &Connection, TaskRow(task): TaskRow) -> Result<Vec<Qu
     let mut query = reader.prepare_cached(
         "SELECT turn_id, COALESCE(body ->> '$.message', ''), COALESCE(json_array_length(body, '$.media'), 0),
                 bytes, queued_at
-         FROM queued_turns WHERE task = ?1 AND ended_at IS NULL ORDER BY entry",
+         FROM queued_turns WHERE task = ?1 AND ended_at IS NULL ORDER BY interrupts DESC, entry",
     )?;
     let rows = query.query_map([task], |row| {
         Ok(QueuedMessage {
@@ -207,6 +233,12 @@ fn ended_queued_turn(
         })
     });
     found.optional()
+}
+
+/// The idempotency key in two columns, of which the first is `column`.
+fn key_columns(row: &Row<'_>, column: usize) -> Result<Option<IdempotencyKey>, Error> {
+    let (id, hash): (Option<String>, Option<String>) = (row.get(column)?, row.get(column + 1)?);
+    Ok(id.zip(hash).map(|(id, hash)| IdempotencyKey { id, hash }))
 }
 
 fn size_column(row: &Row<'_>, column: usize) -> Result<u64, Error> {

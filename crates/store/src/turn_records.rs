@@ -33,7 +33,8 @@ const QUEUED: &str = "
     SELECT turn_id, queued_at, ended_at, outcome,
            (SELECT COUNT(*) FROM queued_turns AS earlier
             WHERE earlier.task = queued_turns.task AND earlier.ended_at IS NULL
-            AND earlier.entry <= queued_turns.entry)
+            AND (earlier.interrupts > queued_turns.interrupts OR (
+                earlier.interrupts = queued_turns.interrupts AND earlier.entry <= queued_turns.entry)))
     FROM queued_turns WHERE task = ?1";
 
 impl Brain {
@@ -152,7 +153,7 @@ fn queued_record(row: &Row<'_>) -> Result<TurnRecord, Error> {
     let state = match outcome.filter(|_| ended_at.is_some()).as_deref().map(QueueEnd::parse) {
         None => TurnState::Queued,
         Some(QueueEnd::Cancelled) => TurnState::Cancelled,
-        Some(QueueEnd::Failed) => TurnState::Failed,
+        Some(QueueEnd::Failed | QueueEnd::UnknownMessage) => TurnState::Failed,
     };
     let position = u64::try_from(row.get::<_, i64>(4)?).ok();
     Ok(TurnRecord {

@@ -7,19 +7,16 @@ use api::engine::Execute;
 use api::turns::{BackgroundStatus, BackgroundTurn, BusyUpdate, OnBusy};
 use api::{MessageId, TaskId, TurnId};
 use resources::threads::run_blocking;
-use store::event_log::{EventReader, Follow, Recorder, TaskEventLog};
-use store::steps::TurnBase;
+use store::event_log::{EventReader, Follow, TaskEventLog};
 use store::{IdempotencyKey, NewQueuedTurn, QueueEnd};
-use tokio::sync::{OwnedRwLockReadGuard, OwnedSemaphorePermit, watch};
+use tokio::sync::{OwnedRwLockReadGuard, watch};
 
-use super::branch::Branch;
 use super::turn_launch::ClaimedTurn;
-use super::turn_open::{PriorThread, TurnOpening};
 use super::turn_queue::QueueProgress;
-use super::turn_registry::{Command, RegistryGuard, TurnRegistry};
+use super::turn_registry::{Command, RegistryGuard};
 use super::turn_request::TurnRequest;
 use super::turn_stream::{QueueReader, TurnStream, encode};
-use super::{Agent, AgentError, thread_loader};
+use super::{Agent, AgentError};
 
 /// The most bytes of text, over all turns, that may wait to be stored before new turns are refused.
 const MAX_UNSTORED_BYTES: usize = 64 * 1024 * 1024;
@@ -61,21 +58,7 @@ enum BusyTask {
     /// Something other than a turn holds its event log, which is brief.
     Held(Arc<TaskEventLog>),
     /// Its next turn is about to begin.
-    Reserved(Arc<TaskEventLog>),
-}
-
-/// The reservation of a task's next turn for a message that interrupts.
-struct Interruption {
-    registry: TurnRegistry,
-    task_id: TaskId,
-}
-
-impl Drop for Interruption {
-    fn drop(&mut self) {
-        let mut turns = self.registry.lock();
-        turns.queue.end_interrupt(&self.task_id);
-        turns.notify_queue();
-    }
+    Reserved,
 }
 
 impl Agent {
@@ -84,14 +67,16 @@ impl Agent {
         // Needed only if the task is busy, but parsing consumes the request.
         let (request, body) = serialize_for_queue(request).await?;
         let turn_request = self.parse_request(request).await?;
-        let mut interruption: Option<Interruption> = None;
         loop {
             let tasks_lock = self.transfers.lock_tasks().await?;
-            match self.claim(&turn_request, body.as_deref(), interruption.is_some())? {
+            match self.claim(&turn_request, body.as_deref())? {
                 Claim::New(claimed) => {
-                    // An interrupted turn gives its permit back a little later.
-                    let permit = self.acquire_permit(interruption.is_some()).await?;
-                    return self.begin_turn(claimed, turn_request, permit, tasks_lock).await;
+                    let permit = Arc::clone(&self.launcher.turn_permits).try_acquire_owned();
+                    let permit = permit.map_err(|_| AgentError::TooManyTurns)?;
+                    let (task_id, turn_id) = (turn_request.task_id.clone(), claimed.turn_id);
+                    let sent = (self.services.clock.now(), false);
+                    let reader = self.launcher.begin(claimed, turn_request, sent, permit, tasks_lock).await?;
+                    return Ok(accepted(task_id, turn_id, BackgroundStatus::Started, reader.into()));
                 }
                 // A turn that is never opened cannot be joined; the request begins its own then.
                 Claim::Existing(turn_id, reader, mut opened) => {
@@ -113,6 +98,7 @@ impl Agent {
                         turn_id: entry.turn_id,
                         body: body.clone().unwrap_or_default(),
                         request: turn_request.idempotency_key.clone(),
+                        interrupts: turn_request.on_busy == OnBusy::Interrupt,
                     };
                     if self.store_queued(&turn_request.task_id, new, tasks_lock).await?
                         && let Some(accepted) = self.join_queued(&turn_request.task_id, entry).await?
@@ -122,44 +108,11 @@ impl Agent {
                 }
                 Claim::Busy(busy) => {
                     drop(tasks_lock);
-                    let on_busy = (turn_request.on_busy, &mut interruption);
-                    if let Some(accepted) = self.handle_busy(&turn_request, busy, on_busy).await? {
+                    if let Some(accepted) = self.handle_busy(&turn_request, busy).await? {
                         return Ok(accepted);
                     }
                 }
             }
-        }
-    }
-
-    /// Opens the turn of a request, which runs on its own from then on.
-    async fn begin_turn(
-        &self,
-        claimed: ClaimedTurn,
-        request: TurnRequest,
-        permit: OwnedSemaphorePermit,
-        tasks_lock: OwnedRwLockReadGuard<()>,
-    ) -> Result<Accepted, AgentError> {
-        let (task_id, turn_id) = (request.task_id.clone(), claimed.turn_id);
-        let idempotency_key = request.idempotency_key.clone();
-        // An edit or a retry fails at once if its message does not exist.
-        let prior = if request.rewinds() {
-            Some(self.load_branch(&claimed.recorder, request.base()).await?)
-        } else {
-            None
-        };
-        let (opened, rewind) = request.resolve(prior.as_ref(), self.services.clock.now())?;
-        let prior = prior.map_or(PriorThread::NotLoaded, |branch| PriorThread::Loaded(Box::new(branch)));
-        let opening = TurnOpening { idempotency_key, opened, rewind, prior, from_queue: false };
-        let reader = self.launcher.launch(claimed, opening, permit, tasks_lock).await?;
-        Ok(accepted(task_id, turn_id, BackgroundStatus::Started, reader.into()))
-    }
-
-    async fn acquire_permit(&self, may_wait: bool) -> Result<OwnedSemaphorePermit, AgentError> {
-        let permits = Arc::clone(&self.launcher.turn_permits);
-        if may_wait {
-            permits.acquire_owned().await.map_err(|_| AgentError::Stopping)
-        } else {
-            permits.try_acquire_owned().map_err(|_| AgentError::TooManyTurns)
         }
     }
 
@@ -168,32 +121,20 @@ impl Agent {
         &self,
         request: &TurnRequest,
         busy: BusyTask,
-        (on_busy, interruption): (OnBusy, &mut Option<Interruption>),
     ) -> Result<Option<Accepted>, AgentError> {
-        let task_id = &request.task_id;
-        match (on_busy, busy) {
+        match (request.on_busy, busy) {
             (OnBusy::Reject, _) => return Err(AgentError::TaskBusy),
-            (OnBusy::Interrupt, BusyTask::Turn(..) | BusyTask::Reserved(_)) if interruption.is_none() => {
-                *interruption = Some(self.reserve_next_turn(task_id).await);
-            }
-            // The reservation of an interruption is its own.
-            (_, BusyTask::Held(event_log)) | (OnBusy::Interrupt, BusyTask::Reserved(event_log)) => {
-                event_log.wait_free().await;
-            }
-            (OnBusy::Interrupt, BusyTask::Turn(_, event_log, _)) => {
-                match self.registry.send(task_id, Command::Cancel).await {
-                    Ok(_) | Err(AgentError::NotRunning) => event_log.wait_free().await,
-                    Err(error) => return Err(error),
-                }
-            }
+            (_, BusyTask::Held(event_log)) => event_log.wait_free().await,
             (OnBusy::Steer, BusyTask::Turn(turn_id, event_log, _)) => {
                 return self.steer_into(request, turn_id, &event_log).await;
             }
             // The task may not be stored yet. A turn that is never opened frees it.
-            (OnBusy::Queue, BusyTask::Turn(_, _, mut opened)) => {
+            (OnBusy::Queue | OnBusy::Interrupt, BusyTask::Turn(_, _, mut opened)) => {
                 let _ = opened.wait_for(|opened| *opened).await;
             }
-            (OnBusy::Queue | OnBusy::Steer, BusyTask::Reserved(_)) => self.wait_unreserved(task_id).await,
+            (OnBusy::Queue | OnBusy::Interrupt | OnBusy::Steer, BusyTask::Reserved) => {
+                self.wait_unreserved(&request.task_id).await;
+            }
         }
         Ok(None)
     }
@@ -208,7 +149,8 @@ impl Agent {
         let task_id = request.task_id.clone();
         let last_ts = event_log.published_ts();
         let message = request.message().to_owned();
-        let steered = self.registry.send(&task_id, |reply| Command::Steer(message, reply)).await;
+        let steer = |reply| Command::Steer(message, reply);
+        let steered = self.registry.send_to((&task_id, turn_id), steer).await;
         let message_id: MessageId = match steered {
             Ok(message_id) => message_id,
             Err(AgentError::NotRunning) => {
@@ -222,12 +164,6 @@ impl Agent {
         let mut accepted = accepted(task_id, turn_id, BackgroundStatus::Steered, stream);
         accepted.turn.message_id = Some(message_id);
         Ok(Some(accepted))
-    }
-
-    /// Reserves the task's next turn for a message that interrupts.
-    async fn reserve_next_turn(&self, task_id: &TaskId) -> Interruption {
-        self.registry.wait_until(|turns| turns.queue.begin_interrupt(task_id).then_some(())).await;
-        Interruption { registry: self.registry.clone(), task_id: task_id.clone() }
     }
 
     /// Waits until the next turn of a task has begun or none is about to.
@@ -310,14 +246,8 @@ impl Agent {
     }
 
     /// Claims the task's event log for a new turn, or finds the turn that the request has already begun. `body`
-    /// is the request as the queue stores it; `is_interrupting` is set if the next turn is reserved for the
-    /// request.
-    fn claim(
-        &self,
-        request: &TurnRequest,
-        body: Option<&str>,
-        is_interrupting: bool,
-    ) -> Result<Claim, AgentError> {
+    /// is the request as the queue stores it.
+    fn claim(&self, request: &TurnRequest, body: Option<&str>) -> Result<Claim, AgentError> {
         let task_id = &request.task_id;
         let mut turns = self.registry.lock();
         if let Some(key) = &request.idempotency_key
@@ -338,8 +268,7 @@ impl Agent {
             self.event_logs.open(task_id)?
         };
         let turn_id = TurnId::new();
-        let is_reserved = turns.queue.holds(task_id) && !is_interrupting;
-        let recorder = if is_reserved { None } else { event_log.begin_turn(turn_id).ok() };
+        let recorder = if turns.queue.holds(task_id) { None } else { event_log.begin_turn(turn_id).ok() };
         let Some(recorder) = recorder else {
             return claim_busy(&mut turns, request, body, (event_log, turn_id));
         };
@@ -403,15 +332,6 @@ impl Agent {
         }
         run_blocking(parse).await.unwrap_or(Err(AgentError::Stopping))
     }
-
-    /// Loads the conversation of a task between two turns. The next turn continues from `base`.
-    async fn load_branch(&self, recorder: &Recorder, base: TurnBase) -> Result<Branch, AgentError> {
-        let task = recorder.event_log().task();
-        match self.brain.run_turn_open(move |brain| thread_loader::load_branch(brain, task, base)).await {
-            Some(branch) => Ok(branch?),
-            None => Err(AgentError::Stopping),
-        }
-    }
 }
 
 /// Finds out why the task is busy, and appends the message to its queue if the request says so.
@@ -430,19 +350,20 @@ fn claim_busy(
     {
         let bytes = u64::try_from(body.len()).unwrap_or(u64::MAX);
         let key = request.idempotency_key.clone();
-        let (number, progress) = turns.queue.push(task_id, turn_id, bytes, key)?;
+        let interrupts = request.on_busy == OnBusy::Interrupt;
+        let (number, progress) = turns.queue.push(task_id, turn_id, bytes, key, interrupts)?;
         return Ok(Claim::Queued(QueuedEntry { turn_id, progress }, Some(number)));
     }
     Ok(Claim::Busy(match running {
         Some((turn_id, _, opened)) => BusyTask::Turn(turn_id, event_log, opened),
-        None if turns.queue.holds(task_id) => BusyTask::Reserved(event_log),
+        None if turns.queue.holds(task_id) => BusyTask::Reserved,
         None => BusyTask::Held(event_log),
     }))
 }
 
 /// The request as the queue stores it, if it may have to.
 async fn serialize_for_queue(request: Execute) -> Result<(Execute, Option<String>), AgentError> {
-    if request.on_busy != OnBusy::Queue {
+    if !matches!(request.on_busy, OnBusy::Queue | OnBusy::Interrupt) {
         return Ok((request, None));
     }
     // Texts, numbers and base64 can always be serialized.
@@ -472,6 +393,6 @@ fn accepted(task_id: TaskId, turn_id: TurnId, status: BackgroundStatus, stream: 
 const fn end_status(end: QueueEnd) -> BackgroundStatus {
     match end {
         QueueEnd::Cancelled => BackgroundStatus::Cancelled,
-        QueueEnd::Failed => BackgroundStatus::Failed,
+        QueueEnd::Failed | QueueEnd::UnknownMessage => BackgroundStatus::Failed,
     }
 }

@@ -1,4 +1,5 @@
-//! Begins the turns of queued messages, one after another in each task, as soon as the task is free.
+//! Begins the turns of queued messages, one after another in each task, as soon as the task is free, and cancels
+//! the turns whose place one takes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,14 +7,14 @@ use std::time::Duration;
 use api::engine::Execute;
 use api::{TaskId, Timestamp, TurnId};
 use resources::memory_budget::MemoryUse;
-use store::QueueEnd;
 use store::event_log::{EventLogs, Follow};
+use store::{QueueEnd, QueuedRequest};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::AgentError;
 use super::transfer::Transfers;
 use super::turn_launch::{ClaimedTurn, TurnLauncher};
-use super::turn_open::{PriorThread, TurnOpening};
+use super::turn_registry::{Command, RegistryState};
 use super::turn_request::TurnRequest;
 
 /// How long to wait before a turn that could not begin is tried again.
@@ -31,9 +32,9 @@ pub(super) struct QueueRunner {
 
 /// Why the turn of a queued message did not begin.
 enum StartError {
-    /// Its row cannot be read as a message; it never can.
-    Unreadable,
-    /// Another turn has begun on the task.
+    /// It never can.
+    Never(QueueEnd),
+    /// Another turn has begun on the task, or another message has become the next one.
     Overtaken,
     /// It may begin later.
     Later(AgentError),
@@ -57,8 +58,13 @@ impl QueueRunner {
         Self { launcher: launcher.clone(), event_logs: event_logs.clone(), transfers: transfers.clone() }
     }
 
-    /// Begins turns whenever a task with queued messages is free, until it is dropped when the engine stops.
+    /// Begins and cancels turns whenever there is something to do, until it is dropped when the engine stops.
     pub(super) async fn run(self) {
+        tokio::join!(self.begin_turns(), self.interrupt_turns());
+    }
+
+    /// Begins a turn whenever a task with queued messages is free.
+    async fn begin_turns(&self) {
         loop {
             let registry = &self.launcher.registry;
             registry.wait_until(|turns| turns.can_start_queued().then_some(())).await;
@@ -74,39 +80,69 @@ impl QueueRunner {
         }
     }
 
+    /// Cancels a turn whenever a message takes its place.
+    async fn interrupt_turns(&self) {
+        loop {
+            let (task_id, turn_id) = self.launcher.registry.wait_until(RegistryState::take_interrupted).await;
+            self.launcher.tracker.spawn(self.clone().interrupt(task_id, turn_id));
+        }
+    }
+
+    async fn interrupt(self, task_id: TaskId, turn_id: TurnId) {
+        let registry = &self.launcher.registry;
+        match registry.send_to((&task_id, turn_id), Command::Cancel).await {
+            Ok(_) | Err(AgentError::NotRunning) => {}
+            Err(error) => {
+                tracing::warn!(%error, %turn_id, "A turn whose place a message takes could not be cancelled yet.");
+                self.wait_to_retry().await;
+                let mut turns = registry.lock();
+                turns.interrupt_again(&task_id, turn_id);
+                turns.notify_queue();
+            }
+        }
+    }
+
     /// Begins the turn of an entry, or returns the entry to the queue.
     async fn begin(self, entry: TakenEntry, permit: OwnedSemaphorePermit) {
         let Err(error) = self.try_begin(&entry, permit).await else { return };
         let TakenEntry { task_id, turn_id, .. } = entry;
         let registry = &self.launcher.registry;
         match error {
-            StartError::Unreadable => {
-                tracing::error!(%turn_id, "A queued message cannot be read; it is given up.");
-                if self.give_up(turn_id).await {
+            StartError::Never(end) => {
+                tracing::error!(%turn_id, ?end, "The turn of a queued message can never begin; it is given up.");
+                if self.give_up(turn_id, end).await {
                     let mut turns = registry.lock();
-                    turns.queue.ended(&task_id, turn_id, QueueEnd::Failed);
+                    turns.queue.ended(&task_id, turn_id, end);
                     turns.notify_queue();
-                    return;
+                } else {
+                    self.delay(&task_id, turn_id).await;
                 }
-                self.wait_to_retry().await;
             }
-            StartError::Overtaken => {}
-            StartError::Later(_) if self.launcher.stopping.is_cancelled() => {}
+            StartError::Overtaken => registry.lock().queue.start_failed(&task_id, turn_id),
             StartError::Later(error) => {
-                tracing::warn!(%error, %turn_id, "The turn of a queued message could not begin yet.");
-                self.wait_to_retry().await;
+                if !self.launcher.stopping.is_cancelled() {
+                    tracing::warn!(%error, %turn_id, "The turn of a queued message could not begin yet.");
+                }
+                self.delay(&task_id, turn_id).await;
             }
         }
+    }
+
+    /// Returns an entry to the queue, to be tried again after a while. Meanwhile it can be taken out.
+    async fn delay(&self, task_id: &TaskId, turn_id: TurnId) {
+        let registry = &self.launcher.registry;
+        registry.lock().queue.delay(task_id, turn_id);
+        self.wait_to_retry().await;
         let mut turns = registry.lock();
-        turns.queue.start_failed(&task_id, turn_id);
+        turns.queue.end_delay(task_id, turn_id);
         turns.notify_queue();
     }
 
     /// Takes a message whose turn cannot begin out of the queue. Returns whether that could be stored.
-    async fn give_up(&self, turn_id: TurnId) -> bool {
+    async fn give_up(&self, turn_id: TurnId, end: QueueEnd) -> bool {
         let at = self.launcher.services.clock.now();
-        let end = move |tx: &store::WriteTx<'_>| tx.end_queued_turn(turn_id, QueueEnd::Failed, at);
-        self.launcher.brain.write(end).await.is_ok()
+        let write = move |tx: &store::WriteTx<'_>| tx.end_queued_turn(turn_id, end, at);
+        self.launcher.brain.write(write).await.is_ok()
     }
 
     /// Waits before another try, or until the engine stops.
@@ -121,26 +157,28 @@ impl QueueRunner {
         let size = usize::try_from(entry.bytes).unwrap_or(usize::MAX).saturating_mul(PARSED_SIZE_FACTOR);
         let _reserved = self.launcher.services.memory_budget.reserve(MemoryUse::Requests, size).await?;
         let (request, sent_at) = self.load(entry.turn_id).await?;
-        let idempotency_key = request.idempotency_key.clone();
-        let (opened, rewind) = request.resolve(None, sent_at).map_err(|_| StartError::Unreadable)?;
-        let prior = PriorThread::NotLoaded;
-        let opening = TurnOpening { idempotency_key, opened, rewind, prior, from_queue: true };
         let tasks_lock = self.transfers.lock_tasks().await?;
         let claimed = loop {
-            match self.claim(entry, &opening)? {
+            match self.claim(entry, &request)? {
                 Ok(claimed) => break claimed,
                 Err(held) => held.wait_free().await,
             }
         };
-        self.launcher.launch(claimed, opening, permit, tasks_lock).await?;
-        Ok(())
+        match self.launcher.begin(claimed, request, (sent_at, true), permit, tasks_lock).await {
+            Ok(_) => Ok(()),
+            // Only an edit or a retry looks for a message.
+            Err(AgentError::UnknownMessage(_) | AgentError::Invalid(_)) => {
+                Err(StartError::Never(QueueEnd::UnknownMessage))
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Claims the task. Fails with its event log if something other than a turn holds it, which is brief.
     fn claim(
         &self,
         TakenEntry { task_id, turn_id, .. }: &TakenEntry,
-        opening: &TurnOpening,
+        request: &TurnRequest,
     ) -> Result<Result<ClaimedTurn, Arc<store::event_log::TaskEventLog>>, StartError> {
         let registry = &self.launcher.registry;
         let mut turns = registry.lock();
@@ -148,10 +186,10 @@ impl QueueRunner {
             return Err(AgentError::Stopping.into());
         }
         turns.check_not_quiesced(self.launcher.services.clock.monotonic())?;
-        if turns.queue.is_interrupted(task_id) {
+        if !turns.queue.is_first(task_id, *turn_id) {
             return Err(StartError::Overtaken);
         }
-        let event_log = self.event_logs.open_existing(task_id)?.ok_or(StartError::Unreadable)?;
+        let event_log = self.event_logs.open_existing(task_id)?.ok_or(StartError::Never(QueueEnd::Failed))?;
         let Ok(recorder) = event_log.begin_turn(*turn_id) else {
             return if turns.running(task_id).is_some() {
                 Err(StartError::Overtaken)
@@ -161,7 +199,7 @@ impl QueueRunner {
         };
         let events_after = recorder.last_ts();
         let reader = event_log.read(events_after, Follow::Turn(*turn_id));
-        let key = opening.idempotency_key.clone();
+        let key = request.idempotency_key.clone();
         let (registration, commands) = registry.register(&mut turns, &recorder, key, events_after);
         Ok(Ok(ClaimedTurn { turn_id: *turn_id, recorder, registration, commands, events_after, reader }))
     }
@@ -169,12 +207,18 @@ impl QueueRunner {
     /// Reads and parses a queued message. Returns it with the time at which it was sent.
     async fn load(&self, turn_id: TurnId) -> Result<(TurnRequest, Timestamp), StartError> {
         let read = move |brain: &store::Brain| {
-            let Some((body, queued_at)) = brain.queued_request(turn_id)? else { return Ok(None) };
+            let Some(QueuedRequest { body, queued_at, request: key }) = brain.queued_request(turn_id)? else {
+                return Ok(None);
+            };
             let parsed = serde_json::from_str::<Execute>(&body).ok();
             let request = parsed.and_then(|request| TurnRequest::parse(request, None, None).ok());
-            Ok(request.map(|request| (request, queued_at)))
+            // The key as it was accepted: another version may compute another hash.
+            Ok(request.map(|mut request| {
+                request.idempotency_key = key;
+                (request, queued_at)
+            }))
         };
         let read: Option<Result<_, store::StoreError>> = self.launcher.brain.run_blocking(read).await;
-        read.ok_or(AgentError::Stopping)??.ok_or(StartError::Unreadable)
+        read.ok_or(AgentError::Stopping)??.ok_or(StartError::Never(QueueEnd::Failed))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::{MessageId, TurnId};
+use api::{MessageId, Timestamp, TurnId};
 use store::Brain;
 use store::event_log::{EventReader, Recorder};
 use tokio::sync::{OwnedRwLockReadGuard, OwnedSemaphorePermit, Semaphore};
@@ -13,9 +13,10 @@ use tracing::Instrument as _;
 use super::inbox::Inbox;
 use super::journal_writer::JournalWriter;
 use super::turn_context::{TurnContext, TurnDeps, TurnSlot};
-use super::turn_open::TurnOpening;
+use super::turn_open::{PriorThread, TurnOpening};
 use super::turn_registry::{Commands, Registration, TurnRegistry};
-use super::{AgentError, Services, run_until_cancelled, turn_lifecycle};
+use super::turn_request::TurnRequest;
+use super::{AgentError, Services, run_until_cancelled, thread_loader, turn_lifecycle};
 
 /// A turn that has claimed its task's event log and is about to be opened.
 pub(super) struct ClaimedTurn {
@@ -63,8 +64,32 @@ impl TurnLauncher {
         }
     }
 
-    /// Opens a turn and waits for that. The turn then runs on its own.
-    pub(super) async fn launch(
+    /// Opens the turn of a request that was sent at `sent_at`, and waits for that. The turn then runs on its own.
+    pub(super) async fn begin(
+        &self,
+        claimed: ClaimedTurn,
+        request: TurnRequest,
+        (sent_at, from_queue): (Timestamp, bool),
+        permit: OwnedSemaphorePermit,
+        tasks_lock: OwnedRwLockReadGuard<()>,
+    ) -> Result<EventReader, AgentError> {
+        let idempotency_key = request.idempotency_key.clone();
+        // An edit or a retry fails at once if its message does not exist.
+        let prior = if request.rewinds() {
+            let (task, base) = (claimed.recorder.event_log().task(), request.base());
+            let load = move |brain: &Brain| thread_loader::load_branch(brain, task, base);
+            Some(self.brain.run_turn_open(load).await.ok_or(AgentError::Stopping)??)
+        } else {
+            None
+        };
+        let (opened, rewind) = request.resolve(prior.as_ref(), sent_at)?;
+        let prior = prior.map_or(PriorThread::NotLoaded, |branch| PriorThread::Loaded(Box::new(branch)));
+        let opening = TurnOpening { idempotency_key, opened, rewind, prior, from_queue };
+        self.launch(claimed, opening, permit, tasks_lock).await
+    }
+
+    /// Opens a turn and waits for that.
+    async fn launch(
         &self,
         claimed: ClaimedTurn,
         opening: TurnOpening,

@@ -4,6 +4,9 @@
 //! An entry is [`EntryState::Storing`] until it is stored and thus accepted, and leaves the queue when its turn
 //! has begun or when it has ended without one. Each of these is first committed to the brain; the states in
 //! between ([`EntryState::Starting`], [`EntryState::Ending`]) keep two of them from happening to one entry.
+//!
+//! A message that interrupts comes before those of its task that do not, and as long as it is the first one, the
+//! turn of its task is to be cancelled.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -62,6 +65,8 @@ enum EntryState {
     Storing,
     Waiting,
     Starting,
+    /// Its turn could not begin, and is tried again later.
+    Delayed,
     Ending,
 }
 
@@ -71,6 +76,8 @@ struct Entry {
     turn_id: TurnId,
     bytes: u64,
     request: Option<IdempotencyKey>,
+    /// Whether it takes the place of the running turn.
+    interrupts: bool,
     state: EntryState,
     progress: watch::Sender<QueueProgress>,
 }
@@ -78,8 +85,6 @@ struct Entry {
 #[derive(Default)]
 struct TaskEntries {
     entries: VecDeque<Entry>,
-    /// Whether the next turn of the task is one that interrupts.
-    interrupted: bool,
 }
 
 /// An entry that a repeated request has found.
@@ -100,9 +105,10 @@ impl TurnQueue {
     /// Fills the queues at the start of the engine, in the order of `rows`.
     pub(super) fn load(&mut self, rows: Vec<QueuedTurnRow>, next_entry: i64) {
         self.next_entry = next_entry;
-        for QueuedTurnRow { entry: number, task_id, turn_id, bytes, request } in rows {
+        for QueuedTurnRow { entry: number, task_id, turn_id, bytes, request, interrupts } in rows {
             let progress = watch::Sender::new(QueueProgress::Storing);
-            let entry = Entry { number, turn_id, bytes, request, state: EntryState::Waiting, progress };
+            let state = EntryState::Waiting;
+            let entry = Entry { number, turn_id, bytes, request, interrupts, state, progress };
             self.tasks.entry(task_id).or_default().entries.push_back(entry);
         }
         self.tasks.values_mut().for_each(TaskEntries::renumber);
@@ -117,8 +123,8 @@ impl TurnQueue {
     /// that waits for the user does not count.
     pub(super) fn is_active(&self, is_free: impl Fn(&TaskId) -> bool) -> bool {
         self.tasks.iter().any(|(task_id, task)| {
-            let is_at_rest = |entry: &Entry| entry.state == EntryState::Waiting;
-            task.interrupted || !task.entries.iter().all(is_at_rest) || is_free(task_id)
+            let is_at_rest = |entry: &Entry| entry.state == EntryState::Waiting && !entry.interrupts;
+            !task.entries.iter().all(is_at_rest) || is_free(task_id)
         })
     }
 
@@ -127,9 +133,19 @@ impl TurnQueue {
         self.tasks.contains_key(task_id)
     }
 
-    /// Whether the next turn of the task is one that interrupts.
-    pub(super) fn is_interrupted(&self, task_id: &TaskId) -> bool {
-        self.tasks.get(task_id).is_some_and(|task| task.interrupted)
+    /// Whether the turn of this entry is the next one of the task.
+    pub(super) fn is_first(&self, task_id: &TaskId, turn_id: TurnId) -> bool {
+        self.tasks
+            .get(task_id)
+            .and_then(|task| task.entries.front())
+            .is_some_and(|first| first.turn_id == turn_id)
+    }
+
+    /// The tasks whose turn is to be cancelled, because a message that takes its place is accepted.
+    pub(super) fn interrupted_tasks(&self) -> impl Iterator<Item = &TaskId> {
+        let is_interrupting = |entry: &Entry| entry.interrupts && entry.state == EntryState::Waiting;
+        let is_interrupted = move |task: &TaskEntries| task.entries.front().is_some_and(is_interrupting);
+        self.tasks.iter().filter(move |(_, task)| is_interrupted(task)).map(|(task_id, _)| task_id)
     }
 
     /// The size of a task's entries in bytes.
@@ -137,20 +153,27 @@ impl TurnQueue {
         self.tasks.get(task_id).map_or(0, |task| task.entries.iter().map(|entry| entry.bytes).sum())
     }
 
-    /// Appends an entry, which is to be stored under the returned number.
+    /// Adds an entry, which is to be stored under the returned number: after all others, or, if it interrupts,
+    /// before those that do not.
     pub(super) fn push(
         &mut self,
         task_id: &TaskId,
         turn_id: TurnId,
         bytes: u64,
         request: Option<IdempotencyKey>,
+        interrupts: bool,
     ) -> Result<(i64, watch::Receiver<QueueProgress>), QueueFull> {
         self.check_room(task_id, bytes)?;
         let (progress, receiver) = watch::channel(QueueProgress::Storing);
         let number = self.next_entry;
         self.next_entry += 1;
-        let entry = Entry { number, turn_id, bytes, request, state: EntryState::Storing, progress };
-        self.tasks.entry(task_id.clone()).or_default().entries.push_back(entry);
+        let state = EntryState::Storing;
+        let entry = Entry { number, turn_id, bytes, request, interrupts, state, progress };
+        let entries = &mut self.tasks.entry(task_id.clone()).or_default().entries;
+        let index =
+            if interrupts { entries.partition_point(|other| other.interrupts) } else { entries.len() };
+        entries.insert(index, entry);
+        self.renumber(task_id);
         Ok((number, receiver))
     }
 
@@ -211,9 +234,21 @@ impl TurnQueue {
         self.set_state(task_id, turn_id, EntryState::Starting, EntryState::Waiting);
     }
 
+    /// Keeps an entry whose turn could not begin from another try until [`end_delay`](Self::end_delay).
+    pub(super) fn delay(&mut self, task_id: &TaskId, turn_id: TurnId) {
+        self.set_state(task_id, turn_id, EntryState::Starting, EntryState::Delayed);
+    }
+
+    /// Allows another try, unless the entry has been taken out meanwhile.
+    pub(super) fn end_delay(&mut self, task_id: &TaskId, turn_id: TurnId) {
+        self.set_state(task_id, turn_id, EntryState::Delayed, EntryState::Waiting);
+    }
+
     /// Takes an entry to end it without a turn. Returns `false` if it is not in the queue or its turn is beginning.
     pub(super) fn begin_end(&mut self, task_id: &TaskId, turn_id: TurnId) -> bool {
-        self.set_state(task_id, turn_id, EntryState::Waiting, EntryState::Ending)
+        [EntryState::Waiting, EntryState::Delayed]
+            .into_iter()
+            .any(|state| self.set_state(task_id, turn_id, state, EntryState::Ending))
     }
 
     /// Removes an entry that has ended without a turn: its user took it out, or its turn could not begin.
@@ -226,19 +261,6 @@ impl TurnQueue {
     /// Returns an entry whose end could not be stored to its place.
     pub(super) fn end_failed(&mut self, task_id: &TaskId, turn_id: TurnId) {
         self.set_state(task_id, turn_id, EntryState::Ending, EntryState::Waiting);
-    }
-
-    /// Reserves the next turn of a task for one that interrupts. Returns `false` if another one has it.
-    pub(super) fn begin_interrupt(&mut self, task_id: &TaskId) -> bool {
-        !std::mem::replace(&mut self.tasks.entry(task_id.clone()).or_default().interrupted, true)
-    }
-
-    /// Releases that reservation.
-    pub(super) fn end_interrupt(&mut self, task_id: &TaskId) {
-        if let Some(task) = self.tasks.get_mut(task_id) {
-            task.interrupted = false;
-        }
-        self.forget_if_empty(task_id);
     }
 
     /// The entry of the task whose request had this idempotency key.
@@ -285,7 +307,7 @@ impl TurnQueue {
     }
 
     fn forget_if_empty(&mut self, task_id: &TaskId) {
-        if self.tasks.get(task_id).is_some_and(|task| task.entries.is_empty() && !task.interrupted) {
+        if self.tasks.get(task_id).is_some_and(|task| task.entries.is_empty()) {
             self.tasks.remove(task_id);
         }
     }
@@ -294,7 +316,7 @@ impl TurnQueue {
 impl TaskEntries {
     /// The first entry, if it waits for nothing but the task. The others wait for it.
     fn next_to_start(&self) -> Option<&Entry> {
-        self.entries.front().filter(|entry| entry.state == EntryState::Waiting && !self.interrupted)
+        self.entries.front().filter(|entry| entry.state == EntryState::Waiting)
     }
 
     /// Tells those who wait for accepted entries their positions.

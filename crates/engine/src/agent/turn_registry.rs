@@ -71,6 +71,8 @@ pub(super) struct TurnHandle {
     /// Whether the turn is open. If the sender is dropped before that, it never will be.
     pub(super) opened: watch::Receiver<bool>,
     pub(super) event_log: Arc<TaskEventLog>,
+    /// Whether it is being cancelled because a queued message takes its place.
+    is_interrupted: bool,
     busy_count: BusyCount,
     commands: mpsc::Sender<Command>,
 }
@@ -166,6 +168,27 @@ impl RegistryState {
         let Self { queue, turns, .. } = self;
         let is_free = |task_id: &TaskId| !turns.get(task_id).is_some_and(TurnHandle::is_running);
         queue.take_next(is_free)
+    }
+
+    /// A turn whose place a queued message takes and that is to be cancelled, which the caller does from now on.
+    pub(super) fn take_interrupted(&mut self) -> Option<(TaskId, TurnId)> {
+        let Self { queue, turns, .. } = self;
+        for task_id in queue.interrupted_tasks() {
+            if let Some(handle) = turns.get_mut(task_id)
+                && handle.is_running()
+                && !std::mem::replace(&mut handle.is_interrupted, true)
+            {
+                return Some((task_id.clone(), handle.turn_id));
+            }
+        }
+        None
+    }
+
+    /// Has a turn cancelled again that could not be.
+    pub(super) fn interrupt_again(&mut self, task_id: &TaskId, turn_id: TurnId) {
+        if let Some(handle) = self.turns.get_mut(task_id).filter(|handle| handle.turn_id == turn_id) {
+            handle.is_interrupted = false;
+        }
     }
 
     /// Announces a change of the queue.
@@ -308,6 +331,7 @@ impl TurnRegistry {
             events_after,
             opened: receiver,
             event_log,
+            is_interrupted: false,
             busy_count: Arc::clone(&busy_count),
             commands: sender,
         };
@@ -324,6 +348,20 @@ impl TurnRegistry {
         command: impl FnOnce(Reply<T>) -> Command,
     ) -> Result<T, AgentError> {
         let commands = self.lock().get(task_id).ok_or(AgentError::NotRunning)?.commands.clone();
+        send_command(commands, command).await
+    }
+
+    /// Sends a command to this turn of the task, and never to another one, and waits for the outcome.
+    pub(super) async fn send_to<T>(
+        &self,
+        (task_id, turn_id): (&TaskId, TurnId),
+        command: impl FnOnce(Reply<T>) -> Command,
+    ) -> Result<T, AgentError> {
+        let commands = {
+            let turns = self.lock();
+            let handle = turns.get(task_id).filter(|handle| handle.turn_id == turn_id);
+            handle.ok_or(AgentError::NotRunning)?.commands.clone()
+        };
         send_command(commands, command).await
     }
 

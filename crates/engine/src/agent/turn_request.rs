@@ -118,33 +118,36 @@ impl TurnRequest {
         now: Timestamp,
     ) -> Result<(Opened, Rewind), AgentError> {
         let Self { start_from, message, media, notes: request_notes, options, .. } = self;
-        let (message_id, message, base, rewind) = match start_from {
-            StartFrom::End => (MessageId::new(), message, TurnBase::End, Rewind::default()),
-            StartFrom::Edit(id) => {
-                let edit = |(branch, message_id): (&Branch, MessageId)| {
-                    let base = TurnBase::Edit { message_id };
-                    Ok((MessageId::new(), message, base, branch.rewind_effects(base)?))
-                };
-                find_message(prior, &id).and_then(edit).map_err(|reason| branch_point_error(&id, reason))?
-            }
-            StartFrom::Retry(id) => {
-                let retry = |(branch, message_id): (&Branch, MessageId)| {
-                    let base = TurnBase::Retry { message_id };
-                    Ok((
-                        branch.retried_message(message_id)?,
-                        String::new(),
-                        base,
-                        branch.rewind_effects(base)?,
-                    ))
-                };
-                find_message(prior, &id).and_then(retry).map_err(|reason| branch_point_error(&id, reason))?
-            }
-        };
+        let (base, rewind, retried) = start_from.resolve(prior)?;
+        let (message_id, message) = retried.map_or((MessageId::new(), message), |id| (id, String::new()));
         // A retried answer keeps the notes of its question.
         let mut notes = if base.is_retry() { Vec::new() } else { vec![sent_at_note(now)] };
         notes.extend(request_notes);
         let notes_source = Source::Agent.into();
         Ok((Opened { message_id, notes, notes_source, message, media, options, base }, rewind))
+    }
+}
+
+impl StartFrom {
+    /// Finds the point in the conversation: what the turn continues from, what that removes, and the message that
+    /// is answered again.
+    fn resolve(&self, prior: Option<&Branch>) -> Result<(TurnBase, Rewind, Option<MessageId>), AgentError> {
+        let found = |id: &str, resolve: &dyn Fn(&Branch, MessageId) -> Result<_, BranchPointError>| {
+            let found = find_message(prior, id).and_then(|(branch, message_id)| resolve(branch, message_id));
+            found.map_err(|reason| branch_point_error(id, reason))
+        };
+        match self {
+            Self::End => Ok((TurnBase::End, Rewind::default(), None)),
+            Self::Edit(id) => found(id, &|branch, message_id| {
+                let base = TurnBase::Edit { message_id };
+                Ok((base, branch.rewind_effects(base)?, None))
+            }),
+            Self::Retry(id) => found(id, &|branch, message_id| {
+                let base = TurnBase::Retry { message_id };
+                let retried = branch.retried_message(message_id)?;
+                Ok((base, branch.rewind_effects(base)?, Some(retried)))
+            }),
+        }
     }
 }
 

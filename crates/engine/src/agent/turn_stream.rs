@@ -19,6 +19,8 @@ use super::turn_queue::QueueProgress;
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
 /// What a person is told about a message whose turn could not begin.
 const FAILED_MESSAGE: &str = "the message could not be read from the queue; send it again";
+/// The same, if its turn was to edit or to retry something.
+const UNKNOWN_MESSAGE: &str = "the message to edit or to retry is not in the conversation";
 
 /// The events that the sender of a message receives.
 pub struct TurnStream {
@@ -147,6 +149,7 @@ fn end_update(end: QueueEnd) -> BusyUpdate {
     match end {
         QueueEnd::Cancelled => BusyUpdate::Cancelled {},
         QueueEnd::Failed => BusyUpdate::Failed { message: FAILED_MESSAGE.to_owned() },
+        QueueEnd::UnknownMessage => BusyUpdate::Failed { message: UNKNOWN_MESSAGE.to_owned() },
     }
 }
 

@@ -208,8 +208,10 @@ async fn a_message_takes_the_place_of_the_running_turn_and_comes_before_the_queu
     let gate = Gate::new();
     let (fixture, first) = busy_engine(&gate, &["The urgent answer.", "The queued answer."]).await;
     let (queued, _) = fixture.engine.queue_message("task", "Queued.").await;
-    let urgent = fixture.engine.run_turn_with(&message_with("Urgent.", "interrupt")).await;
-    assert_eq!(assert_completed(&urgent), "The urgent answer.");
+    let urgent = fixture.engine.execute_with(&message_with("Urgent.", "interrupt")).await;
+    let urgent = urgent.collect().await;
+    assert_eq!(positions(&urgent), [1], "before the queue");
+    assert_eq!(assert_completed(&own_turn(urgent)), "The urgent answer.");
     assert_cancelled(&first.collect().await);
     assert_eq!(assert_completed(&own_turn(queued.collect().await)), "The queued answer.");
     let messages = fixture.engine.messages("task").await;
@@ -223,10 +225,38 @@ async fn a_message_takes_the_place_of_the_running_turn_and_comes_before_the_queu
 async fn a_turn_that_waits_for_a_person_is_interrupted_too() {
     let fixture = EngineFixture::new([ask_user_reply("Which?"), Reply::from_text("Never mind.")]).await;
     let (stream, _) = fixture.engine.run_until_hitl_request(&direct_message("task", "First.")).await;
-    let events = fixture.engine.run_turn_with(&message_with("Forget it.", "interrupt")).await;
-    assert_eq!(assert_completed(&events), "Never mind.");
+    let events = fixture.engine.execute_with(&message_with("Forget it.", "interrupt")).await.collect().await;
+    assert_eq!(assert_completed(&own_turn(events)), "Never mind.");
     assert_cancelled(&stream.collect().await);
     assert_eq!(fixture.engine.pending().await, [Value::Null; 0]);
+}
+
+#[tokio::test]
+async fn an_interruption_can_edit_the_message_that_is_being_answered_and_nothing_that_is_not_there() {
+    let gate = Gate::new();
+    let (fixture, mut first) = busy_engine(&gate, &["The edited answer."]).await;
+    first.read_until("the beginning", |event| event.data["message_id"].is_string()).await;
+    let begun = first.received.iter().find(|event| event.data["message_id"].is_string()).unwrap();
+    let edited = begun.data["message_id"].clone();
+    let edit = with_fields(message_with("Edited.", "interrupt"), json!({"edit_message_id": edited}));
+    let events = fixture.engine.execute_with(&edit).await.collect().await;
+    assert_eq!(assert_completed(&own_turn(events)), "The edited answer.");
+    assert_cancelled(&first.collect().await);
+    let messages = fixture.engine.messages("task").await;
+    assert_eq!(roles_and_texts(&messages), [("user", "Edited."), ("assistant", "The edited answer.")]);
+
+    let gate = Gate::new();
+    fixture.provider.enqueue(Reply::from_text("Held.").hold(0, &gate));
+    fixture.engine.execute_in_background(direct_message("task", "Second.")).await;
+    wait_gate_reached(&gate).await;
+    let unknown = json!({"edit_message_id": "msg_0199aaaaaaaa7aaaaaaaaaaaaaaaaaaa"});
+    let body = with_fields(message_with("Else.", "interrupt"), unknown);
+    let events = fixture.engine.execute_with(&body).await.collect().await;
+    let last = &events.last().unwrap().data;
+    assert_eq!(last["status"], "failed", "{last}");
+    assert!(last["message"].as_str().unwrap().contains("not in the conversation"), "{last}");
+    assert_eq!(fixture.engine.turn("task", &last["turn_id"]).await["state"], "failed");
+    assert_eq!(fixture.engine.queued("task").await, [""; 0]);
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::support::engine_calls::{direct_message, roles_and_texts, with_fields};
-use crate::support::engine_fixture::wait_gate_reached;
+use crate::support::engine_fixture::{ask_user_reply, wait_gate_reached};
 use crate::support::{EngineFixture, eventually};
 
 fn queue_body(text: &str) -> Value {
@@ -175,4 +175,45 @@ async fn an_interruption_that_is_sent_again_after_a_kill_becomes_one_turn() {
         wait_finished(&fixture).await;
         assert_eq!(said(&fixture).await, ["First.", "Urgent."], "killed after {delay_ms} ms");
     }
+}
+
+/// Once an interrupting message is accepted, its turn runs whatever happens to the engine, and the turn whose place it
+/// takes does not go on; neither does one that waits for a person.
+#[tokio::test]
+async fn an_accepted_interruption_outlives_a_kill_and_its_client() {
+    for delay_ms in [0, 1, 3, 8, 20] {
+        let (fixture, _gate) = busy_engine().await;
+        fixture.engine.execute_in_background(queue_body("Queued.")).await;
+        fixture.provider.enqueue_all((0..12).map(|_| Reply::from_text("Yes.")));
+        let urgent = ["Urgent.", "More urgent."]
+            .map(|text| with_fields(direct_message("task", text), json!({"on_busy": "interrupt"})));
+        let mut turns = Vec::new();
+        for body in urgent {
+            turns.push(fixture.engine.execute_in_background(body).await["turn_id"].clone());
+        }
+        tokio::time::sleep(Duration::from_millis(delay_ms)).await;
+        let fixture = fixture.kill_and_start().await;
+        wait_finished(&fixture).await;
+        let said = said(&fixture).await;
+        assert_eq!(said, ["First.", "Urgent.", "More urgent.", "Queued."], "killed after {delay_ms} ms");
+        let more_urgent = fixture.engine.turn("task", &turns[1]).await;
+        assert_eq!(more_urgent["state"], "completed", "killed after {delay_ms} ms");
+        let turns = fixture.engine.get("/tasks/task/turns").await.assert_ok("turns:array");
+        assert_eq!(turns["turns"][3]["state"], "cancelled", "{turns}");
+    }
+}
+
+#[tokio::test]
+async fn a_queued_interruption_of_a_turn_that_waits_for_a_person_keeps_the_engine_awake() {
+    let replies = [ask_user_reply("Which?"), Reply::from_text("Never mind.")];
+    let fixture = EngineFixture::new(replies).await;
+    let (stream, _) = fixture.engine.run_until_hitl_request(&direct_message("task", "First.")).await;
+    drop(stream);
+    let body = with_fields(direct_message("task", "Forget it."), json!({"on_busy": "interrupt"}));
+    let accepted = fixture.engine.execute_in_background(body).await;
+    let fixture = fixture.kill_and_start().await;
+    wait_finished(&fixture).await;
+    assert_eq!(fixture.engine.turn("task", &accepted["turn_id"]).await["state"], "completed");
+    assert_eq!(fixture.engine.pending().await, [Value::Null; 0]);
+    assert!(fixture.engine.quiesce().await);
 }

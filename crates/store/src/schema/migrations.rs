@@ -48,7 +48,7 @@ pub(super) const BASE_SCHEMA: &str = "
 ";
 
 /// The additions to the format since then, in order.
-pub(super) const MIGRATIONS: [&str; 12] = [
+pub(super) const MIGRATIONS: [&str; 13] = [
     "
     ALTER TABLE tasks ADD COLUMN message_count INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE tasks ADD COLUMN updated_at INTEGER NOT NULL DEFAULT 0;
@@ -494,5 +494,9 @@ pub(super) const MIGRATIONS: [&str; 12] = [
         WHERE NOT EXISTS (SELECT 1 FROM indexed WHERE place = (copies.task << 20 | copies.nth));
     DROP TRIGGER copy_or_original_withdrawn;
     DROP TABLE copies;
+",
+    "
+    -- Whether the message takes the place of the running turn: such ones come before all others of their task.
+    ALTER TABLE queued_turns ADD COLUMN interrupts INTEGER NOT NULL DEFAULT 0;
 ",
 ];

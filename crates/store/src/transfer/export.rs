@@ -182,7 +182,8 @@ impl DocumentWriter<'_> {
             return Ok(());
         }
         let sql = "SELECT turn_id, task_id, queued_at, body
-                   FROM queued_turns CROSS JOIN tasks USING (task) WHERE ended_at IS NULL ORDER BY entry";
+                   FROM queued_turns CROSS JOIN tasks USING (task) WHERE ended_at IS NULL
+                   ORDER BY interrupts DESC, entry";
         self.section("queue", sql, |row, _| {
             Ok(QueuedTurnRecord {
                 turn_id: parse_column(row, 0)?,

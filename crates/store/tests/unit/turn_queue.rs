@@ -15,7 +15,7 @@ fn at(ms: i64) -> Timestamp {
 fn message(entry: i64, text: &str) -> NewQueuedTurn {
     let request = Some(IdempotencyKey { id: text.to_owned(), hash: "hash".to_owned() });
     let body = serde_json::json!({"task_id": "t", "message": text, "media": [1]}).to_string();
-    NewQueuedTurn { entry, turn_id: TurnId::new(), body, request }
+    NewQueuedTurn { entry, turn_id: TurnId::new(), body, request, interrupts: false }
 }
 
 /// A brain with a task that has the messages `a`, `b` and `c` in its queue.
@@ -59,7 +59,8 @@ async fn a_message_leaves_the_queue_with_its_turn_or_without_its_words() {
     assert_eq!(left.len(), 1);
     assert_eq!((left[0].turn_id, left[0].position, left[0].media_count), (third, 1, 1));
     assert_eq!((left[0].message.as_str(), left[0].queued_at), ("c", at(3)));
-    assert!(brain.queued_request(third).unwrap().is_some());
+    let request = brain.queued_request(third).unwrap().unwrap().request;
+    assert_eq!(request.map(|key| (key.id, key.hash)), Some(("c".to_owned(), "hash".to_owned())));
     assert_eq!(brain.queued_request(second).unwrap(), None);
     let ended = brain.ended_queued_turn(&task_id("t"), "b").unwrap().unwrap();
     assert_eq!((ended.turn_id, ended.end), (second, QueueEnd::Cancelled));
@@ -75,4 +76,27 @@ async fn a_message_leaves_the_queue_with_its_turn_or_without_its_words() {
 
     brain.write(move |tx| tx.delete_task(task, &TaskDeletion::default())).await.unwrap();
     assert_eq!(brain.queued_turns().unwrap(), (Vec::new(), 1));
+}
+
+#[tokio::test]
+async fn messages_that_interrupt_come_first_in_the_order_in_which_they_were_sent() {
+    let folder = tempfile::tempdir().unwrap();
+    let (brain, task, turns) = queue(&folder).await;
+    let urgent = ["d", "e"].map(|text| NewQueuedTurn { interrupts: true, ..message(0, text) });
+    let expected = [urgent[0].turn_id, urgent[1].turn_id, turns[0], turns[1], turns[2]];
+    let written = brain.write(move |tx| {
+        (4..).zip(&urgent).try_for_each(|(entry, message)| {
+            let message = NewQueuedTurn { entry, ..message.clone() };
+            tx.insert_queued_turn(task, &message, at(entry)).map(drop)
+        })
+    });
+    written.await.unwrap();
+    let (rows, _) = brain.queued_turns().unwrap();
+    assert_eq!(rows.iter().map(|row| row.turn_id).collect::<Vec<_>>(), expected);
+    assert_eq!(rows.iter().map(|row| row.interrupts).collect::<Vec<_>>(), [true, true, false, false, false]);
+    let listed = brain.queued_messages(task).unwrap();
+    assert_eq!(listed.iter().map(|message| message.turn_id).collect::<Vec<_>>(), expected);
+    for (position, turn) in (1..).zip(expected) {
+        assert_eq!(brain.turn_record(task, turn).unwrap().unwrap().position, Some(position));
+    }
 }
