@@ -22,6 +22,14 @@ pub const MAX_METADATA_VALUE_BYTES: usize = 512;
 /// The most bytes of the text of a search.
 pub const MAX_SEARCH_BYTES: usize = 1_024;
 
+/// The title without the spaces around it; `None` if it is blank, longer than [`MAX_TITLE_CHARS`] or more than one line.
+pub fn trim_title(title: &str) -> Option<&str> {
+    let title = title.trim();
+    let is_valid =
+        !title.is_empty() && title.chars().count() <= MAX_TITLE_CHARS && !title.chars().any(char::is_control);
+    is_valid.then_some(title)
+}
+
 /// Query of `GET /conversations`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ListConversations {

@@ -237,9 +237,14 @@ pub(super) fn metadata_column(row: &Row<'_>, column: usize) -> Result<BTreeMap<S
 fn first_message(reader: &Connection, task: i64) -> Result<String, Error> {
     let ended = "SELECT COALESCE(substr(body ->> '$.message', 1, ?2), '') FROM said JOIN steps USING (step)
                  WHERE said.task = ?1 AND place = 0";
-    let running = "SELECT COALESCE(substr(body ->> '$.message', 1, ?2), '') FROM steps
-                   WHERE task = ?1 AND body ->> '$.step' = 'opened'
-                   AND COALESCE(body ->> '$.base.from', 'end') <> 'retry' ORDER BY step DESC LIMIT 1";
+    // Only the step that opened each turn is parsed.
+    let running = "SELECT COALESCE(substr(body ->> '$.message', 1, ?2), '')
+                   FROM turns JOIN steps ON steps.step = (
+                       SELECT step FROM steps AS first WHERE first.task = ?1 AND first.turn = turns.turn
+                       ORDER BY step LIMIT 1
+                   )
+                   WHERE turns.task = ?1 AND COALESCE(body ->> '$.base.from', 'end') <> 'retry'
+                   ORDER BY turns.turn DESC LIMIT 1";
     for sql in [ended, running] {
         let values = params![task, i64::try_from(MAX_TITLED_CHARS).unwrap_or(i64::MAX)];
         let found = reader.prepare_cached(sql)?.query_row(values, |row| row.get(0)).optional()?;

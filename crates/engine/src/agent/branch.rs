@@ -15,7 +15,7 @@ use store::steps::{MemoryWrite, Replacement};
 
 use super::compaction_view::{self, Rewrite, RewriteKind, compacted_count, view};
 use super::working_memory::{MAX_WORKING_MEMORY_BYTES, current_values, size_bytes};
-use super::{loaded_skills, provenance};
+use super::{loaded_skills, provenance, turn_overrides};
 
 /// The messages of a conversation's current branch, with what is needed to render, rewrite and rewind them.
 #[derive(Debug, Default)]
@@ -278,6 +278,29 @@ impl Branch {
                 Message::Results(replies) => {
                     if let Some(last) = replies.last_mut() {
                         last.remarks.push(Content::Text { text: text.to_owned() });
+                    }
+                }
+                Message::Assistant { .. } => {}
+            }
+        }
+    }
+
+    /// Removes from the last message what a retry has appended to it about the options of its turn.
+    pub(super) fn remove_retry_options(&mut self) {
+        let view = self.view.iter_mut().filter_map(|view| view.last_mut());
+        for message in self.messages.last_mut().into_iter().chain(view) {
+            match message {
+                Message::User { content } => {
+                    // What the message itself was sent with comes before its text.
+                    let mut is_after_text = false;
+                    content.retain(|content| {
+                        is_after_text |= !matches!(content, Content::Note { .. });
+                        !is_after_text || !turn_overrides::is_note(content)
+                    });
+                }
+                Message::Results(replies) => {
+                    if let Some(last) = replies.last_mut() {
+                        last.remarks.retain(|remark| !turn_overrides::is_note(remark));
                     }
                 }
                 Message::Assistant { .. } => {}

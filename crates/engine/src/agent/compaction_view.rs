@@ -202,11 +202,15 @@ fn replacement_message(
         }
     };
     memory.append_to(&mut text, from_tools);
-    let last = before.iter().rposition(|message| matches!(message, Message::User { .. }));
-    let request = last.and_then(|at| before.get(at)).and_then(|message| match message {
-        Message::User { content } => Some(content),
-        _ => None,
+    let last = last_user_message(before, |_| true);
+    let request = last.map(|(_, content)| content);
+    // The message that opened the turn has notes; others, with which the user steered it, have none.
+    let opening = last_user_message(before, |content| {
+        content.iter().any(|content| matches!(content, Content::Note { .. }))
     });
+    let is_compacted = |found: &(usize, &[Content])| found.0 < compacted.len();
+    // What the request set for its turn stays valid until the turn ends.
+    let notes = opening.filter(is_compacted).map(|(_, content)| turn_overrides::notes_in(content));
     match replacement {
         Replacement::Summary { .. } => {
             // The skills that the model has loaded survive a compaction verbatim.
@@ -214,27 +218,39 @@ fn replacement_message(
                 let _ = write!(text, "\n\nA skill that was loaded, word for word:\n\n{skill}");
             }
             // A request that is still in the conversation need not be repeated.
-            if let Some(request) = request.filter(|_| last.is_some_and(|at| at < compacted.len())) {
-                let notes = turn_overrides::notes_in(request);
+            if let Some((_, request)) = last.filter(is_compacted) {
                 let request = truncate_middle(&Content::text_of(request), MAX_REQUEST_CHARS);
                 let _ = write!(
                     text,
                     "\n\nThe user's last message, which is being worked on, word for word:\n\n{request}"
                 );
-                for note in notes {
-                    let _ = write!(text, "\n\n{note}");
-                }
+            }
+            for note in notes.into_iter().flatten() {
+                let _ = write!(text, "\n\n{note}");
             }
             Message::user(text)
         }
         Replacement::Reset => {
             text.push_str("\n\nThe user's last message follows.");
-            let introduction = Content::Note { text };
-            let content =
-                std::iter::once(introduction).chain(request.into_iter().flatten().cloned()).collect();
+            let is_steered = last.map(|(at, _)| at) != opening.map(|(at, _)| at);
+            let notes = notes.filter(|_| is_steered).into_iter().flatten();
+            let introduction = std::iter::once(text.as_str()).chain(notes);
+            let introduction = introduction.map(|text| Content::Note { text: text.to_owned() });
+            let content = introduction.chain(request.into_iter().flatten().cloned()).collect();
             Message::User { content }
         }
     }
+}
+
+/// The last message of the user whose content `matches`, with its index.
+fn last_user_message(
+    messages: &[Message],
+    matches: impl Fn(&[Content]) -> bool,
+) -> Option<(usize, &[Content])> {
+    messages.iter().enumerate().rev().find_map(|(at, message)| match message {
+        Message::User { content } if matches(content) => Some((at, content.as_slice())),
+        _ => None,
+    })
 }
 
 /// Shortens a text to about `max_chars` characters: its head and its tail, with a note in between about what is

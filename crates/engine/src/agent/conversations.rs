@@ -6,7 +6,7 @@ use api::TaskId;
 use api::conversations::{
     Conversation, ConversationHits, ConversationMessages, Conversations, ListConversations,
     MAX_METADATA_ENTRIES, MAX_METADATA_KEY_BYTES, MAX_METADATA_VALUE_BYTES, MAX_SEARCH_BYTES,
-    MAX_TITLE_CHARS, PageMessages, SearchConversations, UpdateConversation,
+    MAX_TITLE_CHARS, PageMessages, SearchConversations, UpdateConversation, trim_title,
 };
 use api::serde_helpers::BoundedInt;
 use store::{ConversationChange, ConversationChanged, ConversationCursor, ConversationFilter};
@@ -118,14 +118,9 @@ fn parse_update(update: UpdateConversation) -> Result<ConversationChange, AgentE
 
 /// Validates a title; spaces around it are left out.
 pub(super) fn parse_title(title: &str) -> Result<String, AgentError> {
-    let trimmed = title.trim();
-    let is_valid = !trimmed.is_empty()
-        && trimmed.chars().count() <= MAX_TITLE_CHARS
-        && !trimmed.chars().any(char::is_control);
-    if is_valid {
-        return Ok(trimmed.to_owned());
-    }
-    Err(AgentError::Invalid(format!(
-        "`title`: must be 1 to {MAX_TITLE_CHARS} characters in one line, not all of them blank"
-    )))
+    trim_title(title).map(str::to_owned).ok_or_else(|| {
+        AgentError::Invalid(format!(
+            "`title`: must be 1 to {MAX_TITLE_CHARS} characters in one line, not all of them blank"
+        ))
+    })
 }

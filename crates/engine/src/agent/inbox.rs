@@ -184,9 +184,13 @@ impl Inbox {
     ) -> Result<(PendingHitl, Decision, Vec<Content>), AgentError> {
         let pending = journal.thread().pending_hitl().first().ok_or(AgentError::NotPending)?;
         let decision = response.decision_on(pending)?;
-        let model = self.gateway.model().ok();
+        // The model that the turn goes on with.
+        let routes = self.gateway.routes().ok();
+        let chain = routes.map(|routes| routes.chain_for(journal.thread().turn().model()));
+        let route = chain.and_then(|chain| chain.into_iter().next());
+        let model = route.as_ref().map(|route| &*route.model);
         let attachments =
-            turn_request::parse_attachments("content_blocks", response.content_blocks(), model.as_deref())?;
+            turn_request::parse_attachments("content_blocks", response.content_blocks(), model)?;
         Ok((pending.clone(), decision, attachments))
     }
 }

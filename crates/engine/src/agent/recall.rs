@@ -51,14 +51,14 @@ pub(super) struct RecallBudgets {
 
 impl RecallBudgets {
     /// The budgets for the preferred model.
-    pub(super) fn for_model(services: &Services) -> Self {
+    pub(super) fn for_model(services: &Services, model: Option<&str>) -> Self {
         Self {
             corrections: budget_bytes(
-                services,
+                (services, model),
                 corrections_note::MAX_TOKENS,
                 corrections_note::MAX_SHARE_PERCENT,
             ),
-            memories: budget_bytes(services, MAX_TOKENS, MAX_SHARE_PERCENT),
+            memories: budget_bytes((services, model), MAX_TOKENS, MAX_SHARE_PERCENT),
         }
     }
 }
@@ -141,9 +141,9 @@ fn relevant(
 }
 
 /// A limit in bytes: that many tokens, and at most that percentage of the context window.
-fn budget_bytes(services: &Services, tokens: u64, share: u64) -> usize {
+fn budget_bytes((services, model): (&Services, Option<&str>), tokens: u64, share: u64) -> usize {
     let routes = services.gateway.routes().ok();
-    let route = routes.and_then(|routes| routes.chain_for(None).first().cloned());
+    let route = routes.and_then(|routes| routes.chain_for(model).first().cloned());
     let share = route.map_or(tokens, |route| route.context_window / 100 * share);
     usize::try_from(share.min(tokens) * BYTES_PER_TOKEN).unwrap_or(usize::MAX)
 }

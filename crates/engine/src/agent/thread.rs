@@ -73,7 +73,9 @@ impl Thread {
         let Opened { message_id, notes, message, media, options, base, .. } = opened;
         branch.rewind_to(base);
         if base.is_retry() {
-            // New corrections are added to the question that is answered again.
+            // New corrections are added to the question that is answered again, and what this request sets takes the
+            // place of what an earlier retry has set.
+            branch.remove_retry_options();
             for note in &notes {
                 branch.append_to_last(note);
             }

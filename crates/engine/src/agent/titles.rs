@@ -93,9 +93,17 @@ impl Titler {
             self.brain.write(move |rows| rows.drop_title_request(task)).await?;
             return Ok(Progress::Continue);
         }
+        let messages = [Message::user(shown(&request))];
+        let prompt = estimate::text(PROMPT) + estimate::messages(&messages);
+        let max_tokens = MAX_ANSWER_TOKENS.min(route.max_output);
+        let size = (prompt, max_tokens, max_tokens);
+        // A budget that is used up costs no try.
+        let Some(_allowance) = reserve_outside_turn(&self.services, &self.brain, size)? else {
+            return Ok(Progress::Wait);
+        };
         // Counted before the call: one that ends the engine is not repeated forever.
         self.brain.write(move |rows| rows.count_title_try(task)).await?;
-        let (title, usage) = self.ask(&route, &request).await?;
+        let (title, usage) = self.ask(&route, &messages, (prompt, max_tokens)).await;
         let (is_done, at) = (title.is_some(), self.services.clock.now());
         self.brain
             .write(move |rows| rows.finish_title_try(task, title.as_deref(), usage.as_ref(), at))
@@ -107,23 +115,12 @@ impl Titler {
     async fn ask(
         &self,
         route: &Route,
-        request: &TitleRequest,
-    ) -> Result<(Option<String>, Option<CallUsage>), AgentError> {
-        let shown = format!(
-            "The user: {}\n\nThe assistant: {}",
-            shorten_to_bytes(&request.question, MAX_SHOWN_BYTES),
-            shorten_to_bytes(&request.answer, MAX_SHOWN_BYTES)
-        );
-        let messages = [Message::user(shown)];
-        let prompt = estimate::text(PROMPT) + estimate::messages(&messages);
-        let max_tokens = MAX_ANSWER_TOKENS.min(route.max_output);
-        let size = (prompt, max_tokens, max_tokens);
-        let Some(_allowance) = reserve_outside_turn(&self.services, &self.brain, size)? else {
-            return Ok((None, None));
-        };
+        messages: &[Message],
+        (prompt, max_tokens): (u64, u64),
+    ) -> (Option<String>, Option<CallUsage>) {
         let events = route.model.stream(&Request {
             system: PROMPT,
-            messages: &messages,
+            messages,
             tools: &[],
             thinking: false,
             effort: None,
@@ -146,8 +143,17 @@ impl Titler {
                 None
             }
         };
-        Ok((title, usage))
+        (title, usage)
     }
+}
+
+/// The beginning of a conversation, as the model is shown it.
+fn shown(request: &TitleRequest) -> String {
+    format!(
+        "The user: {}\n\nThe assistant: {}",
+        shorten_to_bytes(&request.question, MAX_SHOWN_BYTES),
+        shorten_to_bytes(&request.answer, MAX_SHOWN_BYTES)
+    )
 }
 
 /// The title in a model's answer: its first line without quotation marks.

@@ -86,7 +86,8 @@ impl TurnOpening {
         let Self { idempotency_key, mut opened, rewind, prior, from_queue } = self;
         let TurnDeps { brain, services, snapshot } = &context.deps;
         let task = context.writer.task();
-        let budgets = RecallBudgets::for_model(services);
+        let model = opened.options.overrides.as_ref().and_then(|overrides| overrides.model.as_deref());
+        let budgets = RecallBudgets::for_model(services, model);
         let recalled = Recalled::load(brain, budgets, task, (opened.base, &opened.message));
         let skills = SkillsNote::load(brain, snapshot, task, opened.base);
         opened.notes.extend(recalled.notes());

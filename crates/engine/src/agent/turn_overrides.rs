@@ -136,6 +136,14 @@ pub(super) fn tools_note(overrides: &TurnOverrides) -> Option<String> {
     Some(format!("{NOTE_MARK}: only these tools may be called, every other call is refused: {names}.]"))
 }
 
+/// Whether this is such a note, as it stands beside a message or below a result.
+pub(super) fn is_note(content: &Content) -> bool {
+    match content {
+        Content::Note { text } | Content::Text { text } => text.starts_with(NOTE_MARK),
+        Content::Media(_) => false,
+    }
+}
+
 /// The notes beside a message about what its request set.
 pub(super) fn notes_in(contents: &[Content]) -> impl Iterator<Item = &str> {
     contents.iter().filter_map(|content| match content {

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use api::conversations::{
     MAX_METADATA_ENTRIES, MAX_METADATA_KEY_BYTES, MAX_METADATA_VALUE_BYTES, MAX_TITLE_CHARS, TitleSource,
+    trim_title,
 };
 use api::learning::Evidence;
 use api::memory::{MAX_CONTENT, MAX_TAG, MAX_TAGS};
@@ -27,8 +28,6 @@ use crate::{FeedbackContent, memory_ingest, to_json};
 
 /// The longest name or id that is stored without being parsed, in bytes.
 const MAX_NAME_BYTES: usize = 128;
-/// The longest title, in bytes.
-const MAX_TITLE_BYTES: usize = 4 * MAX_TITLE_CHARS;
 /// The longest content of an episode in bytes; it is a short summary of what was said.
 const MAX_EPISODE_BYTES: usize = 16 * 1024;
 /// How far another machine's clock may have been ahead of this one's, in milliseconds. A task continues from its
@@ -59,8 +58,12 @@ impl StageRecord for TaskRecord {
 
 impl StageRecord for ConversationRecord {
     fn stage(self, n: u32, staging: &Staging) -> Result<(), StagingError> {
-        self.title.as_deref().map_or(Ok(()), |title| validate_text("title", title, MAX_TITLE_BYTES))?;
-        let source = self.title.as_ref().map(|_| match self.title_source {
+        let title = self.title.as_deref().map(|title| {
+            let reason = format!("must be 1 to {MAX_TITLE_CHARS} characters in one line");
+            trim_title(title).ok_or_else(|| invalid_field("title", &reason))
+        });
+        let title = title.transpose()?;
+        let source = title.map(|_| match self.title_source {
             Some(TitleSource::Model) => TitleSource::Model.as_str(),
             _ => TitleSource::User.as_str(),
         });
@@ -84,7 +87,7 @@ impl StageRecord for ConversationRecord {
             params![
                 n,
                 self.task_id.as_str(),
-                self.title,
+                title,
                 source,
                 self.title_asked,
                 to_json(&self.metadata)?,

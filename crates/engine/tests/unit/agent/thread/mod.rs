@@ -21,6 +21,7 @@ use crate::agent::journal_fold::{FoldError, JournalFold, fold_journal};
 
 mod journals;
 mod model;
+mod notes;
 
 const OPTIONS: TurnOptions =
     TurnOptions { max_turns: 3, super_thinking: false, direct: false, overrides: None };

@@ -1,0 +1,75 @@
+//! What a request sets for its turn stays beside its message for that turn, however the conversation is shortened, and
+//! for no other one.
+
+use super::*;
+
+const INSTRUCTIONS: &str = "[For this message only, the application gives these instructions:]\nBe brief.";
+
+fn opened_with(notes: &[&str], base: TurnBase) -> Step {
+    let Step::Opened(opened) = opened("Where is it?") else { unreachable!() };
+    Step::Opened(Opened { notes: notes.iter().map(|&note| note.to_owned()).collect(), base, ..opened })
+}
+
+fn shown(thread: &Thread) -> String {
+    format!("{:?}", thread.messages())
+}
+
+#[test]
+fn a_summary_and_a_reset_keep_what_the_turn_was_opened_with_after_it_was_steered() {
+    for instead in
+        [store::steps::Replacement::Summary { text: "so far".into() }, store::steps::Replacement::Reset]
+    {
+        let (first, second) = (answer(1), answer(1));
+        let calls: Vec<CallId> = [&first, &second]
+            .into_iter()
+            .flat_map(|answer| answer.calls().map(|call| call.call_id))
+            .collect();
+        let turn = TurnId::new();
+        let steered = Step::Steered { message_id: MessageId::new(), message: "In the north?".into() };
+        let steps = vec![
+            opened_with(&["[Sent 2026-11-26 12:00 UTC]", INSTRUCTIONS], TurnBase::End),
+            answered(first),
+            steered,
+            resulted(calls[0], done()),
+            answered(second),
+            resulted(calls[1], done()),
+        ];
+        for covers in [1, 3, 4, 6] {
+            let mut steps = steps.clone();
+            steps.push(Step::Compacted(store::steps::Compacted {
+                instead: instead.clone(),
+                ..compacted(covers)
+            }));
+            let shown = shown(&fold(&journal(turn, steps)));
+            assert_eq!(shown.matches("Be brief.").count(), 1, "{covers} {instead:?} {shown}");
+            assert!(covers < 4 || shown.contains("In the north?"), "{shown}");
+        }
+    }
+}
+
+#[test]
+fn a_retry_replaces_what_an_earlier_retry_has_set() {
+    let Step::Opened(first) = opened_with(&[INSTRUCTIONS], TurnBase::End) else { unreachable!() };
+    let retry = TurnBase::Retry { message_id: first.message_id };
+    let mut steps = journal(TurnId::new(), [Step::Opened(first), answered(answer(0)), ended()]);
+    for (ts, note) in [(10, "[For this message only: be loud.]"), (20, "[For this message only: be kind.]")] {
+        let turn = TurnId::new();
+        steps.push(stored(turn, ts, opened_with(&[note, "A correction."], retry)));
+        steps.push(stored(turn, ts + 1, answered(answer(0))));
+        steps.push(stored(turn, ts + 2, ended()));
+    }
+    steps.push(stored(TurnId::new(), 30, opened_with(&[], retry)));
+    let all = shown(&fold(&steps));
+    assert_eq!(["Be brief.", "be loud", "be kind"].map(|note| all.matches(note).count()), [1, 0, 0], "{all}");
+    steps.truncate(steps.len() - 3);
+    let second = shown(&fold(&steps));
+    assert_eq!(["be loud", "be kind"].map(|note| second.matches(note).count()), [0, 1], "{second}");
+}
+
+fn ended() -> Step {
+    Step::Ended { outcome: TurnOutcome::Cancelled { said: None } }
+}
+
+fn done() -> ToolOutcome {
+    ToolOutcome { output: "done".into(), error: None, duration_ms: 0 }
+}
