@@ -36,9 +36,9 @@ pub struct ListConversations {
     /// The maximum number of conversations; 50 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<BoundedInt<1, 100>>,
-    /// The `next_cursor` of the page before; by default the first page.
+    /// The `next` of the page before; by default the first page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cursor: Option<String>,
+    pub after: Option<String>,
     /// Only archived ones, or only those that are not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archived: Option<bool>,
@@ -52,8 +52,8 @@ pub struct ListConversations {
 pub struct Conversations {
     /// The conversations, the one changed last first.
     pub conversations: Vec<Conversation>,
-    /// The `cursor` of the next page; null on the last one.
-    pub next_cursor: Option<String>,
+    /// The `after` of the next page; null on the last one.
+    pub next: Option<String>,
 }
 
 /// A conversation: a task with what a product shows of it in a list.
@@ -222,7 +222,7 @@ pub enum MessageBlock {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MediaReference {
     /// The SHA-256 of its bytes, in lower-case hex.
-    pub sha256: String,
+    pub hash: String,
     /// The media type, such as `image/png`.
     pub media_type: String,
     /// The file's name; null if it has none.

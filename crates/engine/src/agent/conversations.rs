@@ -23,15 +23,15 @@ const SEARCH_TIMEOUT: Duration = Duration::from_secs(5);
 impl Agent {
     /// A page of the conversations, most recently changed first.
     pub async fn conversations(&self, query: ListConversations) -> Result<Conversations, AgentError> {
-        let cursor = query.cursor.as_deref().map(|text| {
-            let refused = || AgentError::Invalid("`cursor`: must be the `next_cursor` of a page".into());
+        let cursor = query.after.as_deref().map(|text| {
+            let refused = || AgentError::Invalid("`after`: must be the `next` of a page".into());
             ConversationCursor::parse(text).ok_or_else(refused)
         });
         let (cursor, limit) = (cursor.transpose()?, limit(query.limit, DEFAULT_PAGE));
         let filter = ConversationFilter { archived: query.archived, pinned: query.pinned };
         let page = self.read(move |brain| brain.conversations(filter, cursor, limit)).await?;
         let (conversations, next) = page;
-        Ok(Conversations { conversations, next_cursor: next.map(ConversationCursor::encode) })
+        Ok(Conversations { conversations, next: next.map(ConversationCursor::encode) })
     }
 
     /// What is shown of a task's conversation.

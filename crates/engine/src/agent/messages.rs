@@ -209,7 +209,7 @@ fn user_blocks(opened: Opened) -> Vec<MessageBlock> {
         Content::Text { text } | Content::Note { text } => text_block(text),
         Content::Media(media) => {
             let reference =
-                MediaReference { sha256: media.hash, media_type: media.media_type, name: media.name };
+                MediaReference { hash: media.hash, media_type: media.media_type, name: media.name };
             match media.kind {
                 MediaKind::Image => MessageBlock::Image(reference),
                 MediaKind::Document => MessageBlock::Document(reference),

@@ -19,7 +19,7 @@ use super::auth::Authenticated;
     get, path = "/conversations", operation_id = "list_conversations", security(("engine_key" = [])),
     params(
         ("limit" = Option<i64>, Query, description = "The maximum number: 1 to 100, 50 by default"),
-        ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before"),
+        ("after" = Option<String>, Query, description = "The `next` of the page before"),
         ("archived" = Option<bool>, Query, description = "Only archived ones, or only others"),
         ("pinned" = Option<bool>, Query, description = "Only pinned ones, or only others"),
     ),

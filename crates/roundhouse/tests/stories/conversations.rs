@@ -32,13 +32,13 @@ async fn conversation(engine: &Engine, task: &str) -> Value {
 /// A page of the list: the task ids, and the cursor of the next page.
 async fn page(engine: &Engine, query: &str) -> (Vec<String>, Option<String>) {
     let path = format!("/conversations{query}");
-    let page = engine.get(&path).await.assert_ok("conversations:array next_cursor:text|null");
+    let page = engine.get(&path).await.assert_ok("conversations:array next:text|null");
     let listed = page["conversations"].as_array().unwrap();
     for one in listed {
         assert_fields(one, CONVERSATION);
     }
     let ids = listed.iter().map(|one| one["task_id"].as_str().unwrap().to_owned()).collect();
-    (ids, page["next_cursor"].as_str().map(str::to_owned))
+    (ids, page["next"].as_str().map(str::to_owned))
 }
 
 #[tokio::test]
@@ -78,7 +78,7 @@ async fn titles_metadata_pins_and_the_archive_are_kept_listed_and_moved() {
     assert_eq!(first, ["four", "three", "two"]);
     // What changes meanwhile is on no later page.
     engine.run_turn("two", "And then?").await;
-    let (last, end) = page(engine, &format!("?limit=3&cursor={}", cursor.unwrap())).await;
+    let (last, end) = page(engine, &format!("?limit=3&after={}", cursor.unwrap())).await;
     assert_eq!((last, end), (vec!["one".to_owned()], None));
 
     let document = send(engine.request(Method::GET, "/memory/export")).await.body;
@@ -128,7 +128,7 @@ async fn what_is_no_title_no_metadata_and_no_page_is_refused() {
     engine.get("/tasks/task/messages?before=msg_7").await.assert_error(404, "MESSAGE_NOT_FOUND");
     for (path, named) in [
         ("/conversations?limit=101", "limit"),
-        ("/conversations?cursor=x", "cursor"),
+        ("/conversations?after=x", "after"),
         ("/conversations?archived=maybe", "archived"),
         ("/conversations/search", "q"),
         ("/conversations/search?q=%20", "q"),
@@ -162,9 +162,9 @@ async fn messages_are_paged_with_all_that_a_client_draws() {
     let (all, flags) = page("").await;
     assert_eq!((all.len(), flags), (9, (false, false)));
     let image = &all[0]["content"][1];
-    assert_fields(image, "type:text sha256:text media_type:text name:text");
+    assert_fields(image, "type:text hash:text media_type:text name:text");
     assert_eq!(
-        (&all[0]["message_id"], image["sha256"].as_str().unwrap().len()),
+        (&all[0]["message_id"], image["hash"].as_str().unwrap().len()),
         (&json!(message_id(&first)), 64)
     );
     let [used, result] = all[1]["content"].as_array().unwrap().as_slice() else { panic!("{}", all[1]) };
