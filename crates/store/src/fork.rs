@@ -64,9 +64,12 @@ impl WriteTx<'_> {
             self.set_working_memory(task, write)?;
         }
         self.execute(
-            "INSERT INTO media_uses (task, hash)
+            "WITH with_media AS MATERIALIZED (
+                 SELECT step FROM steps WHERE task = ?2 AND instr(body, '\"hash\"')
+             )
+             INSERT INTO media_uses (task, hash)
              SELECT ?2, hash FROM media_uses WHERE task = ?1
-             AND EXISTS (SELECT 1 FROM steps WHERE steps.task = ?2 AND instr(body, hash))",
+             AND EXISTS (SELECT 1 FROM with_media JOIN steps USING (step) WHERE instr(body, hash))",
             [*origin, task.0],
         )?;
         self.insert_fork(*origin, task.0, fork)?;
@@ -88,6 +91,7 @@ impl WriteTx<'_> {
             .prepare_cached("SELECT DISTINCT turn FROM steps WHERE task = ?1 AND step <= ?2 ORDER BY turn")?
             .query_map([origin, fork.last_step], |row| row.get(0))?
             .collect::<Result<_, _>>()?;
+        let mut copies: Vec<[i64; 2]> = Vec::with_capacity(turns.len());
         for turn in turns {
             // The copies bring no events, and repeat no request.
             self.execute(
@@ -95,14 +99,15 @@ impl WriteTx<'_> {
                  SELECT ?1, ?2, message_id, opened_at, COALESCE(ended_at, ?4), 1 FROM turns WHERE turn = ?3",
                 params![TurnId::new().to_string(), task, turn, at.unix_ms()],
             )?;
-            let copied_turn = self.transaction.last_insert_rowid();
-            self.execute(
-                "INSERT INTO steps (task, turn, at, ts, body)
-                 SELECT ?1, ?2, at, ts, body FROM steps WHERE task = ?3 AND step <= ?5 AND turn = ?4
-                 AND step NOT IN (SELECT value FROM json_each(?6)) ORDER BY step",
-                params![task, copied_turn, origin, turn, fork.last_step, left_out],
-            )?;
+            copies.push([turn, self.transaction.last_insert_rowid()]);
         }
+        self.execute(
+            "WITH copies AS MATERIALIZED (SELECT value ->> 0 AS turn, value ->> 1 AS copy FROM json_each(?5))
+             INSERT INTO steps (task, turn, at, ts, body)
+             SELECT ?1, copy, at, ts, body FROM steps JOIN copies USING (turn)
+             WHERE task = ?2 AND step <= ?3 AND step NOT IN (SELECT value FROM json_each(?4)) ORDER BY step",
+            params![task, origin, fork.last_step, left_out, to_json(&copies)?],
+        )?;
         self.execute(
             "INSERT INTO recalled (task, step, kind, id)
              SELECT ?1, copied.step, kind, id FROM recalled
