@@ -11,6 +11,7 @@ mod http_call;
 mod mcp_servers;
 mod output_schema;
 mod permissions;
+mod planning;
 mod schema;
 mod schema_cost;
 mod skills;
@@ -27,6 +28,7 @@ pub use http_call::HttpCall;
 pub use mcp_servers::{ApiKeyLocation, Auth, McpServerSpec, OAuthClientConfig, Secret, Transport};
 pub use output_schema::CompiledOutputSchema;
 pub use permissions::{Permission, Permissions, glob_matches};
+pub use planning::PlanningMode;
 use resources::files::open_regular_file;
 pub use schema::Schema;
 pub use skills::SkillSpec;
@@ -48,6 +50,8 @@ pub struct Catalog {
     pub mcp_servers: Vec<Arc<McpServerSpec>>,
     /// Which tools may be used, and which may use the network.
     pub permissions: Permissions,
+    /// Which messages are planned.
+    pub planning: PlanningMode,
     /// The environment variables that the catalog may refer to.
     pub environment: Environment,
     /// A line for each entry that was left out, kept in an older version, or not read as written, with the reason.
@@ -113,6 +117,7 @@ impl Catalog {
                 &self.permissions,
                 &mut warnings,
             ),
+            planning: planning::load(&folder.join("planning.json"), self.planning, &mut warnings),
             warnings,
         }
     }

@@ -36,6 +36,7 @@ mod memory;
 mod messages;
 mod model_request;
 mod model_step;
+mod plan_decision;
 mod planning;
 mod provenance;
 mod queue_runner;

@@ -270,7 +270,7 @@ pub struct TurnOptions {
     pub max_turns: u64,
     /// Whether the model may think before it answers.
     pub super_thinking: bool,
-    /// Whether planning is skipped.
+    /// Whether planning is skipped: the request or the catalog says so, or the message is not worth a plan.
     #[serde(default)]
     pub direct: bool,
     /// What the request set for this turn only; absent if it set nothing. Instructions are among the turn's notes

@@ -3,7 +3,8 @@
 //!
 //! A plan is advice. If there is none (the planner fails, gives nothing usable, or the budget is exhausted),
 //! the turn continues without one. If the catalog has no agent to delegate to, there is nothing to choose, and
-//! no call is made.
+//! no call is made. The catalog says which messages are planned; [`super::plan_decision`] decides for those that
+//! it leaves to the engine.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -13,17 +14,19 @@ use std::time::Duration;
 use api::event::{Event, WorkingMemoryUpdate};
 use api::memory::Source;
 use api::tool_names::{LOAD_SKILL, RUN_AGENT};
+use catalog::PlanningMode;
 use llm::{Answer, Block, Content, Message, Request, Route, estimate};
 use serde::{Deserialize, Deserializer, Serialize};
 use store::event_log::Commit;
 use store::memory_format::TOOL_ORIGIN_NOTE;
-use store::steps::{MemoryWrite, Step};
+use store::steps::{MemoryWrite, Opened, Step, TurnBase};
 
 use super::auxiliary_call::call_auxiliary;
 use super::budget::reserve_in_turn;
 use super::compaction_view::truncate_middle;
 use super::conversation::Conversation;
 use super::interrupt::Interrupt;
+use super::plan_decision::is_worth_planning;
 use super::turn::Turn;
 use super::turn_context::TurnDeps;
 use super::{AgentSnapshot, Services, turn_overrides};
@@ -71,6 +74,20 @@ fn or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D:
 struct PlanChoices<'a> {
     agents: Vec<(&'a str, &'a str)>,
     skills: Vec<(&'a str, &'a str)>,
+}
+
+/// Whether the turn that `opened` opens is answered without a plan, although the catalog has agents. `continues`
+/// tells whether the task had messages before.
+pub(super) fn skips_plan(snapshot: &AgentSnapshot, opened: &Opened, continues: bool) -> bool {
+    !snapshot.agents.is_empty()
+        && match snapshot.planning {
+            PlanningMode::Always => false,
+            PlanningMode::Never => true,
+            PlanningMode::Auto => {
+                let continues = continues && opened.base == TurnBase::End;
+                !is_worth_planning(&opened.message, opened.media.len(), continues)
+            }
+        }
 }
 
 /// Returns whether a turn must be planned before its model is called. The turn of a sub-agent is direct and

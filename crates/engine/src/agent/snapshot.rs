@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use catalog::{AgentSpec, SkillSpec};
+use catalog::{AgentSpec, PlanningMode, SkillSpec};
 use mcp::Mcp;
 use parking_lot::Mutex;
 use tools::{ToolDeps, Toolbox};
@@ -17,6 +17,8 @@ pub(crate) struct AgentSnapshot {
     pub(crate) agents: Vec<Arc<AgentSpec>>,
     /// The skills of the platform.
     pub(crate) skills: Vec<Arc<SkillSpec>>,
+    /// Which messages are planned.
+    pub(crate) planning: PlanningMode,
     /// The tools; those of connected servers come last.
     pub(crate) toolbox: Toolbox,
 }
@@ -61,6 +63,7 @@ impl AgentSnapshot {
             soul: catalog.soul.render(catalog, &setup.workspace),
             agents: catalog.agents.clone(),
             skills: catalog.skills.clone(),
+            planning: catalog.planning,
             toolbox: Toolbox::built_in(setup).with_agents(&catalog.agents),
         }
     }
@@ -71,9 +74,10 @@ impl AgentSnapshot {
         if tools.is_empty() {
             return Arc::clone(self);
         }
-        let Self { soul, agents, skills, toolbox } = &**self;
+        let Self { soul, agents, skills, planning, toolbox } = &**self;
+        let (soul, agents, skills) = (soul.clone(), agents.clone(), skills.clone());
         let toolbox = toolbox.with_mcp_tools(tools);
-        Arc::new(Self { soul: soul.clone(), agents: agents.clone(), skills: skills.clone(), toolbox })
+        Arc::new(Self { soul, agents, skills, planning: *planning, toolbox })
     }
 }
 

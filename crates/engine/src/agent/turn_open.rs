@@ -13,7 +13,7 @@ use super::recall::{RecallBudgets, Recalled};
 use super::skills_note::SkillsNote;
 use super::thread::Thread;
 use super::turn_context::{TurnContext, TurnDeps};
-use super::{AgentError, thread_loader};
+use super::{AgentError, planning, thread_loader};
 
 /// The conversation before a turn.
 pub(super) enum PriorThread {
@@ -33,6 +33,11 @@ impl PriorThread {
             }
             loaded @ Self::Loaded(_) => loaded,
         }
+    }
+
+    /// Whether the conversation is known to have messages.
+    fn has_messages(&self) -> bool {
+        matches!(self, Self::Loaded(branch) if !branch.messages().is_empty())
     }
 
     /// Opens the turn on the conversation.
@@ -94,6 +99,8 @@ impl TurnOpening {
         opened.notes_source = recalled.source().into();
         opened.notes.extend(skills.text());
         let prior = prior.or_load(brain, task);
+        // Stored with the opening, so a turn that is resumed does not decide anew.
+        opened.options.direct |= planning::skips_plan(snapshot, &opened, prior.has_messages());
         if let PriorThread::Loaded(branch) = &prior {
             opened.notes.extend(branch.memory_note());
         }

@@ -411,7 +411,9 @@ Warning: 1 rows have more or fewer values than the first line.
 
 #[tokio::test]
 async fn a_plan_names_skills_of_the_catalog_and_no_others() {
-    let fixture = fixture_with_shipped_catalog(|setup| setup).await;
+    let always = json!({"plan": "always"}).to_string();
+    let fixture =
+        fixture_with_shipped_catalog(|setup| setup.with_catalog_file("planning.json", &always)).await;
     let plan = json!({"skills": ["meeting-notes", "flying"], "steps": ["Sort what was said."]});
     fixture.provider.enqueue_all([Reply::from_text(plan.to_string()), done_reply()]);
     let events =

@@ -80,6 +80,7 @@ mod one_engine_per_user;
 mod orchestrator_auth;
 mod orchestrator_input;
 mod orchestrator_killed;
+mod planning;
 mod postgres;
 mod postgres_outages;
 mod power_loss;
