@@ -5,8 +5,11 @@
 //! last `ts` it received neither loses nor repeats an event. Only [`Event::Heartbeat`] and [`Event::BusyUpdate`]
 //! have no `id:` line: they repeat the last `ts` and are neither stored nor replayed.
 
+mod tool_calls;
+
 use serde::{Deserialize, Serialize, de};
 use serde_json::Value;
+pub use tool_calls::{HookDecision, HookPhase, ToolCall, ToolHook, ToolResult};
 use utoipa::ToSchema;
 
 use crate::ids::HitlId;
@@ -33,6 +36,8 @@ pub enum Event {
     ToolCall(ToolCall),
     /// A tool finished.
     ToolResult(ToolResult),
+    /// A hook of the catalog acted on a tool call.
+    ToolHook(ToolHook),
     /// The agent paused for a person's answer.
     HitlRequest(HitlRequest),
     /// The person answered.
@@ -177,33 +182,6 @@ pub enum BlockType {
 pub struct BlockStop {
     /// The number of the block that ends.
     pub index: u32,
-}
-
-/// The data of `tool_call`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct ToolCall {
-    /// The id of the call, which its result repeats.
-    pub tool_call_id: CallId,
-    /// The tool's name.
-    pub tool: String,
-    /// The tool's input.
-    pub input: Value,
-}
-
-/// The data of `tool_result`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct ToolResult {
-    /// The id of the call.
-    pub tool_call_id: CallId,
-    /// The tool's name.
-    pub tool: String,
-    /// The tool's output; empty if it failed.
-    pub output: String,
-    /// The reason of a failure; absent if the tool succeeded.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-    /// How long the call took, in milliseconds.
-    pub duration_ms: u64,
 }
 
 /// The data of `hitl_request`, which is also an entry of `GET /hitl/pending`.
@@ -369,6 +347,7 @@ impl Event {
             Self::ContentBlockStop(_) => "content_block_stop",
             Self::ToolCall(_) => "tool_call",
             Self::ToolResult(_) => "tool_result",
+            Self::ToolHook(_) => "tool_hook",
             Self::HitlRequest(_) => "hitl_request",
             Self::HitlResolved(_) => "hitl_resolved",
             Self::WorkingMemoryUpdate(_) => "working_memory_update",
@@ -395,6 +374,7 @@ impl Event {
             "content_block_stop" => Self::ContentBlockStop(from_value(data)?),
             "tool_call" => Self::ToolCall(from_value(data)?),
             "tool_result" => Self::ToolResult(from_value(data)?),
+            "tool_hook" => Self::ToolHook(from_value(data)?),
             "hitl_request" => Self::HitlRequest(from_value(data)?),
             "hitl_resolved" => Self::HitlResolved(from_value(data)?),
             "working_memory_update" => Self::WorkingMemoryUpdate(from_value(data)?),

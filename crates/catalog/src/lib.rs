@@ -7,6 +7,7 @@
 mod agents;
 mod environment;
 mod front_matter;
+mod hooks;
 mod http_call;
 mod mcp_servers;
 mod output_schema;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 
 pub use agents::AgentSpec;
 pub use environment::Environment;
+pub use hooks::{Hook, HookAction, Hooks};
 pub use http_call::HttpCall;
 pub use mcp_servers::{ApiKeyLocation, Auth, McpServerSpec, OAuthClientConfig, Secret, Transport};
 pub use output_schema::CompiledOutputSchema;
@@ -50,6 +52,8 @@ pub struct Catalog {
     pub mcp_servers: Vec<Arc<McpServerSpec>>,
     /// Which tools may be used, and which may use the network.
     pub permissions: Permissions,
+    /// What runs before and after the agent's tools.
+    pub hooks: Hooks,
     /// Which messages are planned.
     pub planning: PlanningMode,
     /// The environment variables that the catalog may refer to.
@@ -67,7 +71,8 @@ impl Catalog {
                 vec![format!("there is no folder {}; the catalog counts as empty", folder.display())];
             return Self { environment, warnings, ..Self::default() };
         }
-        let nothing = Self { permissions: Permissions::unknown(), environment, ..Self::default() };
+        let (permissions, hooks) = (Permissions::unknown(), Hooks::unknown());
+        let nothing = Self { permissions, hooks, environment, ..Self::default() };
         let mut catalog = nothing.reload(folder);
         match Soul::load(folder) {
             Ok(soul) => catalog.soul = soul,
@@ -117,6 +122,7 @@ impl Catalog {
                 &self.permissions,
                 &mut warnings,
             ),
+            hooks: hooks::load(folder, &self.environment, &self.hooks, &mut warnings),
             planning: planning::load(&folder.join("planning.json"), self.planning, &mut warnings),
             warnings,
         }

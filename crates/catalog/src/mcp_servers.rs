@@ -193,7 +193,7 @@ struct ServerEntry {
 /// Seconds, or a text such as `90s` or `5m`.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Timeout {
+pub(super) enum Timeout {
     Seconds(f64),
     Text(String),
 }
@@ -406,7 +406,8 @@ fn parse_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), St
     Ok((parsed, value))
 }
 
-fn parse_timeout(timeout: Timeout) -> Option<Duration> {
+/// Returns a time limit; `None` if it is zero, too long or none.
+pub(super) fn parse_timeout(timeout: Timeout) -> Option<Duration> {
     let timeout = match timeout {
         Timeout::Seconds(seconds) => Duration::try_from_secs_f64(seconds).ok()?,
         Timeout::Text(text) => parse_lifetime(&text)?,

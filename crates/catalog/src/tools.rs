@@ -154,7 +154,7 @@ fn validated_schema(written: Option<Value>) -> Result<Value, String> {
 }
 
 /// Resolves the paths of the catalog's files in a command, because its program starts in the workspace.
-fn resolve_command(command: Vec<String>, catalog: &Path) -> Result<Vec<String>, String> {
+pub(super) fn resolve_command(command: Vec<String>, catalog: &Path) -> Result<Vec<String>, String> {
     let [program, ..] = command.as_slice() else { return Err("its `command` is empty".into()) };
     if program.is_empty()
         || command.len() > MAX_COMMAND_PARTS
@@ -173,14 +173,24 @@ fn resolve_command(command: Vec<String>, catalog: &Path) -> Result<Vec<String>, 
 }
 
 fn parse_http_call(written: &HttpSection, environment: &Environment) -> Result<HttpCall, String> {
-    if written.headers.len() > MAX_HEADERS {
+    let method = written.method.as_deref().unwrap_or("POST");
+    http_call(method, &written.url, &written.headers, environment)
+}
+
+/// Returns a request of the catalog, whose URL and headers may refer to environment variables.
+pub(super) fn http_call(
+    method: &str,
+    url: &str,
+    headers: &BTreeMap<String, String>,
+    environment: &Environment,
+) -> Result<HttpCall, String> {
+    if headers.len() > MAX_HEADERS {
         return Err(format!("it has over {MAX_HEADERS} `headers`"));
     }
     let headers =
-        written.headers.iter().map(|(name, value)| Ok((name.clone(), expand_variables(value, environment)?)));
+        headers.iter().map(|(name, value)| Ok((name.clone(), expand_variables(value, environment)?)));
     let headers: BTreeMap<String, String> = headers.collect::<Result<_, String>>()?;
-    let url = expand_variables(&written.url, environment)?;
-    HttpCall::parse(written.method.as_deref().unwrap_or("POST"), &url, &headers)
+    HttpCall::parse(method, &expand_variables(url, environment)?, &headers)
 }
 
 #[cfg(test)]

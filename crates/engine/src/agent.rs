@@ -58,6 +58,7 @@ mod thread_loader;
 mod titles;
 mod tool_calls;
 mod tool_decision;
+mod tool_hooks;
 mod transfer;
 mod turn;
 mod turn_context;

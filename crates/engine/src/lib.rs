@@ -194,7 +194,11 @@ impl Engine {
 /// programs.
 fn hidden_files(catalog: &Path) -> Vec<HiddenFiles> {
     let files = |folder: PathBuf, ending: &str| HiddenFiles { folder, ending: ending.into() };
-    vec![files(catalog.to_owned(), "mcp.json"), files(catalog.join("tools"), ".json")]
+    vec![
+        files(catalog.to_owned(), "mcp.json"),
+        files(catalog.to_owned(), "hooks.json"),
+        files(catalog.join("tools"), ".json"),
+    ]
 }
 
 /// Creates the sandbox for the agent's programs. Its degree of confinement is logged.

@@ -27,7 +27,8 @@ impl Step {
         match self {
             Self::Opened(opened) => opened.source_of_notes(),
             Self::Planned { plan, source, .. } => source.of_texts(plan),
-            Self::Resulted { outcome, source, .. } => {
+            Self::Hooked { notes, source, .. } => source.of_texts(notes),
+            Self::Resulted { outcome, source, .. } | Self::Returned { outcome, source, .. } => {
                 source.of_texts([&outcome.output].into_iter().chain(&outcome.error))
             }
             Self::Delegated { did, .. } => did.source(),

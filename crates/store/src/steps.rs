@@ -105,6 +105,34 @@ pub enum Step {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         remarks: Vec<Content>,
     },
+    /// Hooks of the catalog have seen a call, before it runs or after it. What they decided is stored before it
+    /// takes effect.
+    Hooked {
+        /// The call.
+        call_id: CallId,
+        /// The input that runs instead of the model's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        input: Option<Value>,
+        /// What the model reads about the call, with its result.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        notes: Vec<String>,
+        /// The source of input and notes: see [`Step::source`].
+        #[serde(default, skip_serializing_if = "StoredSource::is_absent")]
+        source: StoredSource,
+    },
+    /// A tool returned, and hooks are to see its outcome before anybody else does. The call's result follows.
+    Returned {
+        /// The call.
+        call_id: CallId,
+        /// The outcome of the tool.
+        outcome: ToolOutcome,
+        /// The values that the tool wrote to the task's working memory.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        memory: Vec<MemoryWrite>,
+        /// The source of the outcome: see [`Step::source`].
+        #[serde(default, skip_serializing_if = "StoredSource::is_absent")]
+        source: StoredSource,
+    },
     /// A tool is about to run. From here on its outcome is unknown until a result, or a question that it asks, is
     /// stored.
     Intended {

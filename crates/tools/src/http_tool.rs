@@ -33,7 +33,7 @@ const MAX_SHOWN_INPUT_CHARS: usize = 4_096;
 static CLIENT: LazyLock<Result<Client, String>> = LazyLock::new(|| operator_client(|_| true));
 
 /// Sends the call with `input` and returns the text of the response.
-async fn send(call: &HttpCall, input: &Value, memory: &MemoryBudget) -> Result<String, ToolError> {
+pub(super) async fn send(call: &HttpCall, input: &Value, memory: &MemoryBudget) -> Result<String, ToolError> {
     let client = CLIENT.as_ref().map_err(|reason| ToolError(reason.clone()))?;
     let mut headers = call.headers.clone();
     let mut url = call.url.clone();

@@ -13,6 +13,7 @@ pub mod fingerprint;
 #[path = "../tests/unit/fixture.rs"]
 pub mod fixture;
 pub mod grants;
+pub mod hooks;
 mod http_tool;
 mod load_skill;
 mod memory_forget;
@@ -248,14 +249,7 @@ impl Toolbox {
         // Available even without any skills, because the user may create some in the middle of a task.
         let skills = Skills::new(skills.clone(), setup.brain.clone());
         tools.push(Arc::new(load_skill::LoadSkill(skills.clone())));
-        let usable = setup.sandbox.as_ref().filter(|sandbox| sandbox.is_usable());
-        let programs = usable.map(|sandbox| {
-            process::ProcessRunner::new(
-                Arc::clone(sandbox),
-                SpillDir::new(&setup.workspace),
-                setup.process_permits.clone(),
-            )
-        });
+        let programs = process_runner(setup);
         if let Some(programs) = &programs {
             let network = permissions.allows_network(RUN_SKILL_SCRIPT);
             let skill_dirs = Arc::clone(&setup.skill_dirs);
@@ -370,6 +364,13 @@ impl Toolbox {
         let found = named.find(|((known, _), _)| *known == name);
         found.map_or(Ok(()), |((_, tool), schema)| schema.validate(&tool.spec().input_schema, input))
     }
+}
+
+/// Creates what runs programs; `None` if there is no sandbox.
+fn process_runner(setup: &ToolDeps) -> Option<process::ProcessRunner> {
+    let sandbox = setup.sandbox.as_ref().filter(|sandbox| sandbox.is_usable())?;
+    let outputs = SpillDir::new(&setup.workspace);
+    Some(process::ProcessRunner::new(Arc::clone(sandbox), outputs, setup.process_permits.clone()))
 }
 
 /// Creates a tool of the catalog; `None` if it runs a program and there is no sandbox.

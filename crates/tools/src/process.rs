@@ -88,12 +88,38 @@ impl ProcessRunner {
         input: Vec<u8>,
         stderr: StderrMode,
     ) -> Result<ProcessOutput, ToolError> {
+        let output = OutputSink::Spool(self.spill_dir.spool(call_id));
+        let (outcome, collected) =
+            self.collect(command, input, OutputCollector::new(output, MAX_OUTPUT_BYTES, stderr)).await?;
+        let stderr_tail = collected.stderr_text();
+        Ok(ProcessOutput { outcome, output: collected.output.finish().await, stderr_tail })
+    }
+
+    /// Runs a program to its end like [`ProcessRunner::run`], but keeps its output in memory only. A program that
+    /// writes more than `max_bytes` is stopped.
+    pub(super) async fn run_bounded(
+        &self,
+        command: Command,
+        input: Vec<u8>,
+        max_bytes: u64,
+    ) -> Result<ProcessOutput, ToolError> {
+        let collector = OutputCollector::new(OutputSink::Buffer(Vec::new()), max_bytes, StderrMode::Separate);
+        let (outcome, collected) = self.collect(command, input, collector).await?;
+        let stderr_tail = collected.stderr_text();
+        Ok(ProcessOutput { outcome, output: collected.output.finish().await, stderr_tail })
+    }
+
+    async fn collect(
+        &self,
+        command: Command,
+        input: Vec<u8>,
+        mut collected: OutputCollector,
+    ) -> Result<(ProcessOutcome, OutputCollector), ToolError> {
         // The semaphore is never closed.
         let _place = self.permits.0.acquire().await;
         let time = command.limits.time.unwrap_or(MAX_TIMEOUT).saturating_add(KILL_GRACE);
         let mut child = timeout(time, self.sandbox.start(command)).await.map_err(|_| start_timed_out())??;
         let (stdin, stdout, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let mut collected = OutputCollector::new(self.spill_dir.spool(call_id), stderr);
         let ended = {
             let feed = async move {
                 if let Some(mut stdin) = stdin {
@@ -126,9 +152,7 @@ impl ProcessRunner {
             }
         };
         drop(child);
-        let OutputCollector { output, stderr_tail: stderr_text, .. } = collected;
-        let stderr_text = String::from_utf8_lossy(&stderr_text).trim().to_owned();
-        Ok(ProcessOutput { outcome: ended, output: output.finish().await, stderr_tail: stderr_text })
+        Ok((ended, collected))
     }
 }
 
@@ -192,17 +216,53 @@ enum DrainResult {
     OutputLimitExceeded,
 }
 
+/// Where a program's output is kept.
+enum OutputSink {
+    /// In a spill file, if it is long.
+    Spool(Spool),
+    /// In memory.
+    Buffer(Vec<u8>),
+}
+
+impl OutputSink {
+    async fn push(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Spool(spool) => spool.push(bytes).await,
+            Self::Buffer(buffer) => buffer.extend_from_slice(bytes),
+        }
+    }
+
+    fn total_bytes(&self) -> u64 {
+        match self {
+            Self::Spool(spool) => spool.total_bytes(),
+            Self::Buffer(buffer) => u64::try_from(buffer.len()).unwrap_or(u64::MAX),
+        }
+    }
+
+    async fn finish(self) -> String {
+        match self {
+            Self::Spool(spool) => spool.finish().await,
+            Self::Buffer(buffer) => String::from_utf8_lossy(&buffer).into_owned(),
+        }
+    }
+}
+
 /// The output read of a program so far.
 struct OutputCollector {
     stderr_mode: StderrMode,
-    output: Spool,
+    output: OutputSink,
+    max_bytes: u64,
     stderr_tail: Vec<u8>,
     stderr_bytes: u64,
 }
 
 impl OutputCollector {
-    fn new(output: Spool, stderr: StderrMode) -> Self {
-        Self { stderr_mode: stderr, output, stderr_tail: Vec::new(), stderr_bytes: 0 }
+    fn new(output: OutputSink, max_bytes: u64, stderr: StderrMode) -> Self {
+        Self { stderr_mode: stderr, output, max_bytes, stderr_tail: Vec::new(), stderr_bytes: 0 }
+    }
+
+    fn stderr_text(&self) -> String {
+        String::from_utf8_lossy(&self.stderr_tail).trim().to_owned()
     }
 
     /// Reads both streams to their ends, in order of arrival. When dropped, the collector keeps what was read.
@@ -223,7 +283,7 @@ impl OutputCollector {
                     len => self.push_stderr(from_stderr.get(..len).unwrap_or_default()).await,
                 },
             }
-            if self.output.total_bytes().saturating_add(self.stderr_bytes) > MAX_OUTPUT_BYTES {
+            if self.output.total_bytes().saturating_add(self.stderr_bytes) > self.max_bytes {
                 return DrainResult::OutputLimitExceeded;
             }
         }

@@ -48,6 +48,14 @@ impl ActiveAgent {
         matches!(self, Self::Sub { .. })
     }
 
+    /// Its name, if it is a sub-agent.
+    pub(super) fn name(&self) -> Option<&str> {
+        match self {
+            Self::Main { .. } => None,
+            Self::Sub { spec, .. } => Some(&spec.name),
+        }
+    }
+
     /// Its system prompt.
     pub(super) fn system_prompt(&self) -> &str {
         match self {

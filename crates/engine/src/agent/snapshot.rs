@@ -7,6 +7,7 @@ use std::sync::Arc;
 use catalog::{AgentSpec, PlanningMode, SkillSpec};
 use mcp::Mcp;
 use parking_lot::Mutex;
+use tools::hooks::ToolHooks;
 use tools::{ToolDeps, Toolbox};
 
 /// The catalog and tools that a turn works with.
@@ -17,6 +18,8 @@ pub(crate) struct AgentSnapshot {
     pub(crate) agents: Vec<Arc<AgentSpec>>,
     /// The skills of the platform.
     pub(crate) skills: Vec<Arc<SkillSpec>>,
+    /// What runs before and after tools.
+    pub(crate) hooks: Arc<ToolHooks>,
     /// Which messages are planned.
     pub(crate) planning: PlanningMode,
     /// The tools; those of connected servers come last.
@@ -63,6 +66,7 @@ impl AgentSnapshot {
             soul: catalog.soul.render(catalog, &setup.workspace),
             agents: catalog.agents.clone(),
             skills: catalog.skills.clone(),
+            hooks: Arc::new(ToolHooks::new(setup)),
             planning: catalog.planning,
             toolbox: Toolbox::built_in(setup).with_agents(&catalog.agents),
         }
@@ -74,10 +78,10 @@ impl AgentSnapshot {
         if tools.is_empty() {
             return Arc::clone(self);
         }
-        let Self { soul, agents, skills, planning, toolbox } = &**self;
+        let Self { soul, agents, skills, hooks, planning, toolbox } = &**self;
         let (soul, agents, skills) = (soul.clone(), agents.clone(), skills.clone());
-        let toolbox = toolbox.with_mcp_tools(tools);
-        Arc::new(Self { soul, agents, skills, planning: *planning, toolbox })
+        let (hooks, toolbox) = (Arc::clone(hooks), toolbox.with_mcp_tools(tools));
+        Arc::new(Self { soul, agents, skills, hooks, planning: *planning, toolbox })
     }
 }
 

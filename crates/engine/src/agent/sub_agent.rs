@@ -16,13 +16,13 @@ use store::WriteError;
 use store::steps::{Opened, Step, TurnBase, TurnOptions};
 use tools::Delegation;
 
-use super::call_events::tool_result_event;
 use super::conversation::ActiveAgent;
 use super::interrupt::{Interrupt, StepsOutcome};
 use super::journal::Journal;
+use super::tool_calls::commit_result;
 use super::turn_context::TurnDeps;
 use super::turn_request::sent_at_note;
-use super::{provenance, skills_note, turn_overrides};
+use super::{skills_note, turn_overrides};
 
 /// A run of a sub-agent, between its beginning and its end or its next question.
 pub(super) struct SubAgentRun {
@@ -110,10 +110,8 @@ impl SubAgentRun {
         let elapsed = deps.services.clock.monotonic().saturating_sub(self.started);
         let duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
         let outcome = ToolOutcome { output, error, duration_ms };
-        let events = vec![tool_result_event(&self.call, &outcome)];
-        let source = provenance::source_of_result(&self.call.name, None);
-        let step = Step::Resulted { call_id: self.call.call_id, outcome, memory: Vec::new(), source };
-        Ok(journal.commit(step, events).await?)
+        commit_result(journal, &deps.snapshot.hooks, &self.call, (outcome, None), (Vec::new(), None)).await?;
+        Ok(())
     }
 }
 

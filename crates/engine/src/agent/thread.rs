@@ -14,6 +14,7 @@ use api::{CallId, HitlId, MessageId};
 use call_state::{CallState, Stage};
 pub(crate) use call_state::{OUTCOME_UNKNOWN, OpenCall, OpenStage};
 use llm::{Answer, Block, Content, FinishReason, Message, ToolOutcome, ToolUse};
+use serde_json::Value;
 use store::steps::{MemoryWrite, Opened, PartialAnswer, Step, TurnOutcome};
 use tools::HumanAnswer;
 
@@ -126,6 +127,12 @@ impl Thread {
         })
     }
 
+    /// The source of what hooks have added to a call of the last answer so far, such as its input.
+    pub(crate) fn source_of_call(&self, call_id: CallId) -> Source {
+        let state = self.calls.iter().find(|state| state.call.call_id == call_id);
+        state.map_or(Source::Agent, |state| state.source)
+    }
+
     /// The conversation of the sub-agent that a call of the last answer runs.
     pub(crate) fn sub_agent(&self, call_id: CallId) -> Option<&Self> {
         let state = self.calls.iter().find(|state| state.call.call_id == call_id)?;
@@ -229,6 +236,11 @@ impl Thread {
             Step::Resolved { request_id, answer, remarks } => {
                 self.apply_resolution(request_id, answer, remarks);
             }
+            Step::Hooked { call_id, input, notes, .. } => self.apply_hooks(call_id, input, notes, source),
+            Step::Returned { call_id, outcome, memory, .. } => {
+                self.update_call(call_id, |state| state.stage = Stage::Returned(outcome, source));
+                self.record_memory_writes(memory);
+            }
             Step::Intended { call_id } => self.update_call(call_id, |state| {
                 state.stage = Stage::Open(OpenStage::Running);
                 state.sent = true;
@@ -284,7 +296,7 @@ impl Thread {
             Step::Resolved { request_id, .. } => {
                 self.pending_hitl.retain(|pending| pending.request_id != *request_id);
             }
-            Step::Resulted { memory, .. } => {
+            Step::Resulted { memory, .. } | Step::Returned { memory, .. } => {
                 self.record_memory_writes(memory.iter().cloned());
             }
             _ => {}
@@ -305,7 +317,20 @@ impl Thread {
     fn apply_result(&mut self, call_id: CallId, outcome: ToolOutcome, source: Source) {
         let Some(state) = self.calls.iter_mut().find(|state| state.call.call_id == call_id) else { return };
         state.repeat_count = self.turn.loop_detector.record(&state.call, &outcome);
-        (state.stage, state.source) = (Stage::Done(outcome), source);
+        state.stage = Stage::Done(outcome);
+        state.add_source(source);
+    }
+
+    /// Applies what hooks decided about a call.
+    fn apply_hooks(&mut self, call_id: CallId, input: Option<Value>, notes: Vec<String>, source: Source) {
+        self.update_call(call_id, |state| {
+            state.hooked = true;
+            if let Some(input) = input {
+                state.call.input = input;
+            }
+            state.notes.extend(notes);
+            state.add_source(source);
+        });
     }
 
     fn apply_steering(&mut self, message_id: MessageId, message: String) {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use api::event::{Event, HitlKind, WorkingMemoryUpdate};
+use api::event::{Event, HitlKind, HookPhase, WorkingMemoryUpdate};
 use api::memory::Source;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
@@ -14,6 +14,7 @@ use store::event_log::Commit;
 use store::steps::{MemoryWrite, Step};
 use store::{NewKnowledge, TaskRow, WriteError};
 use tokio::sync::OwnedSemaphorePermit;
+use tools::hooks::ToolHooks;
 use tools::{
     Delegation, Invocation, KnowledgeChange, Question, Tool, ToolError, ToolOutput, ToolStep, approval,
     grants,
@@ -26,6 +27,7 @@ use super::journal::Journal;
 use super::skill_deduplication::deduplicate;
 use super::thread::{OpenCall, OpenStage, Thread};
 use super::tool_decision::{CallDecision, GrantStatus, decide};
+use super::tool_hooks::{self, DueHooks};
 use super::turn_context::TurnDeps;
 use super::working_memory::MAX_WORKING_MEMORY_BYTES;
 use super::{Services, provenance, turn_overrides};
@@ -100,6 +102,12 @@ impl ToolRunner {
         conversation: &mut Conversation<'_>,
         calls: Vec<OpenCall>,
     ) -> Result<Vec<DelegatedCall>, Interrupt> {
+        let due: Vec<_> = calls.iter().filter_map(|open| self.due_hooks(conversation, open)).collect();
+        if !due.is_empty() {
+            tool_hooks::run(&self.deps, conversation, due).await?;
+            // What the calls need next depends on what the hooks decided.
+            return Ok(Vec::new());
+        }
         let (mut ready, mut delegated) = (Vec::new(), Vec::new());
         let mut calls = VecDeque::from(calls);
         while let Some(open) = calls.pop_front() {
@@ -126,6 +134,18 @@ impl ToolRunner {
         Ok(delegated)
     }
 
+    /// The hooks that are to see a call now: those before it, unless it is refused anyway, or those after it.
+    fn due_hooks(&self, conversation: &Conversation<'_>, open: &OpenCall) -> Option<DueHooks> {
+        if let Some((outcome, source)) = open.returned.clone() {
+            return Some(DueHooks::After { call: open.call.clone(), outcome, source });
+        }
+        let is_due = open.stage == OpenStage::New
+            && !open.hooked
+            && self.deps.snapshot.hooks.apply_to(HookPhase::Before, &open.call.name)
+            && !matches!(self.decide(conversation, open), CallDecision::Refuse(_));
+        is_due.then(|| DueHooks::Before { call: open.call.clone(), sent: open.sent })
+    }
+
     fn decide(&self, conversation: &Conversation<'_>, open: &OpenCall) -> CallDecision {
         let Conversation { agent, journal, .. } = conversation;
         let overrides = journal.thread().turn().overrides();
@@ -140,7 +160,10 @@ impl ToolRunner {
             })
         };
         let calls_left = journal.thread().model_calls_left();
-        let has_untrusted = || memory_source(journal.thread()) != Source::Agent;
+        // A hook may have written the input.
+        let own_source = journal.active_thread().source_of_call(open.call.call_id);
+        let has_untrusted =
+            || own_source != Source::Agent || memory_source(journal.thread()) != Source::Agent;
         let toolbox = &self.deps.snapshot.toolbox;
         decide(open, toolbox, agent.tools(), calls_left, has_untrusted, read_grants)
     }
@@ -194,7 +217,7 @@ impl ToolRunner {
                 CallEvent::Finished(run) => {
                     if let Some(run) = run {
                         let erases = run.erases();
-                        commit_run(journal, *run).await?;
+                        commit_run(journal, &self.deps.snapshot.hooks, *run).await?;
                         if erases {
                             self.deps.brain.request_erasure();
                         }
@@ -236,6 +259,7 @@ async fn refuse(journal: &mut Journal, open: &OpenCall, reason: String) -> Resul
 
 async fn commit_run(
     journal: &mut Journal,
+    hooks: &ToolHooks,
     ToolRun { call, result, duration_ms }: ToolRun,
 ) -> Result<(), WriteError> {
     let outcome_of = |output: String, error| ToolOutcome { output, error, duration_ms };
@@ -247,28 +271,34 @@ async fn commit_run(
             let working_memory: Vec<_> = writes.collect();
             if !working_memory.is_empty() && !journal.thread().branch().has_room_for(&working_memory) {
                 let refusal = outcome_of(String::new(), Some(working_memory_full()));
-                return commit_result(journal, &call, (refusal, None), Vec::new(), None).await;
+                return commit_result(journal, hooks, &call, (refusal, None), (Vec::new(), None)).await;
             }
             let text = deduplicate(journal.active_thread().branch(), &call, text);
             (outcome_of(text, None), working_memory, knowledge, source)
         }
         Err(ToolError(error)) => (outcome_of(String::new(), Some(error)), Vec::new(), None, None),
     };
-    commit_result(journal, &call, (outcome, source), memory, knowledge).await
+    commit_result(journal, hooks, &call, (outcome, source), (memory, knowledge)).await
 }
 
-/// Commits the result of a call, with the source that its output names.
-async fn commit_result(
+/// Commits the result of a call, with the source that its output names, and its effects on memory. If hooks are to
+/// see the result, it is not sent yet.
+pub(super) async fn commit_result(
     journal: &mut Journal,
+    hooks: &ToolHooks,
     call: &ToolUse,
     (outcome, source): (ToolOutcome, Option<Source>),
-    memory: Vec<MemoryWrite>,
-    knowledge: Option<KnowledgeChange>,
+    (memory, knowledge): (Vec<MemoryWrite>, Option<KnowledgeChange>),
 ) -> Result<(), WriteError> {
     let mut commit = memory.iter().cloned().fold(Commit::new(), Commit::working_memory);
     commit = match knowledge {
         Some(KnowledgeChange::Save(id, draft)) => {
-            commit.knowledge(NewKnowledge { id, draft, source: memory_source(journal.thread()) })
+            // A hook may have written what is saved.
+            let source = match journal.active_thread().source_of_call(call.call_id) {
+                Source::Tool => Source::Tool,
+                _ => memory_source(journal.thread()),
+            };
+            commit.knowledge(NewKnowledge { id, draft, source })
         }
         Some(KnowledgeChange::Forget(id)) => commit.forget(id).durable(),
         None => commit,
@@ -276,9 +306,15 @@ async fn commit_result(
     let updates = memory.iter().map(|MemoryWrite { key, value }| {
         Event::WorkingMemoryUpdate(WorkingMemoryUpdate { key: key.clone(), value: value.clone() })
     });
-    let events = updates.chain([tool_result_event(call, &outcome)]).collect();
+    let mut events: Vec<Event> = updates.collect();
     let source = provenance::source_of_result(&call.name, source);
-    let step = Step::Resulted { call_id: call.call_id, outcome, memory, source };
+    let call_id = call.call_id;
+    let step = if hooks.apply_to(HookPhase::After, &call.name) {
+        Step::Returned { call_id, outcome, memory, source }
+    } else {
+        events.push(tool_result_event(call, &outcome));
+        Step::Resulted { call_id, outcome, memory, source }
+    };
     journal.commit_all(commit, vec![step], events).await
 }
 

@@ -103,5 +103,7 @@ pub(super) fn decide(
         },
         (_, None) => CallDecision::Refuse(format!("there is no tool called `{}`", call.name)),
         (OpenStage::New | OpenStage::Ready, Some(tool)) => CallDecision::Run(tool),
+        // Its hooks are run instead.
+        (OpenStage::Returned, Some(_)) => CallDecision::Refuse(OUTCOME_UNKNOWN.into()),
     }
 }

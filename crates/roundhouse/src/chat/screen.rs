@@ -128,6 +128,7 @@ impl Screen {
             | Event::HitlResolved(_)
             | Event::WorkingMemoryUpdate(_)
             | Event::BusyUpdate(_)
+            | Event::ToolHook(_)
             | Event::Heartbeat(_)
             | Event::Usage(_) => {}
         }

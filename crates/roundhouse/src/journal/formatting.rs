@@ -110,6 +110,10 @@ fn describe_step(step: &Step, calls: &CallsById<'_>) -> (&'static str, String) {
         }
         Step::Resolved { answer, remarks, .. } => ("resolved", describe_resolution(answer, remarks)),
         Step::Intended { call_id } => ("intended", call(call_id).map(describe_call).unwrap_or_default()),
+        Step::Hooked { call_id, input, notes, .. } => {
+            ("hooked", describe_hooks(call(call_id), input.as_ref(), notes))
+        }
+        Step::Returned { call_id, outcome, .. } => ("returned", describe_result(call(call_id), outcome)),
         Step::Resulted { call_id, outcome, .. } => ("resulted", describe_result(call(call_id), outcome)),
         Step::OutputRejected { errors, .. } => ("rejected", format!("the answer's form: {}", quoted(errors))),
         Step::Ended { outcome } => ("ended", describe_end(outcome)),
@@ -174,6 +178,13 @@ fn describe_result(call: Option<&ToolUse>, outcome: &ToolOutcome) -> String {
         None => quoted(&outcome.output),
     };
     format!("{tool}  {what}  {} ms", outcome.duration_ms)
+}
+
+fn describe_hooks(call: Option<&ToolUse>, input: Option<&serde_json::Value>, notes: &[String]) -> String {
+    let tool = call.map(|call| single_line(&call.name, MAX_TEXT_CHARS)).unwrap_or_default();
+    let input = input.map(|input| format!("with {}", single_line(&input.to_string(), MAX_TEXT_CHARS)));
+    let notes = notes.iter().map(|note| quoted(note));
+    std::iter::once(tool).chain(input).chain(notes).collect::<Vec<_>>().join("  ")
 }
 
 fn describe_end(outcome: &TurnOutcome) -> String {

@@ -63,6 +63,8 @@ mod grant_binding;
 mod grants;
 mod hitl;
 mod hitl_pending;
+mod hooks;
+mod hooks_killed;
 mod idle_sleep;
 mod journal;
 mod learning;

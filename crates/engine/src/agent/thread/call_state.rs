@@ -16,6 +16,10 @@ pub(super) const NEVER_RUN: &str = "This call was not run: the turn ended before
 pub(super) const STOPPED_AT_QUESTION: &str =
     "This call was not finished: the turn ended before the person had answered it.";
 
+/// The result of a call whose tool ran, and whose turn ended before the hooks after it had seen its outcome.
+pub(super) const NOT_CHECKED: &str =
+    "This call was made, but the turn ended before its result had been checked, so the result is withheld.";
+
 /// A call without a result that is not waiting for the user.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct OpenCall {
@@ -27,6 +31,10 @@ pub(crate) struct OpenCall {
     pub(crate) sent: bool,
     /// The questions that its tool asked, with the answers.
     pub(crate) answers: Vec<HumanAnswer>,
+    /// Whether the hooks before it have seen it.
+    pub(crate) hooked: bool,
+    /// The outcome of its tool and the source of that, which the hooks after it have yet to see.
+    pub(crate) returned: Option<(ToolOutcome, Source)>,
 }
 
 /// The progress of a call without a result.
@@ -38,17 +46,24 @@ pub(crate) enum OpenStage {
     Ready,
     /// Its intent is recorded, so it may have run.
     Running,
+    /// Its tool has returned. The hooks after it come next.
+    Returned,
 }
 
 /// A call of the last answer, and what has become of it.
 #[derive(Debug)]
 pub(super) struct CallState {
+    /// The call, with the input that runs.
     pub(super) call: ToolUse,
     pub(super) stage: Stage,
     pub(super) sent: bool,
     pub(super) answers: Vec<HumanAnswer>,
     pub(super) remarks: Vec<Content>,
-    /// The source of its result.
+    /// Whether the hooks before it have seen it.
+    pub(super) hooked: bool,
+    /// What hooks noted for the model.
+    pub(super) notes: Vec<String>,
+    /// The source of its result and of what hooks added.
     pub(super) source: Source,
     /// How often the call was made with the same result.
     pub(super) repeat_count: RepeatCount,
@@ -61,6 +76,7 @@ pub(super) struct CallState {
 pub(super) enum Stage {
     Open(OpenStage),
     AwaitingHuman,
+    Returned(ToolOutcome, Source),
     Done(ToolOutcome),
 }
 
@@ -74,30 +90,49 @@ impl CallState {
             sent: false,
             answers,
             remarks,
+            hooked: false,
+            notes: Vec::new(),
             source: Source::Agent,
             repeat_count: RepeatCount::default(),
             sub_agent: None,
         }
     }
 
+    /// Adds the source of a part of the result: once a tool's, it stays one.
+    pub(super) fn add_source(&mut self, source: Source) {
+        if self.source != Source::Tool {
+            self.source = source;
+        }
+    }
+
     pub(super) fn to_open_call(&self) -> Option<OpenCall> {
-        let Stage::Open(stage) = self.stage else { return None };
+        let (stage, returned) = match &self.stage {
+            Stage::Open(stage) => (*stage, None),
+            Stage::Returned(outcome, source) => (OpenStage::Returned, Some((outcome.clone(), *source))),
+            Stage::AwaitingHuman | Stage::Done(_) => return None,
+        };
         // A sub-agent that waits for the user does nothing until they have answered.
         if self.sub_agent.as_ref().is_some_and(|sub| matches!(sub.next_action(), NextAction::AwaitHuman(_))) {
             return None;
         }
-        Some(OpenCall { call: self.call.clone(), stage, sent: self.sent, answers: self.answers.clone() })
+        let (call, answers) = (self.call.clone(), self.answers.clone());
+        Some(OpenCall { call, stage, sent: self.sent, answers, hooked: self.hooked, returned })
     }
 
     pub(super) fn into_reply(self) -> ToolReply {
         let (mut text, is_error) = match self.stage {
             Stage::Done(ToolOutcome { error: Some(error), .. }) => (error, true),
             Stage::Done(ToolOutcome { output, error: None, .. }) => (output, false),
+            Stage::Returned(..) | Stage::Open(OpenStage::Returned) => (NOT_CHECKED.to_owned(), true),
             Stage::Open(OpenStage::Running) => (OUTCOME_UNKNOWN.to_owned(), true),
             // The tool had started and stopped at its question.
             Stage::Open(_) | Stage::AwaitingHuman if self.sent => (STOPPED_AT_QUESTION.to_owned(), true),
             Stage::Open(_) | Stage::AwaitingHuman => (NEVER_RUN.to_owned(), true),
         };
+        for note in &self.notes {
+            text.push_str("\n\n");
+            text.push_str(note);
+        }
         if let Some(warning) = self.repeat_count.warning() {
             text.push_str("\n\n");
             text.push_str(&warning);

@@ -107,6 +107,10 @@ fn own_fields(kind: &str, data: &Value) -> &'static str {
         "content_block_stop" => "index:int",
         "tool_call" => "tool_call_id:call tool:text input:object",
         "tool_result" => "tool_call_id:call tool:text output:text error?:text duration_ms:int",
+        "tool_hook" => {
+            "tool_call_id:call tool:text hook:text on:text decision:text reason?:text failure?:text \
+             input?:object note?:text result_replaced?:bool"
+        }
         "hitl_request" => "request_id:hitl kind:text question:text created_at:time options?:array",
         "hitl_resolved" => "request_id:hitl answer:text",
         "working_memory_update" => "key:text value:any",

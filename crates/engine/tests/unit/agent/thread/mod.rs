@@ -19,6 +19,7 @@ use super::call_state::{NEVER_RUN, STOPPED_AT_QUESTION};
 use super::*;
 use crate::agent::journal_fold::{FoldError, JournalFold, fold_journal};
 
+mod hooks;
 mod journals;
 mod model;
 mod notes;
