@@ -49,6 +49,8 @@ pub enum ErrorCode {
     TurnNotFound,
     /// This task has no pending request, or not the one that was answered.
     HitlNotPending,
+    /// There is no such schedule.
+    ScheduleNotFound,
     /// There is no such skill.
     SkillNotFound,
     /// The catalog names no such tool server.
@@ -79,6 +81,8 @@ pub enum ErrorCode {
     TaskBusy,
     /// A task of this id exists already.
     TaskExists,
+    /// A schedule of this id exists already.
+    ScheduleExists,
     /// A skill of this name exists already.
     SkillExists,
     /// The fact is no longer in force; the message names the one that is.
@@ -101,6 +105,8 @@ pub enum ErrorCode {
     RateLimited,
     /// The queue of the task, or all queues of the engine, are full; the message names the limit.
     QueueFull,
+    /// The engine has as many schedules as it may have. Delete one first.
+    ScheduleLimit,
     /// An unexpected failure.
     InternalError,
     /// The backend that runs the engines failed. Retry at most once.
@@ -151,6 +157,7 @@ impl ErrorCode {
             | Self::TurnNotFound
             | Self::HitlNotPending
             | Self::SkillNotFound
+            | Self::ScheduleNotFound
             | Self::ServerNotFound
             | Self::ConnectionNotFound
             | Self::FileNotFound
@@ -164,6 +171,7 @@ impl ErrorCode {
             | Self::EngineAlreadyRunning
             | Self::TaskBusy
             | Self::TaskExists
+            | Self::ScheduleExists
             | Self::SkillExists
             | Self::FactReplaced
             | Self::FileConflict
@@ -171,7 +179,7 @@ impl ErrorCode {
             Self::PreconditionFailed => 412,
             Self::PayloadTooLarge => 413,
             Self::RangeNotSatisfiable => 416,
-            Self::QuotaExceeded | Self::RateLimited | Self::QueueFull => 429,
+            Self::QuotaExceeded | Self::RateLimited | Self::QueueFull | Self::ScheduleLimit => 429,
             Self::InternalError => 500,
             Self::BackendError | Self::OutputInvalid | Self::ServerFailed => 502,
             Self::AssetsNotConfigured

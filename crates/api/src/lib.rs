@@ -24,6 +24,7 @@ pub mod policy;
 pub mod proof;
 pub mod response_format;
 pub mod rpc;
+pub mod schedules;
 pub mod serde_helpers;
 pub mod skills;
 pub mod text;

@@ -54,6 +54,8 @@ pub enum RpcOutcome {
     Quiesced(Quiesced),
     /// The result of `activity`.
     Activity(Activity),
+    /// The result of `next_due`.
+    NextDue(NextDue),
     /// The result of `get_config`.
     Config(GatewayConfig),
     /// The result of `quota_state`.
@@ -133,6 +135,13 @@ pub struct Activity {
     pub last_activity_at: Option<Timestamp>,
     /// How tools are confined; `none` if they are not.
     pub confinement: String,
+}
+
+/// Result of the telemetry operation `next_due`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NextDue {
+    /// When a schedule is due next; null if none is.
+    pub next_due_at: Option<Timestamp>,
 }
 
 /// Result of the control operation `get_config`.

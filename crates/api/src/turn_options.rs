@@ -78,7 +78,7 @@ pub enum Effort {
 }
 
 /// What a request sets for its own turn, beyond the fields that every request has.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TurnOverrides {
     /// The name of the model that answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -43,6 +43,7 @@ mod queue_runner;
 mod recall;
 mod reload;
 mod retry_policy;
+mod schedules;
 mod skill_deduplication;
 mod skill_runs;
 mod skills;
@@ -93,12 +94,13 @@ pub(crate) use reload::CatalogReloader;
 pub use reload::ReloadError;
 use resources::memory_budget::MemoryBudget;
 use sandbox::Sandbox;
+use schedules::ScheduleRunner;
 pub(crate) use snapshot::{AgentSnapshot, SnapshotSource};
 use store::Brain;
 use store::event_log::{EventLogs, EventReader, Follow};
 pub use tasks::MessagePage;
 use titles::Titler;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tools::SpillDir;
@@ -167,6 +169,8 @@ pub struct Agent {
     launcher: TurnLauncher,
     learner: Learner,
     eraser: Eraser,
+    /// Notified when a schedule may be due earlier.
+    schedules_changed: Arc<Notify>,
     tracker: TaskTracker,
     /// Cancelled when the engine stops: no turn begins, and running ones stop after their current step.
     stopping: CancellationToken,
@@ -199,6 +203,7 @@ impl Agent {
             launcher,
             eraser,
             learner,
+            schedules_changed: Arc::default(),
             tracker,
             stopping,
             stopped,
@@ -304,6 +309,9 @@ impl Agent {
         // Only now: the turns that are open come before the messages that wait.
         let queue_runner = QueueRunner::new(&self.launcher, &self.event_logs, &self.transfers);
         self.tracker.spawn(run_until_cancelled(self.stopping.clone(), queue_runner.run()));
+        let schedules = (&self.launcher, &self.event_logs, &self.transfers, &self.schedules_changed);
+        let schedule_runner = ScheduleRunner::new(schedules.0, schedules.1, schedules.2, schedules.3);
+        self.tracker.spawn(run_until_cancelled(self.stopping.clone(), schedule_runner.run()));
         for warning in self.available_skills().shadowed_warnings() {
             tracing::warn!(warning, "A skill of the catalog is ignored.");
         }

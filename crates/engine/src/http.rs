@@ -23,6 +23,7 @@ mod rpc_gateway;
 mod rpc_memory;
 mod rpc_skills;
 mod rpc_tools;
+mod schedules;
 mod skills;
 mod steering;
 mod tasks;
@@ -115,6 +116,11 @@ http_service::routes! {
     turns::read,
     turns::queue,
     turns::cancel_queued,
+    schedules::create,
+    schedules::list,
+    schedules::read,
+    schedules::update,
+    schedules::delete,
     conversations::list,
     conversations::search,
     conversations::read,

@@ -24,6 +24,7 @@ mod rate_limit;
 mod reconcile;
 mod records;
 mod request;
+mod scheduled_wakes;
 mod settle_retry;
 mod shared;
 mod stream_limiter;
@@ -68,6 +69,7 @@ use self::products::Products;
 use self::queries::Queries;
 use self::reconcile::Reconciler;
 use self::records::Records;
+use self::scheduled_wakes::ScheduledWakes;
 use self::shared::Shared;
 use self::supervision::Supervision;
 use self::supervisor::Supervisor;
@@ -101,6 +103,7 @@ pub struct Fleet {
     executor: Arc<Executor>,
     supervisor: Arc<Supervisor>,
     reconciler: Arc<Reconciler>,
+    scheduled_wakes: Arc<ScheduledWakes>,
     /// Whether the registry has been compared with the running instances.
     ready: watch::Receiver<bool>,
     /// Cancels the streams that would never end by themselves.
@@ -201,6 +204,11 @@ impl Fleet {
             telemetry: Arc::clone(&telemetry),
             ready,
         });
+        let scheduled_wakes = Arc::new(ScheduledWakes {
+            shared: Arc::clone(&shared),
+            executor: Arc::clone(&executor),
+            ready: is_ready.clone(),
+        });
         Arc::new(Self {
             engines: Engines {
                 shared: Arc::clone(&shared),
@@ -231,6 +239,7 @@ impl Fleet {
             executor,
             supervisor,
             reconciler,
+            scheduled_wakes,
             ready: is_ready,
             stream_shutdown,
         })
@@ -242,6 +251,7 @@ impl Fleet {
         tasks.spawn(Arc::clone(&self.reconciler).reconcile_periodically(shutdown.clone()));
         tasks.spawn(Arc::clone(&self.supervisor).supervise(shutdown.clone()));
         tasks.spawn(Arc::clone(&self.supervisor).save_activity_periodically(shutdown.clone()));
+        tasks.spawn(Arc::clone(&self.scheduled_wakes).run(shutdown.clone()));
     }
 
     /// Whether the registry has been compared with the running instances. Nothing is served before that.

@@ -33,6 +33,7 @@ mod stored_policy;
 mod unreadable_rows;
 mod verify;
 mod version;
+mod wakes;
 
 #[cfg(test)]
 #[path = "../tests/unit/registry/mod.rs"]
@@ -65,6 +66,7 @@ pub(crate) use row::{EngineRow, PlacedEngine, RunningEngine};
 use unreadable_rows::UnreadableRows;
 pub use verify::{ChainBreak, VerifiedProduct, VerifyError, verify};
 pub(crate) use verify::{Inventory, check_usable, inventory, registry_exists};
+pub(crate) use wakes::ScheduledWake;
 
 /// The registry of one deployment, locked by this process.
 pub(crate) struct Registry {

@@ -28,6 +28,7 @@ mod page_scrub;
 mod provenance;
 mod queries;
 mod read_pool;
+mod schedules;
 mod schema;
 mod search;
 mod search_index;
@@ -76,6 +77,7 @@ pub use queries::{
     BlockCounts, Checkpoint, OpenTurn, PendingHitl, RequestedTurn, StoredEvent, StoredStep, ToolGrant,
 };
 use rusqlite::{Connection, OptionalExtension as _};
+pub use schedules::{NewRun, ScheduleFire, ScheduleRow};
 pub use search::{MemoryQuery, SearchHit, SearchScope, has_searchable_words};
 pub use settings::Setting;
 pub use skills::{CreateSkillError, CustomSkill, SkillOutline};

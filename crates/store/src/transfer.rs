@@ -8,7 +8,8 @@
 //! An export leaves out credentials, grants, settings and usage, which belong to the engine, as well as pending
 //! requests and the deltas of streams, which are transient. A turn that has not ended is exported up to its last
 //! step, as one that was given up then. The messages that wait for their turn are exported (`queue`), and an import
-//! leaves them out: it starts no turn.
+//! leaves them out: it starts no turn. Schedules are imported without their runs and next due times, which the engine
+//! computes anew: what was due before the import is not made up for.
 //!
 //! An import is first read into a staging file beside the brain ([`staging`]), record by record ([`validate`]),
 //! then checked as a whole, and finally applied in one transaction ([`apply`]).

@@ -7,12 +7,13 @@ use super::{Agent, AgentError};
 
 impl Agent {
     /// Refuses to begin or resume turns from now on, unless a turn is running, a tool or skill is being called
-    /// outside a turn, or an import is running. Returns whether the engine is quiesced. The state expires by
+    /// outside a turn, an import is running, or a schedule is due soon. Returns whether the engine is quiesced. The state expires by
     /// itself.
     pub fn quiesce(&self) -> bool {
         // A stop would interrupt an import.
         let mut turns = self.registry.lock();
-        let quiesced = !self.is_importing() && turns.quiesce(self.services.clock.monotonic());
+        let quiesced =
+            !self.is_importing() && !self.is_due_soon() && turns.quiesce(self.services.clock.monotonic());
         drop(turns);
         if quiesced {
             tracing::info!("The engine is quiesced and refuses new turns for now.");

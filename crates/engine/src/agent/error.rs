@@ -33,6 +33,18 @@ pub enum AgentError {
     /// The fact is no longer in force, so it cannot be corrected.
     #[error("{}", describe_replaced(*.0))]
     FactReplaced(Option<MemoryId>),
+    /// There is no such schedule.
+    #[error("there is no such schedule; GET /schedules lists them")]
+    UnknownSchedule,
+    /// A schedule has the id of a new one.
+    #[error("`id`: there is another schedule of this id already; choose another id or change that one")]
+    ScheduleExists,
+    /// There are too many schedules.
+    #[error("there are {0} schedules, which is the limit; delete one first")]
+    ScheduleLimit(u64),
+    /// A schedule would never be due.
+    #[error("`when`: is never due from now on")]
+    NeverDue,
     /// There is no such skill.
     #[error("there is no such skill; GET /skills lists them")]
     UnknownSkill,

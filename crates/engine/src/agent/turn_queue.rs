@@ -148,6 +148,11 @@ impl TurnQueue {
         self.tasks.iter().filter(move |(_, task)| is_interrupted(task)).map(|(task_id, _)| task_id)
     }
 
+    /// Whether an entry is in the queue.
+    pub(super) fn contains(&self, turn_id: TurnId) -> bool {
+        self.tasks.values().flat_map(|task| &task.entries).any(|entry| entry.turn_id == turn_id)
+    }
+
     /// The size of a task's entries in bytes.
     pub(super) fn task_bytes(&self, task_id: &TaskId) -> u64 {
         self.tasks.get(task_id).map_or(0, |task| task.entries.iter().map(|entry| entry.bytes).sum())

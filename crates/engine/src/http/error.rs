@@ -33,13 +33,16 @@ pub(super) fn mcp_error(error: McpError) -> ApiError {
 impl From<AgentError> for ApiError {
     fn from(error: AgentError) -> Self {
         let code = match &error {
-            AgentError::Invalid(_) => ErrorCode::InvalidRequest,
+            AgentError::Invalid(_) | AgentError::NeverDue => ErrorCode::InvalidRequest,
             AgentError::ModelNotPermitted(_) => ErrorCode::ModelNotPermitted,
             AgentError::UnknownTask => ErrorCode::TaskNotFound,
             AgentError::UnknownMessage(_) => ErrorCode::MessageNotFound,
             AgentError::UnknownTurn(_) => ErrorCode::TurnNotFound,
             AgentError::QueueFull(_) => ErrorCode::QueueFull,
             AgentError::UnknownRecord(_) => ErrorCode::NotFound,
+            AgentError::UnknownSchedule => ErrorCode::ScheduleNotFound,
+            AgentError::ScheduleExists => ErrorCode::ScheduleExists,
+            AgentError::ScheduleLimit(_) => ErrorCode::ScheduleLimit,
             AgentError::UnknownSkill => ErrorCode::SkillNotFound,
             AgentError::PlatformSkill => ErrorCode::PlatformSkill,
             AgentError::FactReplaced(_) => ErrorCode::FactReplaced,

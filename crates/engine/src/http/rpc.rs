@@ -1,7 +1,7 @@
 //! `POST /rpc`: calls of the engine's subsystems, outside the agent's loop. Error responses are flat, without the
 //! envelope.
 
-use api::rpc::{Quiesced, RpcCall, RpcError, RpcMethod, RpcMethods, RpcOutcome, RpcResult};
+use api::rpc::{NextDue, Quiesced, RpcCall, RpcError, RpcMethod, RpcMethods, RpcOutcome, RpcResult};
 use api::{ErrorCode, KeyHash};
 use axum::extract::{FromRequest, FromRequestParts as _, Request, State as Extract};
 use axum::response::{IntoResponse, Response};
@@ -121,6 +121,9 @@ async fn call_operation(
         ("telemetry", "quota_state") => rpc_gateway::quota_state(shared).await,
         ("telemetry", "cache_state") => Ok(RpcOutcome::Cache(shared.active_config.gateway().cache())),
         ("telemetry", "activity") => Ok(RpcOutcome::Activity(shared.agent.activity()?)),
+        ("telemetry", "next_due") => {
+            Ok(RpcOutcome::NextDue(NextDue { next_due_at: shared.agent.next_due_at()? }))
+        }
         ("control" | "telemetry", _) => {
             Err(ApiError::new(ErrorCode::MethodNotFound, "`op`: the subsystem has no such operation"))
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::engine::{EngineHealth, HEALTHY};
-use api::{EngineKey, KeyHash};
+use api::{EngineKey, KeyHash, Timestamp};
 use backend::{KeyProof, Probe, ProbeError};
 use serde_json::{Value, json};
 
@@ -103,6 +103,25 @@ impl EngineClient {
         let response =
             self.send_command(engine, key, &json!({"subsystem": "control", "op": "quiesce"})).await?;
         Ok(response.get("quiesced") == Some(&true.into()))
+    }
+
+    /// When a schedule of `engine` is due next; `None` if none is, also with an engine of an earlier version, which has
+    /// no schedules.
+    pub(super) async fn next_due_at(
+        &self,
+        engine: RunningEngine<'_>,
+        key: &EngineKey,
+    ) -> Result<Option<Timestamp>, ProbeError> {
+        let command = json!({"subsystem": "telemetry", "op": "next_due"});
+        match self.send_command(engine, key, &command).await {
+            Ok(response) => {
+                let next_due_at = response.get("next_due_at").and_then(Value::as_str);
+                let parsed = next_due_at.map(str::parse).transpose();
+                parsed.map_err(|_| ProbeError::Malformed("an unknown time".to_owned()))
+            }
+            Err(ProbeError::Malformed(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Lets a quiesced engine accept turns again.

@@ -6,13 +6,14 @@ use super::open_error::OpenRegistryError;
 
 /// The migrations from an empty database to the current schema. The n-th leads to version n. Each has a part for
 /// all databases and parts for a single kind.
-const MIGRATIONS: [Migration; 2] = [
+const MIGRATIONS: [Migration; 3] = [
     Migration {
         shared: include_str!("../../migrations/0001_registry.sql"),
         sqlite: include_str!("../../migrations/0001_registry.sqlite.sql"),
         postgres: include_str!("../../migrations/0001_registry.postgres.sql"),
     },
     Migration { shared: include_str!("../../migrations/0002_supervision.sql"), sqlite: "", postgres: "" },
+    Migration { shared: include_str!("../../migrations/0003_scheduled_wakes.sql"), sqlite: "", postgres: "" },
 ];
 
 struct Migration {

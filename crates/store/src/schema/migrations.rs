@@ -48,7 +48,7 @@ pub(super) const BASE_SCHEMA: &str = "
 ";
 
 /// The additions to the format since then, in order.
-pub(super) const MIGRATIONS: [&str; 13] = [
+pub(super) const MIGRATIONS: [&str; 14] = [
     "
     ALTER TABLE tasks ADD COLUMN message_count INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE tasks ADD COLUMN updated_at INTEGER NOT NULL DEFAULT 0;
@@ -499,4 +499,5 @@ pub(super) const MIGRATIONS: [&str; 13] = [
     -- Whether the message takes the place of the running turn: such ones come before all others of their task.
     ALTER TABLE queued_turns ADD COLUMN interrupts INTEGER NOT NULL DEFAULT 0;
 ",
+    include_str!("schedules.sql"),
 ];

@@ -57,6 +57,7 @@ impl WriteTx<'_> {
         // The tables that are cleaned up by triggers of `tasks` come before it.
         for table in [
             "pending",
+            "schedules",
             "knowledge",
             "lessons",
             "feedback",
@@ -294,6 +295,11 @@ impl ImportCopier<'_> {
         counts.skills = self.copy(
             "SELECT name, skill, created_at, updated_at FROM skills ORDER BY n",
             "INSERT INTO skills (name, skill, created_at, updated_at) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING",
+        )?;
+        self.copy(
+            "SELECT id, task_id, definition, state, created_at, updated_at, last_due_at FROM schedules ORDER BY n",
+            "INSERT INTO schedules (id, task_id, definition, state, created_at, updated_at, last_due_at)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING",
         )?;
         Ok(())
     }

@@ -14,7 +14,7 @@ use super::DOCUMENT_VERSION;
 use super::records::{
     Base64Bytes, BatchRecord, ConversationRecord, EpisodeRecord, EventRecord, FeedbackRecord,
     KnowledgeRecord, LessonRecord, MediaRecord, MessageRecord, QueuedTurnRecord, RawJson, RecalledRecord,
-    SkillRecord, StepRecord, TaskRecord, TrajectoryRecord, TurnRecord,
+    ScheduleRecord, SkillRecord, StepRecord, TaskRecord, TrajectoryRecord, TurnRecord,
 };
 use crate::StoreError;
 use crate::conversations::metadata_column;
@@ -74,6 +74,7 @@ impl DocumentWriter<'_> {
         self.learning_records()?;
         self.media()?;
         self.queue()?;
+        self.schedules()?;
         self.to.write_all(b"}")?;
         Ok(())
     }
@@ -190,6 +191,25 @@ impl DocumentWriter<'_> {
                 task_id: task_id(row, 1)?,
                 queued_at: timestamp(row, 2)?,
                 request: raw_json_column(row, 3)?,
+            })
+        })
+    }
+
+    /// Writes the schedules, if there are any.
+    fn schedules(&mut self) -> Result<(), ExportError> {
+        let exists = "SELECT EXISTS (SELECT 1 FROM schedules)";
+        if !self.reader.query_row(exists, [], |row| row.get::<_, bool>(0))? {
+            return Ok(());
+        }
+        let sql = "SELECT id, definition, state, created_at, updated_at, last_due_at FROM schedules ORDER BY schedule";
+        self.section("schedules", sql, |row, _| {
+            Ok(ScheduleRecord {
+                id: row.get(0)?,
+                definition: raw_json_column(row, 1)?,
+                state: row.get(2)?,
+                created_at: timestamp(row, 3)?,
+                updated_at: timestamp(row, 4)?,
+                last_due_at: row.get::<_, Option<i64>>(5)?.map(Timestamp::from_unix_ms),
             })
         })
     }

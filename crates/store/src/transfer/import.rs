@@ -15,8 +15,8 @@ use serde_json::error::Category;
 use super::DOCUMENT_VERSION;
 use super::records::{
     BatchRecord, ConversationRecord, EpisodeRecord, EventRecord, FeedbackRecord, KnowledgeRecord,
-    LessonRecord, MediaRecord, MessageRecord, RecalledRecord, SkillRecord, StepRecord, TaskRecord,
-    TrajectoryRecord, TurnRecord,
+    LessonRecord, MediaRecord, MessageRecord, RecalledRecord, ScheduleRecord, SkillRecord, StepRecord,
+    TaskRecord, TrajectoryRecord, TurnRecord,
 };
 use super::staging::{StagedImport, Staging, StagingError};
 use super::validate::StageRecord;
@@ -107,7 +107,7 @@ impl ReadPosition {
     fn max_record_bytes(&self) -> u64 {
         match self.section.borrow().as_str() {
             "conversations" | "turns" | "said" | "recalled" | "episodes" | "trajectories" | "knowledge"
-            | "batches" | "feedback" | "lessons" => MAX_SMALL_RECORD_BYTES,
+            | "batches" | "feedback" | "lessons" | "schedules" => MAX_SMALL_RECORD_BYTES,
             _ => MAX_RECORD_BYTES,
         }
     }
@@ -191,7 +191,7 @@ impl<'de> Visitor<'de> for DocumentSeed<'_> {
 
 /// Whether the key has a meaning in this version.
 fn is_known_key(name: &str) -> bool {
-    const KNOWN_KEYS: [&str; 16] = [
+    const KNOWN_KEYS: [&str; 17] = [
         "version",
         "tasks",
         "conversations",
@@ -208,6 +208,7 @@ fn is_known_key(name: &str) -> bool {
         "feedback",
         "lessons",
         "media",
+        "schedules",
     ];
     KNOWN_KEYS.contains(&name)
 }
@@ -231,6 +232,7 @@ impl DocumentSeed<'_> {
             "feedback" => self.records::<FeedbackRecord, A>(name, map),
             "lessons" => self.records::<LessonRecord, A>(name, map),
             "media" => self.records::<MediaRecord, A>(name, map),
+            "schedules" => self.records::<ScheduleRecord, A>(name, map),
             _ => {
                 self.position.enter_section(name);
                 map.next_value_seed(IgnoredSection(self.position))

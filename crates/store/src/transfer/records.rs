@@ -92,6 +92,18 @@ pub(super) struct QueuedTurnRecord {
     pub(super) request: RawJson,
 }
 
+/// A schedule.
+#[derive(Serialize, Deserialize)]
+pub(super) struct ScheduleRecord {
+    pub(super) id: String,
+    pub(super) definition: RawJson,
+    pub(super) state: String,
+    pub(super) created_at: Timestamp,
+    pub(super) updated_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) last_due_at: Option<Timestamp>,
+}
+
 /// A step of a turn, as the journal stores it.
 #[derive(Serialize, Deserialize)]
 pub(super) struct StepRecord {

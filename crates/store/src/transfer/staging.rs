@@ -53,6 +53,10 @@ const STAGING_SCHEMA: &str = "
     CREATE TABLE skills (
         n INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, skill TEXT, created_at INTEGER, updated_at INTEGER
     );
+    CREATE TABLE schedules (
+        n INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, task_id TEXT, definition TEXT, state TEXT,
+        created_at INTEGER, updated_at INTEGER, last_due_at INTEGER
+    );
     CREATE TABLE batches (
         n INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, state TEXT, started_at INTEGER, ended_at INTEGER
     );

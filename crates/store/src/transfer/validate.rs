@@ -9,6 +9,7 @@ use api::conversations::{
 };
 use api::learning::Evidence;
 use api::memory::{MAX_CONTENT, MAX_TAG, MAX_TAGS};
+use api::schedules::{ScheduleDefinition, ScheduleId};
 use api::skills::SkillDefinition;
 use api::{BatchId, FeedbackId, MessageId, SkillName, Timestamp};
 use http_service::clock::{Clock as _, SystemClock};
@@ -19,12 +20,12 @@ use sha2::{Digest as _, Sha256};
 
 use super::records::{
     Base64Bytes, BatchRecord, ConversationRecord, EpisodeRecord, EventRecord, FeedbackRecord,
-    KnowledgeRecord, LessonRecord, MediaRecord, MessageRecord, RecalledRecord, SkillRecord, StepRecord,
-    TaskRecord, TrajectoryRecord, TurnRecord,
+    KnowledgeRecord, LessonRecord, MediaRecord, MessageRecord, RecalledRecord, ScheduleRecord, SkillRecord,
+    StepRecord, TaskRecord, TrajectoryRecord, TurnRecord,
 };
 use super::staging::{Staging, StagingError};
 use crate::steps::Step;
-use crate::{FeedbackContent, memory_ingest, to_json};
+use crate::{FeedbackContent, memory_ingest, schedules, to_json};
 
 /// The longest name or id that is stored without being parsed, in bytes.
 const MAX_NAME_BYTES: usize = 128;
@@ -236,6 +237,28 @@ impl StageRecord for SkillRecord {
         let (created_at, updated_at) = (unix_ms(self.created_at), unix_ms(self.updated_at));
         let values = params![n, name.as_str(), to_json(&skill)?, created_at, updated_at];
         staging.insert("INSERT INTO skills VALUES (?1, ?2, ?3, ?4, ?5)", values)
+    }
+}
+
+impl StageRecord for ScheduleRecord {
+    fn stage(self, n: u32, staging: &Staging) -> Result<(), StagingError> {
+        let id = ScheduleId::new(self.id).map_err(|error| invalid_field("id", &error.to_string()))?;
+        let definition: ScheduleDefinition = parse_json("definition", &self.definition)?;
+        let state = schedules::parse_state(&self.state)
+            .ok_or_else(|| invalid_field("state", "must be `active`, `paused` or `finished`"))?;
+        staging.insert(
+            "INSERT INTO schedules VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+            params![
+                n,
+                id.as_str(),
+                definition.task_id.as_ref().map(api::TaskId::as_str),
+                to_json(&definition)?,
+                schedules::state_name(state),
+                unix_ms(self.created_at),
+                unix_ms(self.updated_at),
+                self.last_due_at.map(unix_ms),
+            ],
+        )
     }
 }
 

@@ -93,6 +93,10 @@ impl Changes {
         } else {
             self.shared.backend.remove_instance(row.target()).await?;
         }
+        if change == Change::Sleep {
+            let now = self.shared.clock.now();
+            self.shared.registry.set_wake_unless_asked(row, now).await?;
+        }
         let (event, to) = stop_event(change);
         let detail = json!({"from": row.status, "to": to, "reason": "interrupted"});
         let entry = self.transitions.audit_entry(row, event, detail);

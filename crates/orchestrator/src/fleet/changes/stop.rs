@@ -42,6 +42,17 @@ impl Changes {
         if only_if_idle && !self.quiesce_if_idle(engine).await {
             return self.settle_engine(&row, NextState::Unchanged, None).await;
         }
+        if operation.change == Change::Sleep
+            && let Err(error) = self.store_next_due(engine).await
+        {
+            tracing::info!(engine_id = %row.engine_id, %error, "It is unknown when an engine's schedules are due.");
+            if only_if_idle {
+                self.lift_quiesce(engine).await;
+                return self.settle_engine(&row, NextState::Unchanged, None).await;
+            }
+            // It may have some, so it is woken soon.
+            self.shared.registry.set_wake(&row, Some(self.shared.clock.now())).await?;
+        }
         let started = self.shared.clock.monotonic();
         if let Err(error) = self.shared.backend.stop(row.target(), STOP_GRACE_PERIOD).await
             && !self.has_ended(engine.instance).await
@@ -108,12 +119,20 @@ impl Changes {
         }
     }
 
+    /// Asks an engine that is about to sleep when a schedule is due, and stores that: nobody can ask it then.
+    async fn store_next_due(&self, engine: RunningEngine<'_>) -> Result<(), FleetError> {
+        let key = self.shared.keys.key(engine.row)?;
+        let next_due_at = self.client.next_due_at(engine, &key).await;
+        let next_due_at = next_due_at.map_err(|error| FleetError::Backend(error.to_string()))?;
+        Ok(self.shared.registry.set_wake(engine.row, next_due_at).await?)
+    }
+
     /// Whether the interrupted sleep of a running engine can be completed: the engine agrees to quiesce, or does
     /// not listen any more because it is exiting.
     pub(super) async fn can_finish_sleep(&self, engine: RunningEngine<'_>) -> bool {
         let Ok(key) = self.shared.keys.key(engine.row) else { return false };
         match self.client.quiesce(engine, &key).await {
-            Ok(agrees) => agrees,
+            Ok(agrees) => agrees && self.store_next_due(engine).await.is_ok(),
             Err(error) => matches!(error, ProbeError::Unreachable { .. }),
         }
     }

@@ -17,6 +17,7 @@ mod operations;
 mod registry_outage;
 mod restarts;
 mod rotation;
+mod scheduled_wakes;
 mod sharing;
 mod supervision;
 mod versions;

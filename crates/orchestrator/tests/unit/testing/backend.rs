@@ -101,6 +101,8 @@ struct State {
     keys_sent: usize,
     occupied_ports: HashSet<u16>,
     busy: HashSet<EngineId>,
+    /// When schedules of engines are due.
+    next_due: HashMap<EngineId, String>,
     frozen: HashSet<EngineId>,
     probe_counts: HashMap<EngineId, usize>,
 }
@@ -129,6 +131,7 @@ impl FaultBackend {
             keys_sent: 0,
             occupied_ports: HashSet::new(),
             busy: HashSet::new(),
+            next_due: HashMap::new(),
             frozen: HashSet::new(),
             probe_counts: HashMap::new(),
         };

@@ -3,6 +3,7 @@
 use crate::registry::activity::{SELECT_ACTIVITY, SELECT_SUPERVISED};
 use crate::registry::engines::SELECT_RUNNING_OR_CLAIMED;
 use crate::registry::tests::*;
+use crate::registry::wakes::SELECT_WAKES;
 use crate::registry::{audit_queries, metrics, reseal, verify as check};
 
 /// Returns PostgreSQL's generic query plan, with sequential scans discouraged.
@@ -71,6 +72,7 @@ async fn regression_o12_every_query_uses_an_index() {
         (SELECT_RUNNING_OR_CLAIMED, "engines_claimed"),
         (SELECT_SUPERVISED, "engines_to_restart"),
         (SELECT_ACTIVITY, "engines_to_restart"),
+        (SELECT_WAKES, "engines_to_wake"),
     ] {
         let plan = plan(&fixture, query).await;
         if !plan.contains(index) || plan.contains("Seq Scan") || plan.contains("Sort") {

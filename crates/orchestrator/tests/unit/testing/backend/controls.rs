@@ -37,6 +37,15 @@ impl FaultBackend {
         };
     }
 
+    /// Sets when a schedule of this engine is due; `None` if none is.
+    pub(crate) fn set_next_due(&self, engine_id: EngineId, at: Option<api::Timestamp>) {
+        let mut state = self.state();
+        match at {
+            Some(at) => state.next_due.insert(engine_id, at.to_string()),
+            None => state.next_due.remove(&engine_id),
+        };
+    }
+
     /// Makes this engine answer nothing until it is launched again.
     pub(crate) fn freeze(&self, engine_id: EngineId) {
         self.state().frozen.insert(engine_id);

@@ -12,7 +12,7 @@ impl FaultBackend {
     /// Executes `command` on the engine on `port`.
     fn handle_command(&self, port: u16, key: &EngineKey, command: &Value) -> Result<Value, ProbeError> {
         let mut state = self.state();
-        let State { running, busy, .. } = &mut *state;
+        let State { running, busy, next_due, .. } = &mut *state;
         let found = running.iter_mut().find(|(_, (_, launch))| launch.port == port);
         let Some((engine_id, (_, launch))) = found else {
             return Err(ProbeError::Unreachable { port, reason: "connection refused".to_owned() });
@@ -26,6 +26,7 @@ impl FaultBackend {
                 Ok(json!({}))
             }
             Some("quiesce") => Ok(json!({"quiesced": command["lift"] != true && !busy.contains(engine_id)})),
+            Some("next_due") => Ok(json!({"next_due_at": next_due.get(engine_id)})),
             Some("activity") => Ok(json!({
                 "running_turns": i32::from(busy.contains(engine_id)), "pending_hitl": 0,
                 "last_activity_at": null, "confinement": "none",

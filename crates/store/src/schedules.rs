@@ -1,0 +1,323 @@
+//! Schedules, and what became of their due times. One commit advances a schedule, records the run and queues its
+//! message, so each due time is decided once, whenever the engine is killed.
+
+use api::schedules::{RunOutcome, Schedule, ScheduleDefinition, ScheduleId, ScheduleRun, ScheduleState};
+use api::{TaskId, Timestamp, TurnId};
+use rusqlite::types::Type;
+use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
+
+use super::queries::{parse_column, timestamp};
+use super::turn_queue::NewQueuedTurn;
+use super::{Brain, ErasureScope, StoreError, TaskRow, WriteTx, to_json};
+
+/// The number of runs of a schedule that are kept.
+const KEPT_RUNS: i64 = 50;
+
+/// A schedule that is due or to be planned.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScheduleRow {
+    row: i64,
+    /// The id.
+    pub id: ScheduleId,
+    /// The definition; `None` if this version cannot read it.
+    pub definition: Option<ScheduleDefinition>,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// The time up to which every due time is decided.
+    pub last_due_at: Option<Timestamp>,
+    /// When it is due next; `None` if that is to be computed.
+    pub next_due_at: Option<Timestamp>,
+    /// The turn of the newest run.
+    pub last_turn_id: Option<TurnId>,
+}
+
+/// A due time, or several that were missed, with what became of it.
+#[derive(Clone, Debug)]
+pub struct NewRun {
+    /// The due time, or the first one.
+    pub due_at: Timestamp,
+    /// What became of it.
+    pub outcome: RunOutcome,
+    /// The task and the turn that it begins.
+    pub turn: Option<(TaskId, TurnId)>,
+    /// The number of due times and the last one, if they were missed.
+    pub missed: Option<(u64, Timestamp)>,
+}
+
+/// What is committed when a schedule is due.
+#[derive(Clone, Debug)]
+pub struct ScheduleFire {
+    /// The schedule as it was read.
+    pub schedule: ScheduleRow,
+    /// The time up to which every due time is decided with this.
+    pub last_due_at: Timestamp,
+    /// The next due time; `None` if there is none.
+    pub next_due_at: Option<Timestamp>,
+    /// What became of the due times.
+    pub runs: Vec<NewRun>,
+    /// The message that is queued for its task.
+    pub message: Option<(TaskRow, NewQueuedTurn)>,
+    /// The id of the task, if the commit creates it.
+    pub new_task: Option<TaskId>,
+}
+
+/// The name of a state in the brain.
+pub(super) const fn state_name(state: ScheduleState) -> &'static str {
+    match state {
+        ScheduleState::Active => "active",
+        ScheduleState::Paused => "paused",
+        ScheduleState::Finished => "finished",
+    }
+}
+
+/// Parses what [`state_name`] returns.
+pub(super) fn parse_state(name: &str) -> Option<ScheduleState> {
+    [ScheduleState::Active, ScheduleState::Paused, ScheduleState::Finished]
+        .into_iter()
+        .find(|state| state_name(*state) == name)
+}
+
+const fn outcome_name(outcome: RunOutcome) -> &'static str {
+    match outcome {
+        RunOutcome::Run => "run",
+        RunOutcome::Missed => "missed",
+        RunOutcome::PreviousWaiting => "previous_waiting",
+        RunOutcome::QueueFull => "queue_full",
+    }
+}
+
+/// Parses what [`outcome_name`] returns. A word of a later version counts as missed.
+fn parse_outcome(name: &str) -> RunOutcome {
+    [RunOutcome::Run, RunOutcome::PreviousWaiting, RunOutcome::QueueFull]
+        .into_iter()
+        .find(|outcome| outcome_name(*outcome) == name)
+        .unwrap_or(RunOutcome::Missed)
+}
+
+impl WriteTx<'_> {
+    /// Inserts a schedule, unless the engine has `max` of them. Returns whether there was room.
+    pub fn insert_schedule(&self, schedule: &Schedule, max: u64) -> Result<bool, StoreError> {
+        let sql = "INSERT INTO schedules
+                       (id, task_id, definition, state, created_at, updated_at, last_due_at, next_due_at)
+                   SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8 WHERE (SELECT COUNT(*) FROM schedules) < ?9";
+        let Schedule { id, definition, state, created_at, updated_at, last_due_at, next_due_at, .. } =
+            schedule;
+        let values = params![
+            id.as_str(),
+            definition.task_id.as_ref().map(TaskId::as_str),
+            to_json(definition)?,
+            state_name(*state),
+            created_at.unix_ms(),
+            updated_at.unix_ms(),
+            last_due_at.map(Timestamp::unix_ms),
+            next_due_at.map(Timestamp::unix_ms),
+            i64::try_from(max).unwrap_or(i64::MAX),
+        ];
+        Ok(self.transaction.prepare_cached(sql)?.execute(values)? > 0)
+    }
+
+    /// Replaces the schedule `before`, and queues the erasure of what it said. Returns `false` if it has changed
+    /// since it was read.
+    pub fn update_schedule(&self, before: &Schedule, after: &Schedule) -> Result<bool, StoreError> {
+        let sql = "UPDATE schedules SET task_id = ?2, definition = ?3, state = ?4, updated_at = ?5, next_due_at = ?6
+                   WHERE id = ?1 AND updated_at = ?7 AND last_due_at IS ?8 AND next_due_at IS ?9";
+        let Schedule { id, definition, state, updated_at, next_due_at, .. } = after;
+        let values = params![
+            id.as_str(),
+            definition.task_id.as_ref().map(TaskId::as_str),
+            to_json(definition)?,
+            state_name(*state),
+            updated_at.unix_ms(),
+            next_due_at.map(Timestamp::unix_ms),
+            before.updated_at.unix_ms(),
+            before.last_due_at.map(Timestamp::unix_ms),
+            before.next_due_at.map(Timestamp::unix_ms),
+        ];
+        let updated = self.transaction.prepare_cached(sql)?.execute(values)? > 0;
+        if updated && before.definition != after.definition {
+            self.enqueue_erasure(&ErasureScope::default())?;
+        }
+        Ok(updated)
+    }
+
+    /// Deletes a schedule with the record of its runs. Returns whether it existed.
+    pub fn delete_schedule(&self, id: &ScheduleId) -> Result<bool, StoreError> {
+        let sql = "DELETE FROM schedules WHERE id = ?1";
+        Ok(self.transaction.prepare_cached(sql)?.execute([id.as_str()])? > 0)
+    }
+
+    /// Sets the next due time of a schedule that has none yet, or that it is never due again.
+    pub fn plan_schedule(&self, schedule: &ScheduleRow, next: Option<Timestamp>) -> Result<(), StoreError> {
+        let state = state_name(if next.is_some() { ScheduleState::Active } else { ScheduleState::Finished });
+        let sql = "UPDATE schedules SET next_due_at = ?2, state = ?3
+                   WHERE schedule = ?1 AND state = 'active' AND next_due_at IS NULL";
+        self.execute(sql, params![schedule.row, next.map(Timestamp::unix_ms), state])
+    }
+
+    /// Pauses a schedule that cannot be run.
+    pub fn pause_schedule(&self, schedule: &ScheduleRow) -> Result<(), StoreError> {
+        let sql = "UPDATE schedules SET next_due_at = NULL, state = 'paused' WHERE schedule = ?1";
+        self.execute(sql, [schedule.row])
+    }
+
+    /// Advances a schedule that is due: records its runs and queues their message. Returns `false`, and changes
+    /// nothing, if it or its task has changed since it was read.
+    pub fn fire_schedule(&self, fire: &ScheduleFire, at: Timestamp) -> Result<bool, StoreError> {
+        let ScheduleFire { schedule, last_due_at, next_due_at, runs, message, new_task } = fire;
+        if let Some((TaskRow(task), _)) = message {
+            let exists = "SELECT EXISTS (SELECT 1 FROM tasks WHERE task = ?1)";
+            let exists: bool = self.transaction.query_row(exists, [task], |row| row.get(0))?;
+            if !exists && new_task.is_none() {
+                return Ok(false);
+            }
+        }
+        let state = if next_due_at.is_some() { ScheduleState::Active } else { ScheduleState::Finished };
+        let sql = "UPDATE schedules SET last_due_at = ?2, next_due_at = ?3, state = ?4
+                   WHERE schedule = ?1 AND state = 'active' AND next_due_at IS ?5";
+        let values = params![
+            schedule.row,
+            last_due_at.unix_ms(),
+            next_due_at.map(Timestamp::unix_ms),
+            state_name(state),
+            schedule.next_due_at.map(Timestamp::unix_ms),
+        ];
+        if self.transaction.prepare_cached(sql)?.execute(values)? == 0 {
+            return Ok(false);
+        }
+        for run in runs {
+            self.insert_run(schedule.row, run, at)?;
+        }
+        let sql = "DELETE FROM schedule_runs WHERE schedule = ?1 AND run NOT IN (
+                       SELECT run FROM schedule_runs WHERE schedule = ?1 ORDER BY run DESC LIMIT ?2
+                   )";
+        self.execute(sql, [schedule.row, KEPT_RUNS])?;
+        if let Some((task, turn)) = message {
+            if let Some(task_id) = new_task {
+                self.insert_task(*task, task_id, at)?;
+            }
+            self.insert_queued_turn(*task, turn, at)?;
+        }
+        Ok(true)
+    }
+
+    fn insert_run(&self, schedule: i64, run: &NewRun, at: Timestamp) -> Result<(), StoreError> {
+        let NewRun { due_at, outcome, turn, missed } = run;
+        let (task_id, turn_id) = turn.as_ref().map(|(task, turn)| (task.as_str(), turn.to_string())).unzip();
+        let (count, last) = missed.map(|(count, last)| (count, last.unix_ms())).unzip();
+        let count = count.map(|count| i64::try_from(count).unwrap_or(i64::MAX));
+        let sql =
+            "INSERT INTO schedule_runs (schedule, due_at, at, outcome, task_id, turn_id, missed, last_due_at)
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+        let outcome = outcome_name(*outcome);
+        let values =
+            params![schedule, due_at.unix_ms(), at.unix_ms(), outcome, task_id, turn_id, count, last];
+        self.execute(sql, values)
+    }
+}
+
+impl Brain {
+    /// All schedules without their runs, the oldest first. Blocks.
+    pub fn schedules(&self) -> Result<Vec<Schedule>, StoreError> {
+        self.read_long(|reader| {
+            let mut query = reader.prepare_cached(&format!("{SELECT_SCHEDULES} ORDER BY schedule"))?;
+            query.query_map([], read_schedule)?.collect()
+        })
+    }
+
+    /// The schedule with the id `id`, with its newest runs, the newest first. The states of their turns are not
+    /// known here. Blocks.
+    pub fn schedule(&self, id: &ScheduleId) -> Result<Option<Schedule>, StoreError> {
+        self.read_long(|reader| {
+            let mut query = reader.prepare_cached(&format!("{SELECT_SCHEDULES} WHERE id = ?1"))?;
+            let found = query.query_row([id.as_str()], read_schedule).optional()?;
+            found.map(|schedule| Ok(Schedule { runs: Some(runs(reader, id)?), ..schedule })).transpose()
+        })
+    }
+
+    /// When a schedule is due next, or is to be planned: then the time is 0.
+    pub fn next_due_at(&self) -> Result<Option<Timestamp>, StoreError> {
+        self.read(|reader| {
+            let sql = "SELECT COALESCE(next_due_at, 0) FROM schedules WHERE state = 'active' ORDER BY next_due_at LIMIT 1";
+            let mut query = reader.prepare_cached(sql)?;
+            query.query_row([], |row| timestamp(row, 0)).optional()
+        })
+    }
+
+    /// The schedules that are due at `now` or are to be planned, in the order of their due times. Blocks.
+    pub fn due_schedules(&self, now: Timestamp) -> Result<Vec<ScheduleRow>, StoreError> {
+        self.read_long(|reader| {
+            let mut query = reader.prepare_cached(
+                "SELECT schedule, id, definition, created_at, last_due_at, next_due_at, (
+                     SELECT turn_id FROM schedule_runs AS last
+                     WHERE last.schedule = schedules.schedule AND turn_id IS NOT NULL ORDER BY run DESC LIMIT 1
+                 )
+                 FROM schedules WHERE state = 'active' AND COALESCE(next_due_at, 0) <= ?1 ORDER BY next_due_at",
+            )?;
+            query.query_map([now.unix_ms()], read_due)?.collect()
+        })
+    }
+}
+
+const SELECT_SCHEDULES: &str =
+    "SELECT id, definition, state, created_at, updated_at, last_due_at, next_due_at FROM schedules";
+
+fn read_due(row: &Row<'_>) -> Result<ScheduleRow, Error> {
+    let turn_id: Option<String> = row.get(6)?;
+    Ok(ScheduleRow {
+        row: row.get(0)?,
+        id: schedule_id(row, 1)?,
+        definition: serde_json::from_str(row.get_ref(2)?.as_str()?).ok(),
+        created_at: timestamp(row, 3)?,
+        last_due_at: optional_timestamp(row, 4)?,
+        next_due_at: optional_timestamp(row, 5)?,
+        last_turn_id: turn_id.and_then(|id| id.parse().ok()),
+    })
+}
+
+fn read_schedule(row: &Row<'_>) -> Result<Schedule, Error> {
+    let definition = serde_json::from_str(row.get_ref(1)?.as_str()?);
+    let state = parse_state(row.get_ref(2)?.as_str()?);
+    Ok(Schedule {
+        id: schedule_id(row, 0)?,
+        definition: definition
+            .map_err(|error| Error::FromSqlConversionFailure(1, Type::Text, Box::new(error)))?,
+        state: state.unwrap_or(ScheduleState::Paused),
+        created_at: timestamp(row, 3)?,
+        updated_at: timestamp(row, 4)?,
+        last_due_at: optional_timestamp(row, 5)?,
+        next_due_at: optional_timestamp(row, 6)?,
+        runs: None,
+    })
+}
+
+fn runs(reader: &Connection, id: &ScheduleId) -> Result<Vec<ScheduleRun>, Error> {
+    let mut query = reader.prepare_cached(
+        "SELECT due_at, at, outcome, schedule_runs.task_id, turn_id, missed, schedule_runs.last_due_at
+         FROM schedule_runs JOIN schedules USING (schedule) WHERE id = ?1 ORDER BY run DESC",
+    )?;
+    let runs = query.query_map([id.as_str()], |row| {
+        let (task_id, has_turn): (Option<String>, bool) =
+            (row.get(3)?, row.get_ref(4)? != rusqlite::types::ValueRef::Null);
+        Ok(ScheduleRun {
+            due_at: timestamp(row, 0)?,
+            at: timestamp(row, 1)?,
+            outcome: parse_outcome(row.get_ref(2)?.as_str()?),
+            task_id: task_id.and_then(|id| TaskId::new(id).ok()),
+            turn_id: has_turn.then(|| parse_column(row, 4)).transpose()?,
+            turn_state: None,
+            count: row.get::<_, Option<i64>>(5)?.and_then(|count| u64::try_from(count).ok()),
+            last_due_at: optional_timestamp(row, 6)?,
+        })
+    })?;
+    runs.collect()
+}
+
+fn schedule_id(row: &Row<'_>, column: usize) -> Result<ScheduleId, Error> {
+    let text: String = row.get(column)?;
+    ScheduleId::new(text)
+        .map_err(|error| Error::FromSqlConversionFailure(column, Type::Text, Box::new(error)))
+}
+
+fn optional_timestamp(row: &Row<'_>, column: usize) -> Result<Option<Timestamp>, Error> {
+    Ok(row.get::<_, Option<i64>>(column)?.map(Timestamp::from_unix_ms))
+}
