@@ -96,5 +96,5 @@ fn interval_ms(seconds: i64) -> i64 {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/timing.rs"]
+#[path = "../tests/unit/lib.rs"]
 mod tests;

@@ -42,6 +42,9 @@ pub enum AgentError {
     /// There are too many schedules.
     #[error("there are {0} schedules, which is the limit; delete one first")]
     ScheduleLimit(u64),
+    /// Other changes of the schedule were faster each time.
+    #[error("the schedule is being changed or run at this moment; try again")]
+    ScheduleInUse,
     /// A schedule would never be due.
     #[error("`when`: is never due from now on")]
     NeverDue,

@@ -116,7 +116,7 @@ impl Agent {
                 return Ok(after);
             }
         }
-        Err(AgentError::TemporarilyUnreadable)
+        Err(AgentError::ScheduleInUse)
     }
 
     fn changed_schedule(&self, before: &Schedule, change: UpdateSchedule) -> Result<Schedule, AgentError> {

@@ -56,6 +56,7 @@ impl From<AgentError> for ApiError {
             | AgentError::TooManyTransfers
             | AgentError::StoreBacklogFull
             | AgentError::TemporarilyUnreadable
+            | AgentError::ScheduleInUse
             | AgentError::NoMemory(_) => {
                 return Self::new(ErrorCode::Overloaded, error.to_string()).retry_after(1);
             }

@@ -55,6 +55,14 @@ pub(crate) const TURN: &str = "turn_id:turn state:text message_id?:message queue
 pub(crate) const QUEUED_MESSAGE: &str =
     "turn_id:turn position:int message:text media_count:int size_bytes:int queued_at:time";
 
+/// A schedule.
+pub(crate) const SCHEDULE: &str = "id:text name:text when:object message:text task_id?:text missed:text options:object \
+                                   state:text next_due_at:time|null last_due_at:time|null created_at:time \
+                                   updated_at:time runs?:array";
+/// A run of a schedule.
+pub(crate) const SCHEDULE_RUN: &str = "due_at:time at:time outcome:text task_id?:text turn_id?:turn turn_state?:text \
+                                       count?:int last_due_at?:time";
+
 /// Asserts that `value` is an object with exactly these fields, each of its type. `fields` is a list of
 /// `name:type`, where a type may be a choice (`url|null`) and a name that may be absent ends with `?`.
 #[track_caller]
