@@ -88,7 +88,7 @@ impl ProcessRunner {
         input: Vec<u8>,
         stderr: StderrMode,
     ) -> Result<ProcessOutput, ToolError> {
-        let output = OutputSink::Spool(self.spill_dir.spool(call_id));
+        let output = OutputSink::Spool(Box::new(self.spill_dir.spool(call_id)));
         let (outcome, collected) =
             self.collect(command, input, OutputCollector::new(output, MAX_OUTPUT_BYTES, stderr)).await?;
         let stderr_tail = collected.stderr_text();
@@ -219,7 +219,7 @@ enum DrainResult {
 /// Where a program's output is kept.
 enum OutputSink {
     /// In a spill file, if it is long.
-    Spool(Spool),
+    Spool(Box<Spool>),
     /// In memory.
     Buffer(Vec<u8>),
 }

@@ -6,6 +6,21 @@ use serde_json::json;
 
 use super::*;
 
+fn hook_decision() -> Event {
+    Event::ToolHook(ToolHook {
+        tool_call_id: CallId::new(),
+        tool: "t".into(),
+        hook: "h".into(),
+        on: HookPhase::Before,
+        decision: HookDecision::Allow,
+        reason: None,
+        failure: None,
+        input: Some(json!({"a": 1})),
+        note: Some("n".into()),
+        result_replaced: false,
+    })
+}
+
 fn samples() -> Vec<(Event, &'static [&'static str])> {
     let message_id = MessageId::new();
     let call = CallId::new();
@@ -85,21 +100,7 @@ fn samples() -> Vec<(Event, &'static [&'static str])> {
             }),
             &["reason", "messages_collapsed", "tokens_before", "tokens_after"],
         ),
-        (
-            Event::ToolHook(ToolHook {
-                tool_call_id: CallId::new(),
-                tool: "t".into(),
-                hook: "h".into(),
-                on: HookPhase::Before,
-                decision: HookDecision::Allow,
-                reason: None,
-                failure: None,
-                input: Some(json!({"a": 1})),
-                note: Some("n".into()),
-                result_replaced: false,
-            }),
-            &["tool_call_id", "tool", "hook", "on", "decision", "input", "note"],
-        ),
+        (hook_decision(), &["tool_call_id", "tool", "hook", "on", "decision", "input", "note"]),
         (Event::Heartbeat(Heartbeat {}), &[]),
         (Event::BusyUpdate(BusyUpdate::Queued { position: 2 }), &["status", "position"]),
         (Event::BusyUpdate(BusyUpdate::Steered { message_id: MessageId::new() }), &["status", "message_id"]),

@@ -85,8 +85,10 @@ impl Size {
 /// How many letters of an alphabetic script say as much as this character.
 fn letter_weight(at: char) -> usize {
     match at {
-        '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}' | '\u{f900}'..='\u{faff}' => 3,
-        '\u{20000}'..='\u{3ffff}' => 3,
+        '\u{3400}'..='\u{4dbf}'
+        | '\u{4e00}'..='\u{9fff}'
+        | '\u{f900}'..='\u{faff}'
+        | '\u{20000}'..='\u{3ffff}' => 3,
         // Kana, and the syllables of Hangul.
         '\u{3041}'..='\u{30ff}' | '\u{ac00}'..='\u{d7a3}' => 2,
         _ => usize::from(at.is_alphabetic()),

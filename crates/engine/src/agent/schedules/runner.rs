@@ -182,19 +182,20 @@ impl ScheduleRunner {
             return Err(AgentError::Stopping);
         }
         turns.check_not_quiesced(launcher.services.clock.monotonic())?;
-        let (task, new_task) = match launcher.brain.task(&task_id)? {
-            Some(task) => (task.row, None),
-            None => {
-                let event_log = self.event_logs.open(&task_id)?;
-                // Its first turn is about to be stored.
-                let recorder = event_log.begin_turn(TurnId::new()).map_err(|_| AgentError::TaskBusy)?;
-                (event_log.task(), Some(recorder))
-            }
+        let (task, new_task) = if let Some(task) = launcher.brain.task(&task_id)? {
+            (task.row, None)
+        } else {
+            let event_log = self.event_logs.open(&task_id)?;
+            // Its first turn is about to be stored.
+            let recorder = event_log.begin_turn(TurnId::new()).map_err(|_| AgentError::TaskBusy)?;
+            (event_log.task(), Some(recorder))
         };
         let turn_id = TurnId::new();
         let bytes = u64::try_from(body.len()).unwrap_or(u64::MAX);
-        let Ok((entry, _)) = turns.queue.push(&task_id, turn_id, bytes, key.clone()) else { return Ok(None) };
-        let message = (task, NewQueuedTurn { entry, turn_id, body, request: key });
+        let Ok((entry, _)) = turns.queue.push(&task_id, turn_id, bytes, key.clone(), false) else {
+            return Ok(None);
+        };
+        let message = (task, NewQueuedTurn { entry, turn_id, body, request: key, interrupts: false });
         Ok(Some(QueuedRun { task_id, turn_id, message, new_task }))
     }
 
