@@ -129,7 +129,7 @@ async fn a_result_is_replaced_or_withheld_before_anybody_sees_it() {
         script_hook("mask", "after", &["shell"], &mask),
         script_hook("withhold", "after", &["list_files"], &withhold),
     ]);
-    let calls = shell_reply("echo The key is k3y.").tool_use("list_files", json!({}));
+    let calls = shell_reply("echo The key is k3y.").tool_use("list_files", json!({"path": "."}));
     let fixture = fixture(hooks, [calls, done_reply()]).await;
     fs::create_dir_all(fixture.setup.workspace()).unwrap();
     fs::write(fixture.setup.workspace().join("private.txt"), "").unwrap();
@@ -218,9 +218,10 @@ async fn a_hook_can_be_a_request_to_the_products_server() {
 #[tokio::test]
 async fn a_model_whose_calls_are_all_refused_ends_as_one_that_repeats_itself() {
     let hooks = json!([script_hook("never", "before", &["*"], &say(&json!({"decision": "refuse"})))]);
-    let fixture = fixture(hooks, (0..8).map(|_| tool_reply("list_files", json!({})))).await;
+    let fixture = fixture(hooks, (0..8).map(|_| tool_reply("list_files", json!({"path": "."})))).await;
     let events = fixture.engine.run_turn("task", "Go.").await;
     assert_eq!(events.last().unwrap().data["stop_reason"], "loop");
+    assert_eq!(reports(&events).len(), 5);
 }
 
 #[tokio::test]

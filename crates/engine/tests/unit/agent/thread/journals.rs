@@ -129,6 +129,17 @@ impl Journal {
         let (call, record) = &calls[variant % calls.len()];
         let call_id = call.call_id;
         match (record.stage, action % 3) {
+            (CallStage::New, 0) if !record.hooked && variant % 3 == 0 => {
+                let input = variant.is_multiple_of(2).then(|| json!({"changed": call_id}));
+                self.push_hooks(call_id, input, variant);
+            }
+            (CallStage::Running, 1) if variant % 3 == 0 => {
+                let outcome = ToolOutcome { output: "not checked yet".into(), error: None, duration_ms: 1 };
+                let source = Source::Agent.into();
+                self.push(Step::Returned { call_id, outcome, memory: Vec::new(), source });
+            }
+            (CallStage::Returned, 0) => self.push_hooks(call_id, None, variant),
+            (CallStage::Returned, choice) => self.push_result(call_id, choice == 1),
             (CallStage::New, 0) => self.push_question(call_id, HitlKind::Permission),
             (CallStage::Running, 0) => self.push_question(call_id, HitlKind::Question),
             (CallStage::New, 1) | (CallStage::Ready, _) => self.push(Step::Intended { call_id }),
@@ -150,6 +161,11 @@ impl Journal {
     fn push_question(&mut self, call_id: CallId, kind: HitlKind) {
         let (request_id, question) = (HitlId::new(), "may I?".to_owned());
         self.push(Step::Asked { request_id, call_id, kind, question, options: None });
+    }
+
+    fn push_hooks(&mut self, call_id: CallId, input: Option<serde_json::Value>, variant: usize) {
+        let (notes, source) = (vec![format!("note {variant}")], Source::Agent.into());
+        self.push(Step::Hooked { call_id, input, notes, source });
     }
 
     fn push_result(&mut self, call_id: CallId, success: bool) {

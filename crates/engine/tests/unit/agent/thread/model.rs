@@ -23,6 +23,7 @@ pub(super) enum CallStage {
     Waiting(HitlId, HitlKind),
     Ready,
     Running,
+    Returned,
     Done,
 }
 
@@ -33,6 +34,11 @@ pub(super) struct CallRecord<'a> {
     answers: Vec<HumanAnswer>,
     remarks: Vec<Content>,
     outcome: Option<&'a ToolOutcome>,
+    /// What hooks have decided before the call.
+    pub(super) hooked: bool,
+    input: Option<&'a serde_json::Value>,
+    notes: Vec<String>,
+    returned: Option<(ToolOutcome, Source)>,
 }
 
 impl<'a> CallRecord<'a> {
@@ -59,6 +65,7 @@ impl<'a> CallRecord<'a> {
         };
         let stage = steps.iter().rev().find_map(|step| match step {
             Step::Resulted { call_id, .. } if is_this_call(call_id) => Some(CallStage::Done),
+            Step::Returned { call_id, .. } if is_this_call(call_id) => Some(CallStage::Returned),
             Step::Intended { call_id } if is_this_call(call_id) => Some(CallStage::Running),
             Step::Asked { request_id, call_id, kind, .. } if is_this_call(call_id) => {
                 Some(CallStage::Waiting(*request_id, *kind))
@@ -66,6 +73,12 @@ impl<'a> CallRecord<'a> {
             Step::Resolved { request_id, .. } if find_request(request_id).is_some() => Some(CallStage::Ready),
             _ => None,
         });
+        let hooks = || {
+            steps.iter().filter_map(|step| match step {
+                Step::Hooked { call_id, input, notes, .. } if is_this_call(call_id) => Some((input, notes)),
+                _ => None,
+            })
+        };
         let questions = resolved().filter(|(kind, ..)| *kind == HitlKind::Question);
         Self {
             stage: stage.unwrap_or(CallStage::New),
@@ -78,19 +91,33 @@ impl<'a> CallRecord<'a> {
                 Step::Resulted { call_id, outcome, .. } if is_this_call(call_id) => Some(outcome),
                 _ => None,
             }),
+            hooked: hooks().next().is_some(),
+            input: hooks().filter_map(|(input, _)| input.as_ref()).last(),
+            notes: hooks().flat_map(|(_, notes)| notes.clone()).collect(),
+            returned: steps.iter().find_map(|step| match step {
+                Step::Returned { call_id, outcome, .. } if is_this_call(call_id) => {
+                    Some((outcome.clone(), step.source()))
+                }
+                _ => None,
+            }),
         }
     }
 
     /// The result that the model receives once the turn is over.
     fn into_reply(self, call: &ToolUse) -> ToolReply {
         let failed = |text: &str| (text.to_owned(), true);
-        let (text, is_error) = match (self.outcome, self.stage) {
+        let (mut text, is_error) = match (self.outcome, self.stage) {
             (Some(ToolOutcome { error: Some(error), .. }), _) => failed(error),
             (Some(outcome), _) => (outcome.output.clone(), false),
+            (None, CallStage::Returned) => failed(NOT_CHECKED),
             (None, CallStage::Running) => failed(OUTCOME_UNKNOWN),
             (None, _) if self.sent => failed(STOPPED_AT_QUESTION),
             (None, _) => failed(NEVER_RUN),
         };
+        for note in &self.notes {
+            text.push_str("\n\n");
+            text.push_str(note);
+        }
         ToolReply { provider_id: call.provider_id.clone(), text, remarks: self.remarks, is_error }
     }
 }
@@ -238,9 +265,15 @@ pub(super) fn next_action(journal: &[StoredStep]) -> NextAction {
             CallStage::New => OpenStage::New,
             CallStage::Ready => OpenStage::Ready,
             CallStage::Running => OpenStage::Running,
+            CallStage::Returned => OpenStage::Returned,
             CallStage::Waiting(..) | CallStage::Done => return None,
         };
-        Some(OpenCall { call: (*call).clone(), stage, sent: record.sent, answers: record.answers.clone() })
+        let mut call = (*call).clone();
+        if let Some(input) = record.input {
+            call.input = input.clone();
+        }
+        let (answers, returned) = (record.answers.clone(), record.returned.clone());
+        Some(OpenCall { call, stage, sent: record.sent, answers, hooked: record.hooked, returned })
     };
     let open: Vec<OpenCall> = calls.iter().filter_map(open).collect();
     if !open.is_empty() {
