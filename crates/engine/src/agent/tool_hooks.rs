@@ -3,13 +3,14 @@
 //! A decision that is committed is final: a resumed turn does not ask again. A hook whose decision was not
 //! committed when the engine died is run again.
 
+use std::sync::Arc;
+
 use api::event::Event;
 use api::memory::Source;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use llm::{ToolOutcome, ToolUse};
 use serde_json::{Map, Value, json};
-use std::sync::Arc;
 use store::WriteError;
 use store::event_log::Commit;
 use store::steps::Step;

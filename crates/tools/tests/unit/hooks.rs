@@ -18,7 +18,7 @@ fn hook(name: &str, phase: HookPhase, script: &str) -> Hook {
 }
 
 fn call() -> HookedCall {
-    let context = Map::from_iter([("task_id".to_owned(), json!("task"))]);
+    let context = [("task_id".to_owned(), json!("task"))].into_iter().collect();
     HookedCall { call_id: CallId::new(), tool: "t".into(), input: json!({"a": 1}), context }
 }
 

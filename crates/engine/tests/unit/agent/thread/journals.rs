@@ -129,11 +129,11 @@ impl Journal {
         let (call, record) = &calls[variant % calls.len()];
         let call_id = call.call_id;
         match (record.stage, action % 3) {
-            (CallStage::New, 0) if !record.hooked && variant % 3 == 0 => {
+            (CallStage::New, 0) if !record.hooked && variant.is_multiple_of(3) => {
                 let input = variant.is_multiple_of(2).then(|| json!({"changed": call_id}));
                 self.push_hooks(call_id, input, variant);
             }
-            (CallStage::Running, 1) if variant % 3 == 0 => {
+            (CallStage::Running, 1) if variant.is_multiple_of(3) => {
                 let outcome = ToolOutcome { output: "not checked yet".into(), error: None, duration_ms: 1 };
                 let source = Source::Agent.into();
                 self.push(Step::Returned { call_id, outcome, memory: Vec::new(), source });
