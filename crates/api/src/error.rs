@@ -51,6 +51,8 @@ pub enum ErrorCode {
     HitlNotPending,
     /// There is no such schedule.
     ScheduleNotFound,
+    /// There is no such approval request in this task.
+    ApprovalNotFound,
     /// There is no such skill.
     SkillNotFound,
     /// The catalog names no such tool server.
@@ -77,6 +79,8 @@ pub enum ErrorCode {
     EngineNotRunning,
     /// The engine is already running.
     EngineAlreadyRunning,
+    /// The approval request was answered, or its turn has ended.
+    ApprovalAnswered,
     /// Another turn is running on this task.
     TaskBusy,
     /// A task of this id exists already.
@@ -156,6 +160,7 @@ impl ErrorCode {
             | Self::MessageNotFound
             | Self::TurnNotFound
             | Self::HitlNotPending
+            | Self::ApprovalNotFound
             | Self::SkillNotFound
             | Self::ScheduleNotFound
             | Self::ServerNotFound
@@ -169,6 +174,7 @@ impl ErrorCode {
             | Self::EngineAlreadyExists
             | Self::EngineNotRunning
             | Self::EngineAlreadyRunning
+            | Self::ApprovalAnswered
             | Self::TaskBusy
             | Self::TaskExists
             | Self::ScheduleExists

@@ -12,6 +12,7 @@ use serde_json::Value;
 pub use tool_calls::{HookDecision, HookPhase, ToolCall, ToolHook, ToolResult};
 use utoipa::ToSchema;
 
+use crate::approvals::{ApprovalRequest, ApprovalResolved};
 use crate::ids::HitlId;
 use crate::turns::BusyUpdate;
 use crate::{CallId, MessageId, TaskId, Timestamp, TurnId};
@@ -54,6 +55,10 @@ pub enum Event {
     AgentEvent(AgentEvent),
     /// What became of a message to a busy task.
     BusyUpdate(BusyUpdate),
+    /// A tool call waits for a person's decision.
+    ApprovalRequest(Box<ApprovalRequest>),
+    /// A person has decided about a tool call.
+    ApprovalResolved(ApprovalResolved),
 }
 
 /// The data of `thread_lifecycle`. Every phase names the turn's user message.
@@ -356,6 +361,8 @@ impl Event {
             Self::Usage(_) => "usage",
             Self::AgentEvent(_) => "agent_event",
             Self::BusyUpdate(_) => "busy_update",
+            Self::ApprovalRequest(_) => "approval_request",
+            Self::ApprovalResolved(_) => "approval_resolved",
         }
     }
 
@@ -383,6 +390,8 @@ impl Event {
             "usage" => Self::Usage(from_value(data)?),
             "agent_event" => Self::AgentEvent(from_value(data)?),
             "busy_update" => Self::BusyUpdate(from_value(data)?),
+            "approval_request" => Self::ApprovalRequest(from_value(data)?),
+            "approval_resolved" => Self::ApprovalResolved(from_value(data)?),
             unknown => return Err(de::Error::custom(format!("unknown event type `{unknown}`"))),
         })
     }

@@ -4,6 +4,7 @@
 //! validated while it is parsed: every value of these types is valid.
 
 pub mod admin;
+pub mod approvals;
 pub mod assets;
 pub mod audit;
 pub mod content;

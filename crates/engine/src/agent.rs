@@ -3,6 +3,9 @@
 
 mod active_turn;
 mod answer_stream;
+mod approval_answer;
+mod approval_prompt;
+mod approvals;
 mod attachments;
 mod attribution;
 mod auxiliary_call;

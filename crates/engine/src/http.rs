@@ -2,6 +2,7 @@
 
 mod admin;
 mod admission;
+mod approvals;
 mod assets;
 mod auth;
 mod content_type;
@@ -133,6 +134,10 @@ http_service::routes! {
     hitl::pending,
     hitl::grants,
     hitl::revoke,
+    approvals::approvals,
+    approvals::answer_approval,
+    approvals::approval_grants,
+    approvals::revoke_approval,
     memory::search,
     memory::list,
     memory::save,

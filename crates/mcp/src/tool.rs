@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use api::approvals::ApprovalRisk;
 use api::assets::TransportKind;
 use catalog::Permission;
 use futures::future::BoxFuture;
@@ -56,6 +57,11 @@ impl Tool for ServerTool {
         };
         let input = approval::pretty_json(input);
         format!("May I call `{}` of {server}, with this input?\n\n{input}", self.definition.name)
+    }
+
+    /// Only a trusted server's word about its tool counts.
+    fn risk(&self) -> ApprovalRisk {
+        if self.permission() == Permission::Allow { ApprovalRisk::Low } else { ApprovalRisk::High }
     }
 
     fn binding(&self) -> Option<String> {

@@ -5,6 +5,7 @@
 //! ([`read_pool`]). The writer thread holds an exclusive lock on a file beside the brain for as long as it lives,
 //! so no two engines ever write the same brain.
 
+mod approvals;
 mod backups;
 mod conversations;
 mod corrections;
@@ -58,6 +59,7 @@ use api::facts::{Fact, Facts, Statement};
 use api::memory::{Episode, Knowledge};
 use api::skills::SkillSummary;
 use api::{CallId, HitlId, MemoryId, TaskId, Timestamp, TurnId};
+pub use approvals::ApprovalState;
 pub use backups::BACKUP_LIFETIME;
 pub use conversations::{ConversationChange, ConversationChanged, ConversationCursor, ConversationFilter};
 pub use corrections::Corrections;

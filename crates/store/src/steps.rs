@@ -4,6 +4,7 @@
 //! its last step. The JSON form is stored in users' brains, so it may only grow; a step of an unknown kind, which
 //! a later version wrote, is ignored.
 
+use api::approvals::ApprovalReason;
 use api::event::{Failure, HitlKind, StopReason};
 use api::memory::Source;
 use api::turn_options::TurnOverrides;
@@ -94,6 +95,10 @@ pub enum Step {
         /// The answers to choose from.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         options: Option<Vec<String>>,
+        /// Why the call needs an approval; absent for a question, and from earlier versions. Clients have received
+        /// the call together with this step.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<ApprovalReason>,
     },
     /// The user answered. If approval was denied, the call's result follows at once.
     Resolved {
@@ -132,6 +137,21 @@ pub enum Step {
         /// The source of the outcome: see [`Step::source`].
         #[serde(default, skip_serializing_if = "StoredSource::is_absent")]
         source: StoredSource,
+    },
+    /// The user approved a call with another input. A step of its own, so that an earlier version, which does not
+    /// know it, keeps waiting rather than running the call as it was.
+    InputChanged {
+        /// The id of the request.
+        request_id: HitlId,
+        /// The call.
+        call_id: CallId,
+        /// The input that the call runs with.
+        input: Value,
+        /// The answer.
+        answer: String,
+        /// Further remarks of the user, for the model.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        remarks: Vec<Content>,
     },
     /// A tool is about to run. From here on its outcome is unknown until a result, or a question that it asks, is
     /// stored.

@@ -62,6 +62,8 @@ pub struct NewGrant {
     pub tool: String,
     /// The scope of the grant.
     pub scope: GrantScope,
+    /// The request with whose answer it was given.
+    pub request_id: HitlId,
     /// The prefix that a command must have, for a tool that runs commands.
     pub prefix: Option<String>,
     /// A hash of the tool's definition; `None` for a built-in tool.
@@ -282,15 +284,15 @@ impl WriteTx<'_> {
         at: Timestamp,
     ) -> Result<(), StoreError> {
         let task = (grant.scope == GrantScope::Task).then_some(task);
-        let NewGrant { id, tool, prefix, binding, .. } = grant;
+        let NewGrant { id, tool, prefix, binding, request_id, .. } = grant;
         self.execute(
             "DELETE FROM grants WHERE tool = ?1 AND task IS ?2 AND prefix IS ?3 AND binding IS NOT ?4",
             params![tool, task, prefix, binding],
         )?;
         self.execute(
-            "INSERT INTO grants (grant_id, tool, task, prefix, created_at, binding)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-            params![id.to_string(), tool, task, prefix, at.unix_ms(), binding],
+            "INSERT INTO grants (grant_id, tool, task, prefix, created_at, binding, request_id)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            params![id.to_string(), tool, task, prefix, at.unix_ms(), binding, request_id.to_string()],
         )
     }
 
@@ -358,7 +360,7 @@ impl WriteTx<'_> {
 
     /// Inserts a row that depends on a turn. Fails if the turn does not exist, instead of silently inserting
     /// nothing.
-    fn insert(&self, sql: &str, params: impl rusqlite::Params) -> Result<(), StoreError> {
+    pub(super) fn insert(&self, sql: &str, params: impl rusqlite::Params) -> Result<(), StoreError> {
         self.transaction.prepare_cached(sql)?.insert(params)?;
         Ok(())
     }

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use api::approvals::ApprovalPreview;
 use serde_json::Value;
 use similar::{ChangeTag, TextDiff};
 
@@ -39,6 +40,19 @@ pub fn pretty_json(input: &Value) -> String {
     excerpt(&text, "", MAX_JSON_CHARS)
 }
 
+/// Returns the preview of a call of which only the input is known.
+pub fn input_preview(input: &Value) -> ApprovalPreview {
+    let text = serde_json::to_string_pretty(input).unwrap_or_else(|_| input.to_string());
+    let (text, truncated) = visible_prefix(&text, "", MAX_JSON_CHARS);
+    ApprovalPreview::Text { text, truncated }
+}
+
+/// Returns a text in visible form, as the preview of a call.
+pub(super) fn text_preview(text: &str) -> ApprovalPreview {
+    let (text, truncated) = visible_prefix(text, "", MAX_INPUT_CHARS);
+    ApprovalPreview::Text { text, truncated }
+}
+
 /// Returns the suffix that says whether a program may use the network.
 pub(super) fn network_label(may: bool) -> &'static str {
     if may { "with the network" } else { "without the network" }
@@ -61,8 +75,28 @@ pub(super) fn excerpt(text: &str, sign: &str, max: usize) -> String {
     shown
 }
 
+/// The lines that a change of a text deletes and inserts.
+pub(super) struct LineDiff {
+    /// The beginning of the diff, in visible form.
+    pub(super) shown: String,
+    /// Whether there is more.
+    pub(super) truncated: bool,
+    deletions: usize,
+    insertions: usize,
+}
+
+impl LineDiff {
+    /// The diff with its size and a note if there is more.
+    pub(super) fn describe(&self) -> String {
+        let deletions = counted(self.deletions, "deletion");
+        let insertions = counted(self.insertions, "insertion");
+        let more = if self.truncated { "\n[cut: there is more]" } else { "" };
+        format!("{deletions}, {insertions}:\n\n{}{more}", self.shown)
+    }
+}
+
 /// Returns the line diff from `old` to `new`, limited to `max` characters.
-pub(super) fn line_diff(old: &str, new: &str, max: usize) -> String {
+pub(super) fn line_diff(old: &str, new: &str, max: usize) -> LineDiff {
     let difference = TextDiff::configure().timeout(DIFF_TIMEOUT).diff_lines(old, new);
     let mut text = String::new();
     'hunks: for (at, hunk) in difference.grouped_ops(DIFF_CONTEXT_LINES).iter().enumerate() {
@@ -84,11 +118,10 @@ pub(super) fn line_diff(old: &str, new: &str, max: usize) -> String {
             }
         }
     }
-    let shown = visible_prefix(text.trim_end(), max);
+    let (shown, truncated) = visible_prefix(text.trim_end(), "", max);
     let changes = |tag| difference.iter_all_changes().filter(|change| change.tag() == tag).count();
-    let deletions = counted(changes(ChangeTag::Delete), "deletion");
-    let insertions = counted(changes(ChangeTag::Insert), "insertion");
-    format!("{deletions}, {insertions}:\n\n{shown}")
+    let (deletions, insertions) = (changes(ChangeTag::Delete), changes(ChangeTag::Insert));
+    LineDiff { shown, truncated, deletions, insertions }
 }
 
 /// Formats a number with its noun, in the singular or the plural.
@@ -96,30 +129,37 @@ fn counted(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
-/// Returns the first `max` characters of `text` in visible form, and a note if more follow.
-fn visible_prefix(text: &str, max: usize) -> String {
-    let mut shown = String::new();
+/// Returns the first `max` characters of `text` in visible form, with each line prefixed by `sign`, and whether more
+/// follow.
+pub(super) fn visible_prefix(text: &str, sign: &str, max: usize) -> (String, bool) {
+    let mut shown = String::from(sign);
     let mut characters = text.chars();
-    characters.by_ref().take(max).for_each(|character| push_escaped(&mut shown, character));
-    if characters.next().is_some() {
-        shown.push_str("\n[cut: there is more]");
+    for character in characters.by_ref().take(max) {
+        push_escaped(&mut shown, character);
+        if character == '\n' {
+            shown.push_str(sign);
+        }
     }
-    shown
+    (shown, characters.next().is_some())
 }
 
 /// Appends a character, escaping control characters, invisible characters and those that change the text
 /// direction: they could hide from the person what the text really is.
 fn push_escaped(shown: &mut String, character: char) {
-    let hides = matches!(
-        character,
-        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
-    );
-    if hides || (character.is_control() && character != '\n' && character != '\t') {
+    if is_hiding(character) || (character.is_control() && character != '\n' && character != '\t') {
         shown.extend(character.escape_default());
     } else {
         shown.push(character);
     }
+}
+
+/// Whether a character is invisible or changes the text direction.
+pub(super) fn is_hiding(character: char) -> bool {
+    matches!(
+        character,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
+    )
 }
 
 #[cfg(test)]
@@ -137,14 +177,14 @@ mod tests {
     fn shows_what_changes() {
         let old = "one\ntwo\nthree\nfour\nfive\nsix\nseven\neight\nnine\n";
         let new = old.replace("two\n", "zwei\n\u{202e}x\n").replace("nine\n", "");
-        let shown = line_diff(old, &new, 500);
+        let shown = line_diff(old, &new, 500).describe();
         assert_eq!(
             shown,
             "2 deletions, 2 insertions:\n\n one\n-two\n+zwei\n+\\u{202e}x\n three\n four\n five\n six\n seven\n eight\n-nine"
         );
-        assert!(line_diff("", &"x\n".repeat(10_000), 100).ends_with("[cut: there is more]"));
+        assert!(line_diff("", &"x\n".repeat(10_000), 100).describe().ends_with("[cut: there is more]"));
         let (old, new) = ("a\n".repeat(300_000), "b\na\n".repeat(150_000));
-        assert!(line_diff(&old, &new, 100).len() < 1_000);
+        assert!(line_diff(&old, &new, 100).describe().len() < 1_000);
     }
 
     #[test]

@@ -80,23 +80,19 @@ pub fn prefix_of(command: &str) -> &str {
     }
 }
 
-/// Whether a grant with this prefix covers a call that runs this command. A tool runs commands or has no prefix.
-pub fn allows(prefix: Option<&str>, command: Option<&str>) -> bool {
-    match (prefix, command) {
-        (None, None) => true,
-        (Some(prefix), Some(command)) => covers(prefix, command),
-        _ => false,
-    }
-}
-
 /// Whether a grant with `prefix` covers `command`.
-fn covers(prefix: &str, command: &str) -> bool {
+pub(super) fn covers(prefix: &str, command: &str) -> bool {
     let command = command.trim();
     if command == prefix {
         return true;
     }
-    let extends = || words(command).take(2).eq(words(prefix));
-    has_plain_prefix(prefix) && words(prefix).count() == 2 && has_plain_prefix(command) && extends()
+    let count = words(prefix).count();
+    let extends = || words(command).take(count).eq(words(prefix));
+    has_plain_prefix(prefix)
+        // Words after the second one come from a person.
+        && words(prefix).all(is_plain)
+        && has_plain_prefix(command)
+        && extends()
 }
 
 /// Returns the description of what a person's `always` would cover.
@@ -110,20 +106,24 @@ pub fn describe_scope(command: &str) -> String {
     }
 }
 
+/// Whether a shell reads a word as it is written.
+fn is_plain(word: &str) -> bool {
+    !word.contains(['"', '\'', '*', '?', '[', '{', '~', '#', '!'])
+}
+
 /// Whether the first two words of a command determine what will run: a program and a subcommand.
 fn has_plain_prefix(command: &str) -> bool {
     let mut both = words(command);
     let (Some(program), Some(second)) = (both.next(), both.next()) else { return false };
     let name = program.rsplit('/').next().unwrap_or(program);
-    let plain = |word: &str| !word.contains(['"', '\'', '*', '?', '[', '{', '~', '#', '!']);
     // Other white space does not separate words in a shell, but looks as if it did.
     let blank = |character: char| character.is_whitespace() && character != ' ' && character != '\t';
     !command.contains(SHELL_SYNTAX)
         && !command.contains(blank)
         // An assignment before the program changes its behavior.
         && !program.contains('=')
-        && plain(program)
-        && plain(second)
+        && is_plain(program)
+        && is_plain(second)
         && !second.starts_with('-')
         && !RUN_SUBCOMMANDS.contains(&second)
         && !COMMAND_RUNNERS.contains(&name)

@@ -6,6 +6,7 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use api::approvals::ApprovalPreview;
 use catalog::{HttpCall, Permission};
 use fetch::{BodyError, decode, media_type, operator_client, read_large_body};
 use futures::FutureExt as _;
@@ -168,6 +169,10 @@ impl Tool for HttpTool {
         let (method, server) = (&self.call.method, self.call.origin());
         let shown = approval::excerpt(&input.to_string(), "", MAX_SHOWN_INPUT_CHARS);
         format!("Allow `{}` to send this to {server} ({method})?\n{shown}", self.spec.name)
+    }
+
+    fn approval_preview(&self, _input: &Value) -> ApprovalPreview {
+        ApprovalPreview::Address { method: self.call.method.to_string(), url: self.call.origin() }
     }
 
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {

@@ -19,6 +19,7 @@ mod load_skill;
 mod memory_forget;
 mod memory_save;
 mod memory_search;
+pub mod patterns;
 mod process;
 mod read;
 mod run_agent;
@@ -39,6 +40,7 @@ mod write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use api::approvals::{ApprovalPreview, ApprovalRisk};
 use api::memory::Source;
 use api::tool_names::{RUN_AGENT, RUN_SKILL_SCRIPT, SHELL, TOOL_SEARCH};
 use api::{CallId, MemoryId};
@@ -50,6 +52,7 @@ pub use files::WorkspaceLock;
 use futures::future::BoxFuture;
 use llm::ToolSpec;
 use parking_lot::Mutex;
+use patterns::Subject;
 pub use process::ProcessPermits;
 use resources::memory_budget::MemoryBudget;
 use resources::threads;
@@ -86,6 +89,35 @@ pub trait Tool: Send + Sync {
     /// may read the present state, for example of a file. Blocks.
     fn approval_prompt(&self, input: &Value) -> String {
         approval::default_prompt(&self.spec().name, input)
+    }
+
+    /// Returns the preview of a call, for a product to show in its own way. It reads no more than
+    /// [`Tool::approval_prompt`], and changes nothing. Blocks.
+    fn approval_preview(&self, input: &Value) -> ApprovalPreview {
+        approval::input_preview(input)
+    }
+
+    /// How much harm a call could do.
+    fn risk(&self) -> ApprovalRisk {
+        match self.permission() {
+            Permission::Allow => ApprovalRisk::Low,
+            Permission::Ask | Permission::Deny if self.idempotent() => ApprovalRisk::Medium,
+            Permission::Ask | Permission::Deny => ApprovalRisk::High,
+        }
+    }
+
+    /// Checks what the schema of an input cannot express, as far as the input alone tells: limits, forms of
+    /// addresses. A call checks it too; this is for an input that a person is about to send.
+    ///
+    /// # Errors
+    /// What is wrong, in words for a person.
+    fn check_input(&self, _input: &Value) -> Result<(), ToolError> {
+        Ok(())
+    }
+
+    /// What the pattern of a lasting approval is matched against; `None` if the approval covers the whole tool.
+    fn grant_subject(&self, input: &Value) -> Option<Subject> {
+        self.command(input).map(Subject::Command)
     }
 
     /// Returns a hash of the tool's definition and location; a lasting grant holds for as long as this value stays

@@ -1,6 +1,7 @@
 //! `memory_forget`: erases a fact with its history, at the user's wish.
 
 use api::MemoryId;
+use api::approvals::{ApprovalPreview, ApprovalRisk};
 use api::facts::{Fact, Statement};
 use api::tool_names;
 use catalog::Permission;
@@ -93,6 +94,15 @@ impl Tool for MemoryForget {
                 format!("{}\n\n{reason}", approval::default_prompt(tool_names::MEMORY_FORGET, input))
             }
         }
+    }
+
+    fn approval_preview(&self, input: &Value) -> ApprovalPreview {
+        approval::text_preview(&self.approval_prompt(input))
+    }
+
+    /// What is erased cannot be restored.
+    fn risk(&self) -> ApprovalRisk {
+        ApprovalRisk::High
     }
 
     // The erasure is committed together with the call's result. Outside a turn there is `memory.forget`.

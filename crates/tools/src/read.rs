@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::beneath::is_temporary;
 use super::files::{Workspace, cannot_read, not_a_file};
+use super::patterns::Subject;
 use super::spill::is_utf8_continuation;
 use super::{Invocation, Tool, ToolError, ToolStep, parse_input};
 
@@ -77,6 +78,10 @@ impl Tool for ReadFile {
 
     fn permission(&self) -> Permission {
         Permission::Allow
+    }
+
+    fn grant_subject(&self, input: &Value) -> Option<Subject> {
+        Some(Subject::Path(input.get("path")?.as_str()?.to_owned()))
     }
 
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use api::approvals::ApprovalPreview;
 use api::tool_names;
 use catalog::Permission;
 use futures::future::BoxFuture;
@@ -83,6 +84,11 @@ impl Shell {
     }
 }
 
+/// Whether a folder is the workspace itself.
+fn is_workspace(folder: &str) -> bool {
+    matches!(folder, "" | ".")
+}
+
 fn validate_command(command: &str) -> Result<(), ToolError> {
     if command.trim().is_empty() || command.len() > MAX_COMMAND_BYTES {
         return Err(ToolError(format!(
@@ -148,10 +154,23 @@ impl Tool for Shell {
         )
     }
 
+    fn approval_preview(&self, input: &Value) -> ApprovalPreview {
+        let Ok(ShellInput { command, folder, .. }) = ShellInput::deserialize(input) else {
+            return approval::input_preview(input);
+        };
+        let visible = |text: &str| approval::visible_prefix(text, "", MAX_COMMAND_BYTES).0;
+        let folder = folder.filter(|folder| !is_workspace(folder)).map(|folder| visible(&folder));
+        ApprovalPreview::Command { command: visible(&command), folder, network: self.network }
+    }
+
+    fn check_input(&self, input: &Value) -> Result<(), ToolError> {
+        validate_command(&parse_input::<ShellInput>(input.clone())?.command)
+    }
+
     fn command(&self, input: &Value) -> Option<String> {
         let ShellInput { command, folder, .. } = ShellInput::deserialize(input).ok()?;
         // In another folder the same words may run another program.
-        match folder.as_deref().filter(|folder| !matches!(*folder, "" | ".")) {
+        match folder.as_deref().filter(|folder| !is_workspace(folder)) {
             Some(folder) => Some(format!("cd {folder:?} && {command}")),
             None => Some(command),
         }

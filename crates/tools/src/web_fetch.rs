@@ -1,5 +1,6 @@
 //! `web_fetch`: fetches a web page.
 
+use api::approvals::ApprovalPreview;
 use api::tool_names;
 use catalog::Permission;
 use fetch::{Document, Page, Target, WebClient, decode, media_type, read_html};
@@ -10,6 +11,7 @@ use resources::threads::{Lane, PAGE_PARSE_THREADS};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::patterns::Subject;
 use super::{Invocation, Tool, ToolError, ToolOutput, ToolStep, approval, parse_input};
 
 /// The maximum length of the part of a page that one call returns, in bytes: below the limit for spilling.
@@ -39,6 +41,12 @@ impl WebFetch {
     pub(super) fn new(web: WebClient) -> Self {
         Self { web, parse_lane: Lane::new(PAGE_PARSE_THREADS) }
     }
+}
+
+/// The address that a call fetches.
+fn parse_address(input: &Value) -> Result<Target, ToolError> {
+    let WebFetchInput { url, .. } = parse_input(input.clone())?;
+    Target::parse(&url).map_err(|error| ToolError(error.to_string()))
 }
 
 impl Tool for WebFetch {
@@ -91,6 +99,24 @@ impl Tool for WebFetch {
             "Fetch this page?\n{shown}\nThat is: {}",
             approval::excerpt(normalized, "", MAX_SHOWN_URL_CHARS)
         )
+    }
+
+    fn approval_preview(&self, input: &Value) -> ApprovalPreview {
+        match parse_address(input) {
+            Ok(target) => {
+                let url = approval::visible_prefix(target.url().as_str(), "", MAX_SHOWN_URL_CHARS).0;
+                ApprovalPreview::Address { method: "GET".into(), url }
+            }
+            Err(_) => approval::input_preview(input),
+        }
+    }
+
+    fn check_input(&self, input: &Value) -> Result<(), ToolError> {
+        parse_address(input).map(|_| ())
+    }
+
+    fn grant_subject(&self, input: &Value) -> Option<Subject> {
+        Some(Subject::Address(parse_address(input).ok()?.url().to_string()))
     }
 
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {

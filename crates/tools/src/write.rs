@@ -1,5 +1,6 @@
 //! `write_file` and `edit_file`: write or edit files of the workspace.
 
+use api::approvals::{ApprovalPreview, ApprovalRisk, PresentFile};
 use api::tool_names;
 use catalog::Permission;
 use futures::future::BoxFuture;
@@ -8,6 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::files::Workspace;
+use super::patterns::Subject;
 use super::{Invocation, Tool, ToolError, ToolStep, approval, parse_input};
 
 /// The maximum size of a written or edited file, in bytes.
@@ -58,7 +60,7 @@ impl Tool for WriteFile {
         match existing_file(&self.0, &path) {
             ExistingFile::Text(old) => {
                 let difference = approval::line_diff(&old, &content, MAX_SHOWN_CHARS);
-                format!("Change the file {path:?}? {difference}")
+                format!("Change the file {path:?}? {}", difference.describe())
             }
             present => {
                 let noun = match present {
@@ -74,11 +76,50 @@ impl Tool for WriteFile {
         }
     }
 
+    fn approval_preview(&self, input: &Value) -> ApprovalPreview {
+        let Ok(WriteInput { path, content }) = WriteInput::deserialize(input) else {
+            return approval::input_preview(input);
+        };
+        let (present, (diff, truncated)) = match existing_file(&self.0, &path) {
+            ExistingFile::Text(old) => {
+                let difference = approval::line_diff(&old, &content, MAX_SHOWN_CHARS);
+                (PresentFile::Text, (difference.shown, difference.truncated))
+            }
+            ExistingFile::Missing => (PresentFile::Missing, insertions(&content)),
+            ExistingFile::NotText => (PresentFile::Other, insertions(&content)),
+        };
+        let path = shown_path(&path);
+        ApprovalPreview::Diff { path, present, diff, truncated }
+    }
+
+    fn check_input(&self, input: &Value) -> Result<(), ToolError> {
+        check_content(&parse_input::<WriteInput>(input.clone())?.content)
+    }
+
+    fn grant_subject(&self, input: &Value) -> Option<Subject> {
+        WriteInput::deserialize(input).ok().map(|input| Subject::Path(input.path))
+    }
+
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
         Box::pin(async move {
             let input = parse_input(invocation.input)?;
             self.0.run_blocking(move |workspace| write(&workspace, &input)).await
         })
+    }
+}
+
+/// A path in visible form: what the person reads is where the file is.
+fn shown_path(path: &str) -> String {
+    approval::visible_prefix(path, "", MAX_SHOWN_CHARS).0
+}
+
+/// The diff of a text where nothing was before, and whether it is only the beginning.
+fn insertions(content: &str) -> (String, bool) {
+    let content = content.strip_suffix('\n').unwrap_or(content);
+    if content.is_empty() {
+        (String::new(), false)
+    } else {
+        approval::visible_prefix(content, "+", MAX_SHOWN_CHARS)
     }
 }
 
@@ -103,10 +144,15 @@ fn existing_file(workspace: &Workspace, path: &str) -> ExistingFile {
     text.map_or(ExistingFile::NotText, ExistingFile::Text)
 }
 
-fn write(workspace: &Workspace, WriteInput { path, content }: &WriteInput) -> Result<String, ToolError> {
+fn check_content(content: &str) -> Result<(), ToolError> {
     if content.len() > MAX_FILE_BYTES {
         return Err(ToolError(format!("`content` must be at most {MAX_FILE_BYTES} bytes long")));
     }
+    Ok(())
+}
+
+fn write(workspace: &Workspace, WriteInput { path, content }: &WriteInput) -> Result<String, ToolError> {
+    check_content(content)?;
     let _changing = workspace.lock();
     workspace.locate_creating_folders(path)?.replace(content)?;
     Ok(format!("wrote {} bytes to `{path}`", content.len()))
@@ -164,20 +210,41 @@ impl Tool for EditFile {
             && let Ok((after, _)) = apply_edit(&before, &edit)
         {
             let difference = approval::line_diff(&before, &after, MAX_SHOWN_CHARS);
-            return format!("Edit the file {:?}? {difference}", edit.path);
+            return format!("Edit the file {:?}? {}", edit.path, difference.describe());
         }
-        // The edit is not possible in the present state; that may have changed by the time of the call.
-        let EditInput { path, old, new, all } = edit;
-        let scope = if all == Some(true) { "everywhere" } else { "in one place" };
-        let mut prompt = format!("Edit the file {path:?}, {scope}?\n");
-        for (sign, text) in [("-", old), ("+", new)] {
-            // A removal does not insert an empty line.
-            if !text.is_empty() {
-                prompt.push('\n');
-                prompt.push_str(&approval::excerpt(&text, sign, MAX_SHOWN_CHARS / 2));
-            }
+        impossible_edit(&edit)
+    }
+
+    fn approval_preview(&self, input: &Value) -> ApprovalPreview {
+        let Ok(edit) = EditInput::deserialize(input) else { return approval::input_preview(input) };
+        if let ExistingFile::Text(before) = existing_file(&self.0, &edit.path)
+            && let Ok((after, _)) = apply_edit(&before, &edit)
+        {
+            let difference = approval::line_diff(&before, &after, MAX_SHOWN_CHARS);
+            return ApprovalPreview::Diff {
+                path: shown_path(&edit.path),
+                present: PresentFile::Text,
+                diff: difference.shown,
+                truncated: difference.truncated,
+            };
         }
-        prompt
+        approval::text_preview(&impossible_edit(&edit))
+    }
+
+    /// Another run could change more, but only in the file.
+    fn risk(&self) -> ApprovalRisk {
+        ApprovalRisk::Medium
+    }
+
+    fn check_input(&self, input: &Value) -> Result<(), ToolError> {
+        if parse_input::<EditInput>(input.clone())?.old.is_empty() {
+            return Err(ToolError("`old` must not be empty".into()));
+        }
+        Ok(())
+    }
+
+    fn grant_subject(&self, input: &Value) -> Option<Subject> {
+        EditInput::deserialize(input).ok().map(|input| Subject::Path(input.path))
     }
 
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
@@ -186,6 +253,20 @@ impl Tool for EditFile {
             self.0.run_blocking(move |workspace| edit(&workspace, &input)).await
         })
     }
+}
+
+/// Describes an edit that is not possible in the present state; that may have changed by the time of the call.
+fn impossible_edit(EditInput { path, old, new, all }: &EditInput) -> String {
+    let scope = if *all == Some(true) { "everywhere" } else { "in one place" };
+    let mut prompt = format!("Edit the file {path:?}, {scope}?\n");
+    for (sign, text) in [("-", old), ("+", new)] {
+        // A removal does not insert an empty line.
+        if !text.is_empty() {
+            prompt.push('\n');
+            prompt.push_str(&approval::excerpt(text, sign, MAX_SHOWN_CHARS / 2));
+        }
+    }
+    prompt
 }
 
 fn edit(workspace: &Workspace, input: &EditInput) -> Result<String, ToolError> {

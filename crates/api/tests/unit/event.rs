@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 
 use super::*;
+use crate::approvals::{ApprovalDecision, ApprovalPreview, ApprovalReason, ApprovalRisk, PatternKind};
 
 fn hook_decision() -> Event {
     Event::ToolHook(ToolHook {
@@ -116,6 +117,46 @@ fn samples() -> Vec<(Event, &'static [&'static str])> {
                 "cache_write_tokens",
                 "reasoning_tokens",
             ],
+        ),
+        (
+            Event::ApprovalRequest(Box::new(ApprovalRequest {
+                request_id: HitlId::new(),
+                tool_call_id: call,
+                tool: "shell".into(),
+                agent: None,
+                input: json!({"command": "ls"}),
+                preview: ApprovalPreview::Command { command: "ls".into(), folder: None, network: false },
+                risk: ApprovalRisk::High,
+                reason: ApprovalReason::Permission,
+                decisions: vec![ApprovalDecision::AllowOnce],
+                pattern_kind: Some(PatternKind::Command),
+                default_pattern: Some("ls".into()),
+                created_at: Timestamp::from_unix_ms(1),
+            })),
+            &[
+                "request_id",
+                "tool_call_id",
+                "tool",
+                "input",
+                "preview",
+                "risk",
+                "reason",
+                "decisions",
+                "pattern_kind",
+                "default_pattern",
+                "created_at",
+            ],
+        ),
+        (
+            Event::ApprovalResolved(ApprovalResolved {
+                request_id: HitlId::new(),
+                tool_call_id: call,
+                decision: ApprovalDecision::Deny,
+                input: None,
+                message: Some("no".into()),
+                grant_id: None,
+            }),
+            &["request_id", "tool_call_id", "decision", "message"],
         ),
     ]
 }

@@ -18,6 +18,8 @@ pub(super) fn wrap_event(call_id: CallId, agent: &str, event: Event) -> Event {
     match &event {
         Event::HitlRequest(_)
         | Event::HitlResolved(_)
+        | Event::ApprovalRequest(_)
+        | Event::ApprovalResolved(_)
         | Event::WorkingMemoryUpdate(_)
         | Event::Usage(_)
         | Event::Error(_)

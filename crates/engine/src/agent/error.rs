@@ -66,6 +66,14 @@ pub enum AgentError {
     /// No request for the user is pending, or not the one that was answered.
     #[error("no such request is pending on this task")]
     NotPending,
+    /// There is no such request for an approval in the task.
+    #[error(
+        "there is no such approval request in this task; GET /tasks/{{task_id}}/approvals lists the open ones"
+    )]
+    UnknownApproval,
+    /// The request for an approval is not open any more.
+    #[error("the approval request is not open any more: {0}")]
+    ApprovalAnswered(String),
     /// Another turn is running on the task.
     #[error("another turn is running on this task; it can be cancelled")]
     TaskBusy,

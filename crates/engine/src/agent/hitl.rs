@@ -1,15 +1,19 @@
 //! Human in the loop: what a user's answer to a request means, and what is committed for it. Pure.
 
+use api::approvals::{ApprovalDecision, ApprovalResolved};
 use api::content::ContentBlock;
 use api::engine::{GrantScope, HitlRespond};
 use api::event::{Event, HitlKind, HitlResolved};
 use api::{CallId, GrantId, HitlId};
 use llm::{Content, ToolOutcome, ToolUse};
+use serde_json::Value;
 use store::NewGrant;
 use store::event_log::Commit;
 use store::steps::Step;
-use tools::{Toolbox, grants};
+use tools::patterns::{self, Subject};
+use tools::{Toolbox, approval};
 
+use super::approval_answer::ApprovalAnswer;
 use super::attribution::{agent_name, wrap_event, wrap_step};
 use super::call_events::{tool_call_event, tool_result_event};
 use super::thread::{PendingHitl, Thread};
@@ -22,6 +26,8 @@ pub(super) struct HitlResponse {
     feedback: Option<String>,
     content_blocks: Vec<ContentBlock>,
     scope: Option<GrantScope>,
+    /// What only the answer to an approval request has.
+    approval: Option<ApprovalAnswer>,
 }
 
 impl HitlResponse {
@@ -34,7 +40,25 @@ impl HitlResponse {
             return Err(AgentError::NotPending);
         }
         let feedback = feedback.filter(|feedback| !feedback.trim().is_empty());
-        Ok(Self { request_id: pending, answer, feedback, content_blocks, scope })
+        Ok(Self { request_id: pending, answer, feedback, content_blocks, scope, approval: None })
+    }
+
+    /// A decision about a call, which need not be the one that is shown first.
+    pub(super) fn for_approval(request_id: HitlId, answer: ApprovalAnswer, message: Option<String>) -> Self {
+        let (words, scope) = match answer.decision {
+            ApprovalDecision::AllowOnce => ("yes", None),
+            ApprovalDecision::AllowTask => ("always", Some(GrantScope::Task)),
+            ApprovalDecision::AllowAlways => ("always", Some(GrantScope::Engine)),
+            ApprovalDecision::Deny => ("no", None),
+        };
+        Self {
+            request_id,
+            answer: words.to_owned(),
+            feedback: message,
+            content_blocks: Vec::new(),
+            scope,
+            approval: Some(answer),
+        }
     }
 
     /// The attachments of the answer.
@@ -42,13 +66,19 @@ impl HitlResponse {
         self.content_blocks.clone()
     }
 
-    /// Returns the decision about the request that is pending now.
-    pub(super) fn decision_on(&self, pending: &PendingHitl) -> Result<Decision, AgentError> {
-        if self.request_id == pending.request_id {
-            self.interpret(pending.kind)
-        } else {
-            Err(AgentError::NotPending)
+    /// Returns the request that is answered and the decision about it.
+    pub(super) fn decide(
+        &self,
+        thread: &Thread,
+        toolbox: &Toolbox,
+    ) -> Result<(PendingHitl, Decision), AgentError> {
+        let mut requests = thread.pending_hitl().iter();
+        let found = requests.find(|pending| pending.request_id == self.request_id);
+        let pending = found.ok_or(AgentError::NotPending)?;
+        if let (Some(answer), Some(call)) = (&self.approval, thread.call(pending.call_id)) {
+            answer.validate(pending.reason, call, toolbox)?;
         }
+        Ok((pending.clone(), self.interpret(pending.kind)?))
     }
 
     /// Interprets the answer for a request of `kind`.
@@ -73,11 +103,25 @@ impl HitlResponse {
 }
 
 /// The user's decision about a request.
+#[derive(Clone, Copy)]
 pub(super) enum Decision {
     Answered,
     Allowed,
     AlwaysAllowed(GrantScope),
     Refused,
+}
+
+impl Decision {
+    /// The decision as an approval; `None` for the answer to a question.
+    fn approval(self) -> Option<ApprovalDecision> {
+        match self {
+            Self::Answered => None,
+            Self::Allowed => Some(ApprovalDecision::AllowOnce),
+            Self::AlwaysAllowed(GrantScope::Task) => Some(ApprovalDecision::AllowTask),
+            Self::AlwaysAllowed(GrantScope::Engine) => Some(ApprovalDecision::AllowAlways),
+            Self::Refused => Some(ApprovalDecision::Deny),
+        }
+    }
 }
 
 /// What is committed when a request is answered.
@@ -90,19 +134,38 @@ pub(super) struct Resolution {
 }
 
 impl Resolution {
-    /// The resolution of `pending`, the first request of `thread`, by the user's response.
+    /// The resolution of `pending`, a request of `thread`, by the user's response.
     pub(super) fn new(
         thread: &Thread,
         toolbox: &Toolbox,
         pending: &PendingHitl,
-        decision: &Decision,
+        decision: Decision,
         response: HitlResponse,
         attachments: Vec<Content>,
     ) -> Self {
         let &PendingHitl { request_id, call_id, owner, .. } = pending;
-        let HitlResponse { answer, feedback, .. } = response;
-        let commit = Commit::new().close_hitl_request(request_id).attachments(&attachments).durable();
-        let events = vec![Event::HitlResolved(HitlResolved { request_id, answer: answer.clone() })];
+        let HitlResponse { answer, feedback, approval, .. } = response;
+        let (changed, pattern) = approval.map(|answer| (answer.input, answer.pattern)).unwrap_or_default();
+        let call = thread.call(call_id);
+        let changed = changed.filter(|input| call.is_some_and(|call| call.input != *input));
+        let mut resolution = Self {
+            commit: Commit::new().attachments(&attachments).durable(),
+            steps: Vec::new(),
+            events: Vec::new(),
+            next: None,
+        };
+        let grant = match (call, decision) {
+            (Some(call), Decision::AlwaysAllowed(scope)) => {
+                let call = ToolUse { input: changed.clone().unwrap_or(call.input.clone()), ..call.clone() };
+                Some(new_grant(toolbox, &call, scope, pattern, request_id))
+            }
+            _ => None,
+        };
+        let grant_id = grant.as_ref().map(|grant| grant.id);
+        resolution.close(thread, pending, &answer, decision, grant_id);
+        if let Some(Event::ApprovalResolved(resolved)) = resolution.events.last_mut() {
+            (resolved.input, resolved.message) = (changed.clone(), feedback.clone());
+        }
         let mut remarks = attachments;
         let mut refusal = None;
         if let Decision::Refused = decision {
@@ -111,67 +174,126 @@ impl Resolution {
         } else if let Some(feedback) = feedback {
             remarks.insert(0, Content::Text { text: format!("The user added: {feedback}") });
         }
-        let steps = vec![wrap_step(owner, Step::Resolved { request_id, answer, remarks })];
-        let mut resolution = Self { commit, steps, events, next: None };
-        let call = thread.call(call_id);
+        let step = match changed {
+            Some(input) => {
+                remarks.insert(0, Content::Text { text: describe_change(&input) });
+                Step::InputChanged { request_id, call_id, input, answer, remarks }
+            }
+            None => Step::Resolved { request_id, answer, remarks },
+        };
+        resolution.steps.push(wrap_step(owner, step));
         if let (Some(call), Some(reason)) = (call, refusal) {
-            resolution.refuse_call(thread, owner, call, reason);
+            resolution.refuse_call(thread, pending, call, reason);
         }
-        let mut others: Vec<PendingHitl> = thread.pending_hitl().iter().skip(1).cloned().collect();
-        if let (Some(call), Decision::AlwaysAllowed(scope)) = (call, decision) {
-            others = resolution.grant(thread, toolbox, call, *scope, others);
+        let others = thread.pending_hitl().iter().filter(|other| other.request_id != request_id);
+        let mut others: Vec<PendingHitl> = others.cloned().collect();
+        if let Some(grant) = grant {
+            others = resolution.apply_grant(thread, toolbox, decision, grant, others);
         }
-        resolution.next = others.into_iter().next();
+        // The one that is shown stays so if it is still open.
+        let shown = thread.pending_hitl().first().map(|shown| shown.request_id);
+        resolution.next = others.into_iter().next().filter(|next| Some(next.request_id) != shown);
         resolution
     }
 
+    /// Closes a request for clients and for the store.
+    fn close(
+        &mut self,
+        thread: &Thread,
+        pending: &PendingHitl,
+        answer: &str,
+        decision: Decision,
+        grant_id: Option<GrantId>,
+    ) {
+        let &PendingHitl { request_id, call_id, reason, .. } = pending;
+        // Only the first one was shown as a HITL request.
+        if thread.pending_hitl().first().is_some_and(|shown| shown.request_id == request_id) {
+            self.commit = std::mem::take(&mut self.commit).close_hitl_request(request_id);
+            self.events.push(Event::HitlResolved(HitlResolved { request_id, answer: answer.to_owned() }));
+        }
+        if let (Some(_), Some(decision)) = (reason, decision.approval()) {
+            self.commit = std::mem::take(&mut self.commit).close_approval(request_id, decision);
+            self.events.push(Event::ApprovalResolved(ApprovalResolved {
+                request_id,
+                tool_call_id: call_id,
+                decision,
+                input: None,
+                message: None,
+                grant_id,
+            }));
+        }
+    }
+
     /// Adds an error as the result of a call that the user did not allow.
-    fn refuse_call(&mut self, thread: &Thread, owner: Option<CallId>, call: &ToolUse, reason: String) {
+    fn refuse_call(&mut self, thread: &Thread, pending: &PendingHitl, call: &ToolUse, reason: String) {
+        let owner = pending.owner;
         let outcome = ToolOutcome { output: String::new(), error: Some(reason), duration_ms: 0 };
-        let call_events = [tool_call_event(call), tool_result_event(call, &outcome)];
+        // Clients have received the call together with the request for its approval.
+        let announcement = pending.reason.is_none().then(|| tool_call_event(call));
+        let call_events = announcement.into_iter().chain([tool_result_event(call, &outcome)]);
         self.events.extend(call_events.map(|event| wrap_event_for(thread, owner, event)));
         let source = provenance::source_of_result(&call.name, None);
         let step = Step::Resulted { call_id: call.call_id, outcome, memory: Vec::new(), source };
         self.steps.push(wrap_step(owner, step));
     }
 
-    /// Adds a grant for calls like `call`, and resolves those of the `others` that it covers. Returns the
-    /// rest.
-    fn grant(
+    /// Adds a grant, and resolves those of the `others` that it covers. Returns the rest.
+    fn apply_grant(
         &mut self,
         thread: &Thread,
         toolbox: &Toolbox,
-        call: &ToolUse,
-        scope: GrantScope,
+        decision: Decision,
+        grant: NewGrant,
         mut others: Vec<PendingHitl>,
     ) -> Vec<PendingHitl> {
-        let command_of = |call: &ToolUse| toolbox.find(&call.name)?.command(&call.input);
-        let command = command_of(call);
-        let prefix = command.as_deref().map(grants::prefix_of);
-        let grant = NewGrant {
-            id: GrantId::new(),
-            tool: call.name.clone(),
-            scope,
-            prefix: prefix.map(str::to_owned),
-            binding: toolbox.find(&call.name).and_then(|tool| tool.binding()),
-        };
-        self.commit = std::mem::take(&mut self.commit).grant(grant);
         others.retain(|other| {
-            let is_covered = |other: &ToolUse| {
-                other.name == call.name && grants::allows(prefix, command_of(other).as_deref())
+            let is_covered = |call: &ToolUse| {
+                let subject = subject_of(toolbox, call);
+                call.name == grant.tool && patterns::allows(grant.prefix.as_deref(), subject.as_ref())
             };
             let is_granted =
                 other.kind == HitlKind::Permission && thread.call(other.call_id).is_some_and(is_covered);
             if is_granted {
-                // Nobody has been shown this request yet, and nobody needs to be.
                 let (request_id, answer) = (other.request_id, "yes".to_owned());
+                self.close(thread, other, &answer, decision, Some(grant.id));
                 self.steps
                     .push(wrap_step(other.owner, Step::Resolved { request_id, answer, remarks: Vec::new() }));
             }
             !is_granted
         });
+        self.commit = std::mem::take(&mut self.commit).grant(grant);
         others
     }
+}
+
+/// A grant for calls like `call`: those that the pattern covers, or else as the tool limits them.
+fn new_grant(
+    toolbox: &Toolbox,
+    call: &ToolUse,
+    scope: GrantScope,
+    pattern: Option<String>,
+    request_id: HitlId,
+) -> NewGrant {
+    let subject = subject_of(toolbox, call);
+    let default = || subject.as_ref().and_then(Subject::default_pattern).map(str::to_owned);
+    NewGrant {
+        id: GrantId::new(),
+        tool: call.name.clone(),
+        scope,
+        request_id,
+        prefix: pattern.or_else(default),
+        binding: toolbox.find(&call.name).and_then(|tool| tool.binding()),
+    }
+}
+
+fn subject_of(toolbox: &Toolbox, call: &ToolUse) -> Option<Subject> {
+    toolbox.find(&call.name)?.grant_subject(&call.input)
+}
+
+/// What the model is told about a call that ran with another input than its own.
+fn describe_change(input: &Value) -> String {
+    let shown = approval::pretty_json(input);
+    format!("The user changed the input of this call before it ran. It ran with this input:\n{shown}")
 }
 
 /// Attributes an event to the sub-agent that the call `owner` runs, or to the turn itself.

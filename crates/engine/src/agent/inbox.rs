@@ -168,7 +168,7 @@ impl Inbox {
             journal.thread(),
             &self.snapshot.toolbox,
             &pending,
-            &decision,
+            decision,
             response,
             attachments,
         );
@@ -182,8 +182,7 @@ impl Inbox {
         journal: &Journal,
         response: &HitlResponse,
     ) -> Result<(PendingHitl, Decision, Vec<Content>), AgentError> {
-        let pending = journal.thread().pending_hitl().first().ok_or(AgentError::NotPending)?;
-        let decision = response.decision_on(pending)?;
+        let (pending, decision) = response.decide(journal.thread(), &self.snapshot.toolbox)?;
         // The model that the turn goes on with.
         let routes = self.gateway.routes().ok();
         let chain = routes.map(|routes| routes.chain_for(journal.thread().turn().model()));
@@ -191,7 +190,7 @@ impl Inbox {
         let model = route.as_ref().map(|route| &*route.model);
         let attachments =
             turn_request::parse_attachments("content_blocks", response.content_blocks(), model)?;
-        Ok((pending.clone(), decision, attachments))
+        Ok((pending, decision, attachments))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The journal of an active turn: the only place that commits its steps, sends its events, and applies the
 //! steps to the conversation. So the conversation in memory is always what is stored.
 
+use api::approvals::ApprovalRequest;
 use api::event::{Event, Failure, HitlKind, HitlRequest, Lifecycle};
 use api::{CallId, HitlId, TaskId, TurnId};
 use llm::{StreamEvent, ToolUse};
@@ -10,8 +11,9 @@ use store::{Brain, TaskRow, WriteError};
 use tools::Question;
 
 use super::answer_stream::AnswerStream;
+use super::approval_prompt::ApprovalPrompt;
 use super::attribution::{agent_name, wrap_event, wrap_step};
-use super::call_events::unknown_outcome_event;
+use super::call_events::{never_run_event, tool_call_event, unknown_outcome_event};
 use super::journal_writer::JournalWriter;
 use super::thread::{NextAction, Thread};
 use super::thread_loader::{self, LoadError};
@@ -154,15 +156,44 @@ impl Journal {
         kind: HitlKind,
         question: Question,
     ) -> Result<(), WriteError> {
-        let Question { text: question, options } = question;
+        self.ask_with(call, HitlId::new(), kind, question, None).await
+    }
+
+    /// Asks the user to approve `call`. Clients receive the call before the request.
+    pub(super) async fn ask_approval(
+        &mut self,
+        call: &ToolUse,
+        question: Question,
+        prompt: ApprovalPrompt,
+    ) -> Result<(), WriteError> {
         let request_id = HitlId::new();
+        let agent = self.sub_agent.as_ref().map(|running| running.name.clone());
+        let request = prompt.into_request(request_id, call, agent, self.writer.now());
+        self.ask_with(call, request_id, HitlKind::Permission, question, Some(request)).await
+    }
+
+    async fn ask_with(
+        &mut self,
+        call: &ToolUse,
+        request_id: HitlId,
+        kind: HitlKind,
+        question: Question,
+        approval: Option<ApprovalRequest>,
+    ) -> Result<(), WriteError> {
+        let Question { text: question, options } = question;
         let (mut commit, mut events) = (Commit::new(), Vec::new());
+        let reason = approval.as_ref().map(|request| request.reason);
+        if let Some(request) = approval {
+            events.push(tool_call_event(call));
+            events.push(Event::ApprovalRequest(Box::new(request.clone())));
+            commit = commit.open_approval(request);
+        }
         if self.state.thread.pending_hitl().is_empty() {
             let request = self.hitl_request(request_id, kind, question.clone(), options.clone());
             events.push(Event::HitlRequest(request.clone()));
             commit = commit.open_hitl_request(request);
         }
-        let step = Step::Asked { request_id, call_id: call.call_id, kind, question, options };
+        let step = Step::Asked { request_id, call_id: call.call_id, kind, question, options, reason };
         self.commit_all(commit, vec![step], events).await
     }
 
@@ -280,5 +311,8 @@ impl Journal {
 
 /// A result for each call of the conversation that clients have seen begin but not end.
 fn results_of_open_calls(thread: &Thread) -> impl Iterator<Item = Event> {
-    thread.sent_open_calls().map(|call| unknown_outcome_event(call.call_id, call.name.clone()))
+    thread.sent_open_calls().map(|(call, has_begun)| {
+        let event = if has_begun { unknown_outcome_event } else { never_run_event };
+        event(call.call_id, call.name.clone())
+    })
 }

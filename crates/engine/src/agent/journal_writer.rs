@@ -48,6 +48,11 @@ impl JournalWriter {
         self.message_id
     }
 
+    /// The time now.
+    pub(super) fn now(&self) -> Timestamp {
+        self.services.clock.now()
+    }
+
     /// Stores `commit` and waits until it is stored.
     pub(super) async fn commit(&self, commit: Commit) -> Result<(), WriteError> {
         self.recorder.commit(commit).await

@@ -149,6 +149,7 @@ impl CallMessages {
                 self.0.extend(answer.calls().map(|call| (call.call_id, *message_id)));
                 Some(*message_id)
             }
+            Step::InputChanged { call_id, .. } => self.0.get(call_id).copied(),
             Step::Resulted { call_id, .. } => self.0.remove(call_id),
             _ => None,
         }
@@ -181,6 +182,12 @@ fn apply_step(
             }
             return;
         }
+        Step::InputChanged { call_id, input, .. } => {
+            if let Some(message) = message {
+                change_input(&mut message.content, call_id, input);
+            }
+            return;
+        }
         _ => return,
     };
     let superseded = false;
@@ -193,6 +200,18 @@ fn apply_step(
         superseded,
         metadata,
     });
+}
+
+/// Shows a call with the input that it ran with.
+fn change_input(content: &mut [MessageBlock], call_id: CallId, changed: Value) {
+    for block in content {
+        if let MessageBlock::ToolUse { tool_call_id, input, .. } = block
+            && *tool_call_id == call_id
+        {
+            *input = changed;
+            return;
+        }
+    }
 }
 
 /// The caller's own data about a turn.

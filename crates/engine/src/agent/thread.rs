@@ -7,6 +7,7 @@ mod call_state;
 
 use std::ops::RangeInclusive;
 
+use api::approvals::ApprovalReason;
 use api::event::{HitlKind, StopReason};
 use api::memory::Source;
 use api::tool_names::RUN_AGENT;
@@ -50,6 +51,8 @@ pub(crate) struct PendingHitl {
     pub(crate) question: String,
     /// Answers to choose from.
     pub(crate) options: Option<Vec<String>>,
+    /// Why the call needs an approval, if clients have received the call with the request.
+    pub(crate) reason: Option<ApprovalReason>,
     /// The call that runs the sub-agent which made the call; `None` if it is the turn's own.
     pub(crate) owner: Option<CallId>,
 }
@@ -145,12 +148,10 @@ impl Thread {
         open.filter_map(|state| Some((&state.call, state.sub_agent.as_deref()?)))
     }
 
-    /// The calls that clients have received without their result.
-    pub(crate) fn sent_open_calls(&self) -> impl Iterator<Item = &ToolUse> {
-        self.calls
-            .iter()
-            .filter(|state| state.sent && !matches!(state.stage, Stage::Done(_)))
-            .map(|state| &state.call)
+    /// The calls that clients have received without their result, and whether their tools have begun.
+    pub(crate) fn sent_open_calls(&self) -> impl Iterator<Item = (&ToolUse, bool)> {
+        let sent = self.calls.iter().filter(|state| state.sent || state.announced);
+        sent.filter(|state| !matches!(state.stage, Stage::Done(_))).map(|state| (&state.call, state.sent))
     }
 
     /// The number of model calls that the turn may still make.
@@ -222,14 +223,18 @@ impl Thread {
             }
             Step::Delegated { call_id, did } => self.apply_delegated(call_id, *did, ts),
             Step::Steered { message_id, message } => self.apply_steering(message_id, message),
-            Step::Asked { request_id, call_id, kind, question, options } => {
-                self.update_call(call_id, |state| state.stage = Stage::AwaitingHuman);
+            Step::Asked { request_id, call_id, kind, question, options, reason } => {
+                self.update_call(call_id, |state| {
+                    state.stage = Stage::AwaitingHuman;
+                    state.announced |= reason.is_some();
+                });
                 self.pending_hitl.push(PendingHitl {
                     request_id,
                     call_id,
                     kind,
                     question,
                     options,
+                    reason,
                     owner: None,
                 });
             }
@@ -240,6 +245,14 @@ impl Thread {
             Step::Returned { call_id, outcome, memory, .. } => {
                 self.update_call(call_id, |state| state.stage = Stage::Returned(outcome, source));
                 self.record_memory_writes(memory);
+            }
+            Step::InputChanged { request_id, call_id, input, answer, remarks } => {
+                self.update_call(call_id, |state| {
+                    state.call.input = input;
+                    // They have seen another input.
+                    state.hooked = false;
+                });
+                self.apply_resolution(request_id, answer, remarks);
             }
             Step::Intended { call_id } => self.update_call(call_id, |state| {
                 state.stage = Stage::Open(OpenStage::Running);
@@ -283,17 +296,18 @@ impl Thread {
             Step::Spent { model, tokens, cost_usd } => {
                 self.turn.totals.add(model, *tokens, *cost_usd, false);
             }
-            Step::Asked { request_id, call_id: asking_call, kind, question, options } => {
+            Step::Asked { request_id, call_id: asking_call, kind, question, options, reason } => {
                 self.pending_hitl.push(PendingHitl {
                     request_id: *request_id,
                     call_id: *asking_call,
                     kind: *kind,
                     question: question.clone(),
                     options: options.clone(),
+                    reason: *reason,
                     owner: Some(call_id),
                 });
             }
-            Step::Resolved { request_id, .. } => {
+            Step::Resolved { request_id, .. } | Step::InputChanged { request_id, .. } => {
                 self.pending_hitl.retain(|pending| pending.request_id != *request_id);
             }
             Step::Resulted { memory, .. } | Step::Returned { memory, .. } => {

@@ -9,24 +9,21 @@ use api::memory::Source;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use llm::{ToolOutcome, ToolUse};
-use resources::threads::run_blocking;
 use store::event_log::Commit;
 use store::steps::{MemoryWrite, Step};
 use store::{NewKnowledge, TaskRow, WriteError};
 use tokio::sync::OwnedSemaphorePermit;
 use tools::hooks::ToolHooks;
-use tools::{
-    Delegation, Invocation, KnowledgeChange, Question, Tool, ToolError, ToolOutput, ToolStep, approval,
-    grants,
-};
+use tools::{Delegation, Invocation, KnowledgeChange, Tool, ToolError, ToolOutput, ToolStep};
 
+use super::approval_prompt::ApprovalPrompt;
 use super::call_events::{tool_call_event, tool_result_event};
 use super::conversation::Conversation;
 use super::interrupt::Interrupt;
 use super::journal::Journal;
 use super::skill_deduplication::deduplicate;
 use super::thread::{OpenCall, OpenStage, Thread};
-use super::tool_decision::{CallDecision, GrantStatus, decide};
+use super::tool_decision::{CallDecision, decide};
 use super::tool_hooks::{self, DueHooks};
 use super::turn_context::TurnDeps;
 use super::working_memory::MAX_WORKING_MEMORY_BYTES;
@@ -116,13 +113,14 @@ impl ToolRunner {
                 CallDecision::Delegate(tool, delegation) => {
                     delegated.push(DelegatedCall { ready: (open, tool), delegation });
                 }
-                CallDecision::AskPermission(tool, grant) => {
-                    let question = approval_question(tool, grant, open.call.clone());
+                CallDecision::AskPermission(tool, reason) => {
                     let Conversation { journal, inbox, .. } = conversation;
-                    let question = inbox.run_while_handling_commands(journal, question).await?;
+                    let has_untrusted = memory_source(journal.thread()) != Source::Agent;
+                    let preparing = ApprovalPrompt::prepare(tool, reason, has_untrusted, open.call.clone());
+                    let (question, prompt) = inbox.run_while_handling_commands(journal, preparing).await?;
                     // Meanwhile the user may have approved this call together with another one.
                     if matches!(self.decide(conversation, &open), CallDecision::AskPermission(..)) {
-                        conversation.journal.ask(&open.call, HitlKind::Permission, question).await?;
+                        conversation.journal.ask_approval(&open.call, question, prompt).await?;
                     } else {
                         calls.push_front(open);
                     }
@@ -134,12 +132,13 @@ impl ToolRunner {
         Ok(delegated)
     }
 
-    /// The hooks that are to see a call now: those before it, unless it is refused anyway, or those after it.
+    /// The hooks that are to see a call now: those before it, unless it is refused anyway, or those after it. An input
+    /// that a person has changed is seen by those before it, too.
     fn due_hooks(&self, conversation: &Conversation<'_>, open: &OpenCall) -> Option<DueHooks> {
         if let Some((outcome, source)) = open.returned.clone() {
             return Some(DueHooks::After { call: open.call.clone(), outcome, source });
         }
-        let is_due = open.stage == OpenStage::New
+        let is_due = matches!(open.stage, OpenStage::New | OpenStage::Ready)
             && !open.hooked
             && self.deps.snapshot.hooks.apply_to(HookPhase::Before, &open.call.name)
             && !matches!(self.decide(conversation, open), CallDecision::Refuse(_));
@@ -351,22 +350,6 @@ pub(super) fn working_memory_full() -> String {
         "working memory holds at most {MAX_WORKING_MEMORY_BYTES} bytes in all, and there is no room for this: store less, or remove what \
          is no longer needed by setting its key to null"
     )
-}
-
-/// The approval prompt for a call.
-async fn approval_question(tool: Arc<dyn Tool>, grant: GrantStatus, call: ToolUse) -> Question {
-    let default_text = approval::default_prompt(&call.name, &call.input);
-    let render = move || {
-        let mut text = tool.approval_prompt(&call.input);
-        if grant == GrantStatus::ToolChanged {
-            text.push_str(&approval::changed_tool_notice(&tool.spec().description));
-        }
-        match tool.command(&call.input) {
-            Some(command) => format!("{text}\n\n{}", grants::describe_scope(&command)),
-            None => text,
-        }
-    };
-    Question { text: run_blocking(render).await.unwrap_or(default_text), options: None }
 }
 
 /// Runs a tool. A panic counts as its failure.

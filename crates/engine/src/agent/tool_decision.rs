@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use api::approvals::ApprovalReason;
 use catalog::Permission;
 use llm::ToolUse;
 use store::ToolGrant;
-use tools::{Delegation, ExposedTools, Tool, ToolError, Toolbox, grants};
+use tools::{Delegation, ExposedTools, Tool, ToolError, Toolbox, patterns};
 
 use super::thread::{OUTCOME_UNKNOWN, OpenCall, OpenStage};
 
@@ -15,15 +16,15 @@ pub(super) enum CallDecision {
     Run(Arc<dyn Tool>),
     /// Run or resume the sub-agent that it requests.
     Delegate(Arc<dyn Tool>, Delegation),
-    /// Ask the user for approval. There may be a grant for an earlier version of the tool.
-    AskPermission(Arc<dyn Tool>, GrantStatus),
+    /// Ask the user for approval, for this reason.
+    AskPermission(Arc<dyn Tool>, ApprovalReason),
     /// Do not run it, for this reason.
     Refuse(String),
 }
 
 /// Whether a grant covers a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum GrantStatus {
+enum GrantStatus {
     /// The call is granted.
     Granted,
     /// There is a grant, but the tool has changed since, or its identity was not recorded.
@@ -35,8 +36,8 @@ pub(super) enum GrantStatus {
 impl GrantStatus {
     /// Returns whether one of the grants of `tool` covers the call.
     fn of(call: &ToolUse, tool: &dyn Tool, mut granted: Vec<ToolGrant>) -> Self {
-        let command = tool.command(&call.input);
-        granted.retain(|grant| grants::allows(grant.prefix.as_deref(), command.as_deref()));
+        let subject = tool.grant_subject(&call.input);
+        granted.retain(|grant| patterns::allows(grant.prefix.as_deref(), subject.as_ref()));
         let binding = tool.binding();
         match granted.as_slice() {
             [] => Self::NotGranted,
@@ -73,12 +74,15 @@ pub(super) fn decide(
                 return CallDecision::Refuse(format!("the tool `{}` is not permitted", call.name));
             }
             Permission::Ask | Permission::Allow if tool.asks_after_untrusted_content() && has_untrusted() => {
-                return CallDecision::AskPermission(Arc::clone(tool), GrantStatus::NotGranted);
+                return CallDecision::AskPermission(Arc::clone(tool), ApprovalReason::UntrustedContent);
             }
             Permission::Ask => match GrantStatus::of(call, &**tool, read_grants(&call.name)) {
                 GrantStatus::Granted => {}
-                grant @ (GrantStatus::ToolChanged | GrantStatus::NotGranted) => {
-                    return CallDecision::AskPermission(Arc::clone(tool), grant);
+                GrantStatus::ToolChanged => {
+                    return CallDecision::AskPermission(Arc::clone(tool), ApprovalReason::ToolChanged);
+                }
+                GrantStatus::NotGranted => {
+                    return CallDecision::AskPermission(Arc::clone(tool), ApprovalReason::Permission);
                 }
             },
             Permission::Allow => {}

@@ -8,7 +8,7 @@ use store::event_log::Commit;
 use store::{Brain, OpenTurn, WriteError};
 
 use super::active_turn::{ActiveTurn, RunOutcome};
-use super::call_events::unknown_outcome_event;
+use super::call_events::{never_run_event, unknown_outcome_event};
 use super::inbox::Received;
 use super::journal::JournalState;
 use super::stream::block_stop;
@@ -92,9 +92,13 @@ async fn resumed_state(mut context: TurnContext, turn: OpenTurn) -> TurnState {
     if let Some(pending) = turn.pending {
         context.writer.restore_hitl_deadline(pending.created_at);
         let task = context.writer.task();
-        let open_calls =
-            context.deps.brain.run_blocking(move |brain| brain.open_calls(task, turn.turn_id)).await;
-        if open_calls.is_some_and(|calls| calls.is_ok_and(|calls| calls.is_empty())) {
+        let only_awaits_human = move |brain: &Brain| {
+            let awaiting = brain.calls_awaiting_approval(turn.turn_id)?;
+            let open = brain.open_calls(task, turn.turn_id)?;
+            Ok::<_, store::StoreError>(open.iter().all(|(call_id, _)| awaiting.contains(call_id)))
+        };
+        let only_awaits_human = context.deps.brain.run_blocking(only_awaits_human).await;
+        if only_awaits_human.is_some_and(|only| only.unwrap_or(false)) {
             return TurnState::AwaitingHuman(AwaitingHuman::new(context));
         }
     }
@@ -131,7 +135,11 @@ async fn fail_without_journal(context: TurnContext, failure: Failure) -> TurnSta
     let closing_events = move |brain: &Brain| {
         let open = brain.block_counts(task, turn_id)?.open_block();
         let calls = brain.open_calls(task, turn_id)?;
-        let results = calls.into_iter().map(|(call_id, tool)| unknown_outcome_event(call_id, tool));
+        let awaiting = brain.calls_awaiting_approval(turn_id)?;
+        let results = calls.into_iter().map(|(call_id, tool)| {
+            let event = if awaiting.contains(&call_id) { never_run_event } else { unknown_outcome_event };
+            event(call_id, tool)
+        });
         Ok::<Vec<Event>, store::StoreError>(open.map(block_stop).into_iter().chain(results).collect())
     };
     let before =

@@ -50,6 +50,8 @@ impl From<AgentError> for ApiError {
             AgentError::TaskExists => ErrorCode::TaskExists,
             AgentError::NotRunning => ErrorCode::TaskNotRunning,
             AgentError::NotPending => ErrorCode::HitlNotPending,
+            AgentError::UnknownApproval => ErrorCode::ApprovalNotFound,
+            AgentError::ApprovalAnswered(_) => ErrorCode::ApprovalAnswered,
             AgentError::TaskBusy | AgentError::TurnsInProgress => ErrorCode::TaskBusy,
             AgentError::TooManyTurns
             | AgentError::TooManyCalls

@@ -127,6 +127,8 @@ impl Screen {
             | Event::HitlRequest(_)
             | Event::HitlResolved(_)
             | Event::WorkingMemoryUpdate(_)
+            | Event::ApprovalRequest(_)
+            | Event::ApprovalResolved(_)
             | Event::BusyUpdate(_)
             | Event::ToolHook(_)
             | Event::Heartbeat(_)

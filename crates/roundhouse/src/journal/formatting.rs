@@ -70,8 +70,8 @@ fn turn_state(steps: &[StoredStep]) -> String {
 fn awaits_human(steps: &[StoredStep]) -> bool {
     let requested =
         steps.iter().filter(|stored| matches!(innermost_step(&stored.step), Step::Asked { .. })).count();
-    let resolved =
-        steps.iter().filter(|stored| matches!(innermost_step(&stored.step), Step::Resolved { .. })).count();
+    let is_resolution = |step: &Step| matches!(step, Step::Resolved { .. } | Step::InputChanged { .. });
+    let resolved = steps.iter().filter(|stored| is_resolution(innermost_step(&stored.step))).count();
     requested > resolved
 }
 
@@ -109,6 +109,11 @@ fn describe_step(step: &Step, calls: &CallsById<'_>) -> (&'static str, String) {
             ("asked", describe_request(*kind, call(call_id), question, options.as_deref()))
         }
         Step::Resolved { answer, remarks, .. } => ("resolved", describe_resolution(answer, remarks)),
+        Step::InputChanged { call_id, input, answer, remarks, .. } => {
+            let tool = call(call_id).map_or("a call", |call| call.name.as_str());
+            let changed = single_line(&format!("{tool} {input}"), MAX_TEXT_CHARS);
+            ("changed", format!("{changed}  {}", describe_resolution(answer, remarks)))
+        }
         Step::Intended { call_id } => ("intended", call(call_id).map(describe_call).unwrap_or_default()),
         Step::Hooked { call_id, input, notes, .. } => {
             ("hooked", describe_hooks(call(call_id), input.as_ref(), notes))

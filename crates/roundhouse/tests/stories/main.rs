@@ -14,6 +14,7 @@
 
 mod support;
 
+mod approvals;
 mod audit_cli;
 mod background_turns;
 mod bad_engine_setups;

@@ -1,5 +1,6 @@
 //! The unit of a commit: steps, the events that report them, and the state changes that belong to them.
 
+use api::approvals::{ApprovalDecision, ApprovalRequest};
 use api::event::{Event, HitlRequest};
 use api::memory::MemoryKind;
 use api::{HitlId, MemoryId, Timestamp, TurnId};
@@ -33,6 +34,8 @@ pub(super) enum StateChange {
     Media { hash: String, data: Bytes },
     OpenHitlRequest(HitlRequest),
     CloseHitlRequest(HitlId),
+    OpenApproval(Box<ApprovalRequest>),
+    CloseApproval(HitlId, ApprovalDecision),
     Grant(NewGrant),
     Knowledge(NewKnowledge),
     Forget(MemoryId),
@@ -124,6 +127,18 @@ impl Commit {
         self.change(StateChange::CloseHitlRequest(request_id))
     }
 
+    /// Opens a request for the approval of a call.
+    #[must_use]
+    pub fn open_approval(self, request: ApprovalRequest) -> Self {
+        self.change(StateChange::OpenApproval(Box::new(request)))
+    }
+
+    /// Closes a request for an approval that the user has decided about.
+    #[must_use]
+    pub fn close_approval(self, request_id: HitlId, decision: ApprovalDecision) -> Self {
+        self.change(StateChange::CloseApproval(request_id, decision))
+    }
+
     /// Stores a lasting approval (grant) of the user.
     #[must_use]
     pub fn grant(self, grant: NewGrant) -> Self {
@@ -199,6 +214,8 @@ impl StateChange {
             Self::Media { hash, data } => tx.insert_media(task, hash, data),
             Self::OpenHitlRequest(request) => tx.insert_pending(task, turn_id, request),
             Self::CloseHitlRequest(request_id) => tx.delete_pending(*request_id),
+            Self::OpenApproval(request) => tx.insert_approval(task, turn_id, request),
+            Self::CloseApproval(request_id, decision) => tx.close_approval(*request_id, *decision),
             Self::Grant(grant) => tx.insert_grant(task, grant, at),
             Self::Knowledge(record) => tx.save_knowledge_from_turn(record, task, at),
             Self::Forget(id) => tx.forget_fact(*id),

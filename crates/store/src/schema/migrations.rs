@@ -48,7 +48,7 @@ pub(super) const BASE_SCHEMA: &str = "
 ";
 
 /// The additions to the format since then, in order.
-pub(super) const MIGRATIONS: [&str; 14] = [
+pub(super) const MIGRATIONS: [&str; 15] = [
     "
     ALTER TABLE tasks ADD COLUMN message_count INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE tasks ADD COLUMN updated_at INTEGER NOT NULL DEFAULT 0;
@@ -500,4 +500,26 @@ pub(super) const MIGRATIONS: [&str; 14] = [
     ALTER TABLE queued_turns ADD COLUMN interrupts INTEGER NOT NULL DEFAULT 0;
 ",
     include_str!("schedules.sql"),
+    "
+    -- The tool calls that a person was asked about. What was asked stays until it is decided or the turn ends.
+    CREATE TABLE approvals (
+        request_id TEXT PRIMARY KEY,
+        task       INTEGER NOT NULL REFERENCES tasks,
+        turn       INTEGER NOT NULL REFERENCES turns,
+        call_id    TEXT NOT NULL,
+        data       TEXT,
+        decision   TEXT
+    );
+    CREATE INDEX approvals_of_task ON approvals (task);
+    CREATE INDEX approvals_of_turn ON approvals (turn);
+    -- Whichever version of the engine ends or deletes the turn.
+    CREATE TRIGGER turn_with_approvals_ended AFTER UPDATE OF ended_at ON turns WHEN new.ended_at IS NOT NULL BEGIN
+        UPDATE approvals SET data = NULL WHERE turn = new.turn;
+    END;
+    CREATE TRIGGER turn_with_approvals_removed BEFORE DELETE ON turns BEGIN
+        DELETE FROM approvals WHERE turn = old.turn;
+    END;
+    -- The request with whose answer it was given.
+    ALTER TABLE grants ADD COLUMN request_id TEXT;
+",
 ];

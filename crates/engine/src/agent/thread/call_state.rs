@@ -27,7 +27,7 @@ pub(crate) struct OpenCall {
     pub(crate) call: ToolUse,
     /// Its progress.
     pub(crate) stage: OpenStage,
-    /// Whether it was sent to clients.
+    /// Whether it was sent to clients, when it began or when an approval was requested.
     pub(crate) sent: bool,
     /// The questions that its tool asked, with the answers.
     pub(crate) answers: Vec<HumanAnswer>,
@@ -56,7 +56,10 @@ pub(super) struct CallState {
     /// The call, with the input that runs.
     pub(super) call: ToolUse,
     pub(super) stage: Stage,
+    /// Whether its tool has begun, which clients were sent the call for.
     pub(super) sent: bool,
+    /// Whether clients were sent the call with a request for its approval.
+    pub(super) announced: bool,
     pub(super) answers: Vec<HumanAnswer>,
     pub(super) remarks: Vec<Content>,
     /// Whether the hooks before it have seen it.
@@ -88,6 +91,7 @@ impl CallState {
             call: call.clone(),
             stage,
             sent: false,
+            announced: false,
             answers,
             remarks,
             hooked: false,
@@ -116,7 +120,8 @@ impl CallState {
             return None;
         }
         let (call, answers) = (self.call.clone(), self.answers.clone());
-        Some(OpenCall { call, stage, sent: self.sent, answers, hooked: self.hooked, returned })
+        let sent = self.sent || self.announced;
+        Some(OpenCall { call, stage, sent, answers, hooked: self.hooked, returned })
     }
 
     pub(super) fn into_reply(self) -> ToolReply {

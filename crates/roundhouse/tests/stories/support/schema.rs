@@ -128,6 +128,13 @@ fn own_fields(kind: &str, data: &Value) -> &'static str {
              reasoning_tokens:int cost_usd?:number"
         }
         "agent_event" => "tool_call_id:call agent:text event:text data:object",
+        "approval_request" => {
+            "request_id:hitl tool_call_id:call tool:text agent?:text input:object preview:object risk:text reason:text \
+             decisions:array pattern_kind?:text default_pattern?:text created_at:time"
+        }
+        "approval_resolved" => {
+            "request_id:hitl tool_call_id:call decision:text input?:object message?:text grant_id?:grant"
+        }
         "busy_update" => match data["status"].as_str() {
             Some("queued") => "status:text position:int",
             Some("steered") => "status:text message_id:message",

@@ -1,5 +1,6 @@
 //! Random journals that obey the rules of a turn, with random choices where a turn has several options.
 
+use api::approvals::ApprovalReason;
 use api::{Timestamp, TurnId};
 use llm::TokenUsage;
 use proptest::prelude::*;
@@ -148,7 +149,12 @@ impl Journal {
                 let remarks = if variant.is_multiple_of(2) { remarks } else { Vec::new() };
                 let refused = kind == HitlKind::Permission && choice == 0;
                 let answer = if refused { "no" } else { "yes" }.to_owned();
-                self.push(Step::Resolved { request_id, answer, remarks });
+                if kind == HitlKind::Permission && variant % 3 == 1 && !refused {
+                    let input = json!({"changed": variant});
+                    self.push(Step::InputChanged { request_id, call_id, input, answer, remarks });
+                } else {
+                    self.push(Step::Resolved { request_id, answer, remarks });
+                }
                 if refused {
                     self.push_result(call_id, false);
                 }
@@ -160,7 +166,10 @@ impl Journal {
 
     fn push_question(&mut self, call_id: CallId, kind: HitlKind) {
         let (request_id, question) = (HitlId::new(), "may I?".to_owned());
-        self.push(Step::Asked { request_id, call_id, kind, question, options: None });
+        // Earlier versions have stored no reason.
+        let is_known = kind == HitlKind::Permission && self.steps.len().is_multiple_of(2);
+        let reason = is_known.then_some(ApprovalReason::Permission);
+        self.push(Step::Asked { request_id, call_id, kind, question, options: None, reason });
     }
 
     fn push_hooks(&mut self, call_id: CallId, input: Option<serde_json::Value>, variant: usize) {

@@ -31,11 +31,14 @@ pub(super) enum CallStage {
 pub(super) struct CallRecord<'a> {
     pub(super) stage: CallStage,
     sent: bool,
+    /// Whether clients have received it with a request for its approval.
+    announced: bool,
     answers: Vec<HumanAnswer>,
     remarks: Vec<Content>,
     outcome: Option<&'a ToolOutcome>,
     /// What hooks have decided before the call.
     pub(super) hooked: bool,
+    /// The input that a hook or the user has given it.
     input: Option<&'a serde_json::Value>,
     notes: Vec<String>,
     returned: Option<(ToolOutcome, Source)>,
@@ -57,7 +60,8 @@ impl<'a> CallRecord<'a> {
         let find_request = |id: &HitlId| requests.iter().find(|(request_id, _)| request_id == id);
         let resolved = || {
             steps.iter().filter_map(|step| match step {
-                Step::Resolved { request_id, answer, remarks } => {
+                Step::Resolved { request_id, answer, remarks }
+                | Step::InputChanged { request_id, answer, remarks, .. } => {
                     find_request(request_id).map(|(_, kind)| (*kind, answer, remarks))
                 }
                 _ => None,
@@ -70,18 +74,23 @@ impl<'a> CallRecord<'a> {
             Step::Asked { request_id, call_id, kind, .. } if is_this_call(call_id) => {
                 Some(CallStage::Waiting(*request_id, *kind))
             }
-            Step::Resolved { request_id, .. } if find_request(request_id).is_some() => Some(CallStage::Ready),
+            Step::Resolved { request_id, .. } | Step::InputChanged { request_id, .. }
+                if find_request(request_id).is_some() =>
+            {
+                Some(CallStage::Ready)
+            }
             _ => None,
         });
-        let hooks = || {
-            steps.iter().filter_map(|step| match step {
-                Step::Hooked { call_id, input, notes, .. } if is_this_call(call_id) => Some((input, notes)),
-                _ => None,
-            })
-        };
+        let notes = steps.iter().flat_map(|step| match step {
+            Step::Hooked { call_id, notes, .. } if is_this_call(call_id) => notes.clone(),
+            _ => Vec::new(),
+        });
         let questions = resolved().filter(|(kind, ..)| *kind == HitlKind::Question);
         Self {
             stage: stage.unwrap_or(CallStage::New),
+            announced: steps.iter().any(
+                |step| matches!(step, Step::Asked { call_id, reason: Some(_), .. } if is_this_call(call_id)),
+            ),
             sent: steps
                 .iter()
                 .any(|step| matches!(step, Step::Intended { call_id } if is_this_call(call_id))),
@@ -91,9 +100,18 @@ impl<'a> CallRecord<'a> {
                 Step::Resulted { call_id, outcome, .. } if is_this_call(call_id) => Some(outcome),
                 _ => None,
             }),
-            hooked: hooks().next().is_some(),
-            input: hooks().filter_map(|(input, _)| input.as_ref()).last(),
-            notes: hooks().flat_map(|(_, notes)| notes.clone()).collect(),
+            hooked: steps.iter().rev().find_map(|step| match step {
+                Step::Hooked { call_id, .. } if is_this_call(call_id) => Some(true),
+                // They have seen another input.
+                Step::InputChanged { call_id, .. } if is_this_call(call_id) => Some(false),
+                _ => None,
+            }) == Some(true),
+            input: steps.iter().rev().find_map(|step| match step {
+                Step::Hooked { call_id, input, .. } if is_this_call(call_id) => input.as_ref(),
+                Step::InputChanged { call_id, input, .. } if is_this_call(call_id) => Some(input),
+                _ => None,
+            }),
+            notes: notes.collect(),
             returned: steps.iter().find_map(|step| match step {
                 Step::Returned { call_id, outcome, .. } if is_this_call(call_id) => {
                     Some((outcome.clone(), step.source()))
@@ -273,7 +291,8 @@ pub(super) fn next_action(journal: &[StoredStep]) -> NextAction {
             call.input = input.clone();
         }
         let (answers, returned) = (record.answers.clone(), record.returned.clone());
-        Some(OpenCall { call, stage, sent: record.sent, answers, hooked: record.hooked, returned })
+        let sent = record.sent || record.announced;
+        Some(OpenCall { call, stage, sent, answers, hooked: record.hooked, returned })
     };
     let open: Vec<OpenCall> = calls.iter().filter_map(open).collect();
     if !open.is_empty() {
@@ -285,7 +304,9 @@ pub(super) fn next_action(journal: &[StoredStep]) -> NextAction {
             .any(|(_, record)| matches!(record.stage, CallStage::Waiting(pending, _) if pending == *id))
     };
     let first = journal.iter().find_map(|stored| match &stored.step {
-        Step::Asked { request_id, call_id, kind, question, options } if is_waiting_for(request_id) => {
+        Step::Asked { request_id, call_id, kind, question, options, reason }
+            if is_waiting_for(request_id) =>
+        {
             let (question, options) = (question.clone(), options.clone());
             Some(PendingHitl {
                 request_id: *request_id,
@@ -293,6 +314,7 @@ pub(super) fn next_action(journal: &[StoredStep]) -> NextAction {
                 kind: *kind,
                 question,
                 options,
+                reason: *reason,
                 owner: None,
             })
         }
