@@ -204,11 +204,6 @@ impl Fleet {
             telemetry: Arc::clone(&telemetry),
             ready,
         });
-        let scheduled_wakes = Arc::new(ScheduledWakes {
-            shared: Arc::clone(&shared),
-            executor: Arc::clone(&executor),
-            ready: is_ready.clone(),
-        });
         Arc::new(Self {
             engines: Engines {
                 shared: Arc::clone(&shared),
@@ -231,6 +226,7 @@ impl Fleet {
                 client,
             },
             queries: Queries::new(Arc::clone(&shared), stream_shutdown.clone()),
+            scheduled_wakes: ScheduledWakes::new(&shared, &executor, &is_ready),
             admission,
             products,
             telemetry,
@@ -239,7 +235,6 @@ impl Fleet {
             executor,
             supervisor,
             reconciler,
-            scheduled_wakes,
             ready: is_ready,
             stream_shutdown,
         })

@@ -1,17 +1,18 @@
 //! Wakes sleeping engines whose schedules are due. The engines themselves run what is due; here they are only woken
 //! in time.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::orchestrator::DenialReason;
-use api::{EngineId, Timestamp};
-use futures::StreamExt as _;
+use api::{EngineId, ProductId, Timestamp};
 use http_service::backoff;
-use tokio::sync::watch;
+use parking_lot::Mutex;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::FleetError;
 use super::execute::Executor;
@@ -25,29 +26,49 @@ const POLL_INTERVAL: Duration = Duration::from_secs(5);
 const MIN_LEAD_MS: i64 = 2_000;
 /// By how much more some engines are woken earlier, so that those of the same due time do not boot at once.
 const LEAD_SPREAD_MS: u64 = 3_000;
-/// Engines that are woken concurrently: most permits to boot are left to callers.
-const MAX_CONCURRENT_WAKES: usize = 8;
-/// Engines that are taken from the registry at once.
-const BATCH: i64 = 256;
+/// Engines of one product that are woken concurrently: most of its permits to boot are left to callers.
+const MAX_CONCURRENT_WAKES: usize = 4;
+/// Engines that are looked up at once.
+const BATCH: i64 = 4_096;
 /// The delay before a wake that failed is tried again: the first one and the longest.
 const RETRY_DELAY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_mins(10));
 
 pub(super) struct ScheduledWakes {
-    pub(super) shared: Arc<Shared>,
-    pub(super) executor: Arc<Executor>,
+    shared: Arc<Shared>,
+    executor: Arc<Executor>,
     /// Whether the first comparison is done.
-    pub(super) ready: watch::Receiver<bool>,
+    ready: watch::Receiver<bool>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The engines that are being woken, or wait for it.
+    in_progress: HashSet<EngineId>,
+    /// The wakes in a row that have failed.
+    failures: HashMap<EngineId, u32>,
+    /// The permits of each product: engines that hang delay only those of their product.
+    permits: HashMap<ProductId, Arc<Semaphore>>,
 }
 
 impl ScheduledWakes {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        executor: &Arc<Executor>,
+        ready: &watch::Receiver<bool>,
+    ) -> Arc<Self> {
+        let (shared, executor) = (Arc::clone(shared), Arc::clone(executor));
+        Arc::new(Self { shared, executor, ready: ready.clone(), state: Mutex::default() })
+    }
+
     /// Wakes engines whose schedules are due, until `shutdown`.
     pub(super) async fn run(self: Arc<Self>, shutdown: CancellationToken) {
+        let tasks = TaskTracker::new();
         let waking = async {
             // The sender lives as long as the fleet.
             let _ = self.ready.clone().wait_for(|ready| *ready).await;
-            let mut failures = HashMap::new();
             loop {
-                let pause = match self.wake_due(&mut failures).await {
+                let pause = match self.begin_due(&tasks, &shutdown).await {
                     Ok(pause) => pause,
                     Err(error) => {
                         let error: &dyn std::error::Error = &error;
@@ -62,42 +83,67 @@ impl ScheduledWakes {
             }
         };
         shutdown.run_until_cancelled(waking).await;
+        tasks.close();
+        tasks.wait().await;
     }
 
-    /// Wakes the engines that are due. Returns the pause before the next look; `failures` counts failed wakes in a
-    /// row.
-    async fn wake_due(&self, failures: &mut HashMap<EngineId, u32>) -> Result<Duration, FleetError> {
+    /// Begins to wake the engines that are due. Returns the pause before the next look.
+    async fn begin_due(
+        self: &Arc<Self>,
+        tasks: &TaskTracker,
+        shutdown: &CancellationToken,
+    ) -> Result<Duration, FleetError> {
         let now = self.shared.clock.now();
         let horizon = i64::try_from(POLL_INTERVAL.as_millis()).unwrap_or_default();
         let horizon = horizon + MIN_LEAD_MS + i64::try_from(LEAD_SPREAD_MS).unwrap_or_default();
         let until = Timestamp::from_unix_ms(now.unix_ms().saturating_add(horizon));
-        let wakes = self.shared.registry.scheduled_wakes(until, BATCH).await?;
-        let is_full = i64::try_from(wakes.len()).is_ok_and(|length| length >= BATCH);
-        let (due, later): (Vec<_>, Vec<_>) = wakes.into_iter().partition(|wake| begins_at(wake) <= now);
-        let woken_any = !due.is_empty();
-        let results = futures::stream::iter(due)
-            .map(|wake| async move {
-                let woken = self.wake(&wake).await;
-                (wake, woken)
-            })
-            .buffer_unordered(MAX_CONCURRENT_WAKES)
-            .collect::<Vec<_>>()
-            .await;
-        for (wake, woken) in results {
-            if woken {
-                failures.remove(&wake.engine_id);
-            } else {
-                let count = failures.entry(wake.engine_id).or_default();
-                *count = count.saturating_add(1);
-                self.shared.registry.postpone_wake(&wake, retry_at(self.shared.clock.now(), *count)).await?;
+        let mut next = until;
+        for wake in self.shared.registry.scheduled_wakes(until, BATCH).await? {
+            let begins_at = begins_at(&wake);
+            if begins_at > now {
+                next = next.min(begins_at);
+            } else if let Some(permits) = self.begin(&wake) {
+                let (wakes, shutdown) = (Arc::clone(self), shutdown.clone());
+                let waking = async move {
+                    let _permit = permits.acquire().await.ok();
+                    wakes.wake_or_postpone(&wake).await;
+                };
+                tasks.spawn(async move { shutdown.run_until_cancelled(waking).await });
             }
         }
-        if is_full && woken_any {
-            return Ok(Duration::ZERO);
-        }
-        let next = later.iter().map(begins_at).min().unwrap_or(until);
-        let pause = next.unix_ms().saturating_sub(self.shared.clock.now().unix_ms()).max(0).unsigned_abs();
+        let pause = next.unix_ms().saturating_sub(now.unix_ms()).max(0).unsigned_abs();
         Ok(Duration::from_millis(pause).min(POLL_INTERVAL))
+    }
+
+    /// Marks the wake of an engine as in progress. Returns the permits of its product; `None` if it is in progress
+    /// already.
+    fn begin(&self, wake: &ScheduledWake) -> Option<Arc<Semaphore>> {
+        let mut state = self.state.lock();
+        if !state.in_progress.insert(wake.engine_id) {
+            return None;
+        }
+        let permits = state.permits.entry(wake.owner.product_id);
+        Some(Arc::clone(permits.or_insert_with(|| Arc::new(Semaphore::new(MAX_CONCURRENT_WAKES)))))
+    }
+
+    async fn wake_or_postpone(&self, wake: &ScheduledWake) {
+        if self.wake(wake).await {
+            self.state.lock().failures.remove(&wake.engine_id);
+        } else {
+            let failures = {
+                let mut state = self.state.lock();
+                let count = state.failures.entry(wake.engine_id).or_default();
+                *count = count.saturating_add(1);
+                *count
+            };
+            let until = retry_at(self.shared.clock.now(), failures);
+            if let Err(error) = self.shared.registry.postpone_wake(wake, until).await {
+                // It is due again at the next look.
+                tracing::warn!(engine_id = %wake.engine_id, %error, "A scheduled wake could not be postponed.");
+            }
+        }
+        // Only now: the next look finds it postponed.
+        self.state.lock().in_progress.remove(&wake.engine_id);
     }
 
     /// Wakes an engine as an admit does. Returns whether it need not be tried again.

@@ -122,13 +122,15 @@ async fn a_schedule_of_a_busy_task_waits_in_its_queue_and_does_not_pile_up() {
 fn set_back(brain: &Path, id: &str, time: Duration) {
     let connection = rusqlite::Connection::open(brain).unwrap();
     let changed = connection.execute(
-        "UPDATE schedules SET next_due_at = next_due_at - ?2, definition = json_replace(
+        "UPDATE schedules SET next_due_at = next_due_at - ?2, last_due_at = last_due_at - ?2, definition = json_replace(
              definition, '$.when.start',
              strftime('%Y-%m-%dT%H:%M:%SZ', unixepoch(definition ->> '$.when.start') - ?2 / 1000, 'unixepoch')
          ) WHERE id = ?1",
         (id, i64::try_from(time.as_millis()).unwrap()),
     );
     assert_eq!(changed.unwrap(), 1);
+    let runs = "UPDATE schedule_runs SET due_at = due_at - ?1";
+    connection.execute(runs, [i64::try_from(time.as_millis()).unwrap()]).unwrap();
 }
 
 #[tokio::test]

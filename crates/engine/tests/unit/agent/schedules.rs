@@ -1,48 +1,19 @@
-//! Schedules of an engine whose clock is set.
+//! Schedules as callers set them.
 
-use api::schedules::{CreateSchedule, RunOutcome, ScheduleTime};
-use mock_llm::{Reply, Wire};
+use api::schedules::{CreateSchedule, ScheduleTime};
+use mock_llm::Wire;
 use pretty_assertions::assert_eq;
 use serde_json::json;
-use testkit::with_deadline;
 
 use super::*;
 use crate::agent::harness::AgentHarness;
 
-fn daily(fields: serde_json::Value) -> CreateSchedule {
-    let mut schedule = json!({
-        "id": "daily", "name": "Daily", "message": "Report.", "options": {"direct": true},
-        "when": {"cron": "0 9 * * *", "time_zone": "Europe/Berlin"},
+/// A schedule that is due in ten years: the test's clock skips the pauses until then.
+fn far_schedule() -> CreateSchedule {
+    let schedule = json!({
+        "id": "far", "name": "Far", "message": "Report.", "when": {"every_seconds": 315_360_000},
     });
-    schedule.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
     serde_json::from_value(schedule).unwrap()
-}
-
-#[tokio::test]
-async fn a_clock_that_is_set_forward_runs_once_what_is_due_until_then() {
-    let mut harness = AgentHarness::new(Wire::AnthropicMessages).await;
-    harness.restart().await;
-    harness.agent.create_schedule(daily(json!({}))).await.unwrap();
-    assert_eq!(harness.agent.schedule("daily").await.unwrap().runs, Some(Vec::new()));
-    harness.provider.enqueue(Reply::from_text("Done."));
-    harness.clock.advance_wall_clock(Duration::from_hours(5 * 24));
-    harness.agent.schedules_changed.notify_one();
-    let schedule = with_deadline(async {
-        loop {
-            let schedule = harness.agent.schedule("daily").await.unwrap();
-            let states = schedule.runs.iter().flatten().filter_map(|run| run.turn_state);
-            if states.eq([api::turns::TurnState::Completed]) {
-                return schedule;
-            }
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
-    let runs = schedule.runs.unwrap();
-    let outcomes: Vec<RunOutcome> = runs.iter().map(|run| run.outcome).collect();
-    assert_eq!(outcomes, [RunOutcome::Run, RunOutcome::Missed]);
-    assert_eq!(runs[1].count, Some(4));
-    assert!(schedule.next_due_at > schedule.last_due_at);
 }
 
 #[tokio::test]
@@ -50,13 +21,13 @@ async fn what_is_set_while_the_engine_is_about_to_sleep_is_refused() {
     let mut harness = AgentHarness::new(Wire::AnthropicMessages).await;
     harness.restart().await;
     assert!(harness.agent.quiesce());
-    let refused = harness.agent.create_schedule(daily(json!({}))).await;
+    let refused = harness.agent.create_schedule(far_schedule()).await;
     assert!(matches!(refused, Err(AgentError::Quiesced)));
     harness.agent.lift_quiesce();
-    harness.agent.create_schedule(daily(json!({}))).await.unwrap();
+    harness.agent.create_schedule(far_schedule()).await.unwrap();
     assert!(harness.agent.quiesce());
     let change = serde_json::from_value(json!({"paused": true})).unwrap();
-    assert!(matches!(harness.agent.update_schedule("daily", change).await, Err(AgentError::Quiesced)));
+    assert!(matches!(harness.agent.update_schedule("far", change).await, Err(AgentError::Quiesced)));
     assert!(harness.agent.next_due_at().unwrap().is_some());
 }
 

@@ -108,3 +108,25 @@ async fn an_engine_that_does_not_say_when_it_is_due_stays_awake() {
     wait_for_status(&product, "sleeping").await;
     assert!(app.since(before) >= SECOND * 110, "it slept at the next attempt");
 }
+
+#[tokio::test]
+async fn engines_that_hang_delay_only_those_of_their_product() {
+    let app = TestApp::new().await;
+    let hanging = app.register_product("hanging", json!({"idle_sleep_threshold_s": 100})).await;
+    let due = app.wall_ms() + 10 * MINUTE_MS;
+    for user in ["a", "b", "c", "d", "e"] {
+        let engine_id = engine_id(&hanging.provision(user).await);
+        app.backend.set_next_due(engine_id, Some(Timestamp::from_unix_ms(due - 8_000)));
+    }
+    let product = app.register_product("demo", json!({"idle_sleep_threshold_s": 100})).await;
+    let ann = engine_id(&product.provision("ann").await);
+    app.backend.set_next_due(ann, Some(Timestamp::from_unix_ms(due)));
+    wait_for_status(&product, "sleeping").await;
+    app.while_time_passes(SECOND, app.sleep(Duration::from_mins(2))).await;
+    for _ in 0..4 {
+        app.backend.inject(BackendCall::Launch, Fault::Hang);
+    }
+    wait_for_status(&product, "running").await;
+    assert!(app.wall_ms() <= due, "woken {} ms late", app.wall_ms() - due);
+    app.backend.clear_faults();
+}
