@@ -130,7 +130,8 @@ impl Journal {
         let (call, record) = &calls[variant % calls.len()];
         let call_id = call.call_id;
         match (record.stage, action % 3) {
-            (CallStage::New, 0) if !record.hooked && variant.is_multiple_of(3) => {
+            // Hooks also see an input that the user has changed.
+            (CallStage::New | CallStage::Ready, 0) if !record.hooked && variant.is_multiple_of(3) => {
                 let input = variant.is_multiple_of(2).then(|| json!({"changed": call_id}));
                 self.push_hooks(call_id, input, variant);
             }
