@@ -18,7 +18,7 @@ use super::profile::ModelProfile;
 use super::provider::Provider;
 use super::responses::OpenAiResponses;
 use super::scripted::{Script, ScriptedModel};
-use super::{ChatModel, Route, Routes};
+use super::{ChatModel, Route, Routes, price_list};
 
 /// The variable that names the script of the offline provider.
 const SCRIPT_PATH_VARIABLE: &str = "LLM_SCRIPT_PATH";
@@ -61,14 +61,23 @@ fn build_route(
     key_policy: &KeyPolicy,
     reader: &mut EnvReader<'_>,
 ) -> Option<Route> {
+    let ModelConfig { context_window, max_output, mut prices, .. } = *entry;
     let model = if entry.provider == Provider::Scripted {
         build_scripted_model(&entry.model, reader)?
     } else {
         let address = resolve_base_url(entry, key_policy)?;
+        // What another server charges for a model of this name is unknown.
+        if is_vendors_own(entry.provider, &address) {
+            prices = prices.or_else(|| price_list::find(entry.provider, &entry.model));
+        }
         build_remote_model(entry, &address, resolve_key(path, entry, &address, key_policy, reader).ok()?)
     };
-    let ModelConfig { context_window, max_output, prices, .. } = *entry;
     Some(Route { name: name.to_owned(), model, context_window, max_output, prices })
+}
+
+/// Whether a server is the vendor's own.
+fn is_vendors_own(provider: Provider, address: &BaseUrl) -> bool {
+    provider.own_servers().filter_map(BaseUrl::parse).any(|own| own == *address)
 }
 
 /// The address of a model's server; `None` if neither the configuration, the environment nor the provider defines

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::base_url::BaseUrl;
 use super::profile::{Effort, Thinking};
 use super::provider::{Provider, is_key_variable};
-use super::{Budgets, Prices, RetryPolicy};
+use super::{Budgets, Prices, RetryPolicy, price_list};
 
 /// The maximum configurable number of attempts.
 const MAX_RETRY_ATTEMPTS: u64 = 100;
@@ -155,7 +155,8 @@ fn parse_model(model: &ConfigObject<'_>, reader: &mut EnvReader<'_>) -> Option<M
         model.reject_field(reader, "api_key_env", "absent: the offline provider takes no key");
     }
     let api = parse_api(model, reader, provider);
-    let prices = parse_prices(model, reader);
+    let listed = provider.zip(name.as_deref()).and_then(|(provider, name)| price_list::find(provider, name));
+    let prices = parse_prices(model, reader, listed);
     let (provider, name, context_window) = (provider?, name?, window?);
     let max_output = parse_max_output(model, reader, provider.limits(&name).max_output, context_window);
     let thinking = parse_thinking(model, reader, provider, max_output)
@@ -275,9 +276,18 @@ pub(super) fn thinking_to_json(thinking: Thinking) -> Value {
     }
 }
 
-/// The prices of a model. Tokens without a price cost nothing; cached tokens without a price of their own cost as
-/// much as other prompt tokens.
-fn parse_prices(model: &ConfigObject<'_>, reader: &mut EnvReader<'_>) -> Option<Prices> {
+/// The prices of a model, `listed` if it is to have those of the price list. Tokens without a price cost nothing;
+/// cached tokens without a price of their own cost as much as other prompt tokens.
+fn parse_prices(
+    model: &ConfigObject<'_>,
+    reader: &mut EnvReader<'_>,
+    listed: Option<Prices>,
+) -> Option<Prices> {
+    const LISTED: &str = "list";
+    if model.get("prices").is_some_and(|value| value == LISTED) {
+        let must_be = "an object with prices, because the price list does not have the model";
+        return model.optional(reader, "prices", must_be, |_| listed);
+    }
     let prices = model.child_object(reader, "prices", false)?;
     prices.reject_unknown_fields(reader, &["input", "output", "cache_read", "cache_write"]);
     let mut price = |field: &str| {

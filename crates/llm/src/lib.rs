@@ -25,6 +25,7 @@ mod key_policy;
 mod media;
 mod ollama;
 mod openai;
+mod price_list;
 mod profile;
 mod provider;
 mod repair;

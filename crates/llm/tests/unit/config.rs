@@ -226,3 +226,23 @@ fn the_chain_is_the_default_and_its_fallbacks_once_each() {
     assert_eq!(names(routes.chain_for(Some("c"))), ["c", "b", "a"]);
     assert_eq!((routes.planner.unwrap().name.as_str(), routes.named.len()), ("c", 3));
 }
+
+#[test]
+fn the_price_list_holds_for_the_vendors_own_servers() {
+    let (_folder, sources) = sources(&[("ANTHROPIC_API_KEY", "k"), ("X_API_KEY", "k")], None);
+    let prices = |provider: &str, model: &str, more: Value| {
+        let mut document = single_model(provider, &more);
+        document["models"]["one"]["model"] = model.into();
+        validated(&sources, document).routes.chain[0].prices.map(|prices| (prices.input, prices.output))
+    };
+    let known = "claude-sonnet-4-5-20250929";
+    assert_eq!(prices("anthropic", known, json!({})), Some((3.0, 15.0)));
+    assert_eq!(prices("anthropic", "claude-of-the-future", json!({})), None);
+    let own = json!({"prices": {"input": 1, "output": 2}});
+    assert_eq!(prices("anthropic", known, own), Some((1.0, 2.0)));
+    let elsewhere = json!({"base_url": "http://models.internal", "api_key_env": "none"});
+    assert_eq!(prices("anthropic", known, elsewhere.clone()), None);
+    let mut listed = elsewhere;
+    listed["prices"] = "list".into();
+    assert_eq!(prices("anthropic", known, listed), Some((3.0, 15.0)));
+}

@@ -173,6 +173,8 @@ fn what_a_model_cannot_be_is_refused() {
         (json!({"provider": "scripted", "thinking": "off"}), "thinking"),
         (json!({"prices": {"input": -1}}), "prices.input"),
         (json!({"prices": {"Input": 1}}), "prices.Input"),
+        (json!({"prices": "free"}), "prices"),
+        (json!({"prices": "list", "model": "claude-of-the-future"}), "prices"),
         (json!({"context_window": "200000"}), "context_window"),
         (json!({"context_window": 1.5}), "context_window"),
     ] {
@@ -188,6 +190,16 @@ fn what_a_model_cannot_be_is_refused() {
     for value in [json!(null), json!([]), json!("x"), json!({}), json!({"models": {}, "default": "m"})] {
         assert!(read(&value).is_err(), "{value}");
     }
+}
+
+#[test]
+fn a_model_at_any_address_can_have_the_prices_of_the_list() {
+    let fields = json!({
+        "provider": "anthropic", "model": "claude-sonnet-4-5", "context_window": 200_000,
+        "base_url": "http://proxy.internal", "prices": "list",
+    });
+    let prices = Prices { input: 3.0, output: 15.0, cache_read: 0.3, cache_write: 3.75 };
+    assert_eq!(read(&single_model(&fields)).unwrap().models["m"].prices, Some(prices));
 }
 
 #[test]
