@@ -34,6 +34,7 @@ pub mod tool_names;
 pub mod transfer;
 pub mod turn_options;
 pub mod turns;
+pub mod usage;
 pub mod version;
 
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};

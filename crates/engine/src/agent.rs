@@ -76,6 +76,7 @@ mod turn_records;
 mod turn_registry;
 mod turn_request;
 mod turn_stream;
+mod usage;
 mod working_memory;
 
 use std::sync::Arc;
@@ -150,6 +151,8 @@ pub(crate) struct Services {
     pub(crate) hitl_ttl: Duration,
     /// How long the deltas of an ended turn are kept.
     pub(crate) replay_ttl: Duration,
+    /// How long usage is kept.
+    pub(crate) usage_retention: Duration,
     /// The interval between learning batches; `None` if they run only on request.
     pub(crate) batch_interval: Option<Duration>,
 }
@@ -318,8 +321,9 @@ impl Agent {
         for warning in self.available_skills().shadowed_warnings() {
             tracing::warn!(warning, "A skill of the catalog is ignored.");
         }
+        let Services { clock, replay_ttl, usage_retention, .. } = &*self.services;
         let maintenance_loop =
-            maintenance::run(self.brain.clone(), self.services.clock.clone(), self.services.replay_ttl);
+            maintenance::run(self.brain.clone(), Arc::clone(clock), *replay_ttl, *usage_retention);
         self.tracker.spawn(run_until_cancelled(self.stopping.clone(), maintenance_loop));
         self.tracker.spawn(self.eraser.clone().run_in_background());
         let titler = Titler::new(self.brain.clone(), Arc::clone(&self.services));

@@ -30,6 +30,11 @@ const DEFAULT_BATCH_INTERVAL: Duration = Duration::from_hours(24);
 /// The longest interval between learning batches: ten years.
 const MAX_BATCH_INTERVAL_HOURS: f64 = 87_600.0;
 
+/// The number of days for which usage is kept by default: a year can be compared with the one before.
+const DEFAULT_USAGE_RETENTION_DAYS: u32 = 400;
+/// The most days for which usage can be kept: a hundred years.
+const MAX_USAGE_RETENTION_DAYS: u32 = 36_500;
+
 /// The default room for the user's files, in bytes: programs write to the workspace too, so it is generous.
 const DEFAULT_QUOTA_BYTES: u64 = 10 << 30;
 /// The default limit on the size of an uploaded file, in bytes.
@@ -70,6 +75,8 @@ pub struct Config {
     pub replay_ttl: Duration,
     /// The interval between learning batches; `None` if they only run on request.
     pub batch_interval: Option<Duration>,
+    /// How long usage is kept.
+    pub usage_retention: Duration,
     /// The memory budget of large objects, in bytes.
     pub memory_budget_bytes: usize,
     /// The limits on the files that the user uploads.
@@ -110,6 +117,12 @@ impl Config {
             DEFAULT_BATCH_INTERVAL,
             parse_batch_interval,
         );
+        let usage_days = reader.parse_or(
+            "ENGINE_USAGE_RETENTION_DAYS",
+            "a number of days from 1 to 36500",
+            DEFAULT_USAGE_RETENTION_DAYS,
+            parse_usage_retention,
+        );
         let expected_bool = "`true` or `false`";
         let reactive_compaction =
             reader.parse_or("REACTIVE_COMPACT_ENABLED", expected_bool, true, |text| text.parse().ok());
@@ -147,6 +160,7 @@ impl Config {
             hitl_ttl,
             replay_ttl,
             batch_interval: (!batch_interval.is_zero()).then_some(batch_interval),
+            usage_retention: Duration::from_hours(24 * u64::from(usage_days)),
             memory_budget_bytes: memory,
             file_limits,
             log_filter,
@@ -224,6 +238,11 @@ fn parse_byte_limit(mib: &str) -> Option<Option<u64>> {
     Some((mib > 0).then_some(mib << 20))
 }
 
+/// Parses a number of days.
+fn parse_usage_retention(days: &str) -> Option<u32> {
+    days.trim().parse().ok().filter(|days| (1..=MAX_USAGE_RETENTION_DAYS).contains(days))
+}
+
 /// Parses an interval between learning batches, in hours.
 fn parse_batch_interval(hours: &str) -> Option<Duration> {
     let hours: f64 = hours.trim().parse().ok()?;
@@ -255,6 +274,7 @@ mod tests {
                 ("ENGINE_LOG_LEVEL", "loud"),
                 ("ENGINE_WEB_ALLOW", "10.0.0.0/99"),
                 ("LC_BATCH_INTERVAL_HOURS", "-1"),
+                ("ENGINE_USAGE_RETENTION_DAYS", "0"),
                 ("ENGINE_MEMORY_BUDGET_MB", "63"),
                 ("ENGINE_WORKSPACE_QUOTA_MB", "-1"),
                 ("ENGINE_WORKSPACE_FILE_MB", "1.5"),
@@ -270,6 +290,7 @@ mod tests {
             "CATALOG_DIR",
             "ENGINE_LOG_LEVEL",
             "LC_BATCH_INTERVAL_HOURS",
+            "ENGINE_USAGE_RETENTION_DAYS",
             "ENGINE_WEB_ALLOW",
             "ENGINE_MEMORY_BUDGET_MB",
             "ENGINE_WORKSPACE_QUOTA_MB",
@@ -294,6 +315,7 @@ mod tests {
         assert_eq!(config.workspace, Path::new("/data/workspace"));
         assert_eq!((config.replay_ttl, config.hitl_ttl), (Duration::from_hours(3), Duration::from_hours(72)));
         assert_eq!(config.batch_interval, Some(Duration::from_hours(24)));
+        assert_eq!(config.usage_retention, Duration::from_hours(9_600));
         assert!(config.reactive_compaction && !config.allow_unconfined);
         let limits = FileLimits { quota_bytes: Some(10 << 30), max_file_bytes: 5 << 30 };
         assert_eq!(config.file_limits, limits);

@@ -30,6 +30,7 @@ mod steering;
 mod tasks;
 mod transfer;
 mod turns;
+mod usage;
 mod workspace;
 mod workspace_uploads;
 
@@ -130,6 +131,8 @@ http_service::routes! {
     conversations::fork,
     conversations::replace_memory,
     conversations::clear_memory,
+    usage::read,
+    usage::of_task,
     hitl::respond,
     hitl::pending,
     hitl::grants,

@@ -151,6 +151,7 @@ impl Engine {
             reactive_compaction: config.reactive_compaction,
             hitl_ttl: config.hitl_ttl,
             replay_ttl: config.replay_ttl,
+            usage_retention: config.usage_retention,
             batch_interval: config.batch_interval,
         };
         let agent = Arc::new(Agent::new(brain.clone(), services));

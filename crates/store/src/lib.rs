@@ -44,6 +44,8 @@ mod transfer;
 mod turn_queue;
 mod turn_records;
 mod usage;
+mod usage_report;
+mod usage_rows;
 mod wal_checkpoint;
 mod write_tx;
 mod writer;
@@ -88,6 +90,8 @@ use tokio::sync::Notify;
 pub use transfer::{ExportError, ImportError, StagedImport};
 pub use turn_queue::{EndedQueuedTurn, NewQueuedTurn, QueueEnd, QueuedRequest, QueuedTurnRow};
 pub use usage::{CallUsage, ModelUsage, USAGE_RETENTION};
+pub use usage_report::{UsageCursor, UsageQuery};
+pub use usage_rows::ToolUsage;
 pub use write_tx::{IdempotencyKey, NewGrant, NewTurn, Rewind, WriteTx};
 pub use writer::{Durability, WriteBatch, WriteError};
 
@@ -371,22 +375,6 @@ impl Brain {
     /// A setting that was changed at runtime and persists across restarts.
     pub fn setting(&self, setting: Setting) -> Result<Option<String>, StoreError> {
         self.read(|reader| settings::setting(reader, setting))
-    }
-
-    /// The number of input and output tokens used by model calls of all tasks after `at`; at most the last day
-    /// counts.
-    pub fn tokens_since(&self, at: Timestamp) -> Result<u64, StoreError> {
-        self.read(|reader| usage::tokens_since(reader, at))
-    }
-
-    /// The time of the first recorded model call after `at`; at most the last day counts.
-    pub fn first_usage_at(&self, at: Timestamp) -> Result<Option<Timestamp>, StoreError> {
-        self.read(|reader| usage::first_usage_at(reader, at))
-    }
-
-    /// The usage of model calls after `at`, by model; at most the last day counts. Blocks.
-    pub fn usage_since(&self, at: Timestamp) -> Result<Vec<ModelUsage>, StoreError> {
-        self.read_long(|reader| usage::usage_since(reader, at))
     }
 
     /// Searches memory, best results first. A search waits for a running one, but not beyond its own deadline.

@@ -19,6 +19,7 @@ mod export;
 mod import;
 mod records;
 mod staging;
+mod usage;
 mod validate;
 
 use std::io::{Read, Write};

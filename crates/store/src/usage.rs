@@ -4,11 +4,12 @@
 use std::time::Duration;
 
 use api::Timestamp;
+use api::usage::UsagePurpose;
 use llm::TokenUsage;
 use rusqlite::{Connection, Error, Row, params};
 
 use super::steps::Step;
-use super::{StoreError, WriteTx};
+use super::{Brain, StoreError, TaskRow, WriteTx};
 
 /// How long usage is kept: the longest period of a budget.
 pub const USAGE_RETENTION: Duration = Duration::from_hours(24);
@@ -24,13 +25,23 @@ pub struct ModelUsage {
     pub tokens: TokenUsage,
 }
 
-/// The usage of a model call that is not a step of a turn.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The usage of a model call, and what it belongs to.
+#[derive(Clone, Debug, PartialEq)]
 pub struct CallUsage {
     /// The provider's name of the model.
     pub model: String,
-    /// The tokens used.
+    /// The tokens used; none if the call is not billed.
     pub tokens: TokenUsage,
+    /// The cost in US dollars, if the prices of the model are known.
+    pub cost_usd: Option<f64>,
+    /// Whether the call gave no answer.
+    pub is_failure: bool,
+    /// What the model was called for.
+    pub purpose: UsagePurpose,
+    /// The task, if it was called for one.
+    pub task: Option<TaskRow>,
+    /// The sub-agent, if it was called for one.
+    pub agent: Option<String>,
 }
 
 /// The model and the usage of a step that is a model call.
@@ -53,12 +64,13 @@ impl WriteTx<'_> {
     }
 
     /// Stores the usage of a call that is not a step of a turn.
-    pub fn insert_call_usage(
-        &self,
-        at: Timestamp,
-        CallUsage { model, tokens }: &CallUsage,
-    ) -> Result<(), StoreError> {
-        self.insert_usage_row(at, model, tokens)
+    pub fn insert_call_usage(&self, at: Timestamp, call: &CallUsage) -> Result<(), StoreError> {
+        self.count_call(at, call)?;
+        // A call that is not billed takes nothing of any budget.
+        if call.tokens == TokenUsage::default() {
+            return Ok(());
+        }
+        self.insert_usage_row(at, &call.model, &call.tokens)
     }
 
     fn insert_usage_row(&self, at: Timestamp, model: &str, tokens: &TokenUsage) -> Result<(), StoreError> {
@@ -78,8 +90,26 @@ impl WriteTx<'_> {
     }
 }
 
+impl Brain {
+    /// The number of input and output tokens used by model calls of all tasks after `at`; at most the last day
+    /// counts.
+    pub fn tokens_since(&self, at: Timestamp) -> Result<u64, StoreError> {
+        self.read(|reader| tokens_since(reader, at))
+    }
+
+    /// The time of the first recorded model call after `at`; at most the last day counts.
+    pub fn first_usage_at(&self, at: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+        self.read(|reader| first_usage_at(reader, at))
+    }
+
+    /// The usage of model calls after `at`, by model; at most the last day counts. Blocks.
+    pub fn usage_since(&self, at: Timestamp) -> Result<Vec<ModelUsage>, StoreError> {
+        self.read_long(|reader| usage_since(reader, at))
+    }
+}
+
 /// Converts a count for SQLite. Providers are trusted, but not to the point where sums overflow.
-fn clamped_count(count: u64) -> i64 {
+pub(super) fn clamped_count(count: u64) -> i64 {
     const MAX_COUNT: u64 = 1 << 40;
     i64::try_from(count.min(MAX_COUNT)).unwrap_or(i64::MAX)
 }
@@ -97,21 +127,21 @@ fn time_bounds(after: Timestamp) -> [i64; 2] {
 }
 
 /// The input and output tokens of the calls after `at`.
-pub(super) fn tokens_since(reader: &Connection, at: Timestamp) -> Result<u64, Error> {
+fn tokens_since(reader: &Connection, at: Timestamp) -> Result<u64, Error> {
     let mut query = reader
         .prepare_cached("SELECT COALESCE(SUM(input + output), 0) FROM spending WHERE at > ?1 AND at <= ?2")?;
     query.query_row(time_bounds(at), |row| count_column(row, 0))
 }
 
 /// The time of the first call after `at`.
-pub(super) fn first_usage_at(reader: &Connection, at: Timestamp) -> Result<Option<Timestamp>, Error> {
+fn first_usage_at(reader: &Connection, at: Timestamp) -> Result<Option<Timestamp>, Error> {
     let mut query = reader.prepare_cached("SELECT MIN(at) FROM spending WHERE at > ?1 AND at <= ?2")?;
     let first: Option<i64> = query.query_row(time_bounds(at), |row| row.get(0))?;
     Ok(first.map(Timestamp::from_unix_ms))
 }
 
 /// The usage of the calls after `at`, by model.
-pub(super) fn usage_since(reader: &Connection, at: Timestamp) -> Result<Vec<ModelUsage>, Error> {
+fn usage_since(reader: &Connection, at: Timestamp) -> Result<Vec<ModelUsage>, Error> {
     let mut query = reader.prepare(
         "SELECT model, COUNT(*), SUM(input), SUM(output), SUM(cache_read), SUM(cache_write)
          FROM spending WHERE at > ?1 AND at <= ?2 GROUP BY model ORDER BY model",

@@ -4,11 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::usage::UsagePurpose;
 use futures::StreamExt as _;
 use http_service::clock::Clock;
 use llm::{Answer, EventStream, ModelError, ModelErrorKind, Route, StreamEvent, TokenUsage, estimate};
-use store::WriteError;
 use store::steps::Step;
+use store::{CallUsage, WriteError};
 
 use super::Services;
 use super::conversation::Conversation;
@@ -69,6 +70,7 @@ pub(super) async fn call_auxiliary(
     route: &Arc<Route>,
     (events, prompt): (EventStream, u64),
     deadline: Duration,
+    purpose: UsagePurpose,
 ) -> Result<Option<Answer>, Interrupt> {
     let Conversation { journal, inbox, .. } = conversation;
     let clock = services.clock.clone();
@@ -78,11 +80,11 @@ pub(super) async fn call_auxiliary(
     services.gateway.record_outcome(route, usage, services.clock.monotonic());
     match outcome {
         Ok(answer) => {
-            commit_usage(journal, route, answer.usage).await?;
+            commit_usage(journal, route, answer.usage, (purpose, false)).await?;
             Ok(Some(answer))
         }
         Err(error) => {
-            commit_usage(journal, route, error.usage).await?;
+            commit_usage(journal, route, error.usage, (purpose, true)).await?;
             let turn_id = journal.turn_id();
             tracing::warn!(%turn_id, kind = ?error.kind, "An auxiliary model call failed; the turn continues.");
             Ok(None)
@@ -90,18 +92,36 @@ pub(super) async fn call_auxiliary(
     }
 }
 
-/// Records the usage of a call, which is billed even without an answer.
+/// Records the usage of a call, which is billed even without an answer: what it was for, and whether it failed.
 pub(super) async fn commit_usage(
     journal: &mut Journal,
     route: &Route,
     tokens: TokenUsage,
+    (purpose, is_failure): (UsagePurpose, bool),
 ) -> Result<(), WriteError> {
+    journal.count_call(call_usage(route, tokens, purpose, is_failure));
     if tokens == TokenUsage::default() {
         return Ok(());
     }
-    let cost_usd = route.prices.map(|prices| prices.cost(&tokens));
+    let cost_usd = cost_usd(route, &tokens);
     // Clients receive the usage with the answer or at the end of the turn.
     journal.commit(Step::Spent { model: route.model.name().to_owned(), tokens, cost_usd }, Vec::new()).await
+}
+
+/// The usage of a call of `route`, of no task.
+pub(super) fn call_usage(
+    route: &Route,
+    tokens: TokenUsage,
+    purpose: UsagePurpose,
+    is_failure: bool,
+) -> CallUsage {
+    let (model, cost_usd) = (route.model.name().to_owned(), cost_usd(route, &tokens));
+    CallUsage { model, tokens, cost_usd, is_failure, purpose, task: None, agent: None }
+}
+
+/// The cost of a call in US dollars, if the prices of the model are known.
+pub(super) fn cost_usd(route: &Route, tokens: &TokenUsage) -> Option<f64> {
+    route.prices.map(|prices| prices.cost(tokens))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::event::{Compaction, CompactionReason, Event};
+use api::usage::UsagePurpose;
 use llm::{Message, Route, estimate};
 use store::steps::{Compacted, Replacement, Step};
 
@@ -155,8 +156,8 @@ async fn request_summary(
     // Tools and thinking are sent as usual; otherwise the provider would not find the conversation in its
     // cache.
     let events = model_request::stream(conversation, route, &input, attachments, Some(max_tokens), None);
-    let answer =
-        call_auxiliary(&deps.services, conversation, route, (events, prompt), SUMMARY_TIMEOUT).await?;
+    let (call, purpose) = ((events, prompt), UsagePurpose::Compaction);
+    let answer = call_auxiliary(&deps.services, conversation, route, call, SUMMARY_TIMEOUT, purpose).await?;
     Ok(answer.map(|answer| answer.text()).filter(|text| !text.trim().is_empty()))
 }
 

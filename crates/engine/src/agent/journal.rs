@@ -4,10 +4,10 @@
 use api::approvals::ApprovalRequest;
 use api::event::{Event, Failure, HitlKind, HitlRequest, Lifecycle};
 use api::{CallId, HitlId, TaskId, TurnId};
-use llm::{StreamEvent, ToolUse};
+use llm::{Message, StreamEvent, ToolOutcome, ToolUse};
 use store::event_log::Commit;
 use store::steps::Step;
-use store::{Brain, TaskRow, WriteError};
+use store::{Brain, CallUsage, TaskRow, ToolUsage, WriteError};
 use tools::Question;
 
 use super::answer_stream::AnswerStream;
@@ -32,6 +32,8 @@ pub(super) struct Journal {
     state: JournalState,
     /// The sub-agent that is running. Its conversation is the active one.
     sub_agent: Option<RunningSubAgent>,
+    /// Model calls that are counted with the next commit.
+    uncounted_calls: Vec<CallUsage>,
 }
 
 struct RunningSubAgent {
@@ -69,7 +71,7 @@ impl JournalState {
 
 impl Journal {
     pub(super) fn new(writer: JournalWriter, state: JournalState) -> Self {
-        Self { writer, state, sub_agent: None }
+        Self { writer, state, sub_agent: None, uncounted_calls: Vec::new() }
     }
 
     /// Drops the state in memory and keeps what writes the journal.
@@ -130,6 +132,7 @@ impl Journal {
         steps: Vec<Step>,
         events: Vec<Event>,
     ) -> Result<(), WriteError> {
+        let commit = self.uncounted_calls.drain(..).fold(commit, Commit::count_call);
         let commit = steps.iter().cloned().fold(commit, Commit::step).events(events);
         self.writer.commit(commit).await?;
         let ts = self.writer.recorder().last_ts();
@@ -143,10 +146,34 @@ impl Journal {
         Ok(())
     }
 
+    /// Counts a model call of the active conversation, together with the next commit. A call that is billed has a
+    /// step, which must be committed next.
+    pub(super) fn count_call(&mut self, call: CallUsage) {
+        let agent = self.sub_agent.as_ref().map(|running| running.name.clone());
+        self.uncounted_calls.push(CallUsage { task: Some(self.task()), agent, ..call });
+    }
+
+    /// The use of a tool that the last answer of the active conversation has called.
+    pub(super) fn tool_usage(&self, tool: &str, outcome: &ToolOutcome) -> ToolUsage {
+        let messages = self.active_thread().messages().iter().rev();
+        let model = messages.into_iter().find_map(|message| match message {
+            Message::Assistant { model, .. } => Some(model.clone()),
+            _ => None,
+        });
+        ToolUsage {
+            model: model.unwrap_or_default(),
+            agent: self.sub_agent.as_ref().map(|running| running.name.clone()),
+            tool: tool.to_owned(),
+            is_failure: outcome.error.is_some(),
+            time_ms: outcome.duration_ms,
+        }
+    }
+
     /// Ends the turn with `failure`.
     pub(super) async fn commit_failure(&mut self, failure: Failure) -> Result<(), WriteError> {
         let before = self.closing_events();
-        self.writer.commit_failure(before, failure).await
+        let commit = self.uncounted_calls.drain(..).fold(Commit::new(), Commit::count_call);
+        self.writer.commit_failure(commit, before, failure).await
     }
 
     /// Asks the user about `call`. A request that is already pending is shown first.

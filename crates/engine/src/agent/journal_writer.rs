@@ -58,13 +58,14 @@ impl JournalWriter {
         self.recorder.commit(commit).await
     }
 
-    /// Ends the turn with `failure`, after the events in `before`.
+    /// Ends the turn with `failure`, after `commit` and the events in `before`.
     pub(super) async fn commit_failure(
         &self,
+        commit: Commit,
         before: Vec<Event>,
         failure: Failure,
     ) -> Result<(), WriteError> {
-        turn_end::commit_failure(&self.recorder, self.message_id, before, failure).await
+        turn_end::commit_failure(&self.recorder, self.message_id, commit.events(before), failure).await
     }
 
     /// How often the turn was resumed after the brain was unavailable, since its last step.

@@ -1,5 +1,5 @@
 //! Background maintenance: takes into memory and indexes what an earlier version of the engine left, removes the
-//! deltas of turns that ended long ago, and removes old copies of the brain. The results of turns stay.
+//! deltas of turns that ended long ago, and removes old usage and old copies of the brain. The results of turns stay.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +14,8 @@ const TURNS_PER_COMMIT: u32 = 50;
 const INGESTED_TURNS_PER_COMMIT: usize = 20;
 /// The number of messages indexed in one commit: some ten milliseconds of work.
 const INDEXED_MESSAGES_PER_COMMIT: usize = 200;
+/// The most rows of usage. Beyond it, the oldest days are kept without their tasks.
+const MAX_USAGE_ROWS: i64 = 200_000;
 /// The pause between commits, which leaves the writer to others.
 const COMMIT_INTERVAL: Duration = Duration::from_millis(200);
 /// The shortest pause if nothing is due.
@@ -21,8 +23,13 @@ const MIN_TICK_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest pause. An idle engine does nothing else.
 const MAX_TICK_INTERVAL: Duration = Duration::from_hours(1);
 
-/// Runs maintenance forever. Deltas are kept for `replay_ttl` after their turn.
-pub(super) async fn run(brain: Brain, clock: Arc<dyn Clock>, replay_ttl: Duration) {
+/// Runs maintenance forever. Deltas are kept for `replay_ttl` after their turn, and usage for `usage_retention`.
+pub(super) async fn run(
+    brain: Brain,
+    clock: Arc<dyn Clock>,
+    replay_ttl: Duration,
+    usage_retention: Duration,
+) {
     loop {
         let pause = match tick(&brain, &*clock, replay_ttl).await {
             Ok(pause) => pause,
@@ -33,6 +40,7 @@ pub(super) async fn run(brain: Brain, clock: Arc<dyn Clock>, replay_ttl: Duratio
         };
         if pause > COMMIT_INTERVAL {
             remove_old_copies(&brain).await;
+            trim_usage(&brain, &*clock, usage_retention).await;
         }
         clock.sleep(pause).await;
     }
@@ -42,6 +50,25 @@ pub(super) async fn run(brain: Brain, clock: Arc<dyn Clock>, replay_ttl: Duratio
 async fn remove_old_copies(brain: &Brain) {
     if let Some(Err(error)) = brain.run_blocking(|brain| brain.remove_backups(Some(BACKUP_LIFETIME))).await {
         tracing::warn!(%error, "An old backup of the brain could not be removed.");
+    }
+}
+
+/// Removes usage that is older than `retention`, and bounds the number of its rows, in short commits.
+async fn trim_usage(brain: &Brain, clock: &dyn Clock, retention: Duration) {
+    let now = clock.now();
+    let retention = i64::try_from(retention.as_millis()).unwrap_or(i64::MAX);
+    let before = Timestamp::from_unix_ms(now.unix_ms().saturating_sub(retention));
+    let check = move |brain: &Brain| brain.has_usage_to_trim(before, MAX_USAGE_ROWS);
+    let mut is_due = matches!(brain.run_blocking(check).await, Some(Ok(true)));
+    while is_due {
+        match brain.write(move |rows| rows.trim_usage(before, now, MAX_USAGE_ROWS)).await {
+            Ok(has_more) => is_due = has_more,
+            Err(error) => {
+                tracing::warn!(%error, "Old usage could not be removed; this is retried.");
+                return;
+            }
+        }
+        clock.sleep(COMMIT_INTERVAL).await;
     }
 }
 

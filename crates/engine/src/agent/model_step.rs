@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use api::MessageId;
 use api::event::Event;
+use api::usage::UsagePurpose;
 use futures::StreamExt as _;
 use http_service::backoff::jitter;
 use llm::{Answer, FinishReason, ModelError, ModelErrorKind, Route, Routes, StreamEvent};
 use store::steps::Step;
 
 use super::attachments::Attachments;
-use super::auxiliary_call::{billed_answer, billed_failure, commit_usage};
+use super::auxiliary_call::{billed_answer, billed_failure, call_usage, commit_usage, cost_usd};
 use super::budget::{Allowance, reserve_in_turn};
 use super::compaction_driver::{compact_after_refusal, compact_near_limit};
 use super::conversation::Conversation;
@@ -184,7 +185,7 @@ impl ModelCaller {
         let attempt = attempts.attempts();
         let now = services.clock.monotonic();
         services.gateway.record_outcome(route, Err(error), now);
-        commit_usage(conversation.journal, route, error.usage).await?;
+        commit_usage(conversation.journal, route, error.usage, (UsagePurpose::Turn, true)).await?;
         let remedy = attempts.remedy_for(error, now, jitter());
         if remedy == Remedy::Fallback && !error.is_request_error() {
             services.gateway.open_circuit(route, now);
@@ -222,9 +223,10 @@ async fn commit_answer(
     capped: bool,
 ) -> Result<StepOutcome, Interrupt> {
     let model = route.model.name().to_owned();
-    let cost_usd = route.prices.map(|prices| prices.cost(&answer.usage));
+    let cost_usd = cost_usd(route, &answer.usage);
     let usage = conversation.journal.thread().turn().usage_after_call(&model, answer.usage, cost_usd);
     let declined = answer.refusal();
+    conversation.journal.count_call(call_usage(route, answer.usage, UsagePurpose::Turn, declined.is_some()));
     let step = Step::Answered { message_id: MessageId::new(), model, answer, cost_usd, capped };
     conversation.journal.commit(step, vec![Event::Usage(usage)]).await?;
     match declined {

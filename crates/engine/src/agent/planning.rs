@@ -14,6 +14,7 @@ use std::time::Duration;
 use api::event::{Event, WorkingMemoryUpdate};
 use api::memory::Source;
 use api::tool_names::{LOAD_SKILL, RUN_AGENT};
+use api::usage::UsagePurpose;
 use catalog::PlanningMode;
 use llm::{Answer, Block, Content, Message, Request, Route, estimate};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -150,7 +151,10 @@ async fn request_plan(
         output: None,
         cache_key: "plan",
     });
-    let answer = call_auxiliary(&deps.services, conversation, route, (events, prompt), PLAN_TIMEOUT).await?;
+    let call = (events, prompt);
+    let answer =
+        call_auxiliary(&deps.services, conversation, route, call, PLAN_TIMEOUT, UsagePurpose::Planning)
+            .await?;
     Ok(answer.and_then(|answer| Plan::parse(&answer, &choices)))
 }
 

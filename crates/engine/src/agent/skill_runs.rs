@@ -5,18 +5,19 @@ use std::time::Duration;
 
 use api::tool_names::RUN_SKILL_SCRIPT;
 use api::turn_options::TurnOverrides;
+use api::usage::UsagePurpose;
 use http_service::backoff::jitter;
 use llm::{
     Answer, Content, FinishReason, Message, ModelError, ModelErrorKind, Request, Route, TokenUsage, estimate,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use store::{Brain, CallUsage, SkillOutline};
+use store::{Brain, SkillOutline};
 use tokio_util::sync::CancellationToken;
 use tools::ToolError;
 use tracing::Instrument as _;
 
-use super::auxiliary_call::collect_answer;
+use super::auxiliary_call::{call_usage, collect_answer};
 use super::budget::reserve_outside_turn;
 use super::model_step::MIN_ANSWER_TOKENS;
 use super::retry_policy::{Remedy, StepAttempts};
@@ -263,7 +264,7 @@ impl PromptCall {
             outcome = collect_answer(events, prompt, &*services.clock, left) => outcome,
             () = self.stopping.cancelled() => {
                 let usage = TokenUsage { input: prompt, estimated: true, ..TokenUsage::default() };
-                self.record_usage(route, usage).await?;
+                self.record_usage(route, usage, true).await?;
                 return Err(AgentError::Stopping);
             }
         };
@@ -273,7 +274,7 @@ impl PromptCall {
             services.clock.monotonic(),
         );
         let usage = outcome.as_ref().map_or_else(|error| error.usage, |answer| answer.usage);
-        self.record_usage(route, usage).await?;
+        self.record_usage(route, usage, outcome.is_err()).await?;
         Ok(outcome)
     }
 
@@ -296,11 +297,13 @@ impl PromptCall {
     }
 
     /// Records the usage of a call, so that budgets count it.
-    async fn record_usage(&self, route: &Route, tokens: TokenUsage) -> Result<(), AgentError> {
-        if tokens == TokenUsage::default() {
-            return Ok(());
-        }
-        let usage = CallUsage { model: route.model.name().to_owned(), tokens };
+    async fn record_usage(
+        &self,
+        route: &Route,
+        tokens: TokenUsage,
+        is_failure: bool,
+    ) -> Result<(), AgentError> {
+        let usage = call_usage(route, tokens, UsagePurpose::Skill, is_failure);
         let at = self.services.clock.now();
         Ok(self.brain.write(move |rows| rows.insert_call_usage(at, &usage)).await?)
     }

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::conversations::MAX_TITLE_CHARS;
-use llm::{Answer, Message, Request, Route, TokenUsage, estimate};
+use api::usage::UsagePurpose;
+use llm::{Answer, Message, Request, Route, estimate};
 use resources::text::{first_chars, shorten_to_bytes};
 use store::{Brain, CallUsage, TitleRequest};
 
-use super::auxiliary_call::collect_answer;
+use super::auxiliary_call::{call_usage, collect_answer};
 use super::budget::reserve_outside_turn;
 use super::{AgentError, Services};
 
@@ -104,10 +105,9 @@ impl Titler {
         // Counted before the call: one that ends the engine is not repeated forever.
         self.brain.write(move |rows| rows.count_title_try(task)).await?;
         let (title, usage) = self.ask(&route, &messages, (prompt, max_tokens)).await;
+        let usage = CallUsage { task: Some(task), ..usage };
         let (is_done, at) = (title.is_some(), self.services.clock.now());
-        self.brain
-            .write(move |rows| rows.finish_title_try(task, title.as_deref(), usage.as_ref(), at))
-            .await?;
+        self.brain.write(move |rows| rows.finish_title_try(task, title.as_deref(), Some(&usage), at)).await?;
         Ok(if is_done { Progress::Continue } else { Progress::Wait })
     }
 
@@ -117,7 +117,7 @@ impl Titler {
         route: &Route,
         messages: &[Message],
         (prompt, max_tokens): (u64, u64),
-    ) -> (Option<String>, Option<CallUsage>) {
+    ) -> (Option<String>, CallUsage) {
         let events = route.model.stream(&Request {
             system: PROMPT,
             messages,
@@ -134,8 +134,7 @@ impl Titler {
         let usage = answer.as_ref().map(|answer| &answer.usage);
         self.services.gateway.record_outcome(route, usage, now);
         let tokens = answer.as_ref().map_or_else(|error| error.usage, |answer| answer.usage);
-        let usage = (tokens != TokenUsage::default())
-            .then(|| CallUsage { model: route.model.name().to_owned(), tokens });
+        let usage = call_usage(route, tokens, UsagePurpose::Title, answer.is_err());
         let title = match answer {
             Ok(answer) => title_of(&answer),
             Err(error) => {

@@ -289,7 +289,8 @@ pub(super) async fn commit_result(
     (outcome, source): (ToolOutcome, Option<Source>),
     (memory, knowledge): (Vec<MemoryWrite>, Option<KnowledgeChange>),
 ) -> Result<(), WriteError> {
-    let mut commit = memory.iter().cloned().fold(Commit::new(), Commit::working_memory);
+    let mut commit = Commit::new().count_tool(journal.tool_usage(&call.name, &outcome));
+    commit = memory.iter().cloned().fold(commit, Commit::working_memory);
     commit = match knowledge {
         Some(KnowledgeChange::Save(id, draft)) => {
             // A hook may have written what is saved.

@@ -7,20 +7,18 @@ use store::WriteError;
 use store::event_log::{Commit, Recorder};
 use store::steps::{PartialAnswer, Step, TurnOutcome};
 
-/// Ends a turn with `failure`. After the events in `before`, the last two events report that it errored and
-/// why.
+/// Ends a turn with `failure`. After `commit`, the last two events report that it errored and why.
 pub(super) async fn commit_failure(
     recorder: &Recorder,
     message_id: MessageId,
-    before: Vec<Event>,
+    commit: Commit,
     failure: Failure,
 ) -> Result<(), WriteError> {
     // The provider's message is in the journal only; it may quote the user.
     tracing::warn!(turn_id = %recorder.turn_id(), code = ?failure.code, "A turn failed.");
     let outcome = TurnOutcome::Errored { failure: failure.clone() };
     let errored = Event::ThreadLifecycle(Lifecycle::Errored { message_id });
-    let commit = Commit::new().step(Step::Ended { outcome }).events(before);
-    recorder.commit(commit.event(errored).event(Event::Error(failure))).await
+    recorder.commit(commit.step(Step::Ended { outcome }).event(errored).event(Event::Error(failure))).await
 }
 
 /// The partial answer of a cancelled turn, as a message of its own.

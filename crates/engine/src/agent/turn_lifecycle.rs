@@ -144,7 +144,7 @@ async fn fail_without_journal(context: TurnContext, failure: Failure) -> TurnSta
     };
     let before =
         context.deps.brain.run_blocking(closing_events).await.and_then(Result::ok).unwrap_or_default();
-    match context.writer.commit_failure(before, failure).await {
+    match context.writer.commit_failure(Commit::new(), before, failure).await {
         Ok(()) => TurnState::Ended,
         Err(error) => TurnState::store_unavailable(context, &error),
     }

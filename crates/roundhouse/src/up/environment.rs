@@ -6,10 +6,11 @@ use http_service::env::Env;
 use llm::config::{provider_key_variables, shows_provider};
 
 /// Settings of the engine that do not begin with `LLM_`.
-const ENGINE_SETTINGS: [&str; 12] = [
+const ENGINE_SETTINGS: [&str; 13] = [
     "ENGINE_ALLOW_UNCONFINED",
     "ENGINE_LOG_LEVEL",
     "ENGINE_MEMORY_BUDGET_MB",
+    "ENGINE_USAGE_RETENTION_DAYS",
     "ENGINE_WEB_ALLOW",
     "ENGINE_WORKSPACE_FILE_MB",
     "ENGINE_WORKSPACE_QUOTA_MB",

@@ -114,4 +114,5 @@ mod turn_options;
 mod unknown_usage;
 mod unresponsive_dns;
 mod upgrades;
+mod usage;
 mod working_memory;

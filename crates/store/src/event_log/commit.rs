@@ -8,7 +8,9 @@ use bytes::Bytes;
 use llm::{Content, Media};
 
 use crate::steps::{MemoryWrite, Step};
-use crate::{Durability, NewGrant, NewKnowledge, NewTurn, Rewind, StoreError, TaskRow, WriteTx};
+use crate::{
+    CallUsage, Durability, NewGrant, NewKnowledge, NewTurn, Rewind, StoreError, TaskRow, ToolUsage, WriteTx,
+};
 
 /// Steps, events and state changes that are committed together, written in the order in which they were added.
 #[derive(Default)]
@@ -42,6 +44,8 @@ pub(super) enum StateChange {
     Recalled(MemoryKind, String),
     SkillsNote(String),
     RequestTitle,
+    CountCall(CallUsage),
+    CountTool(ToolUsage),
 }
 
 impl Commit {
@@ -177,6 +181,18 @@ impl Commit {
         self.change(StateChange::RequestTitle)
     }
 
+    /// Counts a call of a model, whose result is in the same commit if it has one.
+    #[must_use]
+    pub fn count_call(self, call: CallUsage) -> Self {
+        self.change(StateChange::CountCall(call))
+    }
+
+    /// Counts the use of a tool, whose result is in the same commit.
+    #[must_use]
+    pub fn count_tool(self, usage: ToolUsage) -> Self {
+        self.change(StateChange::CountTool(usage))
+    }
+
     /// Requires the commit to survive a power loss.
     #[must_use]
     pub fn durable(mut self) -> Self {
@@ -222,6 +238,8 @@ impl StateChange {
             Self::Recalled(kind, id) => tx.insert_recalled(task, *kind, id),
             Self::SkillsNote(hash) => tx.insert_skills_note(task, hash),
             Self::RequestTitle => tx.request_title(task),
+            Self::CountCall(call) => tx.count_call(at, call),
+            Self::CountTool(usage) => tx.count_tool(task, at, usage),
         }
     }
 }

@@ -48,7 +48,7 @@ pub(super) const BASE_SCHEMA: &str = "
 ";
 
 /// The additions to the format since then, in order.
-pub(super) const MIGRATIONS: [&str; 15] = [
+pub(super) const MIGRATIONS: [&str; 16] = [
     "
     ALTER TABLE tasks ADD COLUMN message_count INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE tasks ADD COLUMN updated_at INTEGER NOT NULL DEFAULT 0;
@@ -521,5 +521,46 @@ pub(super) const MIGRATIONS: [&str; 15] = [
     END;
     -- The request with whose answer it was given.
     ALTER TABLE grants ADD COLUMN request_id TEXT;
+",
+    "
+    -- What model calls and tools have used, in quarters of an hour since 1970: time zones differ by whole quarters.
+    CREATE TABLE usage (
+        quarter     INTEGER NOT NULL,
+        -- 0: outside any task, or of one that was deleted.
+        task        INTEGER NOT NULL,
+        model       TEXT NOT NULL,
+        -- The name of a sub-agent, or nothing.
+        agent       TEXT NOT NULL,
+        purpose     TEXT NOT NULL,
+        -- The name of a tool that the model called; nothing for the calls of the model.
+        tool        TEXT NOT NULL,
+        calls       INTEGER NOT NULL,
+        failed      INTEGER NOT NULL,
+        input       INTEGER NOT NULL,
+        output      INTEGER NOT NULL,
+        cache_read  INTEGER NOT NULL,
+        cache_write INTEGER NOT NULL,
+        reasoning   INTEGER NOT NULL,
+        -- In US dollars / 10^9, and the calls whose cost is unknown.
+        cost        INTEGER NOT NULL,
+        unpriced    INTEGER NOT NULL,
+        time_ms     INTEGER NOT NULL,
+        PRIMARY KEY (quarter, task, model, agent, purpose, tool)
+    ) WITHOUT ROWID;
+    CREATE INDEX usage_of_task ON usage (task) WHERE task <> 0;
+    -- The sums stay, without what names the task.
+    CREATE TRIGGER task_with_usage_removed AFTER DELETE ON tasks BEGIN
+        INSERT INTO usage
+            SELECT quarter, 0, model, agent, purpose, tool, calls, failed, input, output, cache_read, cache_write,
+                   reasoning, cost, unpriced, time_ms
+            FROM usage WHERE task = old.task AND task <> 0
+            ON CONFLICT DO UPDATE SET
+                calls = calls + excluded.calls, failed = failed + excluded.failed, input = input + excluded.input,
+                output = output + excluded.output, cache_read = cache_read + excluded.cache_read,
+                cache_write = cache_write + excluded.cache_write, reasoning = reasoning + excluded.reasoning,
+                cost = cost + excluded.cost, unpriced = unpriced + excluded.unpriced,
+                time_ms = time_ms + excluded.time_ms;
+        DELETE FROM usage WHERE task = old.task AND task <> 0;
+    END;
 ",
 ];

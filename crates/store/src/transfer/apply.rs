@@ -65,6 +65,7 @@ impl WriteTx<'_> {
             "skills",
             "recalled",
             "said",
+            "usage",
             "title_requests",
             "conversations",
             "episodes",
@@ -97,7 +98,7 @@ impl WriteTx<'_> {
 }
 
 /// Copies a document from the staging file into the brain.
-struct ImportCopier<'a> {
+pub(super) struct ImportCopier<'a> {
     tx: &'a WriteTx<'a>,
     staging: &'a Connection,
 }
@@ -152,6 +153,7 @@ impl ImportCopier<'_> {
         self.copy_learning_records(&mut counts)?;
         counts.media = self.copy_media()?;
         self.copy_shown_of_conversations()?;
+        self.copy_usage()?;
         // What was imported is found from now on.
         self.tx.index_backlog(usize::MAX)?;
         Ok(counts)
@@ -159,7 +161,7 @@ impl ImportCopier<'_> {
 
     /// Passes the rows that `select` finds in the staging file to `insert`, and returns the number of inserted
     /// rows.
-    fn copy(&self, select: &str, insert: &str) -> Result<u64, StoreError> {
+    pub(super) fn copy(&self, select: &str, insert: &str) -> Result<u64, StoreError> {
         let mut select = self.staging.prepare(select)?;
         let columns = select.column_count();
         let mut insert = self.tx.transaction.prepare(insert)?;

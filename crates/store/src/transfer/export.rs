@@ -52,7 +52,7 @@ pub(super) fn write(file: &Path, to: &mut dyn Write) -> Result<(), ExportError> 
 
 /// Writes a document. Each query begins with the table that it scans (`CROSS JOIN` fixes that order), so the rows
 /// come in the order of the document and need not be sorted.
-struct DocumentWriter<'a> {
+pub(super) struct DocumentWriter<'a> {
     reader: &'a Connection,
     to: &'a mut dyn Write,
     /// The positions of the steps in the document.
@@ -75,12 +75,13 @@ impl DocumentWriter<'_> {
         self.media()?;
         self.queue()?;
         self.schedules()?;
+        self.usage()?;
         self.to.write_all(b"}")?;
         Ok(())
     }
 
     /// Writes the records that `sql` selects as the array `name`.
-    fn section<T: Serialize>(
+    pub(super) fn section<T: Serialize>(
         &mut self,
         name: &str,
         sql: &str,
@@ -176,10 +177,14 @@ impl DocumentWriter<'_> {
         })
     }
 
+    /// Whether there are rows of a table.
+    pub(super) fn has_rows(&self, from: &str) -> Result<bool, Error> {
+        self.reader.query_row(&format!("SELECT EXISTS (SELECT 1 FROM {from})"), [], |row| row.get(0))
+    }
+
     /// Writes the queued messages, if there are any.
     fn queue(&mut self) -> Result<(), ExportError> {
-        let exists = "SELECT EXISTS (SELECT 1 FROM queued_turns WHERE ended_at IS NULL)";
-        if !self.reader.query_row(exists, [], |row| row.get::<_, bool>(0))? {
+        if !self.has_rows("queued_turns WHERE ended_at IS NULL")? {
             return Ok(());
         }
         let sql = "SELECT turn_id, task_id, queued_at, body

@@ -19,6 +19,7 @@ use super::records::{
     TaskRecord, TrajectoryRecord, TurnRecord,
 };
 use super::staging::{StagedImport, Staging, StagingError};
+use super::usage::UsageRecord;
 use super::validate::StageRecord;
 use crate::StoreError;
 
@@ -107,7 +108,7 @@ impl ReadPosition {
     fn max_record_bytes(&self) -> u64 {
         match self.section.borrow().as_str() {
             "conversations" | "turns" | "said" | "recalled" | "episodes" | "trajectories" | "knowledge"
-            | "batches" | "feedback" | "lessons" | "schedules" => MAX_SMALL_RECORD_BYTES,
+            | "batches" | "feedback" | "lessons" | "schedules" | "usage" => MAX_SMALL_RECORD_BYTES,
             _ => MAX_RECORD_BYTES,
         }
     }
@@ -209,6 +210,7 @@ fn is_known_key(name: &str) -> bool {
         "lessons",
         "media",
         "schedules",
+        "usage",
     ];
     KNOWN_KEYS.contains(&name)
 }
@@ -233,6 +235,7 @@ impl DocumentSeed<'_> {
             "lessons" => self.records::<LessonRecord, A>(name, map),
             "media" => self.records::<MediaRecord, A>(name, map),
             "schedules" => self.records::<ScheduleRecord, A>(name, map),
+            "usage" => self.records::<UsageRecord, A>(name, map),
             _ => {
                 self.position.enter_section(name);
                 map.next_value_seed(IgnoredSection(self.position))

@@ -66,6 +66,11 @@ const STAGING_SCHEMA: &str = "
     );
     CREATE TABLE lessons (n INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, evidence TEXT, batch TEXT);
     CREATE TABLE media (n INTEGER PRIMARY KEY, hash TEXT NOT NULL UNIQUE, data BLOB);
+    CREATE TABLE usage (
+        n INTEGER PRIMARY KEY, quarter INTEGER, task_id TEXT, model TEXT, agent TEXT, purpose TEXT, tool TEXT,
+        calls INTEGER, failed INTEGER, input INTEGER, output INTEGER, cache_read INTEGER, cache_write INTEGER,
+        reasoning INTEGER, cost INTEGER, unpriced INTEGER, time_ms INTEGER
+    );
     CREATE TABLE media_uses (n INTEGER, task_id TEXT NOT NULL, PRIMARY KEY (n, task_id)) WITHOUT ROWID;
 ";
 
@@ -74,7 +79,7 @@ const STAGING_SCHEMA: &str = "
 type ReferenceRule = (&'static str, &'static str, &'static str, &'static str);
 
 /// The rules for references; those of turns and steps come first.
-const REFERENCE_RULES: [ReferenceRule; 19] = [
+const REFERENCE_RULES: [ReferenceRule; 20] = [
     ("turns", "task_id", "turns.task_id", "tasks WHERE task_id = this.task_id"),
     ("steps", "turn_id", "steps.turn_id", "turns WHERE turn_id = this.turn_id"),
     ("conversations", "task_id", "conversations.task_id", "tasks WHERE task_id = this.task_id"),
@@ -103,6 +108,7 @@ const REFERENCE_RULES: [ReferenceRule; 19] = [
     ("feedback", "batch", "feedback.batch", "batches WHERE id = this.batch"),
     ("lessons", "id", "lessons.id", "knowledge WHERE id = this.id"),
     ("lessons", "batch", "lessons.batch", "batches WHERE id = this.batch"),
+    ("usage", "task_id", "usage.task_id", "tasks WHERE task_id = this.task_id"),
     ("media", "task_ids", "media_uses.task_id", "tasks WHERE task_id = this.task_id"),
 ];
 

@@ -330,11 +330,11 @@ fn validate_ts(field: &str, ts: i64) -> Result<(), StagingError> {
     if (0..=latest).contains(&ts) { Ok(()) } else { Err(invalid_field(field, reason)) }
 }
 
-fn validate_name(field: &str, name: &str) -> Result<(), StagingError> {
+pub(super) fn validate_name(field: &str, name: &str) -> Result<(), StagingError> {
     validate_text(field, name, MAX_NAME_BYTES)
 }
 
-fn validate_text(field: &str, text: &str, max_bytes: usize) -> Result<(), StagingError> {
+pub(super) fn validate_text(field: &str, text: &str, max_bytes: usize) -> Result<(), StagingError> {
     let fits = !text.trim().is_empty() && text.len() <= max_bytes;
     if fits {
         Ok(())

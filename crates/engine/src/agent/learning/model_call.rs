@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use llm::{Answer, FinishReason, Message, ModelError, Request, Route, TokenUsage, ToolDeclaration, estimate};
+use api::usage::UsagePurpose;
+use llm::{Answer, FinishReason, Message, ModelError, Request, Route, ToolDeclaration, estimate};
 use store::CallUsage;
 
 use super::Learner;
-use crate::agent::auxiliary_call::collect_answer;
+use crate::agent::auxiliary_call::{call_usage, collect_answer};
 use crate::agent::budget::reserve_outside_turn;
 
 /// How long to wait for an answer.
@@ -83,9 +84,7 @@ impl Learner {
         });
         let answer = collect_answer(events, prompt, &*self.services.clock, CALL_TIMEOUT).await;
         let tokens = answer.as_ref().map_or_else(|error| error.usage, |answer| answer.usage);
-        if tokens != TokenUsage::default() {
-            usage.push(CallUsage { model: route.model.name().to_owned(), tokens });
-        }
+        usage.push(call_usage(route, tokens, UsagePurpose::Learning, answer.is_err()));
         Ok(self.note_outcome(route, answer))
     }
 

@@ -1,6 +1,6 @@
 //! A title is made of a model's answer.
 
-use llm::{Block, FinishReason};
+use llm::{Block, FinishReason, TokenUsage};
 use proptest::prelude::*;
 
 use super::*;

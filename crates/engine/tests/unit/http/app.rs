@@ -173,6 +173,7 @@ impl RunningEngine {
             reactive_compaction: true,
             hitl_ttl: Duration::from_hours(72),
             replay_ttl: Duration::from_hours(3),
+            usage_retention: Duration::from_hours(400 * 24),
             batch_interval: None,
         };
         let agent = Arc::new(Agent::new(brain.clone(), services));
