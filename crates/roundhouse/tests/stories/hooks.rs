@@ -129,7 +129,7 @@ async fn a_result_is_replaced_or_withheld_before_anybody_sees_it() {
         script_hook("mask", "after", &["shell"], &mask),
         script_hook("withhold", "after", &["list_files"], &withhold),
     ]);
-    let calls = shell_reply("echo The key is k3y.").tool_use("list_files", json!({"path": "."}));
+    let calls = shell_reply("printf 'The key is k%dy.' 3").tool_use("list_files", json!({"path": "."}));
     let fixture = fixture(hooks, [calls, done_reply()]).await;
     fs::create_dir_all(fixture.setup.workspace()).unwrap();
     fs::write(fixture.setup.workspace().join("private.txt"), "").unwrap();
