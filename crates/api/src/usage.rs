@@ -141,9 +141,9 @@ pub struct ReadUsage {
     /// The maximum number of rows; 100 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<BoundedInt<1, 500>>,
-    /// The `next_cursor` of the page before; by default the first page.
+    /// The `next` of the page before; by default the first page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cursor: Option<String>,
+    pub after: Option<String>,
 }
 
 /// What rows are grouped by.
@@ -185,13 +185,12 @@ pub struct UsageReport {
     pub rows: Vec<UsageRow>,
     /// The sum of all rows, those of other pages included.
     pub total: UsageFigures,
-    /// The `cursor` of the next page; null on the last one.
-    pub next_cursor: Option<String>,
+    /// The `after` of the next page; null on the last one.
+    pub next: Option<String>,
 }
 
 /// The usage of one group. It has the members by which the rows are grouped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[expect(clippy::option_option, reason = "a row that is not grouped by it lacks a member that can be null")]
 pub struct UsageRow {
     /// The day.
     #[serde(default, skip_serializing_if = "Option::is_none")]

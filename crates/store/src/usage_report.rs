@@ -137,10 +137,10 @@ fn report(reader: &Connection, query: &UsageQuery) -> Result<UsageReport, Error>
     let mut groups: Vec<(UsageCursor, UsageFigures)> = groups.collect::<Result<_, _>>()?;
     let has_more = groups.len() > query.limit;
     groups.truncate(query.limit);
-    let next_cursor = groups.last().filter(|_| has_more).map(|(place, _)| place.encode());
+    let next = groups.last().filter(|_| has_more).map(|(place, _)| place.encode());
     add_tools(reader, query, &query.group_by, &mut groups)?;
     let rows = groups.into_iter().map(|(place, usage)| named_row(reader, query, place, usage));
-    Ok(UsageReport { rows: rows.collect::<Result<_, _>>()?, total: total(reader, query)?, next_cursor })
+    Ok(UsageReport { rows: rows.collect::<Result<_, _>>()?, total: total(reader, query)?, next })
 }
 
 /// The sum of all groups.

@@ -34,7 +34,7 @@ impl Agent {
 /// Validates a request, except for its task.
 fn parse(request: &ReadUsage) -> Result<UsageQuery, AgentError> {
     let invalid = |message: &str| Err(AgentError::Invalid(message.to_owned()));
-    let offset = request.utc_offset_minutes.map_or(0, |minutes| minutes.get());
+    let offset = request.utc_offset_minutes.map_or(0, api::serde_helpers::BoundedInt::get);
     if offset % OFFSET_STEP_MINUTES != 0 {
         return invalid("`utc_offset_minutes`: must be a multiple of 15");
     }
@@ -43,8 +43,8 @@ fn parse(request: &ReadUsage) -> Result<UsageQuery, AgentError> {
     {
         return invalid("`from`: must not be after `to`");
     }
-    let after = match request.cursor.as_deref().map(UsageCursor::parse) {
-        Some(None) => return invalid("`cursor`: must be the `next_cursor` of a page"),
+    let after = match request.after.as_deref().map(UsageCursor::parse) {
+        Some(None) => return invalid("`after`: must be the `next` of a page"),
         after => after.flatten(),
     };
     Ok(UsageQuery {
@@ -63,15 +63,12 @@ fn parse_group_by(names: Option<&str>) -> Result<Vec<UsageDimension>, AgentError
     let mut dimensions = Vec::new();
     for name in names.split(',') {
         let found = UsageDimension::ALL.into_iter().find(|dimension| dimension.as_str() == name);
-        match found.filter(|dimension| !dimensions.contains(dimension)) {
-            Some(dimension) => dimensions.push(dimension),
-            None => {
-                let all = UsageDimension::ALL.map(UsageDimension::as_str).join(", ");
-                let message =
-                    format!("`group_by`: must be one or more of {all}, each once, separated by commas");
-                return Err(AgentError::Invalid(message));
-            }
-        }
+        let Some(dimension) = found.filter(|dimension| !dimensions.contains(dimension)) else {
+            let all = UsageDimension::ALL.map(UsageDimension::as_str).join(", ");
+            let message = format!("`group_by`: must be one or more of {all}, each once, separated by commas");
+            return Err(AgentError::Invalid(message));
+        };
+        dimensions.push(dimension);
     }
     Ok(dimensions)
 }

@@ -20,7 +20,7 @@ use super::auth::Authenticated;
             "One or more of day, task, model, agent, purpose, separated by commas; `day` by default"),
         ("task_id" = Option<String>, Query, description = "Only the usage of this task"),
         ("limit" = Option<i64>, Query, description = "The maximum number of rows: 1 to 500, 100 by default"),
-        ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before"),
+        ("after" = Option<String>, Query, description = "The `next` of the page before"),
     ),
     responses(
         (status = 200, body = UsageReport),

@@ -12,7 +12,7 @@ use crate::support::engine_fixture::{ReplyExt as _, wait_gate_reached};
 use crate::support::http::send;
 use crate::support::{Engine, EngineFixture, StandaloneEngine, eventually};
 
-const REPORT: &str = "rows:array total:object next_cursor:text|null";
+const REPORT: &str = "rows:array total:object next:text|null";
 
 fn used(input: u64, output: u64) -> Usage {
     Usage { input: Some(input), output: Some(output), ..Usage::default() }
@@ -97,10 +97,10 @@ async fn usage_is_read_in_any_combination_of_groups() {
 
     // Page by page, and by day in any time zone.
     let page = usage(&fixture.engine, "?group_by=task&limit=1").await;
-    let cursor = page["next_cursor"].as_str().unwrap();
+    let cursor = page["next"].as_str().unwrap();
     assert_eq!((&page["rows"][0]["task_id"], &page["total"]), (&json!("first"), &report["total"]));
-    let page = usage(&fixture.engine, &format!("?group_by=task&limit=1&cursor={cursor}")).await;
-    assert_eq!((&page["rows"][0]["task_id"], &page["next_cursor"]), (&json!("second"), &Value::Null));
+    let page = usage(&fixture.engine, &format!("?group_by=task&limit=1&after={cursor}")).await;
+    assert_eq!((&page["rows"][0]["task_id"], &page["next"]), (&json!("second"), &Value::Null));
     for offset in [-840, -300, 0, 330, 345, 840] {
         let report = usage(&fixture.engine, &format!("?utc_offset_minutes={offset}")).await;
         let day = report["rows"][0]["day"].as_str().unwrap();
@@ -131,7 +131,7 @@ async fn what_cannot_be_read_is_refused() {
         ("utc_offset_minutes=900", "utc_offset_minutes"),
         ("limit=0", "limit"),
         ("limit=501", "limit"),
-        ("cursor=zz", "cursor"),
+        ("after=zz", "after"),
         ("task_id=", "task_id"),
     ] {
         let answer = fixture.engine.get(&format!("/usage?{query}")).await;

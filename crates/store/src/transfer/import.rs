@@ -192,7 +192,7 @@ impl<'de> Visitor<'de> for DocumentSeed<'_> {
 
 /// Whether the key has a meaning in this version.
 fn is_known_key(name: &str) -> bool {
-    const KNOWN_KEYS: [&str; 17] = [
+    const KNOWN_KEYS: [&str; 18] = [
         "version",
         "tasks",
         "conversations",

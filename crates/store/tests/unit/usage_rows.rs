@@ -152,7 +152,7 @@ proptest! {
                 rows.extend(page.rows);
                 pages += 1;
                 prop_assert!(pages < 100);
-                match page.next_cursor {
+                match page.next {
                     Some(cursor) => query.after = crate::UsageCursor::parse(&cursor),
                     None => break page.total,
                 }

@@ -141,7 +141,6 @@ impl Journal {
                 self.push(Step::Returned { call_id, outcome, memory: Vec::new(), source });
             }
             (CallStage::Returned, 0) => self.push_hooks(call_id, None, variant),
-            (CallStage::Returned, choice) => self.push_result(call_id, choice == 1),
             (CallStage::New, 0) => self.push_question(call_id, HitlKind::Permission),
             (CallStage::Running, 0) => self.push_question(call_id, HitlKind::Question),
             (CallStage::New, 1) | (CallStage::Ready, _) => self.push(Step::Intended { call_id }),
@@ -160,7 +159,9 @@ impl Journal {
                     self.push_result(call_id, false);
                 }
             }
-            (CallStage::New | CallStage::Running, choice) => self.push_result(call_id, choice == 1),
+            (CallStage::New | CallStage::Running | CallStage::Returned, choice) => {
+                self.push_result(call_id, choice == 1);
+            }
             (CallStage::Done, _) => unreachable!("a call without a result is not done"),
         }
     }
