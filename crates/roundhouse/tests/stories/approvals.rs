@@ -10,7 +10,7 @@ use crate::support::engine_fixture::{ReplyExt as _, WIRES, write_file_reply};
 use crate::support::sse::EventStream;
 use crate::support::tool_programs::{done_reply, shell_reply, tool_reply, tool_results};
 use crate::support::turn::{assert_cancelled, assert_completed, of_kind};
-use crate::support::{EngineFixture, Event, HttpResponse, assert_fields, eventually};
+use crate::support::{EngineFixture, Event, HttpResponse, StandaloneEngine, assert_fields, eventually};
 
 /// The fields of an answered approval.
 const RESPONDED: &str = "request_id:hitl decision:text";
@@ -106,11 +106,10 @@ async fn a_call_is_shown_with_all_its_fields_before_it_runs() {
 
 #[tokio::test]
 async fn each_kind_of_call_has_its_preview() {
-    let fixture = EngineFixture::allowing_unconfined([]).await;
     let page = json!({"url": "https://example.com/a b"});
     let edit = json!({"path": "none.txt", "old": "a", "new": "b"});
     let long = json!({"path": "new.txt", "content": "x\n".repeat(20_000)});
-    for (number, (tool, input, expected, risk)) in [
+    for (tool, input, expected, risk) in [
         (
             "shell",
             json!({"command": "echo \u{202e}x", "folder": "."}),
@@ -125,22 +124,21 @@ async fn each_kind_of_call_has_its_preview() {
         ),
         ("edit_file", edit, json!({"kind": "text", "truncated": false}), "medium"),
         ("write_file", long, json!({"kind": "diff", "present": "missing", "truncated": true}), "medium"),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        fixture.provider.enqueue_all([tool_reply(tool, input), done_reply()]);
-        let (stream, request) = fixture.ask(&format!("task-{number}"), "Begin.").await;
+    ] {
+        // An engine of its own for each: what it has seen before can raise the risk.
+        let replies = [tool_reply(tool, input), done_reply()];
+        let fixture = EngineFixture::allowing_unconfined(replies).await;
+        let (stream, request) = fixture.ask("task", "Begin.").await;
         for (name, value) in expected.as_object().unwrap() {
             assert_eq!(&request["preview"][name], value, "{tool}");
         }
         assert_eq!(request["risk"], risk, "{tool}");
         assert!(request["preview"].to_string().len() < 100_000, "{tool}");
         let denied = json!({"decision": "deny"});
-        fixture.decide(&format!("task-{number}"), &request, denied).await.assert_ok(RESPONDED);
+        fixture.decide("task", &request, denied).await.assert_ok(RESPONDED);
         assert_completed(&stream.collect().await);
+        assert!(!fixture.setup.workspace().join("new.txt").exists(), "{tool}: a preview changes nothing");
     }
-    assert!(!fixture.setup.workspace().join("new.txt").exists());
 }
 
 #[tokio::test]
@@ -182,7 +180,7 @@ async fn a_changed_input_gets_around_nothing() {
             let error = fixture.decide(&task, &request, body).await;
             assert!(error.assert_error(400, "INVALID_REQUEST").contains("input"), "{wrong}");
         }
-        assert_eq!(fixture.approvals(&task).await, [request.clone()], "it is still open");
+        assert_eq!(fixture.approvals(&task).await, std::slice::from_ref(&request), "it is still open");
         let body = json!({"decision": "allow_once", "input": input});
         fixture.decide(&task, &request, body).await.assert_ok(RESPONDED);
         let events = stream.collect().await;
@@ -231,7 +229,7 @@ async fn a_bad_answer_is_refused_and_the_request_stays_open() {
     }
     let path = format!("/tasks/none/approvals/{}", request["request_id"].as_str().unwrap());
     fixture.engine.post(&path, &allow_once()).await.assert_error(404, "TASK_NOT_FOUND");
-    assert_eq!(fixture.approvals("task").await, [request.clone()]);
+    assert_eq!(fixture.approvals("task").await, std::slice::from_ref(&request));
 
     fixture.decide("task", &request, allow_once()).await.assert_ok(RESPONDED);
     let again = fixture.decide("task", &request, allow_once()).await;
@@ -341,7 +339,11 @@ async fn a_kill_neither_loses_an_approval_nor_runs_a_call_twice() {
     let (stream, request) = fixture.ask("task", "Run.").await;
     let seen = stream.received.clone();
     let fixture = fixture.kill_and_start().await;
-    assert_eq!(fixture.approvals("task").await, [request.clone()], "what was asked is asked once");
+    assert_eq!(
+        fixture.approvals("task").await,
+        std::slice::from_ref(&request),
+        "what was asked is asked once"
+    );
     let missed = fixture.engine.replay("task", seen.last().unwrap().ts()).await;
     let body = json!({"decision": "allow_once", "input": {"command": "echo person >> ran"}});
     fixture.decide("task", &request, body).await.assert_ok(RESPONDED);
@@ -357,4 +359,39 @@ async fn a_kill_neither_loses_an_approval_nor_runs_a_call_twice() {
     // Either it ran once, or nobody knows: it is never run again, and never as the model wrote it.
     assert!(ran == "person\n" || (ran.is_empty() && tool_results(&events)[0].is_err()), "{ran:?}");
     fixture.last_messages().assert_contains(&["changed the input"]);
+}
+
+/// The file of an agent of the catalog.
+const FINDER: &str = "---\nname: finder\ndescription: Finds things.\n---\nYou find things.";
+
+#[tokio::test]
+async fn a_sub_agent_asks_in_its_own_name() {
+    let delegation = json!({"agent": "finder", "task": "Find the key."});
+    let replies = [
+        tool_reply("run_agent", delegation),
+        write_file_reply("model.txt"),
+        Reply::from_text("Found."),
+        done_reply(),
+    ];
+    let with_agent = |setup: StandaloneEngine| setup.with_catalog_file("agents/finder.md", FINDER);
+    let fixture = EngineFixture::with_setup("anthropic", replies, with_agent).await;
+    let (stream, request) = fixture.ask("task", "Find it.").await;
+    assert_eq!((&request["agent"], &request["tool"]), (&json!("finder"), &json!("write_file")));
+    let asked = kinds(&stream.received).iter().position(|kind| *kind == "approval_request").unwrap();
+    let call = &stream.received[asked - 1].data;
+    assert_eq!(
+        (&call["event"], &call["data"]["tool_call_id"]),
+        (&json!("tool_call"), &request["tool_call_id"])
+    );
+    drop(stream);
+
+    let fixture = fixture.kill_and_start().await;
+    assert_eq!(fixture.approvals("task").await, std::slice::from_ref(&request));
+    let input = json!({"path": "person.txt", "content": "mine"});
+    let body = json!({"decision": "allow_once", "input": input});
+    fixture.decide("task", &request, body).await.assert_ok(RESPONDED);
+    let events = fixture.engine.replay("task", 0).await.collect().await;
+    assert_completed(&events);
+    assert!(fixture.setup.workspace().join("person.txt").exists());
+    assert!(!fixture.setup.workspace().join("model.txt").exists());
 }

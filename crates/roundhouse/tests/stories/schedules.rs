@@ -23,7 +23,7 @@ pub(crate) fn in_seconds(seconds: i64) -> Timestamp {
 }
 
 /// A schedule with this `when`.
-pub(crate) fn schedule(id: &str, when: Value, fields: Value) -> Value {
+pub(crate) fn schedule(id: &str, when: &Value, fields: Value) -> Value {
     let schedule =
         json!({"id": id, "name": "Report", "when": when, "message": "Report.", "options": {"direct": true}});
     with_fields(schedule, fields)
@@ -66,7 +66,7 @@ async fn a_schedule_runs_once_at_its_time_in_a_task_of_its_own() {
     let fixture = EngineFixture::new([Reply::from_text("Done.")]).await;
     let at = in_seconds(2);
     let body =
-        schedule("once", json!({"at": at}), json!({"options": {"direct": true, "metadata": {"by": "me"}}}));
+        schedule("once", &json!({"at": at}), json!({"options": {"direct": true, "metadata": {"by": "me"}}}));
     let created = create(&fixture.engine, &body).await;
     assert_eq!((&created["state"], &created["next_due_at"]), (&json!("active"), &json!(at)));
     assert!(!fixture.engine.quiesce().await, "it is due soon");
@@ -90,7 +90,7 @@ async fn a_schedule_of_a_busy_task_waits_in_its_queue_and_does_not_pile_up() {
     wait_gate_reached(&gate).await;
     // Due now, and once more as soon as its next due time is set back.
     let when = json!({"every_seconds": 60, "start": in_seconds(1)});
-    create(&fixture.engine, &schedule("often", when, json!({"task_id": "task"}))).await;
+    create(&fixture.engine, &schedule("often", &when, json!({"task_id": "task"}))).await;
     eventually("the message waits", async || {
         (fixture.engine.queued("task").await == ["Report."]).then_some(())
     })
@@ -98,7 +98,7 @@ async fn a_schedule_of_a_busy_task_waits_in_its_queue_and_does_not_pile_up() {
     assert_eq!(read(&fixture.engine, "often").await["runs"][0]["turn_state"], "queued");
     let EngineFixture { provider, setup, program, .. } = fixture;
     program.signal_and_wait(rustix::process::Signal::KILL).await;
-    set_back(&setup.brain(), "often", Duration::from_secs(60));
+    set_back(&setup.brain(), "often", Duration::from_mins(1));
     let held = Gate::new();
     provider.enqueue(Reply::from_text("First.").hold(1, &held));
     let (_program, engine) = setup.start().await;
@@ -137,8 +137,8 @@ fn set_back(brain: &Path, id: &str, time: Duration) {
 async fn what_was_missed_is_made_up_for_once_or_left_out() {
     let fixture = EngineFixture::new([Reply::from_text("Late.")]).await;
     let when = json!({"every_seconds": 3_600, "start": in_seconds(3_000)});
-    create(&fixture.engine, &schedule("made-up", when.clone(), json!({}))).await;
-    create(&fixture.engine, &schedule("left-out", when, json!({"missed": "skip"}))).await;
+    create(&fixture.engine, &schedule("made-up", &when, json!({}))).await;
+    create(&fixture.engine, &schedule("left-out", &when, json!({"missed": "skip"}))).await;
     let EngineFixture { provider, setup, program, .. } = fixture;
     program.signal_and_wait(rustix::process::Signal::TERM).await.assert_success();
     for id in ["made-up", "left-out"] {
@@ -170,13 +170,13 @@ async fn what_was_missed_is_made_up_for_once_or_left_out() {
 async fn a_paused_schedule_does_not_run_and_misses_nothing() {
     let fixture = EngineFixture::new([Reply::from_text("Done.")]).await;
     let engine = &fixture.engine;
-    let body = schedule("paused", json!({"at": in_seconds(1)}), json!({"paused": true}));
+    let body = schedule("paused", &json!({"at": in_seconds(1)}), json!({"paused": true}));
     let paused = create(engine, &body).await;
     assert_eq!((&paused["state"], &paused["next_due_at"]), (&json!("paused"), &Value::Null));
     assert!(engine.quiesce().await, "a paused one keeps no engine awake");
     engine.lift_quiesce().await;
     // Another one that is due later shows that the time of the first has passed.
-    create(engine, &schedule("later", json!({"at": in_seconds(2)}), json!({}))).await;
+    create(engine, &schedule("later", &json!({"at": in_seconds(2)}), json!({}))).await;
     wait_completed(engine, "later").await;
     assert_eq!(read(engine, "paused").await["runs"], json!([]));
     let resumed = patch(engine, "paused", json!({"paused": false})).await;
@@ -210,7 +210,7 @@ async fn what_is_no_schedule_is_refused() {
         (json!({"every_seconds": 1e300}), "every_seconds"),
         (json!({"at": "tomorrow"}), "at"),
     ] {
-        let refused = engine.post("/schedules", &schedule("bad", when.clone(), json!({}))).await;
+        let refused = engine.post("/schedules", &schedule("bad", &when, json!({}))).await;
         assert!(refused.assert_error(400, "INVALID_REQUEST").contains(field), "{when}: {}", refused.body);
     }
     let when = json!({"cron": "0 9 * * *"});
@@ -224,7 +224,7 @@ async fn what_is_no_schedule_is_refused() {
         (json!({"options": {"model": "unknown"}}), "MODEL_NOT_PERMITTED"),
         (json!({"options": {"allowed_tools": ["no_such_tool"]}}), "INVALID_REQUEST"),
     ] {
-        let refused = engine.post("/schedules", &schedule("bad", when.clone(), fields)).await;
+        let refused = engine.post("/schedules", &schedule("bad", &when, fields)).await;
         refused.assert_error(400, code);
     }
     for path in ["/schedules/none", "/schedules/a%20b"] {
@@ -233,18 +233,18 @@ async fn what_is_no_schedule_is_refused() {
     }
     patch(engine, "none", json!({})).await.assert_error(404, "SCHEDULE_NOT_FOUND");
 
-    let created = create(engine, &schedule("daily", when.clone(), json!({}))).await;
-    let same = engine.post("/schedules", &schedule("daily", when.clone(), json!({}))).await;
+    let created = create(engine, &schedule("daily", &when, json!({}))).await;
+    let same = engine.post("/schedules", &schedule("daily", &when, json!({}))).await;
     assert_eq!((same.status, &same.body["created_at"]), (200, &created["created_at"]));
-    let other = engine.post("/schedules", &schedule("daily", when.clone(), json!({"name": "Other"}))).await;
+    let other = engine.post("/schedules", &schedule("daily", &when, json!({"name": "Other"}))).await;
     other.assert_error(409, "SCHEDULE_EXISTS");
     let past = patch(engine, "daily", json!({"when": {"at": in_seconds(-60)}})).await;
     past.assert_error(400, "INVALID_REQUEST");
     for number in 1..100 {
-        let body = schedule(&format!("s{number}"), when.clone(), json!({}));
+        let body = schedule(&format!("s{number}"), &when, json!({}));
         assert_eq!(engine.post("/schedules", &body).await.status, 201);
     }
-    let refused = engine.post("/schedules", &schedule("one-more", when, json!({}))).await;
+    let refused = engine.post("/schedules", &schedule("one-more", &when, json!({}))).await;
     assert!(refused.assert_error(429, "SCHEDULE_LIMIT").contains("100"), "{}", refused.body);
     let listed = engine.get("/schedules").await.assert_ok("schedules:array limit:int");
     assert_eq!(listed["schedules"].as_array().unwrap().len(), 100);
@@ -269,7 +269,7 @@ async fn deleted_and_replaced_words_of_a_schedule_are_erased() {
     let engine = &fixture.engine;
     let folder = fixture.setup.test_env.path();
     let when = json!({"cron": "0 9 * * *"});
-    create(engine, &schedule("a", when.clone(), json!({"message": "About ambergate7q41x."}))).await;
+    create(engine, &schedule("a", &when, json!({"message": "About ambergate7q41x."}))).await;
     assert!(is_in_a_file(folder, "ambergate7q41x"));
     let changed = patch(engine, "a", json!({"message": "About birchlane8w52y."})).await;
     assert_eq!(changed.status, 200);
@@ -282,7 +282,7 @@ async fn deleted_and_replaced_words_of_a_schedule_are_erased() {
     // A task takes its schedules with it.
     fixture.provider.enqueue(Reply::from_text("Hello."));
     engine.run_turn("task", "Hello.").await;
-    create(engine, &schedule("b", when, json!({"task_id": "task", "message": "About cedarhill9e63z."})))
+    create(engine, &schedule("b", &when, json!({"task_id": "task", "message": "About cedarhill9e63z."})))
         .await;
     engine.delete("/tasks/task").await.assert_ok("status:text");
     engine.get("/schedules/b").await.assert_error(404, "SCHEDULE_NOT_FOUND");
@@ -292,16 +292,17 @@ async fn deleted_and_replaced_words_of_a_schedule_are_erased() {
 #[tokio::test]
 async fn schedules_move_with_the_memory_and_make_up_for_nothing() {
     let fixture = EngineFixture::new([Reply::from_text("Done.")]).await;
-    create(&fixture.engine, &schedule("once", json!({"at": in_seconds(1)}), json!({}))).await;
+    create(&fixture.engine, &schedule("once", &json!({"at": in_seconds(1)}), json!({}))).await;
     let when = json!({"cron": "30 8 * * *", "time_zone": "America/New_York"});
-    create(&fixture.engine, &schedule("daily", when, json!({"task_id": "news"}))).await;
-    create(&fixture.engine, &schedule("paused", json!({"every_seconds": 60}), json!({"paused": true}))).await;
+    create(&fixture.engine, &schedule("daily", &when, json!({"task_id": "news"}))).await;
+    create(&fixture.engine, &schedule("paused", &json!({"every_seconds": 60}), json!({"paused": true})))
+        .await;
     wait_completed(&fixture.engine, "once").await;
     let export = fixture.engine.get("/memory/export").await;
     assert_eq!(export.status, 200);
 
     let other = EngineFixture::new([]).await;
-    create(&other.engine, &schedule("mine", json!({"cron": "0 9 * * *"}), json!({}))).await;
+    create(&other.engine, &schedule("mine", &json!({"cron": "0 9 * * *"}), json!({}))).await;
     for (mode, count) in [("merge", 4), ("merge", 4), ("replace", 3)] {
         let request = other.engine.request(Method::POST, &format!("/memory/import?mode={mode}"));
         assert_eq!(send(request.body(export.body.to_string())).await.status, 200);

@@ -21,7 +21,7 @@ async fn a_sleeping_engine_is_woken_when_a_schedule_is_due() {
     let (_orchestrator, product) = deployment.start_with_product().await;
     let engine = product.engine("ada").await;
     let at = in_seconds(18);
-    create(&engine, &schedule("once", json!({"at": at}), json!({}))).await;
+    create(&engine, &schedule("once", &json!({"at": at}), json!({}))).await;
     product.wait_for_status("ada", "sleeping").await;
     assert!(in_seconds(0) < at, "it sleeps before it is due");
     eventually("it is woken", async || (!product.audit_rows("wake").await.is_empty()).then_some(())).await;
@@ -43,7 +43,7 @@ async fn a_killed_orchestrator_leaves_the_due_time_to_the_next_one() {
     let deployment = deployment(&provider);
     let (orchestrator, product) = deployment.start_with_product().await;
     let engine = product.engine("ada").await;
-    create(&engine, &schedule("once", json!({"at": in_seconds(18)}), json!({}))).await;
+    create(&engine, &schedule("once", &json!({"at": in_seconds(18)}), json!({}))).await;
     product.wait_for_status("ada", "sleeping").await;
     let _orchestrator = deployment.kill_and_start(orchestrator).await;
     product.wait_for_status("ada", "running").await;

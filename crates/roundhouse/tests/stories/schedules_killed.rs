@@ -22,7 +22,7 @@ async fn a_due_time_runs_once_whenever_the_engine_dies_around_it() {
     for offset_ms in [-200_i64, -10, 0, 2, 5, 10, 20, 40, 80] {
         let fixture = EngineFixture::new((0..4).map(|_| Reply::from_text("Done."))).await;
         let at = in_seconds(2);
-        create(&fixture.engine, &schedule("once", json!({"at": at}), json!({"task_id": "task"}))).await;
+        create(&fixture.engine, &schedule("once", &json!({"at": at}), json!({"task_id": "task"}))).await;
         let now = i64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap();
         let until = at.unix_ms() + offset_ms - now;
         tokio::time::sleep(Duration::from_millis(until.max(0).unsigned_abs())).await;
@@ -44,7 +44,7 @@ async fn a_run_that_waits_for_its_turn_outlives_a_kill() {
     let first = crate::support::engine_calls::direct_message("task", "First.");
     fixture.engine.execute_in_background(first).await;
     wait_gate_reached(&gate).await;
-    create(&fixture.engine, &schedule("once", json!({"at": in_seconds(1)}), json!({"task_id": "task"})))
+    create(&fixture.engine, &schedule("once", &json!({"at": in_seconds(1)}), json!({"task_id": "task"})))
         .await;
     let queued: Value = eventually("it is queued", async || {
         let run = read(&fixture.engine, "once").await["runs"][0].clone();
