@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use api::event::{Event, HitlKind, HookPhase, WorkingMemoryUpdate};
 use api::memory::Source;
+use api::tool_names::RUN_AGENT;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use llm::{ToolOutcome, ToolUse};
@@ -289,7 +290,9 @@ pub(super) async fn commit_result(
     (outcome, source): (ToolOutcome, Option<Source>),
     (memory, knowledge): (Vec<MemoryWrite>, Option<KnowledgeChange>),
 ) -> Result<(), WriteError> {
-    let mut commit = Commit::new().count_tool(journal.tool_usage(&call.name, &outcome));
+    // What a sub-agent does is counted there.
+    let usage = (call.name != RUN_AGENT).then(|| journal.tool_usage(&call.name, &outcome));
+    let mut commit = usage.into_iter().fold(Commit::new(), Commit::count_tool);
     commit = memory.iter().cloned().fold(commit, Commit::working_memory);
     commit = match knowledge {
         Some(KnowledgeChange::Save(id, draft)) => {

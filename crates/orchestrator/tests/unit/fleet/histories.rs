@@ -171,11 +171,11 @@ impl HistoryRecorder<'_> {
         USERS.iter().map(engine).collect()
     }
 
-    /// Waits until no restart is due any more.
+    /// Waits until no restart and no wake is due any more.
     async fn wait_for_restarts(&self) {
         let until = self.app.elapsed() + RESTART_TIMEOUT;
         let due = "SELECT engine_id FROM engines WHERE status = 'failed' AND restart_at IS NOT NULL \
-                   OR claim_kind IS NOT NULL";
+                   OR status = 'sleeping' AND wake_at IS NOT NULL OR claim_kind IS NOT NULL";
         while !self.app.rows(due).await.is_empty() {
             assert!(self.app.elapsed() < until, "an engine is never restarted");
             self.app.sleep(CLOCK_STEP_RANGE.1).await;

@@ -95,6 +95,11 @@ impl UserSlot {
                     }
                 }
             }
+            // One that could not be asked for its schedules before it slept is woken to be asked.
+            EngineStatus::Sleeping if environment.faults || environment.exits => {
+                let claim = Some(Claim::unowned(Change::Boot, Outcome::Unknown));
+                steps.push((Self { claim, ..self.clone() }, 0));
+            }
             EngineStatus::Failed if environment.restarts => {
                 let claim = Some(Claim::unowned(Change::Restart, Outcome::Unknown));
                 steps.push((Self { claim, ..self.clone() }, 0));
