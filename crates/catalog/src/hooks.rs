@@ -168,10 +168,9 @@ fn parse_hook(entry: HookEntry, catalog: &Path, environment: &Environment) -> Re
         return Err(format!("each of its `tools` must be 1 to {longest} bytes"));
     }
     let action = match (command, url) {
-        (Some(command), None) if headers.is_empty() => HookAction::Command {
-            command: resolve_command(command, catalog)?,
-            network: network.unwrap_or(true),
-        },
+        (Some(command), None) if headers.is_empty() => {
+            HookAction::Command { command: hook_command(command, catalog)?, network: network.unwrap_or(true) }
+        }
         (None, Some(url)) if network.is_none() => {
             HookAction::Http(http_call("POST", &url, &headers, environment)?)
         }
@@ -187,6 +186,18 @@ fn parse_hook(entry: HookEntry, catalog: &Path, environment: &Environment) -> Re
     };
     let refuses_on_failure = on_failure != Some(OnFailure::Ignore);
     Ok(Hook { name, phase: on, tools, action, timeout, refuses_on_failure })
+}
+
+/// The command of a hook. Its relative paths are those of the catalog's files: in the workspace, where it starts, they
+/// would be the agent's.
+fn hook_command(command: Vec<String>, catalog: &Path) -> Result<Vec<String>, String> {
+    let command = resolve_command(command, catalog)?;
+    let is_relative_path =
+        |part: &&String| part.contains('/') && !part.starts_with(['/', '-']) && !part.contains("://");
+    match command.iter().find(is_relative_path) {
+        Some(missing) => Err(format!("there is no file `{missing}` in the catalog")),
+        None => Ok(command),
+    }
 }
 
 #[cfg(test)]

@@ -286,8 +286,9 @@ impl WriteTx<'_> {
         let task = (grant.scope == GrantScope::Task).then_some(task);
         let NewGrant { id, tool, prefix, binding, request_id, .. } = grant;
         self.execute(
-            "DELETE FROM grants WHERE tool = ?1 AND task IS ?2 AND prefix IS ?3 AND binding IS NOT ?4",
-            params![tool, task, prefix, binding],
+            // One for each: to revoke it is to revoke all that it covers.
+            "DELETE FROM grants WHERE tool = ?1 AND task IS ?2 AND prefix IS ?3",
+            params![tool, task, prefix],
         )?;
         self.execute(
             "INSERT INTO grants (grant_id, tool, task, prefix, created_at, binding, request_id)

@@ -20,7 +20,7 @@ use sandbox::{Command, ExitStatus, Limits};
 use serde_json::{Map, Value, json};
 use tokio::time::{Instant, timeout};
 
-use super::process::{ProcessOutcome, ProcessRunner};
+use super::process::{ProcessOutcome, ProcessPermits, ProcessRunner};
 use super::{ToolDeps, ToolError, http_tool, process_runner};
 
 /// How long all hooks of a call may take, before it and after it.
@@ -29,6 +29,10 @@ const MAX_TOTAL_TIME: Duration = Duration::from_mins(1);
 const KILL_GRACE: Duration = Duration::from_secs(2);
 /// The maximum size of a hook's answer, in bytes. It may hold a whole new input.
 const MAX_ANSWER_BYTES: usize = 256 * 1024;
+/// The most programs of hooks that run at a time. They do not wait for those of tools, because their time runs.
+const MAX_HOOK_PROGRAMS: usize = 16;
+/// The home of these programs: there is none.
+const NO_HOME: &str = "/nonexistent";
 /// The longest changed input that the model is shown, in characters.
 const MAX_SHOWN_INPUT_CHARS: usize = 2_000;
 
@@ -83,16 +87,20 @@ impl ToolHooks {
     pub fn new(setup: &ToolDeps) -> Self {
         Self {
             hooks: setup.catalog.hooks.clone(),
-            programs: process_runner(setup),
+            programs: process_runner(setup, ProcessPermits::new(MAX_HOOK_PROGRAMS)),
             memory_budget: setup.memory_budget.clone(),
         }
     }
 
-    /// Whether hooks are to see the calls of a tool. If the hooks are unknown, they are to see every call, and
-    /// refuse it.
+    /// Whether hooks are to see the calls of a tool. If the hooks are unknown, they are to see every call, refuse it and
+    /// withhold its result.
     pub fn apply_to(&self, phase: HookPhase, tool: &str) -> bool {
-        let unknown = self.hooks.unreadable && phase == HookPhase::Before;
-        unknown || self.hooks.for_tool(phase, tool).next().is_some()
+        self.hooks.unreadable || self.hooks.for_tool(phase, tool).next().is_some()
+    }
+
+    /// Whether it is unknown which hooks there are, so that no call may run, whatever an earlier decision about it.
+    pub fn are_unknown(&self) -> bool {
+        self.hooks.unreadable
     }
 
     /// Runs the hooks before a call. `validate` checks a changed input as if the model had sent it.
@@ -121,6 +129,10 @@ impl ToolHooks {
     /// Runs the hooks after a call with this result: its output, or the error with which it failed.
     pub async fn run_after(&self, call: &HookedCall, result: Result<&str, &str>) -> AfterRun {
         let mut run = AfterRun::default();
+        if self.hooks.unreadable {
+            run.refusal = Some("the product's hooks cannot be read, so the result is withheld".to_owned());
+            return run;
+        }
         let deadline = Instant::now() + MAX_TOTAL_TIME;
         for hook in self.hooks.for_tool(HookPhase::After, &call.tool) {
             let mut request = request(hook, call, &call.input);
@@ -179,7 +191,9 @@ impl ToolHooks {
         let command = Command {
             argv: command.iter().map(OsString::from).collect(),
             folder: PathBuf::from("."),
-            env: Vec::new(),
+            // In their home, which is the workspace, the agent could leave files that are run before the hook: those of
+            // Python's user site, and configurations of git and others.
+            env: vec![("HOME".into(), NO_HOME.into()), ("PYTHONNOUSERSITE".into(), "1".into())],
             network,
             // The caller's time is up first, so a hook that hangs is always reported in the same words.
             limits: Limits { time: Some(time + KILL_GRACE), ..Limits::default() },

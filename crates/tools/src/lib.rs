@@ -281,7 +281,7 @@ impl Toolbox {
         // Available even without any skills, because the user may create some in the middle of a task.
         let skills = Skills::new(skills.clone(), setup.brain.clone());
         tools.push(Arc::new(load_skill::LoadSkill(skills.clone())));
-        let programs = process_runner(setup);
+        let programs = process_runner(setup, setup.process_permits.clone());
         if let Some(programs) = &programs {
             let network = permissions.allows_network(RUN_SKILL_SCRIPT);
             let skill_dirs = Arc::clone(&setup.skill_dirs);
@@ -398,11 +398,11 @@ impl Toolbox {
     }
 }
 
-/// Creates what runs programs; `None` if there is no sandbox.
-fn process_runner(setup: &ToolDeps) -> Option<process::ProcessRunner> {
+/// Creates what runs programs, with these permits; `None` if there is no sandbox.
+fn process_runner(setup: &ToolDeps, permits: ProcessPermits) -> Option<process::ProcessRunner> {
     let sandbox = setup.sandbox.as_ref().filter(|sandbox| sandbox.is_usable())?;
     let outputs = SpillDir::new(&setup.workspace);
-    Some(process::ProcessRunner::new(Arc::clone(sandbox), outputs, setup.process_permits.clone()))
+    Some(process::ProcessRunner::new(Arc::clone(sandbox), outputs, permits))
 }
 
 /// Creates a tool of the catalog; `None` if it runs a program and there is no sandbox.

@@ -105,6 +105,10 @@ fn components(path: &str) -> Option<Vec<&str>> {
 
 /// Whether a pattern covers an address.
 fn covers_address(pattern: &str, address: &str) -> bool {
+    // A fragment is not sent to the server.
+    if pattern.contains('#') {
+        return false;
+    }
     let (above, is_below) = match pattern.strip_suffix('*') {
         Some(above) if above.ends_with('/') => (above, true),
         _ => (pattern, false),
@@ -114,7 +118,10 @@ fn covers_address(pattern: &str, address: &str) -> bool {
     if !is_below {
         return above == url;
     }
-    above.query().is_none() && above.origin() == url.origin() && url.path().starts_with(above.path())
+    above.query().is_none()
+        && above.path().ends_with('/')
+        && above.origin() == url.origin()
+        && url.path().starts_with(above.path())
 }
 
 #[cfg(test)]

@@ -33,9 +33,16 @@ const READ_CHUNK_BYTES: usize = 16 * 1024;
 #[derive(Clone, Debug)]
 pub struct ProcessPermits(Arc<Semaphore>);
 
+impl ProcessPermits {
+    /// Permits for so many programs at a time.
+    pub(super) fn new(most: usize) -> Self {
+        Self(Arc::new(Semaphore::new(most)))
+    }
+}
+
 impl Default for ProcessPermits {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(MAX_CONCURRENT_PROCESSES)))
+        Self::new(MAX_CONCURRENT_PROCESSES)
     }
 }
 

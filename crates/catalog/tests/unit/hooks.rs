@@ -58,6 +58,7 @@ fn a_faulty_file_leaves_what_was_there_and_is_reported_with_its_reason() {
         ("[]".into(), "wrong type"),
         ("{}".into(), "missing field `hooks`"),
         (hook(""), "either"),
+        (hook(r#", "command": ["python3", "hooks/missing.py"]"#), "no file `hooks/missing.py`"),
         (hook(r#", "command": ["true"], "url": "https://a.example""#), "either"),
         (hook(r#", "command": []"#), "empty"),
         (hook(r#", "command": ["hooks/none.py"]"#), "no file"),

@@ -1,6 +1,6 @@
 //! Human in the loop: what a user's answer to a request means, and what is committed for it. Pure.
 
-use api::approvals::{ApprovalDecision, ApprovalResolved};
+use api::approvals::{ApprovalDecision, ApprovalReason, ApprovalResolved};
 use api::content::ContentBlock;
 use api::engine::{GrantScope, HitlRespond};
 use api::event::{Event, HitlKind, HitlResolved};
@@ -251,8 +251,10 @@ impl Resolution {
                 let subject = subject_of(toolbox, call);
                 call.name == grant.tool && patterns::allows(grant.prefix.as_deref(), subject.as_ref())
             };
-            let is_granted =
-                other.kind == HitlKind::Permission && thread.call(other.call_id).is_some_and(is_covered);
+            // Nothing lasting covers what is asked about each time.
+            let is_granted = other.kind == HitlKind::Permission
+                && other.reason != Some(ApprovalReason::UntrustedContent)
+                && thread.call(other.call_id).is_some_and(is_covered);
             if is_granted {
                 let (request_id, answer) = (other.request_id, "yes".to_owned());
                 self.close(thread, other, &answer, decision, Some(grant.id));

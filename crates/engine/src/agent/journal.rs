@@ -15,7 +15,7 @@ use super::approval_prompt::ApprovalPrompt;
 use super::attribution::{agent_name, wrap_event, wrap_step};
 use super::call_events::{never_run_event, tool_call_event, unknown_outcome_event};
 use super::journal_writer::JournalWriter;
-use super::thread::{NextAction, Thread};
+use super::thread::{NextAction, OpenCall, Thread};
 use super::thread_loader::{self, LoadError};
 
 /// The state of a turn, as its journal and events tell it.
@@ -189,14 +189,16 @@ impl Journal {
     /// Asks the user to approve `call`. Clients receive the call before the request.
     pub(super) async fn ask_approval(
         &mut self,
-        call: &ToolUse,
+        OpenCall { call, sent, .. }: &OpenCall,
         question: Question,
         prompt: ApprovalPrompt,
     ) -> Result<(), WriteError> {
         let request_id = HitlId::new();
         let agent = self.sub_agent.as_ref().map(|running| running.name.clone());
         let request = prompt.into_request(request_id, call, agent, self.writer.now());
-        self.ask_with(call, request_id, HitlKind::Permission, question, Some(request)).await
+        // A call is asked about again if a hook has changed what was approved.
+        let announcement = (!sent).then(|| tool_call_event(call));
+        self.ask_with(call, request_id, HitlKind::Permission, question, Some((announcement, request))).await
     }
 
     async fn ask_with(
@@ -205,13 +207,13 @@ impl Journal {
         request_id: HitlId,
         kind: HitlKind,
         question: Question,
-        approval: Option<ApprovalRequest>,
+        approval: Option<(Option<Event>, ApprovalRequest)>,
     ) -> Result<(), WriteError> {
         let Question { text: question, options } = question;
         let (mut commit, mut events) = (Commit::new(), Vec::new());
-        let reason = approval.as_ref().map(|request| request.reason);
-        if let Some(request) = approval {
-            events.push(tool_call_event(call));
+        let reason = approval.as_ref().map(|(_, request)| request.reason);
+        if let Some((announcement, request)) = approval {
+            events.extend(announcement);
             events.push(Event::ApprovalRequest(Box::new(request.clone())));
             commit = commit.open_approval(request);
         }

@@ -341,6 +341,10 @@ impl Thread {
             state.hooked = true;
             if let Some(input) = input {
                 state.call.input = input;
+                if matches!(state.stage, Stage::Open(OpenStage::Ready)) {
+                    // What was approved was another input.
+                    state.stage = Stage::Open(OpenStage::New);
+                }
             }
             state.notes.extend(notes);
             state.add_source(source);

@@ -121,7 +121,7 @@ impl ToolRunner {
                     let (question, prompt) = inbox.run_while_handling_commands(journal, preparing).await?;
                     // Meanwhile the user may have approved this call together with another one.
                     if matches!(self.decide(conversation, &open), CallDecision::AskPermission(..)) {
-                        conversation.journal.ask_approval(&open.call, question, prompt).await?;
+                        conversation.journal.ask_approval(&open, question, prompt).await?;
                     } else {
                         calls.push_front(open);
                     }
@@ -140,7 +140,7 @@ impl ToolRunner {
             return Some(DueHooks::After { call: open.call.clone(), outcome, source });
         }
         let is_due = matches!(open.stage, OpenStage::New | OpenStage::Ready)
-            && !open.hooked
+            && (!open.hooked || self.deps.snapshot.hooks.are_unknown())
             && self.deps.snapshot.hooks.apply_to(HookPhase::Before, &open.call.name)
             && !matches!(self.decide(conversation, open), CallDecision::Refuse(_));
         is_due.then(|| DueHooks::Before { call: open.call.clone(), sent: open.sent })

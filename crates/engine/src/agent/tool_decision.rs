@@ -63,6 +63,12 @@ pub(super) fn decide(
     }
     // An agent may call only the tools that it was offered.
     let tool = toolbox.find(&call.name).filter(|_| exposed.contains(&call.name));
+    if matches!(stage, OpenStage::New | OpenStage::Ready)
+        && let Some(tool) = &tool
+        && toolbox.permission(&call.name, &**tool) == Permission::Deny
+    {
+        return CallDecision::Refuse(format!("the tool `{}` is not permitted", call.name));
+    }
     if *stage == OpenStage::New
         && let Some(tool) = &tool
     {
@@ -70,9 +76,6 @@ pub(super) fn decide(
             return CallDecision::Refuse(reason);
         }
         match toolbox.permission(&call.name, &**tool) {
-            Permission::Deny => {
-                return CallDecision::Refuse(format!("the tool `{}` is not permitted", call.name));
-            }
             Permission::Ask | Permission::Allow if tool.asks_after_untrusted_content() && has_untrusted() => {
                 return CallDecision::AskPermission(Arc::clone(tool), ApprovalReason::UntrustedContent);
             }
@@ -85,7 +88,7 @@ pub(super) fn decide(
                     return CallDecision::AskPermission(Arc::clone(tool), ApprovalReason::Permission);
                 }
             },
-            Permission::Allow => {}
+            Permission::Allow | Permission::Deny => {}
         }
     }
     if let Some((tool, delegation)) =

@@ -6,15 +6,18 @@ use super::open_error::OpenRegistryError;
 
 /// The migrations from an empty database to the current schema. The n-th leads to version n. Each has a part for
 /// all databases and parts for a single kind.
-const MIGRATIONS: [Migration; 3] = [
+const MIGRATIONS: [Migration; 2] = [
     Migration {
         shared: include_str!("../../migrations/0001_registry.sql"),
         sqlite: include_str!("../../migrations/0001_registry.sqlite.sql"),
         postgres: include_str!("../../migrations/0001_registry.postgres.sql"),
     },
     Migration { shared: include_str!("../../migrations/0002_supervision.sql"), sqlite: "", postgres: "" },
-    Migration { shared: include_str!("../../migrations/0003_scheduled_wakes.sql"), sqlite: "", postgres: "" },
 ];
+
+/// What was added to the current schema without a new version, in order: an earlier version of this binary goes on
+/// without it, so a deployment can be downgraded.
+const ADDITIONS: [&str; 1] = [include_str!("../../migrations/0003_scheduled_wakes.sql")];
 
 struct Migration {
     shared: &'static str,
@@ -106,6 +109,28 @@ pub(super) async fn migrate(
              ON CONFLICT (name) DO UPDATE SET value = excluded.value",
         )
         .bind(version.to_string())
+        .execute(&mut *transaction)
+        .await?;
+        transaction.commit().await?;
+    }
+    add(connection).await
+}
+
+/// Makes the additions that the database lacks, each in one transaction. Those of a later version are left alone.
+async fn add(connection: &mut AnyConnection) -> Result<(), OpenRegistryError> {
+    let found = sqlx::query("SELECT value FROM meta WHERE name = 'schema_additions'")
+        .fetch_optional(&mut *connection)
+        .await?;
+    let found =
+        found.map_or(Ok(0), |row| row.try_get::<String, _>(0).map(|text| text.parse().unwrap_or(0)))?;
+    for (number, statements) in (1_usize..).zip(ADDITIONS).skip(found) {
+        let mut transaction = connection.begin().await?;
+        sqlx::raw_sql(statements).execute(&mut *transaction).await?;
+        sqlx::query(
+            "INSERT INTO meta (name, value) VALUES ('schema_additions', $1) \
+             ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+        )
+        .bind(number.to_string())
         .execute(&mut *transaction)
         .await?;
         transaction.commit().await?;

@@ -165,11 +165,27 @@ async fn a_program_is_sent_the_call_and_one_that_misbehaves_has_failed() {
 async fn unknown_hooks_refuse_every_call_and_a_machine_without_a_sandbox_runs_no_program() {
     let fixture = WorkspaceFixture::new();
     let unknown = ToolHooks { hooks: Hooks::unknown(), ..hooks(&fixture, Vec::new()) };
-    assert!(unknown.apply_to(HookPhase::Before, "any") && !unknown.apply_to(HookPhase::After, "any"));
+    assert!(unknown.apply_to(HookPhase::Before, "any") && unknown.apply_to(HookPhase::After, "any"));
     assert!(unknown.run_before(&call(), any_input).await.refusal.is_some());
+    assert!(
+        unknown.run_after(&call(), Ok("a secret")).await.refusal.is_some(),
+        "one that ran before the restart"
+    );
     let allow = hook("allow", HookPhase::Before, "echo '{\"decision\": \"allow\"}'");
     let none = ToolHooks { programs: None, ..hooks(&fixture, vec![allow]) };
     assert!(none.run_before(&call(), any_input).await.refusal.is_some());
+}
+
+#[tokio::test]
+async fn files_in_the_workspace_are_not_run_before_a_hook() {
+    let fixture = WorkspaceFixture::new();
+    let home = hook(
+        "home",
+        HookPhase::Before,
+        r#"printf '{"decision": "refuse", "reason": "%s"}' "$HOME $PYTHONNOUSERSITE""#,
+    );
+    let run = hooks(&fixture, vec![home]).run_before(&call(), any_input).await;
+    assert!(run.refusal.unwrap().ends_with("/nonexistent 1"));
 }
 
 #[tokio::test]

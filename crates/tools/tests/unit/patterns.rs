@@ -57,6 +57,8 @@ fn an_address_covers_what_is_below_it_on_the_same_server() {
         "https://*.example.com/*",
         "https://docs.example.com*",
         "https://docs.example.com/g*",
+        "https://docs.example.com/#/*",
+        "https://docs.example.com/gui#de/*",
     ] {
         assert!(!allows(Some(pattern), Some(&address("https://docs.example.com/guide/a"))), "{pattern}");
     }

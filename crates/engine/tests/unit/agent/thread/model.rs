@@ -74,6 +74,8 @@ impl<'a> CallRecord<'a> {
             Step::Asked { request_id, call_id, kind, .. } if is_this_call(call_id) => {
                 Some(CallStage::Waiting(*request_id, *kind))
             }
+            // What was approved before was another input.
+            Step::Hooked { call_id, input: Some(_), .. } if is_this_call(call_id) => Some(CallStage::New),
             Step::Resolved { request_id, .. } | Step::InputChanged { request_id, .. }
                 if find_request(request_id).is_some() =>
             {
