@@ -30,6 +30,12 @@ pub enum ProbeError {
     /// The response is not the expected one.
     #[error("it sent an unexpected response: {0}")]
     Malformed(String),
+    /// The engine does not know the command: it is of an earlier version.
+    #[error("the engine on port {port} does not know the command")]
+    UnknownCommand {
+        /// The port that was probed.
+        port: u16,
+    },
     /// The key was refused.
     #[error("the program on port {port} refuses the key")]
     KeyRefused {
@@ -151,6 +157,9 @@ impl Probe for HttpProbe {
                 self.send_request(port, "POST /rpc", &key_header(key), &command.to_string()).await?;
             if expect_body(&response, "401").is_ok() {
                 return Err(ProbeError::KeyRefused { port });
+            }
+            if ["400", "404"].iter().any(|status| expect_body(&response, status).is_ok()) {
+                return Err(ProbeError::UnknownCommand { port });
             }
             let body = expect_body(&response, "200").map_err(ProbeError::Malformed)?;
             let RpcResult { result } = serde_json::from_slice(body)

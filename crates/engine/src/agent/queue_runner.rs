@@ -118,7 +118,11 @@ impl QueueRunner {
                     self.delay(&task_id, turn_id).await;
                 }
             }
-            StartError::Overtaken => registry.lock().queue.start_failed(&task_id, turn_id),
+            StartError::Overtaken => {
+                let mut turns = registry.lock();
+                turns.queue.start_failed(&task_id, turn_id);
+                turns.notify_queue();
+            }
             StartError::Later(error) => {
                 if !self.launcher.stopping.is_cancelled() {
                     tracing::warn!(%error, %turn_id, "The turn of a queued message could not begin yet.");

@@ -111,7 +111,10 @@ impl TurnLauncher {
             let begun = opening.open(context).await;
             drop(tasks_lock);
             if from_queue && begun.is_ok() {
-                registry.lock().queue.begun(&task_id, turn_id, events_after);
+                let mut turns = registry.lock();
+                turns.queue.begun(&task_id, turn_id, events_after);
+                // The next message may interrupt this turn.
+                turns.notify_queue();
             }
             let (outcome, context) = match begun {
                 Ok(context) => (Ok(()), Some(context)),

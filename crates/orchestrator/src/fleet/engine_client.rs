@@ -119,7 +119,7 @@ impl EngineClient {
                 let parsed = next_due_at.map(str::parse).transpose();
                 parsed.map_err(|_| ProbeError::Malformed("an unknown time".to_owned()))
             }
-            Err(ProbeError::Malformed(_)) => Ok(None),
+            Err(ProbeError::UnknownCommand { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }

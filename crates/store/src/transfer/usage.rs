@@ -15,7 +15,7 @@ use crate::usage_rows::{KEY_COLUMNS, QUARTER_MS, SUM_COLUMNS, quarter_of};
 /// The longest name of a model, an agent or a tool, in bytes.
 const MAX_NAME_BYTES: usize = 1024;
 /// The highest figure: sums of them do not overflow.
-const MAX_FIGURE: i64 = 1 << 53;
+const MAX_FIGURE: i64 = 1 << 44;
 
 /// What was used.
 #[derive(Serialize, Deserialize)]

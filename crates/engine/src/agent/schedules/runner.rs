@@ -113,7 +113,13 @@ impl ScheduleRunner {
             return Ok(brain.write(move |tx| tx.plan_schedule(&schedule, next)).await?);
         };
         match decide(&timing, due_at, definition.missed, now) {
-            Some(due) => self.run_once(schedule, &definition, due).await,
+            Some(due) => match self.run_once(schedule.clone(), &definition, due).await {
+                Err(AgentError::Invalid(reason)) => {
+                    tracing::error!(schedule = %schedule.id, reason, "A schedule cannot be run; it is paused.");
+                    Ok(brain.write(move |tx| tx.pause_schedule(&schedule)).await?)
+                }
+                ran => ran,
+            },
             None => Ok(()),
         }
     }

@@ -132,7 +132,14 @@ impl Changes {
     pub(super) async fn can_finish_sleep(&self, engine: RunningEngine<'_>) -> bool {
         let Ok(key) = self.shared.keys.key(engine.row) else { return false };
         match self.client.quiesce(engine, &key).await {
-            Ok(agrees) => agrees && self.store_next_due(engine).await.is_ok(),
+            Ok(false) => false,
+            Ok(true) => {
+                let is_stored = self.store_next_due(engine).await.is_ok();
+                if !is_stored {
+                    self.lift_quiesce(engine).await;
+                }
+                is_stored
+            }
             Err(error) => matches!(error, ProbeError::Unreachable { .. }),
         }
     }
