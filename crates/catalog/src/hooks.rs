@@ -192,8 +192,13 @@ fn parse_hook(entry: HookEntry, catalog: &Path, environment: &Environment) -> Re
 /// would be the agent's.
 fn hook_command(command: Vec<String>, catalog: &Path) -> Result<Vec<String>, String> {
     let command = resolve_command(command, catalog)?;
-    let is_relative_path =
-        |part: &&String| part.contains('/') && !part.starts_with(['/', '-']) && !part.contains("://");
+    // Options, addresses and the text of a script are no paths.
+    let is_relative_path = |part: &&String| {
+        part.contains('/')
+            && !part.starts_with(['/', '-'])
+            && !part.contains("://")
+            && !part.contains(char::is_whitespace)
+    };
     match command.iter().find(is_relative_path) {
         Some(missing) => Err(format!("there is no file `{missing}` in the catalog")),
         None => Ok(command),
