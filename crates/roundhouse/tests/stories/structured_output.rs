@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use mock_llm::{Gate, MockProvider, Reply};
+use mock_llm::{Gate, MockProvider, Reply, Wire};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -13,8 +13,9 @@ use crate::support::http::send;
 use crate::support::turn::{assert_completed, assert_errored, of_kind};
 use crate::support::{EngineFixture, Event, StandaloneEngine};
 
-/// The names of the models, one for each way in which a schema is set.
-const MODELS: [&str; 7] = ["anthropic", "openai", "responses", "gemini", "gemini-2", "ollama", "compatible"];
+/// The names of the models: one for each wire, and two that set the schema in another way.
+const MODELS: [&str; Wire::COUNT + 2] =
+    ["anthropic", "openai", "responses", "gemini", "ollama", "gemini-2", "compatible"];
 const GOOD: &str = r#"{"city":"Bonn","days":[1]}"#;
 const BAD: &str = r#"{"city":7}"#;
 
@@ -31,7 +32,8 @@ async fn new_fixture(replies: impl IntoIterator<Item = Reply>) -> EngineFixture 
             "gemini" => (name, provider.gemini_base_url(), "gemini-3-pro"),
             "gemini-2" => ("gemini", provider.gemini_base_url(), "gemini-2.5-flash"),
             "ollama" => (name, provider.ollama_base_url(), "qwen3"),
-            _ => ("openai-compatible", provider.openai_base_url(), "local"),
+            "compatible" => ("openai-compatible", provider.openai_base_url(), "local"),
+            _ => panic!("no model has the name {name:?}"),
         };
         gateway["models"][name] =
             json!({"provider": vendor, "model": model, "base_url": base, "context_window": 200_000});
