@@ -81,3 +81,7 @@ impl Tool for WorkingMemorySet {
         })
     }
 }
+
+#[cfg(test)]
+#[path = "../tests/unit/working_memory.rs"]
+mod tests;

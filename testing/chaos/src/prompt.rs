@@ -193,7 +193,11 @@ mod tests {
         for request in requests() {
             let wire = request.wire;
             assert_eq!(messages(&request), [user("Where?"), Message::Model, user("")], "{wire:?}");
-            assert_eq!(wants_visible_thinking(&request), wire != Wire::OpenAiChat, "{wire:?}");
+            let thinking_is_visible = match wire {
+                Wire::OpenAiChat => false,
+                Wire::AnthropicMessages | Wire::OpenAiResponses | Wire::Gemini | Wire::Ollama => true,
+            };
+            assert_eq!(wants_visible_thinking(&request), thinking_is_visible, "{wire:?}");
             let [(name, properties)] = &declared_tools(&request)[..] else {
                 panic!("{wire:?}: {:?}", declared_tools(&request))
             };

@@ -244,7 +244,7 @@ async fn refusals_have_the_vendors_statuses_and_bodies() {
 async fn an_error_within_a_stream_can_be_chosen() {
     let provider = provider().await;
     provider.set_default_reply(digits().fault(Fault::error_event_with(2, Refusal::ServerError)));
-    let words = [
+    let words: [&str; Wire::COUNT] = [
         "api_error",
         "server_error",
         "\"code\":\"server_error\"",

@@ -94,8 +94,12 @@ async fn a_turn_thinks_speaks_and_acts_over_each_wire() {
         let first = fixture.engine.run_turn_with(&thinking_message("Note two things.")).await;
         assert_eq!(assert_completed(&first), "Noted.", "{name}");
         assert_eq!(visible_text(&first, "text_delta"), "A moment.Noted.", "{name}");
-        // Chat Completions does not return a model's thinking.
-        let thoughts = if name == "openai" { "" } else { "Two notes.That is all." };
+        let thoughts = match name {
+            // Chat Completions does not return a model's thinking.
+            "openai" => "",
+            "anthropic" | "responses" | "gemini" | "ollama" => "Two notes.That is all.",
+            _ => panic!("does the wire of {name:?} return a model's thinking?"),
+        };
         assert_eq!(visible_text(&first, "thinking_delta"), thoughts, "{name}");
         let inputs: Vec<&Value> =
             of_kind(&first, "tool_call").iter().map(|call| &call.data["input"]).collect();
@@ -121,12 +125,14 @@ async fn a_turn_thinks_speaks_and_acts_over_each_wire() {
 
 #[tokio::test]
 async fn a_key_is_that_of_the_models_own_vendor() {
-    for (name, key) in [
-        ("anthropic", Some("of ANTHROPIC_API_KEY")),
-        ("responses", Some("of OPENAI_API_KEY")),
-        ("gemini", Some("of GEMINI_API_KEY")),
-        ("ollama", None),
-    ] {
+    for name in MODELS {
+        let key = match name {
+            "anthropic" => Some("of ANTHROPIC_API_KEY"),
+            "openai" | "responses" => Some("of OPENAI_API_KEY"),
+            "gemini" => Some("of GEMINI_API_KEY"),
+            "ollama" => None,
+            _ => panic!("which key has {name:?}?"),
+        };
         let fixture = new_fixture(&[name], |_| {}).await;
         fixture.engine.run_turn("task", "Hello!").await;
         assert_eq!(fixture.provider.requests()[0].api_key(), key, "{name}");
