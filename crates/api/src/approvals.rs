@@ -184,8 +184,10 @@ pub struct Approvals {
     pub approvals: Vec<ApprovalRequest>,
 }
 
-/// Body of `POST /tasks/{task_id}/approvals/{request_id}`.
+/// Body of `POST /tasks/{task_id}/approvals/{request_id}`. Unknown fields are refused: with a misspelled `input`, the
+/// model's own would run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct ApprovalRespond {
     /// The decision.
     pub decision: ApprovalDecision,

@@ -14,6 +14,9 @@ const MAX_MESSAGE_CHARS: usize = 4_000;
 /// The maximum size of a changed input, in bytes. The longest file that can be written fits.
 const MAX_INPUT_BYTES: usize = 2 * 1024 * 1024;
 
+/// Why a request takes no lasting approval.
+pub(super) const ASKED_EACH_TIME: &str = "the user is asked about each call of this tool in this conversation";
+
 /// What the answer to an approval request says beside the words of a HITL answer.
 #[derive(Debug)]
 pub(super) struct ApprovalAnswer {
@@ -60,8 +63,7 @@ impl ApprovalAnswer {
     ) -> Result<(), AgentError> {
         let invalid = |message: String| Err(AgentError::Invalid(message));
         if reason.is_some_and(|reason| !decisions_for(reason).contains(&self.decision)) {
-            let possible = "the user is asked about each call of this tool in this conversation";
-            return invalid(format!("`decision`: {possible}; it must be `allow_once` or `deny`"));
+            return invalid(format!("`decision`: {ASKED_EACH_TIME}; it must be `allow_once` or `deny`"));
         }
         if self.input.is_none() && self.pattern.is_none() {
             return Ok(());

@@ -13,7 +13,8 @@ use store::steps::Step;
 use tools::patterns::{self, Subject};
 use tools::{Toolbox, approval};
 
-use super::approval_answer::ApprovalAnswer;
+use super::approval_answer::{ASKED_EACH_TIME, ApprovalAnswer};
+use super::approval_prompt::decisions_for;
 use super::attribution::{agent_name, wrap_event, wrap_step};
 use super::call_events::{tool_call_event, tool_result_event};
 use super::thread::{PendingHitl, Thread};
@@ -78,7 +79,14 @@ impl HitlResponse {
         if let (Some(answer), Some(call)) = (&self.approval, thread.call(pending.call_id)) {
             answer.validate(pending.reason, call, toolbox)?;
         }
-        Ok((pending.clone(), self.interpret(pending.kind)?))
+        let decision = self.interpret(pending.kind)?;
+        let is_possible = |decision| {
+            pending.reason.is_none_or(|reason| decisions_for(reason).contains(&decision))
+        };
+        if decision.approval().is_some_and(|approval| !is_possible(approval)) {
+            return Err(AgentError::Invalid(format!("`answer`: {ASKED_EACH_TIME}; it must be `yes` or `no`")));
+        }
+        Ok((pending.clone(), decision))
     }
 
     /// Interprets the answer for a request of `kind`.
