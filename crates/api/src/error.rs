@@ -111,6 +111,8 @@ pub enum ErrorCode {
     QueueFull,
     /// The engine has as many schedules as it may have. Delete one first.
     ScheduleLimit,
+    /// A cap on the usage of the day or of the task is reached. `Retry-After` says when a day's cap begins again.
+    UsageCapReached,
     /// An unexpected failure.
     InternalError,
     /// The backend that runs the engines failed. Retry at most once.
@@ -185,7 +187,11 @@ impl ErrorCode {
             Self::PreconditionFailed => 412,
             Self::PayloadTooLarge => 413,
             Self::RangeNotSatisfiable => 416,
-            Self::QuotaExceeded | Self::RateLimited | Self::QueueFull | Self::ScheduleLimit => 429,
+            Self::QuotaExceeded
+            | Self::RateLimited
+            | Self::QueueFull
+            | Self::ScheduleLimit
+            | Self::UsageCapReached => 429,
             Self::InternalError => 500,
             Self::BackendError | Self::OutputInvalid | Self::ServerFailed => 502,
             Self::AssetsNotConfigured

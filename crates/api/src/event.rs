@@ -15,6 +15,7 @@ use utoipa::ToSchema;
 use crate::approvals::{ApprovalRequest, ApprovalResolved};
 use crate::ids::HitlId;
 use crate::turns::BusyUpdate;
+use crate::usage_caps::UsageCapEvent;
 use crate::{CallId, MessageId, TaskId, Timestamp, TurnId};
 
 /// One event of a turn: its type and the data of that type.
@@ -59,6 +60,8 @@ pub enum Event {
     ApprovalRequest(Box<ApprovalRequest>),
     /// A person has decided about a tool call.
     ApprovalResolved(ApprovalResolved),
+    /// Much of a cap on usage, or all of it, is used.
+    UsageCap(UsageCapEvent),
 }
 
 /// The data of `thread_lifecycle`. Every phase names the turn's user message.
@@ -150,6 +153,8 @@ pub enum FailureCode {
     HitlExpired,
     /// The final answer did not match the schema of the request, even after one correction.
     OutputInvalid,
+    /// A cap on usage was reached before the turn had an answer; the message names the cap.
+    UsageCapReached,
     /// An unexpected failure.
     InternalError,
 }
@@ -363,6 +368,7 @@ impl Event {
             Self::BusyUpdate(_) => "busy_update",
             Self::ApprovalRequest(_) => "approval_request",
             Self::ApprovalResolved(_) => "approval_resolved",
+            Self::UsageCap(_) => "usage_cap",
         }
     }
 
@@ -392,6 +398,7 @@ impl Event {
             "busy_update" => Self::BusyUpdate(from_value(data)?),
             "approval_request" => Self::ApprovalRequest(from_value(data)?),
             "approval_resolved" => Self::ApprovalResolved(from_value(data)?),
+            "usage_cap" => Self::UsageCap(from_value(data)?),
             unknown => return Err(de::Error::custom(format!("unknown event type `{unknown}`"))),
         })
     }

@@ -35,6 +35,7 @@ pub mod transfer;
 pub mod turn_options;
 pub mod turns;
 pub mod usage;
+pub mod usage_caps;
 pub mod version;
 
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};

@@ -12,6 +12,7 @@ mod auxiliary_call;
 mod branch;
 mod budget;
 mod call_events;
+mod caps;
 mod compaction_driver;
 mod compaction_plan;
 mod compaction_view;
@@ -84,6 +85,7 @@ use std::time::Duration;
 
 use api::engine::HitlRespond;
 use api::{HitlId, MessageId, TaskId, TurnId};
+pub(crate) use caps::Caps;
 pub use direct_calls::DirectError;
 use erasure::Eraser;
 pub use error::AgentError;
@@ -145,6 +147,8 @@ pub(crate) struct Services {
     pub(crate) tool_permits: Arc<Semaphore>,
     /// The token reservations of current model calls.
     pub(crate) reservations: Arc<budget::Reservations>,
+    /// The caps on usage.
+    pub(crate) caps: caps::Caps,
     /// Whether a conversation is compacted when the provider rejects it as too long.
     pub(crate) reactive_compaction: bool,
     /// How long the user may take to answer.

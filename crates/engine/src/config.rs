@@ -9,6 +9,7 @@ use catalog::{Catalog, Environment};
 use fetch::WebAllowlist;
 use http_service::env::{ConfigErrors, Env, EnvReader, parse_lifetime};
 use http_service::vault::MasterKey;
+use llm::UsageLimits;
 use llm::config::ConfigSources;
 use mcp::McpSettings;
 use reqwest::Url;
@@ -34,6 +35,8 @@ const MAX_BATCH_INTERVAL_HOURS: f64 = 87_600.0;
 const DEFAULT_USAGE_RETENTION_DAYS: u32 = 400;
 /// The most days for which usage can be kept: a hundred years.
 const MAX_USAGE_RETENTION_DAYS: u32 = 36_500;
+/// The largest cap in tokens, which every JSON reader represents exactly.
+const MAX_CAP_TOKENS: u64 = 1 << 53;
 
 /// The default room for the user's files, in bytes: programs write to the workspace too, so it is generous.
 const DEFAULT_QUOTA_BYTES: u64 = 10 << 30;
@@ -77,6 +80,8 @@ pub struct Config {
     pub batch_interval: Option<Duration>,
     /// How long usage is kept.
     pub usage_retention: Duration,
+    /// The operator's caps on usage.
+    pub usage_limits: UsageLimits,
     /// The memory budget of large objects, in bytes.
     pub memory_budget_bytes: usize,
     /// The limits on the files that the user uploads.
@@ -123,6 +128,7 @@ impl Config {
             DEFAULT_USAGE_RETENTION_DAYS,
             parse_usage_retention,
         );
+        let usage_limits = usage_limits(&mut reader);
         let expected_bool = "`true` or `false`";
         let reactive_compaction =
             reader.parse_or("REACTIVE_COMPACT_ENABLED", expected_bool, true, |text| text.parse().ok());
@@ -161,6 +167,7 @@ impl Config {
             replay_ttl,
             batch_interval: (!batch_interval.is_zero()).then_some(batch_interval),
             usage_retention: Duration::from_hours(24 * u64::from(usage_days)),
+            usage_limits,
             memory_budget_bytes: memory,
             file_limits,
             log_filter,
@@ -243,6 +250,25 @@ fn parse_usage_retention(days: &str) -> Option<u32> {
     days.trim().parse().ok().filter(|days| (1..=MAX_USAGE_RETENTION_DAYS).contains(days))
 }
 
+/// Reads the operator's caps on usage.
+fn usage_limits(reader: &mut EnvReader<'_>) -> UsageLimits {
+    let mut tokens = |name| {
+        let parse =
+            |text: &str| text.trim().parse().ok().filter(|tokens| (1..=MAX_CAP_TOKENS).contains(tokens));
+        reader.parse_or(name, "a whole number of tokens above zero", None, |text| parse(text).map(Some))
+    };
+    let tokens_per_day = tokens("ENGINE_USAGE_MAX_TOKENS_PER_DAY");
+    let tokens_per_task = tokens("ENGINE_USAGE_MAX_TOKENS_PER_TASK");
+    let mut usd = |name| {
+        let is_valid = |usd: &f64| *usd >= 0.000_001 && *usd <= UsageLimits::MAX_USD;
+        let parse = |text: &str| text.trim().parse().ok().filter(is_valid);
+        reader.parse_or(name, "US dollars, from 0.000001 to 1000000", None, |text| parse(text).map(Some))
+    };
+    let usd_per_day = usd("ENGINE_USAGE_MAX_USD_PER_DAY");
+    let usd_per_task = usd("ENGINE_USAGE_MAX_USD_PER_TASK");
+    UsageLimits { tokens_per_day, tokens_per_task, usd_per_day, usd_per_task }
+}
+
 /// Parses an interval between learning batches, in hours.
 fn parse_batch_interval(hours: &str) -> Option<Duration> {
     let hours: f64 = hours.trim().parse().ok()?;
@@ -275,6 +301,8 @@ mod tests {
                 ("ENGINE_WEB_ALLOW", "10.0.0.0/99"),
                 ("LC_BATCH_INTERVAL_HOURS", "-1"),
                 ("ENGINE_USAGE_RETENTION_DAYS", "0"),
+                ("ENGINE_USAGE_MAX_TOKENS_PER_DAY", "0"),
+                ("ENGINE_USAGE_MAX_USD_PER_TASK", "much"),
                 ("ENGINE_MEMORY_BUDGET_MB", "63"),
                 ("ENGINE_WORKSPACE_QUOTA_MB", "-1"),
                 ("ENGINE_WORKSPACE_FILE_MB", "1.5"),
@@ -291,6 +319,8 @@ mod tests {
             "ENGINE_LOG_LEVEL",
             "LC_BATCH_INTERVAL_HOURS",
             "ENGINE_USAGE_RETENTION_DAYS",
+            "ENGINE_USAGE_MAX_TOKENS_PER_DAY",
+            "ENGINE_USAGE_MAX_USD_PER_TASK",
             "ENGINE_WEB_ALLOW",
             "ENGINE_MEMORY_BUDGET_MB",
             "ENGINE_WORKSPACE_QUOTA_MB",

@@ -133,6 +133,7 @@ http_service::routes! {
     conversations::clear_memory,
     usage::read,
     usage::of_task,
+    usage::caps,
     hitl::respond,
     hitl::pending,
     hitl::grants,

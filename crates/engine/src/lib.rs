@@ -31,7 +31,7 @@ use tools::skills::SkillDirs;
 use tools::user_files::UserFiles;
 use tools::{SpillDir, ToolDeps, WorkspaceLock};
 
-use crate::agent::{Agent, AgentSnapshot, CatalogReloader, Services, SnapshotSource};
+use crate::agent::{Agent, AgentSnapshot, Caps, CatalogReloader, Services, SnapshotSource};
 use crate::config::{ActiveConfig, Config};
 
 /// The limits of the accept loop. Streams end by themselves at shutdown, so the drain is short.
@@ -148,6 +148,7 @@ impl Engine {
             memory_budget: tool_deps.memory_budget.clone(),
             tool_permits: Services::new_tool_permits(),
             reservations: Arc::default(),
+            caps: Caps::new(config.usage_limits),
             reactive_compaction: config.reactive_compaction,
             hitl_ttl: config.hitl_ttl,
             replay_ttl: config.replay_ttl,

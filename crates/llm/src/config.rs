@@ -16,7 +16,7 @@ use super::factory::build_routes;
 use super::gateway_file::{GatewayFile, KeySource, ModelConfig, OpenAiApi, parse, thinking_to_json};
 use super::key_policy::{GENERIC_KEY_VARIABLE, KeyPolicy};
 use super::provider::{Provider, is_key_variable};
-use super::{Budgets, NotConfigured, RetryPolicy, Routes};
+use super::{Budgets, NotConfigured, RetryPolicy, Routes, UsageLimits};
 
 /// The catalog's configuration file.
 const CONFIG_FILE: &str = "gateway.json";
@@ -184,6 +184,7 @@ fn config_from_env(env: &dyn Env) -> Result<ValidatedConfig, NotConfigured> {
             fallbacks: Vec::new(),
             retry: RetryPolicy::default(),
             budgets: Budgets::default(),
+            caps: UsageLimits::default(),
         };
         build_routes("", &document, &key_policy, &mut reader)
     });

@@ -51,6 +51,7 @@ pub(super) fn build_routes(
         named: named.into_values().collect(),
         retry: document.retry,
         budgets: document.budgets,
+        caps: document.caps,
     })
 }
 

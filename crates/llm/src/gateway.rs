@@ -69,6 +69,37 @@ pub struct Budgets {
     pub tokens_per_day: Option<u64>,
 }
 
+/// The most that an agent may use. An absent cap is unlimited.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct UsageLimits {
+    /// The tokens of a day in UTC.
+    pub tokens_per_day: Option<u64>,
+    /// The tokens of a task.
+    pub tokens_per_task: Option<u64>,
+    /// The US dollars of a day in UTC.
+    pub usd_per_day: Option<f64>,
+    /// The US dollars of a task.
+    pub usd_per_task: Option<f64>,
+}
+
+impl UsageLimits {
+    /// The largest cap in US dollars.
+    pub const MAX_USD: f64 = 1_000_000.0;
+
+    /// The lower one of each cap.
+    #[must_use]
+    pub fn lowest(self, other: Self) -> Self {
+        let usd = |a: Option<f64>, b: Option<f64>| a.into_iter().chain(b).reduce(f64::min);
+        let tokens = |a: Option<u64>, b: Option<u64>| a.into_iter().chain(b).min();
+        Self {
+            tokens_per_day: tokens(self.tokens_per_day, other.tokens_per_day),
+            tokens_per_task: tokens(self.tokens_per_task, other.tokens_per_task),
+            usd_per_day: usd(self.usd_per_day, other.usd_per_day),
+            usd_per_task: usd(self.usd_per_task, other.usd_per_task),
+        }
+    }
+}
+
 /// A configured model.
 pub struct Route {
     /// The model's name in the configuration.
@@ -97,6 +128,8 @@ pub struct Routes {
     pub retry: RetryPolicy,
     /// The token budgets.
     pub budgets: Budgets,
+    /// The caps on usage.
+    pub caps: UsageLimits,
 }
 
 impl Routes {

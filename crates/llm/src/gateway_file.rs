@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::base_url::BaseUrl;
 use super::profile::{Effort, Thinking};
 use super::provider::{Provider, is_key_variable};
-use super::{Budgets, Prices, RetryPolicy, price_list};
+use super::{Budgets, Prices, RetryPolicy, UsageLimits, price_list};
 
 /// The maximum configurable number of attempts.
 const MAX_RETRY_ATTEMPTS: u64 = 100;
@@ -36,6 +36,7 @@ pub(super) struct GatewayFile {
     pub(super) fallbacks: Vec<String>,
     pub(super) retry: RetryPolicy,
     pub(super) budgets: Budgets,
+    pub(super) caps: UsageLimits,
 }
 
 /// A model entry. What it omits follows from the provider and the model's name.
@@ -74,7 +75,8 @@ pub(super) enum OpenAiApi {
 
 /// Parses a configuration; `None` if an error was reported. `root` prefixes the path of each error.
 pub(super) fn parse(root: &str, value: &Value, reader: &mut EnvReader<'_>) -> Option<GatewayFile> {
-    const FIELDS: [&str; 7] = ["models", "default", "planner", "titles", "fallbacks", "retry", "budgets"];
+    const FIELDS: [&str; 8] =
+        ["models", "default", "planner", "titles", "fallbacks", "retry", "budgets", "caps"];
     let config = ConfigObject::parse(reader, root.to_owned(), value)?;
     config.reject_unknown_fields(reader, &FIELDS);
     let models = parse_models(&config, reader);
@@ -88,7 +90,8 @@ pub(super) fn parse(root: &str, value: &Value, reader: &mut EnvReader<'_>) -> Op
     let fallbacks = parse_fallbacks(&config, reader, &names);
     let retry = parse_retry(&config, reader);
     let budgets = parse_budgets(&config, reader);
-    Some(GatewayFile { models: models?, default: default?, planner, titles, fallbacks, retry, budgets })
+    let caps = parse_caps(&config, reader);
+    Some(GatewayFile { models: models?, default: default?, planner, titles, fallbacks, retry, budgets, caps })
 }
 
 fn one_of(names: &[String]) -> String {
@@ -354,6 +357,27 @@ fn parse_budgets(config: &ConfigObject<'_>, reader: &mut EnvReader<'_>) -> Budge
         tokens_per_turn: budget("tokens_per_turn"),
         tokens_per_hour: budget("tokens_per_hour"),
         tokens_per_day: budget("tokens_per_day"),
+    }
+}
+
+fn parse_caps(config: &ConfigObject<'_>, reader: &mut EnvReader<'_>) -> UsageLimits {
+    const FIELDS: [&str; 4] = ["tokens_per_day", "tokens_per_task", "usd_per_day", "usd_per_task"];
+    let Some(caps) = config.child_object(reader, "caps", false) else { return UsageLimits::default() };
+    caps.reject_unknown_fields(reader, &FIELDS);
+    let mut tokens = |field: &str| {
+        caps.optional(reader, field, "a whole number of tokens above zero, or absent for no cap", parse_count)
+    };
+    let (tokens_per_day, tokens_per_task) = (tokens("tokens_per_day"), tokens("tokens_per_task"));
+    let mut usd = |field: &str| {
+        let is_valid = |usd: &f64| *usd >= 0.000_001 && *usd <= UsageLimits::MAX_USD;
+        let expected = "US dollars, from 0.000001 to 1000000, or absent for no cap";
+        caps.optional(reader, field, expected, |value| value.as_f64().filter(is_valid))
+    };
+    UsageLimits {
+        tokens_per_day,
+        tokens_per_task,
+        usd_per_day: usd("usd_per_day"),
+        usd_per_task: usd("usd_per_task"),
     }
 }
 

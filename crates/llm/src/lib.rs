@@ -44,7 +44,7 @@ use api::{CallId, event};
 use bytes::Bytes;
 pub use error::{ModelError, ModelErrorKind, NotConfigured};
 use futures::stream::BoxStream;
-pub use gateway::{Budgets, Gateway, Prices, RetryPolicy, RetryState, Route, Routes};
+pub use gateway::{Budgets, Gateway, Prices, RetryPolicy, RetryState, Route, Routes, UsageLimits};
 pub use repair::{RepairedHistory, repair};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -44,6 +44,7 @@ mod transfer;
 mod turn_queue;
 mod turn_records;
 mod usage;
+mod usage_caps;
 mod usage_report;
 mod usage_rows;
 mod wal_checkpoint;
@@ -90,8 +91,9 @@ use tokio::sync::Notify;
 pub use transfer::{ExportError, ImportError, StagedImport};
 pub use turn_queue::{EndedQueuedTurn, NewQueuedTurn, QueueEnd, QueuedRequest, QueuedTurnRow};
 pub use usage::{CallUsage, ModelUsage, USAGE_RETENTION};
+pub use usage_caps::{CapMark, CapPeriod, CapUse};
 pub use usage_report::{UsageCursor, UsageQuery};
-pub use usage_rows::ToolUsage;
+pub use usage_rows::{ToolUsage, nano_usd, usd};
 pub use write_tx::{IdempotencyKey, NewGrant, NewTurn, Rewind, WriteTx};
 pub use writer::{Durability, WriteBatch, WriteError};
 

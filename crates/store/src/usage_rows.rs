@@ -54,6 +54,8 @@ impl WriteTx<'_> {
     pub fn count_call(&self, at: Timestamp, call: &CallUsage) -> Result<(), StoreError> {
         let CallUsage { model, tokens, cost_usd, is_failure, purpose, task, agent } = call;
         let is_billed = *tokens != TokenUsage::default();
+        let cost = cost_usd.map_or(0, nano_usd);
+        self.add_cap_use(at, *task, clamped_count(tokens.input) + clamped_count(tokens.output), cost)?;
         let sql = format!(
             "INSERT INTO usage ({KEY_COLUMNS}, {SUM_COLUMNS})
              VALUES (?1, COALESCE((SELECT task FROM tasks WHERE task = ?2), 0), ?3, ?4, ?5, '',
@@ -73,7 +75,7 @@ impl WriteTx<'_> {
                 clamped_count(tokens.cache_read),
                 clamped_count(tokens.cache_write),
                 clamped_count(tokens.reasoning),
-                cost_usd.map_or(0, nano_usd),
+                cost,
                 is_billed && cost_usd.is_none(),
             ],
         )
@@ -124,8 +126,9 @@ impl WriteTx<'_> {
         if removed > 0 && end < quarter_of(before) {
             return Ok(true);
         }
-        let count: i64 = self.transaction.query_row("SELECT COUNT(*) FROM usage", [], |row| row.get(0))?;
-        if count <= max_rows { Ok(false) } else { self.combine_oldest_day(now) }
+        let has_too_many = "SELECT EXISTS (SELECT 1 FROM usage LIMIT 1 OFFSET ?1)";
+        let has_too_many: bool = self.transaction.query_row(has_too_many, [max_rows], |row| row.get(0))?;
+        if has_too_many { self.combine_oldest_day(now) } else { Ok(false) }
     }
 
     /// Combines the rows of the oldest day that has several of a kind: they lose their tasks and their times of the
@@ -165,8 +168,9 @@ impl Brain {
     /// Whether there is usage from before `before`, or more than `max_rows` rows of it. Blocks.
     pub fn has_usage_to_trim(&self, before: Timestamp, max_rows: i64) -> Result<bool, StoreError> {
         self.read_long(|reader| {
+            // Stops at the first row that is too many, and counts nothing beyond.
             let is_due = "SELECT EXISTS (SELECT 1 FROM usage WHERE quarter < ?1)
-                          OR (SELECT COUNT(*) FROM usage) > ?2";
+                          OR EXISTS (SELECT 1 FROM usage LIMIT 1 OFFSET ?2)";
             reader.query_row(is_due, params![quarter_of(before), max_rows], |row| row.get(0))
         })
     }
@@ -179,13 +183,13 @@ pub(super) fn day_of(at: Timestamp) -> i64 {
 
 /// An amount of US dollars in billionths of a dollar.
 #[expect(clippy::cast_possible_truncation, reason = "the conversion to an integer saturates")]
-fn nano_usd(usd: f64) -> i64 {
+pub fn nano_usd(usd: f64) -> i64 {
     ((usd * 1e9).round() as i64).clamp(0, MAX_COST_NANO_USD)
 }
 
 /// Billionths of a US dollar in US dollars.
 #[expect(clippy::cast_precision_loss, reason = "a double counts billionths of up to a million dollars")]
-pub(super) fn usd(nano_usd: i64) -> f64 {
+pub fn usd(nano_usd: i64) -> f64 {
     nano_usd as f64 / 1e9
 }
 

@@ -15,7 +15,8 @@ const MAX_MESSAGE_CHARS: usize = 4_000;
 const MAX_INPUT_BYTES: usize = 2 * 1024 * 1024;
 
 /// Why a request takes no lasting approval.
-pub(super) const ASKED_EACH_TIME: &str = "the user is asked about each call of this tool in this conversation";
+pub(super) const ASKED_EACH_TIME: &str =
+    "the user is asked about each call of this tool in this conversation";
 
 /// What the answer to an approval request says beside the words of a HITL answer.
 #[derive(Debug)]

@@ -20,6 +20,7 @@ pub(super) fn wrap_event(call_id: CallId, agent: &str, event: Event) -> Event {
         | Event::HitlResolved(_)
         | Event::ApprovalRequest(_)
         | Event::ApprovalResolved(_)
+        | Event::UsageCap(_)
         | Event::WorkingMemoryUpdate(_)
         | Event::Usage(_)
         | Event::Error(_)

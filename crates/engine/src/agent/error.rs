@@ -5,6 +5,7 @@ use resources::memory_budget::NoMemory;
 use store::WriteError;
 
 use super::attachments::AttachmentError;
+use super::caps::ReachedCap;
 use super::thread_loader::LoadError;
 use super::turn_queue::QueueFull;
 use super::{MAX_DIRECT_CALLS, MAX_TURNS_AT_ONCE};
@@ -80,6 +81,9 @@ pub enum AgentError {
     /// The message does not fit into the queue.
     #[error("{0}; send the message again when a turn has ended")]
     QueueFull(#[from] QueueFull),
+    /// A cap on usage is reached.
+    #[error("{0}")]
+    UsageCapReached(ReachedCap),
     /// Too many turns are running.
     #[error("{MAX_TURNS_AT_ONCE} turns are running, which is the limit; try again later")]
     TooManyTurns,

@@ -16,7 +16,7 @@ use super::turn_queue::QueueProgress;
 use super::turn_registry::{Command, RegistryGuard};
 use super::turn_request::TurnRequest;
 use super::turn_stream::{QueueReader, TurnStream, encode};
-use super::{Agent, AgentError};
+use super::{Agent, AgentError, caps};
 
 /// The most bytes of text, over all turns, that may wait to be stored before new turns are refused.
 const MAX_UNSTORED_BYTES: usize = 64 * 1024 * 1024;
@@ -261,6 +261,10 @@ impl Agent {
         turns.check_not_quiesced(self.services.clock.monotonic())?;
         if self.event_logs.waiting_bytes() > MAX_UNSTORED_BYTES {
             return Err(AgentError::StoreBacklogFull);
+        }
+        let task = self.brain.task(task_id)?.map(|task| task.row);
+        if let Some(cap) = caps::reached(&self.services, &self.brain, task)? {
+            return Err(AgentError::UsageCapReached(cap));
         }
         let event_log = if request.rewinds() {
             self.event_logs.open_existing(task_id)?.ok_or(AgentError::UnknownTask)?

@@ -80,11 +80,12 @@ impl HitlResponse {
             answer.validate(pending.reason, call, toolbox)?;
         }
         let decision = self.interpret(pending.kind)?;
-        let is_possible = |decision| {
-            pending.reason.is_none_or(|reason| decisions_for(reason).contains(&decision))
-        };
+        let is_possible =
+            |decision| pending.reason.is_none_or(|reason| decisions_for(reason).contains(&decision));
         if decision.approval().is_some_and(|approval| !is_possible(approval)) {
-            return Err(AgentError::Invalid(format!("`answer`: {ASKED_EACH_TIME}; it must be `yes` or `no`")));
+            return Err(AgentError::Invalid(format!(
+                "`answer`: {ASKED_EACH_TIME}; it must be `yes` or `no`"
+            )));
         }
         Ok((pending.clone(), decision))
     }

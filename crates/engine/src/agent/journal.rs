@@ -14,6 +14,7 @@ use super::answer_stream::AnswerStream;
 use super::approval_prompt::ApprovalPrompt;
 use super::attribution::{agent_name, wrap_event, wrap_step};
 use super::call_events::{never_run_event, tool_call_event, unknown_outcome_event};
+use super::caps::CapNotices;
 use super::journal_writer::JournalWriter;
 use super::thread::{NextAction, OpenCall, Thread};
 use super::thread_loader::{self, LoadError};
@@ -132,9 +133,12 @@ impl Journal {
         steps: Vec<Step>,
         events: Vec<Event>,
     ) -> Result<(), WriteError> {
+        let counts_calls = !self.uncounted_calls.is_empty();
+        let notices = self.writer.cap_notices(&self.uncounted_calls);
         let commit = self.uncounted_calls.drain(..).fold(commit, Commit::count_call);
         let commit = steps.iter().cloned().fold(commit, Commit::step).events(events);
-        self.writer.commit(commit).await?;
+        self.writer.commit(notices.add_to(commit)).await?;
+        drop(notices);
         let ts = self.writer.recorder().last_ts();
         for step in steps {
             if step.is_progress() {
@@ -142,6 +146,10 @@ impl Journal {
                 self.writer.reset_store_retries();
             }
             self.state.thread.apply(step, ts);
+        }
+        if counts_calls {
+            // Turns that commit at the same moment do not see each other's calls; together they may pass a cap.
+            self.tell(self.writer.late_cap_notices()).await?;
         }
         Ok(())
     }
@@ -151,6 +159,14 @@ impl Journal {
     pub(super) fn count_call(&mut self, call: CallUsage) {
         let agent = self.sub_agent.as_ref().map(|running| running.name.clone());
         self.uncounted_calls.push(CallUsage { task: Some(self.task()), agent, ..call });
+    }
+
+    /// Tells clients about caps.
+    pub(super) async fn tell(&self, notices: CapNotices) -> Result<(), WriteError> {
+        if notices.is_empty() {
+            return Ok(());
+        }
+        self.writer.commit(notices.add_to(Commit::new())).await
     }
 
     /// The use of a tool that the last answer of the active conversation has called.
@@ -172,8 +188,9 @@ impl Journal {
     /// Ends the turn with `failure`.
     pub(super) async fn commit_failure(&mut self, failure: Failure) -> Result<(), WriteError> {
         let before = self.closing_events();
+        let notices = self.writer.cap_notices(&self.uncounted_calls);
         let commit = self.uncounted_calls.drain(..).fold(Commit::new(), Commit::count_call);
-        self.writer.commit_failure(commit, before, failure).await
+        self.writer.commit_failure(notices.add_to(commit), before, failure).await
     }
 
     /// Asks the user about `call`. A request that is already pending is shown first.

@@ -7,8 +7,9 @@ use std::time::Duration;
 use api::event::{Event, Failure, HitlKind, HitlRequest};
 use api::{HitlId, MessageId, Timestamp, TurnId};
 use store::event_log::{Commit, Recorder};
-use store::{TaskRow, WriteError};
+use store::{Brain, CallUsage, TaskRow, WriteError};
 
+use super::caps::{self, CapNotices};
 use super::{Services, turn_end};
 
 /// Writes the journal of a turn, and keeps what must outlive the turn's state in memory.
@@ -17,6 +18,7 @@ pub(super) struct JournalWriter {
     /// The id of the user's message.
     message_id: MessageId,
     services: Arc<Services>,
+    brain: Brain,
     /// How often the turn was resumed after the brain was unavailable, since its last step.
     store_retries: u32,
     /// The deadline on the monotonic clock for the user's answer.
@@ -24,8 +26,26 @@ pub(super) struct JournalWriter {
 }
 
 impl JournalWriter {
-    pub(super) fn new(recorder: Recorder, message_id: MessageId, services: Arc<Services>) -> Self {
-        Self { recorder, message_id, services, store_retries: 0, hitl_deadline: None }
+    pub(super) fn new(
+        recorder: Recorder,
+        message_id: MessageId,
+        services: Arc<Services>,
+        brain: Brain,
+    ) -> Self {
+        Self { recorder, message_id, services, brain, store_retries: 0, hitl_deadline: None }
+    }
+
+    /// What clients are told about caps once `calls` are counted.
+    pub(super) fn cap_notices(&self, calls: &[CallUsage]) -> CapNotices {
+        if calls.is_empty() {
+            return CapNotices::default();
+        }
+        caps::notices(&self.services, &self.brain, self.task(), calls)
+    }
+
+    /// What clients are told about caps by what is stored.
+    pub(super) fn late_cap_notices(&self) -> CapNotices {
+        caps::notices(&self.services, &self.brain, self.task(), &[])
     }
 
     /// The recorder of the turn's events and steps.

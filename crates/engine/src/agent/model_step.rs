@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::MessageId;
-use api::event::Event;
+use api::event::{Event, Failure, FailureCode};
 use api::usage::UsagePurpose;
 use futures::StreamExt as _;
 use http_service::backoff::jitter;
@@ -14,13 +14,13 @@ use store::steps::Step;
 
 use super::attachments::Attachments;
 use super::auxiliary_call::{billed_answer, billed_failure, call_usage, commit_usage, cost_usd};
-use super::budget::{Allowance, reserve_in_turn};
+use super::budget::{Allowance, reserve_in_turn, unreadable};
 use super::compaction_driver::{compact_after_refusal, compact_near_limit};
 use super::conversation::Conversation;
 use super::interrupt::{Interrupt, StepOutcome};
 use super::retry_policy::{Remedy, StepAttempts, WindowDecision};
 use super::turn_context::TurnDeps;
-use super::{compaction_plan, model_request, structured_output, turn_end};
+use super::{caps, compaction_plan, model_request, structured_output, turn_end};
 
 /// An answer of fewer tokens than this is not worth its prompt.
 pub(super) const MIN_ANSWER_TOKENS: u64 = 256;
@@ -74,7 +74,7 @@ impl ModelCaller {
             }
             let Some(size) = self.reserve(conversation, &route)? else {
                 conversation.journal.void_answer(attempts.attempts()).await?;
-                return Ok(StepOutcome::BudgetExhausted);
+                return self.end_at_budget(conversation, &route).await;
             };
             let attempt = attempts.begin_attempt();
             match self.attempt(conversation, &route, attempt, &size).await? {
@@ -117,6 +117,29 @@ impl ModelCaller {
             let max_output = allowance.max_tokens.or((max_tokens < route.max_output).then_some(max_tokens));
             CallSize { prompt, max_output, allowance }
         }))
+    }
+
+    /// Ends a step for which too little is left. If that is because of a cap, clients are told; and a turn without
+    /// any answer fails, so that its message is not taken for answered.
+    async fn end_at_budget(
+        &self,
+        conversation: &Conversation<'_>,
+        route: &Route,
+    ) -> Result<StepOutcome, Interrupt> {
+        let (services, brain) = (&self.deps.services, &self.deps.brain);
+        let (journal, prompt) = (&conversation.journal, conversation.prompt_tokens());
+        let call = (prompt.saturating_add(MIN_ANSWER_TOKENS), prompt, route.prices);
+        let (notices, reached) = caps::exhausted_notices(services, brain, journal.task(), call)
+            .map_err(|error| unreadable(&error))?;
+        journal.tell(notices).await?;
+        match reached {
+            Some(cap) if !journal.thread().turn().has_answered() => Err(Interrupt::Failed(Failure {
+                code: FailureCode::UsageCapReached,
+                message: cap.to_string(),
+                retryable: cap.retry_after_s.is_some(),
+            })),
+            _ => Ok(StepOutcome::BudgetExhausted),
+        }
     }
 
     /// Calls the model once and sends its answer to clients while it arrives.

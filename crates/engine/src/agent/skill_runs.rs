@@ -198,9 +198,9 @@ impl PromptCall {
             }
             let is_cut = output_left < max_tokens;
             let max_tokens = output_left.min(max_tokens);
-            let allowance =
-                reserve_outside_turn(&services, &self.brain, (prompt, max_tokens, MIN_ANSWER_TOKENS))
-                    .map_err(AgentError::from)?;
+            let size = (prompt, max_tokens, MIN_ANSWER_TOKENS);
+            let allowance = reserve_outside_turn(&services, &self.brain, (&route, None), size)
+                .map_err(AgentError::from)?;
             let Some(allowance) = allowance else {
                 return Err(DirectError::NoAnswer(format!("the token budget is used up; {QUOTA_HINT}")));
             };

@@ -99,7 +99,8 @@ impl Titler {
         let max_tokens = MAX_ANSWER_TOKENS.min(route.max_output);
         let size = (prompt, max_tokens, max_tokens);
         // A budget that is used up costs no try.
-        let Some(_allowance) = reserve_outside_turn(&self.services, &self.brain, size)? else {
+        let Some(_allowance) = reserve_outside_turn(&self.services, &self.brain, (&route, Some(task)), size)?
+        else {
             return Ok(Progress::Wait);
         };
         // Counted before the call: one that ends the engine is not repeated forever.

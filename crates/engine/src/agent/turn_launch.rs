@@ -57,7 +57,7 @@ impl TurnLauncher {
         let snapshot = services.snapshots.current();
         let (stopping, gateway) = (self.stopping.clone(), Arc::clone(&services.gateway));
         TurnContext {
-            writer: JournalWriter::new(recorder, message_id, Arc::clone(&services)),
+            writer: JournalWriter::new(recorder, message_id, Arc::clone(&services), self.brain.clone()),
             inbox: Inbox::new(commands, stopping, gateway, Arc::clone(&snapshot)),
             slot,
             deps: TurnDeps { brain: self.brain.clone(), services, snapshot },

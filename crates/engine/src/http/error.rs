@@ -62,6 +62,13 @@ impl From<AgentError> for ApiError {
             | AgentError::NoMemory(_) => {
                 return Self::new(ErrorCode::Overloaded, error.to_string()).retry_after(1);
             }
+            AgentError::UsageCapReached(cap) => {
+                let refused = Self::new(ErrorCode::UsageCapReached, error.to_string());
+                return match cap.retry_after_s {
+                    Some(seconds) => refused.retry_after(seconds),
+                    None => refused,
+                };
+            }
             AgentError::Stopping => {
                 return Self::new(ErrorCode::ShuttingDown, error.to_string()).retry_after(1);
             }

@@ -33,7 +33,7 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND, MESSAGE_NOT_FOUND (edit and retry)"),
         (status = 409, body = ErrorBody, description = "TASK_BUSY"),
         (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE"),
-        (status = 429, body = ErrorBody, description = "QUEUE_FULL"),
+        (status = 429, body = ErrorBody, description = "QUEUE_FULL, USAGE_CAP_REACHED"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
         (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, QUIESCED, OVERLOADED"),
     ),

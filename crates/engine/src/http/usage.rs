@@ -1,6 +1,7 @@
 //! What the agent has used: tokens, costs and the time of tools.
 
 use api::usage::{ReadUsage, TaskUsage, UsageReport};
+use api::usage_caps::{ReadUsageCaps, UsageCaps};
 use api::{ErrorBody, TaskId};
 use axum::extract::State as Extract;
 use http_service::http::{ApiError, Path, Query};
@@ -56,4 +57,24 @@ pub(super) async fn of_task(
     Path(task_id): Path<TaskId>,
 ) -> Result<axum::Json<TaskUsage>, ApiError> {
     Ok(axum::Json(shared.agent.task_usage(task_id).await?))
+}
+
+/// Returns the caps on usage, with what is used of them and when they begin again.
+#[utoipa::path(
+    get, path = "/usage/caps", operation_id = "read_usage_caps", security(("engine_key" = [])),
+    params(("task_id" = Option<String>, Query, description = "The task whose use of its caps is read")),
+    responses(
+        (status = 200, body = UsageCaps),
+        (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+    ),
+)]
+pub(super) async fn caps(
+    _: Authenticated,
+    Extract(AppState(shared)): Extract<AppState>,
+    Query(query): Query<ReadUsageCaps>,
+) -> Result<axum::Json<UsageCaps>, ApiError> {
+    Ok(axum::Json(shared.agent.usage_caps(&query)?))
 }

@@ -129,6 +129,7 @@ impl Screen {
             | Event::WorkingMemoryUpdate(_)
             | Event::ApprovalRequest(_)
             | Event::ApprovalResolved(_)
+            | Event::UsageCap(_)
             | Event::BusyUpdate(_)
             | Event::ToolHook(_)
             | Event::Heartbeat(_)

@@ -6,10 +6,14 @@ use http_service::env::Env;
 use llm::config::{provider_key_variables, shows_provider};
 
 /// Settings of the engine that do not begin with `LLM_`.
-const ENGINE_SETTINGS: [&str; 13] = [
+const ENGINE_SETTINGS: [&str; 17] = [
     "ENGINE_ALLOW_UNCONFINED",
     "ENGINE_LOG_LEVEL",
     "ENGINE_MEMORY_BUDGET_MB",
+    "ENGINE_USAGE_MAX_TOKENS_PER_DAY",
+    "ENGINE_USAGE_MAX_TOKENS_PER_TASK",
+    "ENGINE_USAGE_MAX_USD_PER_DAY",
+    "ENGINE_USAGE_MAX_USD_PER_TASK",
     "ENGINE_USAGE_RETENTION_DAYS",
     "ENGINE_WEB_ALLOW",
     "ENGINE_WORKSPACE_FILE_MB",

@@ -115,4 +115,5 @@ mod unknown_usage;
 mod unresponsive_dns;
 mod upgrades;
 mod usage;
+mod usage_caps;
 mod working_memory;

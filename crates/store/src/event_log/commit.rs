@@ -9,7 +9,8 @@ use llm::{Content, Media};
 
 use crate::steps::{MemoryWrite, Step};
 use crate::{
-    CallUsage, Durability, NewGrant, NewKnowledge, NewTurn, Rewind, StoreError, TaskRow, ToolUsage, WriteTx,
+    CallUsage, CapMark, Durability, NewGrant, NewKnowledge, NewTurn, Rewind, StoreError, TaskRow, ToolUsage,
+    WriteTx,
 };
 
 /// Steps, events and state changes that are committed together, written in the order in which they were added.
@@ -46,6 +47,7 @@ pub(super) enum StateChange {
     RequestTitle,
     CountCall(CallUsage),
     CountTool(ToolUsage),
+    MarkCap(CapMark),
 }
 
 impl Commit {
@@ -193,6 +195,12 @@ impl Commit {
         self.change(StateChange::CountTool(usage))
     }
 
+    /// Notes that clients are told about a cap, by an event in the same commit.
+    #[must_use]
+    pub fn mark_cap(self, mark: CapMark) -> Self {
+        self.change(StateChange::MarkCap(mark))
+    }
+
     /// Requires the commit to survive a power loss.
     #[must_use]
     pub fn durable(mut self) -> Self {
@@ -240,6 +248,7 @@ impl StateChange {
             Self::RequestTitle => tx.request_title(task),
             Self::CountCall(call) => tx.count_call(at, call),
             Self::CountTool(usage) => tx.count_tool(task, at, usage),
+            Self::MarkCap(mark) => tx.mark_cap(mark),
         }
     }
 }

@@ -48,7 +48,7 @@ pub(super) const BASE_SCHEMA: &str = "
 ";
 
 /// The additions to the format since then, in order.
-pub(super) const MIGRATIONS: [&str; 16] = [
+pub(super) const MIGRATIONS: [&str; 17] = [
     "
     ALTER TABLE tasks ADD COLUMN message_count INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE tasks ADD COLUMN updated_at INTEGER NOT NULL DEFAULT 0;
@@ -561,6 +561,36 @@ pub(super) const MIGRATIONS: [&str; 16] = [
                 cost = cost + excluded.cost, unpriced = unpriced + excluded.unpriced,
                 time_ms = time_ms + excluded.time_ms;
         DELETE FROM usage WHERE task = old.task AND task <> 0;
+    END;
+",
+    "
+    -- What counts towards caps: of a day in UTC (task 0), and of a task as long as it exists (day 0). Unlike usage,
+    -- it is neither combined nor imported.
+    CREATE TABLE cap_use (
+        day            INTEGER NOT NULL,
+        task           INTEGER NOT NULL,
+        tokens         INTEGER NOT NULL,
+        -- In US dollars / 10^9.
+        cost           INTEGER NOT NULL,
+        -- The caps about which clients were told, in the units of the sums; 0: none.
+        tokens_warned  INTEGER NOT NULL DEFAULT 0,
+        tokens_reached INTEGER NOT NULL DEFAULT 0,
+        cost_warned    INTEGER NOT NULL DEFAULT 0,
+        cost_reached   INTEGER NOT NULL DEFAULT 0,
+        PRIMARY KEY (task, day)
+    ) WITHOUT ROWID;
+    INSERT INTO cap_use (day, task, tokens, cost)
+        SELECT quarter / 96, 0, SUM(input + output), SUM(cost) FROM usage
+        WHERE quarter >= (SELECT MAX(quarter) FROM usage) / 96 * 96 GROUP BY 1;
+    INSERT INTO cap_use (day, task, tokens, cost)
+        SELECT 0, task, SUM(input + output), SUM(cost) FROM usage WHERE task <> 0 GROUP BY task;
+    CREATE TRIGGER task_with_cap_use_removed AFTER DELETE ON tasks BEGIN
+        DELETE FROM cap_use WHERE task = old.task;
+    END;
+    -- By number, not by age: a clock that is set ahead for a moment removes no day that still counts.
+    CREATE TRIGGER cap_use_of_day_added AFTER INSERT ON cap_use WHEN new.task = 0 BEGIN
+        DELETE FROM cap_use WHERE task = 0 AND day < (
+            SELECT day FROM cap_use WHERE task = 0 ORDER BY day DESC LIMIT 1 OFFSET 31);
     END;
 ",
 ];

@@ -99,7 +99,7 @@ impl WriteTx<'_> {
 
 /// Copies a document from the staging file into the brain.
 pub(super) struct ImportCopier<'a> {
-    tx: &'a WriteTx<'a>,
+    pub(super) tx: &'a WriteTx<'a>,
     staging: &'a Connection,
 }
 

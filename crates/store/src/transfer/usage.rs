@@ -122,6 +122,16 @@ impl ImportCopier<'_> {
                  ON CONFLICT DO UPDATE SET {highest}"
             ),
         )?;
-        Ok(())
+        self.copy_cap_use()
+    }
+
+    /// An imported task counts what it has used before. Days count what this engine has spent, so an import changes
+    /// nothing of them.
+    fn copy_cap_use(&self) -> Result<(), StoreError> {
+        self.tx.execute(
+            "INSERT OR IGNORE INTO cap_use (day, task, tokens, cost)
+             SELECT 0, task, SUM(input + output), SUM(cost) FROM usage WHERE task <> 0 GROUP BY task",
+            [],
+        )
     }
 }

@@ -65,8 +65,12 @@ impl Learner {
             return Ok(CallOutcome::Declined);
         }
         // Held until the call is over. Its actual cost is recorded a moment later.
-        let Some(_allowance) =
-            reserve_outside_turn(&self.services, &self.brain, (prompt, max_tokens, max_tokens))?
+        let Some(_allowance) = reserve_outside_turn(
+            &self.services,
+            &self.brain,
+            (route, None),
+            (prompt, max_tokens, max_tokens),
+        )?
         else {
             tracing::info!("Learning is paused because the token budget is used up.");
             return Ok(CallOutcome::Unavailable);

@@ -328,6 +328,7 @@ fn services(
         memory_budget: setup.memory_budget.clone(),
         tool_permits: Services::new_tool_permits(),
         reservations: Arc::default(),
+        caps: Caps::new(llm::UsageLimits::default()),
         reactive_compaction: true,
         hitl_ttl,
         replay_ttl: Duration::from_hours(3),

@@ -170,6 +170,7 @@ impl RunningEngine {
             memory_budget: tool_deps.memory_budget.clone(),
             tool_permits: Services::new_tool_permits(),
             reservations: Arc::default(),
+            caps: crate::agent::Caps::new(llm::UsageLimits::default()),
             reactive_compaction: true,
             hitl_ttl: Duration::from_hours(72),
             replay_ttl: Duration::from_hours(3),

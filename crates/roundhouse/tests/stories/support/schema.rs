@@ -135,6 +135,7 @@ fn own_fields(kind: &str, data: &Value) -> &'static str {
         "approval_resolved" => {
             "request_id:hitl tool_call_id:call decision:text input?:object message?:text grant_id?:grant"
         }
+        "usage_cap" => "level:text scope:text unit:text limit:number used:number resets_at:time|null",
         "busy_update" => match data["status"].as_str() {
             Some("queued") => "status:text position:int",
             Some("steered") => "status:text message_id:message",
