@@ -154,6 +154,12 @@ impl Cap {
     }
 }
 
+/// The caps of the operator and of the product: of each the lower one.
+fn limits(services: &Services) -> UsageLimits {
+    let product = services.gateway.routes().map(|routes| routes.caps).unwrap_or_default();
+    services.caps.operator.lowest(product)
+}
+
 /// The caps in force for the day of `now`, and for a task.
 fn caps(
     services: &Services,
@@ -161,8 +167,7 @@ fn caps(
     task: Option<CapPeriod>,
     now: Timestamp,
 ) -> Result<Vec<Cap>, StoreError> {
-    let product = services.gateway.routes().map(|routes| routes.caps).unwrap_or_default();
-    let limits = services.caps.operator.lowest(product);
+    let limits = limits(services);
     let day = (Some(CapPeriod::day_of(now)), limits.tokens_per_day, limits.usd_per_day);
     let task = (task, limits.tokens_per_task, limits.usd_per_task);
     let mut caps = Vec::new();
@@ -180,8 +185,12 @@ fn caps(
 pub(super) fn reached(
     services: &Services,
     brain: &Brain,
-    task: Option<TaskRow>,
+    task_id: &TaskId,
 ) -> Result<Option<ReachedCap>, StoreError> {
+    if limits(services) == UsageLimits::default() {
+        return Ok(None);
+    }
+    let task = brain.task(task_id)?.map(|task| task.row);
     let now = services.clock.now();
     let caps = caps(services, brain, task.map(CapPeriod::of_task), now)?;
     Ok(caps.iter().find(|cap| cap.left(0) == 0).map(|cap| cap.reached(now)))

@@ -262,8 +262,7 @@ impl Agent {
         if self.event_logs.waiting_bytes() > MAX_UNSTORED_BYTES {
             return Err(AgentError::StoreBacklogFull);
         }
-        let task = self.brain.task(task_id)?.map(|task| task.row);
-        if let Some(cap) = caps::reached(&self.services, &self.brain, task)? {
+        if let Some(cap) = caps::reached(&self.services, &self.brain, task_id)? {
             return Err(AgentError::UsageCapReached(cap));
         }
         let event_log = if request.rewinds() {
