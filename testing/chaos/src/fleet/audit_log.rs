@@ -24,6 +24,8 @@ struct ProductState {
     destroys: i64,
     /// Each engine with its user and state.
     engines: BTreeMap<String, (String, String)>,
+    /// The engines whose last sleep was interrupted: nobody may know when their schedules are due.
+    interrupted_sleeps: HashSet<String>,
 }
 
 impl AuditLogChecker {
@@ -110,6 +112,14 @@ impl ProductState {
         }
         if !is_legal_transition(event, from, to) {
             return Err(format!("{event} cannot lead from {from:?} to {to:?}"));
+        }
+        if row.is_scheduled_wake() && !self.interrupted_sleeps.contains(engine_id) {
+            return Err("no schedule is due, and the sleep before was not interrupted".to_owned());
+        }
+        if event == "sleep" && state("reason") == Some("interrupted") {
+            self.interrupted_sleeps.insert(engine_id.clone());
+        } else {
+            self.interrupted_sleeps.remove(engine_id);
         }
         if event == "provision" {
             if !ever_provisioned.insert(engine_id.clone()) {
@@ -265,6 +275,24 @@ mod tests {
             let mut registry = valid_snapshot();
             change(&mut registry);
             assert_ne!(faults(&registry), 0, "change {number}");
+        }
+    }
+
+    #[test]
+    fn an_engine_without_schedules_is_woken_only_after_an_interrupted_sleep() {
+        let sleep =
+            |reason| ("sleep", json!({"from": "running", "to": "sleeping", "reason": reason}), "eng_1");
+        let wake = |reason| ("wake", json!({"from": "sleeping", "to": "running", "reason": reason}), "eng_1");
+        for (moves, wrong) in [
+            (vec![provision(), sleep("interrupted"), wake("schedule")], false),
+            (vec![provision(), sleep("idle"), wake("admit")], false),
+            (vec![provision(), sleep("idle"), wake("schedule")], true),
+            (
+                vec![provision(), sleep("interrupted"), wake("schedule"), sleep("idle"), wake("schedule")],
+                true,
+            ),
+        ] {
+            assert_eq!(faults(&registry(&moves)) > 0, wrong, "{moves:?}");
         }
     }
 

@@ -265,7 +265,8 @@ fn is_satisfied(expect: &ExpectedState, row: Option<&EngineRow>) -> bool {
 fn check_audit_rows(calls: &[&Call], written: &[&AuditRow], is_exclusive: bool) -> Vec<String> {
     let mut faults = Vec::new();
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for row in written {
+    // Nobody calls for a scheduled wake; when there may be one, the checker of the audit log says.
+    for row in written.iter().filter(|row| !row.is_scheduled_wake()) {
         *counts.entry(row.event.as_str()).or_default() += 1;
     }
     for event in ["provision", "provision_failed", "start", "stop", "wake", "rotate_key", "destroy"] {

@@ -7,6 +7,7 @@ use std::fmt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use sqlx::any::{AnyRow, install_default_drivers};
 use sqlx::{AnyConnection, Connection as _, Row as _};
 
@@ -60,6 +61,14 @@ pub(crate) struct AuditRow {
     pub(crate) duration_ms: Option<i64>,
     pub(crate) detail: String,
     pub(crate) hash: String,
+}
+
+impl AuditRow {
+    /// Whether this is a wake that the orchestrator began by itself.
+    pub(crate) fn is_scheduled_wake(&self) -> bool {
+        let detail = serde_json::from_str::<Value>(&self.detail);
+        self.event == "wake" && detail.is_ok_and(|detail| detail["reason"] == "schedule")
+    }
 }
 
 /// The registry at one moment.
