@@ -78,7 +78,6 @@ pub struct UsageCaps {
 
 /// The parameters of `GET /usage/caps`.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct ReadUsageCaps {
     /// The task whose use is read.
     #[serde(default)]

@@ -35,8 +35,6 @@ const MAX_BATCH_INTERVAL_HOURS: f64 = 87_600.0;
 const DEFAULT_USAGE_RETENTION_DAYS: u32 = 400;
 /// The most days for which usage can be kept: a hundred years.
 const MAX_USAGE_RETENTION_DAYS: u32 = 36_500;
-/// The largest cap in tokens, which every JSON reader represents exactly.
-const MAX_CAP_TOKENS: u64 = 1 << 53;
 
 /// The default room for the user's files, in bytes: programs write to the workspace too, so it is generous.
 const DEFAULT_QUOTA_BYTES: u64 = 10 << 30;
@@ -253,16 +251,14 @@ fn parse_usage_retention(days: &str) -> Option<u32> {
 /// Reads the operator's caps on usage.
 fn usage_limits(reader: &mut EnvReader<'_>) -> UsageLimits {
     let mut tokens = |name| {
-        let parse =
-            |text: &str| text.trim().parse().ok().filter(|tokens| (1..=MAX_CAP_TOKENS).contains(tokens));
-        reader.parse_or(name, "a whole number of tokens above zero", None, |text| parse(text).map(Some))
+        let parse = |text: &str| text.trim().parse().ok().filter(UsageLimits::is_valid_tokens).map(Some);
+        reader.parse_or(name, UsageLimits::EXPECTED_TOKENS, None, parse)
     };
     let tokens_per_day = tokens("ENGINE_USAGE_MAX_TOKENS_PER_DAY");
     let tokens_per_task = tokens("ENGINE_USAGE_MAX_TOKENS_PER_TASK");
     let mut usd = |name| {
-        let is_valid = |usd: &f64| *usd >= 0.000_001 && *usd <= UsageLimits::MAX_USD;
-        let parse = |text: &str| text.trim().parse().ok().filter(is_valid);
-        reader.parse_or(name, "US dollars, from 0.000001 to 1000000", None, |text| parse(text).map(Some))
+        let parse = |text: &str| text.trim().parse().ok().filter(UsageLimits::is_valid_usd).map(Some);
+        reader.parse_or(name, UsageLimits::EXPECTED_USD, None, parse)
     };
     let usd_per_day = usd("ENGINE_USAGE_MAX_USD_PER_DAY");
     let usd_per_task = usd("ENGINE_USAGE_MAX_USD_PER_TASK");

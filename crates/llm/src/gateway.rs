@@ -9,6 +9,7 @@ use http_service::backoff;
 use parking_lot::Mutex;
 
 use super::health::HealthTracker;
+use super::usage_limits::UsageLimits;
 use super::{ChatModel, ModelError, ModelErrorKind, NotConfigured, TokenUsage};
 
 /// The prices of a model, in US dollars per million tokens.
@@ -38,6 +39,17 @@ impl Prices {
         parts.into_iter().map(|(count, price)| count as f64 * price / 1_000_000.0).sum()
     }
 
+    /// The most that a call with a prompt and an answer of that many tokens costs, in US dollars.
+    #[expect(clippy::cast_precision_loss, reason = "no call has as many tokens as a double cannot count")]
+    pub fn highest_cost(&self, prompt: u64, output: u64) -> f64 {
+        (prompt as f64 * self.uncached_input() + output as f64 * self.output) / 1_000_000.0
+    }
+
+    /// The price of prompt tokens none of which come from a cache.
+    const fn uncached_input(&self) -> f64 {
+        self.input.max(self.cache_write)
+    }
+
     /// The most output tokens that `usd` US dollars pay for after a prompt of `prompt` tokens, none of which come from
     /// a cache.
     #[expect(
@@ -47,7 +59,7 @@ impl Prices {
         reason = "the conversion to an integer saturates"
     )]
     pub fn affordable_output(&self, prompt: u64, usd: f64) -> u64 {
-        let left = usd - prompt as f64 * self.input.max(self.cache_write) / 1_000_000.0;
+        let left = usd - prompt as f64 * self.uncached_input() / 1_000_000.0;
         if left <= 0.0 {
             0
         } else if self.output > 0.0 {
@@ -67,37 +79,6 @@ pub struct Budgets {
     pub tokens_per_hour: Option<u64>,
     /// The budget of any 24 hours.
     pub tokens_per_day: Option<u64>,
-}
-
-/// The most that an agent may use. An absent cap is unlimited.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct UsageLimits {
-    /// The tokens of a day in UTC.
-    pub tokens_per_day: Option<u64>,
-    /// The tokens of a task.
-    pub tokens_per_task: Option<u64>,
-    /// The US dollars of a day in UTC.
-    pub usd_per_day: Option<f64>,
-    /// The US dollars of a task.
-    pub usd_per_task: Option<f64>,
-}
-
-impl UsageLimits {
-    /// The largest cap in US dollars.
-    pub const MAX_USD: f64 = 1_000_000.0;
-
-    /// The lower one of each cap.
-    #[must_use]
-    pub fn lowest(self, other: Self) -> Self {
-        let usd = |a: Option<f64>, b: Option<f64>| a.into_iter().chain(b).reduce(f64::min);
-        let tokens = |a: Option<u64>, b: Option<u64>| a.into_iter().chain(b).min();
-        Self {
-            tokens_per_day: tokens(self.tokens_per_day, other.tokens_per_day),
-            tokens_per_task: tokens(self.tokens_per_task, other.tokens_per_task),
-            usd_per_day: usd(self.usd_per_day, other.usd_per_day),
-            usd_per_task: usd(self.usd_per_task, other.usd_per_task),
-        }
-    }
 }
 
 /// A configured model.

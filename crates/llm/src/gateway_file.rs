@@ -365,13 +365,13 @@ fn parse_caps(config: &ConfigObject<'_>, reader: &mut EnvReader<'_>) -> UsageLim
     let Some(caps) = config.child_object(reader, "caps", false) else { return UsageLimits::default() };
     caps.reject_unknown_fields(reader, &FIELDS);
     let mut tokens = |field: &str| {
-        caps.optional(reader, field, "a whole number of tokens above zero, or absent for no cap", parse_count)
+        let parse = |value: &Value| value.as_u64().filter(UsageLimits::is_valid_tokens);
+        caps.optional(reader, field, UsageLimits::EXPECTED_TOKENS, parse)
     };
     let (tokens_per_day, tokens_per_task) = (tokens("tokens_per_day"), tokens("tokens_per_task"));
     let mut usd = |field: &str| {
-        let is_valid = |usd: &f64| *usd >= 0.000_001 && *usd <= UsageLimits::MAX_USD;
-        let expected = "US dollars, from 0.000001 to 1000000, or absent for no cap";
-        caps.optional(reader, field, expected, |value| value.as_f64().filter(is_valid))
+        let parse = |value: &Value| value.as_f64().filter(UsageLimits::is_valid_usd);
+        caps.optional(reader, field, UsageLimits::EXPECTED_USD, parse)
     };
     UsageLimits {
         tokens_per_day,

@@ -33,6 +33,7 @@ mod responses;
 pub mod scripted;
 mod tool_calls;
 mod tool_schema;
+mod usage_limits;
 
 use std::collections::HashMap;
 
@@ -44,12 +45,13 @@ use api::{CallId, event};
 use bytes::Bytes;
 pub use error::{ModelError, ModelErrorKind, NotConfigured};
 use futures::stream::BoxStream;
-pub use gateway::{Budgets, Gateway, Prices, RetryPolicy, RetryState, Route, Routes, UsageLimits};
+pub use gateway::{Budgets, Gateway, Prices, RetryPolicy, RetryState, Route, Routes};
 pub use repair::{RepairedHistory, repair};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 pub use tool_schema::normalised as normalised_schema;
+pub use usage_limits::UsageLimits;
 
 /// One block of a model's answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -16,8 +16,9 @@
 //! the test releases it, see [`Gate`], so that tests need not sleep.
 //!
 //! Structure: [`reply`](Reply), [`fault`](Fault) and [`gate`](Gate) are the script. Each wire protocol ([`Wire`]) is
-//! a module with its rules, errors and rendering behind the `protocol::Protocol` trait. `handler` runs one request through a wire. `cache` simulates the
-//! vendors' prompt caches. `plan` decides the bytes, pauses and faults of an answer, and `playback` performs them.
+//! a module with its rules, errors and rendering behind the `protocol::Protocol` trait. `handler` runs one request
+//! through a wire. `cache` simulates the vendors' prompt caches. `plan` decides the bytes, pauses and faults of an
+//! answer, and `playback` performs them.
 
 mod anthropic;
 mod cache;

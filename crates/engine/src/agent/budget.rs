@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use api::Timestamp;
 use api::event::{Failure, FailureCode};
-use llm::{Budgets, Prices, Route, TokenUsage};
+use llm::{Budgets, Prices, Route};
 use parking_lot::{Mutex, MutexGuard};
 use store::{Brain, StoreError, TaskRow, nano_usd};
 
@@ -71,8 +71,8 @@ impl Reservations {
         }
         let granted = available.min(max_tokens);
         let tokens = prompt + granted;
-        let reserved =
-            Reserved { tokens, cost: prices.map_or(0, |prices| highest_cost(&prices, prompt, granted)) };
+        let cost = prices.map_or(0.0, |prices| prices.highest_cost(prompt, granted));
+        let reserved = Reserved { tokens, cost: u64::try_from(nano_usd(cost)).unwrap_or(0) };
         others.tokens = others.tokens.saturating_add(reserved.tokens);
         others.cost = others.cost.saturating_add(reserved.cost);
         let reservation = Reservation { reservations: Arc::clone(self), reserved };
@@ -90,13 +90,6 @@ impl Drop for Reservation {
         all.tokens = all.tokens.saturating_sub(self.reserved.tokens);
         all.cost = all.cost.saturating_sub(self.reserved.cost);
     }
-}
-
-/// The most that a call costs, in billionths of a US dollar.
-fn highest_cost(prices: &Prices, prompt: u64, answer: u64) -> u64 {
-    let tokens = TokenUsage { input: prompt, output: answer, ..TokenUsage::default() };
-    let written = TokenUsage { cache_write: prompt, ..tokens };
-    u64::try_from(nano_usd(prices.cost(&tokens).max(prices.cost(&written)))).unwrap_or(0)
 }
 
 /// Reserves an answer of `route` for a model call outside any turn, of a task if it belongs to one; `None` if the

@@ -565,7 +565,7 @@ pub(super) const MIGRATIONS: [&str; 17] = [
 ",
     "
     -- What counts towards caps: of a day in UTC (task 0), and of a task as long as it exists (day 0). Unlike usage,
-    -- it is neither combined nor imported.
+    -- old days are not combined, and an import changes no day.
     CREATE TABLE cap_use (
         day            INTEGER NOT NULL,
         task           INTEGER NOT NULL,
