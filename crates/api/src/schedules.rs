@@ -10,6 +10,11 @@ use crate::turn_options::TurnOverrides;
 use crate::turns::TurnState;
 use crate::{TaskId, Timestamp, TurnId};
 
+/// The most schedules of an engine.
+pub const MAX_SCHEDULES: u32 = 100;
+/// The most bytes of a definition in JSON.
+pub const MAX_DEFINITION_BYTES: usize = 128 * 1024;
+
 /// The rules of the texts of a schedule.
 pub mod rule {
     use super::TextRule;
@@ -212,7 +217,7 @@ pub struct Schedule {
 /// What became of a due time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ScheduleRun {
-    /// The due time; of several missed ones, the first.
+    /// The due time; of several missed ones, the first; of a requested run, the time of the request.
     pub due_at: Timestamp,
     /// When it was decided about.
     pub at: Timestamp,
@@ -241,6 +246,8 @@ pub struct ScheduleRun {
 pub enum RunOutcome {
     /// A turn was queued for it.
     Run,
+    /// A turn was queued because someone requested it.
+    Requested,
     /// The engine could not run at that time.
     Missed,
     /// The message of the run before it still waited for its turn.

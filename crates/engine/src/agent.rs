@@ -100,7 +100,6 @@ pub(crate) use reload::CatalogReloader;
 pub use reload::ReloadError;
 use resources::memory_budget::MemoryBudget;
 use sandbox::Sandbox;
-use schedules::ScheduleRunner;
 pub(crate) use snapshot::{AgentSnapshot, SnapshotSource};
 use store::Brain;
 use store::event_log::{EventLogs, EventReader, Follow};
@@ -319,9 +318,7 @@ impl Agent {
         // Only now: the turns that are open come before the messages that wait.
         let queue_runner = QueueRunner::new(&self.launcher, &self.event_logs, &self.transfers);
         self.tracker.spawn(run_until_cancelled(self.stopping.clone(), queue_runner.run()));
-        let schedules = (&self.launcher, &self.event_logs, &self.transfers, &self.schedules_changed);
-        let schedule_runner = ScheduleRunner::new(schedules.0, schedules.1, schedules.2, schedules.3);
-        self.tracker.spawn(run_until_cancelled(self.stopping.clone(), schedule_runner.run()));
+        self.tracker.spawn(run_until_cancelled(self.stopping.clone(), self.schedule_runner().run()));
         for warning in self.available_skills().shadowed_warnings() {
             tracing::warn!(warning, "A skill of the catalog is ignored.");
         }

@@ -122,6 +122,7 @@ http_service::routes! {
     schedules::list,
     schedules::read,
     schedules::update,
+    schedules::run,
     schedules::delete,
     conversations::list,
     conversations::search,

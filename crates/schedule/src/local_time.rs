@@ -11,8 +11,9 @@ use crate::Cron;
 /// instants.
 const MAX_SET_BACK: i64 = 3;
 /// The number of days after which an expression that has not matched never will: 29 February is missing for up to
-/// eight years.
-const MAX_DAYS: u32 = 9 * 366;
+/// eight years, and a date falls on the same day of the week again after at most twelve, unless it is 29 February:
+/// then after at most forty.
+const MAX_DAYS: u32 = 41 * 366;
 
 /// A time zone.
 #[derive(Clone, Debug)]

@@ -71,6 +71,9 @@ impl WriteTx<'_> {
         let task_id: Option<String> =
             self.transaction.query_row(task_id, [row], |found| found.get(0)).optional()?;
         self.execute("DELETE FROM media_uses WHERE task = ?1", [row])?;
+        let sql = "UPDATE schedule_runs SET task_id = NULL, turn_id = NULL
+                   WHERE task_id = (SELECT task_id FROM tasks WHERE task = ?1)";
+        self.execute(sql, [row])?;
         for table in ["pending", "grants", "working_memory", "events", "steps", "turns", "tasks"] {
             self.execute(&format!("DELETE FROM {table} WHERE task = ?1"), [row])?;
         }

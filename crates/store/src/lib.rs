@@ -82,7 +82,7 @@ pub use queries::{
     BlockCounts, Checkpoint, OpenTurn, PendingHitl, RequestedTurn, StoredEvent, StoredStep, ToolGrant,
 };
 use rusqlite::{Connection, OptionalExtension as _};
-pub use schedules::{NewRun, ScheduleFire, ScheduleRow};
+pub use schedules::{NewRun, ScheduleFire, ScheduleInsertion, ScheduleRow};
 pub use search::{MemoryQuery, SearchHit, SearchScope, has_searchable_words};
 pub use settings::Setting;
 pub use skills::{CreateSkillError, CustomSkill, SkillOutline};

@@ -7,8 +7,8 @@ use super::{Agent, AgentError};
 
 impl Agent {
     /// Refuses to begin or resume turns from now on, unless a turn is running, a tool or skill is being called
-    /// outside a turn, an import is running, or a schedule is due soon. Returns whether the engine is quiesced. The state expires by
-    /// itself.
+    /// outside a turn, an import is running, or a schedule is due soon. Returns whether the engine is quiesced. The
+    /// state expires by itself.
     pub fn quiesce(&self) -> bool {
         // A stop would interrupt an import.
         let mut turns = self.registry.lock();
@@ -19,6 +19,13 @@ impl Agent {
             tracing::info!("The engine is quiesced and refuses new turns for now.");
         }
         quiesced
+    }
+
+    /// Refuses to begin or resume turns and to change schedules from now on, whatever is running: the engine is about
+    /// to be stopped. The state expires by itself.
+    pub fn force_quiesce(&self) {
+        self.registry.lock().force_quiesce(self.services.clock.monotonic());
+        tracing::info!("The engine is about to be stopped and refuses new turns for now.");
     }
 
     /// Allows turns to begin and resume again.

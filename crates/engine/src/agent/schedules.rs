@@ -6,21 +6,22 @@ mod runner;
 use std::time::Duration;
 
 use api::schedules::{
-    CreateSchedule, Schedule, ScheduleDefinition, ScheduleId, ScheduleList, ScheduleState, UpdateSchedule,
+    CreateSchedule, MAX_SCHEDULES, Schedule, ScheduleDefinition, ScheduleId, ScheduleList, ScheduleRun,
+    ScheduleState, UpdateSchedule,
 };
-use api::{Timestamp, TurnId};
+use api::{ClientRequestId, Timestamp, TurnId};
 pub(super) use runner::ScheduleRunner;
-use store::Brain;
+use store::{Brain, ScheduleInsertion, StoreError};
 
 use super::turn_request::TurnRequest;
 use super::{Agent, AgentError};
 
-/// The most schedules of an engine.
-const MAX_SCHEDULES: u64 = 100;
 /// How long before a due time the engine does not agree to sleep: it would be woken again at once.
 const AWAKE_BEFORE_DUE: Duration = Duration::from_secs(10);
 /// How often a change is tried again that another one, or a run, has overtaken.
 const UPDATE_TRIES: u32 = 5;
+/// How long to wait before the next try if a run is just creating its task.
+const UPDATE_PAUSE: Duration = Duration::from_millis(50);
 
 impl Agent {
     /// Creates a schedule, or returns the one that the same request has created before. Returns whether it is new.
@@ -36,7 +37,7 @@ impl Agent {
             }
             None => new_id()?,
         };
-        let now = self.services.clock.now();
+        let (now, requested) = (self.services.clock.now(), definition.clone());
         definition::set_start(&mut definition.when, now);
         let next = self.validate_definition(&definition, now)?;
         let (state, next_due_at) =
@@ -54,11 +55,18 @@ impl Agent {
         // The orchestrator learns the next due time after it has quiesced the engine; it must not change then.
         let _busy = self.registry.lock().begin_transfer(self.services.clock.monotonic())?;
         let new = schedule.clone();
-        if !self.brain.write(move |tx| tx.insert_schedule(&new, MAX_SCHEDULES)).await? {
-            return Err(AgentError::ScheduleLimit(MAX_SCHEDULES));
+        match self.brain.write(move |tx| tx.insert_schedule(&new)).await? {
+            ScheduleInsertion::Inserted => {
+                self.schedules_changed.notify_one();
+                Ok((schedule, true))
+            }
+            ScheduleInsertion::NoRoom => Err(AgentError::ScheduleLimit(MAX_SCHEDULES.into())),
+            // By the same request at the same time, or by another version.
+            ScheduleInsertion::IdTaken => {
+                let existing = self.existing_schedule(&schedule.id, &requested).await?;
+                existing.map(|existing| (existing, false)).ok_or(AgentError::ScheduleExists)
+            }
         }
-        self.schedules_changed.notify_one();
-        Ok((schedule, true))
     }
 
     /// The schedule with this id, if it was created with this definition.
@@ -81,7 +89,7 @@ impl Agent {
 
     /// All schedules, the oldest first.
     pub async fn schedules(&self) -> Result<ScheduleList, AgentError> {
-        Ok(ScheduleList { schedules: self.read(Brain::schedules).await?, limit: MAX_SCHEDULES })
+        Ok(ScheduleList { schedules: self.read(Brain::schedules).await?, limit: MAX_SCHEDULES.into() })
     }
 
     /// A schedule with its newest runs.
@@ -89,13 +97,7 @@ impl Agent {
         let id = parse_id(id)?;
         let found = self.read(move |brain| {
             let Some(mut schedule) = brain.schedule(&id)? else { return Ok(None) };
-            for run in schedule.runs.iter_mut().flatten() {
-                if let (Some(task_id), Some(turn_id)) = (&run.task_id, run.turn_id)
-                    && let Some(task) = brain.task(task_id)?
-                {
-                    run.turn_state = brain.turn_record(task.row, turn_id)?.map(|turn| turn.state);
-                }
-            }
+            schedule.runs.iter_mut().flatten().try_for_each(|run| set_turn_state(brain, run))?;
             Ok(Some(schedule))
         });
         found.await?.ok_or(AgentError::UnknownSchedule)
@@ -150,6 +152,44 @@ impl Agent {
         Ok(after)
     }
 
+    /// Runs a schedule now, whatever its state; its due times stay as they are. Returns the run, and whether it is new:
+    /// the same `request_id` begins one run.
+    pub async fn run_schedule(
+        &self,
+        id: &str,
+        request_id: Option<ClientRequestId>,
+    ) -> Result<(ScheduleRun, bool), AgentError> {
+        let id = parse_id(id)?;
+        for _ in 0..UPDATE_TRIES {
+            let (wanted, requested) = (id.clone(), request_id.clone());
+            let found = self.read(move |brain| {
+                let found = brain.schedule_row(&wanted, requested.as_ref())?;
+                let Some((schedule, mut run)) = found else { return Ok(None) };
+                run.iter_mut().try_for_each(|run| set_turn_state(brain, run))?;
+                Ok(Some((schedule, run)))
+            });
+            let (schedule, run) = found.await?.ok_or(AgentError::UnknownSchedule)?;
+            if let Some(run) = run.filter(|_| request_id.is_some()) {
+                return Ok((run, false));
+            }
+            let definition = schedule.definition.clone().ok_or(AgentError::UnknownSchedule)?;
+            let runner = self.schedule_runner();
+            match runner.run_on_request(schedule, &definition, request_id.clone()).await {
+                Ok(Some(run)) => return Ok((run, true)),
+                Ok(None) => {}
+                // Its task is being created.
+                Err(AgentError::TaskBusy) => self.services.clock.sleep(UPDATE_PAUSE).await,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(AgentError::ScheduleInUse)
+    }
+
+    /// Runs what is due, until it is dropped.
+    pub(super) fn schedule_runner(&self) -> ScheduleRunner {
+        ScheduleRunner::new(&self.launcher, &self.event_logs, &self.transfers, &self.schedules_changed)
+    }
+
     /// Deletes a schedule and erases its words. Turns that it has begun stay.
     pub async fn delete_schedule(&self, id: &str) -> Result<(), AgentError> {
         let id = parse_id(id)?;
@@ -157,8 +197,17 @@ impl Agent {
         deleted.then_some(()).ok_or(AgentError::UnknownSchedule)
     }
 
-    /// When a schedule is due next.
+    /// When the engine has to be awake next: when a schedule is due, or at once if it is at work or schedules may be
+    /// changing. Asked before a sleep.
     pub fn next_due_at(&self) -> Result<Option<Timestamp>, AgentError> {
+        if self.registry.lock().is_working() || self.is_importing() {
+            return Ok(Some(self.services.clock.now()));
+        }
+        self.planned_due_at()
+    }
+
+    /// When a schedule is due next.
+    fn planned_due_at(&self) -> Result<Option<Timestamp>, AgentError> {
         // One that is yet to be planned may be due at once.
         let now = self.services.clock.now();
         Ok(self.brain.next_due_at()?.map(|due| if due.unix_ms() == 0 { now } else { due }))
@@ -169,7 +218,7 @@ impl Agent {
         let soon = i64::try_from(AWAKE_BEFORE_DUE.as_millis()).unwrap_or(i64::MAX);
         let soon = self.services.clock.now().unix_ms().saturating_add(soon);
         // A brain that cannot be read would lose the due time.
-        self.next_due_at().map_or(true, |due| due.is_some_and(|due| due.unix_ms() <= soon))
+        self.planned_due_at().map_or(true, |due| due.is_some_and(|due| due.unix_ms() <= soon))
     }
 
     /// Checks a definition as a request with its message would be checked. Returns its first due time after `after`.
@@ -186,6 +235,15 @@ impl Agent {
         TurnRequest::parse(request, models.as_deref(), Some(&snapshot.toolbox))?;
         timing.next_after(after).ok_or(AgentError::NeverDue)
     }
+}
+
+fn set_turn_state(brain: &Brain, run: &mut ScheduleRun) -> Result<(), StoreError> {
+    if let (Some(task_id), Some(turn_id)) = (&run.task_id, run.turn_id)
+        && let Some(task) = brain.task(task_id)?
+    {
+        run.turn_state = brain.turn_record(task.row, turn_id)?.map(|turn| turn.state);
+    }
+    Ok(())
 }
 
 fn parse_id(id: &str) -> Result<ScheduleId, AgentError> {

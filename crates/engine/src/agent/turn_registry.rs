@@ -199,16 +199,18 @@ impl RegistryState {
     /// Refuses turns, learning batches and direct calls from `now` on, unless one is active or a message can
     /// begin its turn. Returns whether the engine is quiesced.
     pub(super) fn quiesce(&mut self, now: Duration) -> bool {
-        let none = |count: &BusyCount| count.load(Ordering::Acquire) == 0;
-        let idle = self.active_count() == 0
-            && !self.queue.is_active(|task_id| self.running(task_id).is_none())
-            && !self.learning
-            && none(&self.direct_calls)
-            && none(&self.transfers);
+        let idle = !self.is_working() && !self.learning && self.direct_calls.load(Ordering::Acquire) == 0;
         if idle {
-            self.quiesced_until = Some(now.saturating_add(QUIESCE_DURATION));
+            self.force_quiesce(now);
         }
         idle
+    }
+
+    /// Whether the engine works on a turn, a message can begin its turn, or files or schedules are being changed.
+    pub(super) fn is_working(&self) -> bool {
+        self.active_count() > 0
+            || self.queue.is_active(|task_id| self.running(task_id).is_none())
+            || self.transfers.load(Ordering::Acquire) > 0
     }
 
     /// Begins a call of a tool or skill outside a turn. It keeps the engine from being quiesced but does not
@@ -226,6 +228,12 @@ impl RegistryState {
     pub(super) fn begin_transfer(&self, now: Duration) -> Result<BusyGuard, AgentError> {
         self.check_not_quiesced(now)?;
         Ok(BusyGuard::new(&self.transfers))
+    }
+
+    /// Refuses turns, learning batches and direct calls from `now` on, whatever is active: the engine is about to be
+    /// stopped.
+    pub(super) fn force_quiesce(&mut self, now: Duration) {
+        self.quiesced_until = Some(now.saturating_add(QUIESCE_DURATION));
     }
 
     /// Marks a learning batch as active from `now` on.

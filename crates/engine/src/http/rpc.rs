@@ -90,6 +90,9 @@ struct SetKeyHash {
 struct Quiesce {
     #[serde(default)]
     lift: Option<bool>,
+    /// Whether to quiesce whatever is running.
+    #[serde(default)]
+    force: Option<bool>,
 }
 
 async fn call_operation(
@@ -106,10 +109,13 @@ async fn call_operation(
             Ok(RpcOutcome::Done {})
         }
         ("control", "quiesce") => {
-            let Quiesce { lift } = parse_fields(parameters)?;
+            let Quiesce { lift, force } = parse_fields(parameters)?;
             let quiesced = if lift.unwrap_or_default() {
                 shared.agent.lift_quiesce();
                 false
+            } else if force.unwrap_or_default() {
+                shared.agent.force_quiesce();
+                true
             } else {
                 shared.agent.quiesce()
             };

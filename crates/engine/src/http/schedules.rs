@@ -1,11 +1,13 @@
 //! `/schedules`: messages that the engine sends itself at given times.
 
-use api::ErrorBody;
 use api::engine::{Deleted, DeletedStatus};
-use api::schedules::{CreateSchedule, Schedule, ScheduleList, UpdateSchedule};
+use api::schedules::{CreateSchedule, Schedule, ScheduleList, ScheduleRun, UpdateSchedule};
+use api::{ClientRequestId, ErrorBody};
 use axum::extract::State as Extract;
 use axum::http::StatusCode;
-use http_service::http::{ApiError, Path};
+use http_service::http::{ApiError, Path, Query};
+use serde::Deserialize;
+use utoipa::IntoParams;
 
 use super::AppState;
 use super::admission::Admitted;
@@ -94,6 +96,41 @@ pub(super) async fn update(
     Admitted(change, _memory): Admitted<UpdateSchedule>,
 ) -> Result<axum::Json<Schedule>, ApiError> {
     Ok(axum::Json(shared.agent.update_schedule(&id, change).await?))
+}
+
+/// The query of `POST /schedules/{id}/run`.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct RunQuery {
+    /// Makes the request safe to repeat: the same id begins one run.
+    #[serde(default)]
+    client_request_id: Option<ClientRequestId>,
+}
+
+/// Runs a schedule now, also a paused or finished one. Its due times stay as they are.
+#[utoipa::path(
+    post, path = "/schedules/{id}/run", operation_id = "run_schedule",
+    params(("id" = String, Path, description = "The schedule"), RunQuery), security(("engine_key" = [])),
+    responses(
+        (status = 200, body = ScheduleRun, description = "The same request has begun it before"),
+        (status = 202, body = ScheduleRun),
+        (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 404, body = ErrorBody, description = "SCHEDULE_NOT_FOUND"),
+        (status = 429, body = ErrorBody, description = "QUEUE_FULL"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, QUIESCED"),
+    ),
+)]
+pub(super) async fn run(
+    _: Authenticated,
+    Extract(AppState(shared)): Extract<AppState>,
+    Path(id): Path<String>,
+    Query(query): Query<RunQuery>,
+) -> Result<(StatusCode, axum::Json<ScheduleRun>), ApiError> {
+    let (run, is_new) = shared.agent.run_schedule(&id, query.client_request_id).await?;
+    let status = if is_new { StatusCode::ACCEPTED } else { StatusCode::OK };
+    Ok((status, axum::Json(run)))
 }
 
 /// Deletes a schedule and erases its words. The turns that it has begun stay.

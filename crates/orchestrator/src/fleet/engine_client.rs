@@ -105,8 +105,19 @@ impl EngineClient {
         Ok(response.get("quiesced") == Some(&true.into()))
     }
 
-    /// When a schedule of `engine` is due next; `None` if none is, also with an engine of an earlier version, which has
-    /// no schedules.
+    /// Has `engine` refuse new turns and changes of schedules from now on, whatever it does: it is about to be stopped.
+    /// One of an earlier version does so only if it has no work.
+    pub(super) async fn force_quiesce(
+        &self,
+        engine: RunningEngine<'_>,
+        key: &EngineKey,
+    ) -> Result<(), ProbeError> {
+        let command = json!({"subsystem": "control", "op": "quiesce", "force": true});
+        self.send_command(engine, key, &command).await.map(drop)
+    }
+
+    /// When `engine` has to be awake next for its schedules; `None` if it need not, also with an engine of an earlier
+    /// version, which has no schedules.
     pub(super) async fn next_due_at(
         &self,
         engine: RunningEngine<'_>,

@@ -28,8 +28,8 @@ const MIN_LEAD_MS: i64 = 2_000;
 const LEAD_SPREAD_MS: u64 = 3_000;
 /// Engines of one product that are woken concurrently: most of its permits to boot are left to callers.
 const MAX_CONCURRENT_WAKES: usize = 4;
-/// Engines that are looked up at once.
-const BATCH: i64 = 4_096;
+/// Engines that are looked up at once, and those of one product: what is woken until the next look.
+const BATCH: (i64, i64) = (4_096, 256);
 /// The delay before a wake that failed is tried again: the first one and the longest.
 const RETRY_DELAY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_mins(10));
 
@@ -98,7 +98,7 @@ impl ScheduledWakes {
         let horizon = horizon + MIN_LEAD_MS + i64::try_from(LEAD_SPREAD_MS).unwrap_or_default();
         let until = Timestamp::from_unix_ms(now.unix_ms().saturating_add(horizon));
         let mut next = until;
-        for wake in self.shared.registry.scheduled_wakes(until, BATCH).await? {
+        for wake in self.shared.registry.scheduled_wakes(until, BATCH.0, BATCH.1).await? {
             let begins_at = begins_at(&wake);
             if begins_at > now {
                 next = next.min(begins_at);

@@ -10,8 +10,12 @@ use super::{Registry, RegistryError};
 use crate::domain::EngineOwner;
 
 /// Selects the sleeping engines that are to be woken until a time, the earliest first.
-pub(super) const SELECT_WAKES: &str = "SELECT engine_id, product_id, user_id, wake_at FROM engines \
-     WHERE wake_at IS NOT NULL AND status = 'sleeping' AND wake_at <= $1 ORDER BY wake_at LIMIT $2";
+/// At most `$3` of a product, so that one with many delays no other.
+pub(super) const SELECT_WAKES: &str = "SELECT engine_id, product_id, user_id, wake_at FROM ( \
+         SELECT engine_id, product_id, user_id, wake_at, \
+             ROW_NUMBER() OVER (PARTITION BY product_id ORDER BY wake_at) AS place \
+         FROM engines WHERE wake_at IS NOT NULL AND status = 'sleeping' AND wake_at <= $1 \
+     ) AS due WHERE place <= $3 ORDER BY wake_at LIMIT $2";
 
 /// A sleeping engine that is to be woken.
 #[derive(Clone, Debug)]
@@ -22,14 +26,15 @@ pub(crate) struct ScheduledWake {
 }
 
 impl Registry {
-    /// Returns the sleeping engines that are to be woken until `until`, the earliest first. Unreadable rows are
-    /// skipped.
+    /// Returns the sleeping engines that are to be woken until `until`, the earliest first: at most `limit`, and
+    /// `limit_per_product` of a product. Unreadable rows are skipped.
     pub(crate) async fn scheduled_wakes(
         &self,
         until: Timestamp,
         limit: i64,
+        limit_per_product: i64,
     ) -> Result<Vec<ScheduledWake>, RegistryError> {
-        let query = sqlx::query(SELECT_WAKES).bind(until.unix_ms()).bind(limit);
+        let query = sqlx::query(SELECT_WAKES).bind(until.unix_ms()).bind(limit).bind(limit_per_product);
         let rows = with_deadline(query.fetch_all(&self.reads)).await?;
         let read = |row: &sqlx::any::AnyRow| {
             let text = |at: usize| row.try_get::<String, _>(at).ok();

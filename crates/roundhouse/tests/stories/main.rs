@@ -98,6 +98,7 @@ mod sandbox;
 mod schedules;
 mod schedules_asleep;
 mod schedules_killed;
+mod schedules_requested;
 mod search_rebuild;
 mod secrets;
 mod secrets_orchestrator;

@@ -1,10 +1,12 @@
 //! A sleeping engine is woken for its schedules, also by another orchestrator than the one that put it to sleep.
 
-use mock_llm::{MockProvider, Reply};
+use mock_llm::{Gate, MockProvider, Reply};
+use rustix::process::Signal;
 use serde_json::json;
 
 use crate::schedules::{create, in_seconds, read, schedule, wait_completed};
-use crate::support::{Deployment, eventually};
+use crate::support::engine_fixture::wait_gate_reached;
+use crate::support::{Deployment, Fleet, eventually};
 
 fn deployment(provider: &MockProvider) -> Deployment {
     Deployment::new()
@@ -51,4 +53,30 @@ async fn a_killed_orchestrator_leaves_the_due_time_to_the_next_one() {
     wait_completed(&engine, "once").await;
     assert_eq!(read(&engine, "once").await["runs"].as_array().unwrap().len(), 1);
     assert_eq!(provider.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn a_run_that_a_shutdown_interrupts_is_finished_after_the_next_start() {
+    let provider = MockProvider::start().await.unwrap();
+    let gate = Gate::new();
+    provider.enqueue(Reply::from_text("Done.").hold(1, &gate));
+    let fleet = Fleet::new().with_provider_and_shipped_catalog(&provider);
+    let up = fleet.start_up().await;
+    let engine = up.product().engine("ada").await;
+    create(&engine, &schedule("once", &json!({"at": in_seconds(2)}), json!({}))).await;
+    wait_gate_reached(&gate).await;
+    up.signal_and_wait(Signal::TERM).await.assert_success();
+    assert_eq!(fleet.audit_rows("sleep").len(), 1);
+
+    provider.enqueue(Reply::from_text("Done."));
+    let up = fleet.start_up().await;
+    eventually("it is woken", async || (!fleet.audit_rows("wake").is_empty()).then_some(())).await;
+    assert_eq!(fleet.audit_rows("wake")[0].1["reason"], "schedule");
+    let done = wait_completed(&up.product().engine("ada").await, "once").await;
+    assert_eq!((done["runs"].as_array().unwrap().len(), &done["state"]), (1, &json!("finished")));
+    // With nothing to do, it is not woken.
+    up.signal_and_wait(Signal::TERM).await.assert_success();
+    let up = fleet.start_up().await;
+    let status = up.product().get("ada").await.body["status"].clone();
+    assert_eq!((status, fleet.audit_rows("wake").len()), (json!("sleeping"), 1));
 }

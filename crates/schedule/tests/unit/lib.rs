@@ -60,6 +60,16 @@ fn the_29th_of_february_comes_at_last() {
 }
 
 #[test]
+fn a_date_on_a_day_of_the_week_comes_at_last() {
+    // A step from a star restricts the days of the month and of the week at once: 1 February, on a Monday.
+    let rare = cron("0 0 */31 2 mon", "UTC");
+    assert_eq!(
+        due_times(&rare, "2026-11-27T00:00:00Z", 2),
+        ["2027-02-01T00:00:00.000Z", "2038-02-01T00:00:00.000Z"]
+    );
+}
+
+#[test]
 fn an_interval_begins_with_its_start() {
     let every = Timing::Every { start: at("2026-11-26T10:00:00Z"), seconds: 90 };
     assert_eq!(

@@ -48,7 +48,7 @@ pub(super) const BASE_SCHEMA: &str = "
 ";
 
 /// The additions to the format since then, in order.
-pub(super) const MIGRATIONS: [&str; 17] = [
+pub(super) const MIGRATIONS: [&str; 18] = [
     "
     ALTER TABLE tasks ADD COLUMN message_count INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE tasks ADD COLUMN updated_at INTEGER NOT NULL DEFAULT 0;
@@ -593,4 +593,5 @@ pub(super) const MIGRATIONS: [&str; 17] = [
             SELECT day FROM cap_use WHERE task = 0 ORDER BY day DESC LIMIT 1 OFFSET 31);
     END;
 ",
+    include_str!("schedule_requests.sql"),
 ];

@@ -4,6 +4,7 @@
 //! name is taken is left out, together with everything that belongs to it.
 
 use api::CallId;
+use api::schedules::MAX_SCHEDULES;
 use api::transfer::{ImportCounts, ImportMode};
 use rusqlite::types::ToSqlOutput;
 use rusqlite::{Connection, params};
@@ -300,8 +301,11 @@ impl ImportCopier<'_> {
         )?;
         self.copy(
             "SELECT id, task_id, definition, state, created_at, updated_at, last_due_at FROM schedules ORDER BY n",
-            "INSERT INTO schedules (id, task_id, definition, state, created_at, updated_at, last_due_at)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING",
+            &format!(
+                "INSERT INTO schedules (id, task_id, definition, state, created_at, updated_at, last_due_at)
+                 SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7 WHERE (SELECT COUNT(*) FROM schedules) < {MAX_SCHEDULES}
+                 ON CONFLICT DO NOTHING"
+            ),
         )?;
         Ok(())
     }

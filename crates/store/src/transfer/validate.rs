@@ -9,7 +9,7 @@ use api::conversations::{
 };
 use api::learning::Evidence;
 use api::memory::{MAX_CONTENT, MAX_TAG, MAX_TAGS};
-use api::schedules::{ScheduleDefinition, ScheduleId};
+use api::schedules::{MAX_DEFINITION_BYTES, MAX_SCHEDULES, ScheduleDefinition, ScheduleId};
 use api::skills::SkillDefinition;
 use api::{BatchId, FeedbackId, MessageId, SkillName, Timestamp};
 use http_service::clock::{Clock as _, SystemClock};
@@ -244,6 +244,14 @@ impl StageRecord for ScheduleRecord {
     fn stage(self, n: u32, staging: &Staging) -> Result<(), StagingError> {
         let id = ScheduleId::new(self.id).map_err(|error| invalid_field("id", &error.to_string()))?;
         let definition: ScheduleDefinition = parse_json("definition", &self.definition)?;
+        if n >= MAX_SCHEDULES {
+            return Err(StagingError::Invalid(format!("an engine has at most {MAX_SCHEDULES} schedules")));
+        }
+        let json = to_json(&definition)?;
+        if json.len() > MAX_DEFINITION_BYTES {
+            let error = format!("must be at most {} KiB long", MAX_DEFINITION_BYTES / 1024);
+            return Err(invalid_field("definition", &error));
+        }
         let state = schedules::parse_state(&self.state)
             .ok_or_else(|| invalid_field("state", "must be `active`, `paused` or `finished`"))?;
         staging.insert(
@@ -252,7 +260,7 @@ impl StageRecord for ScheduleRecord {
                 n,
                 id.as_str(),
                 definition.task_id.as_ref().map(api::TaskId::as_str),
-                to_json(&definition)?,
+                json,
                 schedules::state_name(state),
                 unix_ms(self.created_at),
                 unix_ms(self.updated_at),

@@ -1,15 +1,12 @@
 //! What a schedule's definition means: its due times and the request of a run. Pure.
 
 use api::engine::Execute;
-use api::schedules::{ScheduleDefinition, ScheduleTime};
+use api::schedules::{MAX_DEFINITION_BYTES, ScheduleDefinition, ScheduleTime};
 use api::turns::OnBusy;
 use api::{ClientRequestId, TaskId, Timestamp};
 use schedule::{Cron, Timing, Zone};
 
 use super::AgentError;
-
-/// The most bytes of a definition.
-const MAX_DEFINITION_BYTES: usize = 128 * 1024;
 
 /// Sets the start of an interval without one: the first due time comes when it has passed once.
 pub(super) fn set_start(when: &mut ScheduleTime, now: Timestamp) {

@@ -5,7 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::schedules::{RunOutcome, ScheduleDefinition};
+use api::schedules::{RunOutcome, ScheduleDefinition, ScheduleRun};
+use api::turns::TurnState;
 use api::{ClientRequestId, TaskId, Timestamp, TurnId};
 use schedule::{Due, decide};
 use store::event_log::{EventLogs, Recorder};
@@ -40,6 +41,12 @@ struct QueuedRun {
     message: (TaskRow, NewQueuedTurn),
     /// Holds the event log of a task that the run creates, so that no turn begins it before that.
     new_task: Option<Recorder>,
+}
+
+impl QueuedRun {
+    fn turn(&self) -> (TaskId, TurnId) {
+        (self.task_id.clone(), self.turn_id)
+    }
 }
 
 impl ScheduleRunner {
@@ -91,7 +98,7 @@ impl ScheduleRunner {
         if let Some(error) = failure {
             return Err(error);
         }
-        let next = brain.next_due_at()?;
+        let (next, now) = (brain.next_due_at()?, self.launcher.services.clock.now());
         let pause = next.map(|next| next.unix_ms().saturating_sub(now.unix_ms()).max(0).unsigned_abs());
         Ok(pause.map(|ms| Duration::from_millis(ms).min(MAX_PAUSE)))
     }
@@ -133,51 +140,92 @@ impl ScheduleRunner {
     ) -> Result<(), AgentError> {
         let Due { run, missed, last, next } = due;
         let missed = missed.map(|missed| NewRun {
-            due_at: missed.first,
+            due_at: Some(missed.first),
             outcome: RunOutcome::Missed,
             turn: None,
             missed: Some((missed.count, missed.last)),
+            request_id: None,
         });
         let mut fire = ScheduleFire {
-            last_due_at: last,
-            next_due_at: next,
+            at: self.launcher.services.clock.now(),
+            decided: Some((last, next)),
             runs: missed.into_iter().collect(),
             message: None,
             new_task: None,
             schedule,
         };
-        let Some(due_at) = run else { return self.commit(fire, None).await };
+        let Some(due_at) = run else { return self.commit(fire, None).await.map(drop) };
+        let new_run =
+            |outcome, turn| NewRun { due_at: Some(due_at), outcome, turn, missed: None, request_id: None };
         let is_waiting = |turn_id| self.launcher.registry.lock().queue.contains(turn_id);
         if fire.schedule.last_turn_id.is_some_and(is_waiting) {
-            fire.runs.push(NewRun { due_at, outcome: RunOutcome::PreviousWaiting, turn: None, missed: None });
-            return self.commit(fire, None).await;
+            fire.runs.push(new_run(RunOutcome::PreviousWaiting, None));
+            return self.commit(fire, None).await.map(drop);
         }
         // Held until the commit: no import is applied in between.
         let tasks_lock = self.transfers.lock_tasks().await?;
-        let queued = self.queue(&fire.schedule, definition, due_at)?;
+        let queued = match self.queue(&fire.schedule, definition, &due_at.to_string()) {
+            Ok(queued) => Some(queued),
+            Err(AgentError::QueueFull(_)) => None,
+            Err(error) => return Err(error),
+        };
         let outcome = if queued.is_some() { RunOutcome::Run } else { RunOutcome::QueueFull };
-        let turn = queued.as_ref().map(|queued| (queued.task_id.clone(), queued.turn_id));
-        fire.runs.push(NewRun { due_at, outcome, turn, missed: None });
-        let committed = self.commit(fire, queued).await;
+        fire.runs.push(new_run(outcome, queued.as_ref().map(QueuedRun::turn)));
+        let committed = self.commit(fire, queued).await.map(drop);
         drop(tasks_lock);
         committed
     }
 
-    /// Gives the message of a run its place in the queue; `None` if that is full.
+    /// Begins a run that was requested, whatever the state of the schedule. Returns `None`, and begins none, if the
+    /// schedule was changed meanwhile or the same request has begun one.
+    pub(super) async fn run_on_request(
+        &self,
+        schedule: ScheduleRow,
+        definition: &ScheduleDefinition,
+        request_id: Option<ClientRequestId>,
+    ) -> Result<Option<ScheduleRun>, AgentError> {
+        let now = self.launcher.services.clock.now();
+        let tasks_lock = self.transfers.lock_tasks().await?;
+        let queued = self.queue(&schedule, definition, &format!("requested-{now}"))?;
+        let (task_id, turn_id) = queued.turn();
+        let run = NewRun {
+            due_at: None,
+            outcome: RunOutcome::Requested,
+            turn: Some((task_id.clone(), turn_id)),
+            missed: None,
+            request_id,
+        };
+        let fire =
+            ScheduleFire { schedule, at: now, decided: None, runs: vec![run], message: None, new_task: None };
+        let committed = self.commit(fire, Some(queued)).await;
+        drop(tasks_lock);
+        Ok(committed?.then_some(ScheduleRun {
+            due_at: now,
+            at: now,
+            outcome: RunOutcome::Requested,
+            task_id: Some(task_id),
+            turn_id: Some(turn_id),
+            turn_state: Some(TurnState::Queued),
+            count: None,
+            last_due_at: None,
+        }))
+    }
+
+    /// Gives the message of a run its place in the queue. `name` tells the run from the others of the schedule.
     fn queue(
         &self,
         schedule: &ScheduleRow,
         definition: &ScheduleDefinition,
-        due_at: Timestamp,
-    ) -> Result<Option<QueuedRun>, AgentError> {
+        name: &str,
+    ) -> Result<QueuedRun, AgentError> {
         let invalid = |error: api::text::InvalidText| AgentError::Invalid(error.to_string());
         let id = &schedule.id;
         let task_id = match &definition.task_id {
             Some(task_id) => task_id.clone(),
-            None => TaskId::new(format!("schedule-{id}-{due_at}")).map_err(invalid)?,
+            None => TaskId::new(format!("schedule-{id}-{name}")).map_err(invalid)?,
         };
         // A schedule that was deleted and created again is another one.
-        let request_id = format!("schedule-{id}-{}-{due_at}", schedule.created_at.unix_ms());
+        let request_id = format!("schedule-{id}-{}-{name}", schedule.created_at.unix_ms());
         let request_id = ClientRequestId::new(request_id).map_err(invalid)?;
         let request = definition::request(definition, task_id.clone(), Some(request_id));
         let body = serde_json::to_string(&request).map_err(|error| AgentError::Invalid(error.to_string()))?;
@@ -198,17 +246,16 @@ impl ScheduleRunner {
         };
         let turn_id = TurnId::new();
         let bytes = u64::try_from(body.len()).unwrap_or(u64::MAX);
-        let Ok((entry, _)) = turns.queue.push(&task_id, turn_id, bytes, key.clone(), false) else {
-            return Ok(None);
-        };
+        let (entry, _) = turns.queue.push(&task_id, turn_id, bytes, key.clone(), false)?;
         let message = (task, NewQueuedTurn { entry, turn_id, body, request: key, interrupts: false });
-        Ok(Some(QueuedRun { task_id, turn_id, message, new_task }))
+        Ok(QueuedRun { task_id, turn_id, message, new_task })
     }
 
-    /// Commits the decision with the message, which the queue accepts then.
-    async fn commit(&self, mut fire: ScheduleFire, queued: Option<QueuedRun>) -> Result<(), AgentError> {
+    /// Commits the decision with the message, which the queue accepts then. Returns `false`, and commits nothing, if the
+    /// schedule was changed meanwhile.
+    async fn commit(&self, mut fire: ScheduleFire, queued: Option<QueuedRun>) -> Result<bool, AgentError> {
         let (brain, registry) = (self.launcher.brain.clone(), self.launcher.registry.clone());
-        let (event_logs, at) = (self.event_logs.clone(), self.launcher.services.clock.now());
+        let event_logs = self.event_logs.clone();
         // Runs in a task of its own: a stop does not separate the commit from the queue.
         let committing = self.launcher.tracker.spawn(async move {
             let queued = queued.map(|QueuedRun { task_id, turn_id, message, new_task }| {
@@ -216,7 +263,7 @@ impl ScheduleRunner {
                 fire.message = Some(message);
                 (task_id, turn_id, new_task)
             });
-            let committed = brain.write(move |tx| tx.fire_schedule(&fire, at)).await;
+            let committed = brain.write(move |tx| tx.fire_schedule(&fire)).await;
             let Some((task_id, turn_id, new_task)) = queued else { return committed };
             let mut turns = registry.lock();
             if let Some(recorder) = new_task {
@@ -232,7 +279,6 @@ impl ScheduleRunner {
             turns.notify_queue();
             committed
         });
-        // If the schedule was changed meanwhile, it is read again.
-        committing.await.map_err(|_| AgentError::Stopping)?.map(drop).map_err(AgentError::from)
+        committing.await.map_err(|_| AgentError::Stopping)?.map_err(AgentError::from)
     }
 }

@@ -31,6 +31,25 @@ async fn what_is_set_while_the_engine_is_about_to_sleep_is_refused() {
     assert!(harness.agent.next_due_at().unwrap().is_some());
 }
 
+#[tokio::test]
+async fn before_a_stop_nothing_changes_any_more_and_what_is_changing_is_waited_for_by_a_wake() {
+    let mut harness = AgentHarness::new(Wire::AnthropicMessages).await;
+    harness.restart().await;
+    let now = harness.agent.services.clock.now();
+    // A change that has begun may be committed after the answer.
+    let change =
+        harness.agent.registry.lock().begin_transfer(harness.agent.services.clock.monotonic()).unwrap();
+    harness.agent.force_quiesce();
+    assert!(harness.agent.next_due_at().unwrap().is_some_and(|due| due <= now));
+    drop(change);
+    assert_eq!(harness.agent.next_due_at().unwrap(), None);
+    let refused = harness.agent.create_schedule(far_schedule()).await;
+    assert!(matches!(refused, Err(AgentError::Quiesced)));
+    harness.agent.lift_quiesce();
+    harness.agent.create_schedule(far_schedule()).await.unwrap();
+    assert!(harness.agent.next_due_at().unwrap().is_some_and(|due| due > now));
+}
+
 #[test]
 fn exactly_one_kind_of_time_is_given() {
     let at = Timestamp::from_unix_ms(1_000_000);

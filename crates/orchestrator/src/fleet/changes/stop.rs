@@ -42,6 +42,9 @@ impl Changes {
         if only_if_idle && !self.quiesce_if_idle(engine).await {
             return self.settle_engine(&row, NextState::Unchanged, None).await;
         }
+        if operation.change == Change::Sleep && !only_if_idle {
+            self.force_quiesce(engine).await;
+        }
         if operation.change == Change::Sleep
             && let Err(error) = self.store_next_due(engine).await
         {
@@ -58,11 +61,9 @@ impl Changes {
             && !self.has_ended(engine.instance).await
         {
             tracing::warn!(engine_id = %row.engine_id, %error, "An engine did not stop in time.");
-            if only_if_idle {
-                // Nobody requested this sleep, and the user may be admitted at any time: the engine keeps working.
-                self.lift_quiesce(engine).await;
-            }
             if operation.change == Change::Sleep {
+                // The user may be admitted at any time: the engine keeps working.
+                self.lift_quiesce(engine).await;
                 self.settle(&row, NextState::Unchanged, None).await?;
             }
             // The engine may have received the signal and exit later, which is no crash. So the row keeps its
@@ -116,6 +117,17 @@ impl Changes {
                 self.lift_quiesce(engine).await;
                 false
             }
+        }
+    }
+
+    /// Keeps an engine that sleeps by request from setting schedules after it was asked when they are due.
+    async fn force_quiesce(&self, engine: RunningEngine<'_>) {
+        let row = engine.row;
+        if let Ok(key) = self.shared.keys.key(row)
+            && let Err(error) = self.client.force_quiesce(engine, &key).await
+        {
+            // It is stopped anyway, and woken soon if it cannot be asked either.
+            tracing::info!(engine_id = %row.engine_id, %error, "An engine that is to sleep could not be quiesced.");
         }
     }
 

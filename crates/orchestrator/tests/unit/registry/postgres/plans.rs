@@ -75,7 +75,9 @@ async fn regression_o12_every_query_uses_an_index() {
         (SELECT_WAKES, "engines_to_wake"),
     ] {
         let plan = plan(&fixture, query).await;
-        if !plan.contains(index) || plan.contains("Seq Scan") || plan.contains("Sort") {
+        // Of the engines that are due, and only of those, the first ones of each product are selected.
+        let may_sort = query == SELECT_WAKES;
+        if !plan.contains(index) || plan.contains("Seq Scan") || (plan.contains("Sort") && !may_sort) {
             wrong.push(format!("{query}: {plan}"));
         }
     }
