@@ -10,7 +10,8 @@
 //! `registry` what is stored, perhaps in a `cluster` behind a `proxy`; `load` sends the requests, `tenant_users`
 //! holds what was acknowledged, `schedule` plans the kills, `setup` brings about the state that a kill needs,
 //! `kill` kills, `aftermath` determines what a kill interrupted; `checker`, `audit_log` and `secrets` are the
-//! rules.
+//! rules. Another run, [`DueMinute`], kills orchestrator and engines when schedules are due, and judges what became
+//! of them with `due_verdict`.
 
 mod aftermath;
 mod audit_log;
@@ -19,6 +20,8 @@ mod cluster;
 mod containers;
 mod context;
 mod deployment;
+mod due_minute;
+mod due_verdict;
 mod engine_host;
 mod kill;
 mod load;
@@ -49,6 +52,7 @@ use self::tenant_users::text_field;
 use crate::client::{CallOutcome, error_code, http_client, send};
 use crate::counters::Counters;
 
+pub use self::due_minute::DueMinute;
 pub use self::engine_host::Backend;
 pub use self::report::unmet_coverage;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
-use chaos::fleet::{self, Backend, Database};
+use chaos::fleet::{self, Backend, Database, DueMinute};
 use chaos::mutants::{self, ENGINE_MUTANTS, ORCHESTRATOR_MUTANTS};
 use chaos::{Campaign, Counters, Feature, FleetCampaign, Report, Wire, Workload, unmet_coverage};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -41,6 +41,8 @@ enum Command {
     },
     /// Kills the orchestrator under load.
     Fleet(FleetOptions),
+    /// Kills the orchestrator and engines when the schedules of many users are due.
+    DueMinute(DueMinuteOptions),
     /// Runs against an orchestrator with each mutant, and requires that each is detected.
     FleetMutants {
         #[command(flatten)]
@@ -109,6 +111,25 @@ struct FleetOptions {
     keep: bool,
 }
 
+#[derive(Args)]
+struct DueMinuteOptions {
+    /// The `roundhouse` binary.
+    #[arg(long, default_value = "target/release/roundhouse")]
+    orchestrator: PathBuf,
+    /// The orchestrator's backend.
+    #[arg(long, value_enum, default_value_t = Backend::Process)]
+    backend: Backend,
+    /// The database of the registry.
+    #[arg(long, value_enum, default_value_t = Database::Sqlite)]
+    database: Database,
+    /// The number of users with a schedule.
+    #[arg(long, default_value_t = 1_000)]
+    users: usize,
+    /// The number of kills.
+    #[arg(long, default_value_t = 200)]
+    kills: u64,
+}
+
 #[derive(Clone, Copy)]
 enum WireChoice {
     One(Wire),
@@ -175,6 +196,7 @@ async fn run(Cli { command, engine, options }: Cli) -> anyhow::Result<bool> {
             .await
         }
         Some(Command::Fleet(fleet)) => run_fleet_campaign(&fleet, &options).await,
+        Some(Command::DueMinute(due)) => run_due_minute(&due, &options).await,
         Some(Command::FleetMutants { fleet, which }) => {
             let campaign = fleet.campaign(&options, fleet.rounds.unwrap_or(300));
             run_mutants(&campaign.binary, &which.selected(ORCHESTRATOR_MUTANTS), async |mutant| {
@@ -256,6 +278,21 @@ async fn run_fleet_campaign(fleet: &FleetOptions, options: &Options) -> anyhow::
     let campaign = fleet.campaign(options, rounds);
     let counters = campaign.run().await?;
     print_report(options, &counters, begin.elapsed(), &fleet::unmet_coverage(&counters, &campaign))
+}
+
+async fn run_due_minute(due: &DueMinuteOptions, options: &Options) -> anyhow::Result<bool> {
+    ensure_exists(&due.orchestrator)?;
+    let begin = Instant::now();
+    let run = DueMinute {
+        binary: due.orchestrator.clone(),
+        backend: due.backend,
+        database: due.database,
+        seed: options.seed,
+        users: due.users,
+        kills: due.kills,
+    };
+    let counters = run.run().await?;
+    print_report(options, &counters, begin.elapsed(), &run.unmet_coverage(&counters))
 }
 
 /// Prints the table of a run. Returns whether its coverage is met and there are no violations.

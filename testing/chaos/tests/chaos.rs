@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use chaos::fleet::{self, Backend, Database};
+use chaos::fleet::{self, Backend, Database, DueMinute};
 use chaos::{Campaign, Counters, FleetCampaign, Report, Wire, Workload, unmet_coverage};
 use serde_json::Value;
 
@@ -72,5 +72,22 @@ async fn regression_o01_whatever_the_orchestrator_is_killed_in_is_put_in_order()
     let counters = campaign.run().await.unwrap();
     let report = Report { counters: &counters, elapsed: begin.elapsed() };
     let unmet_coverage = fleet::unmet_coverage(&counters, &campaign);
+    assert!(counters.violations().is_empty() && unmet_coverage.is_empty(), "{unmet_coverage:?}\n{report}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn each_due_time_runs_once_whatever_is_killed_around_it() {
+    let run = DueMinute {
+        binary: binary(),
+        backend: Backend::Process,
+        database: Database::Sqlite,
+        seed: 1,
+        users: 6,
+        kills: 10,
+    };
+    let begin = std::time::Instant::now();
+    let counters = run.run().await.unwrap();
+    let report = Report { counters: &counters, elapsed: begin.elapsed() };
+    let unmet_coverage = run.unmet_coverage(&counters);
     assert!(counters.violations().is_empty() && unmet_coverage.is_empty(), "{unmet_coverage:?}\n{report}");
 }

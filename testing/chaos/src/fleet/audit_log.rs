@@ -218,6 +218,7 @@ mod tests {
             claim: None,
             key_hash: String::new(),
             restart_at: None,
+            wake_at: None,
         });
         let product = ProductRow {
             product_id: "prod_1".into(),

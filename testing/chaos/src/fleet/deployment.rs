@@ -78,6 +78,11 @@ impl Deployment {
         Ok(Self { service_config: config, ports, engine_host, cluster, registry, secrets, admin_key, id })
     }
 
+    /// Sets a variable of the orchestrator's environment.
+    pub(crate) fn set_env(&mut self, name: &str, value: impl Into<String>) {
+        self.service_config.env.insert(name.to_owned(), value.into());
+    }
+
     /// The orchestrator's address, the same after each start.
     pub(crate) fn base_url(&self) -> String {
         format!("http://127.0.0.1:{}", self.ports.bounds().0)

@@ -26,6 +26,8 @@ pub(crate) struct EngineRow {
     pub(crate) key_hash: String,
     /// When it is to be restarted.
     pub(crate) restart_at: Option<i64>,
+    /// When it is to be woken, if it sleeps.
+    pub(crate) wake_at: Option<i64>,
 }
 
 impl EngineRow {
@@ -67,7 +69,7 @@ impl AuditRow {
     /// Whether this is a wake that the orchestrator began by itself.
     pub(crate) fn is_scheduled_wake(&self) -> bool {
         let detail = serde_json::from_str::<Value>(&self.detail);
-        self.event == "wake" && detail.is_ok_and(|detail| detail["reason"] == "schedule")
+        self.event == "wake" && detail.is_ok_and(|detail| detail.get("reason") == Some(&"schedule".into()))
     }
 }
 
@@ -163,7 +165,7 @@ impl Registry {
         let products = sqlx::query(products).fetch_all(&mut *view).await?;
         let products: Vec<ProductRow> = products.iter().map(read_product).collect::<sqlx::Result<_>>()?;
         let engines = "SELECT engine_id, product_id, user_id, status, prior_status, port, claim_kind, \
-                       key_hash, restart_at FROM engines";
+                       key_hash, restart_at, wake_at FROM engines";
         let engines = sqlx::query(engines).fetch_all(&mut *view).await?;
         let engines = engines.iter().map(read_engine).collect::<sqlx::Result<_>>()?;
         let mut audit = Vec::new();
@@ -227,6 +229,7 @@ fn read_engine(row: &AnyRow) -> sqlx::Result<EngineRow> {
         claim: row.try_get(6)?,
         key_hash: row.try_get(7)?,
         restart_at: row.try_get(8)?,
+        wake_at: row.try_get(9)?,
     })
 }
 
