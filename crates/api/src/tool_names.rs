@@ -11,6 +11,12 @@ pub const MEMORY_SEARCH: &str = "memory_search";
 pub const MEMORY_SAVE: &str = "memory_save";
 /// Erases knowledge at the user's wish.
 pub const MEMORY_FORGET: &str = "memory_forget";
+/// Schedules a message of the agent to itself.
+pub const SCHEDULE_CREATE: &str = "schedule_create";
+/// Lists the schedules.
+pub const SCHEDULE_LIST: &str = "schedule_list";
+/// Deletes a schedule.
+pub const SCHEDULE_DELETE: &str = "schedule_delete";
 /// Asks the user a question.
 pub const ASK_USER: &str = "ask_user";
 /// Loads the instructions of a skill.
@@ -37,11 +43,14 @@ pub const TOOL_SEARCH: &str = "tool_search";
 pub const TOOL_CALL: &str = "tool_call";
 
 /// The names of all built-in tools, available or not; no other tool may have one of them.
-pub const BUILT_IN: [&str; 16] = [
+pub const BUILT_IN: [&str; 19] = [
     WORKING_MEMORY_SET,
     MEMORY_SEARCH,
     MEMORY_SAVE,
     MEMORY_FORGET,
+    SCHEDULE_CREATE,
+    SCHEDULE_LIST,
+    SCHEDULE_DELETE,
     ASK_USER,
     LOAD_SKILL,
     RUN_SKILL_SCRIPT,

@@ -105,7 +105,7 @@ use store::Brain;
 use store::event_log::{EventLogs, EventReader, Follow};
 pub use tasks::MessagePage;
 use titles::Titler;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tools::SpillDir;
@@ -178,8 +178,6 @@ pub struct Agent {
     launcher: TurnLauncher,
     learner: Learner,
     eraser: Eraser,
-    /// Notified when a schedule may be due earlier.
-    schedules_changed: Arc<Notify>,
     tracker: TaskTracker,
     /// Cancelled when the engine stops: no turn begins, and running ones stop after their current step.
     stopping: CancellationToken,
@@ -212,7 +210,6 @@ impl Agent {
             launcher,
             eraser,
             learner,
-            schedules_changed: Arc::default(),
             tracker,
             stopping,
             stopped,

@@ -78,7 +78,7 @@ impl Tool for ServerTool {
 
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
         Box::pin(async move {
-            let Invocation { call_id, task, input, answers } = invocation;
+            let Invocation { call_id, at: _, task, input, answers } = invocation;
             let failed = |error: &dyn std::fmt::Display| ToolError(error.to_string());
             let access = self.server.request_auth().map_err(|error| failed(&error))?;
             let call = ToolCall {

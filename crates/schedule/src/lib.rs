@@ -7,6 +7,7 @@
 
 mod cron;
 mod decision;
+pub mod definition;
 mod local_time;
 
 use api::Timestamp;

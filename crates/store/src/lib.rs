@@ -82,7 +82,7 @@ pub use queries::{
     BlockCounts, Checkpoint, OpenTurn, PendingHitl, RequestedTurn, StoredEvent, StoredStep, ToolGrant,
 };
 use rusqlite::{Connection, OptionalExtension as _};
-pub use schedules::{NewRun, ScheduleFire, ScheduleInsertion, ScheduleRow};
+pub use schedules::{NewRun, ScheduleChange, ScheduleFire, ScheduleInsertion, ScheduleRow};
 pub use search::{MemoryQuery, SearchHit, SearchScope, has_searchable_words};
 pub use settings::Setting;
 pub use skills::{CreateSkillError, CustomSkill, SkillOutline};
@@ -128,6 +128,7 @@ struct Shared {
     file: PathBuf,
     /// Signalled when a turn has queued an erasure.
     erasure_requested: Notify,
+    schedules_changed: Notify,
     /// Signalled when a turn has requested a title.
     title_requested: Notify,
 }
@@ -168,6 +169,7 @@ impl Brain {
                 next_task: AtomicI64::new(next_task),
                 file: file.to_owned(),
                 erasure_requested: Notify::new(),
+                schedules_changed: Notify::new(),
                 title_requested: Notify::new(),
             }),
         })

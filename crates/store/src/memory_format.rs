@@ -2,7 +2,10 @@
 
 use api::Timestamp;
 use api::memory::{MemoryKind, Source};
-use api::tool_names::{ASK_USER, LOAD_SKILL, MEMORY_FORGET, MEMORY_SAVE, MEMORY_SEARCH, WORKING_MEMORY_SET};
+use api::tool_names::{
+    ASK_USER, LOAD_SKILL, MEMORY_FORGET, MEMORY_SAVE, MEMORY_SEARCH, SCHEDULE_CREATE, SCHEDULE_DELETE,
+    WORKING_MEMORY_SET,
+};
 
 use crate::SearchHit;
 
@@ -13,8 +16,16 @@ pub const TOOL_ORIGIN_NOTE: &str = "came from a tool or the web, unverified";
 /// Tools whose whole result comes from the user, the agent, the catalog, memory that names its own origin, or the
 /// engine itself (a number, a date, a fixed sentence). A tool whose result can contain text from files, programs or
 /// the network does not belong here, not even if only its error messages can. In doubt a tool is not trusted.
-const TRUSTED_TOOLS: [&str; 6] =
-    [ASK_USER, LOAD_SKILL, MEMORY_FORGET, MEMORY_SAVE, MEMORY_SEARCH, WORKING_MEMORY_SET];
+const TRUSTED_TOOLS: [&str; 8] = [
+    ASK_USER,
+    LOAD_SKILL,
+    MEMORY_FORGET,
+    MEMORY_SAVE,
+    MEMORY_SEARCH,
+    SCHEDULE_CREATE,
+    SCHEDULE_DELETE,
+    WORKING_MEMORY_SET,
+];
 
 /// Whether a tool's results may contain content that nobody has vouched for.
 pub fn is_untrusted_tool(tool: &str) -> bool {

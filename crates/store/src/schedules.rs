@@ -70,6 +70,20 @@ pub struct ScheduleFire {
     pub new_task: Option<TaskId>,
 }
 
+/// A change of the schedules by a turn.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ScheduleChange {
+    /// Sets a schedule, unless there is one with its id.
+    Set {
+        /// The schedule.
+        schedule: Box<Schedule>,
+        /// Whether its runs are in the task of the turn.
+        in_task: bool,
+    },
+    /// Deletes a schedule.
+    Delete(ScheduleId),
+}
+
 /// What became of a new schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScheduleInsertion {
@@ -125,9 +139,36 @@ impl WriteTx<'_> {
             (all, _) if all >= MAX_SCHEDULES => return Ok(ScheduleInsertion::NoRoom),
             _ => {}
         }
+        self.insert_schedule_row(schedule)?;
+        Ok(ScheduleInsertion::Inserted)
+    }
+
+    /// Applies what a turn has changed. A schedule that was set beside the last free place has one more.
+    pub(super) fn change_schedules(
+        &self,
+        TaskRow(task): TaskRow,
+        change: &ScheduleChange,
+    ) -> Result<(), StoreError> {
+        match change {
+            ScheduleChange::Set { schedule, in_task: false } => self.insert_schedule_row(schedule),
+            ScheduleChange::Set { schedule, in_task: true } => {
+                let sql = "SELECT task_id FROM tasks WHERE task = ?1";
+                let task_id: String = self.transaction.query_row(sql, [task], |row| row.get(0))?;
+                let mut schedule = schedule.clone();
+                schedule.definition.task_id = TaskId::new(task_id).ok();
+                self.insert_schedule_row(&schedule)
+            }
+            ScheduleChange::Delete(id) => {
+                self.delete_schedule(id)?;
+                self.enqueue_erasure(&ErasureScope::default())
+            }
+        }
+    }
+
+    fn insert_schedule_row(&self, schedule: &Schedule) -> Result<(), StoreError> {
         let sql = "INSERT INTO schedules
                        (id, task_id, definition, state, created_at, updated_at, last_due_at, next_due_at)
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT DO NOTHING";
         let Schedule { id, definition, state, created_at, updated_at, last_due_at, next_due_at, .. } =
             schedule;
         let values = params![
@@ -140,8 +181,7 @@ impl WriteTx<'_> {
             last_due_at.map(Timestamp::unix_ms),
             next_due_at.map(Timestamp::unix_ms),
         ];
-        self.execute(sql, values)?;
-        Ok(ScheduleInsertion::Inserted)
+        self.execute(sql, values)
     }
 
     /// Replaces the schedule `before`, and queues the erasure of what it said. Returns `false` if it has changed
@@ -279,6 +319,16 @@ impl WriteTx<'_> {
 }
 
 impl Brain {
+    /// Reports that a schedule may be due earlier than before.
+    pub fn notify_schedules_changed(&self) {
+        self.shared.schedules_changed.notify_one();
+    }
+
+    /// Waits until a schedule may be due earlier than when this was called last.
+    pub async fn schedules_changed(&self) {
+        self.shared.schedules_changed.notified().await;
+    }
+
     /// All schedules without their runs, the oldest first, but those that only a later version can read. Blocks.
     pub fn schedules(&self) -> Result<Vec<Schedule>, StoreError> {
         self.read_long(|reader| {

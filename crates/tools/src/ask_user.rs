@@ -98,7 +98,15 @@ mod tests {
 
     async fn run(input: Value, answers: &[&str]) -> Result<ToolStep, ToolError> {
         let answers = answers.iter().map(|answer| HumanAnswer { answer: (*answer).into() }).collect();
-        AskUser.run(Invocation { call_id: CallId::new(), task: None, input, answers }).await
+        AskUser
+            .run(Invocation {
+                call_id: CallId::new(),
+                at: api::Timestamp::from_unix_ms(0),
+                task: None,
+                input,
+                answers,
+            })
+            .await
     }
 
     fn asks(text: &str, options: Option<&[&str]>) -> ToolStep {

@@ -24,6 +24,7 @@ mod process;
 mod read;
 mod run_agent;
 mod run_skill_script;
+mod schedules;
 mod shell;
 pub mod skills;
 mod spill;
@@ -43,7 +44,7 @@ use std::sync::Arc;
 use api::approvals::{ApprovalPreview, ApprovalRisk};
 use api::memory::Source;
 use api::tool_names::{RUN_AGENT, RUN_SKILL_SCRIPT, SHELL, TOOL_SEARCH};
-use api::{CallId, MemoryId};
+use api::{CallId, MemoryId, Timestamp};
 use catalog::{
     AgentSpec, Catalog, CatalogTool, Permission, Permissions, Schema, ToolImplementation, glob_matches,
 };
@@ -61,7 +62,7 @@ use sandbox::Sandbox;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 pub use spill::SpillDir;
-use store::{Brain, KnowledgeDraft, TaskRow};
+use store::{Brain, KnowledgeDraft, ScheduleChange, TaskRow};
 pub use working_memory::validate_working_memory;
 
 use crate::skills::{SkillDirs, Skills};
@@ -164,6 +165,8 @@ pub trait Tool: Send + Sync {
 pub struct Invocation {
     /// The id of the call.
     pub call_id: CallId,
+    /// When the tool is run.
+    pub at: Timestamp,
     /// The task that makes the call; `None` for a call outside any task.
     pub task: Option<TaskRow>,
     /// The model's input, a JSON object.
@@ -209,6 +212,8 @@ pub struct ToolOutput {
     pub working_memory: Vec<(String, Value)>,
     /// A change of what is remembered beyond the task, committed together with the result.
     pub knowledge: Option<KnowledgeChange>,
+    /// A change of the schedules, committed together with the result.
+    pub schedule: Option<ScheduleChange>,
 }
 
 /// A change of what is remembered beyond the task.
@@ -267,6 +272,9 @@ impl Toolbox {
             Arc::new(memory_save::MemorySave(setup.brain.clone())),
             Arc::new(memory_search::MemorySearch(setup.brain.clone())),
             Arc::new(memory_forget::MemoryForget(setup.brain.clone())),
+            Arc::new(schedules::ScheduleCreate(setup.brain.clone())),
+            Arc::new(schedules::ScheduleList(setup.brain.clone())),
+            Arc::new(schedules::ScheduleDelete(setup.brain.clone())),
             Arc::new(ask_user::AskUser),
             Arc::new(read::ReadFile(workspace.clone())),
             Arc::new(read::ListFiles(workspace.clone())),

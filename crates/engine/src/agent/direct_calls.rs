@@ -59,7 +59,8 @@ impl Agent {
         toolbox.validate_input(name, &input).map_err(ToolError)?;
         let inline_limit = tool.inline_limit(&input);
         let call_id = CallId::new();
-        let invocation = Invocation { call_id, task: None, input, answers: Vec::new() };
+        let invocation =
+            Invocation { call_id, at: self.services.clock.now(), task: None, input, answers: Vec::new() };
         let result = tokio::select! {
             biased;
             result = run_tool(&*tool, invocation) => result,

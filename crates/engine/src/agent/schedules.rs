@@ -38,7 +38,7 @@ impl Agent {
             None => new_id()?,
         };
         let (now, requested) = (self.services.clock.now(), definition.clone());
-        definition::set_start(&mut definition.when, now);
+        schedule::definition::set_start(&mut definition.when, now);
         let next = self.validate_definition(&definition, now)?;
         let (state, next_due_at) =
             if paused { (ScheduleState::Paused, None) } else { (ScheduleState::Active, Some(next)) };
@@ -57,7 +57,7 @@ impl Agent {
         let new = schedule.clone();
         match self.brain.write(move |tx| tx.insert_schedule(&new)).await? {
             ScheduleInsertion::Inserted => {
-                self.schedules_changed.notify_one();
+                self.brain.notify_schedules_changed();
                 Ok((schedule, true))
             }
             ScheduleInsertion::NoRoom => Err(AgentError::ScheduleLimit(MAX_SCHEDULES.into())),
@@ -111,7 +111,7 @@ impl Agent {
             let after = self.changed_schedule(&before, change.clone())?;
             let (old, new) = (before.clone(), after.clone());
             if self.brain.write(move |tx| tx.update_schedule(&old, &new)).await? {
-                self.schedules_changed.notify_one();
+                self.brain.notify_schedules_changed();
                 if before.definition != after.definition {
                     self.erase().await;
                 }
@@ -135,7 +135,7 @@ impl Agent {
         definition.options = options.unwrap_or_else(|| definition.options.clone());
         if let Some(when) = when {
             definition.when = when;
-            definition::set_start(&mut definition.when, now);
+            schedule::definition::set_start(&mut definition.when, now);
         }
         // What was decided stays decided, whatever the clock says.
         let decided_until = before.last_due_at.map_or(now, |last| last.max(now));
@@ -187,7 +187,7 @@ impl Agent {
 
     /// Runs what is due, until it is dropped.
     pub(super) fn schedule_runner(&self) -> ScheduleRunner {
-        ScheduleRunner::new(&self.launcher, &self.event_logs, &self.transfers, &self.schedules_changed)
+        ScheduleRunner::new(&self.launcher, &self.event_logs, &self.transfers)
     }
 
     /// Deletes a schedule and erases its words. Turns that it has begun stay.
@@ -228,7 +228,7 @@ impl Agent {
         after: Timestamp,
     ) -> Result<Timestamp, AgentError> {
         definition::check_size(definition)?;
-        let timing = definition::timing(&definition.when, after).map_err(AgentError::Invalid)?;
+        let timing = schedule::definition::timing(&definition.when, after).map_err(AgentError::Invalid)?;
         let models = self.services.gateway.routes().ok();
         let snapshot = self.services.snapshots.current();
         let request = definition::request(definition, definition::sample_task()?, None);

@@ -10,6 +10,7 @@ use api::tool_names::RUN_AGENT;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use llm::{ToolOutcome, ToolUse};
+use store::ScheduleChange;
 use store::event_log::Commit;
 use store::steps::{MemoryWrite, Step};
 use store::{NewKnowledge, TaskRow, WriteError};
@@ -46,13 +47,32 @@ struct ToolRun {
 }
 
 impl ToolRun {
-    /// Whether the run erases knowledge once its result is committed.
+    /// Whether the run erases something once its result is committed.
     const fn erases(&self) -> bool {
         matches!(
             &self.result,
-            Ok(ToolStep::Done(ToolOutput { knowledge: Some(KnowledgeChange::Forget(_)), .. }))
+            Ok(ToolStep::Done(
+                ToolOutput { knowledge: Some(KnowledgeChange::Forget(_)), .. }
+                    | ToolOutput { schedule: Some(ScheduleChange::Delete(_)), .. }
+            ))
         )
     }
+
+    /// Whether the run sets a schedule once its result is committed.
+    const fn sets_schedule(&self) -> bool {
+        matches!(
+            &self.result,
+            Ok(ToolStep::Done(ToolOutput { schedule: Some(ScheduleChange::Set { .. }), .. }))
+        )
+    }
+}
+
+/// What is committed with the result of a call.
+#[derive(Default)]
+pub(super) struct Effects {
+    memory: Vec<MemoryWrite>,
+    knowledge: Option<KnowledgeChange>,
+    schedule: Option<ScheduleChange>,
 }
 
 /// A call that may run, and its tool.
@@ -216,10 +236,13 @@ impl ToolRunner {
             match inbox.run_while_handling_commands(journal, event).await? {
                 CallEvent::Finished(run) => {
                     if let Some(run) = run {
-                        let erases = run.erases();
+                        let (erases, sets_schedule) = (run.erases(), run.sets_schedule());
                         commit_run(journal, &self.deps.snapshot.hooks, *run).await?;
                         if erases {
                             self.deps.brain.request_erasure();
+                        }
+                        if sets_schedule {
+                            self.deps.brain.notify_schedules_changed();
                         }
                     }
                 }
@@ -263,32 +286,32 @@ async fn commit_run(
     ToolRun { call, result, duration_ms }: ToolRun,
 ) -> Result<(), WriteError> {
     let outcome_of = |output: String, error| ToolOutcome { output, error, duration_ms };
-    let (outcome, memory, knowledge, source) = match result {
+    let (outcome, effects, source) = match result {
         Ok(ToolStep::Ask(question)) => return journal.ask(&call, HitlKind::Question, question).await,
         Ok(ToolStep::Done(output)) => {
-            let ToolOutput { text, source, working_memory, knowledge } = output;
+            let ToolOutput { text, source, working_memory, knowledge, schedule } = output;
             let writes = working_memory.into_iter().map(|(key, value)| MemoryWrite { key, value });
             let working_memory: Vec<_> = writes.collect();
             if !working_memory.is_empty() && !journal.thread().branch().has_room_for(&working_memory) {
                 let refusal = outcome_of(String::new(), Some(working_memory_full()));
-                return commit_result(journal, hooks, &call, (refusal, None), (Vec::new(), None)).await;
+                return commit_result(journal, hooks, &call, (refusal, None), Effects::default()).await;
             }
             let text = deduplicate(journal.active_thread().branch(), &call, text);
-            (outcome_of(text, None), working_memory, knowledge, source)
+            (outcome_of(text, None), Effects { memory: working_memory, knowledge, schedule }, source)
         }
-        Err(ToolError(error)) => (outcome_of(String::new(), Some(error)), Vec::new(), None, None),
+        Err(ToolError(error)) => (outcome_of(String::new(), Some(error)), Effects::default(), None),
     };
-    commit_result(journal, hooks, &call, (outcome, source), (memory, knowledge)).await
+    commit_result(journal, hooks, &call, (outcome, source), effects).await
 }
 
-/// Commits the result of a call, with the source that its output names, and its effects on memory. If hooks are to
+/// Commits the result of a call, with the source that its output names, and its effects. If hooks are to
 /// see the result, it is not sent yet.
 pub(super) async fn commit_result(
     journal: &mut Journal,
     hooks: &ToolHooks,
     call: &ToolUse,
     (outcome, source): (ToolOutcome, Option<Source>),
-    (memory, knowledge): (Vec<MemoryWrite>, Option<KnowledgeChange>),
+    Effects { memory, knowledge, schedule }: Effects,
 ) -> Result<(), WriteError> {
     // What a sub-agent does is counted there.
     let usage = (call.name != RUN_AGENT).then(|| journal.tool_usage(&call.name, &outcome));
@@ -306,6 +329,8 @@ pub(super) async fn commit_result(
         Some(KnowledgeChange::Forget(id)) => commit.forget(id).durable(),
         None => commit,
     };
+    // One that was deleted does not come back with a power loss, and one that was set has been promised.
+    commit = schedule.into_iter().fold(commit, |commit, change| commit.change_schedules(change).durable());
     let updates = memory.iter().map(|MemoryWrite { key, value }| {
         Event::WorkingMemoryUpdate(WorkingMemoryUpdate { key: key.clone(), value: value.clone() })
     });
@@ -338,8 +363,9 @@ async fn execute_call(
 ) -> ToolRun {
     let OpenCall { call, answers, .. } = open;
     let started = services.clock.monotonic();
+    let at = services.clock.now();
     let invocation =
-        Invocation { call_id: call.call_id, task: Some(task), input: call.input.clone(), answers };
+        Invocation { call_id: call.call_id, at, task: Some(task), input: call.input.clone(), answers };
     let result = run_tool(&*tool, invocation).await;
     let elapsed = services.clock.monotonic().saturating_sub(started);
     let duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);

@@ -148,7 +148,6 @@ impl Agent {
         let outputs = self.services.outputs.spilled_calls().await?;
         let (brain, registry, event_logs) =
             (self.brain.clone(), self.registry.clone(), self.event_logs.clone());
-        let schedules_changed = Arc::clone(&self.schedules_changed);
         let (tasks_lock, stopping) = (Arc::clone(&self.transfers.tasks_lock), self.stopping.clone());
         // Runs in a task of its own, even if the caller is gone: no turn may begin before it is done.
         let applying = self.tracker.spawn(async move {
@@ -165,7 +164,7 @@ impl Agent {
             let counts = brain.apply_import(staged, mode, outputs).await?;
             // The event logs still describe the tasks before the import.
             event_logs.remove_idle();
-            schedules_changed.notify_one();
+            brain.notify_schedules_changed();
             drop(permit);
             Ok(Imported { status: ImportedStatus::Imported, mode, counts })
         });

@@ -111,6 +111,8 @@ async fn every_method_that_is_listed_can_be_called_and_no_other() {
         "tool.working_memory_set",
         "tool.memory_save",
         "tool.memory_forget",
+        "tool.schedule_create",
+        "tool.schedule_delete",
         "tool.nothing",
         "memory.nothing",
         "rpc.nothing",
@@ -141,6 +143,7 @@ async fn every_built_in_tool_that_needs_no_turn_does_its_work() {
         "read_file",
         "run_skill_script",
         "say",
+        "schedule_list",
         "shell",
         "web_fetch",
         "write_file",
@@ -157,6 +160,7 @@ async fn every_built_in_tool_that_needs_no_turn_does_its_work() {
     assert!(output(engine, "tool.shell", json!({"command": "wc -c < fruit.txt"})).await.contains("13"));
 
     engine.rpc("memory.save", json!({"content": "The apple is green."})).await.assert_ok("result:object");
+    assert!(output(engine, "tool.schedule_list", json!({})).await.contains("no schedules"));
     assert!(output(engine, "tool.memory_search", json!({"query": "apple"})).await.contains("is green."));
     let loaded = output(engine, "tool.load_skill", json!({"skill": "counting"})).await;
     assert!(loaded.contains("Count the words") && loaded.contains("count.sh"), "{loaded}");

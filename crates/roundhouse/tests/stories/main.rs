@@ -99,6 +99,7 @@ mod schedules;
 mod schedules_asleep;
 mod schedules_killed;
 mod schedules_requested;
+mod schedules_tool;
 mod search_rebuild;
 mod secrets;
 mod secrets_orchestrator;

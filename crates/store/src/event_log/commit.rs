@@ -9,8 +9,8 @@ use llm::{Content, Media};
 
 use crate::steps::{MemoryWrite, Step};
 use crate::{
-    CallUsage, CapMark, Durability, NewGrant, NewKnowledge, NewTurn, Rewind, StoreError, TaskRow, ToolUsage,
-    WriteTx,
+    CallUsage, CapMark, Durability, NewGrant, NewKnowledge, NewTurn, Rewind, ScheduleChange, StoreError,
+    TaskRow, ToolUsage, WriteTx,
 };
 
 /// Steps, events and state changes that are committed together, written in the order in which they were added.
@@ -42,6 +42,7 @@ pub(super) enum StateChange {
     Grant(NewGrant),
     Knowledge(NewKnowledge),
     Forget(MemoryId),
+    Schedules(ScheduleChange),
     Recalled(MemoryKind, String),
     SkillsNote(String),
     RequestTitle,
@@ -163,6 +164,12 @@ impl Commit {
         self.change(StateChange::Forget(id))
     }
 
+    /// Sets or deletes a schedule.
+    #[must_use]
+    pub fn change_schedules(self, change: ScheduleChange) -> Self {
+        self.change(StateChange::Schedules(change))
+    }
+
     /// Records that the turn's notes contain a memory record. The step that opens the turn must precede it in the
     /// same commit.
     #[must_use]
@@ -243,6 +250,7 @@ impl StateChange {
             Self::Grant(grant) => tx.insert_grant(task, grant, at),
             Self::Knowledge(record) => tx.save_knowledge_from_turn(record, task, at),
             Self::Forget(id) => tx.forget_fact(*id),
+            Self::Schedules(change) => tx.change_schedules(task, change),
             Self::Recalled(kind, id) => tx.insert_recalled(task, *kind, id),
             Self::SkillsNote(hash) => tx.insert_skills_note(task, hash),
             Self::RequestTitle => tx.request_title(task),

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use api::tool_names::{
-    BUILT_IN, EDIT_FILE, LIST_FILES, READ_FILE, RUN_AGENT, RUN_SKILL_SCRIPT, SHELL, TOOL_CALL, TOOL_SEARCH,
-    WEB_FETCH, WRITE_FILE,
+    BUILT_IN, EDIT_FILE, LIST_FILES, READ_FILE, RUN_AGENT, RUN_SKILL_SCRIPT, SCHEDULE_LIST, SHELL, TOOL_CALL,
+    TOOL_SEARCH, WEB_FETCH, WRITE_FILE,
 };
 
 use super::*;
@@ -12,7 +12,16 @@ use super::*;
 #[test]
 fn each_built_in_tool_is_trusted_or_not_on_purpose() {
     // Each entry is a decision about security; see the rule at `TRUSTED_TOOLS`.
-    let trusted = [ASK_USER, LOAD_SKILL, MEMORY_FORGET, MEMORY_SAVE, MEMORY_SEARCH, WORKING_MEMORY_SET];
+    let trusted = [
+        ASK_USER,
+        LOAD_SKILL,
+        MEMORY_FORGET,
+        MEMORY_SAVE,
+        MEMORY_SEARCH,
+        SCHEDULE_CREATE,
+        SCHEDULE_DELETE,
+        WORKING_MEMORY_SET,
+    ];
     let untrusted = [
         // Text of files.
         READ_FILE,
@@ -26,6 +35,8 @@ fn each_built_in_tool_is_trusted_or_not_on_purpose() {
         WEB_FETCH,
         TOOL_SEARCH,
         TOOL_CALL,
+        // Messages that anybody may have set.
+        SCHEDULE_LIST,
         // Text of a sub-agent, which may have read any of these.
         RUN_AGENT,
     ];

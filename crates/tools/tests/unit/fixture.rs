@@ -192,7 +192,16 @@ impl WorkspaceFixture {
 
 /// Runs a tool to its end.
 pub(super) async fn run_tool(tool: &dyn Tool, input: Value) -> Result<String, ToolError> {
-    match tool.run(Invocation { call_id: CallId::new(), task: None, input, answers: Vec::new() }).await? {
+    match tool
+        .run(Invocation {
+            call_id: CallId::new(),
+            at: api::Timestamp::from_unix_ms(0),
+            task: None,
+            input,
+            answers: Vec::new(),
+        })
+        .await?
+    {
         ToolStep::Done(output) => Ok(output.text),
         ToolStep::Ask(question) => panic!("it asks {question:?}"),
     }

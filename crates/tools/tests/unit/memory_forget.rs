@@ -24,8 +24,13 @@ async fn a_person_is_shown_what_is_erased() {
     assert_eq!((tool.permission(), tool.needs_turn()), (Permission::Ask, true));
 
     let input = json!({"id": new});
-    let invocation =
-        Invocation { call_id: api::CallId::new(), task: None, input: input.clone(), answers: Vec::new() };
+    let invocation = Invocation {
+        call_id: api::CallId::new(),
+        at: api::Timestamp::from_unix_ms(0),
+        task: None,
+        input: input.clone(),
+        answers: Vec::new(),
+    };
     let ToolStep::Done(output) = with_deadline(tool.run(invocation)).await.unwrap() else { panic!("asks") };
     assert_eq!(output.knowledge, Some(KnowledgeChange::Forget(new)));
     assert!(output.text.starts_with("erased, with another statement that goes with it. "));

@@ -7,7 +7,13 @@ use super::*;
 use crate::fixture::{MemoryFixture, run_tool};
 
 async fn output(tool: &MemorySearch, input: serde_json::Value) -> ToolOutput {
-    let invocation = Invocation { call_id: api::CallId::new(), task: None, input, answers: Vec::new() };
+    let invocation = Invocation {
+        call_id: api::CallId::new(),
+        at: api::Timestamp::from_unix_ms(0),
+        task: None,
+        input,
+        answers: Vec::new(),
+    };
     match with_deadline(tool.run(invocation)).await.unwrap() {
         ToolStep::Done(output) => output,
         ToolStep::Ask(question) => panic!("{question:?}"),

@@ -7,7 +7,13 @@ use super::*;
 use crate::fixture::run_tool;
 
 async fn kept(input: Value) -> Vec<(String, Value)> {
-    let invocation = Invocation { call_id: api::CallId::new(), task: None, input, answers: Vec::new() };
+    let invocation = Invocation {
+        call_id: api::CallId::new(),
+        at: api::Timestamp::from_unix_ms(0),
+        task: None,
+        input,
+        answers: Vec::new(),
+    };
     match with_deadline(WorkingMemorySet.run(invocation)).await.unwrap() {
         ToolStep::Done(output) => output.working_memory,
         ToolStep::Ask(_) => panic!("it asks nothing"),

@@ -2,7 +2,6 @@
 //! decision together with the message that begins the run's turn. So a kill at any instant leaves a due time either
 //! undecided, and the next start decides, or queued.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use api::schedules::{RunOutcome, ScheduleDefinition, ScheduleRun};
@@ -11,7 +10,6 @@ use api::{ClientRequestId, TaskId, Timestamp, TurnId};
 use schedule::{Due, decide};
 use store::event_log::{EventLogs, Recorder};
 use store::{NewQueuedTurn, NewRun, ScheduleFire, ScheduleRow, TaskRow};
-use tokio::sync::Notify;
 
 use super::super::AgentError;
 use super::super::transfer::Transfers;
@@ -30,8 +28,6 @@ pub(in crate::agent) struct ScheduleRunner {
     launcher: TurnLauncher,
     event_logs: EventLogs,
     transfers: Transfers,
-    /// Notified when a schedule may be due earlier.
-    changed: Arc<Notify>,
 }
 
 /// A run whose message has its place in the queue and is yet to be stored.
@@ -54,14 +50,8 @@ impl ScheduleRunner {
         launcher: &TurnLauncher,
         event_logs: &EventLogs,
         transfers: &Transfers,
-        changed: &Arc<Notify>,
     ) -> Self {
-        Self {
-            launcher: launcher.clone(),
-            event_logs: event_logs.clone(),
-            transfers: transfers.clone(),
-            changed: Arc::clone(changed),
-        }
+        Self { launcher: launcher.clone(), event_logs: event_logs.clone(), transfers: transfers.clone() }
     }
 
     /// Runs schedules whenever they are due, until it is dropped when the engine stops.
@@ -70,10 +60,10 @@ impl ScheduleRunner {
             let clock = &self.launcher.services.clock;
             match self.run_due().await {
                 Ok(Some(pause)) => tokio::select! {
-                    () = self.changed.notified() => {}
+                    () = self.launcher.brain.schedules_changed() => {}
                     () = clock.sleep(pause) => {}
                 },
-                Ok(None) => self.changed.notified().await,
+                Ok(None) => self.launcher.brain.schedules_changed().await,
                 Err(error) => {
                     if !matches!(error, AgentError::Quiesced | AgentError::Stopping) {
                         tracing::warn!(%error, "A schedule that is due could not be run yet.");
@@ -108,7 +98,7 @@ impl ScheduleRunner {
         let brain = &self.launcher.brain;
         let definition = schedule.definition.clone();
         let parsed = definition.and_then(|definition| {
-            let timing = definition::timing(&definition.when, schedule.created_at).ok()?;
+            let timing = schedule::definition::timing(&definition.when, schedule.created_at).ok()?;
             Some((timing, definition))
         });
         let Some((timing, definition)) = parsed else {

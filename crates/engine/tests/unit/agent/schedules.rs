@@ -55,7 +55,7 @@ fn exactly_one_kind_of_time_is_given() {
     let at = Timestamp::from_unix_ms(1_000_000);
     let timing = |when: serde_json::Value| {
         let when: ScheduleTime = serde_json::from_value(when).unwrap();
-        definition::timing(&when, at)
+        schedule::definition::timing(&when, at)
     };
     let every = timing(json!({"every_seconds": 60})).unwrap();
     assert_eq!(every.next_after(at), Some(Timestamp::from_unix_ms(1_060_000)));
