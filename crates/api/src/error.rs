@@ -33,6 +33,8 @@ pub enum ErrorCode {
     PolicyDenied,
     /// The skill comes with the engine: it can be neither changed nor deleted.
     PlatformSkill,
+    /// The catalog does not permit the user's own tool servers, or not this one.
+    UserServersNotPermitted,
     /// There is no such path.
     NotFound,
     /// There is no such product.
@@ -55,7 +57,7 @@ pub enum ErrorCode {
     ApprovalNotFound,
     /// There is no such skill.
     SkillNotFound,
-    /// The catalog names no such tool server.
+    /// There is no such tool server, neither in the catalog nor of the user.
     ServerNotFound,
     /// There is no such connection to a tool server.
     ConnectionNotFound,
@@ -89,6 +91,10 @@ pub enum ErrorCode {
     ScheduleExists,
     /// A skill of this name exists already.
     SkillExists,
+    /// A tool server of this name exists already, in the catalog or with another address.
+    ServerExists,
+    /// The server's tools are no longer those that the user was shown. Show them again.
+    ToolsChanged,
     /// The fact is no longer in force; the message names the one that is.
     FactReplaced,
     /// What is in the file's place does not permit the change: a folder, for example, or a folder that is not
@@ -111,6 +117,8 @@ pub enum ErrorCode {
     QueueFull,
     /// The engine has as many schedules as it may have. Delete one first.
     ScheduleLimit,
+    /// The user has as many tool servers as the catalog permits. Delete one first.
+    ServerLimit,
     /// A cap on the usage of the day or of the task is reached. `Retry-After` says when a day's cap begins again.
     UsageCapReached,
     /// An unexpected failure.
@@ -153,7 +161,10 @@ impl ErrorCode {
             | Self::InvalidIssuer
             | Self::OauthDenied => 400,
             Self::InvalidPlatformKey | Self::InvalidAdminKey | Self::InvalidEngineKey => 401,
-            Self::PolicyDenied | Self::PlatformSkill | Self::FileNotAccessible => 403,
+            Self::PolicyDenied
+            | Self::PlatformSkill
+            | Self::FileNotAccessible
+            | Self::UserServersNotPermitted => 403,
             Self::NotFound
             | Self::ProductNotFound
             | Self::EngineNotFound
@@ -181,6 +192,8 @@ impl ErrorCode {
             | Self::TaskExists
             | Self::ScheduleExists
             | Self::SkillExists
+            | Self::ServerExists
+            | Self::ToolsChanged
             | Self::FactReplaced
             | Self::FileConflict
             | Self::UploadConflict => 409,
@@ -191,6 +204,7 @@ impl ErrorCode {
             | Self::RateLimited
             | Self::QueueFull
             | Self::ScheduleLimit
+            | Self::ServerLimit
             | Self::UsageCapReached => 429,
             Self::InternalError => 500,
             Self::BackendError | Self::OutputInvalid | Self::ServerFailed => 502,

@@ -36,6 +36,7 @@ pub mod turn_options;
 pub mod turns;
 pub mod usage;
 pub mod usage_caps;
+pub mod user_servers;
 pub mod version;
 
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};

@@ -18,6 +18,7 @@ mod schema_cost;
 mod skills;
 mod soul;
 mod tools;
+mod user_servers;
 
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -27,7 +28,9 @@ pub use agents::AgentSpec;
 pub use environment::Environment;
 pub use hooks::{Hook, HookAction, Hooks};
 pub use http_call::HttpCall;
-pub use mcp_servers::{ApiKeyLocation, Auth, McpServerSpec, OAuthClientConfig, Secret, Transport};
+pub use mcp_servers::{
+    ApiKeyLocation, Auth, McpServerSpec, OAuthClientConfig, Secret, ServerOrigin, Transport,
+};
 pub use output_schema::CompiledOutputSchema;
 pub use permissions::{Permission, Permissions, glob_matches};
 pub use planning::PlanningMode;
@@ -36,6 +39,7 @@ pub use schema::Schema;
 pub use skills::SkillSpec;
 pub use soul::Soul;
 pub use tools::{CatalogTool, ToolImplementation};
+pub use user_servers::UserServerPolicy;
 
 /// A loaded catalog.
 #[derive(Clone, Debug, Default)]

@@ -38,6 +38,8 @@ pub struct McpServerSpec {
     pub name: String,
     /// Its description; may be empty.
     pub description: String,
+    /// Who has named it.
+    pub origin: ServerOrigin,
     /// How to communicate with it.
     pub transport: Transport,
     /// How the user authenticates to it.
@@ -46,6 +48,17 @@ pub struct McpServerSpec {
     pub trust_annotations: bool,
     /// The time limit of each request.
     pub timeout: Duration,
+}
+
+/// Who has named a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ServerOrigin {
+    /// The operator, in the catalog.
+    #[default]
+    Catalog,
+    /// The user, who need not know what is behind its address: it is reached like a web page, and of its
+    /// tools only those are used that the user has approved.
+    User,
 }
 
 /// The transport of a server.
@@ -137,6 +150,24 @@ impl PartialEq for Secret {
 }
 
 impl McpServerSpec {
+    /// Returns the server that a user has added.
+    pub fn of_user(name: String, url: Url, auth: Auth) -> Self {
+        Self {
+            name,
+            description: String::new(),
+            origin: ServerOrigin::User,
+            transport: Transport::Http { url, headers: HeaderMap::new() },
+            auth,
+            trust_annotations: false,
+            timeout: DEFAULT_TIMEOUT,
+        }
+    }
+
+    /// Whether a user has added it.
+    pub fn is_of_user(&self) -> bool {
+        self.origin == ServerOrigin::User
+    }
+
     /// Returns the kind of transport, for listings.
     pub fn transport_kind(&self) -> TransportKind {
         match self.transport {
@@ -287,7 +318,15 @@ fn parse_server(
         }
         _ => {}
     }
-    Ok(McpServerSpec { name: name.to_owned(), description, transport, auth, trust_annotations, timeout })
+    Ok(McpServerSpec {
+        name: name.to_owned(),
+        description,
+        origin: ServerOrigin::Catalog,
+        transport,
+        auth,
+        trust_annotations,
+        timeout,
+    })
 }
 
 fn parse_auth(written: &ServerEntry, environment: &Environment) -> Result<Auth, String> {

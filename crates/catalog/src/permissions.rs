@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
+use super::user_servers::UserServerPolicy;
 use super::{is_absent, read_text};
 
 /// The maximum size of the file, in bytes.
@@ -53,6 +54,8 @@ pub struct Permissions {
     pub network_globs: Vec<String>,
     /// Folders whose programs may be run, and whose files may all be read.
     pub executable_folders: Vec<PathBuf>,
+    /// Which tool servers the user may add; none if `None`.
+    pub user_servers: Option<UserServerPolicy>,
     /// Whether the file could not be read. What it denies is then unknown, so nothing is allowed without approval.
     pub unreadable: bool,
 }
@@ -67,6 +70,17 @@ impl Permissions {
     pub fn decision(&self, tool: &str) -> Option<Permission> {
         let rule = self.rules.iter().rev().find(|(glob, _)| glob_matches(glob, tool));
         rule.map(|(_, permission)| *permission).or(self.default)
+    }
+
+    /// Returns the decision about a tool of a server that the user has added. The operator does not know it,
+    /// so that it is allowed only where a rule is about the tools of servers (`__`), not about all tools.
+    pub fn decision_for_user_server(&self, tool: &str) -> Option<Permission> {
+        let rule = self.rules.iter().rev().find(|(glob, _)| glob_matches(glob, tool));
+        match rule {
+            Some((glob, Permission::Allow)) if !glob.contains("__") => None,
+            Some((_, permission)) => Some(*permission),
+            None => self.default.filter(|default| *default != Permission::Allow),
+        }
     }
 
     /// Whether the tool may use the network, if the network is forbidden by default.
@@ -113,6 +127,7 @@ struct PermissionsFile {
     network: Vec<Value>,
     #[serde(default)]
     executable: Vec<Value>,
+    user_mcp_servers: Option<Value>,
     #[serde(flatten)]
     unknown: OrderedMembers,
 }
@@ -161,7 +176,7 @@ fn parse(text: &str, warnings: &mut Vec<String>) -> Result<Permissions, String> 
     let mut warn = |warning: String| warnings.push(format!("permissions.json: {warning}"));
     for (field, _) in &written.unknown.0 {
         warn(format!(
-            "there is no field `{field}`: there are `default`, `tools`, `network` and `executable`"
+            "there is no field `{field}`: there are `default`, `tools`, `network`, `executable` and `user_mcp_servers`"
         ));
     }
     let mut permission = |location: &str, value: &Value| {
@@ -193,11 +208,16 @@ fn parse(text: &str, warnings: &mut Vec<String>) -> Result<Permissions, String> 
         }
     }
     executable.truncate(MAX_EXECUTABLE_FOLDERS);
+    let user_servers = written.user_mcp_servers.as_ref().and_then(|value| {
+        let policy = UserServerPolicy::parse(value);
+        policy.map_err(|reason| warn(format!("`user_mcp_servers`: {reason}; no server can be added"))).ok()
+    });
     Ok(Permissions {
         default,
         rules,
         network_globs: network,
         executable_folders: executable,
+        user_servers,
         unreadable: false,
     })
 }
@@ -234,6 +254,21 @@ mod tests {
         }
         let allowed = ["shell", "get_it", "shells", "get"].map(|tool| permissions.allows_network(tool));
         assert_eq!(allowed, [true, true, false, false]);
+    }
+
+    #[test]
+    fn a_tool_of_a_users_server_is_allowed_only_by_a_rule_about_servers_tools() {
+        let decision = |text: &str| parsed(text).0.decision_for_user_server("notes__look");
+        assert_eq!(decision(r#"{"default": "allow"}"#), None);
+        assert_eq!(decision(r#"{"tools": {"*": "allow"}}"#), None);
+        assert_eq!(decision(r#"{"default": "deny"}"#), Some(Permission::Deny));
+        assert_eq!(decision(r#"{"tools": {"*": "deny"}}"#), Some(Permission::Deny));
+        assert_eq!(decision(r#"{"tools": {"*": "ask"}}"#), Some(Permission::Ask));
+        assert_eq!(decision(r#"{"tools": {"*": "deny", "notes__*": "allow"}}"#), Some(Permission::Allow));
+        assert_eq!(
+            decision(r#"{"default": "allow", "tools": {"notes__look": "deny"}}"#),
+            Some(Permission::Deny)
+        );
     }
 
     #[test]

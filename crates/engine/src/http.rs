@@ -31,6 +31,7 @@ mod tasks;
 mod transfer;
 mod turns;
 mod usage;
+mod user_servers;
 mod workspace;
 mod workspace_uploads;
 
@@ -166,6 +167,13 @@ http_service::routes! {
     assets::callback,
     assets::oauth_callback,
     assets::disconnect,
+    user_servers::add,
+    user_servers::list,
+    user_servers::read,
+    user_servers::update,
+    user_servers::delete,
+    user_servers::connect,
+    user_servers::approve,
     learning::give_feedback,
     learning::trigger,
     learning::lessons,

@@ -117,7 +117,7 @@ impl Engine {
         }
         let mcp = Mcp::open(&brain, config.mcp, Some(Arc::clone(&sandbox)), Arc::clone(&clock))
             .map_err(BrainError::from)?;
-        mcp.set_server_specs(&config.catalog.mcp_servers);
+        mcp.set_catalog(&config.catalog);
         let workspace_lock = WorkspaceLock::default();
         let files = UserFiles::open(
             &config.workspace,

@@ -2,6 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use reqwest::Url;
+use url::Host;
+
 use super::ip_ranges::{CidrBlock, canonical_address};
 use super::target::normalize_host;
 
@@ -40,6 +43,17 @@ impl WebAllowlist {
         let name = name.trim_end_matches('.');
         self.patterns_for_port(port)
             .any(|host_pattern| matches!(host_pattern, HostPattern::Name(allowed) if allowed == name))
+    }
+
+    /// Whether the host of a URL is on the list, as a name or as an address.
+    pub fn allows_host(&self, url: &Url) -> bool {
+        let port = url.port_or_known_default().unwrap_or_default();
+        match url.host() {
+            Some(Host::Domain(name)) => self.allows_name(name, port),
+            Some(Host::Ipv4(address)) => self.allows_address(SocketAddr::new(address.into(), port)),
+            Some(Host::Ipv6(address)) => self.allows_address(SocketAddr::new(address.into(), port)),
+            None => false,
+        }
     }
 
     /// Whether an address may be reached.

@@ -220,7 +220,7 @@ impl WebClient {
     }
 
     async fn send_request(&self, target: &Target) -> Result<Response, FetchError> {
-        let addresses = self.resolve_permitted(target).await?;
+        let addresses = resolve_permitted(&*self.resolver, &self.allowlist, target).await?;
         let client = self.client_for_hop(target, addresses).await?;
         let request = client.get(target.url().clone()).header(ACCEPT, ACCEPTED_TYPES);
         request
@@ -228,33 +228,6 @@ impl WebClient {
             .send()
             .await
             .map_err(|error| self.request_error(target, &error))
-    }
-
-    /// Resolves a server's name to addresses, all of which may be connected to.
-    async fn resolve_permitted(&self, target: &Target) -> Result<Vec<SocketAddr>, FetchError> {
-        let port = target.port();
-        let (host, addresses, by_name) = match target.host() {
-            TargetHost::Address(address) => {
-                (address.to_string(), vec![SocketAddr::new(address, port)], false)
-            }
-            TargetHost::Name(name) => {
-                let no_address = |reason: String| FetchError::NoAddress { host: name.to_owned(), reason };
-                let resolved = self.resolver.resolve(name, port).await;
-                let addresses = resolved.map_err(|error| no_address(error.to_string()))?;
-                if addresses.is_empty() {
-                    return Err(no_address("it has no address".into()));
-                }
-                (name.to_owned(), addresses, self.allowlist.allows_name(name, port))
-            }
-        };
-        let refused = |address: &SocketAddr| {
-            let permitted = by_name || self.allowlist.allows_address(*address);
-            if permitted { None } else { special_purpose(address.ip()) }
-        };
-        match addresses.iter().find_map(refused) {
-            Some(what) => Err(FetchError::NotPublic { host, what }),
-            None => Ok(addresses),
-        }
     }
 
     /// Creates a client for one hop, which knows no other addresses. It is not kept: an idle engine has neither
@@ -307,6 +280,35 @@ impl WebClient {
             (true, false) => FetchError::IdleTimeout(idle),
             (false, _) => FetchError::Connection(error_chain(error)),
         }
+    }
+}
+
+/// Resolves a server's name to addresses, all of which may be connected to.
+pub(super) async fn resolve_permitted(
+    resolver: &dyn Resolver,
+    allowlist: &WebAllowlist,
+    target: &Target,
+) -> Result<Vec<SocketAddr>, FetchError> {
+    let port = target.port();
+    let (host, addresses, by_name) = match target.host() {
+        TargetHost::Address(address) => (address.to_string(), vec![SocketAddr::new(address, port)], false),
+        TargetHost::Name(name) => {
+            let no_address = |reason: String| FetchError::NoAddress { host: name.to_owned(), reason };
+            let found = resolver.resolve(name, port).await;
+            let addresses = found.map_err(|error| no_address(error.to_string()))?;
+            if addresses.is_empty() {
+                return Err(no_address("it has no address".into()));
+            }
+            (name.to_owned(), addresses, allowlist.allows_name(name, port))
+        }
+    };
+    let refused = |address: &SocketAddr| {
+        let permitted = by_name || allowlist.allows_address(*address);
+        if permitted { None } else { special_purpose(address.ip()) }
+    };
+    match addresses.iter().find_map(refused) {
+        Some(what) => Err(FetchError::NotPublic { host, what }),
+        None => Ok(addresses),
     }
 }
 

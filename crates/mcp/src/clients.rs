@@ -179,6 +179,11 @@ impl Clients {
             let client = self.client_for_call(spec, &access).await;
             let (session, is_new) = client.map_err(|error| with_server_name(spec, error))?;
             let Some(in_use) = session.acquire() else { continue };
+            if spec.is_of_user() {
+                // A new client has listed the tools: what was approved may have changed just now.
+                session.wait_tools_recorded().await;
+                self.0.connections.check_approved(spec, call.tool)?;
+            }
             let sent = Call::send(&session, &call).await;
             let failure = match sent {
                 Ok(sent) => match drive_call(&session, sent, &call).await {
@@ -274,7 +279,14 @@ impl Clients {
         match self.client(spec, access, ClientPurpose::Call).await {
             Ok((session, None)) => Ok((session, false)),
             Ok((session, Some(tools))) => {
-                connections.record_recovery(spec, tools).await;
+                if let Err(error) = connections.record_recovery(spec, tools).await
+                    && spec.is_of_user()
+                {
+                    // Without them it is not known whether they are the approved ones.
+                    let reason = format!("its tools could not be stored: {error}");
+                    session.transport_state.end(reason.as_str());
+                    return Err(ClientError::Failed(reason));
+                }
                 session.tools_recorded.cancel();
                 Ok((session, true))
             }
@@ -321,10 +333,11 @@ impl Clients {
             return Ok((session, None));
         }
         connector.wait_to_start(purpose == ClientPurpose::Connect).await?;
-        let (sandbox, timeouts) = (self.0.sandbox.as_deref(), self.0.timeouts);
+        let (reach, timeouts) =
+            ((self.0.sandbox.as_deref(), self.0.connections.web_allowlist()), self.0.timeouts);
         // The future is large, and seldom needed.
         let connecting =
-            Box::pin(connector.connect(spec, access, sandbox, &slot.cancellation, timeouts.connect));
+            Box::pin(connector.connect(spec, access, reach, &slot.cancellation, timeouts.connect));
         let connected = connecting.await;
         let NewSession { session, service, tools } =
             connected.inspect_err(|error| connector.record_failure(error.to_string()))?;

@@ -2,6 +2,7 @@
 
 mod authorizations;
 mod cached;
+mod user_servers;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,9 +21,11 @@ use store::{Brain, Durability, WriteError, WriteTx};
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
+use super::clients::ClientError;
 use super::credentials::{CredentialSecret, Credentials, identity};
 use super::definition::tool_name_prefix;
-use super::{McpError, NO_ENCRYPTION_KEY, ToolDefinition};
+use super::user_servers::UserServers;
+use super::{McpError, NO_ENCRYPTION_KEY, ToolDefinition, pins};
 
 /// The connections of an engine.
 pub(super) struct Connections {
@@ -30,6 +33,7 @@ pub(super) struct Connections {
     vault: Option<Arc<Vault>>,
     clock: Arc<dyn Clock>,
     web_allowlist: WebAllowlist,
+    user_servers: UserServers,
     cached: Mutex<Vec<CachedConnection>>,
     generation: AtomicU64,
     /// Held from reading the cached state until its change is stored and cached, which serializes changes.
@@ -51,11 +55,13 @@ impl Connections {
         web_allowlist: WebAllowlist,
     ) -> Result<Self, store::StoreError> {
         let known = brain.connections()?.into_iter().map(CachedConnection::from_row).collect();
+        let user_servers = UserServers::open(&brain, &web_allowlist)?;
         Ok(Self {
             brain,
             vault,
             clock,
             web_allowlist,
+            user_servers,
             cached: Mutex::new(known),
             generation: AtomicU64::new(1),
             write_lock: tokio::sync::Mutex::default(),
@@ -122,10 +128,21 @@ impl Connections {
         Arc::clone(locks.entry(server.to_owned()).or_default())
     }
 
-    /// Returns all connections, oldest first.
+    /// Returns the connections to servers of the catalog, oldest first.
     pub(super) fn list(&self) -> Result<Vec<Connection>, store::StoreError> {
         let known = self.cached.lock().clone();
-        known.into_iter().map(|known| self.to_api(known)).collect()
+        known.into_iter().filter(|known| !known.is_of_user()).map(|known| self.to_api(known)).collect()
+    }
+
+    /// Returns the connection to this server, if there is one.
+    pub(super) fn connection(&self, spec: &McpServerSpec) -> Result<Option<Connection>, store::StoreError> {
+        let known = self.find(&spec.name).filter(|known| known.identity == identity(spec));
+        known.map(|known| self.to_api(known)).transpose()
+    }
+
+    /// Whether there is a connection of this name to a server that the user has added.
+    pub(super) fn is_of_user(&self, server: &str) -> bool {
+        self.find(server).is_some_and(|known| known.is_of_user())
     }
 
     fn to_api(&self, known: CachedConnection) -> Result<Connection, store::StoreError> {
@@ -150,8 +167,10 @@ impl Connections {
         self.find(server).map(|known| known.status)
     }
 
+    /// Returns the server of the catalog to which this connection leads.
     pub(super) fn server_by_id(&self, connection: ConnectionId) -> Option<String> {
-        self.cached.lock().iter().find(|known| known.id == connection).map(|known| known.server.clone())
+        let is_it = |known: &&CachedConnection| known.id == connection && !known.is_of_user();
+        self.cached.lock().iter().find(is_it).map(|known| known.server.clone())
     }
 
     /// Whether the connection to a server, if there is one, is to the server that the catalog currently means.
@@ -165,9 +184,38 @@ impl Connections {
     }
 
     /// Returns the tools of a server, as it last listed them.
-    pub(super) fn tools(&self, spec: &McpServerSpec) -> Vec<Arc<ToolDefinition>> {
+    pub(super) fn listed_tools(&self, spec: &McpServerSpec) -> Arc<[Arc<ToolDefinition>]> {
         let known = self.find(&spec.name).filter(|known| known.identity == identity(spec));
-        known.map(|known| known.tools.to_vec()).unwrap_or_default()
+        known.map(|known| known.tools).unwrap_or_default()
+    }
+
+    /// Returns the tools of a server that the agent may be offered: of a server that the user has added,
+    /// those that are as the user approved them.
+    pub(super) fn tools(&self, spec: &McpServerSpec) -> Vec<Arc<ToolDefinition>> {
+        let listed = self.listed_tools(spec);
+        if spec.is_of_user() {
+            pins::approved(&self.user_servers.pins(&spec.name), &listed)
+        } else {
+            listed.to_vec()
+        }
+    }
+
+    /// Checks that a tool may be called: that of a server that the user has added, if it is as the user
+    /// approved it.
+    pub(super) fn check_approved(&self, spec: &McpServerSpec, tool: &str) -> Result<(), ClientError> {
+        if self.tools(spec).iter().any(|approved| approved.name == tool) {
+            return Ok(());
+        }
+        Err(ClientError::Failed(format!(
+            "the tool `{tool}` of the server `{0}` is not as the user approved it: the server has changed or removed \
+             it. It can be called once the user has approved it again (`/mcp/servers/{0}`)",
+            spec.name
+        )))
+    }
+
+    /// Returns the servers that the user has added.
+    pub(super) fn user_servers(&self) -> &UserServers {
+        &self.user_servers
     }
 
     /// Returns the stored credentials for a server; `None` if they belong to another server than the catalog's
@@ -198,8 +246,9 @@ impl Connections {
     ) -> Result<(), McpError> {
         let sealed = credentials.map(|credentials| self.seal(&spec.name, &credentials)).transpose()?;
         let (identity, tools) = (identity(spec), tools.into_iter().map(Arc::new).collect());
+        let is_of_user = spec.is_of_user();
         let connected = move |before: Option<CachedConnection>, new: CachedConnection| {
-            let known = before.unwrap_or(new);
+            let known = before.filter(|known| known.is_of_user() == is_of_user).unwrap_or(new);
             Some(CachedConnection {
                 status: ConnectionStatus::Connected,
                 error: None,
@@ -214,9 +263,11 @@ impl Connections {
 
     /// Records that the user was asked for consent: if there is no connection, a pending one is created.
     pub(super) async fn mark_pending(self: &Arc<Self>, spec: &McpServerSpec) -> Result<(), WriteError> {
-        let identity = identity(spec);
+        let (identity, is_of_user) = (identity(spec), spec.is_of_user());
         let pending = move |before: Option<CachedConnection>, new: CachedConnection| match before {
             None => Some(CachedConnection { identity, ..new }),
+            // Of a server of the user that had this name before the catalog, or the other way round.
+            Some(known) if known.is_of_user() != is_of_user => Some(CachedConnection { identity, ..new }),
             // A pending connection waits for the server that the catalog currently means.
             Some(known) if known.status == ConnectionStatus::Pending => {
                 Some(CachedConnection { identity, ..known })
@@ -303,13 +354,21 @@ impl Connections {
     }
 
     /// Records that the connection to a server works again, with these tools.
-    pub(super) async fn record_recovery(self: &Arc<Self>, spec: &McpServerSpec, tools: Vec<ToolDefinition>) {
-        self.record_tools(spec, tools, true).await;
+    pub(super) async fn record_recovery(
+        self: &Arc<Self>,
+        spec: &McpServerSpec,
+        tools: Vec<ToolDefinition>,
+    ) -> Result<(), WriteError> {
+        self.record_tools(spec, tools, true).await
     }
 
     /// Records that the server has other tools now.
-    pub(super) async fn update_tools(self: &Arc<Self>, spec: &McpServerSpec, tools: Vec<ToolDefinition>) {
-        self.record_tools(spec, tools, false).await;
+    pub(super) async fn update_tools(
+        self: &Arc<Self>,
+        spec: &McpServerSpec,
+        tools: Vec<ToolDefinition>,
+    ) -> Result<(), WriteError> {
+        self.record_tools(spec, tools, false).await
     }
 
     async fn record_tools(
@@ -317,7 +376,7 @@ impl Connections {
         spec: &McpServerSpec,
         tools: Vec<ToolDefinition>,
         succeeded: bool,
-    ) {
+    ) -> Result<(), WriteError> {
         let (identity, tools): (_, Arc<[_]>) = (identity(spec), tools.into_iter().map(Arc::new).collect());
         let with_tools = move |before: Option<CachedConnection>, _| {
             let known = before.filter(|known| known.identity == identity)?;
@@ -329,9 +388,8 @@ impl Connections {
                 if recovers { (ConnectionStatus::Connected, None) } else { (known.status, known.error) };
             Some(CachedConnection { status, error, tools, ..known })
         };
-        if let Err(error) = self.update(&spec.name, None, with_tools).await {
-            tracing::warn!(%error, "The tools of a server could not be stored.");
-        }
+        let stored = self.update(&spec.name, None, with_tools).await;
+        stored.inspect_err(|error| tracing::warn!(%error, "The tools of a server could not be stored."))
     }
 
     /// Removes a connection and everything that belongs to it, including the lasting grants of its tools.

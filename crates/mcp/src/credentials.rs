@@ -1,9 +1,10 @@
 //! The user's credentials for a server, sealed in the brain.
 
-use catalog::{McpServerSpec, Secret, Transport};
+use catalog::{ApiKeyLocation, Auth, McpServerSpec, Secret, Transport};
 use http_service::vault::{KeyError, Vault};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
+use store::USER_SERVER_IDENTITY;
 use tools::fingerprint;
 use zeroize::Zeroizing;
 
@@ -100,6 +101,16 @@ fn audience(spec: &McpServerSpec) -> String {
 /// that the operator sets for it may change.
 pub(super) fn identity(spec: &McpServerSpec) -> String {
     match &spec.transport {
+        // Never that of a server of the catalog, even at the same address.
+        Transport::Http { url, .. } if spec.is_of_user() => {
+            let (auth, header) = match &spec.auth {
+                Auth::None => ("none", ""),
+                Auth::OAuth { .. } => ("oauth", ""),
+                Auth::ApiKey(ApiKeyLocation::Header(name)) => ("api_key", name.as_str()),
+                Auth::ApiKey(_) => ("api_key", ""),
+            };
+            format!("{USER_SERVER_IDENTITY}{}", fingerprint::hash(&["http", url.as_str(), auth, header]))
+        }
         Transport::Http { url, .. } => fingerprint::hash(&["http", url.as_str()]),
         Transport::Stdio { command, env, .. } => {
             let words = command.iter().map(Secret::expose);

@@ -4,9 +4,11 @@
 
 use std::collections::HashSet;
 
+use catalog::ServerOrigin;
 use resources::text::{first_bytes, first_chars};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tools::approval;
 
 /// The maximum number of a server's tools.
 pub(super) const MAX_TOOLS: usize = 512;
@@ -17,6 +19,10 @@ pub(super) const MAX_TOTAL_BYTES: usize = 2 * 1024 * 1024;
 const MAX_NAME_CHARS: usize = 128;
 /// The maximum length of a description that is kept, in bytes.
 const MAX_DESCRIPTION_BYTES: usize = 4 * 1024;
+/// The same limits for a server that the user has added: its definitions are stored twice, as listed and as
+/// approved.
+const MAX_USER_TOOLS: usize = 128;
+const MAX_USER_TOTAL_BYTES: usize = 256 * 1024;
 /// How many invalid definitions the log names.
 const MAX_LOGGED_FAULTS: usize = 5;
 
@@ -64,13 +70,17 @@ impl DefinitionFaults {
 }
 
 /// Returns the usable tools of a server's list, in its order; logs the number of the others and the first of them.
-pub(super) fn validate_tools(server: &str, listed: &[Value]) -> Vec<ToolDefinition> {
+pub(super) fn validate_tools(server: &str, origin: ServerOrigin, listed: &[Value]) -> Vec<ToolDefinition> {
+    let (max_tools, max_total_bytes) = match origin {
+        ServerOrigin::Catalog => (MAX_TOOLS, MAX_TOTAL_BYTES),
+        ServerOrigin::User => (MAX_USER_TOOLS, MAX_USER_TOTAL_BYTES),
+    };
     let mut tools: Vec<ToolDefinition> = Vec::new();
     let mut names = HashSet::new();
     let mut bytes = 0;
     let (mut skipped, mut replaced_schemas) = (DefinitionFaults::default(), DefinitionFaults::default());
     for tool in listed {
-        let (definition, has_object_schema) = match parse_definition(tool) {
+        let (definition, has_object_schema) = match parse_definition(tool, origin) {
             Ok(read) => read,
             Err(reason) => {
                 skipped.add(|| reason);
@@ -80,10 +90,10 @@ pub(super) fn validate_tools(server: &str, listed: &[Value]) -> Vec<ToolDefiniti
         let size = definition.size();
         let reason = if size > MAX_TOOL_BYTES {
             Some(format!("its definition has over {MAX_TOOL_BYTES} bytes"))
-        } else if bytes + size > MAX_TOTAL_BYTES {
-            Some(format!("the definitions together have over {MAX_TOTAL_BYTES} bytes"))
-        } else if tools.len() == MAX_TOOLS {
-            Some(format!("the server has over {MAX_TOOLS} tools"))
+        } else if bytes + size > max_total_bytes {
+            Some(format!("the definitions together have over {max_total_bytes} bytes"))
+        } else if tools.len() == max_tools {
+            Some(format!("the server has over {max_tools} tools"))
         } else if !names.insert(definition.name.clone()) {
             Some("another tool has the same name".to_owned())
         } else {
@@ -109,7 +119,7 @@ pub(super) fn validate_tools(server: &str, listed: &[Value]) -> Vec<ToolDefiniti
 
 /// Parses one tool of `tools/list`; returns also whether its input schema was usable, or the reason why it is
 /// invalid.
-fn parse_definition(tool: &Value) -> Result<(ToolDefinition, bool), String> {
+fn parse_definition(tool: &Value, origin: ServerOrigin) -> Result<(ToolDefinition, bool), String> {
     let name = tool.get("name").and_then(Value::as_str).ok_or("a tool has no name")?;
     if !is_valid_name(name) {
         let shortened = first_chars(name, MAX_NAME_CHARS);
@@ -119,13 +129,16 @@ fn parse_definition(tool: &Value) -> Result<(ToolDefinition, bool), String> {
     let hint = |hint: &str| tool.pointer(hint).and_then(Value::as_bool).unwrap_or(false);
     let schema = tool.get("inputSchema").and_then(object_schema);
     let has_object_schema = schema.is_some();
-    let definition = ToolDefinition {
+    let mut definition = ToolDefinition {
         name: name.to_owned(),
         description: first_bytes(description, MAX_DESCRIPTION_BYTES).to_owned(),
         input_schema: schema.unwrap_or_else(|| json!({"type": "object", "properties": {}})),
         read_only: hint("/annotations/readOnlyHint"),
         idempotent: hint("/annotations/idempotentHint"),
     };
+    if origin == ServerOrigin::User {
+        definition.remove_hidden_text();
+    }
     Ok((definition, has_object_schema))
 }
 
@@ -149,9 +162,43 @@ fn is_valid_name(name: &str) -> bool {
 }
 
 impl ToolDefinition {
+    /// Removes what the model would read and a person would not see.
+    fn remove_hidden_text(&mut self) {
+        remove_hidden(&mut self.description);
+        remove_hidden_from_schema(&mut self.input_schema);
+    }
+
     fn size(&self) -> usize {
         // Strings and JSON values can always be serialized.
         serde_json::to_vec(self).map_or(0, |bytes| bytes.len())
+    }
+}
+
+/// Removes control characters, invisible ones, and those that change the text direction.
+fn remove_hidden(text: &mut String) {
+    let is_kept = |character: char| {
+        matches!(character, '\n' | '\t') || !(character.is_control() || approval::is_hiding(character))
+    };
+    if !text.chars().all(is_kept) {
+        text.retain(is_kept);
+    }
+}
+
+/// Does so in the texts of a schema that only describe. The others are what a call has to match.
+fn remove_hidden_from_schema(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                match field {
+                    Value::String(text) if ["description", "title", "$comment"].contains(&name.as_str()) => {
+                        remove_hidden(text);
+                    }
+                    field => remove_hidden_from_schema(field),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(remove_hidden_from_schema),
+        _ => {}
     }
 }
 

@@ -9,19 +9,21 @@ mod connections;
 mod credentials;
 mod definition;
 mod oauth;
+mod pins;
 mod request_auth;
 mod server_directory;
 #[cfg(test)]
 #[path = "../tests/unit/testing.rs"]
 mod testing;
 mod tool;
+mod user_servers;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::assets::{Callback, Connect, ConnectOutcome, Connection, ConnectionStatus, Server};
 use api::{CallId, ConnectionId};
-use catalog::{Auth, McpServerSpec};
+use catalog::{Auth, Catalog, McpServerSpec};
 use clients::{ClientError, Clients};
 use connections::Connections;
 use credentials::{CredentialSecret, Credentials};
@@ -68,6 +70,24 @@ pub enum McpError {
     /// The catalog names no such server.
     #[error("the catalog names no server `{0}`; `GET /assets/servers` lists those there are")]
     UnknownServer(String),
+    /// The user has added no such server.
+    #[error("there is no server `{0}`; `GET /mcp/servers` lists those there are")]
+    UnknownUserServer(String),
+    /// The catalog does not permit this server of the user, or none.
+    #[error("{0}")]
+    NotPermitted(String),
+    /// There is another server of this name.
+    #[error("{0}")]
+    ServerExists(String),
+    /// The user has as many servers as the catalog permits.
+    #[error("there are {0} servers already, as many as the catalog permits; delete one first")]
+    ServerLimit(u64),
+    /// The server's tools are not those that the user was shown.
+    #[error(
+        "`digest`: the tools of `{0}` are no longer those; `GET /mcp/servers/{0}` shows what they are now, and what has \
+         changed"
+    )]
+    ToolsChanged(String),
     /// There is no such connection.
     #[error("there is no such connection; `GET /assets/connections` lists those there are")]
     UnknownConnection,
@@ -142,10 +162,26 @@ impl Mcp {
         })))
     }
 
+    /// Sets the servers that the catalog names, and which others it permits.
+    pub fn set_catalog(&self, catalog: &Catalog) {
+        self.0.connections.user_servers().set_policy(catalog.permissions.user_servers.clone());
+        self.set_server_specs(&catalog.mcp_servers);
+    }
+
     /// Replaces the list of known servers.
     pub fn set_server_specs(&self, servers: &[Arc<McpServerSpec>]) {
-        let old = self.0.directory.replace(servers);
-        for server in old.iter().filter(|server| !servers.contains(server)) {
+        self.refresh_servers(Some(servers));
+    }
+
+    /// Determines anew which servers there are, if they are given also those of the catalog.
+    fn refresh_servers(&self, catalog: Option<&[Arc<McpServerSpec>]>) {
+        let gone = self.0.directory.change(|servers| {
+            if let Some(catalog) = catalog {
+                servers.catalog = catalog.to_vec();
+            }
+            servers.of_user = self.0.connections.user_servers().usable(&servers.catalog);
+        });
+        for server in gone {
             self.0.clients.drop_client(&server.name);
         }
         self.0.connections.bump_generation();
@@ -159,7 +195,7 @@ impl Mcp {
     /// Returns the tools of all connected servers, in order of the servers' names.
     pub fn tools(&self) -> Vec<Arc<dyn Tool>> {
         let mut tools: Vec<Arc<dyn Tool>> = Vec::new();
-        for spec in self.directory() {
+        for spec in self.0.directory.all() {
             for definition in self.0.connections.tools(&spec) {
                 let caller = ServerHandle { mcp: self.clone(), spec: Arc::clone(&spec) };
                 tools.push(Arc::new(tool::ServerTool::new(caller, definition)));
@@ -178,13 +214,13 @@ impl Mcp {
                 && self.0.connections.identity_matches_or_absent(&spec),
             name: spec.name.clone(),
         };
-        self.directory().into_iter().map(server).collect()
+        self.0.directory.catalog().into_iter().map(server).collect()
     }
 
     /// Returns the connections, oldest first.
     pub fn connections(&self) -> Result<Vec<Connection>, McpError> {
         let mut connections = self.0.connections.list()?;
-        let directory = self.directory();
+        let directory = self.0.directory.catalog();
         for connection in &mut connections {
             let spec = directory.iter().find(|spec| spec.name == connection.server);
             let error = match spec {
@@ -205,15 +241,25 @@ impl Mcp {
     /// away.
     pub async fn connect(&self, connect: Connect) -> Result<ConnectOutcome, McpError> {
         let mcp = self.clone();
-        let connecting = self.0.connections.spawn(async move { mcp.connect_locked(connect).await });
+        let connecting = self.0.connections.spawn(async move {
+            let Connect { server, credentials, redirect_to } = connect;
+            mcp.connect_locked(mcp.server(&server)?, credentials, redirect_to).await
+        });
         connecting.await.unwrap_or(Err(McpError::Stopping))
     }
 
-    async fn connect_locked(&self, connect: Connect) -> Result<ConnectOutcome, McpError> {
-        let Connect { server, credentials, redirect_to } = connect;
-        let spec = self.server(&server)?;
+    async fn connect_locked(
+        &self,
+        spec: Arc<McpServerSpec>,
+        credentials: Option<api::assets::Credentials>,
+        redirect_to: Option<String>,
+    ) -> Result<ConnectOutcome, McpError> {
         let redirect_to = redirect_to.map(|address| self.redirect_target(&spec, &address)).transpose()?;
         let _lock = self.0.connections.lock_server(&spec.name).await;
+        if !self.is_current(&spec) {
+            // A server of the user that was deleted or disabled meanwhile.
+            return Err(McpError::UnknownUserServer(spec.name.clone()));
+        }
         let key = match (&spec.auth, credentials) {
             (Auth::ApiKey(_), Some(credentials)) => Some(credentials::validate_api_key(credentials.api_key)?),
             (Auth::ApiKey(_) | Auth::None | Auth::OAuth { .. }, None) => None,
@@ -335,7 +381,12 @@ impl Mcp {
             Err(error) => return Err(self.record_connect_failure(spec, &access, &error).await),
         };
         tracing::info!(server = spec.name, tools = tools.len(), "A tool server is connected.");
-        self.0.connections.establish(spec, tools, credentials).await?;
+        let stored = self.0.connections.establish(spec, tools, credentials).await;
+        if stored.is_err() && spec.is_of_user() {
+            // Calls would wait for the client's tools to be stored.
+            self.0.clients.drop_client(&spec.name);
+        }
+        stored?;
         self.0.clients.mark_tools_recorded(&spec.name);
         Ok(())
     }
@@ -392,12 +443,15 @@ impl Mcp {
         )
     }
 
-    fn directory(&self) -> Vec<Arc<McpServerSpec>> {
-        self.0.directory.all()
+    /// Whether a server that the user has added can still be used as it was. One of the catalog always can.
+    fn is_current(&self, spec: &McpServerSpec) -> bool {
+        !spec.is_of_user() || self.0.directory.find(&spec.name).is_some_and(|current| *current == *spec)
     }
 
+    /// Returns a server of the catalog.
     fn server(&self, name: &str) -> Result<Arc<McpServerSpec>, McpError> {
-        self.0.directory.find(name).ok_or_else(|| McpError::UnknownServer(name.to_owned()))
+        let found = self.0.directory.find(name).filter(|spec| !spec.is_of_user());
+        found.ok_or_else(|| McpError::UnknownServer(name.to_owned()))
     }
 }
 
@@ -416,7 +470,7 @@ impl ServerHandle {
     /// Returns the credentials for a call. A turn may still have the tools of a server that was disconnected
     /// meanwhile.
     fn request_auth(&self) -> Result<RequestAuth, McpError> {
-        if !self.mcp.0.connections.identity_matches(&self.spec) {
+        if !self.mcp.0.connections.identity_matches(&self.spec) || !self.mcp.is_current(&self.spec) {
             let reason = format!("the server `{}` is no longer connected", self.spec.name);
             return Err(McpError::Failed(reason));
         }

@@ -21,7 +21,7 @@ use std::time::Duration;
 use api::assets::{Callback, ConnectOutcome};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use catalog::{Auth, McpServerSpec, OAuthClientConfig, Transport};
+use catalog::{Auth, McpServerSpec, OAuthClientConfig, ServerOrigin, Transport};
 use discovery::DiscoveredServer;
 use futures::future::BoxFuture;
 use grant::{Consent, Grant};
@@ -34,6 +34,7 @@ use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
+use store::USER_SERVER_IDENTITY;
 use token_manager::{ManagedTokenSource, TokenManager};
 use zeroize::Zeroizing;
 
@@ -152,12 +153,15 @@ impl OAuth {
         else {
             return Err(McpError::Invalid("this server needs no authorization".into()));
         };
-        let http = AuthHttpClient::for_server(url, self.connections.web_allowlist())
+        let http = AuthHttpClient::for_server(url, spec.origin, self.connections.web_allowlist())
             .await
             .map_err(|error| McpError::Failed(error.to_string()))?;
         let found = DiscoveredServer::discover(url, &http).await?;
         let origin = || found.token_endpoint.origin().ascii_serialization();
-        let registered_at = found.issuer().map_or_else(origin, str::to_owned);
+        let issuer_key = found.issuer().map_or_else(origin, str::to_owned);
+        // A server that the user has added says itself where to register. What it gets is for itself alone.
+        let registered_at =
+            if spec.is_of_user() { user_issuer_key(&spec.name, &issuer_key) } else { issuer_key };
         let scopes = if scopes.is_empty() { found.default_scopes().await } else { scopes.clone() };
         let client = match (client, &self.client_metadata_url) {
             (Some(client), _)
@@ -260,8 +264,15 @@ impl OAuth {
             CallbackResult::Denied(reason) => return Err(McpError::Denied(reason)),
         };
         let oauth_client = pending.party.with_catalog_secret(configured_client(&spec));
-        let grant =
-            self.exchange(oauth_client, &pending.url, &code, &pending.verifier, &pending.redirect_uri).await;
+        let grant = self
+            .exchange(
+                oauth_client,
+                (&pending.url, spec.origin),
+                &code,
+                &pending.verifier,
+                &pending.redirect_uri,
+            )
+            .await;
         let grant = grant.map_err(|error| with_server_name(&spec, error))?;
         let installed = self.token_manager(&spec, &pending.url).install(grant).await;
         installed.map_err(|error| McpError::Failed(error.to_string()))?;
@@ -271,12 +282,12 @@ impl OAuth {
     async fn exchange(
         &self,
         oauth_client: OAuthClient,
-        server: &Url,
+        (server, origin): (&Url, ServerOrigin),
         code: &str,
         verifier: &str,
         redirect_uri: &Url,
     ) -> Result<Grant, McpError> {
-        let http = AuthHttpClient::for_server(server, self.connections.web_allowlist())
+        let http = AuthHttpClient::for_server(server, origin, self.connections.web_allowlist())
             .await
             .map_err(|error| McpError::Failed(error.to_string()))?;
         let exchanged =
@@ -315,7 +326,8 @@ impl OAuth {
             return;
         };
         // The server's address is not known any more; the tokens came from this endpoint.
-        let from = (&grant.party.token_endpoint, self.connections.web_allowlist());
+        let url = &grant.party.token_endpoint;
+        let from = (url, ServerOrigin::Catalog, self.connections.web_allowlist());
         token_manager::revoke_tokens(server, &grant, from).await;
     }
 
@@ -338,7 +350,7 @@ impl OAuth {
     /// Returns the token manager of a server: there is only one, so that tokens are refreshed once.
     fn token_manager(&self, spec: &Arc<McpServerSpec>, url: &Url) -> Arc<TokenManager> {
         let mut token_managers = self.token_managers.lock();
-        if let Some(manager) = token_managers.get(&spec.name).filter(|manager| manager.is_for(url)) {
+        if let Some(manager) = token_managers.get(&spec.name).filter(|manager| manager.is_for(spec, url)) {
             return Arc::clone(manager);
         }
         let parts = (Arc::clone(&self.connections), Arc::clone(&self.directory));
@@ -358,6 +370,11 @@ impl TokenSource for NoTokenSource {
     ) -> BoxFuture<'a, Result<SecretString, AuthError>> {
         Box::pin(async { Err(AuthError::Unavailable("this server needs no authorization".into())) })
     }
+}
+
+/// Returns the key of the registration for a server that the user has added.
+pub(crate) fn user_issuer_key(server: &str, issuer: &str) -> String {
+    format!("{USER_SERVER_IDENTITY}{server} {issuer}")
 }
 
 fn oauth_server_url(spec: &McpServerSpec) -> Option<&Url> {

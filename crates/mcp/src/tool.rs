@@ -53,6 +53,7 @@ impl Tool for ServerTool {
         let spec = &self.server.spec;
         let server = match spec.transport_kind() {
             TransportKind::Stdio => format!("the tool server `{}`", spec.name),
+            TransportKind::Http if spec.is_of_user() => format!("your own tool server `{}`", spec.name),
             TransportKind::Http => format!("the remote tool server `{}`", spec.name),
         };
         let input = approval::pretty_json(input);
@@ -74,6 +75,10 @@ impl Tool for ServerTool {
 
     fn is_mcp_tool(&self) -> bool {
         true
+    }
+
+    fn is_of_user_server(&self) -> bool {
+        self.server.spec.is_of_user()
     }
 
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {

@@ -47,6 +47,7 @@ mod usage;
 mod usage_caps;
 mod usage_report;
 mod usage_rows;
+mod user_servers;
 mod wal_checkpoint;
 mod write_tx;
 mod writer;
@@ -94,6 +95,7 @@ pub use usage::{CallUsage, ModelUsage, USAGE_RETENTION};
 pub use usage_caps::{CapMark, CapPeriod, CapUse};
 pub use usage_report::{UsageCursor, UsageQuery};
 pub use usage_rows::{ToolUsage, nano_usd, usd};
+pub use user_servers::{USER_SERVER_IDENTITY, UserServerRow};
 pub use write_tx::{IdempotencyKey, NewGrant, NewTurn, Rewind, WriteTx};
 pub use writer::{Durability, WriteBatch, WriteError};
 

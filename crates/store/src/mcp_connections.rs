@@ -104,6 +104,11 @@ impl WriteTx<'_> {
             None => self.execute("DELETE FROM registrations WHERE issuer = ?1", [issuer]),
         }
     }
+
+    /// Deletes the client registrations whose keys begin with `prefix`.
+    pub fn delete_client_registrations(&self, prefix: &str) -> Result<(), StoreError> {
+        self.execute("DELETE FROM registrations WHERE instr(issuer, ?1) = 1", [prefix])
+    }
 }
 
 /// All connections, oldest first.

@@ -9,7 +9,8 @@
 //! requests and the deltas of streams, which are transient. A turn that has not ended is exported up to its last
 //! step, as one that was given up then. The messages that wait for their turn are exported (`queue`), and an import
 //! leaves them out: it starts no turn. Schedules are imported without their runs and next due times, which the engine
-//! computes anew: what was due before the import is not made up for.
+//! computes anew: what was due before the import is not made up for. The user's own tool servers are exported with the
+//! approved definitions of their tools (`mcp_servers`); after an import they must be connected again.
 //!
 //! An import is first read into a staging file beside the brain ([`staging`]), record by record ([`validate`]),
 //! then checked as a whole, and finally applied in one transaction ([`apply`]).
@@ -20,6 +21,7 @@ mod import;
 mod records;
 mod staging;
 mod usage;
+mod user_servers;
 mod validate;
 
 use std::io::{Read, Write};

@@ -124,6 +124,13 @@ pub(super) fn line_diff(old: &str, new: &str, max: usize) -> LineDiff {
     LineDiff { shown, truncated, deletions, insertions }
 }
 
+/// Returns the lines that differ between two definitions of a tool, in visible form, and whether there are
+/// more.
+pub fn definition_diff(old: &str, new: &str) -> (String, bool) {
+    let LineDiff { shown, truncated, .. } = line_diff(old, new, MAX_INPUT_CHARS);
+    (shown, truncated)
+}
+
 /// Formats a number with its noun, in the singular or the plural.
 fn counted(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
@@ -154,7 +161,7 @@ fn push_escaped(shown: &mut String, character: char) {
 }
 
 /// Whether a character is invisible or changes the text direction.
-pub(super) fn is_hiding(character: char) -> bool {
+pub fn is_hiding(character: char) -> bool {
     matches!(
         character,
         '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'

@@ -138,6 +138,11 @@ pub trait Tool: Send + Sync {
         false
     }
 
+    /// Whether it belongs to a server that the user has added, which the operator does not know.
+    fn is_of_user_server(&self) -> bool {
+        false
+    }
+
     /// The maximum number of bytes of a call's output that the model receives whole. Of a longer output it
     /// receives the head, the tail, and the path of the rest.
     fn inline_limit(&self, _input: &Value) -> usize {
@@ -378,7 +383,12 @@ impl Toolbox {
 
     /// Returns the permission of a tool: the catalog's setting, else the tool's default.
     pub fn permission(&self, name: &str, tool: &dyn Tool) -> Permission {
-        match (self.permissions.decision(name), tool.permission()) {
+        let decision = if tool.is_of_user_server() {
+            self.permissions.decision_for_user_server(name)
+        } else {
+            self.permissions.decision(name)
+        };
+        match (decision, tool.permission()) {
             // If the permissions file could not be read, it is unknown whether it would allow more.
             (_, Permission::Deny) if self.permissions.unreadable => Permission::Deny,
             (decision, primary) => decision.unwrap_or(primary),

@@ -5,6 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::user_servers::{UpdateUserServer, UserServer};
+use mcp::McpError;
 use store::{Brain, Erasure, ErasureScope, WriteTx};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -51,6 +53,27 @@ impl Agent {
             self.erase().await;
         }
         Ok(deleted)
+    }
+
+    /// Deletes a tool server that the user has added, and erases what it and its credentials were.
+    pub async fn delete_user_server(&self, name: &str) -> Result<(), McpError> {
+        self.services.mcp.delete_user_server(name).await?;
+        self.erase().await;
+        Ok(())
+    }
+
+    /// Changes a tool server that the user has added, and erases the words that this replaces.
+    pub async fn update_user_server(
+        &self,
+        name: &str,
+        change: UpdateUserServer,
+    ) -> Result<UserServer, McpError> {
+        let erases = change.description.is_some();
+        let changed = self.services.mcp.update_user_server(name, change).await?;
+        if erases {
+            self.erase().await;
+        }
+        Ok(changed)
     }
 
     /// Erases what was deleted, waiting at most [`ERASE_TIMEOUT`].

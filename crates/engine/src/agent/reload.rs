@@ -101,7 +101,7 @@ impl CatalogReloader {
             // Completed even if nobody waits any more, with the lock held as long.
             let reading = tokio::task::spawn_blocking(move || {
                 setup.catalog = read(&folder, &setup.catalog).map_err(ReloadError::Invalid)?;
-                agent.services.mcp.set_server_specs(&setup.catalog.mcp_servers);
+                agent.services.mcp.set_catalog(&setup.catalog);
                 agent.services.snapshots.replace(AgentSnapshot::from_setup(&setup));
                 Ok(setup.catalog.clone())
             });

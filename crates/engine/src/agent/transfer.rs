@@ -148,6 +148,7 @@ impl Agent {
         let outputs = self.services.outputs.spilled_calls().await?;
         let (brain, registry, event_logs) =
             (self.brain.clone(), self.registry.clone(), self.event_logs.clone());
+        let mcp = self.services.mcp.clone();
         let (tasks_lock, stopping) = (Arc::clone(&self.transfers.tasks_lock), self.stopping.clone());
         // Runs in a task of its own, even if the caller is gone: no turn may begin before it is done.
         let applying = self.tracker.spawn(async move {
@@ -165,6 +166,9 @@ impl Agent {
             // The event logs still describe the tasks before the import.
             event_logs.remove_idle();
             brain.notify_schedules_changed();
+            if let Err(error) = mcp.reload_user_servers().await {
+                tracing::warn!(%error, "The imported tool servers of the user can be used after a restart only.");
+            }
             drop(permit);
             Ok(Imported { status: ImportedStatus::Imported, mode, counts })
         });

@@ -11,7 +11,11 @@ use crate::agent::AgentError;
 pub(super) fn mcp_error(error: McpError) -> ApiError {
     let code = match &error {
         McpError::Invalid(_) => ErrorCode::InvalidRequest,
-        McpError::UnknownServer(_) => ErrorCode::ServerNotFound,
+        McpError::UnknownServer(_) | McpError::UnknownUserServer(_) => ErrorCode::ServerNotFound,
+        McpError::NotPermitted(_) => ErrorCode::UserServersNotPermitted,
+        McpError::ServerExists(_) => ErrorCode::ServerExists,
+        McpError::ServerLimit(_) => ErrorCode::ServerLimit,
+        McpError::ToolsChanged(_) => ErrorCode::ToolsChanged,
         McpError::UnknownConnection => ErrorCode::ConnectionNotFound,
         McpError::NotConfigured(_) => ErrorCode::AssetsNotConfigured,
         McpError::InvalidState => ErrorCode::InvalidState,

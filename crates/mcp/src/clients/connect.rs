@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use catalog::{McpServerSpec, Transport as Kind};
+use fetch::WebAllowlist;
 use rmcp::RoleClient;
 use rmcp::model::ProtocolVersion;
 use rmcp::service::{
@@ -106,14 +107,14 @@ impl Connector {
         &mut self,
         spec: &Arc<McpServerSpec>,
         access: &RequestAuth,
-        sandbox: Option<&Sandbox>,
+        (sandbox, web_allowlist): (Option<&Sandbox>, &WebAllowlist),
         owner: &CancellationToken,
         timeout: Duration,
     ) -> Result<NewSession, ClientError> {
         let connecting = async {
             let (session, service) = match &spec.transport {
                 Kind::Stdio { .. } => self.connect_program(spec, access, sandbox, owner).await?,
-                Kind::Http { .. } => connect_http(spec, access, owner).await?,
+                Kind::Http { .. } => connect_http(spec, access, web_allowlist, owner).await?,
             };
             let tools = session.list_tools().await?;
             Ok(NewSession { session, service, tools })
@@ -162,9 +163,10 @@ impl Connector {
 async fn connect_http(
     spec: &Arc<McpServerSpec>,
     access: &RequestAuth,
+    web_allowlist: &WebAllowlist,
     owner: &CancellationToken,
 ) -> Result<(Arc<Session>, RunningService<RoleClient, SessionHandler>), ClientError> {
-    let address = HttpEndpoint::new(spec, access)?;
+    let address = HttpEndpoint::new(spec, access, web_allowlist).await?;
     let transport_state = TransportState::new(owner);
     let error = match initialize_session(
         address.streamable_transport(Arc::clone(&transport_state)),

@@ -6,8 +6,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use catalog::{ApiKeyLocation, Auth, McpServerSpec, Transport};
-use fetch::operator_client;
+use catalog::{ApiKeyLocation, Auth, McpServerSpec, ServerOrigin, Transport};
+use fetch::{WebAllowlist, client_for_outsider, operator_client, redirects_within_origin};
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use reqwest::header::{AUTHORIZATION, HeaderName, HeaderValue};
@@ -64,7 +64,11 @@ type SseStream = BoxStream<'static, Result<Sse, SseError>>;
 
 impl HttpEndpoint {
     /// Creates the settings for a server.
-    pub(super) fn new(spec: &McpServerSpec, access: &RequestAuth) -> Result<Self, ClientError> {
+    pub(super) async fn new(
+        spec: &McpServerSpec,
+        access: &RequestAuth,
+        web_allowlist: &WebAllowlist,
+    ) -> Result<Self, ClientError> {
         let Transport::Http { url, headers } = &spec.transport else {
             return Err(ClientError::Failed("it has no URL".into()));
         };
@@ -83,7 +87,15 @@ impl HttpEndpoint {
             value.set_sensitive(true);
             headers.insert(name, value);
         }
-        let client = operator_client(repeats_the_request).map_err(ClientError::Failed)?;
+        let client = match spec.origin {
+            ServerOrigin::Catalog => operator_client(repeats_the_request).map_err(ClientError::Failed)?,
+            ServerOrigin::User => {
+                let redirects = redirects_within_origin(repeats_the_request);
+                let client =
+                    client_for_outsider(url, web_allowlist, |client| client.redirect(redirects)).await;
+                client.map_err(|error| ClientError::Failed(error.to_string()))?
+            }
+        };
         Ok(Self { url: url.clone(), headers, client, auth: access.clone() })
     }
 

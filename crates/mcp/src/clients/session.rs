@@ -115,6 +115,14 @@ impl Session {
         Some(UsageGuard(Arc::clone(self)))
     }
 
+    /// Waits until its first list of tools is stored, or it has ended.
+    pub(super) async fn wait_tools_recorded(&self) {
+        tokio::select! {
+            () = self.tools_recorded.cancelled() => {}
+            () = self.transport_state.wait_ended() => {}
+        }
+    }
+
     /// Suspends a call that waits for a person.
     pub(super) fn suspend(&self, id: CallId, call: Call) {
         let mut usage = self.usage.lock();
@@ -160,7 +168,7 @@ impl Session {
                     break;
                 }
             }
-            Ok(validate_tools(&self.spec.name, &tools))
+            Ok(validate_tools(&self.spec.name, self.spec.origin, &tools))
         };
         let within = tokio::time::timeout(self.spec.timeout.min(SERVER_CONNECT_TIMEOUT), listing).await;
         within.unwrap_or_else(|_| Err(ClientError::Failed("it did not list its tools in time".into())))
@@ -275,11 +283,19 @@ impl Session {
         self.tools_recorded.cancelled().await;
         loop {
             self.tools_changed.notified().await;
-            match self.list_tools().await {
-                Ok(tools) => connections.update_tools(&self.spec, tools).await,
+            let failure = match self.list_tools().await {
+                Ok(tools) => {
+                    connections.update_tools(&self.spec, tools).await.err().map(|error| error.to_string())
+                }
                 Err(error) => {
                     tracing::warn!(server = self.spec.name, %error, "The changed tools of a server could not be listed.");
+                    Some(error.to_string())
                 }
+            };
+            if let Some(reason) = failure.filter(|_| self.spec.is_of_user()) {
+                // They are no longer the approved ones, as far as is known: the next client lists them first.
+                self.transport_state.end(reason);
+                return;
             }
             tokio::time::sleep(MIN_RELIST_INTERVAL).await;
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use api::assets::ConnectionStatus;
 use api::{ConnectionId, Timestamp};
-use store::ConnectionRow;
+use store::{ConnectionRow, USER_SERVER_IDENTITY};
 
 use crate::ToolDefinition;
 
@@ -21,6 +21,11 @@ pub(super) struct CachedConnection {
 }
 
 impl CachedConnection {
+    /// Whether it leads to a server that the user has added.
+    pub(super) fn is_of_user(&self) -> bool {
+        self.identity.starts_with(USER_SERVER_IDENTITY)
+    }
+
     pub(super) fn from_row(row: ConnectionRow) -> Self {
         let ConnectionRow { id, server, status, error, identity, tools, created_at } = row;
         let tools = serde_json::from_str::<Vec<ToolDefinition>>(&tools).unwrap_or_else(|error| {

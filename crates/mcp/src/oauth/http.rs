@@ -5,10 +5,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fetch::{WebAllowlist, build_client, guarded_client, read_body, special_purpose};
+use catalog::ServerOrigin;
+use fetch::{WebAllowlist, build_client, client_for_outsider, guarded_client, read_body, special_purpose};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
-use reqwest::{Client, Request, RequestBuilder, StatusCode, Url};
+use reqwest::{Client, ClientBuilder, Method, Request, StatusCode, Url};
 use resources::dns;
 use resources::text::error_chain;
 use rmcp::transport::auth::{OAuthHttpClient, OAuthHttpClientFuture, OAuthHttpRequest};
@@ -27,8 +28,18 @@ const MAX_SERVER_TEXT_CHARS: usize = 300;
 /// An HTTP client for the authorization server of one MCP server.
 #[derive(Clone)]
 pub(super) struct AuthHttpClient {
-    client: Client,
+    connector: Connector,
     policy: AddressPolicy,
+}
+
+/// How addresses are connected to.
+#[derive(Clone)]
+enum Connector {
+    /// By one client, which follows the policy.
+    Shared(Client),
+    /// For a server that the user has added: by a client for each request, which reaches public addresses and
+    /// those on this list, and no others.
+    PerRequest(WebAllowlist),
 }
 
 /// A response.
@@ -47,6 +58,8 @@ pub(super) enum HttpError {
          must have an address of the same network"
     )]
     NotPublic(String, &'static str),
+    #[error("{0}")]
+    Refused(String),
     #[error("the response of `{0}` has over {MAX_BODY} bytes")]
     ResponseTooLarge(String),
     #[error("the request to `{host}` failed: {reason}")]
@@ -101,7 +114,15 @@ impl Resolve for CheckedResolver {
 impl AuthHttpClient {
     /// Creates a client for the authorization server of this MCP server, which may be on a private network if the
     /// operator allows it. It is not kept: an idle engine has neither connections nor TLS roots in memory.
-    pub(super) async fn for_server(server: &Url, allowed: &WebAllowlist) -> Result<Self, HttpError> {
+    pub(super) async fn for_server(
+        server: &Url,
+        origin: ServerOrigin,
+        allowed: &WebAllowlist,
+    ) -> Result<Self, HttpError> {
+        if origin == ServerOrigin::User {
+            let policy = AddressPolicy { https_only: server.scheme() == "https", allow_private: true };
+            return Ok(Self { connector: Connector::PerRequest(allowed.clone()), policy });
+        }
         let port = server.port_or_known_default().unwrap_or_default();
         // The owner of a name decides where it leads, so that alone permits nothing.
         let is_private = match server.host() {
@@ -114,11 +135,14 @@ impl AuthHttpClient {
             .timeout(REQUEST_TIMEOUT)
             .dns_resolver(Arc::new(CheckedResolver(policy)));
         let failed = |reason| HttpError::Connection { host: host_name(server), reason };
-        Ok(Self { client: build_client(client).await.map_err(failed)?, policy })
+        Ok(Self { connector: Connector::Shared(build_client(client).await.map_err(failed)?), policy })
     }
 
-    /// Whether the MCP server is on a private network, but not on this machine.
+    /// Whether the MCP server is one of the catalog on a private network, but not on this machine.
     pub(super) fn is_on_private_network(&self, server: &Url) -> bool {
+        if matches!(self.connector, Connector::PerRequest(_)) {
+            return false;
+        }
         let is_local = match server.host() {
             Some(Host::Domain(name)) => is_localhost(name),
             _ => literal_ip(server).is_some_and(|address| address.is_loopback()),
@@ -134,21 +158,19 @@ impl AuthHttpClient {
         fields: &[(&str, &str)],
     ) -> Result<AuthHttpResponse, HttpError> {
         let form = form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
-        let mut request = self
-            .client
-            .post(url.clone())
-            .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
-            .header(ACCEPT, "application/json")
-            .body(form);
+        let mut request = request(Method::POST, url);
+        let headers = request.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
         if let Some(authorization) = authorization {
-            request = request.header(AUTHORIZATION, authorization);
+            headers.insert(AUTHORIZATION, authorization);
         }
+        *request.body_mut() = Some(form.into());
         self.send_and_read(url, request).await
     }
 
     /// Gets JSON.
     pub(super) async fn get_json(&self, url: &Url) -> Result<AuthHttpResponse, HttpError> {
-        self.send_and_read(url, self.client.get(url.clone()).header(ACCEPT, "application/json")).await
+        self.send_and_read(url, request(Method::GET, url)).await
     }
 
     /// Whether addresses that are not public are allowed, because the MCP server is not public either.
@@ -158,12 +180,13 @@ impl AuthHttpClient {
 
     /// Posts JSON.
     pub(super) async fn post_json(&self, url: &Url, body: &Value) -> Result<AuthHttpResponse, HttpError> {
-        self.send_and_read(url, self.client.post(url.clone()).header(ACCEPT, "application/json").json(body))
-            .await
+        let mut request = request(Method::POST, url);
+        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        *request.body_mut() = Some(body.to_string().into());
+        self.send_and_read(url, request).await
     }
 
-    async fn send_and_read(&self, url: &Url, request: RequestBuilder) -> Result<AuthHttpResponse, HttpError> {
-        let request = request.build().map_err(|error| connection_error(url, error))?;
+    async fn send_and_read(&self, url: &Url, request: Request) -> Result<AuthHttpResponse, HttpError> {
         let response = self.send(request).await?;
         let status = response.status();
         Ok(AuthHttpResponse { status, body: Zeroizing::new(self.bounded_body(url, response).await?) })
@@ -172,7 +195,17 @@ impl AuthHttpClient {
     async fn send(&self, request: Request) -> Result<reqwest::Response, HttpError> {
         let url = request.url().clone();
         self.policy.check(&url)?;
-        self.client.execute(request).await.map_err(|error| connection_error(&url, error))
+        let client = match &self.connector {
+            Connector::Shared(client) => client.clone(),
+            Connector::PerRequest(allowed) => {
+                let configure = |client: ClientBuilder| {
+                    client.connect_timeout(CONNECT_TIMEOUT).pool_max_idle_per_host(0).timeout(REQUEST_TIMEOUT)
+                };
+                let client = client_for_outsider(&url, allowed, configure).await;
+                client.map_err(|error| HttpError::Refused(sanitize_server_text(&error.to_string())))?
+            }
+        };
+        client.execute(request).await.map_err(|error| connection_error(&url, error))
     }
 
     async fn bounded_body(&self, url: &Url, response: reqwest::Response) -> Result<Vec<u8>, HttpError> {
@@ -202,6 +235,12 @@ impl AuthHttpResponse {
     pub(super) fn json(&self) -> Option<Value> {
         serde_json::from_slice(&self.body).ok()
     }
+}
+
+fn request(method: Method, url: &Url) -> Request {
+    let mut request = Request::new(method, url.clone());
+    request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
+    request
 }
 
 /// Prepares a server's text for a person: bounded, without control characters.

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use catalog::McpServerSpec;
+use catalog::{McpServerSpec, ServerOrigin};
 use fetch::WebAllowlist;
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared};
@@ -86,8 +86,8 @@ impl TokenManager {
     }
 
     /// Whether this manager is for the server at this URL.
-    pub(super) fn is_for(&self, url: &Url) -> bool {
-        self.url == *url
+    pub(super) fn is_for(&self, spec: &McpServerSpec, url: &Url) -> bool {
+        self.url == *url && self.spec.origin == spec.origin
     }
 
     /// Replaces the stored grant. The new one is durable on return.
@@ -193,7 +193,8 @@ impl TokenManager {
         refresh_token: &zeroize::Zeroizing<String>,
     ) -> Result<Tokens, TokenError> {
         let request = async {
-            let http = AuthHttpClient::for_server(&self.url, self.connections.web_allowlist()).await?;
+            let allowlist = self.connections.web_allowlist();
+            let http = AuthHttpClient::for_server(&self.url, self.spec.origin, allowlist).await?;
             oauth_client.refresh(&http, self.connections.now(), refresh_token).await
         };
         let refreshed = request.await;
@@ -274,7 +275,8 @@ impl TokenManager {
     async fn perform_revoke(&self) -> TokenResult {
         self.state.lock().revoked = true;
         if let Some(grant) = self.current_grant()? {
-            revoke_tokens(&self.spec.name, &grant, (&self.url, self.connections.web_allowlist())).await;
+            let from = (&self.url, self.spec.origin, self.connections.web_allowlist());
+            revoke_tokens(&self.spec.name, &grant, from).await;
         }
         Err(disconnected_error())
     }
@@ -335,11 +337,11 @@ impl TokenManager {
 pub(super) async fn revoke_tokens(
     server: &str,
     Grant { party: oauth_client, leave: consent }: &Grant,
-    (url, web_allowlist): (&Url, &WebAllowlist),
+    (url, origin, web_allowlist): (&Url, ServerOrigin, &WebAllowlist),
 ) {
     let Consent::Given(tokens) = consent else { return };
     let revoking = tokio::time::timeout(REVOKE_TIMEOUT, async {
-        let http = AuthHttpClient::for_server(url, web_allowlist).await?;
+        let http = AuthHttpClient::for_server(url, origin, web_allowlist).await?;
         let refresh = match &tokens.refresh {
             Some(token) => oauth_client.revoke(&http, token, "refresh_token").await,
             None => Ok(()),

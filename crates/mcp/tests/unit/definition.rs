@@ -7,7 +7,7 @@ use testkit::LogCapture;
 use super::*;
 
 fn names(listed: &[Value]) -> Vec<String> {
-    validate_tools("server", listed).into_iter().map(|tool| tool.name).collect()
+    validate_tools("server", ServerOrigin::Catalog, listed).into_iter().map(|tool| tool.name).collect()
 }
 
 #[test]
@@ -21,7 +21,7 @@ fn a_definition_is_taken_as_it_is() {
     let (read_only, idempotent) = (true, true);
     let expected =
         ToolDefinition { name, description: "Searches.".into(), input_schema: schema, read_only, idempotent };
-    assert_eq!(validate_tools("server", &[tool]), [expected]);
+    assert_eq!(validate_tools("server", ServerOrigin::Catalog, &[tool]), [expected]);
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn all_together_have_a_bound() {
 fn a_schema_without_a_type_is_one_for_objects() {
     let listed = [json!({"name": "t", "inputSchema": {"properties": {}}})];
     assert_eq!(
-        validate_tools("server", &listed)[0].input_schema,
+        validate_tools("server", ServerOrigin::Catalog, &listed)[0].input_schema,
         json!({"type": "object", "properties": {}})
     );
 }
@@ -48,7 +48,7 @@ fn faulty_definitions_get_a_short_line_of_the_log_however_many_there_are() {
     let schemas = (0..400).map(|n| json!({"name": name(n), "inputSchema": {"type": "array"}}));
     let nameless = (0..400).map(|n| json!({"name": format!("\u{1b}{n}{}", "\u{10ffff}".repeat(10_000))}));
     let listed: Vec<Value> = schemas.chain(nameless).collect();
-    assert_eq!(validate_tools("server", &listed).len(), 400);
+    assert_eq!(validate_tools("server", ServerOrigin::Catalog, &listed).len(), 400);
     let log = log.text();
     assert_eq!(log.lines().count(), 2, "{log}");
     assert_eq!(log.matches("count=400").count(), 2, "{log}");
@@ -78,7 +78,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 proptest! {
     #[test]
     fn whatever_is_listed_what_is_taken_can_be_used(listed in prop::collection::vec(any_json(), 0..8)) {
-        let accepted = validate_tools("server", &listed);
+        let accepted = validate_tools("server", ServerOrigin::Catalog, &listed);
         let mut names: Vec<&str> = accepted.iter().map(|tool| tool.name.as_str()).collect();
         prop_assert!(names.iter().all(|name| is_valid_name(name)));
         prop_assert!(accepted.iter().all(|tool| tool.input_schema["type"] == "object"));

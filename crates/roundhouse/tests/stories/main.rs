@@ -118,4 +118,7 @@ mod unresponsive_dns;
 mod upgrades;
 mod usage;
 mod usage_caps;
+mod user_servers;
+mod user_servers_hostile;
+mod user_servers_killed;
 mod working_memory;

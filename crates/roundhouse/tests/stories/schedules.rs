@@ -252,7 +252,7 @@ async fn what_is_no_schedule_is_refused() {
 }
 
 /// Whether a file of the engine contains `text`.
-fn is_in_a_file(folder: &Path, text: &str) -> bool {
+pub(crate) fn is_in_a_file(folder: &Path, text: &str) -> bool {
     fs::read_dir(folder).unwrap().any(|entry| {
         let path = entry.unwrap().path();
         if path.is_dir() && !path.is_symlink() {

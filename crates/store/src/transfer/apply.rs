@@ -55,10 +55,13 @@ impl WriteTx<'_> {
         let mut grants =
             self.transaction.prepare("SELECT grant_id, task_id FROM grants JOIN tasks USING (task)")?;
         let grants = grants.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?;
+        // Their credentials must not outlive them.
+        self.delete_user_server_connections()?;
         // The tables that are cleaned up by triggers of `tasks` come before it.
         for table in [
             "pending",
             "schedules",
+            "user_servers",
             "knowledge",
             "lessons",
             "feedback",
@@ -154,6 +157,7 @@ impl ImportCopier<'_> {
         self.copy_learning_records(&mut counts)?;
         counts.media = self.copy_media()?;
         self.copy_shown_of_conversations()?;
+        self.copy_user_servers()?;
         self.copy_usage()?;
         // What was imported is found from now on.
         self.tx.index_backlog(usize::MAX)?;

@@ -75,6 +75,7 @@ impl DocumentWriter<'_> {
         self.media()?;
         self.queue()?;
         self.schedules()?;
+        self.user_servers()?;
         self.usage()?;
         self.to.write_all(b"}")?;
         Ok(())
@@ -382,7 +383,7 @@ impl DocumentWriter<'_> {
 }
 
 /// Reads a column that contains JSON.
-fn raw_json_column(row: &Row<'_>, column: usize) -> Result<RawJson, Error> {
+pub(super) fn raw_json_column(row: &Row<'_>, column: usize) -> Result<RawJson, Error> {
     RawValue::from_string(row.get(column)?)
         .map_err(|error| Error::FromSqlConversionFailure(column, Type::Text, Box::new(error)))
 }

@@ -20,6 +20,7 @@ use super::records::{
 };
 use super::staging::{StagedImport, Staging, StagingError};
 use super::usage::UsageRecord;
+use super::user_servers::UserServerRecord;
 use super::validate::StageRecord;
 use crate::StoreError;
 
@@ -108,7 +109,9 @@ impl ReadPosition {
     fn max_record_bytes(&self) -> u64 {
         match self.section.borrow().as_str() {
             "conversations" | "turns" | "said" | "recalled" | "episodes" | "trajectories" | "knowledge"
-            | "batches" | "feedback" | "lessons" | "schedules" | "usage" => MAX_SMALL_RECORD_BYTES,
+            | "batches" | "feedback" | "lessons" | "schedules" | "mcp_servers" | "usage" => {
+                MAX_SMALL_RECORD_BYTES
+            }
             _ => MAX_RECORD_BYTES,
         }
     }
@@ -192,7 +195,7 @@ impl<'de> Visitor<'de> for DocumentSeed<'_> {
 
 /// Whether the key has a meaning in this version.
 fn is_known_key(name: &str) -> bool {
-    const KNOWN_KEYS: [&str; 18] = [
+    const KNOWN_KEYS: [&str; 19] = [
         "version",
         "tasks",
         "conversations",
@@ -210,6 +213,7 @@ fn is_known_key(name: &str) -> bool {
         "lessons",
         "media",
         "schedules",
+        "mcp_servers",
         "usage",
     ];
     KNOWN_KEYS.contains(&name)
@@ -235,6 +239,7 @@ impl DocumentSeed<'_> {
             "lessons" => self.records::<LessonRecord, A>(name, map),
             "media" => self.records::<MediaRecord, A>(name, map),
             "schedules" => self.records::<ScheduleRecord, A>(name, map),
+            "mcp_servers" => self.records::<UserServerRecord, A>(name, map),
             "usage" => self.records::<UsageRecord, A>(name, map),
             _ => {
                 self.position.enter_section(name);

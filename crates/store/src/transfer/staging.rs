@@ -57,6 +57,10 @@ const STAGING_SCHEMA: &str = "
         n INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, task_id TEXT, definition TEXT, state TEXT,
         created_at INTEGER, updated_at INTEGER, last_due_at INTEGER
     );
+    CREATE TABLE user_servers (
+        n INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, definition TEXT, pins TEXT, created_at INTEGER,
+        updated_at INTEGER
+    );
     CREATE TABLE batches (
         n INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, state TEXT, started_at INTEGER, ended_at INTEGER
     );

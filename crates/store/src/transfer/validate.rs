@@ -324,7 +324,7 @@ impl StageRecord for MediaRecord {
     }
 }
 
-fn invalid_field(field: &str, reason: &str) -> StagingError {
+pub(super) fn invalid_field(field: &str, reason: &str) -> StagingError {
     StagingError::Invalid(format!("`{field}`: {reason}"))
 }
 
@@ -353,7 +353,7 @@ pub(super) fn validate_text(field: &str, text: &str, max_bytes: usize) -> Result
 
 /// JSON in the form in which the engine stores it, on one line without whitespace; a client may have
 /// pretty-printed it.
-fn compact_json(json: &RawValue) -> String {
+pub(super) fn compact_json(json: &RawValue) -> String {
     let mut compact = String::with_capacity(json.get().len());
     let (mut in_text, mut escaped) = (false, false);
     for letter in json.get().chars() {
@@ -375,7 +375,7 @@ fn validate_id<T: FromStr<Err: Display>>(id: &str) -> Result<(), StagingError> {
 }
 
 /// Parses JSON of a form that all readers know.
-fn parse_json<T: DeserializeOwned>(field: &str, json: &RawValue) -> Result<T, StagingError> {
+pub(super) fn parse_json<T: DeserializeOwned>(field: &str, json: &RawValue) -> Result<T, StagingError> {
     serde_json::from_str(json.get()).map_err(|error| invalid_field(field, &error.to_string()))
 }
 

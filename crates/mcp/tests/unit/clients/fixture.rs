@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use api::CallId;
 use api::assets::{Connection, ConnectionStatus};
-use catalog::{Auth, McpServerSpec, Secret, Transport};
+use catalog::{Auth, McpServerSpec, Secret, ServerOrigin, Transport};
 use fetch::WebAllowlist;
 use http_service::clock::{Clock as _, SystemClock};
 use serde_json::{Value, json};
@@ -158,6 +158,7 @@ pub(super) fn command_spec(command: &[&str]) -> McpServerSpec {
     McpServerSpec {
         name: "server".into(),
         description: String::new(),
+        origin: ServerOrigin::Catalog,
         transport: Transport::Stdio {
             command: command.iter().map(|part| Secret::new((*part).to_owned())).collect(),
             env: BTreeMap::new(),

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use api::Timestamp;
 use api::assets::{Callback, ConnectOutcome, ConnectionStatus};
-use catalog::{Auth, McpServerSpec, OAuthClientConfig, Transport};
+use catalog::{Auth, McpServerSpec, OAuthClientConfig, ServerOrigin, Transport};
 use fetch::WebAllowlist;
 use http_service::clock::ManualClock;
 use http_service::vault::MasterKey;
@@ -190,6 +190,7 @@ fn spec(url: &str, scopes: Vec<String>, client: Option<OAuthClientConfig>) -> Mc
     McpServerSpec {
         name: SERVER_NAME.into(),
         description: String::new(),
+        origin: ServerOrigin::Catalog,
         transport: Transport::Http { url: Url::parse(url).unwrap(), headers: HeaderMap::default() },
         auth: Auth::OAuth { scopes, client },
         trust_annotations: false,

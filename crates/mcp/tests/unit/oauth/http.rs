@@ -41,12 +41,22 @@ fn a_server_over_https_leads_to_no_other_protocol() {
 
 #[tokio::test]
 async fn a_name_that_leads_inside_is_judged_by_where_it_leads() {
-    let outside =
-        AuthHttpClient::for_server(&url("http://1.1.1.1/mcp"), &WebAllowlist::default()).await.unwrap();
+    let outside = AuthHttpClient::for_server(
+        &url("http://1.1.1.1/mcp"),
+        ServerOrigin::Catalog,
+        &WebAllowlist::default(),
+    )
+    .await
+    .unwrap();
     let error = outside.post_form(&url("http://localhost:9/token"), None, &[]).await.err().unwrap();
     assert!(error.to_string().contains("it is not on the public internet (loopback)"), "{error}");
-    let private =
-        AuthHttpClient::for_server(&url("http://localhost:9/mcp"), &WebAllowlist::default()).await.unwrap();
+    let private = AuthHttpClient::for_server(
+        &url("http://localhost:9/mcp"),
+        ServerOrigin::Catalog,
+        &WebAllowlist::default(),
+    )
+    .await
+    .unwrap();
     let error = private.post_form(&url("http://localhost:9/token"), None, &[]).await.err().unwrap();
     assert!(error.to_string().starts_with("the request to `localhost` failed: "), "{error}");
     assert!(!error.to_string().contains("public"), "{error}");
@@ -58,7 +68,8 @@ async fn an_answer_is_read_up_to_its_limit() {
     let server = url(&format!("http://{}/", listener.local_addr().unwrap()));
     let router = axum::Router::new().fallback(|| async { vec![b'x'; MAX_BODY + 1] });
     tokio::spawn(async move { axum::serve(listener, router).await });
-    let http = AuthHttpClient::for_server(&server, &WebAllowlist::default()).await.unwrap();
+    let http =
+        AuthHttpClient::for_server(&server, ServerOrigin::Catalog, &WebAllowlist::default()).await.unwrap();
     let error = http.post_json(&server, &Value::Null).await.err().unwrap();
     assert_eq!(error.to_string(), "the response of `127.0.0.1` has over 524288 bytes");
 }

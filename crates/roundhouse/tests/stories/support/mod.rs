@@ -20,6 +20,7 @@ pub(crate) mod postgres;
 pub(crate) mod process_memory;
 pub(crate) mod processes;
 pub(crate) mod schema;
+pub(crate) mod scripted_mcp;
 pub(crate) mod sse;
 pub(crate) mod standalone_engine;
 pub(crate) mod synthetic_export;

@@ -63,6 +63,14 @@ pub(crate) const SCHEDULE: &str = "id:text name:text when:object message:text ta
 pub(crate) const SCHEDULE_RUN: &str = "due_at:time at:time outcome:text task_id?:text turn_id?:turn turn_state?:text \
                                        count?:int last_due_at?:time";
 
+/// A tool server of the user.
+pub(crate) const USER_SERVER: &str = "name:text url:text description?:text auth:text api_key_header?:text enabled:bool \
+                                     status:text error?:text awaiting_approval:bool digest?:text tools?:array \
+                                     created_at:time updated_at:time";
+/// A tool of it.
+pub(crate) const USER_SERVER_TOOL: &str = "name:text tool:text state:text description:text input_schema:object diff?:text \
+                                          diff_truncated?:bool";
+
 /// Asserts that `value` is an object with exactly these fields, each of its type. `fields` is a list of
 /// `name:type`, where a type may be a choice (`url|null`) and a name that may be absent ends with `?`.
 #[track_caller]

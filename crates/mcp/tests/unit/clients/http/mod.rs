@@ -11,7 +11,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
-use catalog::{Auth, McpServerSpec, Transport};
+use catalog::{Auth, McpServerSpec, ServerOrigin, Transport};
 use futures::StreamExt as _;
 use http_service::clock::{Clock as _, SystemClock};
 use reqwest::Url;
@@ -100,6 +100,7 @@ impl FakeServer {
         Arc::new(McpServerSpec {
             name: "server".into(),
             description: String::new(),
+            origin: ServerOrigin::Catalog,
             transport: Transport::Http { url: self.url.clone(), headers: Headers::new() },
             auth,
             trust_annotations: false,
