@@ -6,6 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::citations::Citation;
 use crate::engine::{Role, TaskStatus};
 use crate::serde_helpers::BoundedInt;
 use crate::turn_options::Metadata;
@@ -183,6 +184,10 @@ pub struct ConversationMessage {
     /// The `metadata` of the turn, on the message that began it; of a retry, on its answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Metadata>,
+    /// The pages that the answer names. Their ranges are those of its text: that of its text blocks, one after the
+    /// other. Absent if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub citations: Vec<Citation>,
 }
 
 /// A part of a message.

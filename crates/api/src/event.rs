@@ -13,6 +13,7 @@ pub use tool_calls::{HookDecision, HookPhase, ToolCall, ToolHook, ToolResult};
 use utoipa::ToSchema;
 
 use crate::approvals::{ApprovalRequest, ApprovalResolved};
+use crate::citations::Citations;
 use crate::ids::HitlId;
 use crate::turns::BusyUpdate;
 use crate::usage_caps::UsageCapEvent;
@@ -62,6 +63,8 @@ pub enum Event {
     ApprovalResolved(ApprovalResolved),
     /// Much of a cap on usage, or all of it, is used.
     UsageCap(UsageCapEvent),
+    /// The pages that the turn's answer names.
+    Citations(Citations),
 }
 
 /// The data of `thread_lifecycle`. Every phase names the turn's user message.
@@ -369,6 +372,7 @@ impl Event {
             Self::ApprovalRequest(_) => "approval_request",
             Self::ApprovalResolved(_) => "approval_resolved",
             Self::UsageCap(_) => "usage_cap",
+            Self::Citations(_) => "citations",
         }
     }
 
@@ -399,6 +403,7 @@ impl Event {
             "approval_request" => Self::ApprovalRequest(from_value(data)?),
             "approval_resolved" => Self::ApprovalResolved(from_value(data)?),
             "usage_cap" => Self::UsageCap(from_value(data)?),
+            "citations" => Self::Citations(from_value(data)?),
             unknown => return Err(de::Error::custom(format!("unknown event type `{unknown}`"))),
         })
     }

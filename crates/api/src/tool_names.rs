@@ -35,6 +35,8 @@ pub const LIST_FILES: &str = "list_files";
 pub const SHELL: &str = "shell";
 /// Fetches a web page.
 pub const WEB_FETCH: &str = "web_fetch";
+/// Searches the web.
+pub const WEB_SEARCH: &str = "web_search";
 /// Delegates work to a sub-agent.
 pub const RUN_AGENT: &str = "run_agent";
 /// Searches the tools of MCP servers that are not declared to the model.
@@ -43,7 +45,7 @@ pub const TOOL_SEARCH: &str = "tool_search";
 pub const TOOL_CALL: &str = "tool_call";
 
 /// The names of all built-in tools, available or not; no other tool may have one of them.
-pub const BUILT_IN: [&str; 19] = [
+pub const BUILT_IN: [&str; 20] = [
     WORKING_MEMORY_SET,
     MEMORY_SEARCH,
     MEMORY_SAVE,
@@ -60,6 +62,7 @@ pub const BUILT_IN: [&str; 19] = [
     LIST_FILES,
     SHELL,
     WEB_FETCH,
+    WEB_SEARCH,
     RUN_AGENT,
     TOOL_SEARCH,
     TOOL_CALL,

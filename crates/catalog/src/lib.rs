@@ -19,6 +19,7 @@ mod skills;
 mod soul;
 mod tools;
 mod user_servers;
+mod web_search;
 
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -40,6 +41,7 @@ pub use skills::SkillSpec;
 pub use soul::Soul;
 pub use tools::{CatalogTool, ToolImplementation};
 pub use user_servers::UserServerPolicy;
+pub use web_search::{ResultPointers, SearchApi, SearchParameters, SearchProvider};
 
 /// A loaded catalog.
 #[derive(Clone, Debug, Default)]
@@ -58,6 +60,8 @@ pub struct Catalog {
     pub permissions: Permissions,
     /// What runs before and after the agent's tools.
     pub hooks: Hooks,
+    /// The providers of `web_search`; without any there is no such tool.
+    pub search_providers: Vec<Arc<SearchProvider>>,
     /// Which messages are planned.
     pub planning: PlanningMode,
     /// The environment variables that the catalog may refer to.
@@ -127,6 +131,10 @@ impl Catalog {
                 &mut warnings,
             ),
             hooks: hooks::load(folder, &self.environment, &self.hooks, &mut warnings),
+            search_providers: reuse_unchanged(
+                web_search::load(folder, &self.environment, &self.search_providers, &mut warnings),
+                &self.search_providers,
+            ),
             planning: planning::load(&folder.join("planning.json"), self.planning, &mut warnings),
             warnings,
         }

@@ -13,6 +13,8 @@ mod branch;
 mod budget;
 mod call_events;
 mod caps;
+mod citable_pages;
+mod citations;
 mod compaction_driver;
 mod compaction_plan;
 mod compaction_view;

@@ -199,6 +199,7 @@ fn hidden_files(catalog: &Path) -> Vec<HiddenFiles> {
     vec![
         files(catalog.to_owned(), "mcp.json"),
         files(catalog.to_owned(), "hooks.json"),
+        files(catalog.to_owned(), "web-search.json"),
         files(catalog.join("tools"), ".json"),
     ]
 }

@@ -6,7 +6,7 @@ use reqwest::Url;
 use url::Host;
 
 use super::ip_ranges::{CidrBlock, canonical_address};
-use super::target::normalize_host;
+use super::target::{Target, TargetHost, normalize_host};
 
 /// The hosts and addresses of `ENGINE_WEB_ALLOW`; empty by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,6 +36,15 @@ impl WebAllowlist {
     pub fn parse(list: &str) -> Option<Self> {
         let entries = list.split(',').map(str::trim).filter(|entry| !entry.is_empty());
         entries.map(parse_entry).collect::<Option<_>>().map(Self)
+    }
+
+    /// Only the server of this address, at its port.
+    pub(super) fn only(target: &Target) -> Self {
+        let host = match target.host() {
+            TargetHost::Name(name) => HostPattern::Name(name.trim_end_matches('.').to_owned()),
+            TargetHost::Address(address) => HostPattern::Cidr(CidrBlock::single(canonical_address(address))),
+        };
+        Self(vec![AllowlistEntry { host, port: Some(target.port()) }])
     }
 
     /// Whether a name may be reached at a port, whatever it resolves to.
@@ -119,6 +128,19 @@ mod tests {
         assert!(allowed.allows_name("xn--bcher-kva.example", 8080));
         assert!(!allowed.allows_name("xn--bcher-kva.example", 80));
         assert!(!allowed.allows_address("127.0.0.1:1".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_single_server_is_allowed_at_its_own_port_only() {
+        let only = |url: &str| WebAllowlist::only(&Target::parse(url).unwrap());
+        let address = only("http://127.0.0.1:8080/search");
+        assert!(address.allows_address("127.0.0.1:8080".parse().unwrap()));
+        assert!(!address.allows_address("127.0.0.1:80".parse().unwrap()));
+        assert!(!address.allows_address("127.0.0.2:8080".parse().unwrap()));
+        let name = only("https://Search.Internal./");
+        assert!(name.allows_name("search.internal", 443));
+        assert!(!name.allows_name("search.internal", 80) && !name.allows_name("internal", 443));
+        assert!(!name.allows_address("127.0.0.1:443".parse().unwrap()));
     }
 
     #[test]

@@ -73,8 +73,8 @@ impl Resolver for DnsResolver {
 pub struct WebClient {
     resolver: Arc<dyn Resolver>,
     allowlist: Arc<WebAllowlist>,
-    limits: FetchLimits,
-    memory_budget: MemoryBudget,
+    pub(super) limits: FetchLimits,
+    pub(super) memory_budget: MemoryBudget,
 }
 
 /// A server's response, whatever its status.
@@ -220,14 +220,19 @@ impl WebClient {
     }
 
     async fn send_request(&self, target: &Target) -> Result<Response, FetchError> {
-        let addresses = resolve_permitted(&*self.resolver, &self.allowlist, target).await?;
-        let client = self.client_for_hop(target, addresses).await?;
+        let client = self.client_for(target).await?;
         let request = client.get(target.url().clone()).header(ACCEPT, ACCEPTED_TYPES);
         request
             .header(ACCEPT_ENCODING, "identity")
             .send()
             .await
             .map_err(|error| self.request_error(target, &error))
+    }
+
+    /// Creates a client for a server, all of whose addresses may be connected to.
+    pub(super) async fn client_for(&self, target: &Target) -> Result<Client, FetchError> {
+        let addresses = resolve_permitted(&*self.resolver, &self.allowlist, target).await?;
+        self.client_for_hop(target, addresses).await
     }
 
     /// Creates a client for one hop, which knows no other addresses. It is not kept: an idle engine has neither
@@ -272,7 +277,7 @@ impl WebClient {
         Ok(Page { url, status, content_type, body })
     }
 
-    fn request_error(&self, target: &Target, error: &reqwest::Error) -> FetchError {
+    pub(super) fn request_error(&self, target: &Target, error: &reqwest::Error) -> FetchError {
         let FetchLimits { connect_timeout: connect, idle_timeout: idle, .. } = self.limits;
         let host = target.url().host_str().unwrap_or_default().to_owned();
         match (error.is_timeout(), error.is_connect()) {

@@ -2,6 +2,7 @@
 //! The HTTP clients for tool servers are built here too.
 
 mod allowlist;
+mod api_call;
 mod charset;
 mod client;
 #[cfg(any(test, feature = "testing"))]
@@ -14,6 +15,7 @@ mod markdown;
 mod target;
 
 pub use allowlist::WebAllowlist;
+pub use api_call::{ApiRequest, ApiResponse, ApiServer};
 pub use charset::decode;
 #[cfg(any(test, feature = "testing"))]
 pub use client::FetchLimits;

@@ -5,6 +5,7 @@
 //! a later version wrote, is ignored.
 
 use api::approvals::ApprovalReason;
+use api::citations::{Citation, NumberedPage};
 use api::event::{Failure, HitlKind, StopReason};
 use api::memory::Source;
 use api::turn_options::TurnOverrides;
@@ -172,6 +173,20 @@ pub enum Step {
         #[serde(default, skip_serializing_if = "StoredSource::is_absent")]
         source: StoredSource,
     },
+    /// The result of a call, which follows, shows these pages. The agent may cite them once it has the result.
+    Numbered {
+        /// The call.
+        call_id: CallId,
+        /// The pages, with the numbers that the result shows.
+        pages: Vec<NumberedPage>,
+    },
+    /// The answer names these pages. Stored as the turn completes.
+    Cited {
+        /// The answer's message.
+        message_id: MessageId,
+        /// The pages.
+        citations: Vec<Citation>,
+    },
     /// The last answer does not match the schema that the request sets for the final answer. The model is told,
     /// and answers once more.
     OutputRejected {
@@ -200,6 +215,8 @@ impl Step {
             | Self::Compacted(_)
             | Self::ReasoningDropped
             | Self::Noted { .. }
+            | Self::Numbered { .. }
+            | Self::Cited { .. }
             | Self::Unknown => false,
             Self::Delegated { did, .. } => did.is_progress(),
             _ => true,

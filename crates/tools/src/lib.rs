@@ -5,6 +5,7 @@
 pub mod approval;
 mod ask_user;
 mod beneath;
+mod citable;
 mod command;
 mod exposed_tools;
 mod files;
@@ -35,6 +36,7 @@ mod testing;
 mod tool_search;
 pub mod user_files;
 mod web_fetch;
+mod web_search;
 mod working_memory;
 mod write;
 
@@ -48,6 +50,7 @@ use api::{CallId, MemoryId, Timestamp};
 use catalog::{
     AgentSpec, Catalog, CatalogTool, Permission, Permissions, Schema, ToolImplementation, glob_matches,
 };
+pub use citable::{CitablePage, insert_numbers, insert_own_numbers};
 pub use exposed_tools::ExposedTools;
 pub use files::WorkspaceLock;
 use futures::future::BoxFuture;
@@ -219,6 +222,8 @@ pub struct ToolOutput {
     pub knowledge: Option<KnowledgeChange>,
     /// A change of the schedules, committed together with the result.
     pub schedule: Option<ScheduleChange>,
+    /// The pages that the text shows, in their order in it. The engine numbers them.
+    pub pages: Vec<CitablePage>,
 }
 
 /// A change of what is remembered beyond the task.
@@ -290,7 +295,10 @@ impl Toolbox {
                 setup.memory_budget.clone(),
             ))),
         ];
-        let Catalog { skills, permissions, .. } = &setup.catalog;
+        let Catalog { skills, permissions, search_providers, .. } = &setup.catalog;
+        if let Some(search) = web_search::WebSearch::new(search_providers, &setup.memory_budget) {
+            tools.push(Arc::new(search));
+        }
         // Available even without any skills, because the user may create some in the middle of a task.
         let skills = Skills::new(skills.clone(), setup.brain.clone());
         tools.push(Arc::new(load_skill::LoadSkill(skills.clone())));

@@ -4,6 +4,7 @@
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
+use api::citations::Citations;
 use api::event::{Event, Failure, FailureCode, Lifecycle, StopReason};
 use api::{MessageId, TurnId};
 use futures::FutureExt as _;
@@ -24,7 +25,7 @@ use super::thread::{NextAction, OpenCall};
 use super::tool_calls::ToolRunner;
 use super::turn_context::{TurnContext, TurnDeps, TurnSlot};
 use super::turn_registry::{Command, Reply};
-use super::{planning, titles, turn_end};
+use super::{citations, planning, titles, turn_end};
 
 /// How long a cancelled turn waits for its programs to exit. They are killed, so that takes some milliseconds.
 const CHILD_EXIT_TIMEOUT: Duration = Duration::from_millis(200);
@@ -206,15 +207,31 @@ impl ActiveTurn {
         };
         let unsent = turn.unsent_usage().cloned().map(Event::Usage);
         let completed = Lifecycle::Completed { message_id, answer_message_id, text, stop_reason };
-        let step = Step::Ended { outcome: TurnOutcome::Completed { stop_reason } };
-        let events = unsent.into_iter().chain([Event::ThreadLifecycle(completed)]).collect();
+        let cited = self.citations();
+        let steps = cited.iter().map(|Citations { message_id, citations }| Step::Cited {
+            message_id: *message_id,
+            citations: citations.clone(),
+        });
+        let steps = steps.chain([Step::Ended { outcome: TurnOutcome::Completed { stop_reason } }]).collect();
+        let cited = cited.map(Event::Citations);
+        let events = unsent.into_iter().chain(cited).chain([Event::ThreadLifecycle(completed)]).collect();
         let is_titled = titles::route(&self.deps.services).is_some();
         let commit = if is_titled { Commit::new().request_title() } else { Commit::new() };
-        self.journal.commit_to_turn(commit, vec![step], events).await?;
+        self.journal.commit_to_turn(commit, steps, events).await?;
         if is_titled {
             self.deps.brain.notify_title_request();
         }
         Ok(true)
+    }
+
+    /// The pages that the turn's answer names; `None` if it names none. An answer of a given form is data, in which
+    /// brackets mean something else.
+    fn citations(&self) -> Option<Citations> {
+        let thread = self.journal.thread();
+        let has_form = structured_output::format_of(thread.turn()).is_some();
+        let (message_id, answer) = thread.turn().last_answer().filter(|_| !has_form)?;
+        let citations = citations::of_answer(&answer.text(), thread.branch().citable_pages());
+        (!citations.is_empty()).then_some(Citations { message_id: *message_id, citations })
     }
 
     /// Handles the reason why the turn stopped: ends it, or leaves it open to be resumed.

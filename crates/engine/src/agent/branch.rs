@@ -13,6 +13,7 @@ pub(crate) use rewind::BranchPointError;
 use serde::{Deserialize, Serialize};
 use store::steps::{MemoryWrite, Replacement};
 
+use super::citable_pages::CitablePages;
 use super::compaction_view::{self, Rewrite, RewriteKind, compacted_count, view};
 use super::working_memory::{MAX_WORKING_MEMORY_BYTES, current_values, size_bytes};
 use super::{loaded_skills, provenance, turn_overrides};
@@ -38,6 +39,8 @@ pub(crate) struct Branch {
     view: Option<Vec<Message>>,
     /// A number of messages and the tokens that a provider counted for the conversation at that length.
     measured: Option<(usize, u64)>,
+    /// The pages that may be cited, including those of messages that are no longer on the branch.
+    citable_pages: CitablePages,
     /// The part of the conversation that is not held in memory.
     evicted: Evicted,
     /// Which part of the conversation is held in memory.
@@ -329,6 +332,16 @@ impl Branch {
             return;
         }
         self.memory_writes.push((self.messages.len(), write));
+    }
+
+    /// The pages that may be cited.
+    pub(super) fn citable_pages(&self) -> &CitablePages {
+        &self.citable_pages
+    }
+
+    /// The pages that may be cited, to record more; `None` if the branch holds no contents.
+    pub(super) fn citable_pages_mut(&mut self) -> Option<&mut CitablePages> {
+        (self.retention != Retention::OrderOnly).then_some(&mut self.citable_pages)
     }
 
     /// Records a write to working memory between two turns.

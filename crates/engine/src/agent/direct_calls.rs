@@ -4,7 +4,7 @@
 use api::CallId;
 use llm::ToolSpec;
 use serde_json::Value;
-use tools::{Invocation, ToolError, ToolStep};
+use tools::{Invocation, ToolError, ToolStep, insert_own_numbers};
 
 use super::tool_calls::run_tool;
 use super::turn_registry::BusyGuard;
@@ -67,7 +67,7 @@ impl Agent {
             () = self.stopping.cancelled() => return Err(AgentError::Stopping.into()),
         };
         match self.services.outputs.limit_output(call_id, result, inline_limit).await? {
-            ToolStep::Done(output) => Ok(output.text),
+            ToolStep::Done(output) => Ok(insert_own_numbers(&output.text, &output.pages)),
             ToolStep::Ask(_) => Err(unknown()),
         }
     }

@@ -149,6 +149,7 @@ impl CallMessages {
                 self.0.extend(answer.calls().map(|call| (call.call_id, *message_id)));
                 Some(*message_id)
             }
+            Step::Cited { message_id, .. } => Some(*message_id),
             Step::InputChanged { call_id, .. } => self.0.get(call_id).copied(),
             Step::Resulted { call_id, .. } => self.0.remove(call_id),
             _ => None,
@@ -182,6 +183,12 @@ fn apply_step(
             }
             return;
         }
+        Step::Cited { citations, .. } => {
+            if let Some(message) = message {
+                message.citations = citations;
+            }
+            return;
+        }
         Step::InputChanged { call_id, input, .. } => {
             if let Some(message) = message {
                 change_input(&mut message.content, call_id, input);
@@ -199,6 +206,7 @@ fn apply_step(
         created_at: at,
         superseded,
         metadata,
+        citations: Vec::new(),
     });
 }
 

@@ -19,7 +19,7 @@ use tools::Delegation;
 use super::conversation::ActiveAgent;
 use super::interrupt::{Interrupt, StepsOutcome};
 use super::journal::Journal;
-use super::tool_calls::{Effects, commit_result};
+use super::tool_calls::{ResultEffects, commit_result};
 use super::turn_context::TurnDeps;
 use super::turn_request::sent_at_note;
 use super::{skills_note, turn_overrides};
@@ -110,7 +110,8 @@ impl SubAgentRun {
         let elapsed = deps.services.clock.monotonic().saturating_sub(self.started);
         let duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
         let outcome = ToolOutcome { output, error, duration_ms };
-        commit_result(journal, &deps.snapshot.hooks, &self.call, (outcome, None), Effects::default()).await?;
+        commit_result(journal, &deps.snapshot.hooks, &self.call, (outcome, None), ResultEffects::default())
+            .await?;
         Ok(())
     }
 }

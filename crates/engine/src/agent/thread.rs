@@ -8,6 +8,7 @@ mod call_state;
 use std::ops::RangeInclusive;
 
 use api::approvals::ApprovalReason;
+use api::citations::NumberedPage;
 use api::event::{HitlKind, StopReason};
 use api::memory::Source;
 use api::tool_names::RUN_AGENT;
@@ -265,6 +266,8 @@ impl Thread {
                     self.close_step();
                 }
             }
+            Step::Numbered { call_id, pages } => self.announce_pages(call_id, &pages),
+            Step::Cited { .. } => {}
             Step::OutputRejected { errors, .. } => self.apply_output_rejection(&errors),
             Step::Ended { outcome } => self.apply_end(outcome),
         }
@@ -310,9 +313,12 @@ impl Thread {
             Step::Resolved { request_id, .. } | Step::InputChanged { request_id, .. } => {
                 self.pending_hitl.retain(|pending| pending.request_id != *request_id);
             }
-            Step::Resulted { memory, .. } | Step::Returned { memory, .. } => {
+            Step::Resulted { call_id, outcome, memory, .. } => {
+                self.record_shown_pages(*call_id, outcome);
                 self.record_memory_writes(memory.iter().cloned());
             }
+            Step::Returned { memory, .. } => self.record_memory_writes(memory.iter().cloned()),
+            Step::Numbered { call_id, pages } => self.announce_pages(*call_id, pages),
             _ => {}
         }
         self.update_call(call_id, |state| match step {
@@ -327,8 +333,23 @@ impl Thread {
         });
     }
 
+    /// Records the pages of a result that follows. Those of a sub-agent are the turn's, too.
+    fn announce_pages(&mut self, call_id: CallId, pages: &[NumberedPage]) {
+        if let Some(known) = self.branch.citable_pages_mut() {
+            known.announce(call_id, pages);
+        }
+    }
+
+    /// Records which of them the result shows.
+    fn record_shown_pages(&mut self, call_id: CallId, outcome: &ToolOutcome) {
+        if let Some(known) = self.branch.citable_pages_mut() {
+            known.settle(call_id, outcome);
+        }
+    }
+
     /// Applies the result of a call.
     fn apply_result(&mut self, call_id: CallId, outcome: ToolOutcome, source: Source) {
+        self.record_shown_pages(call_id, &outcome);
         let Some(state) = self.calls.iter_mut().find(|state| state.call.call_id == call_id) else { return };
         state.repeat_count = self.turn.loop_detector.record(&state.call, &outcome);
         state.stage = Stage::Done(outcome);

@@ -18,7 +18,7 @@ use super::thread::Thread;
 
 /// The format of checkpoints. A checkpoint that another version of the engine saved in another format is not
 /// read.
-const CHECKPOINT_FORMAT: i64 = 2;
+const CHECKPOINT_FORMAT: i64 = 3;
 /// The fewest bytes read for which a checkpoint is saved, and the minimum ratio of bytes read to its size.
 const CHECKPOINT_THRESHOLD: (usize, usize) = (1024 * 1024, 2);
 /// The approximate bytes per token in a checkpoint.

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use api::citations::NumberedPage;
 use api::event::{Event, HitlKind, HookPhase, WorkingMemoryUpdate};
 use api::memory::Source;
 use api::tool_names::RUN_AGENT;
@@ -16,7 +17,7 @@ use store::steps::{MemoryWrite, Step};
 use store::{NewKnowledge, TaskRow, WriteError};
 use tokio::sync::OwnedSemaphorePermit;
 use tools::hooks::ToolHooks;
-use tools::{Delegation, Invocation, KnowledgeChange, Tool, ToolError, ToolOutput, ToolStep};
+use tools::{Delegation, Invocation, KnowledgeChange, Tool, ToolError, ToolOutput, ToolStep, insert_numbers};
 
 use super::approval_prompt::ApprovalPrompt;
 use super::call_events::{tool_call_event, tool_result_event};
@@ -67,12 +68,17 @@ impl ToolRun {
     }
 }
 
-/// What is committed with the result of a call.
+/// What the result of a call changes beside the conversation.
 #[derive(Default)]
-pub(super) struct Effects {
+pub(super) struct ResultEffects {
+    /// The writes to working memory.
     memory: Vec<MemoryWrite>,
+    /// The change of what is remembered beyond the task.
     knowledge: Option<KnowledgeChange>,
+    /// The change of the schedules.
     schedule: Option<ScheduleChange>,
+    /// The pages that the result shows.
+    pages: Vec<NumberedPage>,
 }
 
 /// A call that may run, and its tool.
@@ -286,20 +292,27 @@ async fn commit_run(
     ToolRun { call, result, duration_ms }: ToolRun,
 ) -> Result<(), WriteError> {
     let outcome_of = |output: String, error| ToolOutcome { output, error, duration_ms };
-    let (outcome, effects, source) = match result {
+    let (outcome, source, effects) = match result {
         Ok(ToolStep::Ask(question)) => return journal.ask(&call, HitlKind::Question, question).await,
         Ok(ToolStep::Done(output)) => {
-            let ToolOutput { text, source, working_memory, knowledge, schedule } = output;
+            let ToolOutput { text, source, working_memory, knowledge, schedule, pages: shown } = output;
             let writes = working_memory.into_iter().map(|(key, value)| MemoryWrite { key, value });
             let working_memory: Vec<_> = writes.collect();
             if !working_memory.is_empty() && !journal.thread().branch().has_room_for(&working_memory) {
                 let refusal = outcome_of(String::new(), Some(working_memory_full()));
-                return commit_result(journal, hooks, &call, (refusal, None), Effects::default()).await;
+                return commit_result(journal, hooks, &call, (refusal, None), ResultEffects::default()).await;
             }
             let text = deduplicate(journal.active_thread().branch(), &call, text);
-            (outcome_of(text, None), Effects { memory: working_memory, knowledge, schedule }, source)
+            // Numbers are those of the task, also for what a sub-agent finds.
+            let (numbers, pages) = journal.thread().branch().citable_pages().number(&shown);
+            let text = insert_numbers(&text, &shown, &numbers);
+            (
+                outcome_of(text, None),
+                source,
+                ResultEffects { memory: working_memory, knowledge, schedule, pages },
+            )
         }
-        Err(ToolError(error)) => (outcome_of(String::new(), Some(error)), Effects::default(), None),
+        Err(ToolError(error)) => (outcome_of(String::new(), Some(error)), None, ResultEffects::default()),
     };
     commit_result(journal, hooks, &call, (outcome, source), effects).await
 }
@@ -311,7 +324,7 @@ pub(super) async fn commit_result(
     hooks: &ToolHooks,
     call: &ToolUse,
     (outcome, source): (ToolOutcome, Option<Source>),
-    Effects { memory, knowledge, schedule }: Effects,
+    ResultEffects { memory, knowledge, schedule, pages }: ResultEffects,
 ) -> Result<(), WriteError> {
     // What a sub-agent does is counted there.
     let usage = (call.name != RUN_AGENT).then(|| journal.tool_usage(&call.name, &outcome));
@@ -343,7 +356,8 @@ pub(super) async fn commit_result(
         events.push(tool_result_event(call, &outcome));
         Step::Resulted { call_id, outcome, memory, source }
     };
-    journal.commit_all(commit, vec![step], events).await
+    let numbered = (!pages.is_empty()).then_some(Step::Numbered { call_id, pages });
+    journal.commit_all(commit, numbered.into_iter().chain([step]).collect(), events).await
 }
 
 /// The source of what is saved now, given what this conversation and those of running sub-agents contain.

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::io::{self, IsTerminal as _, Write};
 
+use api::citations::{Citation, Citations};
 use api::event::{AgentEvent, BlockType, Event, HitlKind, HitlRequest, Lifecycle, SentEvent};
 
 use crate::terminal::{escape_control_characters, escape_hidden_characters, single_line};
@@ -121,6 +122,7 @@ impl Screen {
             Event::ThreadLifecycle(Lifecycle::Retrying { .. }) => {
                 self.print_note("The answer was interrupted; here it is again in full:");
             }
+            Event::Citations(Citations { citations, .. }) => self.show_citations(citations),
             Event::ThreadLifecycle(_)
             | Event::ContentBlockStop(_)
             // These two depend on the open question.
@@ -134,6 +136,14 @@ impl Screen {
             | Event::ToolHook(_)
             | Event::Heartbeat(_)
             | Event::Usage(_) => {}
+        }
+    }
+
+    fn show_citations(&self, citations: &[Citation]) {
+        for Citation { n, url, title, .. } in citations {
+            let title = title.as_deref().map(|title| format!("{title}  ")).unwrap_or_default();
+            let source = single_line(&format!("{title}{url}"), MAX_SHOWN_CHARS);
+            self.write(io::stdout(), DIM, &format!("[{n}] {source}\n"));
         }
     }
 

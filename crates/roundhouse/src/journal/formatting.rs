@@ -120,6 +120,16 @@ fn describe_step(step: &Step, calls: &CallsById<'_>) -> (&'static str, String) {
         }
         Step::Returned { call_id, outcome, .. } => ("returned", describe_result(call(call_id), outcome)),
         Step::Resulted { call_id, outcome, .. } => ("resulted", describe_result(call(call_id), outcome)),
+        Step::Numbered { call_id, pages } => {
+            let tool = call(call_id).map_or("a call", |call| call.name.as_str());
+            let numbers: Vec<_> = pages.iter().map(|page| format!("[{}]", page.n)).collect();
+            ("numbered", format!("{}: {}", single_line(tool, MAX_TEXT_CHARS), numbers.join(" ")))
+        }
+        Step::Cited { citations, .. } => {
+            let cited: Vec<_> =
+                citations.iter().map(|cited| format!("[{}] {}", cited.n, cited.url)).collect();
+            ("cited", single_line(&cited.join(", "), MAX_TEXT_CHARS))
+        }
         Step::OutputRejected { errors, .. } => ("rejected", format!("the answer's form: {}", quoted(errors))),
         Step::Ended { outcome } => ("ended", describe_end(outcome)),
         Step::Unknown => ("unknown", "a step that this version does not know".into()),

@@ -26,6 +26,9 @@ const ENGINE_SETTINGS: [&str; 17] = [
     "REACTIVE_COMPACT_ENABLED",
 ];
 
+/// The keys of search providers.
+const SEARCH_KEYS: [&str; 2] = ["BRAVE_SEARCH_API_KEY", "TAVILY_API_KEY"];
+
 /// The base of the URL to which authorization servers redirect the user's browser.
 const REDIRECT_BASE_VAR: &str = "OAUTH_REDIRECT_BASE_URL";
 
@@ -39,7 +42,10 @@ pub(super) fn engine_env(env: &dyn Env) -> BTreeMap<String, String> {
     let wanted = |name: &str| {
         // Keys of other tools' providers are not passed on.
         let is_provider_key = || provider_key_variables().any(|variable| variable == name);
-        name.starts_with("LLM_") || is_provider_key() || ENGINE_SETTINGS.contains(&name)
+        name.starts_with("LLM_")
+            || is_provider_key()
+            || ENGINE_SETTINGS.contains(&name)
+            || SEARCH_KEYS.contains(&name)
     };
     let set = |name: String| {
         let value = env.get(&name).filter(|value| !value.is_empty())?;
@@ -81,6 +87,8 @@ mod tests {
         let set =
             [("ENGINE_LOG_LEVEL", "debug"), ("HOME", "/h"), ("OPENAI_API_KEY", "k"), ("GITHUB_API_KEY", "k")];
         assert_eq!(passed_env(&set), owned(&[("ENGINE_LOG_LEVEL", "debug"), ("OPENAI_API_KEY", "k")]));
+        let keys = [("BRAVE_SEARCH_API_KEY", "k"), ("OPENAI_API_KEY", "k"), ("TAVILY_API_KEY", "k")];
+        assert_eq!(passed_env(&keys), owned(&keys));
     }
 
     #[test]

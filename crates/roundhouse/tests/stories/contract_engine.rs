@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::support::engine_calls::direct_message;
 use crate::support::http::{send, send_raw};
+use crate::support::search_server::{SearchServer, result};
 use crate::support::turn::{assert_completed, assert_errored, of_kind, phases};
 use crate::support::web_server::WebServer;
 use crate::support::{
@@ -128,8 +129,10 @@ async fn every_method_that_is_listed_can_be_called_and_no_other() {
 #[tokio::test]
 async fn every_built_in_tool_that_needs_no_turn_does_its_work() {
     let server = WebServer::with_text("A page of the web.").await;
+    let search = SearchServer::start(vec![result("Apples", "https://apples.example/", "Red.")]).await;
     let fixture = EngineFixture::with_setup("anthropic", [], |setup| {
-        with_skill_and_tool(setup).with_env("ENGINE_WEB_ALLOW", server.address.to_string())
+        let setup = with_skill_and_tool(setup).with_env("ENGINE_WEB_ALLOW", server.address.to_string());
+        search.configure(setup, "searxng")
     })
     .await;
     let engine = &fixture.engine;
@@ -146,6 +149,7 @@ async fn every_built_in_tool_that_needs_no_turn_does_its_work() {
         "schedule_list",
         "shell",
         "web_fetch",
+        "web_search",
         "write_file",
     ];
     assert_eq!(tools, expected);
@@ -168,6 +172,8 @@ async fn every_built_in_tool_that_needs_no_turn_does_its_work() {
     assert_eq!(output(engine, "tool.run_skill_script", script).await.trim(), "3");
     let page = output(engine, "tool.web_fetch", json!({"url": server.url()})).await;
     assert!(page.contains("A page of the web."), "{page}");
+    let found = output(engine, "tool.web_search", json!({"query": "apples"})).await;
+    assert!(found.contains("[1] Apples\nhttps://apples.example/"), "{found}");
     let echoed = output(engine, "tool.say", json!({"word": "hello"})).await;
     assert_eq!(serde_json::from_str::<Value>(&echoed).unwrap(), json!({"word": "hello"}));
     assert_eq!((engine.pending().await, fixture.model_calls()), (vec![], 0), "no approval was requested");

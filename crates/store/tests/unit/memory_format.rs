@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use api::tool_names::{
     BUILT_IN, EDIT_FILE, LIST_FILES, READ_FILE, RUN_AGENT, RUN_SKILL_SCRIPT, SCHEDULE_LIST, SHELL, TOOL_CALL,
-    TOOL_SEARCH, WEB_FETCH, WRITE_FILE,
+    TOOL_SEARCH, WEB_FETCH, WEB_SEARCH, WRITE_FILE,
 };
 
 use super::*;
@@ -33,6 +33,7 @@ fn each_built_in_tool_is_trusted_or_not_on_purpose() {
         SHELL,
         // Text of the network and of tool servers.
         WEB_FETCH,
+        WEB_SEARCH,
         TOOL_SEARCH,
         TOOL_CALL,
         // Messages that anybody may have set.

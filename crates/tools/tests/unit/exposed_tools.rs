@@ -74,11 +74,13 @@ fn answer(call: ToolUse) -> Answer {
 #[tokio::test]
 async fn every_built_in_tool_has_a_reserved_name_and_every_reserved_name_a_tool() {
     let fixture = WorkspaceFixture::new();
+    let providers = r#"{"providers": [{"provider": "searxng", "url": "http://search.internal"}]}"#;
+    std::fs::write(fixture.catalog_folder().join("web-search.json"), providers).unwrap();
     let setup = ToolDeps {
         workspace: fixture.path(""),
         workspace_lock: crate::WorkspaceLock::default(),
         brain: fixture.skills().brain().clone(),
-        catalog: Catalog::default(),
+        catalog: Catalog::load(&fixture.catalog_folder(), catalog::Environment::default()),
         skill_dirs: fixture.skill_dirs(),
         sandbox: Some(test_sandbox(&fixture.path(""), &[])),
         process_permits: ProcessPermits::default(),

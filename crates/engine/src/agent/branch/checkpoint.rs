@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use store::steps::MemoryWrite;
 
 use super::{Branch, EVICTED, Evicted, MessageOrigin};
+use crate::agent::citable_pages::CitablePages;
 use crate::agent::compaction_view::Rewrite;
 
 /// The serialized form of a branch in a checkpoint.
@@ -23,6 +24,7 @@ struct BranchCheckpoint {
     tool_texts: Vec<usize>,
     rewrites: Vec<Rewrite>,
     measured: Option<(usize, u64)>,
+    citable_pages: CitablePages,
 }
 
 impl Branch {
@@ -41,6 +43,7 @@ impl Branch {
             tool_texts: self.tool_texts.clone(),
             rewrites: self.rewrites.clone(),
             measured: self.measured,
+            citable_pages: self.citable_pages.clone(),
         })
     }
 
@@ -57,6 +60,7 @@ impl Branch {
             tool_texts,
             rewrites,
             measured,
+            citable_pages,
         } = serde_json::from_str(checkpoint)?;
         let mut all = vec![EVICTED; hidden.count];
         for (at, message) in held {
@@ -73,6 +77,7 @@ impl Branch {
             tool_texts,
             rewrites,
             measured,
+            citable_pages,
             evicted: hidden,
             ..Self::default()
         };

@@ -21,6 +21,7 @@ pub(crate) mod process_memory;
 pub(crate) mod processes;
 pub(crate) mod schema;
 pub(crate) mod scripted_mcp;
+pub(crate) mod search_server;
 pub(crate) mod sse;
 pub(crate) mod standalone_engine;
 pub(crate) mod synthetic_export;

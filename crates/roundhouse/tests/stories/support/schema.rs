@@ -144,6 +144,7 @@ fn own_fields(kind: &str, data: &Value) -> &'static str {
             "request_id:hitl tool_call_id:call decision:text input?:object message?:text grant_id?:grant"
         }
         "usage_cap" => "level:text scope:text unit:text limit:number used:number resets_at:time|null",
+        "citations" => "message_id:message citations:array",
         "busy_update" => match data["status"].as_str() {
             Some("queued") => "status:text position:int",
             Some("steered") => "status:text message_id:message",

@@ -1,6 +1,7 @@
 //! Random journals that obey the rules of a turn, with random choices where a turn has several options.
 
 use api::approvals::ApprovalReason;
+use api::citations::NumberedPage;
 use api::{Timestamp, TurnId};
 use llm::TokenUsage;
 use proptest::prelude::*;
@@ -49,11 +50,20 @@ impl Journal {
         let mut journal = Self::default();
         for (action, variant) in choices {
             journal.push_random_step(*action, usize::from(*variant));
-            if let Some(Step::Resulted { memory, .. }) =
-                journal.steps.last_mut().map(|stored| &mut stored.step)
+            let mut numbered = None;
+            if let Some(last) = journal.steps.last_mut()
+                && let Step::Resulted { call_id, outcome, memory, .. } = &mut last.step
             {
                 let key = format!("key {}", variant % 3);
                 memory.push(MemoryWrite { key, value: json!(*action) });
+                let n = u32::from(variant % 7) + 1;
+                outcome.output.push_str(&format!(" [{n}]"));
+                let page = NumberedPage { n, url: format!("https://a.example/{n}"), title: None };
+                let step = Step::Numbered { call_id: *call_id, pages: vec![page] };
+                numbered = Some(StoredStep { step, ..last.clone() });
+            }
+            if let Some(numbered) = numbered {
+                journal.steps.insert(journal.steps.len() - 1, numbered);
             }
             let calls_model =
                 journal.turn.is_some() && model::next_action(&journal.steps) == NextAction::CallModel;

@@ -158,6 +158,7 @@ proptest! {
             prop_assert_eq!(branch.messages(), full_branch.messages());
             prop_assert_eq!(branch.memory_source(), full_branch.memory_source());
             prop_assert_eq!(branch.measured_tokens(), full_branch.measured_tokens());
+            prop_assert_eq!(branch.citable_pages(), full_branch.citable_pages());
             prop_assert_eq!(branch.compacted_count(), full_branch.compacted_count());
             let expected = all_rewind_effects(&full_branch, &journal, &branch);
             prop_assert_eq!(all_rewind_effects(&branch, &journal, &branch), expected);
