@@ -7,6 +7,7 @@ pub mod admin;
 pub mod approvals;
 pub mod assets;
 pub mod audit;
+pub mod cassettes;
 pub mod citations;
 pub mod content;
 pub mod conversations;

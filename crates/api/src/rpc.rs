@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use crate::cassettes::CassetteReport;
 use crate::engine::Deleted;
 use crate::facts::{Fact, Facts};
 use crate::memory::{Knowledge, KnowledgeList, MemoryResults};
@@ -78,6 +79,10 @@ pub enum RpcOutcome {
     Deleted(Deleted),
     /// The result of `memory.export`: the document of `GET /memory/export`.
     Exported(Value),
+    /// The result of `cassette.export`: the document of `GET /tasks/{task_id}/turns/{turn_id}/cassette`.
+    Cassette(Value),
+    /// The result of `cassette.run`.
+    Replayed(Box<CassetteReport>),
     /// The result of `assets.client_metadata`: the document that the product must serve.
     ClientMetadata(Value),
     /// The empty result of `set_config`, `reload` and `set_key_hash`.

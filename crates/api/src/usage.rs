@@ -100,12 +100,21 @@ pub enum UsagePurpose {
     Learning,
     /// A skill that was called without a turn.
     Skill,
+    /// The run of a cassette.
+    Replay,
 }
 
 impl UsagePurpose {
     /// All purposes.
-    pub const ALL: [Self; 6] =
-        [Self::Turn, Self::Planning, Self::Compaction, Self::Title, Self::Learning, Self::Skill];
+    pub const ALL: [Self; 7] = [
+        Self::Turn,
+        Self::Planning,
+        Self::Compaction,
+        Self::Title,
+        Self::Learning,
+        Self::Skill,
+        Self::Replay,
+    ];
 
     /// The purpose as the API and the brain write it.
     pub const fn as_str(self) -> &'static str {
@@ -116,6 +125,7 @@ impl UsagePurpose {
             Self::Title => "title",
             Self::Learning => "learning",
             Self::Skill => "skill",
+            Self::Replay => "replay",
         }
     }
 }

@@ -5,6 +5,7 @@ mod admission;
 mod approvals;
 mod assets;
 mod auth;
+mod cassettes;
 mod content_type;
 mod conversations;
 mod document;
@@ -20,6 +21,7 @@ mod media;
 mod memory;
 mod rpc;
 mod rpc_assets;
+mod rpc_cassettes;
 mod rpc_gateway;
 mod rpc_memory;
 mod rpc_skills;
@@ -115,6 +117,8 @@ http_service::routes! {
     tasks::delete,
     media::list,
     media::read,
+    cassettes::export,
+    cassettes::run,
     turns::list,
     turns::read,
     turns::queue,

@@ -8,19 +8,27 @@ use api::assets::{
     Callback, CallbackOutcome, Connect, ConnectOutcome, Connection, ConnectionList, Disconnected, Server,
     ServerList,
 };
+use api::cassettes::{CassetteReport, ReplayWith};
 use api::engine::{ENGINE_KEY_HEADER, Execute, HitlPending, HitlRespond, PendingRequest, Replay};
 use api::event::SentEvent;
 use api::orchestrator::{Admission, Admit, DenialReason, EngineRecord, PLATFORM_KEY_HEADER};
+use api::rpc::{RpcError, RpcResult};
 use api::text::ClientRequestId;
-use api::{ConnectionId, EngineId, ErrorBody, ErrorCode, PlatformKey, TaskId, UserId};
+use api::{ConnectionId, EngineId, ErrorBody, ErrorCode, PlatformKey, TaskId, TurnId, UserId};
 use futures::{Stream, StreamExt as _};
 use reqwest::header::HeaderValue;
 use reqwest::{RequestBuilder, Response, Url};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use serde_json::value::RawValue;
 use sse_stream::SseStream;
 
 /// The longest time until a response begins: a boot takes at most a minute, plus a margin.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(110);
+
+/// The longest time until a cassette has been run: as long as the engine lets it run, plus a margin.
+const RUN_TIMEOUT: Duration = Duration::from_mins(11);
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -191,6 +199,30 @@ impl Engine {
         Ok(())
     }
 
+    /// Returns the cassette of a turn.
+    pub(crate) async fn export_cassette(
+        &self,
+        turn: TurnId,
+        task: Option<&TaskId>,
+    ) -> Result<Box<RawValue>, ClientError> {
+        let call = json!({"method": "cassette.export", "params": {"turn_id": turn, "task_id": task}});
+        let request = self.http.post(self.url_of("/rpc")).json(&call);
+        let RpcResult { result } = self.send_json(request).await?;
+        Ok(result)
+    }
+
+    /// Runs a cassette.
+    pub(crate) async fn run_cassette(
+        &self,
+        cassette: &RawValue,
+        with: &ReplayWith,
+    ) -> Result<CassetteReport, ClientError> {
+        let body = CassetteRun { cassette, with };
+        let request = self.http.post(self.url_of("/cassettes/run")).json(&body);
+        let response = send_within(RUN_TIMEOUT, self.with_key(request)).await?;
+        Ok(response.json().await.context("the report could not be parsed")?)
+    }
+
     fn url_of(&self, path: &str) -> String {
         format!("{}{path}", self.base)
     }
@@ -215,9 +247,29 @@ fn secret_header(key: &str) -> anyhow::Result<HeaderValue> {
     Ok(value)
 }
 
+/// Body of `POST /cassettes/run`, with the cassette as it is.
+#[derive(Serialize)]
+struct CassetteRun<'a> {
+    cassette: &'a RawValue,
+    with: &'a ReplayWith,
+}
+
+/// The body of an error response: in the envelope, or in the flat form of `/rpc`.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Refusal {
+    Envelope(ErrorBody),
+    Flat(RpcError),
+}
+
 /// Sends a request and returns a successful response; an error response becomes a [`ClientError`].
 async fn send(request: RequestBuilder) -> Result<Response, ClientError> {
-    let response = tokio::time::timeout(ANSWER_TIMEOUT, request.send())
+    send_within(ANSWER_TIMEOUT, request).await
+}
+
+/// Like [`send`], with another time limit.
+async fn send_within(limit: Duration, request: RequestBuilder) -> Result<Response, ClientError> {
+    let response = tokio::time::timeout(limit, request.send())
         .await
         .context("there was no response in time")?
         .context("there was no response: is `roundhouse up` running?")?;
@@ -225,11 +277,16 @@ async fn send(request: RequestBuilder) -> Result<Response, ClientError> {
         return Ok(response);
     }
     let status = response.status();
-    let body: ErrorBody = response
+    let refusal: Refusal = response
         .json()
         .await
         .with_context(|| format!("the response {status} is not from a Roundhouse service"))?;
-    Err(ClientError::Refused { code: body.error.code, message: body.error.message })
+    Err(match refusal {
+        Refusal::Envelope(ErrorBody { error }) => {
+            ClientError::Refused { code: error.code, message: error.message }
+        }
+        Refusal::Flat(RpcError { error: code, message }) => ClientError::Refused { code, message },
+    })
 }
 
 fn event_stream(response: Response) -> Events {

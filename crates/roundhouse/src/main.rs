@@ -13,6 +13,7 @@ mod error;
 mod journal;
 mod orchestrator_command;
 mod rekey_command;
+mod replay;
 mod terminal;
 mod up;
 
@@ -41,6 +42,9 @@ enum Command {
     Chat(chat::Args),
     /// Connect tool servers to a user's engine, list the connections, remove them.
     Connection(connection::Args),
+    /// Run a recorded turn again, on another model if wanted, and show what is different. Tools return what was
+    /// recorded; nothing acts.
+    Replay(replay::Args),
     /// Run the orchestrator, configured by `ORCH_…` variables.
     Orchestrator(orchestrator_command::Args),
     /// Verify the audit log.
@@ -68,6 +72,9 @@ fn main() -> ExitCode {
         Command::Up(args) => up::run(&args),
         Command::Chat(args) => chat::run(args),
         Command::Connection(args) => connection::run(args),
+        Command::Replay(args) => {
+            return replay::run(args).unwrap_or_else(crate::error::Failure::report);
+        }
         Command::Orchestrator(args) => orchestrator_command::run(&args),
         Command::Audit(args) => audit_command::run(&args),
         Command::Engines(args) => engines_command::run(args),

@@ -180,6 +180,7 @@ mod tests {
                 media,
                 options,
                 base,
+                prompt: None,
             })
         })
     }

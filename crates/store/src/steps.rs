@@ -286,6 +286,18 @@ pub struct Opened {
     /// The point from which the conversation continues.
     #[serde(default, skip_serializing_if = "TurnBase::is_end")]
     pub base: TurnBase,
+    /// Hashes of what the model is sent before the conversation; absent for sub-agents and from earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<PromptHashes>,
+}
+
+/// SHA-256 of what a model is sent before the conversation, in lower-case hexadecimal digits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PromptHashes {
+    /// Of the system prompt.
+    pub system: String,
+    /// Of the declarations of the tools.
+    pub tools: String,
 }
 
 /// The point of the conversation from which a turn continues.

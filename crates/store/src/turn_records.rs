@@ -3,7 +3,8 @@
 
 use api::event::{Event, Lifecycle};
 use api::turns::{TurnRecord, TurnState};
-use api::{Timestamp, TurnId};
+use api::{TaskId, Timestamp, TurnId};
+use rusqlite::types::Type;
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 
 use super::queries::{parse_column, timestamp};
@@ -43,6 +44,15 @@ impl Brain {
         self.read_long(|reader| turn_record(reader, task, turn_id))
     }
 
+    /// The task of a turn that has begun.
+    pub fn task_of_turn(&self, turn_id: TurnId) -> Result<Option<TaskId>, StoreError> {
+        self.read(|reader| {
+            let mut query = reader
+                .prepare_cached("SELECT task_id FROM turns JOIN tasks USING (task) WHERE turn_id = ?1")?;
+            query.query_row([turn_id.to_string()], |row| task_id_column(row, 0)).optional()
+        })
+    }
+
     /// The newest turns of a task, or those before `before`: at most `limit`, without their texts. `None` if there
     /// is no turn `before`. Blocks.
     pub fn turn_records(
@@ -53,6 +63,12 @@ impl Brain {
     ) -> Result<Option<Vec<TurnRecord>>, StoreError> {
         self.read_long(|reader| turn_records(reader, task, limit, before))
     }
+}
+
+/// A column with the id of a task.
+fn task_id_column(row: &Row<'_>, column: usize) -> Result<TaskId, Error> {
+    let text: String = row.get(column)?;
+    TaskId::new(text).map_err(|error| Error::FromSqlConversionFailure(column, Type::Text, Box::new(error)))
 }
 
 fn turn_record(

@@ -8,7 +8,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use api::tool_names::{TOOL_CALL, TOOL_SEARCH};
 use llm::{Answer, Block, Message, ToolDeclaration, ToolSpec, ToolUse, estimate, normalised_schema};
@@ -36,6 +36,8 @@ pub struct ExposedTools {
     searchable: BTreeSet<String>,
     /// The estimated number of tokens of the declarations.
     tokens: u64,
+    /// The SHA-256 of the declarations, once it was needed.
+    hash: OnceLock<String>,
 }
 
 impl ExposedTools {
@@ -54,11 +56,8 @@ impl ExposedTools {
         if servers.is_empty() {
             return complete;
         }
-        let mut exposed = Self::from_specs(own);
-        exposed.declarations.push(tool_call_spec().into());
-        exposed.tokens = estimate::tools(&exposed.declarations);
-        exposed.searchable = servers.into_iter().map(|(spec, _)| spec.name.clone()).collect();
-        exposed
+        let searchable = servers.into_iter().map(|(spec, _)| spec.name.clone()).collect();
+        Self::from_specs(own).with_searchable(searchable)
     }
 
     fn from_specs<'a>(declarations: impl IntoIterator<Item = &'a (ToolSpec, bool)>) -> Self {
@@ -77,6 +76,51 @@ impl ExposedTools {
         }
         exposed.tokens = estimate::tools(&exposed.declarations);
         exposed
+    }
+
+    /// Exposes the tools that were declared before, as [`ExposedTools::specs`] and [`ExposedTools::searchable`] have
+    /// returned them.
+    pub fn from_recorded(specs: impl IntoIterator<Item = ToolSpec>, searchable: BTreeSet<String>) -> Self {
+        let specs: Vec<_> = specs.into_iter().map(|spec| (spec, false)).collect();
+        let exposed = Self::from_specs(&specs);
+        if searchable.is_empty() { exposed } else { exposed.with_searchable(searchable) }
+    }
+
+    /// Leaves out `searchable`, which the model finds and calls by name.
+    fn with_searchable(mut self, searchable: BTreeSet<String>) -> Self {
+        self.declarations.push(tool_call_spec().into());
+        self.tokens = estimate::tools(&self.declarations);
+        self.searchable = searchable;
+        self
+    }
+
+    /// The tools that were declared to the model, by our names.
+    pub fn specs(&self) -> impl Iterator<Item = ToolSpec> {
+        self.declarations.iter().filter_map(|declared| {
+            let name = self.names_by_wire_name.get(&declared.name)?.clone();
+            let input_schema = serde_json::from_str(declared.input_schema.get()).unwrap_or_default();
+            Some(ToolSpec { name, description: declared.description.clone(), input_schema })
+        })
+    }
+
+    /// Our names of the tools that the model has to search for.
+    pub fn searchable(&self) -> impl Iterator<Item = &str> {
+        self.searchable.iter().map(String::as_str)
+    }
+
+    /// The SHA-256 of the declarations and of the names that can be searched for, in hexadecimal digits.
+    pub fn hash(&self) -> &str {
+        self.hash.get_or_init(|| {
+            let mut hasher = Sha256::new();
+            let declared = self.declarations.iter().flat_map(|declared| {
+                [declared.name.as_str(), &declared.description, declared.input_schema.get()]
+            });
+            for text in declared.chain(self.searchable()) {
+                hasher.update(text.len().to_le_bytes());
+                hasher.update(text);
+            }
+            hex::encode(hasher.finalize())
+        })
     }
 
     /// Returns the declarations for the model.

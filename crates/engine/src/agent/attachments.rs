@@ -66,12 +66,22 @@ impl Attachments {
         brain: Brain,
         memory: MemoryBudget,
     ) -> Result<LoadedAttachments, AttachmentError> {
+        self.load_up_to(MAX_REQUEST_MEDIA_BYTES, brain, memory).await
+    }
+
+    /// Loads the media, omitting the oldest if they exceed `max` bytes.
+    pub(super) async fn load_up_to(
+        self,
+        max: usize,
+        brain: Brain,
+        memory: MemoryBudget,
+    ) -> Result<LoadedAttachments, AttachmentError> {
         let Self(hashes) = self;
         if hashes.is_empty() {
             return Ok(LoadedAttachments::default());
         }
         let sizes = brain.run_blocking(move |brain| brain.media_sizes(hashes)).await;
-        let (kept, left_out) = select_newest(sizes.ok_or(AttachmentError::Stopping)??);
+        let (kept, left_out) = select_newest(max, sizes.ok_or(AttachmentError::Stopping)??);
         let bytes = kept.iter().map(|(_, size)| size).sum();
         let reserved = Arc::new(memory.reserve(MemoryUse::Media, bytes).await?);
         let read = move |brain: &Brain| {
@@ -92,9 +102,9 @@ impl Attachments {
 
 /// Splits the media into those that are sent and those that are omitted: the newest that fit, and always the
 /// newest one.
-fn select_newest(sizes: Vec<(String, usize)>) -> (Vec<(String, usize)>, HashSet<String>) {
+fn select_newest(max: usize, sizes: Vec<(String, usize)>) -> (Vec<(String, usize)>, HashSet<String>) {
     let mut total = 0_usize;
-    let fits = |index: usize, size: usize| index == 0 || size <= MAX_REQUEST_MEDIA_BYTES;
+    let fits = |index: usize, size: usize| index == 0 || size <= max;
     let count = sizes.iter().enumerate().take_while(|(index, (_, size))| {
         total = total.saturating_add(*size);
         fits(*index, total)
@@ -106,6 +116,11 @@ fn select_newest(sizes: Vec<(String, usize)>) -> (Vec<(String, usize)>, HashSet<
 }
 
 impl LoadedAttachments {
+    /// Whether any were omitted.
+    pub(super) fn has_left_out(&self) -> bool {
+        !self.left_out.is_empty()
+    }
+
     /// Returns `messages` with the loaded data inserted, and a note in place of each omitted file.
     pub(super) fn insert_into<'a>(&self, messages: &'a [Message]) -> Cow<'a, [Message]> {
         if self.bytes.is_empty() && self.left_out.is_empty() {
@@ -197,12 +212,13 @@ mod tests {
     fn the_oldest_are_left_out_where_there_is_no_room() {
         let sizes =
             |sizes: &[(&str, usize)]| sizes.iter().map(|(hash, size)| ((*hash).into(), size << 20)).collect();
-        let kept = |files: &[(&str, usize)]| select_newest(sizes(files)).0.len();
+        let select = |files: &[(&str, usize)]| select_newest(MAX_REQUEST_MEDIA_BYTES, sizes(files));
+        let kept = |files: &[(&str, usize)]| select(files).0.len();
         assert_eq!(kept(&[("a", 12), ("b", 12), ("c", 1)]), 2);
         // Whatever is older than an omitted file is omitted too.
         assert_eq!(kept(&[("a", 12), ("b", 20), ("c", 1)]), 1);
         assert_eq!(kept(&[("a", 30), ("b", 1)]), 1);
-        assert_eq!(select_newest(sizes(&[("a", 24), ("b", 1)])).1, HashSet::from(["b".into()]));
+        assert_eq!(select(&[("a", 24), ("b", 1)]).1, HashSet::from(["b".into()]));
     }
 
     #[test]

@@ -185,12 +185,12 @@ fn caps(
 pub(super) fn reached(
     services: &Services,
     brain: &Brain,
-    task_id: &TaskId,
+    task_id: Option<&TaskId>,
 ) -> Result<Option<ReachedCap>, StoreError> {
     if limits(services) == UsageLimits::default() {
         return Ok(None);
     }
-    let task = brain.task(task_id)?.map(|task| task.row);
+    let task = task_id.map(|task_id| brain.task(task_id)).transpose()?.flatten().map(|task| task.row);
     let now = services.clock.now();
     let caps = caps(services, brain, task.map(CapPeriod::of_task), now)?;
     Ok(caps.iter().find(|cap| cap.left(0) == 0).map(|cap| cap.reached(now)))

@@ -1,5 +1,6 @@
 //! The errors of the agent.
 
+use api::cassettes::MAX_CASSETTE_BYTES;
 use api::{MemoryId, SkillName};
 use resources::memory_budget::NoMemory;
 use store::WriteError;
@@ -61,6 +62,12 @@ pub enum AgentError {
     /// A task has the id of a new one.
     #[error("`task_id`: there is a task of this id already; choose another id")]
     TaskExists,
+    /// The turn has not ended, so it cannot be exported.
+    #[error("the turn has not ended yet; export it when it has")]
+    TurnNotEnded,
+    /// The cassette of the turn would be too large.
+    #[error("the cassette of this turn would have {0} bytes, and {MAX_CASSETTE_BYTES} is the limit")]
+    CassetteTooLarge(usize),
     /// No turn is running on the task.
     #[error("no turn is running on this task")]
     NotRunning,

@@ -262,7 +262,7 @@ impl Agent {
         if self.event_logs.waiting_bytes() > MAX_UNSTORED_BYTES {
             return Err(AgentError::StoreBacklogFull);
         }
-        if let Some(cap) = caps::reached(&self.services, &self.brain, task_id)? {
+        if let Some(cap) = caps::reached(&self.services, &self.brain, Some(task_id))? {
             return Err(AgentError::UsageCapReached(cap));
         }
         let event_log = if request.rewinds() {

@@ -265,7 +265,7 @@ fn failed(error: &ModelError) -> Interrupt {
 
 /// The failure of a model that answered with nothing, which is billed like any answer. A retry may well
 /// succeed.
-fn empty_answer(answer: &Answer) -> ModelError {
+pub(super) fn empty_answer(answer: &Answer) -> ModelError {
     let message = match answer.stop {
         FinishReason::Length => "the model reached its output limit before it produced any text",
         _ => "the model's answer was empty: it had neither text nor a tool call",

@@ -7,21 +7,17 @@ use api::tool_names::RUN_SKILL_SCRIPT;
 use api::turn_options::TurnOverrides;
 use api::usage::UsagePurpose;
 use http_service::backoff::jitter;
-use llm::{
-    Answer, Content, FinishReason, Message, ModelError, ModelErrorKind, Request, Route, TokenUsage, estimate,
-};
+use llm::{Answer, Content, FinishReason, Message, ModelError, ModelErrorKind, Request, Route, estimate};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use store::{Brain, SkillOutline};
-use tokio_util::sync::CancellationToken;
+use store::SkillOutline;
 use tools::ToolError;
 use tracing::Instrument as _;
 
-use super::auxiliary_call::{call_usage, collect_answer};
-use super::budget::reserve_outside_turn;
 use super::model_step::MIN_ANSWER_TOKENS;
+use super::outside_call::OutsideCaller;
 use super::retry_policy::{Remedy, StepAttempts};
-use super::{Agent, AgentError, DirectError, Services, structured_output, turn_overrides};
+use super::{Agent, AgentError, DirectError, structured_output, turn_overrides};
 
 /// The most bytes of input for a model.
 const MAX_INPUT_BYTES: usize = 1024 * 1024;
@@ -120,10 +116,7 @@ impl Agent {
         let content = notes.chain([Content::Text { text: input }]).collect();
         let busy_guard = self.begin_direct_call()?;
         let call = PromptCall {
-            brain: self.brain.clone(),
-            services: Arc::clone(&self.services),
-            stopping: self.stopping.clone(),
-            deadline: self.services.clock.monotonic().saturating_add(RUN_TIMEOUT),
+            caller: self.outside_caller(UsagePurpose::Skill, RUN_TIMEOUT, self.stopping.clone()),
             system,
             messages: vec![Message::User { content }],
             overrides,
@@ -142,11 +135,7 @@ impl Agent {
 
 /// A model call outside turns, with a skill's prompt.
 struct PromptCall {
-    brain: Brain,
-    services: Arc<Services>,
-    stopping: CancellationToken,
-    /// The deadline on the monotonic clock.
-    deadline: Duration,
+    caller: OutsideCaller,
     system: String,
     messages: Vec<Message>,
     /// What the request sets.
@@ -172,7 +161,7 @@ impl PromptCall {
 
     /// Calls models until one answers or no remedy is left, as in a turn. Returns the answer and its text.
     async fn answer(&mut self) -> Result<(Message, String), DirectError> {
-        let services = Arc::clone(&self.services);
+        let services = Arc::clone(self.caller.services());
         let model = self.overrides.model.as_deref();
         let routes = services.gateway.routes().map_err(|error| model_failure(&error))?;
         let chain = services
@@ -199,9 +188,7 @@ impl PromptCall {
             let is_cut = output_left < max_tokens;
             let max_tokens = output_left.min(max_tokens);
             let size = (prompt, max_tokens, MIN_ANSWER_TOKENS);
-            let allowance = reserve_outside_turn(&services, &self.brain, (&route, None), size)
-                .map_err(AgentError::from)?;
-            let Some(allowance) = allowance else {
+            let Some(allowance) = self.caller.reserve(&route, size)? else {
                 return Err(DirectError::NoAnswer(format!("the token budget is used up; {QUOTA_HINT}")));
             };
             attempts.begin_attempt();
@@ -232,21 +219,20 @@ impl PromptCall {
                     return Err(model_failure(&attempts.into_error(Some(error))));
                 }
             };
-            if now.saturating_add(pause) >= self.deadline {
+            if !self.caller.has_time_for(pause) {
                 return Err(model_failure(&attempts.into_error(Some(error))));
             }
-            self.pause(pause).await?;
+            self.caller.pause(pause).await?;
         }
     }
 
-    /// Calls the model once. Its cost is recorded when this returns, even if the engine stops meanwhile.
+    /// Calls the model once.
     async fn attempt(
         &self,
         route: &Route,
         prompt: u64,
         max_output: u64,
     ) -> Result<Result<Answer, ModelError>, AgentError> {
-        let services = &self.services;
         let events = route.model.stream(&Request {
             system: &self.system,
             messages: &self.messages,
@@ -258,24 +244,7 @@ impl PromptCall {
             output: self.overrides.response_format.as_ref(),
             cache_key: "skill",
         });
-        let left = self.deadline.saturating_sub(services.clock.monotonic());
-        let outcome = tokio::select! {
-            biased;
-            outcome = collect_answer(events, prompt, &*services.clock, left) => outcome,
-            () = self.stopping.cancelled() => {
-                let usage = TokenUsage { input: prompt, estimated: true, ..TokenUsage::default() };
-                self.record_usage(route, usage, true).await?;
-                return Err(AgentError::Stopping);
-            }
-        };
-        services.gateway.record_outcome(
-            route,
-            outcome.as_ref().map(|answer| &answer.usage),
-            services.clock.monotonic(),
-        );
-        let usage = outcome.as_ref().map_or_else(|error| error.usage, |answer| answer.usage);
-        self.record_usage(route, usage, outcome.is_err()).await?;
-        Ok(outcome)
+        self.caller.collect(route, events, prompt).await
     }
 
     /// The number of output tokens that the call's budgets leave to an answer of `route`; `None` if it has none.
@@ -286,26 +255,6 @@ impl PromptCall {
             route.prices.map_or(0, |prices| prices.affordable_output(prompt, max.usd() - self.cost_usd))
         });
         output.into_iter().chain(cost).min()
-    }
-
-    async fn pause(&self, pause: Duration) -> Result<(), AgentError> {
-        tokio::select! {
-            biased;
-            () = self.stopping.cancelled() => Err(AgentError::Stopping),
-            () = self.services.clock.sleep(pause) => Ok(()),
-        }
-    }
-
-    /// Records the usage of a call, so that budgets count it.
-    async fn record_usage(
-        &self,
-        route: &Route,
-        tokens: TokenUsage,
-        is_failure: bool,
-    ) -> Result<(), AgentError> {
-        let usage = call_usage(route, tokens, UsagePurpose::Skill, is_failure);
-        let at = self.services.clock.now();
-        Ok(self.brain.write(move |rows| rows.insert_call_usage(at, &usage)).await?)
     }
 }
 

@@ -2,11 +2,13 @@
 //! turns after it.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use catalog::{AgentSpec, PlanningMode, SkillSpec};
 use mcp::Mcp;
 use parking_lot::Mutex;
+use sha2::{Digest as _, Sha256};
+use store::steps::PromptHashes;
 use tools::hooks::ToolHooks;
 use tools::{ToolDeps, Toolbox};
 
@@ -24,6 +26,8 @@ pub(crate) struct AgentSnapshot {
     pub(crate) planning: PlanningMode,
     /// The tools; those of connected servers come last.
     pub(crate) toolbox: Toolbox,
+    /// The SHA-256 of the soul, in hexadecimal digits, once it was needed.
+    pub(crate) soul_hash: OnceLock<String>,
 }
 
 /// Returns the real paths of the folders that programs may be run from, except those that would give access to what
@@ -69,7 +73,15 @@ impl AgentSnapshot {
             hooks: Arc::new(ToolHooks::new(setup)),
             planning: catalog.planning,
             toolbox: Toolbox::built_in(setup).with_agents(&catalog.agents),
+            soul_hash: OnceLock::new(),
         }
+    }
+
+    /// The hashes of what the user's own agent is sent before a conversation, by a model whose context window has
+    /// `window` tokens.
+    pub(super) fn prompt_hashes(&self, window: u64) -> PromptHashes {
+        let system = self.soul_hash.get_or_init(|| hex::encode(Sha256::digest(&self.soul)));
+        PromptHashes { system: system.clone(), tools: self.toolbox.exposed_tools(window).hash().to_owned() }
     }
 
     /// The same snapshot with the tools of connected servers.
@@ -78,10 +90,11 @@ impl AgentSnapshot {
         if tools.is_empty() {
             return Arc::clone(self);
         }
-        let Self { soul, agents, skills, hooks, planning, toolbox } = &**self;
+        let Self { soul, agents, skills, hooks, planning, toolbox, soul_hash } = &**self;
         let (soul, agents, skills) = (soul.clone(), agents.clone(), skills.clone());
         let (hooks, toolbox) = (Arc::clone(hooks), toolbox.with_mcp_tools(tools));
-        Arc::new(Self { soul, agents, skills, hooks, planning: *planning, toolbox })
+        let (planning, soul_hash) = (*planning, soul_hash.clone());
+        Arc::new(Self { soul, agents, skills, hooks, planning, toolbox, soul_hash })
     }
 }
 

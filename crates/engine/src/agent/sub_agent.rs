@@ -71,6 +71,7 @@ impl SubAgentRun {
                 media,
                 options,
                 base: TurnBase::End,
+                prompt: None,
             };
             journal.commit(Step::Opened(opening), Vec::new()).await?;
         }

@@ -98,6 +98,7 @@ impl TurnOpening {
         opened.notes.extend(recalled.notes());
         opened.notes_source = recalled.source().into();
         opened.notes.extend(skills.text());
+        opened.prompt = Some(snapshot.prompt_hashes(services.gateway.context_window()));
         let prior = prior.or_load(brain, task);
         // Stored with the opening, so a turn that is resumed does not decide anew.
         opened.options.direct |= planning::skips_plan(snapshot, &opened, prior.has_messages());

@@ -124,7 +124,9 @@ impl TurnRequest {
         let mut notes = if base.is_retry() { Vec::new() } else { vec![sent_at_note(now)] };
         notes.extend(request_notes);
         let notes_source = Source::Agent.into();
-        Ok((Opened { message_id, notes, notes_source, message, media, options, base }, rewind))
+        // Set with what the turn begins with.
+        let prompt = None;
+        Ok((Opened { message_id, notes, notes_source, message, media, options, base, prompt }, rewind))
     }
 }
 

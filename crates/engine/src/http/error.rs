@@ -56,7 +56,10 @@ impl From<AgentError> for ApiError {
             AgentError::NotPending => ErrorCode::HitlNotPending,
             AgentError::UnknownApproval => ErrorCode::ApprovalNotFound,
             AgentError::ApprovalAnswered(_) => ErrorCode::ApprovalAnswered,
-            AgentError::TaskBusy | AgentError::TurnsInProgress => ErrorCode::TaskBusy,
+            AgentError::TaskBusy | AgentError::TurnsInProgress | AgentError::TurnNotEnded => {
+                ErrorCode::TaskBusy
+            }
+            AgentError::CassetteTooLarge(_) => ErrorCode::PayloadTooLarge,
             AgentError::TooManyTurns
             | AgentError::TooManyCalls
             | AgentError::TooManyTransfers

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::admission::Admitted;
 use super::auth::Authenticated;
-use super::{AppState, Shared, rpc_assets, rpc_gateway, rpc_memory, rpc_skills, rpc_tools};
+use super::{AppState, Shared, rpc_assets, rpc_cassettes, rpc_gateway, rpc_memory, rpc_skills, rpc_tools};
 
 /// Calls a method, or an operation of a subsystem.
 #[utoipa::path(
@@ -21,8 +21,9 @@ use super::{AppState, Shared, rpc_assets, rpc_gateway, rpc_memory, rpc_skills, r
         (status = 400, body = RpcError, description = "INVALID_REQUEST, MODEL_NOT_PERMITTED, TOOL_DENIED, TOOL_FAILED"),
         (status = 401, body = RpcError, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = RpcError, description = "METHOD_NOT_FOUND"),
-        (status = 409, body = RpcError, description = "FACT_REPLACED"),
+        (status = 409, body = RpcError, description = "FACT_REPLACED, TASK_BUSY"),
         (status = 413, body = RpcError, description = "PAYLOAD_TOO_LARGE"),
+        (status = 429, body = RpcError, description = "USAGE_CAP_REACHED"),
         (status = 500, body = RpcError, description = "INTERNAL_ERROR"),
         (status = 502, body = RpcError, description = "OUTPUT_INVALID"),
         (status = 503, body = RpcError, description = "SHUTTING_DOWN, QUIESCED, OVERLOADED, ASSETS_NOT_CONFIGURED"),
@@ -61,6 +62,7 @@ async fn call_method(
         Some(("tool", tool)) => return rpc_tools::call(shared, tool, params).await,
         Some(("memory", op)) => rpc_memory::call(shared, op, params).await?,
         Some(("assets", op)) => rpc_assets::call(shared, op)?,
+        Some(("cassette", op)) => rpc_cassettes::call(shared, op, params).await?,
         _ => None,
     };
     outcome.ok_or_else(|| {
@@ -74,6 +76,7 @@ async fn methods(shared: &Shared) -> Result<RpcMethods, ApiError> {
     let itself = RpcMethod { method: "rpc.methods".to_owned(), params };
     let others = rpc_memory::methods()
         .chain(rpc_assets::methods())
+        .chain(rpc_cassettes::methods())
         .chain(rpc_tools::methods(shared))
         .chain(rpc_skills::methods(shared).await?);
     Ok(RpcMethods { methods: std::iter::once(itself).chain(others).collect() })

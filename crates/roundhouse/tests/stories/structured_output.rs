@@ -1,9 +1,7 @@
 //! A request sets a JSON Schema for the final answer of its turn: the answer that the turn completes with matches it, on
 //! the wire of each vendor, or the turn ends with a code that says so.
 
-use std::fs;
-
-use mock_llm::{Gate, MockProvider, Reply, Wire};
+use mock_llm::{Gate, Reply, Wire};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -11,7 +9,7 @@ use crate::support::engine_calls::{direct_message, with_fields};
 use crate::support::engine_fixture::{ReplyExt as _, wait_gate_reached};
 use crate::support::http::send;
 use crate::support::turn::{assert_completed, assert_errored, of_kind};
-use crate::support::{EngineFixture, Event, StandaloneEngine};
+use crate::support::{EngineFixture, Event};
 
 /// The names of the models: one for each wire, and two that set the schema in another way.
 const MODELS: [&str; Wire::COUNT + 2] =
@@ -21,30 +19,7 @@ const BAD: &str = r#"{"city":7}"#;
 
 /// An engine with a model for each wire; the first one is the default.
 async fn new_fixture(replies: impl IntoIterator<Item = Reply>) -> EngineFixture {
-    let provider = MockProvider::builder().bind_thinking(true).start().await.unwrap();
-    provider.enqueue_all(replies);
-    let mut gateway = json!({"models": {}, "default": "anthropic"});
-    for name in MODELS {
-        let (vendor, base, model) = match name {
-            "anthropic" => (name, provider.base_url(), "claude-sonnet-4-5"),
-            "openai" => (name, provider.openai_base_url(), "gpt-4o"),
-            "responses" => ("openai", provider.openai_base_url(), "gpt-5-mini"),
-            "gemini" => (name, provider.gemini_base_url(), "gemini-3-pro"),
-            "gemini-2" => ("gemini", provider.gemini_base_url(), "gemini-2.5-flash"),
-            "ollama" => (name, provider.ollama_base_url(), "qwen3"),
-            "compatible" => ("openai-compatible", provider.openai_base_url(), "local"),
-            _ => panic!("no model has the name {name:?}"),
-        };
-        gateway["models"][name] =
-            json!({"provider": vendor, "model": model, "base_url": base, "context_window": 200_000});
-    }
-    gateway["models"]["responses"]["api"] = "responses".into();
-    let keys = ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY"];
-    let setup =
-        keys.into_iter().fold(StandaloneEngine::new(), |setup, key| setup.with_env(key, format!("of {key}")));
-    fs::write(setup.test_env.path().join("catalog/gateway.json"), gateway.to_string()).unwrap();
-    let (program, engine) = setup.start().await;
-    EngineFixture { provider, setup, program, engine }
+    EngineFixture::with_models(&MODELS, replies, |setup| setup).await
 }
 
 fn schema() -> Value {

@@ -64,5 +64,6 @@ pub fn opened(message: &str) -> Opened {
         media: Vec::new(),
         options: TurnOptions { max_turns: 50, super_thinking: false, direct: false, overrides: None },
         base: TurnBase::End,
+        prompt: None,
     }
 }

@@ -203,3 +203,23 @@ proptest! {
         prop_assert_eq!(one == other, wire_name(&one) == wire_name(&other));
     }
 }
+
+#[test]
+fn what_was_recorded_is_exposed_again_as_it_was() {
+    let tools = remotes(&["own", "a tool with spaces", "server__one", "server__two"]);
+    // With all schemas, and with those of the servers left out.
+    for window in [1_000_000, 10] {
+        let exposed = ExposedTools::new(&tools, window);
+        let searchable = exposed.searchable().map(str::to_owned).collect();
+        let again = ExposedTools::from_recorded(exposed.specs(), searchable);
+        assert_eq!(again.hash(), exposed.hash(), "{window}");
+        assert_eq!(again.tokens(), exposed.tokens());
+        for name in ["own", "a tool with spaces", "server__one"] {
+            assert!(again.contains(name), "{window}: {name}");
+            let message = assistant_message(call(name, json!({})));
+            assert_eq!(again.messages_to_wire(&message), exposed.messages_to_wire(&message));
+        }
+    }
+    let fewer = ExposedTools::new(&remotes(&["own"]), 1_000_000);
+    assert_ne!(fewer.hash(), ExposedTools::new(&tools, 1_000_000).hash());
+}

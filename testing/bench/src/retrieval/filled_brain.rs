@@ -136,6 +136,7 @@ impl PendingTurn {
             media: Vec::new(),
             options: TurnOptions { max_turns: 1, super_thinking: false, direct: true, overrides: None },
             base: TurnBase::End,
+            prompt: None,
         };
         let blocks = vec![Block::Text { text: answer, signature: None }];
         let answered = Step::Answered {

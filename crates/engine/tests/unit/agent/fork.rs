@@ -40,6 +40,7 @@ impl Journal {
             media: Vec::new(),
             options,
             base,
+            prompt: None,
         }));
         message_id
     }

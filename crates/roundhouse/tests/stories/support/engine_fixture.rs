@@ -49,6 +49,40 @@ impl EngineFixture {
         Self { provider, setup, program, engine }
     }
 
+    /// An engine with these models, one of each wire and of each form of a wire; the first one is the default.
+    pub(crate) async fn with_models(
+        names: &[&str],
+        replies: impl IntoIterator<Item = Reply>,
+        configure: impl FnOnce(StandaloneEngine) -> StandaloneEngine,
+    ) -> Self {
+        let provider = mock_provider().await;
+        provider.enqueue_all(replies);
+        let mut gateway = json!({"models": {}, "default": names[0]});
+        for &name in names {
+            let (vendor, base, model) = match name {
+                "anthropic" => (name, provider.base_url(), "claude-sonnet-4-5"),
+                "openai" => (name, provider.openai_base_url(), "gpt-4o"),
+                "responses" => ("openai", provider.openai_base_url(), "gpt-5-mini"),
+                "gemini" => (name, provider.gemini_base_url(), "gemini-3-pro"),
+                "gemini-2" => ("gemini", provider.gemini_base_url(), "gemini-2.5-flash"),
+                "ollama" => (name, provider.ollama_base_url(), "qwen3"),
+                "compatible" => ("openai-compatible", provider.openai_base_url(), "local"),
+                _ => panic!("no model has the name {name:?}"),
+            };
+            gateway["models"][name] =
+                json!({"provider": vendor, "model": model, "base_url": base, "context_window": 200_000});
+            if name == "responses" {
+                gateway["models"][name]["api"] = "responses".into();
+            }
+        }
+        let keys = ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY"];
+        let setup = StandaloneEngine::new().with_catalog_file("gateway.json", &gateway.to_string());
+        let setup = keys.into_iter().fold(setup, |setup, key| setup.with_env(key, format!("of {key}")));
+        let setup = configure(setup);
+        let (program, engine) = setup.start().await;
+        Self { provider, setup, program, engine }
+    }
+
     /// Ends the engine with SIGKILL and starts it again.
     pub(crate) async fn kill_and_start(self) -> Self {
         let Self { provider, setup, program, .. } = self;

@@ -40,6 +40,7 @@ fn opened(message: &str) -> Step {
         media: Vec::new(),
         options: OPTIONS,
         base: TurnBase::End,
+        prompt: None,
     })
 }
 
