@@ -8,6 +8,7 @@ use tools::fingerprint;
 
 use super::ToolDefinition;
 
+type Definition<'a> = &'a Arc<ToolDefinition>;
 type Tools = [Arc<ToolDefinition>];
 
 /// A tool, compared with what was approved.
@@ -22,8 +23,7 @@ pub(super) struct ReviewedTool {
 
 /// Returns all tools that are listed or approved, sorted by name.
 pub(super) fn review(pinned: &Tools, listed: &Tools) -> Vec<ReviewedTool> {
-    let mut tools: BTreeMap<&str, (Option<&Arc<ToolDefinition>>, Option<&Arc<ToolDefinition>>)> =
-        BTreeMap::new();
+    let mut tools: BTreeMap<&str, (Option<Definition<'_>>, Option<Definition<'_>>)> = BTreeMap::new();
     for tool in pinned {
         tools.entry(&tool.name).or_default().0.get_or_insert(tool);
     }

@@ -24,7 +24,7 @@ pub fn insert_numbers(text: &str, pages: &[CitablePage], numbers: &[Option<u32>]
     for (page, number) in pages.iter().zip(numbers) {
         let (Some(number), Some(before)) = (number, text.get(done..page.at)) else { continue };
         numbered.push_str(before);
-        numbered.push_str(&format!("[{number}] "));
+        numbered.extend(["[", &number.to_string(), "] "]);
         done = page.at;
     }
     numbered.push_str(text.get(done..).unwrap_or_default());

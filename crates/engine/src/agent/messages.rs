@@ -142,6 +142,7 @@ impl CallMessages {
         match step {
             Step::Opened(opened) if !opened.base.is_retry() => Some(opened.message_id),
             Step::Steered { message_id, .. }
+            | Step::Cited { message_id, .. }
             | Step::Ended {
                 outcome: TurnOutcome::Cancelled { said: Some(PartialAnswer { message_id, .. }) },
             } => Some(*message_id),
@@ -149,7 +150,6 @@ impl CallMessages {
                 self.0.extend(answer.calls().map(|call| (call.call_id, *message_id)));
                 Some(*message_id)
             }
-            Step::Cited { message_id, .. } => Some(*message_id),
             Step::InputChanged { call_id, .. } => self.0.get(call_id).copied(),
             Step::Resulted { call_id, .. } => self.0.remove(call_id),
             _ => None,

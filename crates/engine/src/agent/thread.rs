@@ -198,7 +198,7 @@ impl Thread {
         let source = step.source();
         match step {
             // An opening creates a new thread.
-            Step::Opened(_) | Step::Unknown => {}
+            Step::Opened(_) | Step::Cited { .. } | Step::Unknown => {}
             Step::Answered { message_id, model, answer, cost_usd, capped } => {
                 self.turn.totals.add(&model, answer.usage, cost_usd, true);
                 self.turn.answer_capped = capped;
@@ -267,7 +267,6 @@ impl Thread {
                 }
             }
             Step::Numbered { call_id, pages } => self.announce_pages(call_id, &pages),
-            Step::Cited { .. } => {}
             Step::OutputRejected { errors, .. } => self.apply_output_rejection(&errors),
             Step::Ended { outcome } => self.apply_end(outcome),
         }

@@ -16,7 +16,7 @@ fn show(pages: &mut CitablePages, urls: &[&str]) -> Vec<Option<u32>> {
     let (numbers, new) = pages.number(&found);
     let call_id = CallId::new();
     pages.announce(call_id, &new);
-    let output: String = new.iter().map(|page| format!("[{}] ", page.n)).collect();
+    let output = new.iter().map(|page| format!("[{}] ", page.n)).collect::<Vec<_>>().concat();
     pages.settle(call_id, &outcome(&output, None));
     numbers
 }

@@ -171,8 +171,7 @@ fn names(body: &Value) -> BTreeSet<String> {
 }
 
 /// Whether all of these parameters are known.
-fn only<'a>(parameters: impl Iterator<Item = &'a String>, known: &[&str]) -> Result<(), String> {
-    let mut parameters = parameters;
+fn only<'a>(mut parameters: impl Iterator<Item = &'a String>, known: &[&str]) -> Result<(), String> {
     match parameters.find(|name| !known.contains(&name.as_str())) {
         Some(unknown) => Err(format!("the parameter `{unknown}` is unknown")),
         None => Ok(()),

@@ -57,7 +57,7 @@ impl Journal {
                 let key = format!("key {}", variant % 3);
                 memory.push(MemoryWrite { key, value: json!(*action) });
                 let n = u32::from(variant % 7) + 1;
-                outcome.output.push_str(&format!(" [{n}]"));
+                outcome.output.extend([" [", &n.to_string(), "]"]);
                 let page = NumberedPage { n, url: format!("https://a.example/{n}"), title: None };
                 let step = Step::Numbered { call_id: *call_id, pages: vec![page] };
                 numbered = Some(StoredStep { step, ..last.clone() });
