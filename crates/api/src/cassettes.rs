@@ -184,6 +184,9 @@ pub enum CassettePart {
     File {
         /// The file, with its bytes.
         file: ContentBlock,
+        /// The text of a document, for models that do not take the file as it is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        text: Option<String>,
     },
 }
 

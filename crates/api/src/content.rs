@@ -1,8 +1,10 @@
 //! Content that a person attaches: text, images and documents.
 //!
-//! Two forms are accepted. The plain one is `{"type": "image", "media_type": …, "data": <base64>, "name"?: …}`. In
-//! the vendors' one the data is in a `source`: `{"type": "image", "source": {"type": "base64", "media_type": …,
-//! "data": …}}`, or, for documents, `{"type": "text", "media_type": "text/plain", "data": <text>}`.
+//! Two forms are accepted. The plain one is `{"type": "image", "media_type": …, "data": <base64>, "name"?:
+//! …}`. In the vendors' one the data is in a `source`: `{"type": "image", "source": {"type": "base64",
+//! "media_type": …, "data": …}}`, or, for documents, `{"type": "text", "media_type": "text/plain", "data":
+//! <text>}`. Instead of the data, either form may have the address of a file on the web: `{"type": "image",
+//! "url": …}` or `"source": {"type": "url", "url": …}`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,6 +13,8 @@ use utoipa::ToSchema;
 
 /// The maximum number of blocks in one request.
 pub const MAX_CONTENT_BLOCKS: usize = 100;
+/// The maximum length of an address, in bytes.
+const MAX_URL_BYTES: usize = 2_048;
 
 /// One block of `media` or `content_blocks`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +24,8 @@ pub enum ContentBlock {
     Text(String),
     /// An image or a document.
     Media(Media),
+    /// An image or a document that is yet to be fetched.
+    Link(MediaLink),
 }
 
 /// An image or a document.
@@ -33,6 +39,19 @@ pub struct Media {
     pub name: Option<String>,
     /// The decoded bytes.
     pub data: Vec<u8>,
+}
+
+/// The address of an image or a document on the web.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MediaLink {
+    /// How the media is presented to a model.
+    pub kind: MediaKind,
+    /// The address, as it was given.
+    pub url: String,
+    /// The media type, if it is not the one that the server says: lower case, without parameters.
+    pub media_type: Option<String>,
+    /// The file's name, if it is not the one in the address.
+    pub name: Option<String>,
 }
 
 impl std::fmt::Debug for Media {
@@ -56,13 +75,13 @@ pub enum MediaKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ContentError {
     /// It has neither of the two forms.
-    #[error("must have `media_type` and `data`, or a `source` that has them")]
+    #[error("must have `media_type` and `data`, or `url`, or a `source` that has them")]
     NoData,
     /// Data is given twice.
-    #[error("must have either `data` or `source`, not both")]
+    #[error("must have one of `data`, `url` and `source`, not more of them")]
     TwoForms,
     /// The type of the source is not supported.
-    #[error("`source.type` must be `base64`, or `text` for a document")]
+    #[error("`source.type` must be `base64` or `url`, or `text` for a document")]
     Source,
     /// The data cannot be decoded.
     #[error("`data` must be base64")]
@@ -70,6 +89,9 @@ pub enum ContentError {
     /// The data is empty.
     #[error("`data` must not be empty")]
     Empty,
+    /// The address is malformed.
+    #[error("`url` must be an address that begins with `http://` or `https://`, of at most 2048 bytes")]
+    Url,
     /// The media type is malformed.
     #[error("`media_type` must be a type such as `image/png`, without parameters")]
     MediaType,
@@ -95,6 +117,7 @@ struct Given {
     text: Option<String>,
     media_type: Option<String>,
     data: Option<String>,
+    url: Option<String>,
     source: Option<Source>,
     #[serde(alias = "title")]
     name: Option<String>,
@@ -123,7 +146,8 @@ enum Wire {
     Document(WireMedia),
 }
 
-/// An image or a document in serialized form: with `media_type` and `data`, or with a `source` that has them.
+/// An image or a document in serialized form: with `media_type` and `data`, with `url`, or with a `source`
+/// that has them.
 #[derive(Serialize, ToSchema)]
 struct WireMedia {
     /// The media type, such as `image/png`.
@@ -132,6 +156,9 @@ struct WireMedia {
     /// The bytes in base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<String>,
+    /// The address of the file on the web, instead of the bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    url: Option<String>,
     /// The vendors' form.
     #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<Source>,
@@ -143,7 +170,7 @@ struct WireMedia {
 /// The vendors' form of data.
 #[derive(Serialize, Deserialize, ToSchema)]
 struct Source {
-    /// `base64`, or `text` for a document.
+    /// `base64` or `url`, or `text` for a document.
     #[serde(rename = "type")]
     kind: String,
     /// The media type, such as `image/png`.
@@ -152,55 +179,54 @@ struct Source {
     /// The bytes in base64, or the text.
     #[serde(default)]
     data: Option<String>,
+    /// The address of the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    url: Option<String>,
 }
 
 impl TryFrom<Given> for ContentBlock {
     type Error = ContentError;
 
     fn try_from(given: Given) -> Result<Self, ContentError> {
-        let Given { kind, text, media_type, data, source, name } = given;
-        let media = WireMedia { media_type, data, source, name };
+        let Given { kind, text, media_type, data, url, source, name } = given;
+        let media = WireMedia { media_type, data, url, source, name };
         match kind {
             GivenKind::Text => match text {
                 Some(text) if !text.trim().is_empty() => Ok(Self::Text(text)),
                 Some(_) => Err(ContentError::BlankText),
                 None => Err(ContentError::NoText),
             },
-            GivenKind::Image => media.parse(MediaKind::Image).map(Self::Media),
-            GivenKind::Document => media.parse(MediaKind::Document).map(Self::Media),
+            GivenKind::Image => media.parse(MediaKind::Image),
+            GivenKind::Document => media.parse(MediaKind::Document),
         }
     }
 }
 
 impl WireMedia {
-    fn parse(self, kind: MediaKind) -> Result<Media, ContentError> {
-        let Self { media_type, data, source, name } = self;
-        let (media_type, data, is_text) = match (data, source) {
-            (Some(_), Some(_)) => return Err(ContentError::TwoForms),
-            (Some(data), None) => (media_type, data, false),
-            (None, None) => return Err(ContentError::NoData),
-            (None, Some(source)) => {
-                let is_text = match source.kind.as_str() {
-                    "base64" => false,
-                    "text" if kind == MediaKind::Document => true,
-                    _ => return Err(ContentError::Source),
-                };
-                let data = source.data.ok_or(ContentError::NoData)?;
-                let media_type = source.media_type.or_else(|| is_text.then(|| "text/plain".into()));
-                (media_type, data, is_text)
-            }
-        };
-        let media_type = media_type.ok_or(ContentError::NoData)?.to_ascii_lowercase();
-        let (main, sub) = media_type.split_once('/').ok_or(ContentError::MediaType)?;
-        if media_type.len() > 127 || !is_token(main) || !is_token(sub) {
-            return Err(ContentError::MediaType);
-        }
-        if kind == MediaKind::Image && main != "image" {
-            return Err(ContentError::NoImage);
-        }
+    fn parse(self, kind: MediaKind) -> Result<ContentBlock, ContentError> {
+        let Self { media_type, data, url, source, name } = self;
         if name.as_ref().is_some_and(|name| name.len() > 255 || name.chars().any(char::is_control)) {
             return Err(ContentError::Name);
         }
+        let (media_type, data, is_text) = match (data, url, source) {
+            (Some(data), None, None) => (media_type, data, false),
+            (None, Some(url), None) => return parse_link(kind, url, media_type, name),
+            (None, None, Some(source)) => {
+                let Source { kind: source_kind, media_type, data, url } = source;
+                let is_text = match (source_kind.as_str(), url) {
+                    ("base64", _) => false,
+                    ("text", _) if kind == MediaKind::Document => true,
+                    ("url", Some(url)) => return parse_link(kind, url, media_type, name),
+                    ("url", None) => return Err(ContentError::Url),
+                    _ => return Err(ContentError::Source),
+                };
+                let data = data.ok_or(ContentError::NoData)?;
+                (media_type.or_else(|| is_text.then(|| "text/plain".into())), data, is_text)
+            }
+            (None, None, None) => return Err(ContentError::NoData),
+            _ => return Err(ContentError::TwoForms),
+        };
+        let media_type = parse_media_type(kind, &media_type.ok_or(ContentError::NoData)?)?;
         let data = if is_text {
             data.into_bytes()
         } else {
@@ -209,8 +235,35 @@ impl WireMedia {
         if data.is_empty() {
             return Err(ContentError::Empty);
         }
-        Ok(Media { kind, media_type, name, data })
+        Ok(ContentBlock::Media(Media { kind, media_type, name, data }))
     }
+}
+
+fn parse_link(
+    kind: MediaKind,
+    url: String,
+    media_type: Option<String>,
+    name: Option<String>,
+) -> Result<ContentBlock, ContentError> {
+    let scheme = url.get(..8).unwrap_or(&url).to_ascii_lowercase();
+    if url.len() > MAX_URL_BYTES || !(scheme.starts_with("http://") || scheme.starts_with("https://")) {
+        return Err(ContentError::Url);
+    }
+    let media_type = media_type.map(|media_type| parse_media_type(kind, &media_type)).transpose()?;
+    Ok(ContentBlock::Link(MediaLink { kind, url, media_type, name }))
+}
+
+/// Returns a media type in lower case.
+fn parse_media_type(kind: MediaKind, media_type: &str) -> Result<String, ContentError> {
+    let media_type = media_type.to_ascii_lowercase();
+    let (main, sub) = media_type.split_once('/').ok_or(ContentError::MediaType)?;
+    if media_type.len() > 127 || !is_token(main) || !is_token(sub) {
+        return Err(ContentError::MediaType);
+    }
+    if kind == MediaKind::Image && main != "image" {
+        return Err(ContentError::NoImage);
+    }
+    Ok(media_type)
 }
 
 /// Whether `text` is a valid part of a media type (RFC 6838, section 4.2).
@@ -225,12 +278,23 @@ impl From<ContentBlock> for Wire {
             ContentBlock::Text(text) => Self::Text { text },
             ContentBlock::Media(Media { kind, media_type, name, data }) => {
                 let data = Some(STANDARD.encode(data));
-                let media = WireMedia { media_type: Some(media_type), data, source: None, name };
-                match kind {
-                    MediaKind::Image => Self::Image(media),
-                    MediaKind::Document => Self::Document(media),
-                }
+                Self::media(
+                    kind,
+                    WireMedia { media_type: Some(media_type), data, url: None, source: None, name },
+                )
             }
+            ContentBlock::Link(MediaLink { kind, url, media_type, name }) => {
+                Self::media(kind, WireMedia { media_type, data: None, url: Some(url), source: None, name })
+            }
+        }
+    }
+}
+
+impl Wire {
+    fn media(kind: MediaKind, media: WireMedia) -> Self {
+        match kind {
+            MediaKind::Image => Self::Image(media),
+            MediaKind::Document => Self::Document(media),
         }
     }
 }
@@ -280,6 +344,15 @@ mod tests {
     }
 
     #[test]
+    fn both_forms_may_have_an_address_instead_of_the_data() {
+        let plain = json!({"type": "document", "url": "HTTPS://example.org/a.pdf", "name": "a.pdf"});
+        let block = parse(plain.clone()).unwrap();
+        let source = json!({"type": "url", "url": "HTTPS://example.org/a.pdf"});
+        assert_eq!(block, parse(json!({"type": "document", "source": source, "title": "a.pdf"})).unwrap());
+        assert_eq!(serde_json::to_value(&block).unwrap(), plain);
+    }
+
+    #[test]
     fn what_is_wrong_is_said() {
         let image = |fields: Value| {
             let mut image = json!({"type": "image"});
@@ -298,8 +371,13 @@ mod tests {
             (image(json!({"media_type": "png", "data": "aGk="})), "must be a type such as"),
             (image(json!({"media_type": "image/png;q=1", "data": "aGk="})), "without parameters"),
             (image(json!({"media_type": "text/plain", "data": "aGk="})), "must begin with `image/`"),
-            (image(json!({"source": {"type": "url", "url": "http://x"}})), "`source.type` must be"),
-            (image(json!({"data": "aGk=", "source": {"type": "base64"}})), "not both"),
+            (image(json!({"source": {"type": "file", "url": "http://x"}})), "`source.type` must be"),
+            (image(json!({"source": {"type": "url"}})), "`url` must be an address"),
+            (image(json!({"url": "ftp://x"})), "`url` must be an address"),
+            (image(json!({"url": format!("http://{}", "x".repeat(2_048))})), "`url` must be an address"),
+            (image(json!({"url": "http://x", "media_type": "text/plain"})), "must begin with `image/`"),
+            (image(json!({"data": "aGk=", "source": {"type": "base64"}})), "not more of them"),
+            (image(json!({"data": "aGk=", "url": "http://x"})), "not more of them"),
         ] {
             let error = parse(value.clone()).unwrap_err();
             assert!(error.contains(words), "{value}: {error}");

@@ -6,6 +6,7 @@ mod answer_stream;
 mod approval_answer;
 mod approval_prompt;
 mod approvals;
+mod attachment_intake;
 mod attachments;
 mod attribution;
 mod auxiliary_call;
@@ -89,11 +90,13 @@ use std::time::Duration;
 
 use api::engine::HitlRespond;
 use api::{HitlId, MessageId, TaskId, TurnId};
+use attachment_intake::Intake;
 pub(crate) use caps::Caps;
 pub use direct_calls::DirectError;
 use erasure::Eraser;
 pub use error::AgentError;
 pub use execute::Accepted;
+use fetch::WebClient;
 use hitl::HitlResponse;
 use http_service::clock::Clock;
 use learning::Learner;
@@ -113,6 +116,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tools::SpillDir;
+use tools::documents::DocumentReader;
 use tools::skills::SkillDirs;
 pub use transfer::Export;
 use transfer::Transfers;
@@ -146,6 +150,10 @@ pub(crate) struct Services {
     pub(crate) outputs: SpillDir,
     /// The memory budget for large objects.
     pub(crate) memory_budget: MemoryBudget,
+    /// What reads documents.
+    pub(crate) documents: DocumentReader,
+    /// What fetches attachments that are given by an address.
+    pub(crate) web: WebClient,
     /// Permits for tool calls of turns, which bound how many run at once.
     pub(crate) tool_permits: Arc<Semaphore>,
     /// The token reservations of current model calls.
@@ -244,9 +252,15 @@ impl Agent {
     }
 
     /// Answers the pending HITL request of a task.
-    pub async fn respond(&self, respond: HitlRespond) -> Result<HitlId, AgentError> {
+    pub async fn respond(&self, mut respond: HitlRespond) -> Result<HitlId, AgentError> {
         let task_id = respond.task_id.clone();
-        let response = HitlResponse::new(self.brain.pending_of_task(&task_id)?, respond);
+        let pending = self.brain.pending_of_task(&task_id)?;
+        let intake = if pending.is_some() && attachment_intake::is_needed(&respond.content_blocks) {
+            Box::pin(self.services.take_in("content_blocks", &mut respond.content_blocks)).await?
+        } else {
+            Intake::default()
+        };
+        let response = HitlResponse::new(pending, respond, intake);
         let outcome = match response {
             Ok(response) => {
                 let now = self.services.clock.monotonic();

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fetch::WebClient;
 use http_service::clock::{Clock, SystemClock};
 use http_service::serve::{ServeLimits, serve};
 use mcp::Mcp;
@@ -27,6 +28,7 @@ use sandbox::{Confinement, HiddenFiles, Sandbox, Settings};
 use store::{Brain, BrainError};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use tools::documents::DocumentReader;
 use tools::skills::SkillDirs;
 use tools::user_files::UserFiles;
 use tools::{SpillDir, ToolDeps, WorkspaceLock};
@@ -126,6 +128,7 @@ impl Engine {
             config.file_limits,
             clock.now(),
         );
+        let documents = DocumentReader::new(Some(&sandbox), &config.workspace);
         let tool_deps = ToolDeps {
             workspace: config.workspace,
             workspace_lock,
@@ -136,6 +139,7 @@ impl Engine {
             process_permits: tools::ProcessPermits::default(),
             web_allowlist: config.web_allowlist,
             memory_budget: MemoryBudget::new(config.memory_budget_bytes),
+            documents,
         };
         let services = Services {
             gateway,
@@ -146,6 +150,8 @@ impl Engine {
             skill_dirs: Arc::clone(&tool_deps.skill_dirs),
             outputs: SpillDir::new(&tool_deps.workspace),
             memory_budget: tool_deps.memory_budget.clone(),
+            documents: tool_deps.documents.clone(),
+            web: WebClient::new(tool_deps.web_allowlist.clone(), tool_deps.memory_budget.clone()),
             tool_permits: Services::new_tool_permits(),
             reservations: Arc::default(),
             caps: Caps::new(config.usage_limits),

@@ -32,6 +32,25 @@ const USER_AGENT: &str =
 const ACCEPTED_TYPES: &str =
     "text/html, application/xhtml+xml, text/*, application/json, application/xml;q=0.9, */*;q=0.1";
 
+/// What a fetch accepts.
+#[derive(Clone, Copy)]
+pub struct Wanted<'a> {
+    /// The `Accept` header.
+    pub accept: &'static str,
+    /// The maximum number of bytes that are read of a body, given its media type, which may be empty, and the
+    /// client's own maximum; `None` if nothing is read of it.
+    pub max_bytes: &'a (dyn Fn(&str, usize) -> Option<usize> + Sync),
+}
+
+impl Wanted<'static> {
+    /// Pages: texts in the widest sense.
+    pub const TEXT: Self = Self { accept: ACCEPTED_TYPES, max_bytes: &max_text_bytes };
+}
+
+fn max_text_bytes(media_type: &str, own_limit: usize) -> Option<usize> {
+    is_text(media_type).then_some(own_limit)
+}
+
 /// The limits of a fetch.
 #[derive(Clone, Copy, Debug)]
 pub struct FetchLimits {
@@ -98,7 +117,20 @@ pub struct Body {
     /// Whether this is the whole body.
     pub is_complete: bool,
     /// The memory reserved for the body and what is made of it.
-    _memory: Option<GrowingReservation>,
+    memory: Option<GrowingReservation>,
+}
+
+/// The memory that is reserved for a body, until this is dropped.
+#[derive(Debug)]
+pub struct BodyMemory {
+    _reserved: Option<GrowingReservation>,
+}
+
+impl Body {
+    /// Returns the bytes, and their memory.
+    pub fn into_parts(self) -> (Vec<u8>, BodyMemory) {
+        (self.bytes, BodyMemory { _reserved: self.memory })
+    }
 }
 
 /// Why a body could not be read.
@@ -145,7 +177,10 @@ pub enum FetchError {
     #[error("the server redirects more than {MAX_REDIRECTS} times")]
     TooManyRedirects,
     /// The content is not text.
-    #[error("this is {content_type}{}: only text, HTML, JSON and XML are read", size_suffix(*.size))]
+    #[error(
+        "this is {content_type}{}: only text, HTML, JSON, XML, PDF, DOCX and XLSX are read",
+        size_suffix(*.size)
+    )]
     NotText {
         /// Its content type.
         content_type: String,
@@ -202,26 +237,38 @@ impl WebClient {
     /// # Errors
     /// There is no page that may be read; an error status is not an error here.
     pub async fn fetch(&self, target: Target) -> Result<Page, FetchError> {
+        self.fetch_wanted(target, Wanted::TEXT).await
+    }
+
+    /// Fetches what is at an address, if it is wanted.
+    ///
+    /// # Errors
+    /// As [`Self::fetch`].
+    pub async fn fetch_wanted(&self, target: Target, wanted: Wanted<'_>) -> Result<Page, FetchError> {
         let limit = self.limits.total_timeout;
-        tokio::time::timeout(limit, self.fetch_following_redirects(target))
+        tokio::time::timeout(limit, self.fetch_following_redirects(target, wanted))
             .await
             .map_err(|_| FetchError::TotalTimeout(limit))?
     }
 
-    async fn fetch_following_redirects(&self, mut target: Target) -> Result<Page, FetchError> {
+    async fn fetch_following_redirects(
+        &self,
+        mut target: Target,
+        wanted: Wanted<'_>,
+    ) -> Result<Page, FetchError> {
         for _ in 0..=MAX_REDIRECTS {
-            let response = self.send_request(&target).await?;
+            let response = self.send_request(&target, wanted.accept).await?;
             match redirect_target(&target, &response)? {
                 Some(next) => target = next,
-                None => return self.read_page(response).await,
+                None => return self.read_page(response, wanted).await,
             }
         }
         Err(FetchError::TooManyRedirects)
     }
 
-    async fn send_request(&self, target: &Target) -> Result<Response, FetchError> {
+    async fn send_request(&self, target: &Target, accept: &str) -> Result<Response, FetchError> {
         let client = self.client_for(target).await?;
-        let request = client.get(target.url().clone()).header(ACCEPT, ACCEPTED_TYPES);
+        let request = client.get(target.url().clone()).header(ACCEPT, accept);
         request
             .header(ACCEPT_ENCODING, "identity")
             .send()
@@ -252,7 +299,7 @@ impl WebClient {
         build_client(client).await.map_err(FetchError::Connection)
     }
 
-    async fn read_page(&self, response: Response) -> Result<Page, FetchError> {
+    async fn read_page(&self, response: Response, wanted: Wanted<'_>) -> Result<Page, FetchError> {
         let header =
             |name| response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let encoding = header(CONTENT_ENCODING);
@@ -260,13 +307,14 @@ impl WebClient {
             return Err(FetchError::Compressed(encoding.to_owned()));
         }
         let content_type = header(CONTENT_TYPE).to_owned();
-        if !is_text(media_type(&content_type)) {
+        let max_bytes = (wanted.max_bytes)(media_type(&content_type), self.limits.max_body_bytes);
+        let Some(max_bytes) = max_bytes else {
             // The declared size, not what is left to read: a decoded body has no such length.
             let size = header(CONTENT_LENGTH).parse().ok();
             return Err(FetchError::NotText { content_type, size });
-        }
+        };
         let (url, status) = (response.url().clone(), response.status());
-        let body = read_large_body(response, self.limits.max_body_bytes, &self.memory_budget).await;
+        let body = read_large_body(response, max_bytes, &self.memory_budget).await;
         let body = body.map_err(|error| match error {
             BodyError::Transport(error) if error.is_timeout() => {
                 FetchError::IdleTimeout(self.limits.idle_timeout)
@@ -335,11 +383,11 @@ pub async fn read_body(mut response: Response, max: usize) -> Result<Body, reqwe
     while let Some(chunk) = response.chunk().await? {
         if bytes.len() + chunk.len() > max {
             bytes.extend(chunk.iter().take(max - bytes.len()));
-            return Ok(Body { bytes, is_complete: false, _memory: None });
+            return Ok(Body { bytes, is_complete: false, memory: None });
         }
         bytes.extend_from_slice(&chunk);
     }
-    Ok(Body { bytes, is_complete: true, _memory: None })
+    Ok(Body { bytes, is_complete: true, memory: None })
 }
 
 /// Reads the first `max` bytes of a body. A large body waits for its memory, and keeps the server waiting: all at
@@ -362,11 +410,11 @@ pub async fn read_large_body(
         reserved.grow_to(in_all).await.map_err(BodyError::NoMemory)?;
         if bytes.len() + chunk.len() > max {
             bytes.extend(chunk.iter().take(max - bytes.len()));
-            return Ok(Body { bytes, is_complete: false, _memory: Some(reserved) });
+            return Ok(Body { bytes, is_complete: false, memory: Some(reserved) });
         }
         bytes.extend_from_slice(&chunk);
     }
-    Ok(Body { bytes, is_complete: true, _memory: Some(reserved) })
+    Ok(Body { bytes, is_complete: true, memory: Some(reserved) })
 }
 
 /// Returns a content type without its parameters.
@@ -375,7 +423,7 @@ pub fn media_type(content_type: &str) -> &str {
 }
 
 /// Whether this media type is text. A body without a type is read, and refused if it is not text.
-fn is_text(media_type: &str) -> bool {
+pub fn is_text(media_type: &str) -> bool {
     let media_type = media_type.to_ascii_lowercase();
     let Some((kind, of)) = media_type.split_once('/') else { return media_type.is_empty() };
     let text =

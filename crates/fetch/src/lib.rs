@@ -20,8 +20,8 @@ pub use charset::decode;
 #[cfg(any(test, feature = "testing"))]
 pub use client::FetchLimits;
 pub use client::read_body;
-pub use client::{BodyError, FetchError, read_large_body};
-pub use client::{Page, WebClient, media_type};
+pub use client::{BodyError, BodyMemory, FetchError, read_large_body};
+pub use client::{Page, Wanted, WebClient, is_text, media_type};
 pub use html::{Document, read_html};
 pub use http_client::{
     build_client, client_for_outsider, guarded_client, operator_client, redirects_within_origin,

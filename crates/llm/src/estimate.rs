@@ -35,29 +35,30 @@ pub fn text_by_len(bytes: usize) -> u64 {
     tokens_for_bytes(bytes)
 }
 
-/// Estimates the tokens of an attached file.
-pub fn attachment(media_type: &str, data: &[u8]) -> u64 {
+/// Estimates the tokens of an attached file. `pages` are those of a PDF, if they have been counted.
+pub fn attachment(media_type: &str, data: &[u8], pages: Option<u32>) -> u64 {
     match media_type {
-        PDF => PDF_PAGE_TOKENS.saturating_mul(u64::try_from(pdf_pages(data)).unwrap_or(u64::MAX)),
+        PDF => PDF_PAGE_TOKENS.saturating_mul(pages.map_or_else(|| guess_pages(data), u64::from)),
         // It is sent as text.
         PLAIN_TEXT => tokens_for_bytes(data.len()),
         _ => IMAGE_TOKENS,
     }
 }
 
-/// The number of pages of a PDF: its number of objects of type `/Page` or, if those are compressed, a guess from
-/// the file's size.
-fn pdf_pages(data: &[u8]) -> usize {
+/// A guess of the number of pages of a PDF: its number of objects of type `/Page` or, if those are
+/// compressed, a guess from the file's size.
+fn guess_pages(data: &[u8]) -> u64 {
     // Each PDF name begins with a slash, so a type entry is two names in a row.
     let names = data.split(|byte| *byte == b'/');
     let types = names.clone().zip(names.skip(1)).filter(|(key, _)| key.trim_ascii_end() == b"Type");
     let is_page = |name: &[u8]| {
         name.strip_prefix(b"Page").is_some_and(|rest| !rest.first().is_some_and(u8::is_ascii_alphanumeric))
     };
-    match types.filter(|(_, name)| is_page(name)).count() {
+    let pages = match types.filter(|(_, name)| is_page(name)).count() {
         0 => data.len().div_ceil(PDF_PAGE_BYTES).clamp(1, MAX_GUESSED_PAGES),
         pages => pages,
-    }
+    };
+    u64::try_from(pages).unwrap_or(u64::MAX)
 }
 
 /// The number of bytes of text that count as many tokens as an attachment.
@@ -137,10 +138,11 @@ mod tests {
             (vec![b'x'; 10 * PDF_PAGE_BYTES], 10),
             (vec![b'x'; 200 * PDF_PAGE_BYTES], 15),
         ] {
-            assert_eq!(attachment(PDF, &data), PDF_PAGE_TOKENS * pages, "{} bytes", data.len());
+            assert_eq!(attachment(PDF, &data, None), PDF_PAGE_TOKENS * pages, "{} bytes", data.len());
         }
-        assert_eq!(attachment(PLAIN_TEXT, &[b'x'; 4_000]), 1_000);
-        assert_eq!(attachment("image/png", &vec![0; 400_000]), IMAGE_TOKENS);
+        assert_eq!(attachment(PDF, &pdf(2), Some(70)), PDF_PAGE_TOKENS * 70);
+        assert_eq!(attachment(PLAIN_TEXT, &[b'x'; 4_000], None), 1_000);
+        assert_eq!(attachment("image/png", &vec![0; 400_000], None), IMAGE_TOKENS);
     }
 
     #[test]
@@ -152,6 +154,7 @@ mod tests {
                 name: None,
                 hash: "0".repeat(64),
                 tokens,
+                text: None,
                 data: None,
             })
         };

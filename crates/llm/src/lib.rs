@@ -214,10 +214,26 @@ pub struct ToolOutcome {
     pub error: Option<String>,
     /// The duration of the call, in milliseconds.
     pub duration_ms: u64,
+    /// Pictures and documents that belong to the output.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub media: Vec<Content>,
+}
+
+impl ToolOutcome {
+    /// An outcome with this output, or this error.
+    pub const fn new(output: String, error: Option<String>, duration_ms: u64) -> Self {
+        Self { output, error, duration_ms, media: Vec::new() }
+    }
+
+    /// Drops the bytes of media, which are loaded from the store when they are needed.
+    #[must_use]
+    pub fn without_data(self) -> Self {
+        Self { media: self.media.into_iter().map(Content::without_data).collect(), ..self }
+    }
 }
 
 /// Content of a user's message: text, an image or a document.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Content {
     /// A text.
@@ -240,7 +256,10 @@ impl Content {
     #[must_use]
     pub fn without_data(self) -> Self {
         match self {
-            Self::Media(media) => Self::Media(Media { data: None, ..media }),
+            Self::Media(media) => {
+                let text = media.text.map(|text| MediaText { data: None, ..text });
+                Self::Media(Media { data: None, text, ..media })
+            }
             content @ (Self::Text { .. } | Self::Note { .. }) => content,
         }
     }
@@ -276,7 +295,34 @@ pub struct Media {
     /// than the estimate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
+    /// The text that was extracted from a document, for models that do not take the document itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<MediaText>,
     /// The bytes, if they have been loaded from the store.
+    #[serde(skip)]
+    pub data: Option<Bytes>,
+}
+
+impl Media {
+    /// The hashes of what a model may be sent of it: of the bytes, if any vendor takes them, and of the text.
+    pub fn sendable_hashes(&self) -> impl Iterator<Item = &str> {
+        let bytes = is_sendable_media(self.kind, &self.media_type).then_some(&self.hash);
+        // What no vendor takes and has no text is reported as such.
+        bytes.into_iter().chain(self.text.as_ref().map(|text| &text.hash)).map(String::as_str)
+    }
+}
+
+/// Whether some vendor's models take media of this kind and type as they are.
+pub fn is_sendable_media(kind: MediaKind, media_type: &str) -> bool {
+    media::is_taken_by_some(kind, media_type)
+}
+
+/// The text of a document. It is stored like the document, under its hash.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MediaText {
+    /// The SHA-256 of the text in UTF-8, in lower-case hexadecimal digits.
+    pub hash: String,
+    /// The text, if it has been loaded from the store.
     #[serde(skip)]
     pub data: Option<Bytes>,
 }
@@ -315,7 +361,7 @@ pub struct ToolReply {
     pub provider_id: String,
     /// The text for the model.
     pub text: String,
-    /// What the user added when they answered the tool's question, in order.
+    /// The media of the result, then what the user added when they answered the tool's question, in order.
     pub remarks: Vec<Content>,
     /// Whether the tool failed.
     pub is_error: bool,

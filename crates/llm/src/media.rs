@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use api::content::MediaKind;
 
 use super::http::{is_hash, placeholder};
-use super::{Content, Media};
+use super::{Content, Media, MediaText};
 
 /// The media type of PDFs.
 pub(super) const PDF: &str = "application/pdf";
@@ -72,11 +72,21 @@ impl SupportedMedia {
         let name = media.name.as_deref().filter(|name| !is_blank(name));
         let replaced =
             |reason: &str| OutgoingContent::Text(placeholder_text(media.kind, name, reason).into());
+        let plain_text = |text| match String::from_utf8_lossy(text) {
+            text if is_blank(&text) => replaced("is empty"),
+            text => OutgoingContent::PlainText { name, text },
+        };
+        let is_accepted = self.check(media.kind, &media.media_type).is_ok();
         let stored = media.data.as_ref().filter(|_| is_hash(&media.hash));
-        let Some(data) = stored else { return replaced("is no longer stored") };
-        if self.check(media.kind, &media.media_type).is_err() {
-            return replaced("is of a type that this model does not accept");
-        }
+        let Some(data) = stored.filter(|_| is_accepted) else {
+            return match &media.text {
+                Some(MediaText { data: Some(text), .. }) => plain_text(text),
+                None if !is_accepted && stored.is_some() => {
+                    replaced("is of a type that this model does not accept")
+                }
+                _ => replaced("is no longer stored"),
+            };
+        };
         match media.kind {
             MediaKind::Image => {
                 OutgoingContent::Image { media_type: &media.media_type, base64: placeholder(&media.hash) }
@@ -84,12 +94,14 @@ impl SupportedMedia {
             MediaKind::Document if media.media_type == PDF => {
                 OutgoingContent::Pdf { name, base64: placeholder(&media.hash) }
             }
-            MediaKind::Document => match String::from_utf8_lossy(data) {
-                text if is_blank(&text) => replaced("is empty"),
-                text => OutgoingContent::PlainText { name, text },
-            },
+            MediaKind::Document => plain_text(data),
         }
     }
+}
+
+/// Whether some vendor's models accept media of this kind and type.
+pub(super) fn is_taken_by_some(kind: MediaKind, media_type: &str) -> bool {
+    [COMMON_MEDIA, GEMINI_MEDIA, OLLAMA_MEDIA].iter().any(|vendor| vendor.check(kind, media_type).is_ok())
 }
 
 /// Checks whether the models of Anthropic and OpenAI accept media of this kind and type.
@@ -145,9 +157,9 @@ pub(super) fn is_blank(text: &str) -> bool {
 /// The text that replaces a blank result, which some providers refuse.
 pub(super) const NO_OUTPUT: &str = "(no output)";
 
-/// The introduction to media that the user added to a tool's result, if the media cannot be part of it.
+/// The introduction to media of a tool's result, if the media cannot be part of it.
 pub(super) fn attachments_intro(call: &str) -> String {
-    format!("The user added to the result of the call {call}:")
+    format!("Belonging to the result of the call {call}:")
 }
 
 #[cfg(test)]

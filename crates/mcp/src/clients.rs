@@ -95,7 +95,7 @@ pub(super) struct ToolCall<'a> {
 #[derive(Debug)]
 pub(super) enum CallOutcome {
     /// The call is done; the text is for the model.
-    Done(String),
+    Done(String, Vec<llm::Content>),
     /// The server asks a person a question. A call with the same id and the answer continues it.
     Ask(Question),
 }

@@ -95,8 +95,8 @@ impl Tool for ServerTool {
                 idempotent: self.idempotent(),
             };
             match self.server.clients().call(&self.server.spec, access, call).await {
-                Ok(CallOutcome::Done(text)) => {
-                    Ok(ToolStep::Done(ToolOutput { text, ..ToolOutput::default() }))
+                Ok(CallOutcome::Done(text, media)) => {
+                    Ok(ToolStep::Done(ToolOutput { text, media, ..ToolOutput::default() }))
                 }
                 Ok(CallOutcome::Ask(question)) => Ok(ToolStep::Ask(question)),
                 Err(error) => Err(failed(&error)),

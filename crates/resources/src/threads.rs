@@ -22,6 +22,8 @@ pub const TRANSFER_THREADS: usize = 4;
 pub const BODY_PARSE_THREADS: usize = 2;
 /// The number of web pages converted to text concurrently.
 pub const PAGE_PARSE_THREADS: usize = 2;
+/// The number of text documents, such as CSV and HTML, read concurrently.
+pub const DOCUMENT_THREADS: usize = 2;
 /// The number of concurrent lookups for web pages, whose names anybody may have chosen.
 pub(crate) const PAGE_DNS_THREADS: usize = 8;
 /// The number of concurrent lookups for servers that the operator named: MCP servers with their authorization
@@ -40,6 +42,7 @@ const MAX_BLOCKING_THREADS: usize = BRAIN_THREADS
     + TRANSFER_THREADS
     + BODY_PARSE_THREADS
     + PAGE_PARSE_THREADS
+    + DOCUMENT_THREADS
     + PAGE_DNS_THREADS
     + SERVER_DNS_THREADS
     + PROVIDER_DNS_THREADS

@@ -64,8 +64,11 @@ enum Command {
 
 fn main() -> ExitCode {
     // Before all else: the sandbox helper must hold nothing that it did not get from its engine, and start fast.
-    if std::env::args_os().nth(1).is_some_and(|first| first == sandbox::HELPER_ARG) {
-        return sandbox::helper_main();
+    let mut args = std::env::args_os().skip(1);
+    match args.next() {
+        Some(first) if first == sandbox::HELPER_ARG => return sandbox::helper_main(),
+        Some(first) if first == documents::WORKER_ARG => return documents::worker_main(args),
+        _ => {}
     }
     engine_command::start_session();
     let result = match Cli::parse().command {

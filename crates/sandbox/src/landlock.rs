@@ -20,13 +20,8 @@ const REQUIRED_ABI: ABI = ABI::V6;
 pub(crate) const PROGRAM_PATHS: [&str; 8] =
     ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"];
 
-/// The files of `/etc` that the loader, the resolver, the user database, TLS and the time zone need.
-const ETC_PATHS: [&str; 28] = [
-    "/etc/ld.so.cache",
-    "/etc/ld.so.conf",
-    "/etc/ld.so.conf.d",
-    "/etc/ld-musl-x86_64.path",
-    "/etc/ld-musl-aarch64.path",
+/// The files of `/etc` that the resolver, the user database, TLS and the time zone need.
+const ETC_PATHS: [&str; 23] = [
     "/etc/alternatives",
     "/etc/resolv.conf",
     "/etc/hosts",
@@ -52,6 +47,14 @@ const ETC_PATHS: [&str; 28] = [
     "/etc/timezone",
 ];
 
+/// The files of `/etc` that the loader needs.
+const LOADER_PATHS: [&str; 5] = [
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/ld-musl-x86_64.path",
+    "/etc/ld-musl-aarch64.path",
+];
 /// Devices that programs may read and write, because they neither store nor transmit data.
 const DEVICE_PATHS: [&str; 3] = ["/dev/null", "/dev/zero", "/dev/full"];
 
@@ -62,7 +65,7 @@ const RANDOM_DEVICE_PATHS: [&str; 2] = ["/dev/random", "/dev/urandom"];
 #[derive(Debug)]
 pub(crate) struct AccessProfile {
     /// Read, write and execute.
-    workspace: PathBuf,
+    workspace: Option<PathBuf>,
     /// Read and execute.
     programs: Vec<PathBuf>,
     /// List only. The entries of these folders have rules of their own.
@@ -89,11 +92,12 @@ impl AccessProfile {
         }
         let mut programs = paths(&PROGRAM_PATHS);
         programs.extend(exposed.readable);
-        let mut data = paths(&ETC_PATHS);
+        let mut data = paths(&LOADER_PATHS);
+        data.extend(paths(&ETC_PATHS));
         data.extend(paths(&RANDOM_DEVICE_PATHS));
         let list_only = exposed.list_only;
         Self {
-            workspace: workspace.into(),
+            workspace: Some(workspace.into()),
             programs,
             list_only,
             read_only: data,
@@ -102,10 +106,21 @@ impl AccessProfile {
         }
     }
 
+    /// The profile of a program that reaches no files but the system's programs and libraries. It is given by
+    /// a path that may be that of a running executable, whose name may be gone.
+    pub(crate) fn execute_only(program: Option<PathBuf>) -> Self {
+        let mut programs: Vec<PathBuf> = PROGRAM_PATHS.iter().map(PathBuf::from).collect();
+        programs.extend(program);
+        let read_only = LOADER_PATHS.iter().map(PathBuf::from).collect();
+        let list_only = Vec::new();
+        Self { workspace: None, programs, list_only, read_only, devices: Vec::new(), network: false }
+    }
+
     /// Applies the profile to this thread, the program that it executes, and its descendants. This cannot be
     /// undone.
     pub(crate) fn enforce(&self) -> Result<(), String> {
-        let workspace = PathFd::new(&self.workspace).map_err(|error| error.to_string())?;
+        let workspace = self.workspace.as_ref().map(PathFd::new).transpose();
+        let workspace = workspace.map_err(|error| error.to_string())?;
         let status = self
             .ruleset(workspace)
             .and_then(RulesetCreated::restrict_self)
@@ -116,13 +131,15 @@ impl AccessProfile {
         Err(format!("Landlock enforces only a part of the rules ({:?})", status.ruleset))
     }
 
-    fn ruleset(&self, workspace: PathFd) -> Result<RulesetCreated, RulesetError> {
+    fn ruleset(&self, workspace: Option<PathFd>) -> Result<RulesetCreated, RulesetError> {
         let execute = AccessFs::Execute | AccessFs::ReadFile | AccessFs::ReadDir;
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
         let write = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate;
         base_ruleset(self.network)?
             .create()?
-            .add_rule(PathBeneath::new(workspace, workspace_access()))?
+            .add_rules(
+                workspace.map(|folder| Ok::<_, RulesetError>(PathBeneath::new(folder, workspace_access()))),
+            )?
             .add_rules(path_beneath_rules(&self.programs, execute))?
             .add_rules(path_beneath_rules(&self.list_only, AccessFs::ReadDir))?
             .add_rules(path_beneath_rules(&self.read_only, read))?

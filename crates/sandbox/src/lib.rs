@@ -30,7 +30,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::child::PendingTeardowns;
-use crate::protocol::{AppliedIsolation, ProcessCounter, ProgramSpec};
+use crate::protocol::{AppliedIsolation, FileAccess, ProcessCounter, ProgramSpec};
 
 pub use crate::child::Child;
 pub use crate::helper::helper_main;
@@ -250,13 +250,18 @@ impl Sandbox {
     /// # Errors
     /// See [`SandboxError`].
     pub async fn start(&self, command: Command) -> Result<Child, SandboxError> {
+        self.start_spec(|workspace| self.program_spec(command, workspace)).await
+    }
+
+    /// Starts the program that `spec` describes for the workspace's real path.
+    async fn start_spec(&self, spec: impl FnOnce(PathBuf) -> ProgramSpec) -> Result<Child, SandboxError> {
         if let Some(missing) = self.unsupported_reason.as_ref().filter(|_| !self.settings.allow_unconfined) {
             return Err(SandboxError::Unconfined(missing.clone()));
         }
         let workspace =
             self.prepare_workspace().await.map_err(|error| SandboxError::Helper(error.to_string()))?;
-        let spec = self.program_spec(command, workspace);
-        let (child, isolation) = Child::start(&self.settings.helper, &spec, &self.pending_teardowns).await?;
+        let (child, isolation) =
+            Child::start(&self.settings.helper, &spec(workspace), &self.pending_teardowns).await?;
         if self.applied_isolation.set(isolation).is_ok() {
             tracing::info!(confinement = self.confinement().level, "The first program runs in the sandbox.");
         }
@@ -286,6 +291,28 @@ impl Sandbox {
         Ok(workspace)
     }
 
+    /// Starts the helper's own executable with these arguments, as a program that reaches no file of the user
+    /// and no network: it has its standard input and output. If the future is dropped, it ends.
+    ///
+    /// # Errors
+    /// See [`SandboxError`].
+    pub async fn start_worker(&self, args: Vec<OsString>, limits: Limits) -> Result<Child, SandboxError> {
+        self.start_spec(|workspace| ProgramSpec {
+            argv: std::iter::once(self.settings.helper.program.clone().into()).chain(args).collect(),
+            folder: "/".into(),
+            env: Vec::new(),
+            network: false,
+            limits,
+            workspace,
+            files: FileAccess::ExecutableOnly,
+            readable: Vec::new(),
+            hidden: Vec::new(),
+            confined: self.unsupported_reason.is_none(),
+            counted: false,
+        })
+        .await
+    }
+
     fn program_spec(&self, command: Command, workspace: PathBuf) -> ProgramSpec {
         let mut env: Vec<(OsString, OsString)> = vec![
             ("PATH".into(), SEARCH_PATH.into()),
@@ -304,6 +331,7 @@ impl Sandbox {
             network: command.network,
             limits: command.limits,
             workspace,
+            files: FileAccess::Workspace,
             readable: self.readable(),
             hidden: self.settings.hidden.clone(),
             confined: self.unsupported_reason.is_none(),

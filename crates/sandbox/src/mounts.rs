@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use nix::sched::CloneFlags;
 use rustix::mount::{MountFlags, MountPropagationFlags};
@@ -18,8 +18,9 @@ pub(crate) struct Isolation {
     pub user_namespace: bool,
 }
 
-/// Gives this process its own mounts if that is possible: as root, or in a new user namespace.
-pub(crate) fn isolate(workspace: &Path) -> Isolation {
+/// Gives this process its own mounts if that is possible: as root, or in a new user namespace. Without a
+/// workspace nothing stays writable.
+pub(crate) fn isolate(workspace: Option<&PathBuf>) -> Isolation {
     if geteuid().is_root() {
         let unshared = nix::sched::unshare(CloneFlags::CLONE_NEWNS).is_ok();
         return Isolation { mounts: unshared && remount_read_only(workspace).is_ok(), user_namespace: false };
@@ -38,11 +39,13 @@ fn unshare_user_namespace() -> io::Result<()> {
 }
 
 /// Remounts all mounts read-only, except for the workspace and those in it.
-fn remount_read_only(workspace: &Path) -> io::Result<()> {
+fn remount_read_only(workspace: Option<&PathBuf>) -> io::Result<()> {
     rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
-    rustix::mount::mount_bind_recursive(workspace, workspace)?;
+    if let Some(workspace) = workspace {
+        rustix::mount::mount_bind_recursive(workspace, workspace)?;
+    }
     for mount in writable_mounts(&fs::read_to_string("/proc/self/mountinfo")?) {
-        if mount.point.starts_with(workspace) {
+        if workspace.is_some_and(|workspace| mount.point.starts_with(workspace)) {
             continue;
         }
         match rustix::mount::mount_remount(

@@ -14,7 +14,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::landlock::{self, AccessProfile};
 use crate::priority::{self, PROGRAM_NICE};
-use crate::protocol::{self, AppliedIsolation, HelperResponse, ProcessCounter, ProgramSpec};
+use crate::protocol::{self, AppliedIsolation, FileAccess, HelperResponse, ProcessCounter, ProgramSpec};
 use crate::{mounts, seccomp, signals};
 
 /// The soft and hard limit of a program's open files.
@@ -40,7 +40,7 @@ pub(crate) fn exec_program(socket: &mut UnixStream, spec: &ProgramSpec, pipes: [
 /// Applies all restrictions. The order matters: later steps forbid earlier ones.
 fn confine(spec: &ProgramSpec) -> Result<AppliedIsolation, String> {
     let isolation = if spec.confined {
-        mounts::isolate(&spec.workspace)
+        mounts::isolate((spec.files == FileAccess::Workspace).then_some(&spec.workspace))
     } else {
         mounts::Isolation { mounts: false, user_namespace: false }
     };
@@ -55,13 +55,23 @@ fn confine(spec: &ProgramSpec) -> Result<AppliedIsolation, String> {
     set_rlimits(spec, counting)?;
     if spec.confined {
         drop_capabilities()?;
-        AccessProfile::new(&spec.workspace, (&spec.readable, &spec.hidden), spec.network).enforce()?;
+        access_profile(spec).enforce()?;
         seccomp::enforce(spec.network)?;
     }
     // If the helper is killed from outside, the kernel kills the program too.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| error.to_string())?;
     Ok(AppliedIsolation { counting, mounts: isolation.mounts })
+}
+
+/// The files that the program may access.
+fn access_profile(spec: &ProgramSpec) -> AccessProfile {
+    match spec.files {
+        FileAccess::Workspace => {
+            AccessProfile::new(&spec.workspace, (&spec.readable, &spec.hidden), spec.network)
+        }
+        FileAccess::ExecutableOnly => AccessProfile::execute_only(spec.argv.first().map(PathBuf::from)),
+    }
 }
 
 /// Sets the limits that the kernel enforces for each process.

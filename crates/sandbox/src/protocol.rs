@@ -49,6 +49,8 @@ pub(crate) struct ProgramSpec {
     pub limits: Limits,
     /// The folder that the program may write to.
     pub workspace: PathBuf,
+    /// The files that the program may reach.
+    pub files: FileAccess,
     /// Further folders that the program may read and execute.
     pub readable: Vec<PathBuf>,
     /// The files in `readable` that the program may not read.
@@ -57,6 +59,15 @@ pub(crate) struct ProgramSpec {
     pub confined: bool,
     /// Whether a cgroup limits the number of processes already.
     pub counted: bool,
+}
+
+/// The files that a program may reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum FileAccess {
+    /// The workspace, the readable folders and the system's.
+    Workspace,
+    /// What it needs to be executed, for reading.
+    ExecutableOnly,
 }
 
 /// A message from the helper, or from the process that becomes the program.

@@ -134,6 +134,7 @@ mod tests {
             name,
             hash: "0".repeat(64),
             tokens: None,
+            text: None,
             data: None,
         };
         prop_oneof![
@@ -211,7 +212,7 @@ mod tests {
             }),
             1 => any::<String>().prop_map(|text| Step::Resulted {
                 call_id: CallId::new(),
-                outcome: ToolOutcome { output: text, error: None, duration_ms: 1 },
+                outcome: ToolOutcome::new(text, None, 1),
                 memory: Vec::new(),
                 source: Source::Tool.into(),
             }),

@@ -7,6 +7,7 @@ mod ask_user;
 mod beneath;
 mod citable;
 mod command;
+pub mod documents;
 mod exposed_tools;
 mod files;
 pub mod fingerprint;
@@ -17,6 +18,7 @@ pub mod grants;
 pub mod hooks;
 mod http_tool;
 mod load_skill;
+pub mod media;
 mod memory_forget;
 mod memory_save;
 mod memory_search;
@@ -54,7 +56,7 @@ pub use citable::{CitablePage, insert_numbers, insert_own_numbers};
 pub use exposed_tools::ExposedTools;
 pub use files::WorkspaceLock;
 use futures::future::BoxFuture;
-use llm::ToolSpec;
+use llm::{Content, ToolSpec};
 use parking_lot::Mutex;
 use patterns::Subject;
 pub use process::ProcessPermits;
@@ -68,6 +70,7 @@ pub use spill::SpillDir;
 use store::{Brain, KnowledgeDraft, ScheduleChange, TaskRow};
 pub use working_memory::validate_working_memory;
 
+use crate::documents::DocumentReader;
 use crate::skills::{SkillDirs, Skills};
 
 /// A tool that a model can call.
@@ -224,6 +227,8 @@ pub struct ToolOutput {
     pub schedule: Option<ScheduleChange>,
     /// The pages that the text shows, in their order in it. The engine numbers them.
     pub pages: Vec<CitablePage>,
+    /// Pictures and documents that belong to the text. Outside of turns only the text is returned.
+    pub media: Vec<Content>,
 }
 
 /// A change of what is remembered beyond the task.
@@ -261,6 +266,8 @@ pub struct ToolDeps {
     pub web_allowlist: fetch::WebAllowlist,
     /// The memory budget for large objects.
     pub memory_budget: MemoryBudget,
+    /// What reads documents.
+    pub documents: DocumentReader,
 }
 
 /// The tools available to an agent, with their permissions.
@@ -286,14 +293,18 @@ impl Toolbox {
             Arc::new(schedules::ScheduleList(setup.brain.clone())),
             Arc::new(schedules::ScheduleDelete(setup.brain.clone())),
             Arc::new(ask_user::AskUser),
-            Arc::new(read::ReadFile(workspace.clone())),
+            Arc::new(read::ReadFile::new(
+                workspace.clone(),
+                setup.documents.clone(),
+                setup.memory_budget.clone(),
+            )),
             Arc::new(read::ListFiles(workspace.clone())),
             Arc::new(write::WriteFile(workspace.clone())),
             Arc::new(write::EditFile(workspace.clone())),
-            Arc::new(web_fetch::WebFetch::new(fetch::WebClient::new(
-                setup.web_allowlist.clone(),
-                setup.memory_budget.clone(),
-            ))),
+            Arc::new(web_fetch::WebFetch::new(
+                fetch::WebClient::new(setup.web_allowlist.clone(), setup.memory_budget.clone()),
+                setup.documents.clone(),
+            )),
         ];
         let Catalog { skills, permissions, search_providers, .. } = &setup.catalog;
         if let Some(search) = web_search::WebSearch::new(search_providers, &setup.memory_budget) {

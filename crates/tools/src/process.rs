@@ -1,12 +1,13 @@
 //! Runs programs for tools in the sandbox. Feeding input, draining output and waiting for the exit happen
 //! concurrently, so that neither a program that never reads nor one that never stops writing blocks anything.
 
+use std::ffi::OsString;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::CallId;
-use sandbox::{Command, ExceededLimit, ExitStatus, Sandbox, SandboxError};
+use sandbox::{Child, Command, ExceededLimit, ExitStatus, Limits, Sandbox, SandboxError};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -82,6 +83,30 @@ pub(super) enum ProcessOutcome {
     OutputLimitExceeded,
 }
 
+/// A program to run.
+enum Program {
+    /// One that a tool runs.
+    Command(Command),
+    /// This executable with these arguments, without any files.
+    Worker(Vec<OsString>, Limits),
+}
+
+impl Program {
+    fn limits(&self) -> &Limits {
+        match self {
+            Self::Command(command) => &command.limits,
+            Self::Worker(_, limits) => limits,
+        }
+    }
+
+    async fn start(self, sandbox: &Sandbox) -> Result<Child, SandboxError> {
+        match self {
+            Self::Command(command) => sandbox.start(command).await,
+            Self::Worker(args, limits) => sandbox.start_worker(args, limits).await,
+        }
+    }
+}
+
 impl ProcessRunner {
     pub(super) fn new(sandbox: Arc<Sandbox>, outputs: SpillDir, permits: ProcessPermits) -> Self {
         Self { sandbox, spill_dir: outputs, permits }
@@ -96,10 +121,22 @@ impl ProcessRunner {
         stderr: StderrMode,
     ) -> Result<ProcessOutput, ToolError> {
         let output = OutputSink::Spool(Box::new(self.spill_dir.spool(call_id)));
-        let (outcome, collected) =
-            self.collect(command, input, OutputCollector::new(output, MAX_OUTPUT_BYTES, stderr)).await?;
+        let (outcome, collected) = self
+            .collect(Program::Command(command), input, OutputCollector::new(output, MAX_OUTPUT_BYTES, stderr))
+            .await?;
         let stderr_tail = collected.stderr_text();
         Ok(ProcessOutput { outcome, output: collected.output.finish().await, stderr_tail })
+    }
+
+    /// Runs this executable with these arguments as a program that reaches no files, like
+    /// [`ProcessRunner::run_bounded`].
+    pub(super) async fn run_worker(
+        &self,
+        (args, limits): (Vec<OsString>, Limits),
+        input: impl AsRef<[u8]>,
+        max_bytes: u64,
+    ) -> Result<ProcessOutput, ToolError> {
+        self.run_in_memory(Program::Worker(args, limits), input, max_bytes).await
     }
 
     /// Runs a program to its end like [`ProcessRunner::run`], but keeps its output in memory only. A program that
@@ -110,28 +147,38 @@ impl ProcessRunner {
         input: Vec<u8>,
         max_bytes: u64,
     ) -> Result<ProcessOutput, ToolError> {
+        self.run_in_memory(Program::Command(command), input, max_bytes).await
+    }
+
+    async fn run_in_memory(
+        &self,
+        program: Program,
+        input: impl AsRef<[u8]>,
+        max_bytes: u64,
+    ) -> Result<ProcessOutput, ToolError> {
         let collector = OutputCollector::new(OutputSink::Buffer(Vec::new()), max_bytes, StderrMode::Separate);
-        let (outcome, collected) = self.collect(command, input, collector).await?;
+        let (outcome, collected) = self.collect(program, input, collector).await?;
         let stderr_tail = collected.stderr_text();
         Ok(ProcessOutput { outcome, output: collected.output.finish().await, stderr_tail })
     }
 
     async fn collect(
         &self,
-        command: Command,
-        input: Vec<u8>,
+        program: Program,
+        input: impl AsRef<[u8]>,
         mut collected: OutputCollector,
     ) -> Result<(ProcessOutcome, OutputCollector), ToolError> {
         // The semaphore is never closed.
         let _place = self.permits.0.acquire().await;
-        let time = command.limits.time.unwrap_or(MAX_TIMEOUT).saturating_add(KILL_GRACE);
-        let mut child = timeout(time, self.sandbox.start(command)).await.map_err(|_| start_timed_out())??;
+        let time = program.limits().time.unwrap_or(MAX_TIMEOUT).saturating_add(KILL_GRACE);
+        let mut child =
+            timeout(time, program.start(&self.sandbox)).await.map_err(|_| start_timed_out())??;
         let (stdin, stdout, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let ended = {
             let feed = async move {
                 if let Some(mut stdin) = stdin {
                     // A program need not read its input.
-                    let _ = stdin.write_all(&input).await;
+                    let _ = stdin.write_all(input.as_ref()).await;
                 }
             };
             let mut feed_and_drain = pin!(feed_and_drain(feed, collected.drain(stdout, errors)));

@@ -4,24 +4,35 @@ use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 
 use api::tool_names;
+use bytes::Bytes;
 use catalog::Permission;
+use documents::Format;
 use futures::future::BoxFuture;
 use llm::ToolSpec;
+use resources::memory_budget::{MemoryBudget, MemoryUse};
 use rustix::fs::{Dir, FileType, OFlags};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::beneath::is_temporary;
+use super::documents::DocumentReader;
 use super::files::{Workspace, cannot_read, not_a_file};
 use super::patterns::Subject;
 use super::spill::is_utf8_continuation;
-use super::{Invocation, Tool, ToolError, ToolStep, parse_input};
+use super::{Invocation, Tool, ToolError, ToolOutput, ToolStep, media, parse_input};
 
 /// The maximum length of one part of a file, in bytes. The note about the part fits beside it into a tool's
 /// result.
 const MAX_READ_BYTES: u64 = 63 * 1024;
 /// The maximum length of a UTF-8 character, in bytes.
 const MAX_CHAR_BYTES: usize = 4;
+/// How much of a file is looked at to find out what it is, in bytes.
+const SIGNATURE_BYTES: u64 = 1_024;
+/// The maximum size of a document that is read, in bytes.
+const MAX_DOCUMENT_BYTES: usize = 20 << 20;
+/// The most pages of a PDF that is shown as it is. Of a longer one the text is read, which costs a tenth of
+/// the tokens.
+const MAX_SHOWN_PAGES: u32 = 20;
 /// The maximum number of a folder's entries in a result.
 const MAX_ENTRIES: usize = 1_000;
 
@@ -39,7 +50,19 @@ fn path_schema(what: &str) -> Value {
 }
 
 /// The `read_file` tool.
-pub(super) struct ReadFile(pub(super) Workspace);
+pub(super) struct ReadFile {
+    workspace: Workspace,
+    documents: DocumentReader,
+    memory_budget: MemoryBudget,
+}
+
+/// What there is to read.
+enum Found {
+    /// A part of a text.
+    Text(String),
+    /// A picture or a document of so many bytes, which is read whole.
+    Whole(Option<Format>, File, u64),
+}
 
 #[derive(Deserialize)]
 struct ReadInput {
@@ -53,8 +76,9 @@ impl Tool for ReadFile {
         ToolSpec {
             name: tool_names::READ_FILE.into(),
             description: format!(
-                "Reads a text file of the workspace, at most {MAX_READ_BYTES} bytes at once. Where there is more, the \
-                 result says with which `offset` to read on."
+                "Reads a file of the workspace: a text, at most {MAX_READ_BYTES} bytes at once; where there is \
+                 more, the result says with which `offset` to read on. Pictures (PNG, JPEG, GIF, WebP) and \
+                 short PDFs are shown; of longer PDFs, DOCX and XLSX the text is read."
             ),
             input_schema: json!({
                 "type": "object",
@@ -86,20 +110,88 @@ impl Tool for ReadFile {
 
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
         Box::pin(async move {
-            let input = parse_input(invocation.input)?;
-            self.0.run_blocking(move |workspace| read(&workspace, &input)).await
+            let input: ReadInput = parse_input(invocation.input)?;
+            let (workspace, path) = (self.workspace.clone(), input.path.clone());
+            let failed = || ToolError("the tool failed".into());
+            let found = self.workspace.lane().run(move || find(&workspace, &input)).await;
+            let output = match found.ok_or_else(failed)?? {
+                Found::Text(text) => ToolOutput { text, ..ToolOutput::default() },
+                Found::Whole(format, file, size) => self.read_whole(&path, format, file, size).await?,
+            };
+            Ok(ToolStep::Done(output))
         })
     }
 }
 
-fn read(workspace: &Workspace, ReadInput { path, offset, limit }: &ReadInput) -> Result<String, ToolError> {
+impl ReadFile {
+    pub(super) fn new(workspace: Workspace, documents: DocumentReader, memory_budget: MemoryBudget) -> Self {
+        Self { workspace, documents, memory_budget }
+    }
+
+    /// Reads a picture or a document.
+    async fn read_whole(
+        &self,
+        path: &str,
+        format: Option<Format>,
+        file: File,
+        size: u64,
+    ) -> Result<ToolOutput, ToolError> {
+        let limit = format.map_or(media::MAX_PICTURE_BYTES, |_| MAX_DOCUMENT_BYTES);
+        let length = usize::try_from(size).ok().filter(|length| *length <= limit).ok_or_else(|| {
+            ToolError(format!("`{path}` has {size} bytes; such files are read up to {} MiB", limit >> 20))
+        })?;
+        let reserved = self.memory_budget.reserve(MemoryUse::Tools, length.saturating_mul(2)).await;
+        let _reserved = reserved.map_err(|error| ToolError(error.to_string()))?;
+        let read = self.workspace.lane().run(move || {
+            let mut bytes = Vec::new();
+            file.take(size).read_to_end(&mut bytes).map(|_| bytes)
+        });
+        let bytes = read.await.ok_or_else(|| ToolError("the tool failed".into()))?;
+        let bytes = bytes.map_err(|error| cannot_read(path, &error))?;
+        let name = path.rsplit('/').next().unwrap_or(path);
+        let failed = |reason: String| ToolError(format!("`{path}`: {reason}"));
+        let Some(format) = format else {
+            let text = format!("[The picture `{path}`, {size} bytes, is shown with this result.]");
+            let media = vec![media::picture(Some(name), bytes).map_err(failed)?];
+            return Ok(ToolOutput { text, media, ..ToolOutput::default() });
+        };
+        let document = Bytes::from(bytes);
+        let read = self.documents.read(format, document.clone()).await;
+        let extracted = read.map_err(|error| failed(error.to_string()))?;
+        match extracted.pages {
+            Some(pages) if pages <= MAX_SHOWN_PAGES => {
+                let text = format!("[The PDF `{path}`, {pages} pages, is shown with this result.]");
+                let media = vec![media::pdf(name, document.into(), &extracted)];
+                Ok(ToolOutput { text, media, ..ToolOutput::default() })
+            }
+            Some(_) | None => {
+                let pages = extracted.pages.map(|pages| format!(", {pages} pages")).unwrap_or_default();
+                let text = format!("[The text of `{path}`{pages}:]\n{}", extracted.text);
+                Ok(ToolOutput { text, ..ToolOutput::default() })
+            }
+        }
+    }
+}
+
+/// Finds out what a file is, and reads the part of a text.
+fn find(workspace: &Workspace, ReadInput { path, offset, limit }: &ReadInput) -> Result<Found, ToolError> {
     let failed = |error: io::Error| cannot_read(path, &error);
     let mut file = File::from(workspace.open(path, OFlags::empty())?);
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
         return Err(not_a_file(path));
     }
-    let (offset, size) = (offset.unwrap_or(0), metadata.len());
+    let size = metadata.len();
+    if offset.is_none() && limit.is_none() {
+        let mut start = Vec::new();
+        (&file).take(SIGNATURE_BYTES).read_to_end(&mut start).map_err(failed)?;
+        let format = Format::of_file(&start, path);
+        file.seek(SeekFrom::Start(0)).map_err(failed)?;
+        if format.is_some() || documents::picture_type(&start).is_some() {
+            return Ok(Found::Whole(format, file, size));
+        }
+    }
+    let offset = offset.unwrap_or(0);
     if offset > size {
         return Err(ToolError(format!("`{path}` has {size} bytes, so none at offset {offset}")));
     }
@@ -113,11 +205,11 @@ fn read(workspace: &Workspace, ReadInput { path, offset, limit }: &ReadInput) ->
         char_aligned_chunk(&bytes, usize::try_from(limit).unwrap_or(usize::MAX), offset > 0);
     let begin = offset.saturating_add(u64::try_from(skipped).unwrap_or(0));
     let end = begin.saturating_add(u64::try_from(len).unwrap_or(0));
-    Ok(if end < size {
+    Ok(Found::Text(if end < size {
         format!("{text}\n[cut: bytes {begin} to {end} of {size}; read on with `offset` {end}]")
     } else {
         text
-    })
+    }))
 }
 
 /// A part of a file.
@@ -212,8 +304,15 @@ mod tests {
     use super::*;
     use crate::fixture::WorkspaceFixture;
 
+    fn read_part(workspace: &Workspace, input: &ReadInput) -> Result<String, ToolError> {
+        match find(workspace, input)? {
+            Found::Text(text) => Ok(text),
+            Found::Whole(format, ..) => panic!("{format:?}"),
+        }
+    }
+
     fn read(workspace: &Workspace, path: &str) -> Result<String, ToolError> {
-        super::read(workspace, &ReadInput { path: path.into(), offset: None, limit: None })
+        read_part(workspace, &ReadInput { path: path.into(), offset: None, limit: None })
     }
 
     #[test]
@@ -251,7 +350,7 @@ mod tests {
         let fixture = WorkspaceFixture::new();
         fixture.write_file("large", "grün ".repeat(20_000));
         let read = |offset, limit| {
-            super::read(&fixture.workspace, &ReadInput { path: "large".into(), offset, limit }).unwrap()
+            read_part(&fixture.workspace, &ReadInput { path: "large".into(), offset, limit }).unwrap()
         };
         let text = read(None, None);
         assert!(text.ends_with("\n[cut: bytes 0 to 64512 of 120000; read on with `offset` 64512]"), "{text}");
@@ -260,7 +359,7 @@ mod tests {
         assert_eq!(read(Some(3), Some(2)), "n \n[cut: bytes 4 to 6 of 120000; read on with `offset` 6]");
         assert_eq!(read(Some(120_000), None), "");
         let input = ReadInput { path: "large".into(), offset: Some(120_001), limit: None };
-        assert!(super::read(&fixture.workspace, &input).unwrap_err().0.contains("120000 bytes"));
+        assert!(read_part(&fixture.workspace, &input).unwrap_err().0.contains("120000 bytes"));
     }
 
     #[test]

@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         (Some("attempt"), Some(name)) => run_attempt(&name, &Target::new(arguments)),
         (Some("victim"), Some(brain)) => exit_code(run_mock_engine(&brain)),
         (Some("engine"), Some(workspace)) => exit_code(run_program_in_sandbox(workspace.into())),
+        (Some("reach"), Some(first)) => reach(std::iter::once(first).chain(arguments)),
         (Some("list"), _) => list_attempts(),
         _ => {
             print_line("sandbox-escapes list | attempt NAME [TARGET=VALUE…]");
@@ -44,6 +45,30 @@ fn run_attempt(name: &str, target: &Target) -> ExitCode {
     print_line(&result);
     // Remaining threads must not delay the exit.
     std::process::exit(code.into())
+}
+
+/// The role of a worker: tries to read, to list and to write what is at these paths, and to reach the
+/// network, and prints whatever it could.
+fn reach(paths: impl Iterator<Item = String>) -> ExitCode {
+    for path in paths {
+        if std::fs::read(&path).is_ok() {
+            print_line(&format!("read {path}"));
+        }
+        if std::fs::read_dir(&path).is_ok() {
+            print_line(&format!("listed {path}"));
+        }
+        if File::options().write(true).open(&path).is_ok() || File::create_new(format!("{path}.new")).is_ok()
+        {
+            print_line(&format!("wrote {path}"));
+        }
+    }
+    if std::net::UdpSocket::bind("127.0.0.1:0").is_ok() || std::net::TcpListener::bind("127.0.0.1:0").is_ok()
+    {
+        print_line("opened a socket");
+    }
+    let input = std::io::stdin().lines().map_while(Result::ok).collect::<String>();
+    print_line(&format!("done with {input}"));
+    ExitCode::SUCCESS
 }
 
 /// Prints the rows of the table in `docs/sandbox.md`.

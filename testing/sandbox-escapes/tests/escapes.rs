@@ -131,6 +131,37 @@ fn nothing_outlives_an_engine_that_is_killed() {
 }
 
 #[tokio::test]
+async fn a_worker_has_its_input_and_nothing_else() {
+    let home = tempfile::tempdir().unwrap();
+    let (workspace, secret) = (home.path().join("workspace"), home.path().join("brain.db"));
+    fs::create_dir(&workspace).unwrap();
+    fs::write(workspace.join("notes.txt"), "mine").unwrap();
+    fs::write(&secret, "secret").unwrap();
+    let sandbox = Sandbox::new(Settings {
+        helper: helper(),
+        workspace: workspace.clone(),
+        readable: vec![home.path().to_owned()],
+        hidden: Vec::new(),
+        allow_unconfined: false,
+    });
+    if !sandbox.is_usable() {
+        return skip(&sandbox.confinement().level);
+    }
+    let notes = workspace.join("notes.txt");
+    let paths = [home.path(), &workspace, &notes, &secret, Path::new("/etc/passwd"), Path::new("/dev/null")];
+    let args = std::iter::once("reach".into()).chain(paths.iter().map(|path| path.as_os_str().to_owned()));
+    let limits = Limits { disk_left: 0, file_size: 0, ..Limits::default() };
+    let mut child = sandbox.start_worker(args.collect(), limits).await.unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut stdin, b"the document").await.unwrap();
+    drop(stdin);
+    let mut output = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut output).await.unwrap();
+    assert_eq!(output, "done with the document\n");
+    assert_eq!(child.wait().await.unwrap(), sandbox::ExitStatus::Exited(0));
+}
+
+#[tokio::test]
 async fn what_an_engines_starter_ignores_its_programs_do_not() {
     let home = tempfile::tempdir().unwrap();
     // The shell executes the helper, which inherits the ignored signals.

@@ -56,8 +56,9 @@ impl Attachments {
     /// Collects the media of `messages`.
     pub(super) fn in_messages(messages: &[Message]) -> Self {
         let mut seen = HashSet::new();
-        let hashes = messages.iter().rev().flat_map(|message| media(message).into_iter().rev());
-        Self(hashes.filter(|media| seen.insert(&media.hash)).map(|media| media.hash.clone()).collect())
+        let newest_first = messages.iter().rev().flat_map(|message| media(message).into_iter().rev());
+        let hashes = newest_first.flat_map(Media::sendable_hashes);
+        Self(hashes.filter(|hash| seen.insert(*hash)).map(ToOwned::to_owned).collect())
     }
 
     /// Loads the media, omitting the oldest if they exceed [`MAX_REQUEST_MEDIA_BYTES`].
@@ -129,10 +130,14 @@ impl LoadedAttachments {
         let mut messages = messages.to_vec();
         for content in messages.iter_mut().flat_map(contents_mut) {
             if let Content::Media(media) = content {
-                if self.left_out.contains(&media.hash) {
+                media.data = self.bytes.get(&media.hash).cloned();
+                if let Some(text) = &mut media.text {
+                    text.data = self.bytes.get(&text.hash).cloned();
+                }
+                let is_loaded =
+                    media.data.is_some() || media.text.as_ref().is_some_and(|text| text.data.is_some());
+                if !is_loaded && media.sendable_hashes().any(|hash| self.left_out.contains(hash)) {
                     *content = Content::Note { text: omitted_note(media) };
-                } else {
-                    media.data = self.bytes.get(&media.hash).cloned();
                 }
             }
         }
@@ -190,6 +195,7 @@ mod tests {
             name: Some(format!("{hash}.png")),
             hash: hash.into(),
             tokens: None,
+            text: None,
             data: None,
         })
     }

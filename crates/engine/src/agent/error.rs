@@ -94,6 +94,9 @@ pub enum AgentError {
     /// Too many turns are running.
     #[error("{MAX_TURNS_AT_ONCE} turns are running, which is the limit; try again later")]
     TooManyTurns,
+    /// Too many documents are being read.
+    #[error("too many documents are being read at the moment; try again later")]
+    DocumentsBusy,
     /// Too many tools are running outside turns.
     #[error("{MAX_DIRECT_CALLS} tools are running outside turns, which is the limit; try again later")]
     TooManyCalls,

@@ -11,12 +11,13 @@ use store::event_log::{EventReader, Follow, TaskEventLog};
 use store::{IdempotencyKey, NewQueuedTurn, QueueEnd};
 use tokio::sync::{OwnedRwLockReadGuard, watch};
 
+use super::attachment_intake::{self, Intake};
 use super::turn_launch::ClaimedTurn;
 use super::turn_queue::QueueProgress;
 use super::turn_registry::{Command, RegistryGuard};
 use super::turn_request::TurnRequest;
 use super::turn_stream::{QueueReader, TurnStream, encode};
-use super::{Agent, AgentError, caps};
+use super::{Agent, AgentError, caps, turn_request};
 
 /// The most bytes of text, over all turns, that may wait to be stored before new turns are refused.
 const MAX_UNSTORED_BYTES: usize = 64 * 1024 * 1024;
@@ -33,16 +34,30 @@ pub struct Accepted {
 enum Claim {
     /// The request begins a new turn.
     New(ClaimedTurn),
-    /// An earlier request with the same idempotency key began this turn. The receiver reports when it is
-    /// open.
-    Existing(TurnId, EventReader, watch::Receiver<bool>),
-    /// The message is in the queue: that of an earlier request with the same idempotency key, or, with the
-    /// number of its entry, that of this one, which is yet to be stored.
-    Queued(QueuedEntry, Option<i64>),
-    /// The message of an earlier request with the same idempotency key left the queue without a turn.
-    Ended(TurnId, QueueEnd),
+    /// An earlier request had the same idempotency key.
+    Known(Known),
+    /// The message is in the queue, with this number of its entry, and is yet to be stored.
+    Queued(QueuedEntry, i64),
     /// The task is busy.
     Busy(BusyTask),
+}
+
+/// What became of an earlier request with the same idempotency key.
+enum Known {
+    /// It began this turn. The receiver reports when it is open.
+    Turn(TurnId, EventReader, watch::Receiver<bool>),
+    /// Its message is in the queue.
+    Queued(QueuedEntry),
+    /// Its message left the queue without a turn.
+    Ended(TurnId, QueueEnd),
+}
+
+/// A request whose attachments were to be made ready.
+enum TakenIn {
+    /// They are.
+    Ready(Box<Execute>, Intake),
+    /// The request was accepted earlier.
+    Joined(Box<Accepted>),
 }
 
 /// An entry of the queue.
@@ -64,9 +79,13 @@ enum BusyTask {
 impl Agent {
     /// Accepts a message.
     pub async fn submit(&self, request: Execute) -> Result<Accepted, AgentError> {
+        let (request, intake) = match self.take_in(request).await? {
+            TakenIn::Ready(request, intake) => (*request, intake),
+            TakenIn::Joined(accepted) => return Ok(*accepted),
+        };
         // Needed only if the task is busy, but parsing consumes the request.
         let (request, body) = serialize_for_queue(request).await?;
-        let turn_request = self.parse_request(request).await?;
+        let turn_request = self.parse_request(request, intake).await?;
         loop {
             let tasks_lock = self.transfers.lock_tasks().await?;
             match self.claim(&turn_request, body.as_deref())? {
@@ -78,21 +97,15 @@ impl Agent {
                     let reader = self.launcher.begin(claimed, turn_request, sent, permit, tasks_lock).await?;
                     return Ok(accepted(task_id, turn_id, BackgroundStatus::Started, reader.into()));
                 }
-                // A turn that is never opened cannot be joined; the request begins its own then.
-                Claim::Existing(turn_id, reader, mut opened) => {
-                    if opened.wait_for(|opened| *opened).await.is_ok() {
-                        let task_id = turn_request.task_id;
-                        return Ok(accepted(task_id, turn_id, BackgroundStatus::Started, reader.into()));
+                Claim::Known(known) => {
+                    if !matches!(known, Known::Turn(..)) {
+                        drop(tasks_lock);
                     }
-                }
-                Claim::Ended(turn_id, end) => return self.already_ended(turn_request.task_id, turn_id, end),
-                Claim::Queued(entry, None) => {
-                    drop(tasks_lock);
-                    if let Some(accepted) = self.join_queued(&turn_request.task_id, entry).await? {
+                    if let Some(accepted) = self.join_known(&turn_request.task_id, known).await? {
                         return Ok(accepted);
                     }
                 }
-                Claim::Queued(entry, Some(number)) => {
+                Claim::Queued(entry, number) => {
                     let new = NewQueuedTurn {
                         entry: number,
                         turn_id: entry.turn_id,
@@ -113,6 +126,57 @@ impl Agent {
                     }
                 }
             }
+        }
+    }
+
+    /// Makes the attachments of a request ready, unless the request was accepted earlier or cannot be now:
+    /// then nothing is fetched.
+    async fn take_in(&self, mut request: Execute) -> Result<TakenIn, AgentError> {
+        if !attachment_intake::is_needed(&request.media) {
+            return Ok(TakenIn::Ready(Box::new(request), Intake::default()));
+        }
+        let key = move || {
+            let key = turn_request::early_key(&mut request);
+            (request, key)
+        };
+        let (mut request, key) = run_blocking(key).await.ok_or(AgentError::Stopping)?;
+        let task_id = request.task_id.clone();
+        if let Some(key) = &key {
+            // A turn that is never opened, and an entry that is never stored, cannot be joined.
+            loop {
+                let tasks_lock = self.transfers.lock_tasks().await?;
+                let Some(known) = self.known(&task_id, key)? else { break };
+                drop(tasks_lock);
+                if let Some(accepted) = self.join_known(&task_id, known).await? {
+                    return Ok(TakenIn::Joined(Box::new(accepted)));
+                }
+            }
+        }
+        if request.on_busy == OnBusy::Reject && self.registry.lock().running(&task_id).is_some() {
+            return Err(AgentError::TaskBusy);
+        }
+        // The engine is not put to sleep meanwhile.
+        let _busy = self.begin_transfer()?;
+        let mut intake = Box::pin(self.services.take_in("media", &mut request.media)).await?;
+        intake.key = key;
+        Ok(TakenIn::Ready(Box::new(request), intake))
+    }
+
+    fn known(&self, task_id: &TaskId, key: &IdempotencyKey) -> Result<Option<Known>, AgentError> {
+        self.find_known(&self.registry.lock(), task_id, key)
+    }
+
+    /// Joins what an earlier request has begun. Returns `None` if that never comes to be; the request then
+    /// begins its own turn.
+    async fn join_known(&self, task_id: &TaskId, known: Known) -> Result<Option<Accepted>, AgentError> {
+        match known {
+            Known::Turn(turn_id, reader, mut opened) => {
+                let is_open = opened.wait_for(|opened| *opened).await.is_ok();
+                let joined = || accepted(task_id.clone(), turn_id, BackgroundStatus::Started, reader.into());
+                Ok(is_open.then(joined))
+            }
+            Known::Queued(entry) => self.join_queued(task_id, entry).await,
+            Known::Ended(turn_id, end) => self.already_ended(task_id.clone(), turn_id, end).map(Some),
         }
     }
 
@@ -251,9 +315,9 @@ impl Agent {
         let task_id = &request.task_id;
         let mut turns = self.registry.lock();
         if let Some(key) = &request.idempotency_key
-            && let Some(claim) = self.join(&turns, task_id, key)?
+            && let Some(known) = self.find_known(&turns, task_id, key)?
         {
-            return Ok(claim);
+            return Ok(Claim::Known(known));
         }
         if self.stopping.is_cancelled() {
             return Err(AgentError::Stopping);
@@ -284,12 +348,12 @@ impl Agent {
 
     /// Finds the turn that the request with this idempotency key has begun on the task, or its message in the
     /// queue, if any.
-    fn join(
+    fn find_known(
         &self,
         turns: &RegistryGuard<'_>,
         task_id: &TaskId,
         key: &IdempotencyKey,
-    ) -> Result<Option<Claim>, AgentError> {
+    ) -> Result<Option<Known>, AgentError> {
         let active = turns.get(task_id).and_then(|handle| {
             let existing = handle.idempotency_key.as_ref().filter(|existing| existing.id == key.id)?;
             Some((existing.hash.clone(), handle.turn_id, handle.events_after, handle.opened.clone()))
@@ -300,7 +364,7 @@ impl Agent {
             if let Some(found) = turns.queue.find(task_id, &key.id) {
                 check_same_request(&found.hash, key)?;
                 let entry = QueuedEntry { turn_id: found.turn_id, progress: found.progress };
-                return Ok(Some(Claim::Queued(entry, None)));
+                return Ok(Some(Known::Queued(entry)));
             }
             match self.brain.turn_by_request(task_id, &key.id)? {
                 Some(turn) if turn.opened_event_exists => {
@@ -315,21 +379,21 @@ impl Agent {
                         return Ok(None);
                     };
                     check_same_request(&ended.hash, key)?;
-                    return Ok(Some(Claim::Ended(ended.turn_id, ended.end)));
+                    return Ok(Some(Known::Ended(ended.turn_id, ended.end)));
                 }
             }
         };
         check_same_request(&hash, key)?;
         let event_log = self.event_logs.open(task_id)?;
-        Ok(Some(Claim::Existing(turn_id, event_log.read(after, Follow::Turn(turn_id)), opened)))
+        Ok(Some(Known::Turn(turn_id, event_log.read(after, Follow::Turn(turn_id)), opened)))
     }
 
     /// Validates a request. Attachments may be large, so they are checked on a blocking thread.
-    async fn parse_request(&self, request: Execute) -> Result<TurnRequest, AgentError> {
+    async fn parse_request(&self, request: Execute, intake: Intake) -> Result<TurnRequest, AgentError> {
         let is_short = request.media.is_empty();
         let models = self.services.gateway.routes().ok();
         let snapshot = self.services.snapshots.current();
-        let parse = move || TurnRequest::parse(request, models.as_deref(), Some(&snapshot.toolbox));
+        let parse = move || TurnRequest::parse(request, intake, models.as_deref(), Some(&snapshot.toolbox));
         if is_short {
             return parse();
         }
@@ -355,7 +419,7 @@ fn claim_busy(
         let key = request.idempotency_key.clone();
         let interrupts = request.on_busy == OnBusy::Interrupt;
         let (number, progress) = turns.queue.push(task_id, turn_id, bytes, key, interrupts)?;
-        return Ok(Claim::Queued(QueuedEntry { turn_id, progress }, Some(number)));
+        return Ok(Claim::Queued(QueuedEntry { turn_id, progress }, number));
     }
     Ok(Claim::Busy(match running {
         Some((turn_id, _, opened)) => BusyTask::Turn(turn_id, event_log, opened),

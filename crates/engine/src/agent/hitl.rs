@@ -5,7 +5,7 @@ use api::content::ContentBlock;
 use api::engine::{GrantScope, HitlRespond};
 use api::event::{Event, HitlKind, HitlResolved};
 use api::{CallId, GrantId, HitlId};
-use llm::{Content, ToolOutcome, ToolUse};
+use llm::{ChatModel, Content, ToolOutcome, ToolUse};
 use serde_json::Value;
 use store::NewGrant;
 use store::event_log::Commit;
@@ -15,10 +15,11 @@ use tools::{Toolbox, approval};
 
 use super::approval_answer::{ASKED_EACH_TIME, ApprovalAnswer};
 use super::approval_prompt::decisions_for;
+use super::attachment_intake::Intake;
 use super::attribution::{agent_name, wrap_event, wrap_step};
 use super::call_events::{tool_call_event, tool_result_event};
 use super::thread::{PendingHitl, Thread};
-use super::{AgentError, provenance};
+use super::{AgentError, provenance, turn_request};
 
 /// A user's answer, as it was sent.
 pub(super) struct HitlResponse {
@@ -26,6 +27,8 @@ pub(super) struct HitlResponse {
     answer: String,
     feedback: Option<String>,
     content_blocks: Vec<ContentBlock>,
+    /// What is known of them.
+    intake: Box<Intake>,
     scope: Option<GrantScope>,
     /// What only the answer to an approval request has.
     approval: Option<ApprovalAnswer>,
@@ -34,14 +37,26 @@ pub(super) struct HitlResponse {
 impl HitlResponse {
     /// An answer to the request that is `pending` when it arrives. If another answer is handled first, this one
     /// does not apply to the request that follows it, which nobody has seen.
-    pub(super) fn new(pending: Option<HitlId>, respond: HitlRespond) -> Result<Self, AgentError> {
+    pub(super) fn new(
+        pending: Option<HitlId>,
+        respond: HitlRespond,
+        intake: Intake,
+    ) -> Result<Self, AgentError> {
         let HitlRespond { answer, feedback, content_blocks, request_id, scope, .. } = respond;
         let pending = pending.ok_or(AgentError::NotPending)?;
         if request_id.is_some_and(|request_id| request_id != pending.to_string()) {
             return Err(AgentError::NotPending);
         }
         let feedback = feedback.filter(|feedback| !feedback.trim().is_empty());
-        Ok(Self { request_id: pending, answer, feedback, content_blocks, scope, approval: None })
+        Ok(Self {
+            request_id: pending,
+            answer,
+            feedback,
+            content_blocks,
+            intake: Box::new(intake),
+            scope,
+            approval: None,
+        })
     }
 
     /// A decision about a call, which need not be the one that is shown first.
@@ -57,14 +72,16 @@ impl HitlResponse {
             answer: words.to_owned(),
             feedback: message,
             content_blocks: Vec::new(),
+            intake: Box::default(),
             scope,
             approval: Some(answer),
         }
     }
 
-    /// The attachments of the answer.
-    pub(super) fn content_blocks(&self) -> Vec<ContentBlock> {
-        self.content_blocks.clone()
+    /// The attachments of the answer, for a model.
+    pub(super) fn attachments(&self, model: Option<&dyn ChatModel>) -> Result<Vec<Content>, AgentError> {
+        let (blocks, extracted) = (self.content_blocks.clone(), self.intake.extracted.clone());
+        turn_request::parse_attachments("content_blocks", blocks, extracted, model)
     }
 
     /// Returns the request that is answered and the decision about it.
@@ -236,7 +253,7 @@ impl Resolution {
     /// Adds an error as the result of a call that the user did not allow.
     fn refuse_call(&mut self, thread: &Thread, pending: &PendingHitl, call: &ToolUse, reason: String) {
         let owner = pending.owner;
-        let outcome = ToolOutcome { output: String::new(), error: Some(reason), duration_ms: 0 };
+        let outcome = ToolOutcome::new(String::new(), Some(reason), 0);
         // Clients have received the call together with the request for its approval.
         let announcement = pending.reason.is_none().then(|| tool_call_event(call));
         let call_events = announcement.into_iter().chain([tool_result_event(call, &outcome)]);

@@ -17,7 +17,7 @@ use super::interrupt::{Interrupt, reply_committed};
 use super::journal::Journal;
 use super::thread::PendingHitl;
 use super::turn_registry::{Command, Commands, Reply};
-use super::{AgentError, AgentSnapshot, turn_request};
+use super::{AgentError, AgentSnapshot};
 
 /// The commands of a turn, and what is needed to handle them.
 pub(super) struct Inbox {
@@ -188,8 +188,7 @@ impl Inbox {
         let chain = routes.map(|routes| routes.chain_for(journal.thread().turn().model()));
         let route = chain.and_then(|chain| chain.into_iter().next());
         let model = route.as_ref().map(|route| &*route.model);
-        let attachments =
-            turn_request::parse_attachments("content_blocks", response.content_blocks(), model)?;
+        let attachments = response.attachments(model)?;
         Ok((pending, decision, attachments))
     }
 }

@@ -104,7 +104,7 @@ mod tests {
     }
 
     fn outcome(output: &str) -> ToolOutcome {
-        ToolOutcome { output: output.into(), error: None, duration_ms: 0 }
+        ToolOutcome::new(output.into(), None, 0)
     }
 
     #[test]
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn another_input_result_tool_or_error_is_another_call() {
         let mut detector = LoopDetector::default();
-        let failed = ToolOutcome { error: Some("running".into()), output: String::new(), duration_ms: 0 };
+        let failed = ToolOutcome::new(String::new(), Some("running".into()), 0);
         for _ in 0..4 {
             for (name, input, outcome) in [
                 ("poll", json!({"job": 1}), outcome("running")),

@@ -16,6 +16,7 @@ use super::transfer::Transfers;
 use super::turn_launch::{ClaimedTurn, TurnLauncher};
 use super::turn_registry::{Command, RegistryState};
 use super::turn_request::TurnRequest;
+use resources::threads::run_blocking;
 
 /// How long to wait before a turn that could not begin is tried again.
 const RETRY_DELAY: Duration = Duration::from_secs(2);
@@ -214,15 +215,18 @@ impl QueueRunner {
             let Some(QueuedRequest { body, queued_at, request: key }) = brain.queued_request(turn_id)? else {
                 return Ok(None);
             };
-            let parsed = serde_json::from_str::<Execute>(&body).ok();
-            let request = parsed.and_then(|request| TurnRequest::parse(request, None, None).ok());
-            // The key as it was accepted: another version may compute another hash.
-            Ok(request.map(|mut request| {
-                request.idempotency_key = key;
-                (request, queued_at)
-            }))
+            let request = serde_json::from_str::<Execute>(&body).ok();
+            Ok(request.map(|request| (request, key, queued_at)))
         };
         let read: Option<Result<_, store::StoreError>> = self.launcher.brain.run_blocking(read).await;
-        read.ok_or(AgentError::Stopping)??.ok_or(StartError::Never(QueueEnd::Failed))
+        let read = read.ok_or(AgentError::Stopping)??;
+        let (mut request, key, queued_at) = read.ok_or(StartError::Never(QueueEnd::Failed))?;
+        let intake = self.launcher.services.take_in_accepted(&mut request.media).await;
+        let parse = move || TurnRequest::parse(request, intake, None, None);
+        let parsed = run_blocking(parse).await.ok_or(AgentError::Stopping)?;
+        let mut request = parsed.map_err(|_| StartError::Never(QueueEnd::Failed))?;
+        // The key as it was accepted: another version may compute another hash.
+        request.idempotency_key = key;
+        Ok((request, queued_at))
     }
 }

@@ -13,6 +13,7 @@ use api::{ClientRequestId, Timestamp, TurnId};
 pub(super) use runner::ScheduleRunner;
 use store::{Brain, ScheduleInsertion, StoreError};
 
+use super::attachment_intake::Intake;
 use super::turn_request::TurnRequest;
 use super::{Agent, AgentError};
 
@@ -232,7 +233,7 @@ impl Agent {
         let models = self.services.gateway.routes().ok();
         let snapshot = self.services.snapshots.current();
         let request = definition::request(definition, definition::sample_task()?, None);
-        TurnRequest::parse(request, models.as_deref(), Some(&snapshot.toolbox))?;
+        TurnRequest::parse(request, Intake::default(), models.as_deref(), Some(&snapshot.toolbox))?;
         timing.next_after(after).ok_or(AgentError::NeverDue)
     }
 }

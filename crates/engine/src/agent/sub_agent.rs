@@ -110,7 +110,7 @@ impl SubAgentRun {
         journal.end_sub_agent().await?;
         let elapsed = deps.services.clock.monotonic().saturating_sub(self.started);
         let duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
-        let outcome = ToolOutcome { output, error, duration_ms };
+        let outcome = ToolOutcome::new(output, error, duration_ms);
         commit_result(journal, &deps.snapshot.hooks, &self.call, (outcome, None), ResultEffects::default())
             .await?;
         Ok(())

@@ -244,7 +244,9 @@ impl Thread {
             }
             Step::Hooked { call_id, input, notes, .. } => self.apply_hooks(call_id, input, notes, source),
             Step::Returned { call_id, outcome, memory, .. } => {
-                self.update_call(call_id, |state| state.stage = Stage::Returned(outcome, source));
+                self.update_call(call_id, |state| {
+                    state.stage = Stage::Returned(outcome.without_data(), source);
+                });
                 self.record_memory_writes(memory);
             }
             Step::InputChanged { request_id, call_id, input, answer, remarks } => {
@@ -260,7 +262,7 @@ impl Thread {
                 state.sent = true;
             }),
             Step::Resulted { call_id, outcome, memory, .. } => {
-                self.apply_result(call_id, outcome, source);
+                self.apply_result(call_id, outcome.without_data(), source);
                 self.record_memory_writes(memory);
                 if self.calls.iter().all(|state| matches!(state.stage, Stage::Done(_))) {
                     self.close_step();

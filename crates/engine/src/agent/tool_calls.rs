@@ -278,7 +278,7 @@ async fn commit_intents(journal: &mut Journal, calls: &[ReadyCall]) -> Result<()
 
 /// Commits an error as the result of a call that is not run, or not run again.
 async fn refuse(journal: &mut Journal, open: &OpenCall, reason: String) -> Result<(), WriteError> {
-    let outcome = ToolOutcome { output: String::new(), error: Some(reason), duration_ms: 0 };
+    let outcome = ToolOutcome::new(String::new(), Some(reason), 0);
     let mut events: Vec<Event> = (!open.sent).then(|| tool_call_event(&open.call)).into_iter().collect();
     events.push(tool_result_event(&open.call, &outcome));
     let source = provenance::source_of_result(&open.call.name, None);
@@ -291,11 +291,12 @@ async fn commit_run(
     hooks: &ToolHooks,
     ToolRun { call, result, duration_ms }: ToolRun,
 ) -> Result<(), WriteError> {
-    let outcome_of = |output: String, error| ToolOutcome { output, error, duration_ms };
+    let outcome_of = |output: String, error| ToolOutcome::new(output, error, duration_ms);
     let (outcome, source, effects) = match result {
         Ok(ToolStep::Ask(question)) => return journal.ask(&call, HitlKind::Question, question).await,
         Ok(ToolStep::Done(output)) => {
-            let ToolOutput { text, source, working_memory, knowledge, schedule, pages: shown } = output;
+            let ToolOutput { text, source, working_memory, knowledge, schedule, pages: shown, media } =
+                output;
             let writes = working_memory.into_iter().map(|(key, value)| MemoryWrite { key, value });
             let working_memory: Vec<_> = writes.collect();
             if !working_memory.is_empty() && !journal.thread().branch().has_room_for(&working_memory) {
@@ -307,7 +308,7 @@ async fn commit_run(
             let (numbers, pages) = journal.thread().branch().citable_pages().number(&shown);
             let text = insert_numbers(&text, &shown, &numbers);
             (
-                outcome_of(text, None),
+                ToolOutcome { media, ..outcome_of(text, None) },
                 source,
                 ResultEffects { memory: working_memory, knowledge, schedule, pages },
             )
@@ -328,7 +329,7 @@ pub(super) async fn commit_result(
 ) -> Result<(), WriteError> {
     // What a sub-agent does is counted there.
     let usage = (call.name != RUN_AGENT).then(|| journal.tool_usage(&call.name, &outcome));
-    let mut commit = usage.into_iter().fold(Commit::new(), Commit::count_tool);
+    let mut commit = usage.into_iter().fold(Commit::new().attachments(&outcome.media), Commit::count_tool);
     commit = memory.iter().cloned().fold(commit, Commit::working_memory);
     commit = match knowledge {
         Some(KnowledgeChange::Save(id, draft)) => {

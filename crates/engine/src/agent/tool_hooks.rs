@@ -106,7 +106,7 @@ async fn commit(journal: &mut Journal, decided: Decided) -> Result<(), WriteErro
             steps.push(Step::Hooked { call_id, input, notes, source: source.into() });
             let reports = reports.into_iter().map(Event::ToolHook);
             if let Some(reason) = refusal {
-                let outcome = ToolOutcome { output: String::new(), error: Some(reason), duration_ms: 0 };
+                let outcome = ToolOutcome::new(String::new(), Some(reason), 0);
                 events.extend((!sent).then(|| tool_call_event(&call)));
                 events.extend(reports);
                 events.push(tool_result_event(&call, &outcome));
@@ -133,12 +133,14 @@ async fn commit(journal: &mut Journal, decided: Decided) -> Result<(), WriteErro
 
 /// The outcome of a tool as its hooks let it pass.
 fn checked_outcome(outcome: ToolOutcome, refusal: Option<String>, result: Option<String>) -> ToolOutcome {
-    let ToolOutcome { output, error, duration_ms } = outcome;
+    let ToolOutcome { output, error, duration_ms, media } = outcome;
+    // Hooks see the text only. Where they change that, what it was about is gone.
+    let media = if refusal.is_some() || result.is_some() { Vec::new() } else { media };
     let (output, error) = match (refusal, result, error) {
         (Some(refusal), _, _) => (String::new(), Some(refusal)),
         (None, Some(result), None) => (result, None),
         (None, Some(result), Some(_)) => (String::new(), Some(result)),
         (None, None, error) => (output, error),
     };
-    ToolOutcome { output, error, duration_ms }
+    ToolOutcome { output, error, duration_ms, media }
 }

@@ -1,18 +1,22 @@
 //! Validates a request to run a turn.
 
-use api::content::{ContentBlock, MAX_CONTENT_BLOCKS};
+use api::content::{self, ContentBlock, MediaKind};
 use api::engine::Execute;
 use api::memory::Source;
 use api::turn_options::TurnOverrides;
 use api::turns::OnBusy;
 use api::{ClientRequestId, MessageId, TaskId, Timestamp};
 use bytes::Bytes;
+use documents::{Extracted, Format};
 use llm::{ChatModel, Content, Media, Routes, estimate};
 use sha2::{Digest as _, Sha256};
 use store::steps::{Opened, TurnBase, TurnOptions};
 use store::{IdempotencyKey, Rewind};
 use tools::Toolbox;
+use tools::documents::ReadError;
+use tools::media::media_text;
 
+use super::attachment_intake::{self, Intake};
 use super::branch::{Branch, BranchPointError};
 use super::{AgentError, turn_overrides};
 
@@ -44,13 +48,15 @@ impl TurnRequest {
     /// accepted earlier is not checked against them again: they may be others by now.
     pub(super) fn parse(
         mut request: Execute,
+        intake: Intake,
         models: Option<&Routes>,
         toolbox: Option<&Toolbox>,
     ) -> Result<Self, AgentError> {
         let invalid = |message: &str| Err(AgentError::Invalid(message.to_owned()));
         let mut overrides = request.take_overrides();
-        let idempotency_key =
-            request.client_request_id.as_ref().map(|id| idempotency_key(id, &request, &overrides));
+        let idempotency_key = intake.key.clone().or_else(|| {
+            request.client_request_id.as_ref().map(|id| idempotency_key(id, &request, &overrides))
+        });
         let model = turn_overrides::validate(&overrides, models, toolbox)?;
         let start_from = match (&request.edit_message_id, &request.retry_message_id) {
             (Some(_), Some(_)) => {
@@ -80,7 +86,12 @@ impl TurnRequest {
             on_busy: request.on_busy,
             start_from,
             message: request.message,
-            media: parse_attachments("media", request.media, model.as_ref().map(|route| &*route.model))?,
+            media: parse_attachments(
+                "media",
+                request.media,
+                intake.extracted,
+                model.as_ref().map(|route| &*route.model),
+            )?,
             notes,
             options: TurnOptions {
                 max_turns,
@@ -202,32 +213,81 @@ fn branch_point_error(id: &str, reason: BranchPointError) -> AgentError {
 pub(super) fn parse_attachments(
     field: &str,
     blocks: Vec<ContentBlock>,
+    extracted: Vec<Option<Result<Extracted, ReadError>>>,
     model: Option<&dyn ChatModel>,
 ) -> Result<Vec<Content>, AgentError> {
-    if blocks.len() > MAX_CONTENT_BLOCKS {
-        return Err(AgentError::Invalid(format!("`{field}`: must have at most {MAX_CONTENT_BLOCKS} blocks")));
-    }
-    let content = |(number, block)| match block {
+    attachment_intake::check_count(field, &blocks)?;
+    let extracted = extracted.into_iter().chain(std::iter::repeat_with(|| None));
+    let content = |(number, (block, extracted))| match block {
         ContentBlock::Text(text) => Ok(Content::Text { text }),
+        ContentBlock::Link(_) => {
+            Err(AgentError::Invalid(format!("`{field}[{number}]`: `url` is not taken here")))
+        }
         ContentBlock::Media(media) => {
             // Without a model the turn itself reports that none is configured.
-            if let Some(Err(reason)) = model.map(|model| model.supports_media(media.kind, &media.media_type))
-            {
-                return Err(AgentError::Invalid(format!("`{field}[{number}]`: {reason}")));
-            }
-            let hash = hex::encode(Sha256::digest(&media.data));
-            let tokens = Some(estimate::attachment(&media.media_type, &media.data));
-            Ok(Content::Media(Media {
-                kind: media.kind,
-                media_type: media.media_type,
-                name: media.name,
-                hash,
-                tokens,
-                data: Some(Bytes::from(media.data)),
-            }))
+            let accepted = model.map(|model| model.supports_media(media.kind, &media.media_type));
+            attached_media(media, accepted, extracted).map_err(|refusal| refusal.of(field, number))
         }
     };
-    blocks.into_iter().enumerate().map(content).collect()
+    blocks.into_iter().zip(extracted).enumerate().map(content).collect()
+}
+
+/// Why an attachment is refused.
+enum Refusal {
+    Unsupported(String),
+    Unread(ReadError),
+}
+
+impl Refusal {
+    fn of(self, field: &str, number: usize) -> AgentError {
+        match self {
+            Self::Unsupported(reason) => AgentError::Invalid(format!("`{field}[{number}]`: {reason}")),
+            Self::Unread(error) => attachment_intake::read_error(field, number, &error),
+        }
+    }
+}
+
+/// Converts an attachment, given whether the model takes it as it is. If not, it needs its text.
+fn attached_media(
+    media: content::Media,
+    accepted: Option<Result<(), String>>,
+    extracted: Option<Result<Extracted, ReadError>>,
+) -> Result<Content, Refusal> {
+    let content::Media { kind, media_type, name, data } = media;
+    let is_sent = match &accepted {
+        Some(accepted) => accepted.is_ok(),
+        None => llm::is_sendable_media(kind, &media_type),
+    };
+    let extracted = match (extracted, accepted) {
+        (Some(Err(error)), _) if !is_sent => return Err(Refusal::Unread(error)),
+        (None, Some(Err(reason))) if kind == MediaKind::Document => {
+            return Err(Refusal::Unsupported(format!(
+                "{reason}; of others, the text of {} is given",
+                Format::NAMES
+            )));
+        }
+        (None, Some(Err(reason))) => return Err(Refusal::Unsupported(reason)),
+        (extracted, _) => extracted.and_then(Result::ok),
+    };
+    let text = extracted.as_ref().map(media_text);
+    let tokens = match text.as_ref().and_then(|text| text.data.as_ref()).filter(|_| !is_sent) {
+        Some(text) => estimate::text_by_len(text.len()),
+        None => estimate::attachment(&media_type, &data, extracted.and_then(|extracted| extracted.pages)),
+    };
+    let hash = hex::encode(Sha256::digest(&data));
+    let data = Some(Bytes::from(data));
+    Ok(Content::Media(Media { kind, media_type, name, hash, tokens: Some(tokens), text, data }))
+}
+
+/// The idempotency key of a request as it was sent, before its attachments are taken in.
+pub(super) fn early_key(request: &mut Execute) -> Option<IdempotencyKey> {
+    // Attachments may be large, so they are not copied.
+    let media = std::mem::take(&mut request.media);
+    let mut rest = request.clone();
+    request.media = media;
+    let overrides = rest.take_overrides();
+    let id = request.client_request_id.as_ref()?;
+    Some(idempotency_key(id, request, &overrides))
 }
 
 /// The idempotency key of a request: its id and a hash of its content.
@@ -246,6 +306,7 @@ fn idempotency_key(id: &ClientRequestId, request: &Execute, overrides: &TurnOver
     for block in media {
         match block {
             ContentBlock::Text(text) => hasher.update(Sha256::digest(text)),
+            ContentBlock::Link(link) => hasher.update(Sha256::digest(format!("url {}", link.url))),
             ContentBlock::Media(media) => hasher.update(Sha256::digest(&media.data)),
         }
     }
@@ -255,4 +316,62 @@ fn idempotency_key(id: &ClientRequestId, request: &Execute, overrides: &TurnOver
 /// Truncates an id for an error message.
 fn truncated_id(id: &str) -> String {
     id.chars().take(64).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use pretty_assertions::assert_eq;
+
+    use super::*;
+
+    const PDF: &str = "application/pdf";
+
+    fn tokens(
+        media_type: &str,
+        accepted: Option<Result<(), String>>,
+        extracted: Option<Result<Extracted, ReadError>>,
+    ) -> Result<u64, String> {
+        let (kind, name, data) = (MediaKind::Document, None, vec![b'x'; 400]);
+        let media = content::Media { kind, media_type: media_type.into(), name, data };
+        match attached_media(media, accepted, extracted) {
+            Ok(Content::Media(media)) => Ok(media.tokens.unwrap()),
+            Ok(content) => panic!("{content:?}"),
+            Err(refusal) => Err(refusal.of("media", 3).to_string()),
+        }
+    }
+
+    fn read(text: &str, pages: Option<u32>) -> Extracted {
+        Extracted { text: text.into(), pages }
+    }
+
+    #[test]
+    fn an_attachment_counts_as_what_is_sent_of_it() {
+        let refused = || Some(Err("no".to_owned()));
+        let text = "x".repeat(4_000);
+        assert_eq!(tokens(PDF, Some(Ok(())), Some(Ok(read(&text, Some(70))))), Ok(140_000));
+        assert_eq!(tokens(PDF, refused(), Some(Ok(read(&text, Some(70))))), Ok(1_000));
+        assert_eq!(tokens("text/csv", refused(), Some(Ok(read(&text, None)))), Ok(1_000));
+        // Accepted before a restart, when no model is at hand.
+        assert_eq!(tokens("text/csv", None, Some(Ok(read(&text, None)))), Ok(1_000));
+        assert_eq!(tokens(PDF, None, Some(Ok(read(&text, Some(2))))), Ok(4_000));
+        // What the model takes as it is need not be read here.
+        assert_eq!(tokens(PDF, Some(Ok(())), Some(Err(ReadError::Time))), Ok(2_000));
+    }
+
+    #[test]
+    fn what_can_neither_be_sent_nor_read_is_refused_with_the_reason() {
+        let refused = || Some(Err("the model accepts no such thing".to_owned()));
+        let error = tokens("application/x", refused(), None).unwrap_err();
+        assert_eq!(
+            error,
+            "`media[3]`: the model accepts no such thing; of others, the text of text, CSV, Markdown, JSON, HTML, DOCX, \
+             XLSX and PDF is given"
+        );
+        let error = tokens(PDF, refused(), Some(Err(ReadError::Time))).unwrap_err();
+        assert!(error.starts_with("`media[3]`: reading the document took longer than 10 s"), "{error}");
+        let busy = refused()
+            .zip(Some(ReadError::Busy))
+            .map(|(model, error)| tokens(PDF, Some(model), Some(Err(error))));
+        assert!(busy.unwrap().unwrap_err().contains("try again"));
+    }
 }

@@ -61,6 +61,7 @@ impl From<AgentError> for ApiError {
             }
             AgentError::CassetteTooLarge(_) => ErrorCode::PayloadTooLarge,
             AgentError::TooManyTurns
+            | AgentError::DocumentsBusy
             | AgentError::TooManyCalls
             | AgentError::TooManyTransfers
             | AgentError::StoreBacklogFull

@@ -252,7 +252,7 @@ fn what_a_person_added_to_a_result_stands_within_it_or_behind_all_results() {
         result("toolu_2", json!([image_block()]), false),
         result("toolu_3", json!([text("refused"), text("not so")]), true),
         result("toolu_4", json!("(no output)"), true),
-        text("The user added to the result of the call toolu_3:"),
+        text("Belonging to the result of the call toolu_3:"),
         image_block(),
     ]}]);
     assert_eq!(sent(&messages), expected);

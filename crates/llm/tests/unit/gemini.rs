@@ -299,9 +299,9 @@ fn what_a_person_gave_is_sent_in_its_order() {
     let expected = json!([
         {"functionResponse": {"id": "fc1", "name": "get_weather", "response": {"output": output}}},
         {"functionResponse": {"name": "get_time", "response": {"error": "(no output)"}}},
-        {"text": "The user added to the result of the call fc1:"},
+        {"text": "Belonging to the result of the call fc1:"},
         of_image,
-        {"text": "The user added to the result of the call get_time:"},
+        {"text": "Belonging to the result of the call get_time:"},
         of_pdf,
     ]);
     assert_eq!(sent("m", &messages)[2]["parts"], expected);

@@ -16,6 +16,7 @@ fn media(kind: MediaKind, media_type: &str, name: Option<&str>, data: Option<&'s
         name: name.map(str::to_owned),
         hash: data.map_or("00", |data| if data == b"image" { IMAGE } else { FILE }).into(),
         tokens: None,
+        text: None,
         data: data.map(Bytes::from_static),
     })
 }
@@ -80,6 +81,31 @@ fn what_cannot_be_sent_is_told_as_a_text() {
     assert_eq!(OutgoingContent::from_content(&Content::Text { text: "\n ".into() }), None);
     let replacement = "[The document a.pdf is of a type that this model does not accept.]";
     assert_eq!(OLLAMA_MEDIA.outgoing(&pdf(Some("a.pdf"))), Some(OutgoingContent::Text(replacement.into())));
+}
+
+#[test]
+fn a_document_is_sent_as_text_where_it_is_not_taken() {
+    let with_text = |content, text: Option<&'static [u8]>| {
+        let Content::Media(media) = content else { panic!("{content:?}") };
+        let text = MediaText { hash: FILE.into(), data: text.map(Bytes::from_static) };
+        Content::Media(Media { text: Some(text), ..media })
+    };
+    let text = |text: &'static str| Some(OutgoingContent::PlainText { name: Some("a"), text: text.into() });
+    let pdf = with_text(pdf(Some("a")), Some(b"its text"));
+    assert!(matches!(OutgoingContent::from_content(&pdf), Some(OutgoingContent::Pdf { .. })));
+    assert_eq!(OLLAMA_MEDIA.outgoing(&pdf), text("its text"));
+    // Of what no vendor takes, only the text is loaded.
+    let docx = || media(MediaKind::Document, "application/docx", Some("a"), None);
+    assert_eq!(OutgoingContent::from_content(&with_text(docx(), Some(b"its text"))), text("its text"));
+    let lost = with_text(docx(), None);
+    assert_eq!(
+        OutgoingContent::from_content(&lost),
+        Some(OutgoingContent::Text("[The document a is no longer stored.]".into()))
+    );
+    let Content::Media(pdf) = pdf else { panic!("{pdf:?}") };
+    assert_eq!(pdf.sendable_hashes().count(), 2);
+    let Content::Media(docx) = lost else { panic!("{lost:?}") };
+    assert_eq!(docx.sendable_hashes().collect::<Vec<_>>(), [FILE]);
 }
 
 #[test]

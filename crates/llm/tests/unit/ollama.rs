@@ -186,7 +186,7 @@ fn what_a_person_gave_is_sent_as_texts_and_images() {
     let expected = json!([
         {"role": "tool", "tool_name": "get_weather", "content": "green\n\nmind the shade"},
         {"role": "tool", "tool_name": "get_time", "tool_call_id": "call_x", "content": "(no output)"},
-        {"role": "user", "content": "The user added to the result of the call get_weather:", "images": [placeholder(IMAGE)]},
+        {"role": "user", "content": "Belonging to the result of the call get_weather:", "images": [placeholder(IMAGE)]},
     ]);
     assert_eq!(Value::from(&sent("m", &messages).as_array().unwrap()[2..]), expected);
 }

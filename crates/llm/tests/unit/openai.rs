@@ -115,7 +115,7 @@ fn media_added_to_results_follow_all_of_them() {
         reply("c3", "", vec![pdf(None)]),
     ]);
     let intro =
-        |id: &str| json!({"type": "text", "text": format!("The user added to the result of the call {id}:")});
+        |id: &str| json!({"type": "text", "text": format!("Belonging to the result of the call {id}:")});
     let expected = json!([
         {"role": "tool", "tool_call_id": "c1",
          "content": "green\n\nmind the shade\n\nDocument c.txt:\n\nplain text"},

@@ -218,6 +218,7 @@ fn contents() -> impl Strategy<Value = Vec<Content>> {
             name: None,
             hash: "00".into(),
             tokens: None,
+            text: None,
             data: data.map(|data| Bytes::from_static(data.as_bytes())),
         })),
     ];

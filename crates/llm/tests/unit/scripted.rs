@@ -138,6 +138,7 @@ async fn media_cost_tokens_and_do_not_change_what_was_said() {
         name: None,
         hash: "00".into(),
         tokens: None,
+        text: None,
         data: None,
     });
     let bare = answer(script(RULES), &[user("say hello")]).await;

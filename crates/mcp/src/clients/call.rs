@@ -267,7 +267,7 @@ fn call_outcome(result: &ServerResult) -> Result<CallOutcome, CallFailure> {
     if rendered.is_error {
         Err(CallFailure::Refused(ClientError::Tool(rendered.text)))
     } else {
-        Ok(CallOutcome::Done(rendered.text))
+        Ok(CallOutcome::Done(rendered.text, rendered.media))
     }
 }
 

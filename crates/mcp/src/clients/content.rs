@@ -1,21 +1,29 @@
 //! Renders the result of a server's call for the model.
 
+use llm::Content;
 use serde_json::Value;
+use tools::media::picture_from_base64;
+
+/// The most pictures of a result that a model is shown.
+const MAX_PICTURES: usize = 10;
 
 /// A rendered result.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RenderedResult {
     /// The text for the model.
     pub(super) text: String,
+    /// The pictures for the model.
+    pub(super) media: Vec<Content>,
     /// Whether the tool reports an error.
     pub(super) is_error: bool,
 }
 
-/// Renders the result of a `tools/call`. Text is kept verbatim; other content is only described, because no model
-/// reads base64.
+/// Renders the result of a `tools/call`. Text is kept verbatim, pictures are shown; other content is only
+/// described, because no model reads base64.
 pub(super) fn render_result(result: &Value) -> RenderedResult {
     let blocks = result.get("content").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let mut parts: Vec<String> = blocks.iter().map(render_block).collect();
+    let mut media = Vec::new();
+    let mut parts: Vec<String> = blocks.iter().map(|block| render_block(block, &mut media)).collect();
     let structured = result.get("structuredContent").filter(|structured| !structured.is_null());
     // Servers that return both repeat the structured content in the text, as the protocol asks them to.
     if let Some(structured) = structured.filter(|_| !blocks.iter().any(is_text)) {
@@ -25,21 +33,33 @@ pub(super) fn render_result(result: &Value) -> RenderedResult {
         parts.push("(The tool returned nothing.)".into());
     }
     let is_error = result.get("isError").and_then(Value::as_bool).unwrap_or(false);
-    RenderedResult { text: parts.join("\n"), is_error }
+    RenderedResult { text: parts.join("\n"), media, is_error }
 }
 
 fn is_text(block: &Value) -> bool {
     str_field(block, "type") == "text" && !str_field(block, "text").trim().is_empty()
 }
 
-fn render_block(block: &Value) -> String {
+fn render_block(block: &Value, media: &mut Vec<Content>) -> String {
     match str_field(block, "type") {
         "text" => str_field(block, "text").to_owned(),
-        "image" => describe_omitted("image", block, str_field(block, "data")),
+        "image" => render_image(block, media),
         "audio" => describe_omitted("audio", block, str_field(block, "data")),
         "resource" => render_resource(block.get("resource").unwrap_or(&Value::Null)),
         "resource_link" => render_link(block),
         other => format!("[content of the unknown type {other:?}, left out]"),
+    }
+}
+
+/// Adds a picture to those that the model is shown, if it can be.
+fn render_image(block: &Value, media: &mut Vec<Content>) -> String {
+    let data = str_field(block, "data");
+    match picture_from_base64(data) {
+        Ok(picture) if media.len() < MAX_PICTURES => {
+            media.push(picture);
+            format!("[picture {}, shown with this result]", media.len())
+        }
+        Ok(_) | Err(_) => describe_omitted("image", block, data),
     }
 }
 

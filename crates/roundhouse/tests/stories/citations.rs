@@ -139,7 +139,7 @@ async fn pages_that_are_fetched_can_be_cited_too_unless_they_are_not_there() {
     ))
     .await;
     let missing = WebServer::new(
-        "HTTP/1.1 404 Not Found\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\nno".into(),
+        "HTTP/1.1 404 Not Found\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\nno".to_owned(),
     )
     .await;
     let fetch = |server: &WebServer| tool_reply("web_fetch", json!({"url": server.url()}));

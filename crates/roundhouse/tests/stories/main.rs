@@ -52,6 +52,8 @@ mod docker_sandbox;
 mod docker_upgrade;
 mod docker_web;
 mod doctor;
+mod documents;
+mod documents_hostile;
 mod early_shutdown;
 mod edit_retry;
 mod engine_api;

@@ -162,7 +162,7 @@ async fn malformed_media_are_refused() {
         image(json!({"media_type": "png", "data": PNG_BASE64})),
         image(json!({"media_type": "image/png", "data": 7})),
         image(json!({"source": {"type": "base64", "media_type": "image/png", "data": "no base64"}})),
-        image(json!({"source": {"type": "url", "url": "https://example.com/pear.png"}})),
+        image(json!({"source": {"type": "url", "url": "file:///pear.png"}})),
         json!({"type": "text", "text": " "}),
         json!({"type": "video", "media_type": "video/mp4", "data": PLAIN_TEXT_BASE64}),
         json!({"media_type": "image/png", "data": PNG_BASE64}),

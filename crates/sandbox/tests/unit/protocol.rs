@@ -11,6 +11,7 @@ fn program_spec(argv: Vec<OsString>) -> ProgramSpec {
         env: vec![("A".into(), OsString::from_vec(vec![0xff, b'=']))],
         network: false,
         limits: Limits::default(),
+        files: FileAccess::Workspace,
         workspace: "/workspace".into(),
         readable: vec![],
         hidden: vec![],

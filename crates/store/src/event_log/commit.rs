@@ -115,10 +115,14 @@ impl Commit {
     #[must_use]
     pub fn attachments(self, contents: &[Content]) -> Self {
         contents.iter().fold(self, |commit, content| match content {
-            Content::Media(Media { hash, data: Some(data), .. }) => {
-                commit.change(StateChange::Media { hash: hash.clone(), data: data.clone() })
+            Content::Media(Media { hash, data, text, .. }) => {
+                let bytes = data.iter().map(|data| (hash, data));
+                let text = text.iter().filter_map(|text| Some((&text.hash, text.data.as_ref()?)));
+                bytes.chain(text).fold(commit, |commit, (hash, data)| {
+                    commit.change(StateChange::Media { hash: hash.clone(), data: data.clone() })
+                })
             }
-            Content::Media(_) | Content::Text { .. } | Content::Note { .. } => commit,
+            Content::Text { .. } | Content::Note { .. } => commit,
         })
     }
 

@@ -86,6 +86,7 @@ async fn every_built_in_tool_has_a_reserved_name_and_every_reserved_name_a_tool(
         process_permits: ProcessPermits::default(),
         web_allowlist: fetch::WebAllowlist::default(),
         memory_budget: MemoryBudget::default(),
+        documents: crate::documents::DocumentReader::new(None, &fixture.path("")),
     };
     let agent = AgentSpec {
         name: "writer".into(),

@@ -10,7 +10,8 @@ use super::super::fixture::run_tool;
 use super::*;
 
 fn tool() -> WebFetch {
-    WebFetch::new(WebClient::new(WebAllowlist::parse("127.0.0.1").unwrap(), MemoryBudget::default()))
+    let web = WebClient::new(WebAllowlist::parse("127.0.0.1").unwrap(), MemoryBudget::default());
+    WebFetch::new(web, DocumentReader::new(None, std::path::Path::new("/nonexistent")))
 }
 
 async fn fetch(answer: Vec<u8>, more: Value) -> Result<String, String> {
@@ -123,11 +124,8 @@ async fn faulty_inputs_are_told() {
 async fn a_name_that_leads_inside_is_not_asked() {
     let server = TestServer::responding(http_answer("200 OK", "text/html", "secret")).await;
     let names = FakeResolver::default().with_name("evil.example", &[&["127.0.0.1"]]);
-    let tool = WebFetch::new(WebClient::with_resolver(
-        Arc::new(names),
-        WebAllowlist::default(),
-        FetchLimits::default(),
-    ));
+    let web = WebClient::with_resolver(Arc::new(names), WebAllowlist::default(), FetchLimits::default());
+    let tool = WebFetch::new(web, DocumentReader::new(None, std::path::Path::new("/nonexistent")));
     let url = format!("http://evil.example:{}/", server.address.port());
     let error = with_deadline(run_tool(&tool, json!({"url": url}))).await.unwrap_err().to_string();
     assert!(error.contains("`evil.example` is not on the public internet (loopback)"), "{error}");

@@ -6,6 +6,7 @@ use api::cassettes::{
     AssistantPart, CallResult, Cassette, CassetteMessage, CassettePart, CassetteResult, CassetteStep,
 };
 use api::content::ContentBlock;
+use documents::{Extracted, Format};
 use llm::{Block, ChatModel, Content, Media, Message, ToolReply, ToolUse};
 
 use super::super::AgentError;
@@ -47,19 +48,22 @@ fn record_contents(contents: Vec<Content>) -> Vec<CassettePart> {
         .map(|content| match content {
             Content::Text { text } => CassettePart::Text { text },
             Content::Note { text } => CassettePart::Note { text },
-            Content::Media(media) => match &media.data {
-                None => missing_file(&media),
-                Some(data) => CassettePart::File {
-                    file: ContentBlock::Media(api::content::Media {
-                        kind: media.kind,
-                        media_type: media.media_type.clone(),
-                        name: media.name.clone(),
-                        data: data.to_vec(),
-                    }),
-                },
-            },
+            Content::Media(media) => record_file(media),
         })
         .collect()
+}
+
+/// A file as a cassette records it. A document that no model takes as it is was read as its text.
+fn record_file(media: Media) -> CassettePart {
+    let text = media.text.as_ref().and_then(|text| text.data.as_ref());
+    let text = text.map(|text| String::from_utf8_lossy(text).into_owned());
+    let (media_type, data, text) = match (&media.data, text) {
+        (Some(data), text) => (media.media_type, data.to_vec(), text),
+        (None, Some(text)) => (Format::Text.media_type().to_owned(), text.into_bytes(), None),
+        (None, None) => return missing_file(&media),
+    };
+    let file = api::content::Media { kind: media.kind, media_type, name: media.name, data };
+    CassettePart::File { file: ContentBlock::Media(file), text }
 }
 
 fn record_block(block: Block) -> Option<AssistantPart> {
@@ -148,8 +152,9 @@ fn send_parts(parts: Vec<CassettePart>, model: &dyn ChatModel) -> Result<Vec<Con
         match part {
             CassettePart::Text { text } => contents.push(Content::Text { text }),
             CassettePart::Note { text } => contents.push(Content::Note { text }),
-            CassettePart::File { file } => {
-                contents.extend(parse_attachments("cassette", vec![file], Some(model))?);
+            CassettePart::File { file, text } => {
+                let text = text.map(|text| Ok(Extracted { text, pages: None }));
+                contents.extend(parse_attachments("cassette", vec![file], vec![text], Some(model))?);
             }
         }
     }

@@ -12,6 +12,7 @@ use store::event_log::{EventLogs, Recorder};
 use store::{NewQueuedTurn, NewRun, ScheduleFire, ScheduleRow, TaskRow};
 
 use super::super::AgentError;
+use super::super::attachment_intake::Intake;
 use super::super::transfer::Transfers;
 use super::super::turn_launch::TurnLauncher;
 use super::super::turn_request::TurnRequest;
@@ -219,7 +220,7 @@ impl ScheduleRunner {
         let request_id = ClientRequestId::new(request_id).map_err(invalid)?;
         let request = definition::request(definition, task_id.clone(), Some(request_id));
         let body = serde_json::to_string(&request).map_err(|error| AgentError::Invalid(error.to_string()))?;
-        let key = TurnRequest::parse(request, None, None)?.idempotency_key;
+        let key = TurnRequest::parse(request, Intake::default(), None, None)?.idempotency_key;
         let launcher = &self.launcher;
         let mut turns = launcher.registry.lock();
         if launcher.stopping.is_cancelled() {

@@ -125,9 +125,13 @@ impl CallState {
     }
 
     pub(super) fn into_reply(self) -> ToolReply {
+        let mut remarks = Vec::new();
         let (mut text, is_error) = match self.stage {
             Stage::Done(ToolOutcome { error: Some(error), .. }) => (error, true),
-            Stage::Done(ToolOutcome { output, error: None, .. }) => (output, false),
+            Stage::Done(ToolOutcome { output, error: None, media, .. }) => {
+                remarks = media;
+                (output, false)
+            }
             Stage::Returned(..) | Stage::Open(OpenStage::Returned) => (NOT_CHECKED.to_owned(), true),
             Stage::Open(OpenStage::Running) => (OUTCOME_UNKNOWN.to_owned(), true),
             // The tool had started and stopped at its question.
@@ -142,6 +146,7 @@ impl CallState {
             text.push_str("\n\n");
             text.push_str(&warning);
         }
-        ToolReply { provider_id: self.call.provider_id, text, remarks: self.remarks, is_error }
+        remarks.extend(self.remarks);
+        ToolReply { provider_id: self.call.provider_id, text, remarks, is_error }
     }
 }

@@ -7,7 +7,7 @@ fn page(url: &str) -> CitablePage {
 }
 
 fn outcome(output: &str, error: Option<&str>) -> ToolOutcome {
-    ToolOutcome { output: output.into(), error: error.map(str::to_owned), duration_ms: 0 }
+    ToolOutcome::new(output.into(), error.map(str::to_owned), 0)
 }
 
 /// Numbers pages and shows them all. Returns their numbers.

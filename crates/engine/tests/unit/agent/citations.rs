@@ -16,7 +16,7 @@ fn citable_pages(count: u32) -> CitablePages {
     let call_id = CallId::new();
     pages.announce(call_id, &new);
     let output = (1..=count).map(|n| format!("[{n}]")).collect::<Vec<_>>().concat();
-    pages.settle(call_id, &ToolOutcome { output, error: None, duration_ms: 0 });
+    pages.settle(call_id, &ToolOutcome::new(output, None, 0));
     pages
 }
 

@@ -190,6 +190,7 @@ fn the_last_message_survives_a_reset_with_what_is_attached() {
         name: None,
         hash: "h".into(),
         tokens: None,
+        text: None,
         data: None,
     };
     let content = vec![Content::Text { text: "what is it?".into() }, Content::Media(media.clone())];
@@ -291,6 +292,7 @@ fn a_document_is_not_the_users_own_word() {
             name: None,
             hash: "0".repeat(64),
             tokens: None,
+            text: None,
             data: None,
         };
         let mut branch = Branch::default();

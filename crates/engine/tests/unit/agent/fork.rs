@@ -70,7 +70,7 @@ impl Journal {
     }
 
     fn result(&mut self, call_id: api::CallId) -> i64 {
-        let outcome = ToolOutcome { output: "done".into(), error: None, duration_ms: 1 };
+        let outcome = ToolOutcome::new("done".into(), None, 1);
         let source = api::memory::Source::Tool.into();
         self.push(Step::Resulted { call_id, outcome, memory: Vec::new(), source })
     }

@@ -304,6 +304,7 @@ fn services(
         process_permits: tools::ProcessPermits::default(),
         web_allowlist: WebAllowlist::default(),
         memory_budget: MemoryBudget::default(),
+        documents: tools::documents::DocumentReader::new(None, &folder.join("workspace")),
     };
     let built_in = Toolbox::built_in(&setup);
     let mut all = built_in.all().to_vec();
@@ -326,6 +327,8 @@ fn services(
         skill_dirs: setup.skill_dirs,
         outputs: SpillDir::new(&setup.workspace),
         memory_budget: setup.memory_budget.clone(),
+        documents: setup.documents.clone(),
+        web: fetch::WebClient::new(setup.web_allowlist.clone(), setup.memory_budget.clone()),
         tool_permits: Services::new_tool_permits(),
         reservations: Arc::default(),
         caps: Caps::new(llm::UsageLimits::default()),

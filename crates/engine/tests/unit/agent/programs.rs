@@ -249,6 +249,7 @@ async fn without_a_sandbox_nothing_that_runs_programs_is_offered() {
         process_permits: tools::ProcessPermits::default(),
         web_allowlist: WebAllowlist::default(),
         memory_budget: harness.agent.services.memory_budget.clone(),
+        documents: harness.agent.services.documents.clone(),
     };
     assert_eq!(offered(&Toolbox::built_in(&without)), [true, false, false, false]);
 }

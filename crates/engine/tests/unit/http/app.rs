@@ -154,6 +154,7 @@ impl RunningEngine {
             process_permits: tools::ProcessPermits::default(),
             web_allowlist: WebAllowlist::default(),
             memory_budget: MemoryBudget::default(),
+            documents: tools::documents::DocumentReader::new(None, &folder.join("workspace")),
         };
         let settings = crate::config::mcp_settings(&mut EnvReader::new(env));
         let mcp = Mcp::open(&brain, settings, None, Arc::clone(&clock)).unwrap();
@@ -168,6 +169,8 @@ impl RunningEngine {
             skill_dirs: Arc::clone(&tool_deps.skill_dirs),
             outputs: SpillDir::new(&tool_deps.workspace),
             memory_budget: tool_deps.memory_budget.clone(),
+            documents: tool_deps.documents.clone(),
+            web: fetch::WebClient::new(tool_deps.web_allowlist.clone(), tool_deps.memory_budget.clone()),
             tool_permits: Services::new_tool_permits(),
             reservations: Arc::default(),
             caps: crate::agent::Caps::new(llm::UsageLimits::default()),

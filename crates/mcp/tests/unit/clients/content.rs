@@ -28,6 +28,24 @@ fn texts_come_as_they_are_and_other_content_is_named() {
 }
 
 #[test]
+fn pictures_are_shown_up_to_a_number() {
+    let png =
+        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==";
+    let block = json!({"type": "image", "data": png, "mimeType": "image/jpeg"});
+    let rendered = render_result(&json!({"content": vec![block; MAX_PICTURES + 1]}));
+    assert_eq!(rendered.media.len(), MAX_PICTURES);
+    assert!(
+        rendered.text.starts_with("[picture 1, shown with this result]\n[picture 2, "),
+        "{}",
+        rendered.text
+    );
+    assert!(rendered.text.ends_with("[image, image/jpeg, 70 bytes, not shown]"), "{}", rendered.text);
+    // What it is, not what the server says.
+    let [Content::Media(picture), ..] = &rendered.media[..] else { panic!("{:?}", rendered.media) };
+    assert_eq!(picture.media_type, "image/png");
+}
+
+#[test]
 fn structured_content_is_shown_where_there_is_no_text() {
     assert_eq!(text(&json!({"content": [], "structuredContent": {"a": 1}})), "{\"a\":1}");
     let both = json!({"content": [{"type": "text", "text": "a is 1"}], "structuredContent": {"a": 1}});

@@ -133,7 +133,7 @@ pub(super) fn tool_call(tool: &str, input: Value) -> ToolCall<'_> {
 
 pub(super) fn expect_done(called: Result<CallOutcome, ClientError>) -> String {
     match called {
-        Ok(CallOutcome::Done(text)) => text,
+        Ok(CallOutcome::Done(text, _)) => text,
         other => panic!("{other:?}"),
     }
 }

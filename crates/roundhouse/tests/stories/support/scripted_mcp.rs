@@ -236,10 +236,10 @@ fn answer(state: &mut ScriptedState, message: &Value) -> Response {
 fn events(changed: broadcast::Receiver<()>) -> Response {
     let note = json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"});
     let begun = futures::stream::iter([": begun\n\n".to_owned()]);
-    let changes = futures::stream::unfold((changed, note), |(mut changed, note)| async move {
+    let notices = futures::stream::unfold((changed, note), |(mut changed, note)| async move {
         changed.recv().await.ok()?;
         Some((format!("data: {note}\n\n"), (changed, note)))
     });
-    let body = Body::from_stream(begun.chain(changes).map(Ok::<_, std::convert::Infallible>));
+    let body = Body::from_stream(begun.chain(notices).map(Ok::<_, std::convert::Infallible>));
     ([(header::CONTENT_TYPE, "text/event-stream")], body).into_response()
 }

@@ -17,7 +17,8 @@ pub(crate) struct WebServer {
 
 impl WebServer {
     /// Answers every request with `response`, a complete response including the status line.
-    pub(crate) async fn new(response: String) -> Self {
+    pub(crate) async fn new(response: impl Into<Vec<u8>>) -> Self {
+        let response = response.into();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let requests = Arc::new(Mutex::new(Vec::new()));
@@ -30,6 +31,15 @@ impl WebServer {
             }
         });
         Self { address, requests, task: task.abort_handle() }
+    }
+
+    /// Answers with a file.
+    pub(crate) async fn with_file(content_type: &str, content: &[u8]) -> Self {
+        let head = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+            content.len()
+        );
+        Self::new([head.as_bytes(), content].concat()).await
     }
 
     /// Answers with a plain text.
@@ -55,7 +65,7 @@ impl Drop for WebServer {
     }
 }
 
-async fn handle(mut connection: TcpStream, response: &str) -> String {
+async fn handle(mut connection: TcpStream, response: &[u8]) -> String {
     let mut request = Vec::new();
     let mut buffer = [0; 4096];
     while !is_complete_request(&request) {
@@ -65,7 +75,7 @@ async fn handle(mut connection: TcpStream, response: &str) -> String {
         }
     }
     // The client may be gone.
-    let _ = connection.write_all(response.as_bytes()).await;
+    let _ = connection.write_all(response).await;
     let _ = connection.shutdown().await;
     String::from_utf8_lossy(&request).into_owned()
 }

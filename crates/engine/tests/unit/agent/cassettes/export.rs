@@ -61,7 +61,7 @@ impl Journal {
     }
 
     fn result(&mut self, call_id: CallId, output: &str) {
-        let outcome = ToolOutcome { output: output.into(), error: None, duration_ms: 40 };
+        let outcome = ToolOutcome::new(output.into(), None, 40);
         self.push(Step::Resulted { call_id, outcome, memory: Vec::new(), source: Source::Agent.into() });
     }
 

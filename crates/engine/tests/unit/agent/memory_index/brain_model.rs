@@ -241,7 +241,7 @@ impl BrainModel {
             self.steer(task, turn_id).await;
         }
         if calls {
-            let outcome = ToolOutcome { output: "it is so".into(), error: None, duration_ms: 1 };
+            let outcome = ToolOutcome::new("it is so".into(), None, 1);
             self.step(
                 task,
                 turn_id,

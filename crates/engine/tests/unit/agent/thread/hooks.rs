@@ -12,7 +12,7 @@ fn returned(call_id: CallId, output: &str) -> Step {
 }
 
 fn outcome(output: &str) -> ToolOutcome {
-    ToolOutcome { output: output.into(), error: None, duration_ms: 1 }
+    ToolOutcome::new(output.into(), None, 1)
 }
 
 /// A thread with one call, and the id of that.

@@ -146,7 +146,7 @@ impl Journal {
                 self.push_hooks(call_id, input, variant);
             }
             (CallStage::Running, 1) if variant.is_multiple_of(3) => {
-                let outcome = ToolOutcome { output: "not checked yet".into(), error: None, duration_ms: 1 };
+                let outcome = ToolOutcome::new("not checked yet".into(), None, 1);
                 let source = Source::Agent.into();
                 self.push(Step::Returned { call_id, outcome, memory: Vec::new(), source });
             }
@@ -192,7 +192,7 @@ impl Journal {
     fn push_result(&mut self, call_id: CallId, success: bool) {
         let error = (!success).then(|| "failed".to_owned());
         let output = if success { format!("result of {call_id}") } else { String::new() };
-        self.push(resulted(call_id, ToolOutcome { output, error, duration_ms: 1 }));
+        self.push(resulted(call_id, ToolOutcome::new(output, error, 1)));
     }
 
     fn end(&mut self, outcome: TurnOutcome) {

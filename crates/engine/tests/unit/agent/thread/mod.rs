@@ -305,7 +305,7 @@ fn an_earlier_turn_that_ended_with_open_calls_says_what_is_known_of_them() {
 fn results_stand_in_the_order_of_the_calls_however_they_came() {
     let two = answer(2);
     let calls: Vec<CallId> = two.calls().map(|call| call.call_id).collect();
-    let outcome = |output: &str| ToolOutcome { output: output.into(), error: None, duration_ms: 0 };
+    let outcome = |output: &str| ToolOutcome::new(output.into(), None, 0);
     let steps = [
         opened("both"),
         answered(two),
@@ -324,7 +324,7 @@ fn a_turn_ends_at_its_cap_with_its_calls_answered() {
     for _ in 0..3 {
         let one = answer(1);
         let call_id = one.calls().next().unwrap().call_id;
-        let outcome = ToolOutcome { output: "done".into(), error: None, duration_ms: 0 };
+        let outcome = ToolOutcome::new("done".into(), None, 0);
         steps.extend([answered(one), Step::Intended { call_id }, resulted(call_id, outcome)]);
     }
     let thread = fold(&journal(TurnId::new(), steps));

@@ -71,5 +71,5 @@ fn ended() -> Step {
 }
 
 fn done() -> ToolOutcome {
-    ToolOutcome { output: "done".into(), error: None, duration_ms: 0 }
+    ToolOutcome::new("done".into(), None, 0)
 }

@@ -1,0 +1,270 @@
+//! Makes the attachments of a message ready before it is accepted: fetches those that are given by an
+//! address, and extracts the text of documents. What was fetched and extracted is stored together with the
+//! message, so nothing of it is done again, whatever happens to the turn.
+
+use std::time::Duration;
+
+use api::content::{ContentBlock, MAX_CONTENT_BLOCKS, Media, MediaKind, MediaLink};
+use bytes::Bytes;
+use documents::{DocumentError, Extracted, Format};
+use fetch::{BodyMemory, FetchError, Target, Wanted, decode, media_type};
+use store::IdempotencyKey;
+use tools::documents::ReadError;
+
+use super::{AgentError, Services};
+
+/// How long fetching and reading all attachments of a message may take. A caller waits as long for the first
+/// byte of the response, and callers behind proxies wait little longer.
+const MAX_TIME: Duration = Duration::from_mins(1);
+/// The most attachments of a message that are given by an address.
+const MAX_LINKS: usize = 10;
+/// The most bytes that are fetched for a message. One request to a model carries little more.
+const MAX_FETCHED_BYTES: usize = 20 << 20;
+/// The most documents of a message whose text is extracted.
+const MAX_DOCUMENTS: usize = 20;
+/// The maximum length of a name, in bytes.
+const MAX_NAME_BYTES: usize = 255;
+
+/// What is known of the attachments of a message beside their bytes.
+#[derive(Default)]
+pub(super) struct Intake {
+    /// For each attachment, the outcome of reading it; `None` for what is not read.
+    pub(super) extracted: Vec<Option<Result<Extracted, ReadError>>>,
+    /// The idempotency key of the request as it was sent.
+    pub(super) key: Option<IdempotencyKey>,
+    /// The memory of what was fetched.
+    fetched_memory: Vec<BodyMemory>,
+}
+
+/// Whether attachments have to be made ready.
+pub(super) fn is_needed(blocks: &[ContentBlock]) -> bool {
+    blocks.iter().any(|block| match block {
+        ContentBlock::Text(_) => false,
+        ContentBlock::Link(_) => true,
+        ContentBlock::Media(media) => media.kind == MediaKind::Image || format_of(media).is_some(),
+    })
+}
+
+/// The format of a document whose text is extracted. Plain text is its own text.
+fn format_of(media: &Media) -> Option<Format> {
+    let format = Format::detect(&media.media_type, media.name.as_deref());
+    format.filter(|_| media.kind == MediaKind::Document && media.media_type != Format::Text.media_type())
+}
+
+impl Services {
+    /// Makes the attachments of the request's field `field` ready: in place of addresses there is what they
+    /// lead to.
+    pub(super) async fn take_in(
+        &self,
+        field: &str,
+        blocks: &mut [ContentBlock],
+    ) -> Result<Intake, AgentError> {
+        check_count(field, blocks)?;
+        let links = blocks.iter().filter(|block| matches!(block, ContentBlock::Link(_))).count();
+        if links > MAX_LINKS {
+            return Err(AgentError::Invalid(format!("`{field}`: at most {MAX_LINKS} may be given by `url`")));
+        }
+        let late = || {
+            let seconds = MAX_TIME.as_secs();
+            AgentError::Invalid(format!("`{field}`: fetching and reading them took longer than {seconds} s"))
+        };
+        let taking_in = async {
+            let mut intake = self.fetch_links(field, blocks).await?;
+            intake.extracted = self.extract(field, blocks).await?;
+            Ok(intake)
+        };
+        tokio::time::timeout(MAX_TIME, taking_in).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// Reads the documents of a message that was accepted earlier. One that can no longer be read is not
+    /// refused any more: the model is told why it is missing.
+    pub(super) async fn take_in_accepted(&self, blocks: &mut [ContentBlock]) -> Intake {
+        let mut extracted = Vec::new();
+        for block in blocks {
+            let read = match block {
+                ContentBlock::Media(media) => self.read(media).await,
+                ContentBlock::Text(_) | ContentBlock::Link(_) => None,
+            };
+            extracted.push(read.map(|read| {
+                Ok(read.unwrap_or_else(|error| Extracted { text: format!("[{error}]"), pages: None }))
+            }));
+        }
+        Intake { extracted, ..Intake::default() }
+    }
+
+    async fn fetch_links(&self, field: &str, blocks: &mut [ContentBlock]) -> Result<Intake, AgentError> {
+        let (mut intake, mut left) = (Intake::default(), MAX_FETCHED_BYTES);
+        for (number, block) in blocks.iter_mut().enumerate() {
+            let ContentBlock::Link(link) = block else { continue };
+            let (media, memory) = self.fetch(link, left).await.map_err(|error| error.of(field, number))?;
+            left = left.saturating_sub(media.data.len());
+            intake.fetched_memory.push(memory);
+            *block = ContentBlock::Media(media);
+        }
+        Ok(intake)
+    }
+
+    async fn fetch(&self, link: &MediaLink, max_bytes: usize) -> Result<(Media, BodyMemory), LinkError> {
+        let target = Target::parse(&link.url).map_err(FetchError::from)?;
+        let wanted = Wanted { accept: "*/*", max_bytes: &|_, _| Some(max_bytes) };
+        let page = self.web.fetch_wanted(target, wanted).await?;
+        if !page.status.is_success() {
+            return Err(LinkError::Content(format!("the server answered with the status {}", page.status)));
+        }
+        if !page.body.is_complete {
+            let limit = MAX_FETCHED_BYTES >> 20;
+            return Err(LinkError::Content(format!(
+                "the files that are fetched are larger than {limit} MiB"
+            )));
+        }
+        let name = link.name.clone().or_else(|| name_in(page.url.path()));
+        let declared = media_type(&page.content_type).to_ascii_lowercase();
+        let media_type = link.media_type.clone().unwrap_or(declared);
+        let is_image = media_type.starts_with("image/");
+        if is_image != (link.kind == MediaKind::Image) {
+            let kind = if is_image { "`image`" } else { "`document`" };
+            return Err(LinkError::Content(format!(
+                "the server says that it is {media_type}: give it as {kind}"
+            )));
+        }
+        let (bytes, memory) = page.body.into_parts();
+        if bytes.is_empty() {
+            return Err(LinkError::Content("the file is empty".into()));
+        }
+        // Providers refuse a picture that is of another type than it is said to be.
+        let picture_type = documents::picture_type(&bytes).filter(|_| is_image);
+        let media_type = picture_type.map_or(media_type, ToOwned::to_owned);
+        let mut media = Media { kind: link.kind, media_type, name, data: bytes };
+        if page.content_type.contains("charset")
+            && format_of(&media).is_some_and(|format| !format.needs_worker())
+        {
+            // Only the server knows the encoding. The mark says that it is UTF-8 now.
+            media.data = format!("\u{feff}{}", decode(&media.data, &page.content_type)).into_bytes();
+        }
+        Ok((media, memory))
+    }
+
+    async fn extract(
+        &self,
+        field: &str,
+        blocks: &mut [ContentBlock],
+    ) -> Result<Vec<Option<Result<Extracted, ReadError>>>, AgentError> {
+        let (mut extracted, mut documents) = (Vec::new(), 0);
+        for (number, block) in blocks.iter_mut().enumerate() {
+            let ContentBlock::Media(media) = block else {
+                extracted.push(None);
+                continue;
+            };
+            check_picture(media)
+                .map_err(|reason| AgentError::Invalid(format!("`{field}[{number}]`: {reason}")))?;
+            let read = self.read(media).await;
+            documents += usize::from(read.is_some());
+            if documents > MAX_DOCUMENTS {
+                return Err(AgentError::Invalid(format!(
+                    "`{field}`: at most {MAX_DOCUMENTS} documents are read"
+                )));
+            }
+            extracted.push(read);
+        }
+        Ok(extracted)
+    }
+
+    /// Reads a document; `None` if its text is not extracted. A media type that says nothing becomes the one
+    /// that the name stands for.
+    async fn read(&self, media: &mut Media) -> Option<Result<Extracted, ReadError>> {
+        let format = format_of(media)?;
+        if Format::is_vague(&media.media_type) {
+            format.media_type().clone_into(&mut media.media_type);
+        }
+        let document = Bytes::from(std::mem::take(&mut media.data));
+        let read = self.documents.read(format, document.clone()).await;
+        media.data = document.into();
+        Some(read)
+    }
+}
+
+/// Checks the number of attachments.
+pub(super) fn check_count(field: &str, blocks: &[ContentBlock]) -> Result<(), AgentError> {
+    if blocks.len() > MAX_CONTENT_BLOCKS {
+        return Err(AgentError::Invalid(format!("`{field}`: must have at most {MAX_CONTENT_BLOCKS} blocks")));
+    }
+    Ok(())
+}
+
+/// Why a file could not be fetched.
+enum LinkError {
+    Fetch(FetchError),
+    Content(String),
+}
+
+impl From<FetchError> for LinkError {
+    fn from(error: FetchError) -> Self {
+        Self::Fetch(error)
+    }
+}
+
+impl LinkError {
+    fn of(self, field: &str, number: usize) -> AgentError {
+        let reason = match self {
+            Self::Fetch(FetchError::NoMemory(error)) => return AgentError::NoMemory(error),
+            Self::Fetch(error) => error.to_string(),
+            Self::Content(reason) => reason,
+        };
+        AgentError::Invalid(format!("`{field}[{number}]`: `url` could not be fetched: {reason}"))
+    }
+}
+
+/// The name of the file at a path.
+fn name_in(path: &str) -> Option<String> {
+    let last = path.rsplit('/').next()?;
+    let decoded = percent_decode(last)?;
+    let is_name =
+        !decoded.is_empty() && decoded.len() <= MAX_NAME_BYTES && !decoded.chars().any(char::is_control);
+    is_name.then_some(decoded)
+}
+
+/// Decodes the escapes of a part of a path; `None` if that gives no text.
+fn percent_decode(part: &str) -> Option<String> {
+    let (mut decoded, mut bytes) = (Vec::new(), part.bytes());
+    while let Some(byte) = bytes.next() {
+        decoded.push(match byte {
+            b'%' => hex::decode([bytes.next()?, bytes.next()?]).ok()?.pop()?,
+            byte => byte,
+        });
+    }
+    String::from_utf8(decoded).ok()
+}
+
+/// Refuses a picture that claims to be larger than any vendor takes.
+fn check_picture(media: &Media) -> Result<(), String> {
+    if media.kind == MediaKind::Image { tools::media::check_picture(&media.data) } else { Ok(()) }
+}
+
+/// The error for a document that could not be read, and that the model does not take as it is.
+pub(super) fn read_error(field: &str, number: usize, error: &ReadError) -> AgentError {
+    match error {
+        ReadError::Busy => AgentError::DocumentsBusy,
+        ReadError::Document(DocumentError::Binary) => AgentError::Invalid(format!(
+            "`{field}[{number}]`: its media type says that it is text, but {error}"
+        )),
+        error => AgentError::Invalid(format!("`{field}[{number}]`: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_file_is_the_last_part_of_its_path() {
+        for (path, name) in [
+            ("/a/Bericht%20M%C3%A4rz.pdf", Some("Bericht März.pdf")),
+            ("/a+b=c&d.csv", Some("a+b=c&d.csv")),
+            ("/50%", None),
+            ("/", None),
+            ("/a%0Ab", None),
+        ] {
+            assert_eq!(name_in(path).as_deref(), name, "{path}");
+        }
+    }
+}
