@@ -21,8 +21,8 @@ use crate::support::{EngineFixture, Program};
 /// How many MiB an engine may use beyond its idle memory.
 const MAX_EXTRA_MIB: usize = 64;
 const MIB: usize = 1 << 20;
-/// The first bytes of a PNG file.
-const PNG_SIGNATURE: &[u8] = b"\x89PNG\r\n\x1a\n";
+/// The first bytes of a PNG file of one pixel.
+const PNG_HEAD: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR\0\0\0\x01\0\0\0\x01";
 
 /// Asserts that the program's peak memory exceeded `idle` (in MiB) by at most [`MAX_EXTRA_MIB`].
 #[track_caller]
@@ -110,7 +110,7 @@ async fn a_plain_turn_after_many_pictures_finds_its_memory() {
         let picture = |number: u8| {
             // Nothing decodes the picture, but its bytes must differ: equal media are stored once.
             let mut picture = vec![number; 5 * MIB];
-            picture[..PNG_SIGNATURE.len()].copy_from_slice(PNG_SIGNATURE);
+            picture[..PNG_HEAD.len()].copy_from_slice(PNG_HEAD);
             let (name, data) = (format!("{number}.png"), BASE64.encode(picture));
             json!({"type": "image", "media_type": "image/png", "name": name, "data": data})
         };

@@ -143,8 +143,9 @@ async fn a_picture_and_structured_content_reach_the_model() {
     for server in ["far", "near"] {
         let output =
             call_tool_in_turn(&fixture, server, &format!("{server}__picture"), json!({})).await.unwrap();
-        assert!(output.contains("One pixel.") && output.contains("image/png"), "{output}");
-        fixture.last_messages().assert_contains(&["One pixel."]);
+        assert!(output.contains("One pixel.") && output.contains("picture 1"), "{output}");
+        // The picture itself follows the text of the result.
+        fixture.last_messages().assert_contains(&["One pixel.", "image/png"]);
         let figures = format!("{server}__figures");
         let output = call_tool_in_turn(&fixture, &figures, &figures, json!({})).await.unwrap();
         assert!(output.contains("apples") && output.contains("12"), "{output}");
