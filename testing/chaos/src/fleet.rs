@@ -20,6 +20,7 @@ mod cluster;
 mod containers;
 mod context;
 mod deployment;
+mod due_clock;
 mod due_minute;
 mod due_verdict;
 mod engine_host;
@@ -52,6 +53,7 @@ use self::tenant_users::text_field;
 use crate::client::{CallOutcome, error_code, http_client, send};
 use crate::counters::Counters;
 
+pub use self::due_clock::ClockPlan;
 pub use self::due_minute::DueMinute;
 pub use self::engine_host::Backend;
 pub use self::report::unmet_coverage;

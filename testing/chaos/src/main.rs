@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
-use chaos::fleet::{self, Backend, Database, DueMinute};
+use chaos::fleet::{self, Backend, ClockPlan, Database, DueMinute};
 use chaos::mutants::{self, ENGINE_MUTANTS, ORCHESTRATOR_MUTANTS};
 use chaos::{Campaign, Counters, Feature, FleetCampaign, Report, Wire, Workload, unmet_coverage};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -128,6 +128,9 @@ struct DueMinuteOptions {
     /// The number of kills.
     #[arg(long, default_value_t = 200)]
     kills: u64,
+    /// What the wall clock of the fleet does. All but `steady` needs root, and processes as the backend.
+    #[arg(long, value_enum, default_value_t = ClockPlan::Steady)]
+    clock: ClockPlan,
 }
 
 #[derive(Clone, Copy)]
@@ -290,6 +293,7 @@ async fn run_due_minute(due: &DueMinuteOptions, options: &Options) -> anyhow::Re
         seed: options.seed,
         users: due.users,
         kills: due.kills,
+        clock: due.clock,
     };
     let counters = run.run().await?;
     print_report(options, &counters, begin.elapsed(), &run.unmet_coverage(&counters))

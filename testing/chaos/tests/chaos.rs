@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use chaos::fleet::{self, Backend, Database, DueMinute};
+use chaos::fleet::{self, Backend, ClockPlan, Database, DueMinute};
 use chaos::{Campaign, Counters, FleetCampaign, Report, Wire, Workload, unmet_coverage};
 use serde_json::Value;
 
@@ -84,6 +84,7 @@ async fn each_due_time_runs_once_whatever_is_killed_around_it() {
         seed: 1,
         users: 6,
         kills: 10,
+        clock: ClockPlan::Steady,
     };
     let begin = std::time::Instant::now();
     let counters = run.run().await.unwrap();

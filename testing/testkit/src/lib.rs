@@ -11,6 +11,8 @@
     reason = "a panic fails the test that uses it"
 )]
 
+pub mod wall_clock;
+
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;

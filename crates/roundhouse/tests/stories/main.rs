@@ -103,6 +103,7 @@ mod rpc;
 mod sandbox;
 mod schedules;
 mod schedules_asleep;
+mod schedules_clock;
 mod schedules_killed;
 mod schedules_requested;
 mod schedules_tool;

@@ -83,6 +83,11 @@ impl Deployment {
         self.service_config.env.insert(name.to_owned(), value.into());
     }
 
+    /// Starts the orchestrator by another program, which becomes it.
+    pub(crate) fn set_binary(&mut self, binary: PathBuf) {
+        self.service_config.binary = binary;
+    }
+
     /// The orchestrator's address, the same after each start.
     pub(crate) fn base_url(&self) -> String {
         format!("http://127.0.0.1:{}", self.ports.bounds().0)

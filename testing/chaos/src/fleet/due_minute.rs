@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use api::Timestamp;
@@ -15,6 +15,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::deployment::Deployment;
+use super::due_clock::{ClockPlan, FleetClock};
 use super::due_verdict::{DueTime, Found, judge};
 use super::engine_host::{Backend, EngineFault};
 use super::registry::{AuditCursor, EngineRow};
@@ -40,6 +41,9 @@ const REST_TIMEOUT: Duration = Duration::from_mins(15);
 const HOUR_MS: i64 = 60 * 60 * 1_000;
 /// The part of the kills that are the orchestrator's.
 const ORCHESTRATOR_SHARE: f64 = 0.3;
+/// How many kills come with a change of the clock, and by how many seconds it is set.
+const CLOCK_SHARE: f64 = 0.15;
+const CLOCK_CHANGES_S: [i64; 6] = [-400, -60, -5, 5, 60, 400];
 /// From how many users on some have a cron expression; fewer do not wait for a whole minute.
 const CRON_USERS: usize = 40;
 /// The pauses between kills, in milliseconds.
@@ -52,6 +56,7 @@ const SCRIPT: &str = "rules:\n  - answers:\n      - text: \"All of it is in orde
 /// Counts of what the run must have seen.
 const ASLEEP: &str = "engines asleep before the due time";
 const ORCHESTRATOR_KILLS: &str = "kills of the orchestrator";
+const CLOCK_CHANGES: &str = "changes of the clock";
 const KILLS_IN_RUN: &str = "kills of an engine with a scheduled run";
 const SCHEDULED_WAKES: &str = "wakes: schedule";
 
@@ -70,6 +75,8 @@ pub struct DueMinute {
     pub users: usize,
     /// How many kills, as long as something is not yet decided.
     pub kills: u64,
+    /// What the wall clock of the fleet does.
+    pub clock: ClockPlan,
 }
 
 /// What runs, while its orchestrator comes and goes.
@@ -80,6 +87,7 @@ struct Fleet {
     key: String,
     product_id: String,
     counters: Arc<Counters>,
+    clock: FleetClock,
 }
 
 impl DueMinute {
@@ -105,18 +113,24 @@ impl DueMinute {
             deployment
                 .set_env("ORCH_ENGINE_ENV_PASSTHROUGH", "LLM_PROVIDER,LLM_SCRIPT_PATH,ENGINE_LOG_LEVEL");
         }
+        let clock = FleetClock::new(self.clock, folder.path())?;
+        if let Some(program) = clock.program(&self.binary)? {
+            deployment.set_binary(program);
+        }
         let http = http_client()?;
         let orchestrator = deployment.start_ready(false, &http).await?;
         deployment.set_id(deployment.registry().deployment_id().await?);
         let registered = register_product(&deployment, &http, "due", &json!({})).await?;
         let field = |name: &str| text_field(&registered, name).context("the registration lacks a field");
         let (key, product_id) = (field("/platform_api_key")?, field("/product_id")?);
-        let fleet = Arc::new(Fleet { deployment, http, key, product_id, counters: Arc::clone(&counters) });
+        let counted = Arc::clone(&counters);
+        let fleet = Arc::new(Fleet { deployment, http, key, product_id, counters: counted, clock });
 
         let due = self.set_schedules(&fleet).await?;
-        sleep_until(due, KILLS_BEGIN).await;
+        fleet.sleep_until(due, KILLS_BEGIN).await;
         counters.add(ASLEEP, fleet.count_engines("sleeping").await?);
         let _orchestrator = self.kill_at_random(&fleet, orchestrator, due).await?;
+        fleet.clock.pass(due);
         self.wait_until_at_rest(&fleet, due).await?;
         self.check(&fleet, due).await?;
         fleet.count_wakes().await?;
@@ -134,6 +148,7 @@ impl DueMinute {
             (ORCHESTRATOR_KILLS, self.kills / 10),
             (KILLS_IN_RUN, if self.backend == Backend::Process { self.kills / 50 } else { 0 }),
             ("users judged", users),
+            (CLOCK_CHANGES, if self.clock == ClockPlan::Steady { 0 } else { self.kills / 20 }),
         ];
         let unmet = required.into_iter().filter(|(what, at_least)| counters.get(what) < *at_least);
         unmet
@@ -150,10 +165,12 @@ impl DueMinute {
     /// Sets the schedule of each user, all with one due time, which is returned.
     async fn set_schedules(&self, fleet: &Arc<Fleet>) -> anyhow::Result<Timestamp> {
         let setup = SETUP_TIME * u32::try_from(self.users)? / 2 + QUIET_TIME;
-        let now = i64::try_from(SystemTime::UNIX_EPOCH.elapsed()?.as_millis())?;
-        let has_cron = self.users >= CRON_USERS;
+        let has_cron = self.users >= CRON_USERS || self.clock.season().is_some();
         let unit = if has_cron { 60_000 } else { 1_000 };
+        fleet.clock.begin(setup);
+        let now = fleet.clock.now_ms();
         let due = Timestamp::from_unix_ms((now + i64::try_from(setup.as_millis())?) / unit * unit + unit);
+        let season = self.clock.season();
         for_each_user(self.users, |user| {
             let fleet = Arc::clone(fleet);
             async move {
@@ -161,6 +178,8 @@ impl DueMinute {
                 let seconds = due.unix_ms() / 1_000;
                 let when = if user % 4 < 2 || !has_cron {
                     json!({"at": due})
+                } else if let Some(season) = season {
+                    json!({"cron": season.cron, "time_zone": season.time_zone})
                 } else {
                     // The same minute, once a day.
                     let cron = format!("{} {} * * *", seconds / 60 % 60, seconds / 3_600 % 24);
@@ -177,7 +196,7 @@ impl DueMinute {
             }
         })
         .await?;
-        if SystemTime::UNIX_EPOCH.elapsed()?.as_millis() > u128::try_from(due.unix_ms())? {
+        if fleet.clock.now_ms() > due.unix_ms() {
             bail!("the machine was too busy to set the schedules in time");
         }
         Ok(due)
@@ -196,6 +215,11 @@ impl DueMinute {
         // After that everything is decided, or missed for other reasons than kills.
         while counters.get(KILLS) < self.kills && begin.elapsed() < Duration::from_mins(15) {
             tokio::time::sleep(rng.millis(PAUSE_MS)).await;
+            if fleet.clock.is_set() && rng.chance(CLOCK_SHARE) {
+                let change = rng.pick(&CLOCK_CHANGES_S).copied().unwrap_or_default();
+                fleet.clock.advance_ms(change * 1_000);
+                counters.count(CLOCK_CHANGES);
+            }
             if rng.chance(ORCHESTRATOR_SHARE) {
                 pidfd_send_signal(orchestrator.pidfd()?, Signal::KILL)?;
                 orchestrator.wait_exit().await?;
@@ -213,7 +237,8 @@ impl DueMinute {
                 if is_run_open(&brain).unwrap_or(false) {
                     counters.count(KILLS_IN_RUN);
                 }
-            } else if now_ms() > due.unix_ms() && fleet.count_engines("sleeping").await? == self.users as u64
+            } else if fleet.clock.now_ms() > due.unix_ms()
+                && fleet.count_engines("sleeping").await? == self.users as u64
             {
                 // Everything is done: what is killed now is woken by calls of its users.
                 let user = usize::try_from(rng.between(0..=self.users as u64 - 1))?;
@@ -354,6 +379,12 @@ impl Fleet {
         }
     }
 
+    /// Waits until `before` the time `at`.
+    async fn sleep_until(&self, at: Timestamp, before: Duration) {
+        let until = at.unix_ms() - i64::try_from(before.as_millis()).unwrap_or(0) - self.clock.now_ms();
+        tokio::time::sleep(Duration::from_millis(until.max(0).unsigned_abs())).await;
+    }
+
     async fn count_engines(&self, status: &str) -> anyhow::Result<u64> {
         let snapshot = self.deployment.registry().snapshot(&AuditCursor::new()).await?;
         let engines = snapshot.engines.iter().filter(|engine| engine.product_id == self.product_id);
@@ -390,16 +421,6 @@ where
         done??;
     }
     Ok(())
-}
-
-fn now_ms() -> i64 {
-    SystemTime::UNIX_EPOCH.elapsed().map_or(0, |now| i64::try_from(now.as_millis()).unwrap_or(i64::MAX))
-}
-
-/// Waits until `before` the time `at`.
-async fn sleep_until(at: Timestamp, before: Duration) {
-    let until = at.unix_ms() - i64::try_from(before.as_millis()).unwrap_or(0) - now_ms();
-    tokio::time::sleep(Duration::from_millis(until.max(0).unsigned_abs())).await;
 }
 
 /// Whether the engine with this brain has a run whose turn has not ended.
