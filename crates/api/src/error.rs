@@ -53,6 +53,8 @@ pub enum ErrorCode {
     HitlNotPending,
     /// There is no such schedule.
     ScheduleNotFound,
+    /// There is no such delivery to the webhook.
+    DeliveryNotFound,
     /// There is no such approval request in this task.
     ApprovalNotFound,
     /// There is no such skill.
@@ -103,6 +105,8 @@ pub enum ErrorCode {
     /// The upload has received another number of bytes than the request assumes; `Upload-Offset` says how
     /// many.
     UploadConflict,
+    /// The catalog names no webhook.
+    WebhookNotConfigured,
     /// A condition of the request (`If-Match`, `If-None-Match`) does not hold.
     PreconditionFailed,
     /// The file is shorter than the requested range.
@@ -176,6 +180,7 @@ impl ErrorCode {
             | Self::ApprovalNotFound
             | Self::SkillNotFound
             | Self::ScheduleNotFound
+            | Self::DeliveryNotFound
             | Self::ServerNotFound
             | Self::ConnectionNotFound
             | Self::FileNotFound
@@ -196,7 +201,8 @@ impl ErrorCode {
             | Self::ToolsChanged
             | Self::FactReplaced
             | Self::FileConflict
-            | Self::UploadConflict => 409,
+            | Self::UploadConflict
+            | Self::WebhookNotConfigured => 409,
             Self::PreconditionFailed => 412,
             Self::PayloadTooLarge => 413,
             Self::RangeNotSatisfiable => 416,

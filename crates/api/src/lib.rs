@@ -40,6 +40,7 @@ pub mod usage;
 pub mod usage_caps;
 pub mod user_servers;
 pub mod version;
+pub mod webhooks;
 
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};
 pub use ids::{

@@ -20,6 +20,7 @@ mod soul;
 mod tools;
 mod user_servers;
 mod web_search;
+mod webhook;
 
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -42,6 +43,7 @@ pub use soul::Soul;
 pub use tools::{CatalogTool, ToolImplementation};
 pub use user_servers::UserServerPolicy;
 pub use web_search::{ResultPointers, SearchApi, SearchParameters, SearchProvider};
+pub use webhook::{WebhookSetting, WebhookSpec};
 
 /// A loaded catalog.
 #[derive(Clone, Debug, Default)]
@@ -62,6 +64,8 @@ pub struct Catalog {
     pub hooks: Hooks,
     /// The providers of `web_search`; without any there is no such tool.
     pub search_providers: Vec<Arc<SearchProvider>>,
+    /// Where the engine reports what happens.
+    pub webhook: WebhookSetting,
     /// Which messages are planned.
     pub planning: PlanningMode,
     /// The environment variables that the catalog may refer to.
@@ -79,8 +83,9 @@ impl Catalog {
                 vec![format!("there is no folder {}; the catalog counts as empty", folder.display())];
             return Self { environment, warnings, ..Self::default() };
         }
-        let (permissions, hooks) = (Permissions::unknown(), Hooks::unknown());
-        let nothing = Self { permissions, hooks, environment, ..Self::default() };
+        let (permissions, hooks, webhook) =
+            (Permissions::unknown(), Hooks::unknown(), WebhookSetting::Unknown);
+        let nothing = Self { permissions, hooks, webhook, environment, ..Self::default() };
         let mut catalog = nothing.reload(folder);
         match Soul::load(folder) {
             Ok(soul) => catalog.soul = soul,
@@ -135,6 +140,7 @@ impl Catalog {
                 web_search::load(folder, &self.environment, &self.search_providers, &mut warnings),
                 &self.search_providers,
             ),
+            webhook: webhook::load(folder, &self.environment, &self.webhook, &mut warnings),
             planning: planning::load(&folder.join("planning.json"), self.planning, &mut warnings),
             warnings,
         }

@@ -83,6 +83,7 @@ mod turn_registry;
 mod turn_request;
 mod turn_stream;
 mod usage;
+mod webhook;
 mod working_memory;
 
 use std::sync::Arc;
@@ -124,6 +125,7 @@ use turn_context::TurnSlot;
 use turn_launch::TurnLauncher;
 use turn_registry::{Command, TurnRegistry};
 pub use turn_stream::TurnStream;
+use webhook::WebhookSender;
 
 /// The most turns that may run at once. Turns that wait for their user do not count.
 const MAX_TURNS_AT_ONCE: usize = 256;
@@ -166,6 +168,8 @@ pub(crate) struct Services {
     pub(crate) hitl_ttl: Duration,
     /// How long the deltas of an ended turn are kept.
     pub(crate) replay_ttl: Duration,
+    /// What its orchestrator calls this engine.
+    pub(crate) engine_id: Option<String>,
     /// How long usage is kept.
     pub(crate) usage_retention: Duration,
     /// The interval between learning batches; `None` if they run only on request.
@@ -344,6 +348,8 @@ impl Agent {
         self.tracker.spawn(self.eraser.clone().run_in_background());
         let titler = Titler::new(self.brain.clone(), Arc::clone(&self.services));
         self.tracker.spawn(run_until_cancelled(self.stopping.clone(), titler.run()));
+        let webhook = WebhookSender::new(self.brain.clone(), Arc::clone(&self.services));
+        self.tracker.spawn(run_until_cancelled(self.stopping.clone(), webhook.run()));
         self.learner.mark_unfinished_batch()?;
         self.tracker.spawn(run_until_cancelled(self.stopped.clone(), self.learner.clone().run()));
         Ok(())

@@ -78,6 +78,8 @@ pub struct Config {
     pub batch_interval: Option<Duration>,
     /// How long usage is kept.
     pub usage_retention: Duration,
+    /// What its orchestrator calls this engine.
+    pub engine_id: Option<String>,
     /// The operator's caps on usage.
     pub usage_limits: UsageLimits,
     /// The memory budget of large objects, in bytes.
@@ -127,6 +129,7 @@ impl Config {
             parse_usage_retention,
         );
         let usage_limits = usage_limits(&mut reader);
+        let engine_id = reader.text("ENGINE_ID");
         let expected_bool = "`true` or `false`";
         let reactive_compaction =
             reader.parse_or("REACTIVE_COMPACT_ENABLED", expected_bool, true, |text| text.parse().ok());
@@ -165,6 +168,7 @@ impl Config {
             replay_ttl,
             batch_interval: (!batch_interval.is_zero()).then_some(batch_interval),
             usage_retention: Duration::from_hours(24 * u64::from(usage_days)),
+            engine_id,
             usage_limits,
             memory_budget_bytes: memory,
             file_limits,

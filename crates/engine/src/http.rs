@@ -34,6 +34,7 @@ mod transfer;
 mod turns;
 mod usage;
 mod user_servers;
+mod webhook;
 mod workspace;
 mod workspace_uploads;
 
@@ -178,6 +179,10 @@ http_service::routes! {
     user_servers::delete,
     user_servers::connect,
     user_servers::approve,
+    webhook::status,
+    webhook::deliveries,
+    webhook::retry,
+    webhook::test,
     learning::give_feedback,
     learning::trigger,
     learning::lessons,

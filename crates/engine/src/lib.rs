@@ -158,10 +158,13 @@ impl Engine {
             reactive_compaction: config.reactive_compaction,
             hitl_ttl: config.hitl_ttl,
             replay_ttl: config.replay_ttl,
+            engine_id: config.engine_id,
             usage_retention: config.usage_retention,
             batch_interval: config.batch_interval,
         };
         let agent = Arc::new(Agent::new(brain.clone(), services));
+        // Before any turn goes on.
+        agent.apply_webhook_setting().await;
         agent.resume().map_err(BrainError::from)?;
         let reloader = CatalogReloader::new(Arc::clone(&agent), config.catalog_folder, tool_deps);
         let key_hash = config.key_hash;
@@ -206,6 +209,7 @@ fn hidden_files(catalog: &Path) -> Vec<HiddenFiles> {
         files(catalog.to_owned(), "mcp.json"),
         files(catalog.to_owned(), "hooks.json"),
         files(catalog.to_owned(), "web-search.json"),
+        files(catalog.to_owned(), "webhook.json"),
         files(catalog.join("tools"), ".json"),
     ]
 }

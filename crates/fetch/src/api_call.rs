@@ -76,7 +76,28 @@ impl ApiServer {
             .map_err(|_| FetchError::TotalTimeout(limit))?
     }
 
+    /// Makes a call of which only the status matters, and the delay that the server asks for. Nothing else of the answer
+    /// is read. The server may take `timeout` for it.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn status(
+        &self,
+        request: ApiRequest,
+        timeout: Duration,
+    ) -> Result<(StatusCode, Option<Duration>), FetchError> {
+        let mut patient = self.clone();
+        patient.client.limits.idle_timeout = timeout;
+        let response = patient.send(request).await?;
+        Ok((response.status(), retry_after(&response)))
+    }
+
     async fn call_once(&self, request: ApiRequest) -> Result<ApiResponse, FetchError> {
+        let response = self.send(request).await?;
+        self.read(response).await
+    }
+
+    async fn send(&self, request: ApiRequest) -> Result<Response, FetchError> {
         let ApiRequest { method, url, headers, body } = request;
         // Only the addresses of this server are checked.
         if url.origin() != self.target.url().origin() {
@@ -91,8 +112,7 @@ impl ApiServer {
         if let Some(body) = body {
             request = request.header(CONTENT_TYPE, HeaderValue::from_static("application/json")).body(body);
         }
-        let response = request.send().await.map_err(|error| self.error(error))?;
-        self.read(response).await
+        request.send().await.map_err(|error| self.error(error))
     }
 
     async fn read(&self, response: Response) -> Result<ApiResponse, FetchError> {
@@ -102,7 +122,7 @@ impl ApiServer {
         if !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity") {
             return Err(FetchError::Compressed(encoding.to_owned()));
         }
-        let retry_after = header(RETRY_AFTER).trim().parse().ok().map(Duration::from_secs);
+        let retry_after = retry_after(&response);
         let status = response.status();
         let limits = self.client.limits;
         let body = read_large_body(response, limits.max_body_bytes, &self.client.memory_budget).await;
@@ -117,6 +137,12 @@ impl ApiServer {
     fn error(&self, error: reqwest::Error) -> FetchError {
         self.client.request_error(&self.target, &error.without_url())
     }
+}
+
+/// The delay that the server asks for before the next call, if it names a number of seconds.
+fn retry_after(response: &Response) -> Option<Duration> {
+    let seconds = response.headers().get(RETRY_AFTER)?.to_str().ok()?;
+    seconds.trim().parse().ok().map(Duration::from_secs)
 }
 
 #[cfg(test)]

@@ -49,6 +49,7 @@ mod usage_report;
 mod usage_rows;
 mod user_servers;
 mod wal_checkpoint;
+mod webhooks;
 mod write_tx;
 mod writer;
 
@@ -96,6 +97,7 @@ pub use usage_caps::{CapMark, CapPeriod, CapUse};
 pub use usage_report::{UsageCursor, UsageQuery};
 pub use usage_rows::{ToolUsage, nano_usd, usd};
 pub use user_servers::{USER_SERVER_IDENTITY, UserServerRow};
+pub use webhooks::{AttemptOutcome, DueDelivery};
 pub use write_tx::{IdempotencyKey, NewGrant, NewTurn, Rewind, WriteTx};
 pub use writer::{Durability, WriteBatch, WriteError};
 
@@ -133,6 +135,8 @@ struct Shared {
     schedules_changed: Notify,
     /// Signalled when a turn has requested a title.
     title_requested: Notify,
+    /// Signalled when a delivery to the webhook was queued.
+    webhook_changed: Notify,
 }
 
 impl Brain {
@@ -173,6 +177,7 @@ impl Brain {
                 erasure_requested: Notify::new(),
                 schedules_changed: Notify::new(),
                 title_requested: Notify::new(),
+                webhook_changed: Notify::new(),
             }),
         })
     }

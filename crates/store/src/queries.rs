@@ -407,6 +407,11 @@ pub(super) fn timestamp(row: &Row<'_>, column: usize) -> Result<Timestamp, Error
     row.get(column).map(Timestamp::from_unix_ms)
 }
 
+/// A column with a time, or nothing.
+pub(super) fn optional_timestamp(row: &Row<'_>, column: usize) -> Result<Option<Timestamp>, Error> {
+    Ok(row.get::<_, Option<i64>>(column)?.map(Timestamp::from_unix_ms))
+}
+
 pub(super) fn task_id(row: &Row<'_>, column: usize) -> Result<TaskId, Error> {
     let text: String = row.get(column)?;
     TaskId::new(text).map_err(|error| Error::FromSqlConversionFailure(column, Type::Text, Box::new(error)))

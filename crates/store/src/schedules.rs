@@ -8,7 +8,7 @@ use api::{ClientRequestId, TaskId, Timestamp, TurnId};
 use rusqlite::types::{Type, ValueRef};
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 
-use super::queries::{parse_column, timestamp};
+use super::queries::{optional_timestamp, parse_column, timestamp};
 use super::turn_queue::NewQueuedTurn;
 use super::{Brain, ErasureScope, StoreError, TaskRow, WriteTx, to_json};
 
@@ -453,8 +453,4 @@ fn schedule_id(row: &Row<'_>, column: usize) -> Result<ScheduleId, Error> {
     let text: String = row.get(column)?;
     ScheduleId::new(text)
         .map_err(|error| Error::FromSqlConversionFailure(column, Type::Text, Box::new(error)))
-}
-
-fn optional_timestamp(row: &Row<'_>, column: usize) -> Result<Option<Timestamp>, Error> {
-    Ok(row.get::<_, Option<i64>>(column)?.map(Timestamp::from_unix_ms))
 }

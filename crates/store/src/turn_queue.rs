@@ -3,6 +3,7 @@
 //! was taken out of the queue leaves a row without its words: what became of it can still be looked up.
 
 use api::turns::QueuedMessage;
+use api::webhooks::WebhookEvent;
 use api::{TaskId, Timestamp, TurnId};
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 
@@ -125,9 +126,13 @@ impl WriteTx<'_> {
     pub fn end_queued_turn(&self, turn_id: TurnId, end: QueueEnd, at: Timestamp) -> Result<bool, StoreError> {
         let sql = "UPDATE queued_turns SET body = NULL, bytes = 0, ended_at = ?2, outcome = ?3
                    WHERE turn_id = ?1 AND ended_at IS NULL";
-        let values = params![turn_id.to_string(), at.unix_ms(), end.as_str()];
+        let turn = turn_id.to_string();
+        let values = params![turn, at.unix_ms(), end.as_str()];
         let ended = self.transaction.prepare_cached(sql)?.execute(values)? > 0;
         if ended {
+            let sql = "SELECT task FROM queued_turns WHERE turn_id = ?1";
+            let task = self.transaction.prepare_cached(sql)?.query_row([&turn], |row| row.get(0))?;
+            self.report_event(WebhookEvent::TurnEnded, TaskRow(task), &turn, None, at)?;
             self.enqueue_erasure(&ErasureScope::default())?;
         }
         Ok(ended)

@@ -3,11 +3,11 @@
 
 use api::event::{Event, Lifecycle};
 use api::turns::{TurnRecord, TurnState};
-use api::{TaskId, Timestamp, TurnId};
+use api::{TaskId, TurnId};
 use rusqlite::types::Type;
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 
-use super::queries::{parse_column, timestamp};
+use super::queries::{optional_timestamp, parse_column, timestamp};
 use super::turn_queue::QueueEnd;
 use super::{Brain, StoreError, TaskRow};
 
@@ -185,8 +185,4 @@ fn queued_record(row: &Row<'_>) -> Result<TurnRecord, Error> {
         text: None,
         error: None,
     })
-}
-
-fn optional_timestamp(row: &Row<'_>, column: usize) -> Result<Option<Timestamp>, Error> {
-    Ok(row.get::<_, Option<i64>>(column)?.map(Timestamp::from_unix_ms))
 }

@@ -3,6 +3,7 @@
 use api::engine::GrantScope;
 use api::event::HitlRequest;
 use api::memory::MemoryKind;
+use api::webhooks::WebhookEvent;
 use api::{GrantId, HitlId, MessageId, TaskId, Timestamp, TurnId};
 use rusqlite::{Transaction, params};
 
@@ -91,6 +92,7 @@ impl WriteTx<'_> {
         opened_ts: i64,
         at: Timestamp,
     ) -> Result<(), StoreError> {
+        self.report_given_up(TaskRow(task), at)?;
         self.execute("DELETE FROM pending WHERE task = ?1", [task])?;
         let sql = "UPDATE turns SET ended_at = ?2 WHERE task = ?1 AND ended_at IS NULL";
         self.execute(sql, params![task, at.unix_ms()])?;
@@ -110,6 +112,15 @@ impl WriteTx<'_> {
                 hash
             ],
         )
+    }
+
+    /// Reports the turns that are given up because another one begins on their task.
+    fn report_given_up(&self, task: TaskRow, at: Timestamp) -> Result<(), StoreError> {
+        let mut open = self
+            .transaction
+            .prepare_cached("SELECT turn_id FROM turns WHERE task = ?1 AND ended_at IS NULL")?;
+        let turns: Vec<String> = open.query_map([task.0], |row| row.get(0))?.collect::<Result<_, _>>()?;
+        turns.iter().try_for_each(|turn| self.report_event(WebhookEvent::TurnEnded, task, turn, None, at))
     }
 
     /// Resets the start count of a turn that waits for the user; engine starts do not resume it meanwhile.
@@ -160,6 +171,7 @@ impl WriteTx<'_> {
                 [&turn],
             )?;
             self.execute("UPDATE turns SET ended_at = ?2 WHERE turn_id = ?1", params![turn, at.unix_ms()])?;
+            self.report_event(WebhookEvent::TurnEnded, TaskRow(task), &turn, None, at)?;
             self.ingest_or_defer(TaskRow(task))
         } else if step.is_progress() {
             self.execute("UPDATE turns SET starts = 0 WHERE turn_id = ?1 AND starts > 0", [turn])
@@ -268,7 +280,9 @@ impl WriteTx<'_> {
                 request.question,
                 request.created_at.unix_ms(),
             ],
-        )
+        )?;
+        let (turn, request_id) = (turn_id.to_string(), Some(request.request_id));
+        self.report_event(WebhookEvent::TurnWaiting, TaskRow(task), &turn, request_id, request.created_at)
     }
 
     /// Deletes a request that the user has answered.

@@ -38,6 +38,12 @@ pub enum AgentError {
     /// There is no such schedule.
     #[error("there is no such schedule; GET /schedules lists them")]
     UnknownSchedule,
+    /// There is no such delivery to the webhook.
+    #[error("there is no such delivery; GET /webhook/deliveries lists them")]
+    UnknownDelivery,
+    /// The catalog names no webhook.
+    #[error("the product has no webhook: its catalog has no valid webhook.json")]
+    NoWebhook,
     /// A schedule has the id of a new one.
     #[error("`id`: there is another schedule of this id already; choose another id or change that one")]
     ScheduleExists,

@@ -147,7 +147,9 @@ impl QueueRunner {
     async fn give_up(&self, turn_id: TurnId, end: QueueEnd) -> bool {
         let at = self.launcher.services.clock.now();
         let write = move |tx: &store::WriteTx<'_>| tx.end_queued_turn(turn_id, end, at);
-        self.launcher.brain.write(write).await.is_ok()
+        let is_stored = self.launcher.brain.write(write).await.is_ok();
+        self.launcher.brain.notify_webhook();
+        is_stored
     }
 
     /// Waits before another try, or until the engine stops.

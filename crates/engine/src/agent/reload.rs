@@ -96,21 +96,27 @@ impl CatalogReloader {
         read: impl FnOnce(&Path, &Catalog) -> Result<Catalog, String> + Send + 'static,
     ) -> Result<Catalog, ReloadError> {
         let (agent, folder, setup) = (Arc::clone(&self.agent), self.folder.clone(), Arc::clone(&self.setup));
-        let reloading = async move {
+        let reported = Arc::clone(&agent);
+        // Completed even if nobody waits any more, with the lock held as long.
+        let reloading = self.agent.tracker.spawn(async move {
             let mut setup = setup.lock_owned().await;
-            // Completed even if nobody waits any more, with the lock held as long.
             let reading = tokio::task::spawn_blocking(move || {
                 setup.catalog = read(&folder, &setup.catalog).map_err(ReloadError::Invalid)?;
                 agent.services.mcp.set_catalog(&setup.catalog);
                 agent.services.snapshots.replace(AgentSnapshot::from_setup(&setup));
-                Ok(setup.catalog.clone())
+                Ok((setup.catalog.clone(), setup))
             });
-            match reading.await {
-                Ok(read) => read,
-                Err(error) if error.is_cancelled() => Err(ReloadError::Stopping),
-                Err(_) => Err(ReloadError::Unexpected),
-            }
-        };
-        timeout(RELOAD_TIMEOUT, reloading).await.unwrap_or(Err(ReloadError::TooSlow))
+            let (catalog, _locked) = reading.await.map_err(|error| join_error(&error))??;
+            reported.apply_webhook_setting().await;
+            Ok(catalog)
+        });
+        match timeout(RELOAD_TIMEOUT, reloading).await {
+            Ok(reloaded) => reloaded.unwrap_or_else(|error| Err(join_error(&error))),
+            Err(_) => Err(ReloadError::TooSlow),
+        }
     }
+}
+
+fn join_error(error: &tokio::task::JoinError) -> ReloadError {
+    if error.is_cancelled() { ReloadError::Stopping } else { ReloadError::Unexpected }
 }

@@ -198,7 +198,7 @@ impl Agent {
         deleted.then_some(()).ok_or(AgentError::UnknownSchedule)
     }
 
-    /// When the engine has to be awake next: when a schedule is due, or at once if it is at work or schedules may be
+    /// When the engine has to be awake next: when a schedule is due or an event is reported, or at once if it is at work or schedules may be
     /// changing. Asked before a sleep.
     pub fn next_due_at(&self) -> Result<Option<Timestamp>, AgentError> {
         if self.registry.lock().is_working() || self.is_importing() {
@@ -207,14 +207,15 @@ impl Agent {
         self.planned_due_at()
     }
 
-    /// When a schedule is due next.
+    /// When a schedule is due or an event is reported next.
     fn planned_due_at(&self) -> Result<Option<Timestamp>, AgentError> {
-        // One that is yet to be planned may be due at once.
+        // A schedule that is yet to be planned may be due at once, and an event that was not tried yet is.
         let now = self.services.clock.now();
-        Ok(self.brain.next_due_at()?.map(|due| if due.unix_ms() == 0 { now } else { due }))
+        let next = [self.brain.next_due_at()?, self.next_delivery_at()?].into_iter().flatten().min();
+        Ok(next.map(|due| if due.unix_ms() == 0 { now } else { due }))
     }
 
-    /// Whether a schedule is due so soon that the engine must stay awake.
+    /// Whether a schedule is due or an event is reported so soon that the engine must stay awake.
     pub(super) fn is_due_soon(&self) -> bool {
         let soon = i64::try_from(AWAKE_BEFORE_DUE.as_millis()).unwrap_or(i64::MAX);
         let soon = self.services.clock.now().unix_ms().saturating_add(soon);

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use catalog::{AgentSpec, PlanningMode, SkillSpec};
+use catalog::{AgentSpec, PlanningMode, SkillSpec, WebhookSetting};
 use mcp::Mcp;
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
@@ -24,6 +24,8 @@ pub(crate) struct AgentSnapshot {
     pub(crate) hooks: Arc<ToolHooks>,
     /// Which messages are planned.
     pub(crate) planning: PlanningMode,
+    /// Where it is reported what happens.
+    pub(crate) webhook: WebhookSetting,
     /// The tools; those of connected servers come last.
     pub(crate) toolbox: Toolbox,
     /// The SHA-256 of the soul, in hexadecimal digits, once it was needed.
@@ -72,6 +74,7 @@ impl AgentSnapshot {
             skills: catalog.skills.clone(),
             hooks: Arc::new(ToolHooks::new(setup)),
             planning: catalog.planning,
+            webhook: catalog.webhook.clone(),
             toolbox: Toolbox::built_in(setup).with_agents(&catalog.agents),
             soul_hash: OnceLock::new(),
         }
@@ -90,11 +93,11 @@ impl AgentSnapshot {
         if tools.is_empty() {
             return Arc::clone(self);
         }
-        let Self { soul, agents, skills, hooks, planning, toolbox, soul_hash } = &**self;
+        let Self { soul, agents, skills, hooks, planning, webhook, toolbox, soul_hash } = &**self;
         let (soul, agents, skills) = (soul.clone(), agents.clone(), skills.clone());
         let (hooks, toolbox) = (Arc::clone(hooks), toolbox.with_mcp_tools(tools));
-        let (planning, soul_hash) = (*planning, soul_hash.clone());
-        Arc::new(Self { soul, agents, skills, hooks, planning, toolbox, soul_hash })
+        let (planning, webhook, soul_hash) = (*planning, webhook.clone(), soul_hash.clone());
+        Arc::new(Self { soul, agents, skills, hooks, planning, webhook, toolbox, soul_hash })
     }
 }
 

@@ -45,6 +45,8 @@ impl From<AgentError> for ApiError {
             AgentError::QueueFull(_) => ErrorCode::QueueFull,
             AgentError::UnknownRecord(_) => ErrorCode::NotFound,
             AgentError::UnknownSchedule => ErrorCode::ScheduleNotFound,
+            AgentError::UnknownDelivery => ErrorCode::DeliveryNotFound,
+            AgentError::NoWebhook => ErrorCode::WebhookNotConfigured,
             AgentError::ScheduleExists => ErrorCode::ScheduleExists,
             AgentError::ScheduleLimit(_) => ErrorCode::ScheduleLimit,
             AgentError::UnknownSkill => ErrorCode::SkillNotFound,

@@ -4,8 +4,8 @@ use http_service::env::{Env, EnvReader};
 use secrecy::SecretString;
 
 /// Variables that the orchestrator sets for each engine itself and that cannot be passed through.
-const RESERVED_ENGINE_VARS: [&str; 6] =
-    ["ENGINE_KEY_HASH", "SQLITE_DB_PATH", "CATALOG_DIR", "ENGINE_HOST", "ENGINE_PORT", "HOME"];
+const RESERVED_ENGINE_VARS: [&str; 7] =
+    ["ENGINE_KEY_HASH", "SQLITE_DB_PATH", "CATALOG_DIR", "ENGINE_HOST", "ENGINE_ID", "ENGINE_PORT", "HOME"];
 
 /// Reads the variables named in `ORCH_ENGINE_ENV_PASSTHROUGH`. One that is unset or empty is skipped: the list
 /// names every provider's key, and few deployments have them all.

@@ -269,6 +269,7 @@ async fn an_engines_environment_holds_what_is_documented_and_nothing_else() {
         "AD_ENCRYPTION_KEY",
         "CATALOG_DIR",
         "ENGINE_HOST",
+        "ENGINE_ID",
         "ENGINE_KEY_HASH",
         "ENGINE_PORT",
         "HOME",

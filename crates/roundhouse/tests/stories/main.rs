@@ -129,4 +129,6 @@ mod user_servers;
 mod user_servers_hostile;
 mod user_servers_killed;
 mod web_search;
+mod webhook;
+mod webhook_killed;
 mod working_memory;

@@ -220,6 +220,18 @@ impl OutboxEntry {
         }
     }
 
+    /// Whether the webhook may report it.
+    fn may_be_reported(&self) -> bool {
+        match self {
+            Self::Event { event, .. } => event.ends_turn(),
+            Self::Change { change, .. } => {
+                // A turn that begins gives up one that is left open.
+                matches!(change, StateChange::OpenHitlRequest(_) | StateChange::BeginTurn(_))
+            }
+            _ => false,
+        }
+    }
+
     fn text_bytes(&self) -> usize {
         match self {
             Self::Event { event: Event::TextDelta(delta) | Event::ThinkingDelta(delta), .. } => {
@@ -443,6 +455,9 @@ impl WriteBatch for TaskEventLog {
                 }
             }
         });
+        if result.is_ok() && entries.iter().any(OutboxEntry::may_be_reported) {
+            self.brain.notify_webhook();
+        }
         for entry in entries {
             if let OutboxEntry::NotifyCommitted(sender) = entry {
                 // The turn may have been cancelled meanwhile.

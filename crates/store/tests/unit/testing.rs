@@ -10,14 +10,15 @@
     reason = "a panic fails the test that uses it"
 )]
 
-use api::MessageId;
 use api::memory::Source;
+use api::webhooks::WebhookEvent;
+use api::{MessageId, Timestamp, TurnId};
 use testkit::{SseEvent, parse_sse, with_deadline};
 
-use crate::TaskRow;
 use crate::event_log::EventReader;
 pub use crate::schema::create_older_version;
 use crate::steps::{Opened, TurnBase, TurnOptions};
+use crate::{DueDelivery, TaskRow};
 
 /// Returns the row's number, for statements that a test writes itself.
 pub fn row_number(task: TaskRow) -> i64 {
@@ -65,5 +66,21 @@ pub fn opened(message: &str) -> Opened {
         options: TurnOptions { max_turns: 50, super_thinking: false, direct: false, overrides: None },
         base: TurnBase::End,
         prompt: None,
+    }
+}
+
+/// A delivery of the end of a turn.
+pub fn due_delivery(failures: u32, give_up_at: Timestamp) -> DueDelivery {
+    let turn_id = TurnId::new();
+    DueDelivery {
+        id: format!("{turn_id}_ended"),
+        event: WebhookEvent::TurnEnded,
+        task: TaskRow(1),
+        task_id: testkit::task_id("t"),
+        turn_id,
+        request_id: None,
+        created_at: Timestamp::from_unix_ms(0),
+        give_up_at,
+        failures,
     }
 }

@@ -335,6 +335,7 @@ fn services(
         reactive_compaction: true,
         hitl_ttl,
         replay_ttl: Duration::from_hours(3),
+        engine_id: None,
         usage_retention: Duration::from_hours(400 * 24),
         batch_interval,
     }

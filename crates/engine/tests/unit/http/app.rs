@@ -177,6 +177,7 @@ impl RunningEngine {
             reactive_compaction: true,
             hitl_ttl: Duration::from_hours(72),
             replay_ttl: Duration::from_hours(3),
+            engine_id: None,
             usage_retention: Duration::from_hours(400 * 24),
             batch_interval: None,
         };

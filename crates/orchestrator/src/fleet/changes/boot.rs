@@ -23,6 +23,8 @@ use crate::registry::{ClaimRefused, EngineRow, NextState, PlacedEngine, PortAllo
 
 /// The variable with the base URL to which authorization servers redirect users.
 const OAUTH_REDIRECT_BASE_URL_VAR: &str = "OAUTH_REDIRECT_BASE_URL";
+/// The variable with the engine's own id.
+const ENGINE_ID_VAR: &str = "ENGINE_ID";
 /// The variable with the key under which an engine encrypts its own credentials.
 const ENCRYPTION_KEY_VAR: &str = "AD_ENCRYPTION_KEY";
 
@@ -241,6 +243,8 @@ impl Boots {
             env.retain(|(name, _)| name != OAUTH_REDIRECT_BASE_URL_VAR);
             env.push((OAUTH_REDIRECT_BASE_URL_VAR.to_owned(), SecretString::from(base.as_str())));
         }
+        // For what the engine reports to the product's webhook. The user's name is not to be found on the host.
+        env.push((ENGINE_ID_VAR.to_owned(), SecretString::from(row.engine_id.to_string())));
         Ok(env)
     }
 

@@ -31,6 +31,7 @@ pub(crate) mod test_env;
 pub(crate) mod tool_programs;
 pub(crate) mod turn;
 pub(crate) mod web_server;
+pub(crate) mod webhook_receiver;
 
 use std::env;
 use std::io::{self, Write as _};
