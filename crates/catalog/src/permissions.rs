@@ -73,14 +73,16 @@ impl Permissions {
     }
 
     /// Returns the decision about a tool of a server that the user has added. The operator does not know it,
-    /// so that it is allowed only where a rule is about the tools of servers (`__`), not about all tools.
+    /// so that it is allowed only where a rule is about the tools of servers (`__`), not about all tools: a rule
+    /// that allows others does not count.
     pub fn decision_for_user_server(&self, tool: &str) -> Option<Permission> {
-        let rule = self.rules.iter().rev().find(|(glob, _)| glob_matches(glob, tool));
-        match rule {
-            Some((glob, Permission::Allow)) if !glob.contains("__") => None,
-            Some((_, permission)) => Some(*permission),
-            None => self.default.filter(|default| *default != Permission::Allow),
-        }
+        let is_about_servers =
+            |glob: &str, permission| permission != Permission::Allow || glob.contains("__");
+        let mut rules = self.rules.iter().rev();
+        let rule =
+            rules.find(|(glob, permission)| is_about_servers(glob, *permission) && glob_matches(glob, tool));
+        let default = || self.default.filter(|default| *default != Permission::Allow);
+        rule.map(|(_, permission)| *permission).or_else(default)
     }
 
     /// Whether the tool may use the network, if the network is forbidden by default.
@@ -265,6 +267,10 @@ mod tests {
         assert_eq!(decision(r#"{"tools": {"*": "deny"}}"#), Some(Permission::Deny));
         assert_eq!(decision(r#"{"tools": {"*": "ask"}}"#), Some(Permission::Ask));
         assert_eq!(decision(r#"{"tools": {"*": "deny", "notes__*": "allow"}}"#), Some(Permission::Allow));
+        let denied = r#"{"tools": {"notes__*": "deny", "*look": "allow"}}"#;
+        assert_eq!(decision(denied), Some(Permission::Deny));
+        assert_eq!(decision(r#"{"default": "deny", "tools": {"*": "allow"}}"#), Some(Permission::Deny));
+        assert_eq!(decision(r#"{"default": "ask", "tools": {"*": "allow"}}"#), Some(Permission::Ask));
         assert_eq!(
             decision(r#"{"default": "allow", "tools": {"notes__look": "deny"}}"#),
             Some(Permission::Deny)
