@@ -181,7 +181,8 @@ impl Clients {
             let Some(in_use) = session.acquire() else { continue };
             if spec.is_of_user() {
                 // A new client has listed the tools: what was approved may have changed just now.
-                session.wait_tools_recorded().await;
+                let recorded = session.wait_tools_recorded().await;
+                recorded.map_err(|error| with_server_name(spec, error))?;
                 self.0.connections.check_approved(spec, call.tool)?;
             }
             let sent = Call::send(&session, &call).await;
@@ -279,15 +280,7 @@ impl Clients {
         match self.client(spec, access, ClientPurpose::Call).await {
             Ok((session, None)) => Ok((session, false)),
             Ok((session, Some(tools))) => {
-                if let Err(error) = connections.record_recovery(spec, tools).await
-                    && spec.is_of_user()
-                {
-                    // Without them it is not known whether they are the approved ones.
-                    let reason = format!("its tools could not be stored: {error}");
-                    session.transport_state.end(reason.as_str());
-                    return Err(ClientError::Failed(reason));
-                }
-                session.tools_recorded.cancel();
+                self.record_tools(&session, tools).await?;
                 Ok((session, true))
             }
             Err(error) => {
@@ -303,6 +296,29 @@ impl Clients {
                 Err(error)
             }
         }
+    }
+
+    /// Stores the tools that a new client has listed, or ends the client. It runs to completion even if the caller
+    /// goes away, because other calls wait for it.
+    async fn record_tools(
+        &self,
+        session: &Arc<Session>,
+        tools: Vec<ToolDefinition>,
+    ) -> Result<(), ClientError> {
+        let (connections, session) = (Arc::clone(&self.0.connections), Arc::clone(session));
+        let recording = self.0.connections.spawn(async move {
+            if let Err(error) = connections.record_recovery(&session.spec, tools).await
+                && session.spec.is_of_user()
+            {
+                // Without them it is not known whether they are the approved ones.
+                let reason = format!("its tools could not be stored: {error}");
+                session.transport_state.end(reason.as_str());
+                return Err(ClientError::Failed(reason));
+            }
+            session.tools_recorded.cancel();
+            Ok(())
+        });
+        recording.await.unwrap_or_else(|_| Err(ClientError::Failed(CONNECTION_ENDED.into())))
     }
 
     /// Returns the client of a server, with the server's tools if the client was just created.
@@ -382,8 +398,6 @@ impl Clients {
         }
     }
 }
-
-impl ClientSlot {}
 
 /// Drives a call; if it asks a question, it is suspended, and the client is kept for it.
 async fn drive_call(

@@ -115,12 +115,16 @@ impl Session {
         Some(UsageGuard(Arc::clone(self)))
     }
 
-    /// Waits until its first list of tools is stored, or it has ended.
-    pub(super) async fn wait_tools_recorded(&self) {
-        tokio::select! {
-            () = self.tools_recorded.cancelled() => {}
-            () = self.transport_state.wait_ended() => {}
-        }
+    /// Waits until its first list of tools is stored, or it has ended; not longer than a request may take.
+    pub(super) async fn wait_tools_recorded(&self) -> Result<(), ClientError> {
+        let recorded = async {
+            tokio::select! {
+                () = self.tools_recorded.cancelled() => {}
+                () = self.transport_state.wait_ended() => {}
+            }
+        };
+        let within = tokio::time::timeout(self.spec.timeout, recorded).await;
+        within.map_err(|_| ClientError::Failed("its tools could not be stored in time".into()))
     }
 
     /// Suspends a call that waits for a person.

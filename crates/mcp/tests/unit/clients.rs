@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::assets::ConnectionStatus;
-use catalog::{ApiKeyLocation, Auth, McpServerSpec, Secret, Transport};
+use catalog::{ApiKeyLocation, Auth, McpServerSpec, Secret, ServerOrigin, Transport};
 use http_service::clock::{Clock as _, SystemClock};
 use secrecy::SecretString;
 use serde_json::json;
@@ -428,4 +428,62 @@ async fn of_absurd_tools_only_those_that_can_be_used_are_taken() {
     let tools = fixture.connections.tools(&spec);
     assert_eq!(tools[1].input_schema, json!({"type": "object", "properties": {}}));
     assert_eq!(tools[2].description.len(), 4096);
+}
+
+/// Returns the server as one that the user has added.
+fn of_user(spec: &Arc<McpServerSpec>) -> Arc<McpServerSpec> {
+    Arc::new(McpServerSpec { origin: ServerOrigin::User, ..McpServerSpec::clone(spec) })
+}
+
+#[tokio::test]
+async fn a_call_waits_no_longer_than_a_request_for_tools_to_be_stored() {
+    if !can_run_python_servers() {
+        return;
+    }
+    let fixture = ClientFixture::new();
+    let spec = with_short_timeout(&of_user(&fixture.program_spec(ECHO_SERVER)));
+    with_deadline(fixture.clients.list_tools(&spec, RequestAuth::None)).await.unwrap();
+    let reason = expect_failure(fixture.call(&spec, "echo").await);
+    assert!(reason.contains("its tools could not be stored in time"), "{reason}");
+}
+
+#[tokio::test]
+async fn a_call_that_is_cancelled_while_tools_are_stored_keeps_no_other_waiting() {
+    if !can_run_python_servers() {
+        return;
+    }
+    let fixture = ClientFixture::new();
+    let spec = with_short_timeout(&of_user(&fixture.program_spec(ECHO_SERVER)));
+    fixture.connect(&spec).await;
+    fixture.clients.drop_client(&spec.name);
+    fixture.connections.record_failure(&spec.name, ConnectionStatus::Error, "it was down").await;
+
+    let (release, blocked) = std::sync::mpsc::channel::<()>();
+    let (brain, blocked) = (fixture.brain.clone(), parking_lot::Mutex::new(blocked));
+    let blocking = tokio::spawn(async move {
+        let write = move |_: &store::WriteTx<'_>| {
+            let _ = blocked.lock().recv();
+            Ok(())
+        };
+        brain.write(write).await
+    });
+    let (clients, called) = (fixture.clients.clone(), Arc::clone(&spec));
+    let call =
+        tokio::spawn(
+            async move { clients.call(&called, RequestAuth::None, tool_call("echo", json!({}))).await },
+        );
+    let has_session =
+        || fixture.clients.0.slots.lock().get("server").is_some_and(|slot| slot.session.lock().is_some());
+    with_deadline(async {
+        while !has_session() {
+            SystemClock::new().sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    call.abort();
+    let _ = call.await;
+    release.send(()).unwrap();
+    blocking.await.unwrap().unwrap();
+    let reason = expect_failure(fixture.call(&spec, "echo").await);
+    assert!(reason.contains("is not as the user approved it"), "{reason}");
 }

@@ -23,6 +23,7 @@ use super::{CallOutcome, ClientError, Clients, IDLE_TIMEOUT, SERVER_CONNECT_TIME
 pub(super) struct ClientFixture {
     pub(super) clients: Clients,
     pub(super) connections: Arc<Connections>,
+    pub(super) brain: Brain,
     folder: TempDir,
 }
 
@@ -38,13 +39,14 @@ impl ClientFixture {
         let folder = tempfile::tempdir().unwrap();
         let brain = Brain::open(&folder.path().join("brain.sqlite")).unwrap();
         let connections =
-            Connections::open(brain, None, Arc::new(SystemClock::new()), WebAllowlist::default()).unwrap();
+            Connections::open(brain.clone(), None, Arc::new(SystemClock::new()), WebAllowlist::default())
+                .unwrap();
         let connections = Arc::new(connections);
         let programs = folder.path().join("programs");
         std::fs::create_dir(&programs).unwrap();
         let sandbox = test_sandbox(&folder.path().join("workspace"), &[&programs]);
         let clients = Clients::with_timeouts(Arc::clone(&connections), Some(sandbox), timeouts);
-        Self { clients, connections, folder }
+        Self { clients, connections, brain, folder }
     }
 
     /// Returns a server with this source, after the common prelude.
