@@ -125,6 +125,8 @@ impl Connections {
 
     fn server_lock(&self, server: &str) -> Arc<tokio::sync::Mutex<()>> {
         let mut locks = self.server_locks.lock();
+        // Under this lock nobody gets hold of one that only the map has.
+        locks.retain(|name, lock| name == server || Arc::strong_count(lock) > 1);
         Arc::clone(locks.entry(server.to_owned()).or_default())
     }
 
@@ -476,3 +478,7 @@ impl Connections {
 fn seal_error(error: KeyError) -> McpError {
     McpError::Failed(error.to_string())
 }
+
+#[cfg(test)]
+#[path = "../tests/unit/connections.rs"]
+mod tests;

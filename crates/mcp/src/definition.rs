@@ -23,6 +23,8 @@ const MAX_DESCRIPTION_BYTES: usize = 4 * 1024;
 /// approved.
 const MAX_USER_TOOLS: usize = 128;
 const MAX_USER_TOTAL_BYTES: usize = 256 * 1024;
+/// How deep the schema of a tool of such a server is: people read it with a line for each value.
+const MAX_USER_SCHEMA_DEPTH: usize = 32;
 /// How many invalid definitions the log names.
 const MAX_LOGGED_FAULTS: usize = 5;
 
@@ -138,6 +140,14 @@ fn parse_definition(tool: &Value, origin: ServerOrigin) -> Result<(ToolDefinitio
     };
     if origin == ServerOrigin::User {
         definition.remove_hidden_text();
+        if is_deeper_than(&definition.input_schema, MAX_USER_SCHEMA_DEPTH) {
+            return Err(format!(
+                "{name}: its input schema is nested over {MAX_USER_SCHEMA_DEPTH} levels deep"
+            ));
+        }
+        if has_hidden_text(&definition.input_schema) {
+            return Err(format!("{name}: its input schema has invisible or control characters"));
+        }
     }
     Ok((definition, has_object_schema))
 }
@@ -157,7 +167,9 @@ fn object_schema(schema: &Value) -> Option<Value> {
 
 /// Whether a name can be shown to people and in logs.
 fn is_valid_name(name: &str) -> bool {
-    let visible = |character: char| character.is_ascii_graphic() || character.is_alphanumeric();
+    let visible = |character: char| {
+        character.is_ascii_graphic() || (character.is_alphanumeric() && !approval::is_hiding(character))
+    };
     (1..=MAX_NAME_CHARS).contains(&name.chars().count()) && name.chars().all(visible)
 }
 
@@ -176,12 +188,14 @@ impl ToolDefinition {
 
 /// Removes control characters, invisible ones, and those that change the text direction.
 fn remove_hidden(text: &mut String) {
-    let is_kept = |character: char| {
-        matches!(character, '\n' | '\t') || !(character.is_control() || approval::is_hiding(character))
-    };
-    if !text.chars().all(is_kept) {
-        text.retain(is_kept);
+    if !text.chars().all(is_seen) {
+        text.retain(is_seen);
     }
+}
+
+/// Whether a person sees a character, or what it does.
+fn is_seen(character: char) -> bool {
+    matches!(character, '\n' | '\t') || !(character.is_control() || approval::is_hiding(character))
 }
 
 /// Does so in the texts of a schema that only describe. The others are what a call has to match.
@@ -200,6 +214,27 @@ fn remove_hidden_from_schema(schema: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(remove_hidden_from_schema),
         _ => {}
     }
+}
+
+/// Whether the model would read something in a schema that a person would not see.
+fn has_hidden_text(schema: &Value) -> bool {
+    let hides = |text: &str| !text.chars().all(is_seen);
+    match schema {
+        Value::Object(fields) => fields.iter().any(|(name, field)| hides(name) || has_hidden_text(field)),
+        Value::Array(items) => items.iter().any(has_hidden_text),
+        Value::String(text) => hides(text),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+/// Whether objects and arrays are nested over `levels` deep.
+fn is_deeper_than(value: &Value, levels: usize) -> bool {
+    let mut parts: Box<dyn Iterator<Item = &Value>> = match value {
+        Value::Object(fields) => Box::new(fields.values()),
+        Value::Array(items) => Box::new(items.iter()),
+        _ => return false,
+    };
+    levels == 0 || parts.any(|part| is_deeper_than(part, levels - 1))
 }
 
 #[cfg(test)]

@@ -164,7 +164,7 @@ impl Mcp {
 
     /// Sets the servers that the catalog names, and which others it permits.
     pub fn set_catalog(&self, catalog: &Catalog) {
-        self.0.connections.user_servers().set_policy(catalog.permissions.user_servers.clone());
+        self.0.connections.user_servers().set_catalog(catalog);
         self.set_server_specs(&catalog.mcp_servers);
     }
 

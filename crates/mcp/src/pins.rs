@@ -57,13 +57,21 @@ pub(super) fn awaits_approval(pinned: &Tools, listed: &Tools) -> bool {
 
 /// Returns a hash of the tools that a server lists, whatever their order.
 pub(super) fn digest(server: &str, listed: &Tools) -> String {
-    let mut texts: Vec<_> = listed.iter().map(|tool| (tool.name.as_str(), definition_text(tool))).collect();
-    texts.sort_unstable();
-    let parts = texts.iter().flat_map(|(name, text)| [*name, text.as_str()]);
+    // The text of one tool at a time is in memory.
+    let mut hashes: Vec<_> = listed.iter().map(|tool| definition_hash(tool)).collect();
+    hashes.sort_unstable();
+    let parts = hashes.iter().map(String::as_str);
     fingerprint::hash(&[server].into_iter().chain(parts).collect::<Vec<_>>())
 }
 
-/// Returns a definition as a text of lines. Different definitions have different texts; the order of the
+fn definition_hash(tool: &ToolDefinition) -> String {
+    let ToolDefinition { name, description, input_schema, read_only, idempotent } = tool;
+    // JSON values are sorted, and can always be written.
+    let (schema, hints) = (input_schema.to_string(), format!("{read_only} {idempotent}"));
+    fingerprint::hash(&[name, description, &schema, &hints])
+}
+
+/// Returns a definition as a text of lines, in which people see what differs. Different definitions have different texts; the order of the
 /// fields in the schema makes no difference.
 pub(super) fn definition_text(tool: &ToolDefinition) -> String {
     let ToolDefinition { name: _, description, input_schema, read_only, idempotent } = tool;

@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use api::Timestamp;
 use api::user_servers::{UserServerDefinition, UserServerName, UserServerStatus};
-use catalog::{McpServerSpec, Transport, UserServerPolicy};
+use catalog::{Catalog, McpServerSpec, Transport, UserServerPolicy};
 pub(super) use definition::parse_spec;
 use fetch::WebAllowlist;
 use parking_lot::Mutex;
 use store::{Brain, UserServerRow};
 
 use super::ToolDefinition;
+use super::definition::tool_name_prefix;
 
 /// The servers that the user has added.
 pub(super) struct UserServers {
@@ -25,6 +26,8 @@ pub(super) struct UserServers {
 struct State {
     /// What the catalog permits.
     policy: Option<UserServerPolicy>,
+    /// The names of the catalog's own tools.
+    catalog_tools: Vec<String>,
     /// The oldest first.
     servers: Vec<Arc<StoredServer>>,
 }
@@ -86,9 +89,12 @@ impl UserServers {
         self.state.lock().servers = read.map(Arc::new).collect();
     }
 
-    /// Sets what the catalog permits.
-    pub(super) fn set_policy(&self, policy: Option<UserServerPolicy>) {
-        self.state.lock().policy = policy;
+    /// Sets what the catalog permits, and which names its tools take.
+    pub(super) fn set_catalog(&self, catalog: &Catalog) {
+        let tools = catalog.tools.iter().map(|tool| tool.name.clone());
+        let mut state = self.state.lock();
+        state.policy.clone_from(&catalog.permissions.user_servers);
+        state.catalog_tools = tools.collect();
     }
 
     fn policy(&self) -> Option<UserServerPolicy> {
@@ -141,11 +147,22 @@ impl UserServers {
         if let Err(reason) = self.check_permitted(spec) {
             return Some((UserServerStatus::NotPermitted, Some(reason)));
         }
-        if is_taken(server.name.as_str(), catalog) {
-            let reason = "the catalog has a server of this name now: add this one again under another name";
+        if self.is_taken(server.name.as_str(), catalog) {
+            let reason = "the catalog has a server of this name, or tools with its prefix, now: add this one again \
+                          under another name";
             return Some((UserServerStatus::NameTaken, Some(reason.into())));
         }
         (!server.definition.enabled).then_some((UserServerStatus::Disabled, None))
+    }
+
+    /// Whether the catalog has a server of this name, or tools named like those of such a server. What differs in
+    /// its case alone would be mistaken for it.
+    fn is_taken(&self, name: &str, catalog: &[Arc<McpServerSpec>]) -> bool {
+        let prefix = tool_name_prefix(name);
+        let has_prefix =
+            |tool: &String| tool.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(&prefix));
+        catalog.iter().any(|spec| spec.name.eq_ignore_ascii_case(name))
+            || self.state.lock().catalog_tools.iter().any(has_prefix)
     }
 
     /// Checks that the catalog permits this server.
@@ -171,9 +188,3 @@ impl UserServers {
 /// The catalog permits no servers of the user.
 const NOT_PERMITTED: &str = "the catalog does not permit users to have tool servers of their own; the operator can \
                              permit it with `user_mcp_servers` in permissions.json";
-
-/// Whether the catalog has a server of this name. One that differs in its case alone would be mistaken for
-/// it.
-fn is_taken(name: &str, catalog: &[Arc<McpServerSpec>]) -> bool {
-    catalog.iter().any(|spec| spec.name.eq_ignore_ascii_case(name))
-}

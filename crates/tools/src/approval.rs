@@ -160,12 +160,16 @@ fn push_escaped(shown: &mut String, character: char) {
     }
 }
 
-/// Whether a character is invisible or changes the text direction.
+/// Whether a character is invisible or changes the text direction: those that Unicode lets programs ignore, and
+/// separators and annotations. Any text can be written in variation selectors and tags.
 pub fn is_hiding(character: char) -> bool {
     matches!(
         character,
-        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}'
+            | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0000}'..='\u{e0fff}'
     )
 }
 
@@ -197,5 +201,9 @@ mod tests {
     #[test]
     fn nothing_hides() {
         assert_eq!(excerpt("a\r\n\tb\u{1b}[2K\u{202e}c\u{0}", "", 99), "a\\r\n\tb\\u{1b}[2K\\u{202e}c\\u{0}");
+        for hiding in "\u{34f}\u{115f}\u{1160}\u{3164}\u{ffa0}\u{fe00}\u{fe0f}\u{e0100}\u{e01ef}".chars() {
+            let escaped = hiding.escape_default().to_string();
+            assert_eq!(excerpt(&hiding.to_string(), "", 99), escaped);
+        }
     }
 }

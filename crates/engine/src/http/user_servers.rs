@@ -55,7 +55,7 @@ pub(super) async fn list(
     _: Authenticated,
     Extract(AppState(shared)): Extract<AppState>,
 ) -> Result<axum::Json<UserServerList>, ApiError> {
-    Ok(axum::Json(shared.mcp.user_servers().map_err(mcp_error)?))
+    Ok(axum::Json(shared.mcp.user_servers().await.map_err(mcp_error)?))
 }
 
 /// Returns a tool server of the user with its tools, and what has changed of them since they were approved.

@@ -11,37 +11,50 @@ use catalog::{McpServerSpec, Transport};
 use resources::threads::run_blocking;
 use tools::approval;
 
-use super::{NOT_PERMITTED, StoredServer, is_taken, parse_spec};
+use super::{NOT_PERMITTED, StoredServer, parse_spec};
 use crate::definition::tool_name_prefix;
 use crate::pins::{self, ReviewedTool};
-use crate::{Mcp, McpError};
+use crate::{Mcp, McpError, ToolDefinition};
+
+/// The tools that a server listed last.
+type ListedTools = Arc<[Arc<ToolDefinition>]>;
 
 impl Mcp {
     /// Returns the servers that the user has added.
-    pub fn user_servers(&self) -> Result<UserServerList, McpError> {
-        let servers = self.0.connections.user_servers();
-        let limit = servers.policy().map(|policy| policy.max);
-        let shown = servers.all().into_iter().map(|server| self.show(&server));
-        Ok(UserServerList {
-            servers: shown.collect::<Result<_, _>>()?,
-            permitted: limit.is_some(),
-            limit: limit.unwrap_or(0),
-        })
+    pub async fn user_servers(&self) -> Result<UserServerList, McpError> {
+        let mcp = self.clone();
+        // Comparing and hashing all tools takes a while.
+        let listing = run_blocking(move || {
+            let servers = mcp.0.connections.user_servers();
+            let limit = servers.policy().map(|policy| policy.max);
+            let shown = servers.all().into_iter().map(|server| mcp.show(&server, &mcp.listed_tools(&server)));
+            Ok(UserServerList {
+                servers: shown.collect::<Result<_, McpError>>()?,
+                permitted: limit.is_some(),
+                limit: limit.unwrap_or(0),
+            })
+        });
+        listing.await.unwrap_or(Err(McpError::Stopping))
     }
 
     /// Returns a server that the user has added, with its tools.
     pub async fn user_server(&self, name: &str) -> Result<UserServer, McpError> {
-        let server = self.stored_server(name)?;
-        let mut shown = self.show(&server)?;
-        let listed = server.spec.as_ref().map(|spec| self.0.connections.listed_tools(spec));
-        let (listed, name) = (listed.unwrap_or_default(), name.to_owned());
+        let (mcp, server) = (self.clone(), self.stored_server(name)?);
+        // Read once: the digest is that of exactly the tools that are shown.
+        let listed = self.listed_tools(&server);
         // Differences take a while to compute.
-        let tools = run_blocking(move || {
-            let reviewed = pins::review(&server.pins, &listed);
-            reviewed.into_iter().map(|tool| show_tool(&name, &tool)).collect()
+        let showing = run_blocking(move || {
+            let mut shown = mcp.show(&server, &listed)?;
+            let reviewed = pins::review(&server.pins, &listed).into_iter();
+            shown.tools = Some(reviewed.map(|tool| show_tool(server.name.as_str(), &tool)).collect());
+            Ok(shown)
         });
-        shown.tools = Some(tools.await.ok_or(McpError::Stopping)?);
-        Ok(shown)
+        showing.await.unwrap_or(Err(McpError::Stopping))
+    }
+
+    /// Returns the tools that a server listed last.
+    fn listed_tools(&self, server: &StoredServer) -> ListedTools {
+        server.spec.as_ref().map(|spec| self.0.connections.listed_tools(spec)).unwrap_or_default()
     }
 
     /// Adds a server, or returns the one that the same request has added before. Returns whether it is new.
@@ -73,10 +86,13 @@ impl Mcp {
                      name"
                 )));
             }
-            return Ok((self.show(&existing)?, false));
+            return Ok((self.show(&existing, &self.listed_tools(&existing))?, false));
         }
-        if is_taken(name.as_str(), &self.0.directory.catalog()) {
-            let message = format!("the catalog has a server `{name}` already; choose another name");
+        if servers.is_taken(name.as_str(), &self.0.directory.catalog()) {
+            let message = format!(
+                "the catalog has a server `{name}`, or tools whose names begin with `{name}__`, already; choose another \
+                 name"
+            );
             return Err(McpError::ServerExists(message));
         }
         let now = connections.now();
@@ -93,7 +109,7 @@ impl Mcp {
         }
         self.refresh_servers(None);
         tracing::info!(server = server.name.as_str(), "The user has added a tool server.");
-        Ok((self.show(&server)?, true))
+        Ok((self.show(&server, &self.listed_tools(&server))?, true))
     }
 
     /// Changes a server's description, or whether it is used.
@@ -157,6 +173,7 @@ impl Mcp {
         let (mcp, name) = (self.clone(), name.to_owned());
         let deleting = self.0.connections.spawn(async move {
             let connections = &mcp.0.connections;
+            mcp.stored_server(&name)?;
             let _lock = connections.lock_server(&name).await;
             let server = mcp.stored_server(&name)?;
             if let Ok(spec) = &server.spec
@@ -201,14 +218,13 @@ impl Mcp {
         })
     }
 
-    /// Returns a server without its tools.
-    fn show(&self, server: &StoredServer) -> Result<UserServer, McpError> {
+    /// Returns a server that lists these tools, without them.
+    fn show(&self, server: &StoredServer, listed: &ListedTools) -> Result<UserServer, McpError> {
         let connections = &self.0.connections;
         let connection = match &server.spec {
             Ok(spec) => connections.connection(spec)?,
             Err(_) => None,
         };
-        let listed = server.spec.as_ref().map(|spec| connections.listed_tools(spec)).unwrap_or_default();
         let has_listed = connection.as_ref().is_some_and(|known| known.status != ConnectionStatus::Pending)
             || !listed.is_empty();
         let obstacle = connections.user_servers().obstacle(server, &self.0.directory.catalog());
@@ -221,8 +237,8 @@ impl Mcp {
             definition: server.definition.clone(),
             status,
             error,
-            awaiting_approval: pins::awaits_approval(&server.pins, &listed),
-            digest: has_listed.then(|| pins::digest(server.name.as_str(), &listed)),
+            awaiting_approval: pins::awaits_approval(&server.pins, listed),
+            digest: has_listed.then(|| pins::digest(server.name.as_str(), listed)),
             tools: None,
             created_at: server.created_at,
             updated_at: server.updated_at,

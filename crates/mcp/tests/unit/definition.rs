@@ -56,6 +56,42 @@ fn faulty_definitions_get_a_short_line_of_the_log_however_many_there_are() {
     assert!(log.lines().all(|line| line.len() < 16 * 1024));
 }
 
+#[test]
+fn a_users_tool_whose_schema_hides_text_is_left_out() {
+    let listed = |property: Value| {
+        let schema = json!({"type": "object", "properties": {"q": property}});
+        [json!({"name": "t", "inputSchema": schema})]
+    };
+    let taken = |origin, property: Value| validate_tools("server", origin, &listed(property)).len();
+    let smuggled = "a\u{e0041}";
+    for property in [
+        json!({"default": smuggled}),
+        json!({"examples": ["fine", "a\u{fe01}"]}),
+        json!({"enum": ["a\u{e0101}"]}),
+        json!({"const": {"deep": "a\u{34f}"}}),
+        json!({"properties": {"\u{3164}": {}}}),
+        json!({"pattern": "a\u{1b}[2K"}),
+    ] {
+        assert_eq!(taken(ServerOrigin::User, property.clone()), 0, "{property}");
+        assert_eq!(taken(ServerOrigin::Catalog, property), 1);
+    }
+    let described = json!({"description": smuggled, "default": "Größe\n見る"});
+    assert_eq!(taken(ServerOrigin::User, described), 1);
+    assert!(!is_valid_name("to\u{3164}ol"));
+}
+
+#[test]
+fn a_users_schema_is_not_nested_too_deep() {
+    let nested = |levels: usize| (0..levels).fold(json!(1), |value, _| json!([value]));
+    let taken = |origin, levels| {
+        let schema = json!({"type": "object", "x": nested(levels)});
+        validate_tools("server", origin, &[json!({"name": "t", "inputSchema": schema})]).len()
+    };
+    let most = MAX_USER_SCHEMA_DEPTH - 1;
+    assert_eq!([taken(ServerOrigin::User, most), taken(ServerOrigin::User, most + 1)], [1, 0]);
+    assert_eq!(taken(ServerOrigin::Catalog, most + 1), 1);
+}
+
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),

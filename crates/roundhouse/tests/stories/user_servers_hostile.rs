@@ -226,3 +226,18 @@ async fn a_server_that_hangs_ends_in_time_and_disturbs_nobody() {
     assert!(start.elapsed() < Duration::from_secs(45), "{:?}", start.elapsed());
     engine.delete("/mcp/servers/slow").await.assert_ok("status:text");
 }
+
+#[tokio::test]
+async fn a_name_that_begins_those_of_the_catalogs_tools_is_taken() {
+    let configure = |setup: StandaloneEngine| {
+        setup.with_catalog_file("permissions.json", r#"{"user_mcp_servers": {}}"#).with_catalog_file(
+            "tools/notes__look.json",
+            r#"{"description": "Looks.", "input_schema": {"type": "object"},
+                    "http": {"method": "POST", "url": "https://example.com/"}}"#,
+        )
+    };
+    let fixture = EngineFixture::with_servers_and_setup(|_| json!({}), configure).await;
+    let refused = add(&fixture.engine, "notes", "https://mcp.example.com/", json!({})).await;
+    assert!(refused.assert_error(409, "SERVER_EXISTS").contains("__"), "{}", refused.body);
+    assert_eq!(add(&fixture.engine, "note", "https://mcp.example.com/", json!({})).await.status, 201);
+}
