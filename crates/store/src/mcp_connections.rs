@@ -6,7 +6,7 @@ use rusqlite::types::Type;
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 
 use super::queries::timestamp;
-use super::{StoreError, WriteTx};
+use super::{StoreError, USER_SERVER_IDENTITY, WriteTx};
 
 /// A connection to a tool server; there is one per server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,15 +39,28 @@ pub struct AuthorizationRow {
 }
 
 impl WriteTx<'_> {
-    /// Inserts a connection or updates the existing one to its server. The stored credentials are kept.
+    /// Inserts a connection or updates the existing one to its server. The stored credentials are kept, unless one
+    /// of the two is to a server of the catalog and the other to one that the user has added.
     pub fn upsert_connection(&self, connection: &ConnectionRow) -> Result<(), StoreError> {
         let ConnectionRow { id, server, status, error, identity, tools, created_at } = connection;
         self.execute(
             "INSERT INTO connections (id, server, status, error, identity, tools, created_at)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
              ON CONFLICT (server) DO UPDATE SET id = excluded.id, status = excluded.status, error = excluded.error,
-                 identity = excluded.identity, tools = excluded.tools, created_at = excluded.created_at",
-            params![id.to_string(), server, status.name(), error, identity, tools, created_at.unix_ms()],
+                 identity = excluded.identity, tools = excluded.tools, created_at = excluded.created_at,
+                 credentials = iif(
+                     (instr(identity, ?8) = 1) = (instr(excluded.identity, ?8) = 1), credentials, NULL
+                 )",
+            params![
+                id.to_string(),
+                server,
+                status.name(),
+                error,
+                identity,
+                tools,
+                created_at.unix_ms(),
+                USER_SERVER_IDENTITY
+            ],
         )
     }
 

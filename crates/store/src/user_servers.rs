@@ -55,6 +55,15 @@ impl WriteTx<'_> {
     /// Deletes the connections to all servers of the user, with their credentials and pending authorizations.
     pub(super) fn delete_user_server_connections(&self) -> Result<(), StoreError> {
         let of_user = "SELECT server FROM connections WHERE instr(identity, ?1) = 1";
+        // Whatever gets such a name later is another tool.
+        self.execute(
+            &format!(
+                "DELETE FROM grants WHERE EXISTS (
+                     SELECT 1 FROM ({of_user}) WHERE substr(tool, 1, length(server) + 2) = server || '__'
+                 )"
+            ),
+            [USER_SERVER_IDENTITY],
+        )?;
         self.execute(
             &format!("DELETE FROM authorizations WHERE server IN ({of_user})"),
             [USER_SERVER_IDENTITY],

@@ -89,11 +89,16 @@ pub(crate) async fn patch(engine: &Engine, name: &str, body: Value) -> HttpRespo
 
 /// Runs a turn in which the model calls a tool, which the user approves if asked; returns the events.
 pub(crate) async fn call(fixture: &EngineFixture, task: &str, tool: &str) -> Vec<Event> {
+    call_answered(fixture, task, tool, json!({"answer": "yes"})).await
+}
+
+async fn call_answered(fixture: &EngineFixture, task: &str, tool: &str, mut answer: Value) -> Vec<Event> {
     fixture.provider.enqueue_all([tool_reply(tool, json!({"text": "x"})), done_reply()]);
     let mut stream = fixture.engine.execute_with(&direct_message(task, "Do it.")).await;
     let asked_or_done = |event: &Event| event.kind == "hitl_request" || event.kind == "tool_result";
     if stream.read_until("a request or a result", asked_or_done).await.kind == "hitl_request" {
-        fixture.engine.respond(task, "yes").await.assert_ok("status:text request_id:hitl");
+        answer["task_id"] = json!(task);
+        fixture.engine.respond_with(&answer).await.assert_ok("status:text request_id:hitl");
     }
     let events = stream.collect().await;
     assert_completed(&events);
@@ -433,6 +438,7 @@ async fn servers_move_with_the_memory_and_are_connected_again() {
     let engine = &other.engine;
     assert_eq!(add(engine, "mine", "https://mine.example.com/", json!({})).await.status, 201);
     add_approved(engine, "notes", &server).await;
+    call_answered(&other, "task", "notes__look", json!({"answer": "always", "scope": "engine"})).await;
     for (mode, expected) in [("merge", &["mine", "notes", "keyed"][..]), ("replace", &["notes", "keyed"])] {
         let request = engine.request(Method::POST, &format!("/memory/import?mode={mode}"));
         assert_eq!(send(request.body(export.body.to_string())).await.status, 200);
@@ -444,6 +450,8 @@ async fn servers_move_with_the_memory_and_are_connected_again() {
         let status = if mode == "merge" { "connected" } else { "not_connected" };
         assert_eq!(read(engine, "notes").await["status"], status, "{mode}");
         assert_eq!(read(engine, "keyed").await["status"], "not_connected", "{mode}");
+        // A grant ends with the server that it was given for.
+        assert_eq!(engine.grants().await.len(), usize::from(mode == "merge"), "{mode}");
     }
     let again = engine.get("/memory/export").await;
     assert_eq!(again.body, export.body);

@@ -287,3 +287,30 @@ fn sqlite_is_built_as_the_workspace_says() {
     assert!(has("DEFAULT_MEMSTATUS=0") && has("DEFAULT_PCACHE_INITSZ=0"), "{options:?}");
     assert!(!has("ENABLE_MEMORY_MANAGEMENT"), "{options:?}");
 }
+
+#[tokio::test]
+async fn credentials_do_not_pass_between_a_server_of_the_catalog_and_one_of_the_user() {
+    let (_folder, file) = temp_brain_file();
+    let brain = Brain::open(&file).unwrap();
+    let connection = |identity: &str| ConnectionRow {
+        id: api::ConnectionId::new(),
+        server: "notes".into(),
+        status: api::assets::ConnectionStatus::Connected,
+        error: None,
+        identity: identity.into(),
+        tools: "[]".into(),
+        created_at: NOW,
+    };
+    for (before, after, kept) in
+        [("a", "b", true), ("user:a", "user:b", true), ("a", "user:a", false), ("user:a", "a", false)]
+    {
+        let (before, after) = (connection(before), connection(after));
+        let write = move |tx: &WriteTx<'_>| {
+            tx.upsert_connection(&before)?;
+            tx.set_credentials("notes", "sealed")?;
+            tx.upsert_connection(&after)
+        };
+        brain.write(write).await.unwrap();
+        assert_eq!(brain.credentials("notes").unwrap().is_some(), kept);
+    }
+}
