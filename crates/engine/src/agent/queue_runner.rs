@@ -8,7 +8,7 @@ use api::engine::Execute;
 use api::{TaskId, Timestamp, TurnId};
 use resources::memory_budget::MemoryUse;
 use store::event_log::{EventLogs, Follow};
-use store::{QueueEnd, QueuedRequest};
+use store::{IdempotencyKey, QueueEnd, QueuedRequest};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::AgentError;
@@ -171,14 +171,27 @@ impl QueueRunner {
                 Err(held) => held.wait_free().await,
             }
         };
+        let key = request.idempotency_key.clone();
         match self.launcher.begin(claimed, request, (sent_at, true), permit, tasks_lock).await {
             Ok(_) => Ok(()),
             // Only an edit or a retry looks for a message.
             Err(AgentError::UnknownMessage(_) | AgentError::Invalid(_)) => {
                 Err(StartError::Never(QueueEnd::UnknownMessage))
             }
+            Err(AgentError::Write(_)) if self.has_begun(entry, key).await? => {
+                Err(StartError::Never(QueueEnd::Failed))
+            }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Whether the request of a message has begun another turn of its task: it begins no second one.
+    async fn has_begun(&self, entry: &TakenEntry, key: Option<IdempotencyKey>) -> Result<bool, AgentError> {
+        let Some(IdempotencyKey { id, .. }) = key else { return Ok(false) };
+        let task_id = entry.task_id.clone();
+        let read = move |brain: &store::Brain| brain.turn_by_request(&task_id, &id);
+        let found = self.launcher.brain.run_blocking(read).await.ok_or(AgentError::Stopping)??;
+        Ok(found.is_some_and(|turn| turn.turn_id != entry.turn_id))
     }
 
     /// Claims the task. Fails with its event log if something other than a turn holds it, which is brief.

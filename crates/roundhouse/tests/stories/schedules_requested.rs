@@ -28,6 +28,9 @@ async fn a_run_on_request_leaves_the_due_times_as_they_are() {
     assert_eq!(first.status, 202, "{}", first.body);
     assert_fields(&first.body, SCHEDULE_RUN);
     assert_eq!((&first.body["outcome"], &first.body["turn_state"]), (&json!("requested"), &json!("queued")));
+    // Named by its turn: any number of runs can be requested at one time.
+    let turn = first.body["turn_id"].as_str().unwrap();
+    assert_eq!(first.body["task_id"], format!("schedule-yearly-requested-{turn}"));
     let done = wait_completed(engine, "yearly").await;
     for field in ["state", "next_due_at", "last_due_at", "updated_at"] {
         assert_eq!(done[field], created[field], "{field}");

@@ -155,7 +155,7 @@ impl ScheduleRunner {
         }
         // Held until the commit: no import is applied in between.
         let tasks_lock = self.transfers.lock_tasks().await?;
-        let queued = match self.queue(&fire.schedule, definition, &due_at.to_string()) {
+        let queued = match self.queue(&fire.schedule, definition, Some(due_at)) {
             Ok(queued) => Some(queued),
             Err(AgentError::QueueFull(_)) => None,
             Err(error) => return Err(error),
@@ -177,7 +177,7 @@ impl ScheduleRunner {
     ) -> Result<Option<ScheduleRun>, AgentError> {
         let now = self.launcher.services.clock.now();
         let tasks_lock = self.transfers.lock_tasks().await?;
-        let queued = self.queue(&schedule, definition, &format!("requested-{now}"))?;
+        let queued = self.queue(&schedule, definition, None)?;
         let (task_id, turn_id) = queued.turn();
         let run = NewRun {
             due_at: None,
@@ -202,13 +202,16 @@ impl ScheduleRunner {
         }))
     }
 
-    /// Gives the message of a run its place in the queue. `name` tells the run from the others of the schedule.
+    /// Gives the message of a run its place in the queue. A run without a due time was requested.
     fn queue(
         &self,
         schedule: &ScheduleRow,
         definition: &ScheduleDefinition,
-        name: &str,
+        due_at: Option<Timestamp>,
     ) -> Result<QueuedRun, AgentError> {
+        let turn_id = TurnId::new();
+        // Any number of runs can be requested at one time.
+        let name = due_at.map_or_else(|| format!("requested-{turn_id}"), |due_at| due_at.to_string());
         let invalid = |error: api::text::InvalidText| AgentError::Invalid(error.to_string());
         let id = &schedule.id;
         let task_id = match &definition.task_id {
@@ -235,7 +238,6 @@ impl ScheduleRunner {
             let recorder = event_log.begin_turn(TurnId::new()).map_err(|_| AgentError::TaskBusy)?;
             (event_log.task(), Some(recorder))
         };
-        let turn_id = TurnId::new();
         let bytes = u64::try_from(body.len()).unwrap_or(u64::MAX);
         let (entry, _) = turns.queue.push(&task_id, turn_id, bytes, key.clone(), false)?;
         let message = (task, NewQueuedTurn { entry, turn_id, body, request: key, interrupts: false });
