@@ -132,7 +132,7 @@ struct Shared {
     file: PathBuf,
     /// Signalled when a turn has queued an erasure.
     erasure_requested: Notify,
-    schedules_changed: Notify,
+    schedules: schedules::Coordination,
     /// Signalled when a turn has requested a title.
     title_requested: Notify,
     /// Signalled when a delivery to the webhook was queued.
@@ -175,7 +175,7 @@ impl Brain {
                 next_task: AtomicI64::new(next_task),
                 file: file.to_owned(),
                 erasure_requested: Notify::new(),
-                schedules_changed: Notify::new(),
+                schedules: schedules::Coordination::default(),
                 title_requested: Notify::new(),
                 webhook_changed: Notify::new(),
             }),

@@ -7,6 +7,7 @@ use api::schedules::{
 use api::{ClientRequestId, TaskId, Timestamp, TurnId};
 use rusqlite::types::{Type, ValueRef};
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
+use tokio::sync::Notify;
 
 use super::queries::{optional_timestamp, parse_column, timestamp};
 use super::turn_queue::NewQueuedTurn;
@@ -16,6 +17,15 @@ use super::{Brain, ErasureScope, StoreError, TaskRow, WriteTx, to_json};
 const KEPT_RUNS: i64 = 50;
 /// The most schedules that are read at once because they are due.
 const DUE_AT_ONCE: u32 = MAX_SCHEDULES;
+
+/// What those who set and run schedules share.
+#[derive(Default)]
+pub(super) struct Coordination {
+    /// Signalled when a schedule may be due earlier.
+    changed: Notify,
+    /// See [`Brain::lock_schedule_places`].
+    places: tokio::sync::Mutex<()>,
+}
 
 /// A schedule that is due or to be planned.
 #[derive(Clone, Debug, PartialEq)]
@@ -143,7 +153,7 @@ impl WriteTx<'_> {
         Ok(ScheduleInsertion::Inserted)
     }
 
-    /// Applies what a turn has changed. A schedule that was set beside the last free place has one more.
+    /// Applies what a turn has changed. The turn holds the lock of the places if it sets a schedule.
     pub(super) fn change_schedules(
         &self,
         TaskRow(task): TaskRow,
@@ -321,12 +331,25 @@ impl WriteTx<'_> {
 impl Brain {
     /// Reports that a schedule may be due earlier than before.
     pub fn notify_schedules_changed(&self) {
-        self.shared.schedules_changed.notify_one();
+        self.shared.schedules.changed.notify_one();
     }
 
     /// Waits until a schedule may be due earlier than when this was called last.
     pub async fn schedules_changed(&self) {
-        self.shared.schedules_changed.notified().await;
+        self.shared.schedules.changed.notified().await;
+    }
+
+    /// Waits until nobody else sets a schedule. The lock is held from the check for a free place until the schedule is
+    /// committed.
+    pub async fn lock_schedule_places(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.shared.schedules.places.lock().await
+    }
+
+    /// Whether there is a place for one more schedule. Blocks.
+    pub fn has_schedule_place(&self) -> Result<bool, StoreError> {
+        self.read(|reader| {
+            reader.query_row("SELECT COUNT(*) < ?1 FROM schedules", [MAX_SCHEDULES], |row| row.get(0))
+        })
     }
 
     /// All schedules without their runs, the oldest first, but those that only a later version can read. Blocks.

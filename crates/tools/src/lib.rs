@@ -64,6 +64,7 @@ use resources::memory_budget::MemoryBudget;
 use resources::threads;
 pub use run_agent::Delegation;
 use sandbox::Sandbox;
+pub use schedules::no_schedule_place;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 pub use spill::SpillDir;

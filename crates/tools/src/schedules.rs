@@ -3,8 +3,8 @@
 
 use api::approvals::{ApprovalPreview, ApprovalRisk};
 use api::schedules::{
-    MAX_SCHEDULES, MissedPolicy, Schedule, ScheduleDefinition, ScheduleId, ScheduleName, ScheduleOptions,
-    ScheduleState, ScheduleTime, ScheduledMessage,
+    MAX_DEFINITION_BYTES, MAX_SCHEDULES, MissedPolicy, Schedule, ScheduleDefinition, ScheduleId,
+    ScheduleName, ScheduleOptions, ScheduleState, ScheduleTime, ScheduledMessage,
 };
 use api::{CallId, Timestamp, tool_names};
 use catalog::Permission;
@@ -17,7 +17,8 @@ use store::{Brain, ScheduleChange, StoreError};
 
 use super::{Invocation, Tool, ToolError, ToolOutput, ToolStep, approval, parse_input};
 
-/// The maximum length of a message in the approval prompt, and in the list, in characters.
+/// The maximum length of a message that the agent schedules and that the approval prompt shows, and in the list,
+/// in characters.
 const MAX_SHOWN_CHARS: usize = 8_000;
 const MAX_LISTED_CHARS: usize = 200;
 
@@ -51,6 +52,9 @@ impl CreateInput {
     fn definition(self) -> Result<ScheduleDefinition, ToolError> {
         let invalid = |field: &str, error: String| ToolError(format!("`{field}`: {error}"));
         let Self { name, message, cron, time_zone, at, every_seconds, in_new_task: _ } = self;
+        if is_cut(&message) {
+            return Err(invalid("message", format!("must be at most {MAX_SHOWN_CHARS} characters long")));
+        }
         let at = at.map(|at| at.parse::<Timestamp>()).transpose();
         let every_seconds = every_seconds.map(|seconds| serde_json::from_value(json!(seconds))).transpose();
         let when = ScheduleTime {
@@ -74,6 +78,11 @@ impl CreateInput {
     }
 }
 
+/// Whether a message is longer than what is shown of it.
+fn is_cut(message: &str) -> bool {
+    message.chars().nth(MAX_SHOWN_CHARS).is_some()
+}
+
 /// The times are fields of their own here.
 fn in_this_tools_words(error: &str) -> ToolError {
     ToolError(error.replace("`when.", "`").replace("`when`: ", ""))
@@ -93,7 +102,8 @@ impl Tool for ScheduleCreate {
                     "name": {"type": "string", "description": "A short name for the user, up to 200 characters."},
                     "message": {
                         "type": "string",
-                        "description": "What you are to do then, with all that you have to know for it.",
+                        "description": "What you are to do then, with all that you have to know for it. Up to \
+                                        8,000 characters.",
                     },
                     "cron": {
                         "type": "string",
@@ -178,10 +188,15 @@ impl Tool for ScheduleCreate {
             let Some(next) = timing.next_after(now) else {
                 return Err(ToolError(format!("it would never be due: it is {now} now")));
             };
-            if read(&self.0, Brain::schedules).await?.len() >= MAX_SCHEDULES as usize {
-                let error =
-                    format!("there are {MAX_SCHEDULES} schedules already; delete one with schedule_delete");
-                return Err(ToolError(error));
+            // Texts and numbers can always be serialized.
+            if serde_json::to_vec(&definition).map_or(usize::MAX, |json| json.len()) > MAX_DEFINITION_BYTES {
+                let kib = MAX_DEFINITION_BYTES / 1024;
+                return Err(ToolError(format!(
+                    "`message`: with the times, it must be at most {kib} KiB long"
+                )));
+            }
+            if !read(&self.0, Brain::has_schedule_place).await? {
+                return Err(no_schedule_place());
             }
             let schedule = Schedule {
                 id: id_of(call_id)?,
@@ -258,22 +273,17 @@ impl Tool for ScheduleDelete {
     }
 
     fn approval_prompt(&self, input: &Value) -> String {
-        let id = input.get("id").and_then(Value::as_str).and_then(|id| ScheduleId::new(id).ok());
-        match id.map(|id| self.0.schedule(&id)) {
-            Some(Ok(Some(schedule))) => {
-                let message = schedule.definition.message.as_str();
-                format!(
-                    "Delete this schedule?\n\n{}\n{}",
-                    head(&schedule),
-                    approval::excerpt(message, "> ", MAX_SHOWN_CHARS)
-                )
-            }
-            _ => approval::default_prompt(tool_names::SCHEDULE_DELETE, input),
-        }
+        self.prompt(input).0
     }
 
     fn approval_preview(&self, input: &Value) -> ApprovalPreview {
-        approval::text_preview(&self.approval_prompt(input))
+        let (prompt, is_message_cut) = self.prompt(input);
+        match approval::text_preview(&prompt) {
+            ApprovalPreview::Text { text, truncated } => {
+                ApprovalPreview::Text { text, truncated: truncated || is_message_cut }
+            }
+            other => other,
+        }
     }
 
     fn needs_turn(&self) -> bool {
@@ -293,6 +303,24 @@ impl Tool for ScheduleDelete {
             Ok(ToolStep::Done(ToolOutput { text, schedule, ..ToolOutput::default() }))
         })
     }
+}
+
+impl ScheduleDelete {
+    /// Returns the approval prompt, and whether it shows only a part of the message.
+    fn prompt(&self, input: &Value) -> (String, bool) {
+        let id = input.get("id").and_then(Value::as_str).and_then(|id| ScheduleId::new(id).ok());
+        let Some(Ok(Some(schedule))) = id.map(|id| self.0.schedule(&id)) else {
+            return (approval::default_prompt(tool_names::SCHEDULE_DELETE, input), false);
+        };
+        let message = schedule.definition.message.as_str();
+        let shown = approval::excerpt(message, "> ", MAX_SHOWN_CHARS);
+        (format!("Delete this schedule?\n\n{}\n{shown}", head(&schedule)), is_cut(message))
+    }
+}
+
+/// The error of a call that would set one schedule too many.
+pub fn no_schedule_place() -> ToolError {
+    ToolError(format!("there are {MAX_SCHEDULES} schedules already; delete one with schedule_delete"))
 }
 
 /// Reads from the brain on a thread that may block.

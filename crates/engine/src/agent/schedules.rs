@@ -56,6 +56,7 @@ impl Agent {
         // The orchestrator learns the next due time after it has quiesced the engine; it must not change then.
         let _busy = self.registry.lock().begin_transfer(self.services.clock.monotonic())?;
         let new = schedule.clone();
+        let _place = self.brain.lock_schedule_places().await;
         match self.brain.write(move |tx| tx.insert_schedule(&new)).await? {
             ScheduleInsertion::Inserted => {
                 self.brain.notify_schedules_changed();

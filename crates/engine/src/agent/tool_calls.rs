@@ -11,13 +11,15 @@ use api::tool_names::RUN_AGENT;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use llm::{ToolOutcome, ToolUse};
-use store::ScheduleChange;
 use store::event_log::Commit;
 use store::steps::{MemoryWrite, Step};
-use store::{NewKnowledge, TaskRow, WriteError};
-use tokio::sync::OwnedSemaphorePermit;
+use store::{Brain, NewKnowledge, ScheduleChange, TaskRow, WriteError};
+use tokio::sync::{MutexGuard, OwnedSemaphorePermit};
 use tools::hooks::ToolHooks;
-use tools::{Delegation, Invocation, KnowledgeChange, Tool, ToolError, ToolOutput, ToolStep, insert_numbers};
+use tools::{
+    Delegation, Invocation, KnowledgeChange, Tool, ToolError, ToolOutput, ToolStep, insert_numbers,
+    no_schedule_place,
+};
 
 use super::approval_prompt::ApprovalPrompt;
 use super::call_events::{tool_call_event, tool_result_event};
@@ -57,6 +59,24 @@ impl ToolRun {
                     | ToolOutput { schedule: Some(ScheduleChange::Delete(_)), .. }
             ))
         )
+    }
+
+    /// If the run sets a schedule, checks that there is a place for it, which nobody else takes while the lock is held;
+    /// without one the run has failed.
+    async fn take_schedule_place<'a>(&mut self, brain: &'a Brain) -> Option<MutexGuard<'a, ()>> {
+        if !self.sets_schedule() {
+            return None;
+        }
+        let lock = brain.lock_schedule_places().await;
+        match brain.run_blocking(Brain::has_schedule_place).await {
+            Some(Ok(true)) => return Some(lock),
+            Some(Ok(false)) => self.result = Err(no_schedule_place()),
+            Some(Err(error)) => {
+                self.result = Err(ToolError(format!("the schedules cannot be read: {error}")));
+            }
+            None => self.result = Err(ToolError("the engine is stopping".into())),
+        }
+        None
     }
 
     /// Whether the run sets a schedule once its result is committed.
@@ -241,9 +261,11 @@ impl ToolRunner {
             };
             match inbox.run_while_handling_commands(journal, event).await? {
                 CallEvent::Finished(run) => {
-                    if let Some(run) = run {
+                    if let Some(mut run) = run {
+                        let place = run.take_schedule_place(&self.deps.brain).await;
                         let (erases, sets_schedule) = (run.erases(), run.sets_schedule());
                         commit_run(journal, &self.deps.snapshot.hooks, *run).await?;
+                        drop(place);
                         if erases {
                             self.deps.brain.request_erasure();
                         }

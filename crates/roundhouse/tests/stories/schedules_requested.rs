@@ -75,6 +75,42 @@ async fn a_repeated_request_begins_one_run_also_after_a_kill() {
 }
 
 #[tokio::test]
+async fn many_runs_requested_at_once_all_run_in_their_task() {
+    const RUNS: usize = 16;
+    let fixture = EngineFixture::new((0..RUNS).map(|_| Reply::from_text("Done."))).await;
+    create(&fixture.engine, &schedule("yearly", &yearly(), json!({"task_id": "task"}))).await;
+    let requested = (0..RUNS).map(|_| run(&fixture.engine, "yearly", ""));
+    for answer in futures::future::join_all(requested).await {
+        assert_eq!(answer.status, 202, "{}", answer.body);
+    }
+    eventually("all runs complete", async || {
+        let runs = read(&fixture.engine, "yearly").await["runs"].clone();
+        runs.as_array()?.iter().all(|run| run["turn_state"] == "completed").then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_run_whose_request_id_is_taken_does_not_hold_up_the_queue() {
+    let fixture = EngineFixture::new((0..2).map(|_| Reply::from_text("Done."))).await;
+    let engine = &fixture.engine;
+    let when = json!({"at": crate::schedules::in_seconds(3)});
+    let created = create(engine, &schedule("once", &when, json!({"task_id": "task"}))).await;
+    let time = |field: &str| created[field].as_str().unwrap().parse::<api::Timestamp>().unwrap();
+    let id = format!("schedule-once-{}-{}", time("created_at").unix_ms(), time("next_due_at"));
+    let mut message = crate::support::engine_calls::direct_message("task", "First.");
+    message["client_request_id"] = json!(id);
+    engine.execute_with(&message).await.collect().await;
+    eventually("the run is given up", async || {
+        (read(engine, "once").await["runs"][0]["turn_state"] == "failed").then_some(())
+    })
+    .await;
+    assert_eq!(engine.queued("task").await, [""; 0]);
+    engine.run_turn("task", "Last.").await;
+    assert_eq!(fixture.provider.requests().len(), 2);
+}
+
+#[tokio::test]
 async fn the_record_of_runs_does_not_name_a_deleted_task() {
     let fixture = EngineFixture::new([Reply::from_text("Done.")]).await;
     create(&fixture.engine, &schedule("yearly", &yearly(), json!({}))).await;
@@ -121,18 +157,24 @@ async fn no_import_brings_more_than_an_engine_may_have() {
         schedule["id"] = json!(format!("s{number}"));
         schedule
     };
-    let refused = import((0..101).map(numbered).collect(), "replace").await;
-    assert!(refused.assert_error(400, "INVALID_REQUEST").contains("100 schedules"), "{}", refused.body);
+    let ids = async || {
+        let listed = fixture.engine.get("/schedules").await.assert_ok("schedules:array limit:int");
+        let ids = listed["schedules"].as_array().unwrap().iter().map(|schedule| schedule["id"].clone());
+        ids.collect::<Vec<_>>()
+    };
+    // What an engine has too many of is left out.
+    assert_eq!(import((0..102).map(numbered).collect(), "replace").await.status, 200);
+    let kept = ids().await;
+    assert_eq!((kept.len(), &kept[99]), (100, &json!("s99")));
+    assert_eq!(import(export["schedules"].as_array().unwrap().clone(), "replace").await.status, 200);
     let mut large = numbered(0);
     large["definition"]["options"] = json!({"direct": true, "instructions": "x".repeat(130 * 1024)});
     let refused = import(vec![large], "replace").await;
     assert!(refused.assert_error(400, "INVALID_REQUEST").contains("definition"), "{}", refused.body);
     assert_eq!(import((0..100).map(numbered).collect(), "merge").await.status, 200);
-    let listed = fixture.engine.get("/schedules").await.assert_ok("schedules:array limit:int");
-    let ids: Vec<_> =
-        listed["schedules"].as_array().unwrap().iter().map(|schedule| &schedule["id"]).collect();
+    let ids = ids().await;
     assert_eq!(
-        (ids.len(), ids[0], ids[99]),
+        (ids.len(), &ids[0], &ids[99]),
         (100, &json!("mine"), &json!("s98")),
         "the last one has no place"
     );

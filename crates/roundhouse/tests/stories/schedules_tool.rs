@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::schedules::{in_seconds, wait_completed};
 use crate::support::engine_calls::direct_message;
-use crate::support::tool_programs::{done_reply, tool_reply};
+use crate::support::tool_programs::{done_reply, tool_reply, tool_results};
 use crate::support::turn::assert_completed;
 use crate::support::{EngineFixture, eventually};
 
@@ -97,4 +97,25 @@ async fn the_agent_lists_schedules_and_deletes_one_with_leave() {
     let list = events.iter().find(|event| event.kind == "tool_result").unwrap();
     assert!(list.data["output"].as_str().unwrap().contains("`news` “News”"), "{list:?}");
     assert_eq!(schedules(&fixture).await, Vec::<Value>::new());
+}
+
+#[tokio::test]
+async fn calls_at_once_set_no_more_schedules_than_an_engine_may_have() {
+    let permissions = json!({"tools": {"schedule_create": "allow"}});
+    let fixture = crate::user_servers::fixture_with(&permissions, &json!({})).await;
+    for n in 0..97 {
+        let body = json!({"id": format!("s{n}"), "name": "x", "message": "y", "when": {"cron": "0 0 1 1 *"}});
+        assert_eq!(fixture.engine.post("/schedules", &body).await.status, 201);
+    }
+    let calls =
+        (0..8).fold(Reply::from_text("Many."), |reply, _| reply.tool_use("schedule_create", yearly()));
+    fixture.provider.enqueue_all([calls, done_reply()]);
+    let stream = fixture.engine.execute_with(&direct_message("task", "Each year.")).await;
+    let events = stream.collect().await;
+    assert_completed(&events);
+    let results = tool_results(&events);
+    let refused = results.iter().filter(|result| result.is_err_and(|error| error.contains("100 schedules")));
+    assert_eq!((results.len(), refused.count(), schedules(&fixture).await.len()), (8, 5, 100));
+    let export = fixture.engine.get("/memory/export").await.body;
+    assert_eq!(export["schedules"].as_array().unwrap().len(), 100);
 }

@@ -99,6 +99,29 @@ async fn a_person_is_shown_the_whole_message_and_its_times() {
 }
 
 #[tokio::test]
+async fn a_message_that_would_not_be_shown_whole_is_refused_and_one_that_is_deleted_is_said_to_be_cut() {
+    let fixture = MemoryFixture::new();
+    let create = ScheduleCreate(fixture.brain.clone());
+    let with = |length| json!({"name": "x", "message": "ä".repeat(length), "every_seconds": 60});
+    create.check_input(&with(8_000)).unwrap();
+    let shown = create.approval_preview(&with(8_000));
+    assert!(matches!(shown, ApprovalPreview::Text { truncated: false, .. }), "{shown:?}");
+    let error = create.check_input(&with(8_001)).unwrap_err().to_string();
+    assert!(error.contains("`message`") && error.contains("8000"), "{error}");
+
+    let delete = ScheduleDelete(fixture.brain.clone());
+    for (id, length) in [("whole", 8_000), ("cut", 8_001)] {
+        let mut schedule = set(run_at(&create, with(1)).await.unwrap()).0;
+        schedule.id = ScheduleId::new(id).unwrap();
+        schedule.definition.message = ScheduledMessage::new("ä".repeat(length)).unwrap();
+        fixture.brain.write(move |tx| tx.insert_schedule(&schedule)).await.unwrap();
+        let shown = delete.approval_preview(&json!({"id": id}));
+        let is_cut = matches!(shown, ApprovalPreview::Text { truncated: true, .. });
+        assert_eq!(is_cut, id == "cut", "{shown:?}");
+    }
+}
+
+#[tokio::test]
 async fn schedules_are_listed_and_deleted_by_their_ids() {
     let fixture = MemoryFixture::new();
     let brain = fixture.brain.clone();
