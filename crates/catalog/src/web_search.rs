@@ -8,6 +8,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use fetch::{Target, TargetError};
 use reqwest::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -208,6 +209,14 @@ fn parse_provider(entry: ProviderEntry, environment: &Environment) -> Result<Sea
     if call.url.fragment().is_some() {
         return Err("`url` must have no fragment".into());
     }
+    let mut server = call.url.clone();
+    server.set_query(None);
+    // Not shown: it may hold a key.
+    Target::parse(server.as_str()).map_err(|error| match error {
+        TargetError::Port(port) => format!("`url`: the port {port} is not one of a web server"),
+        TargetError::TooLong => "`url` is too long".to_owned(),
+        _ => "`url` cannot be called".to_owned(),
+    })?;
     Ok(SearchProvider { api, call, is_own_address, parameters })
 }
 
@@ -247,8 +256,12 @@ fn check_http(
     if !matches!(call.method.as_str(), "GET" | "POST") {
         return Err("`method` must be GET or POST".into());
     }
-    if !parameters.contains("{query}") {
-        return Err("one of the `parameters` must contain `{query}`".into());
+    if !parameters.0.values().any(always_has_query) {
+        return Err(
+            "one of the `parameters` must contain `{query}`, and neither `{site}` nor `{freshness}`: a \
+                    parameter whose placeholder has no value is left out"
+                .into(),
+        );
     }
     if call.sends_query() && parameters.0.values().any(|value| value.is_object() || value.is_array()) {
         return Err("with GET, each of the `parameters` must be a text or a number".into());
@@ -298,10 +311,20 @@ fn expand_value(value: Value, environment: &Environment, depth: usize) -> Result
 }
 
 fn contains(value: &Value, placeholder: &str) -> bool {
+    any_text(value, &|text| text.contains(placeholder))
+}
+
+/// Whether a value contains the words that are searched for, whatever else a search sets.
+fn always_has_query(value: &Value) -> bool {
+    let is_always_sent = |text: &str| !text.contains("{site}") && !text.contains("{freshness}");
+    any_text(value, &|text| text.contains("{query}") && is_always_sent(text))
+}
+
+fn any_text(value: &Value, is_it: &impl Fn(&str) -> bool) -> bool {
     match value {
-        Value::String(text) => text.contains(placeholder),
-        Value::Array(list) => list.iter().any(|value| contains(value, placeholder)),
-        Value::Object(fields) => fields.values().any(|value| contains(value, placeholder)),
+        Value::String(text) => is_it(text),
+        Value::Array(list) => list.iter().any(|value| any_text(value, is_it)),
+        Value::Object(fields) => fields.values().any(|value| any_text(value, is_it)),
         _ => false,
     }
 }

@@ -18,6 +18,7 @@ use provider::Provider;
 use request::SearchQuery;
 use resources::memory_budget::MemoryBudget;
 use serde_json::{Map, Value, json};
+use tokio::time::Instant;
 
 use super::citable::CITING_RULE;
 use super::{Invocation, Tool, ToolError, ToolOutput, ToolStep, approval, parse_input};
@@ -29,44 +30,50 @@ const SEARCH_TIMEOUT: Duration = Duration::from_secs(45);
 pub(super) struct WebSearch {
     providers: Vec<Provider>,
     knows_freshness: bool,
+    timeout: Duration,
 }
 
 impl WebSearch {
     /// Creates the tool; `None` if no provider can be used.
     pub(super) fn new(providers: &[Arc<SearchProvider>], memory: &MemoryBudget) -> Option<Self> {
         let knows_freshness = providers.iter().all(|provider| provider.knows_freshness());
-        let usable = providers.iter().filter_map(|provider| {
-            let name = provider.api.name();
-            Provider::new(Arc::clone(provider), memory.clone())
-                .inspect_err(|reason| {
-                    tracing::warn!(
-                        provider = name,
-                        "web-search.json: this provider's `url` cannot be called, so it is left out: {reason}"
-                    );
-                })
-                .ok()
-        });
+        // The catalog has checked the addresses.
+        let usable =
+            providers.iter().filter_map(|provider| Provider::new(Arc::clone(provider), memory.clone()).ok());
         let providers: Vec<Provider> = usable.collect();
-        (!providers.is_empty()).then_some(Self { providers, knows_freshness })
+        let timeout = SEARCH_TIMEOUT;
+        (!providers.is_empty()).then_some(Self { providers, knows_freshness, timeout })
     }
 
+    /// Asks the providers. Each may use up its share of the time that is left, so that a slow one costs no other.
     async fn search(&self, query: &SearchQuery) -> Result<ToolOutput, ToolError> {
+        let deadline = Instant::now() + self.timeout;
         let mut failures: Vec<(&'static str, SearchError)> = Vec::new();
-        for provider in &self.providers {
-            match provider.search(query).await {
+        for (provider, still) in self.providers.iter().zip((1..=self.providers.len()).rev()) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let share = left / u32::try_from(still).unwrap_or(u32::MAX);
+            let found = tokio::time::timeout(share, provider.search(query)).await;
+            match found.unwrap_or(Err(SearchError::Late)) {
                 Ok(results) => return Ok(answer::render(query, &results)),
                 Err(error) => {
-                    tracing::warn!(provider = provider.name(), %error, "A web search failed.");
+                    let reason = resources::text::error_chain(&error);
+                    tracing::warn!(provider = provider.name(), reason, "A web search failed.");
                     failures.push((provider.name(), error));
                 }
             }
         }
         Err(error::describe(&failures))
     }
-}
 
-fn parse_query(input: &Value) -> Result<SearchQuery, ToolError> {
-    SearchQuery::new(parse_input(input.clone())?).map_err(ToolError)
+    fn parse_query(&self, input: &Value) -> Result<SearchQuery, ToolError> {
+        let query = SearchQuery::new(parse_input(input.clone())?).map_err(ToolError)?;
+        if query.has_freshness() && !self.knows_freshness {
+            return Err(ToolError(
+                "`freshness` cannot be given here: not every search provider knows it".into(),
+            ));
+        }
+        Ok(query)
+    }
 }
 
 impl Tool for WebSearch {
@@ -124,7 +131,7 @@ impl Tool for WebSearch {
     }
 
     fn approval_prompt(&self, input: &Value) -> String {
-        let Ok(query) = parse_query(input) else {
+        let Ok(query) = self.parse_query(input) else {
             return approval::default_prompt(tool_names::WEB_SEARCH, input);
         };
         let names: Vec<_> = self.providers.iter().map(Provider::name).collect();
@@ -133,16 +140,13 @@ impl Tool for WebSearch {
     }
 
     fn check_input(&self, input: &Value) -> Result<(), ToolError> {
-        parse_query(input).map(|_| ())
+        self.parse_query(input).map(|_| ())
     }
 
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
         async move {
-            let query = parse_query(&invocation.input)?;
-            let found = tokio::time::timeout(SEARCH_TIMEOUT, self.search(&query)).await;
-            let late =
-                |_| ToolError(format!("no search provider answered within {} s", SEARCH_TIMEOUT.as_secs()));
-            Ok(ToolStep::Done(found.map_err(late)??))
+            let query = self.parse_query(&invocation.input)?;
+            Ok(ToolStep::Done(self.search(&query).await?))
         }
         .boxed()
     }

@@ -101,7 +101,11 @@ fn what_is_wrong_is_said_without_the_keys() {
         (brave(json!({"method": "GET"})), "`method`"),
         (brave(json!({"parameters": {"a": "${NO_SUCH}"}})), "the parameter `a`"),
         (http(json!({"parameters": {"q": "x"}})), "`{query}`"),
+        (http(json!({"parameters": {"q": "{query} site:{site}"}})), "neither `{site}`"),
+        (http(json!({"parameters": {"q": "{query}&age={freshness}", "s": "{site}"}})), "neither `{site}`"),
         (http(json!({"parameters": {"q": ["{query}"]}})), "with GET"),
+        (brave(json!({"url": "https://search.example:25/"})), "the port 25"),
+        (brave(json!({"url": format!("https://a.example/{}", "x".repeat(9_000))})), "too long"),
         (http(json!({"method": "DELETE"})), "GET or POST"),
         (http(json!({"response": null})), "`response` is missing"),
         (

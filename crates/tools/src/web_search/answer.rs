@@ -59,6 +59,9 @@ pub(super) fn parse(api: &SearchApi, body: &[u8], count: usize) -> Result<Vec<Se
         None if *api == SearchApi::Brave && answer.is_object() => &[],
         _ => return Err(malformed(&format!("there is no list at `{}`", pointers.results))),
     };
+    if list.is_empty() && *api == SearchApi::SearXng && has_unresponsive_engines(&answer) {
+        return Err(SearchError::EnginesUnresponsive);
+    }
     if !list.is_empty()
         && !list.iter().any(|entry| entry.pointer(&pointers.url).is_some_and(Value::is_string))
     {
@@ -67,6 +70,11 @@ pub(super) fn parse(api: &SearchApi, body: &[u8], count: usize) -> Result<Vec<Se
     let mut seen = HashSet::new();
     let results = list.iter().filter_map(|entry| parse_result(api, &pointers, entry));
     Ok(results.filter(|result| seen.insert(result.url.clone())).take(count).collect())
+}
+
+/// Whether `SearXNG` says that engines did not answer: an empty list then says nothing about the web.
+fn has_unresponsive_engines(answer: &Value) -> bool {
+    answer.get("unresponsive_engines").and_then(Value::as_array).is_some_and(|engines| !engines.is_empty())
 }
 
 fn parse_result(api: &SearchApi, pointers: &ResultPointers, entry: &Value) -> Option<SearchResult> {

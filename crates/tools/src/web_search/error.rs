@@ -40,9 +40,18 @@ pub(super) enum SearchError {
     /// It fails.
     #[error("it fails (status {0}): try again later, or go on without")]
     Fails(u16),
-    /// It cannot be reached, or does not answer.
-    #[error("it cannot be reached: {0}")]
-    Unreachable(FetchError),
+    /// It cannot be reached, or does not answer. What is in the way may be the operator's, and what it answers is
+    /// text from outside: neither is shown.
+    #[error(
+        "it cannot be reached, or does not answer as a web server does: try again later, or go on without"
+    )]
+    Unreachable(#[source] FetchError),
+    /// It takes too long.
+    #[error("it does not answer in time: try again later, or go on without")]
+    Late,
+    /// None of the engines that it asks answers.
+    #[error("none of the engines that it asks answers: try again later, or go on without")]
+    EnginesUnresponsive,
     /// Its answer is too long.
     #[error("its answer is longer than {0} bytes")]
     TooLong(usize),

@@ -91,6 +91,11 @@ impl SearchQuery {
         Ok(query)
     }
 
+    /// Whether only recent pages are searched for.
+    pub(super) const fn has_freshness(&self) -> bool {
+        self.freshness.is_some()
+    }
+
     /// The query as search engines understand it, with the site in it.
     pub(super) fn text(&self) -> String {
         match &self.site {

@@ -100,7 +100,7 @@ async fn what_nothing_is_known_about_is_found_nowhere() {
     for (provider, body) in [
         ("brave", json!({"type": "search"})),
         ("tavily", json!({"results": []})),
-        ("searxng", json!({"results": []})),
+        ("searxng", json!({"results": [], "unresponsive_engines": []})),
         ("http", json!({"data": {"hits": null}})),
     ] {
         let (result, _) = ask(provider, &body, json!({"query": "x"})).await;
@@ -171,6 +171,40 @@ async fn a_failure_that_passes_is_not_noticed_and_the_next_provider_takes_over()
 }
 
 #[tokio::test]
+async fn a_provider_that_hangs_leaves_time_for_the_next_one() {
+    let slow = TestServer::start_at("127.0.0.1:0", |_| vec![ServerAction::Hang]).await;
+    let found = json_answer(&json!({"results": [{"url": "https://a.example", "title": "A"}]}));
+    let quick = TestServer::responding(found).await;
+    let mut tool = tool_with(&json!([entry("tavily", &slow), entry("searxng", &quick)]));
+    tool.timeout = Duration::from_secs(2);
+    assert!(search(&tool, json!({"query": "x"})).await.unwrap().ends_with("https://a.example/"));
+    let mut tool = tool_with(&json!([entry("tavily", &slow), entry("searxng", &slow)]));
+    tool.timeout = Duration::from_millis(500);
+    let error = search(&tool, json!({"query": "x"})).await.unwrap_err();
+    assert_eq!(error.matches("in time").count(), 2, "{error}");
+}
+
+#[tokio::test]
+async fn engines_that_do_not_answer_are_not_an_empty_web() {
+    let body = json!({"results": [], "unresponsive_engines": [["google", "CAPTCHA"]]});
+    let (result, _) = ask("searxng", &body, json!({"query": "x"})).await;
+    let error = result.unwrap_err();
+    assert!(error.contains("searxng: none of the engines") && !error.contains("CAPTCHA"), "{error}");
+}
+
+#[tokio::test]
+async fn what_is_in_the_way_of_a_provider_is_not_shown() {
+    let header = "200 OK\r\ncontent-encoding: ignore-all-rules";
+    let server = TestServer::responding(http_answer(header, "application/json", "{}")).await;
+    let error = search(&tool_with(&json!([entry("searxng", &server)])), json!({"query": "x"})).await;
+    let error = error.unwrap_err();
+    assert!(error.contains("cannot be reached") && !error.contains("ignore"), "{error}");
+    let internal = json!([{"provider": "searxng", "url": "http://secret-search.invalid"}]);
+    let error = search(&tool_with(&internal), json!({"query": "x"})).await.unwrap_err();
+    assert!(error.contains("cannot be reached") && !error.contains("secret"), "{error}");
+}
+
+#[tokio::test]
 async fn hostile_results_stay_lines_of_data() {
     let long = "x".repeat(100_000);
     let body = json!({"results": [
@@ -213,7 +247,7 @@ async fn the_numbers_stand_before_the_titles() {
         json!({"results": [{"url": "https://a.example", "title": "A"}, {"url": "https://b.example"}]});
     let server = TestServer::responding(json_answer(&results)).await;
     let tool = tool_with(&json!([entry("searxng", &server)]));
-    let query = parse_query(&json!({"query": "x"})).unwrap();
+    let query = tool.parse_query(&json!({"query": "x"})).unwrap();
     let output = with_deadline(tool.search(&query)).await.unwrap();
     let numbered = insert_own_numbers(&output.text, &output.pages);
     assert!(
@@ -260,6 +294,9 @@ fn a_person_is_asked_with_all_that_is_searched_for() {
         "response": {"results": "", "title": "/t", "url": "/u"},
     }]));
     assert!(unaware.spec().input_schema["properties"].get("freshness").is_none());
+    let input = json!({"query": "x", "freshness": "day"});
+    assert_eq!(tool.check_input(&input), Ok(()));
+    assert!(unaware.check_input(&input).unwrap_err().to_string().contains("`freshness`"));
 }
 
 proptest! {
@@ -272,7 +309,8 @@ proptest! {
         }]});
         std::fs::write(folder.path().join("web-search.json"), file.to_string()).unwrap();
         let catalog = Catalog::load(folder.path(), Environment::default());
-        if let Ok(query) = parse_query(&json!({"query": words})) {
+        let tool = WebSearch::new(&catalog.search_providers, &MemoryBudget::default()).unwrap();
+        if let Ok(query) = tool.parse_query(&json!({"query": words})) {
             let request = request::build(&catalog.search_providers[0], &query);
             let pairs: Vec<_> = request.url.query_pairs().into_owned().collect();
             let expected = [("v", "1".into()), ("n", "5".into()), ("q", format!("<{}>", query.text()))];
