@@ -31,6 +31,8 @@ pub use run::{ReplayWith, RunCassette, SoulText, rule};
 pub const CASSETTE_FORMAT: &str = "roundhouse.cassette";
 /// The version of the format that this version writes and reads.
 pub const CASSETTE_VERSION: u32 = 1;
+/// How much of a document's format and version is read.
+const MAX_HEAD_BYTES: usize = 100;
 /// The maximum size of a cassette, in bytes of JSON.
 pub const MAX_CASSETTE_BYTES: usize = 24 << 20;
 /// The maximum number of model steps.
@@ -388,13 +390,26 @@ impl ToSchema for RuleText {
     }
 }
 
-/// What says whether a document is a cassette that this version can read.
+/// What says whether a document is a cassette that this version can read. Whatever it holds is not taken in.
 #[derive(Deserialize)]
-struct Head {
-    #[serde(default)]
-    format: Value,
-    #[serde(default)]
-    version: Value,
+struct Head<'a> {
+    #[serde(borrow, default)]
+    format: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    version: Option<&'a RawValue>,
+}
+
+impl Head<'_> {
+    fn is_cassette(&self) -> bool {
+        let format = self.format.map(RawValue::get).filter(|format| format.len() <= MAX_HEAD_BYTES);
+        let format = format.and_then(|format| serde_json::from_str::<String>(format).ok());
+        format.is_some_and(|format| format == CASSETTE_FORMAT)
+    }
+
+    /// The version as it is written.
+    fn version(&self) -> &str {
+        self.version.map_or("null", RawValue::get)
+    }
 }
 
 impl Serialize for Cassette {
@@ -419,11 +434,12 @@ impl Cassette {
             return Err(format!("at most {MAX_CASSETTE_BYTES} bytes of JSON"));
         }
         let cause = |error: serde_json::Error| format!("a cassette: {error} of the cassette");
-        let Head { format, version } = serde_json::from_str(document).map_err(cause)?;
-        if format != CASSETTE_FORMAT {
+        let head: Head<'_> = serde_json::from_str(document).map_err(cause)?;
+        if !head.is_cassette() {
             return Err(format!("a cassette: its `format` must be `{CASSETTE_FORMAT}`"));
         }
-        if version != CASSETTE_VERSION {
+        if head.version().parse() != Ok(CASSETTE_VERSION) {
+            let version: String = head.version().chars().take(MAX_HEAD_BYTES).collect();
             return Err(format!(
                 "a cassette of version {CASSETTE_VERSION}; its `version` is {version}: export it again, or use \
                  an engine of the version that wrote it"

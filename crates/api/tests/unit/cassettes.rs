@@ -43,6 +43,10 @@ fn another_format_or_version_is_named_before_any_field() {
     for other in [json!({}), json!({"format": "tape", "version": 1}), json!({"version": 1})] {
         assert!(parse(&other).unwrap_err().contains("`format` must be `roundhouse.cassette`"), "{other}");
     }
+    for pointer in ["/format", "/version"] {
+        let error = parse(&with(pointer, json!(vec![7; 100_000]))).unwrap_err();
+        assert!(error.contains(&pointer[1..]) && error.len() < 300, "{error:.500}");
+    }
     assert!(parse(&with("/version", json!("1"))).unwrap_err().contains("its `version` is \"1\""));
 }
 

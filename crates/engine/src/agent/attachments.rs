@@ -122,6 +122,13 @@ impl LoadedAttachments {
         !self.left_out.is_empty()
     }
 
+    /// Whether a file of `messages` is neither loaded nor omitted: it is gone from the brain.
+    pub(super) fn has_lost(&self, messages: &[Message]) -> bool {
+        let is_known = |hash: &str| self.bytes.contains_key(hash) || self.left_out.contains(hash);
+        let mut files = messages.iter().flat_map(media);
+        files.any(|file| !file.sendable_hashes().any(is_known))
+    }
+
     /// Returns `messages` with the loaded data inserted, and a note in place of each omitted file.
     pub(super) fn insert_into<'a>(&self, messages: &'a [Message]) -> Cow<'a, [Message]> {
         if self.bytes.is_empty() && self.left_out.is_empty() {

@@ -68,9 +68,6 @@ impl Agent {
         let _reserved = self.services.memory_budget.reserve(MemoryUse::Lists, MAX_CASSETTE_BYTES).await?;
         let read = self.brain.run_blocking(move |brain| export::read(brain, task, turn)).await;
         let mut recorded = read.ok_or(AgentError::Stopping)??.ok_or_else(unknown)?;
-        if !recorded.has_ended {
-            return Err(AgentError::TurnNotEnded);
-        }
         let files = self.load_files(&mut recorded).await?;
         let snapshot = self.services.snapshots.current();
         let window = self.services.gateway.context_window();
@@ -100,6 +97,10 @@ impl Agent {
                     "the oldest files are left out: a cassette has at most {MAX_FILE_BYTES} bytes of them"
                 ),
             });
+        }
+        if files.has_lost(&messages) {
+            let reason = "a file is no longer stored".to_owned();
+            recorded.gaps.push(CassetteGap { part: CassettePartName::Files, reason });
         }
         Ok(files)
     }

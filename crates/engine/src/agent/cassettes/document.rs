@@ -86,7 +86,7 @@ impl Recorded {
     /// Takes the conversation out of a cassette, for `model`. Blocks, for as long as the files take to be hashed.
     ///
     /// # Errors
-    /// The model does not take the files.
+    /// A file is none.
     pub(super) fn take_from(cassette: &mut Cassette, model: &dyn ChatModel) -> Result<Self, AgentError> {
         let messages = std::mem::take(&mut cassette.prompt.messages);
         let messages = messages.into_iter().map(|message| send_message(message, model));
@@ -153,8 +153,14 @@ fn send_parts(parts: Vec<CassettePart>, model: &dyn ChatModel) -> Result<Vec<Con
             CassettePart::Text { text } => contents.push(Content::Text { text }),
             CassettePart::Note { text } => contents.push(Content::Note { text }),
             CassettePart::File { file, text } => {
+                let is_taken = match &file {
+                    ContentBlock::Media(media) => model.supports_media(media.kind, &media.media_type).is_ok(),
+                    ContentBlock::Text(_) | ContentBlock::Link(_) => true,
+                };
+                // A file that the model does not take, and that has no text, is sent as a note that it is left out.
+                let checked_for = (is_taken || text.is_some()).then_some(model);
                 let text = text.map(|text| Ok(Extracted { text, pages: None }));
-                contents.extend(parse_attachments("cassette", vec![file], vec![text], Some(model))?);
+                contents.extend(parse_attachments("cassette", vec![file], vec![text], checked_for)?);
             }
         }
     }

@@ -28,8 +28,6 @@ pub(super) struct RecordedTurn {
     pub(super) gaps: Vec<CassetteGap>,
     /// The time of its last step.
     pub(super) last_at: Timestamp,
-    /// Whether it has ended.
-    pub(super) has_ended: bool,
 }
 
 /// An answer, and what followed.
@@ -268,7 +266,6 @@ impl Reading {
             steps: self.steps,
             gaps: self.gaps,
             last_at: self.last_at,
-            has_ended: self.has_ended,
         })
     }
 }

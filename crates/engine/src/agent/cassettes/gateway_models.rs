@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http_service::backoff::jitter;
-use llm::{Answer, ModelError, Request, RetryPolicy, Route, repair};
+use llm::{Answer, FinishReason, ModelError, Request, RetryPolicy, Route, repair};
 
 use super::super::AgentError;
 use super::super::auxiliary_call::cost_usd;
@@ -40,11 +40,16 @@ impl Models for GatewayModel {
         loop {
             attempts.begin_attempt();
             let error = match self.attempt(prompt, tokens_left).await? {
-                Ok(answer) if is_first && answer.is_empty() => empty_answer(&answer),
-                Ok(answer) => {
+                Ok((answer, is_cut)) if is_first && answer.is_empty() && !is_cut => empty_answer(&answer),
+                Ok((answer, is_cut)) => {
                     let cost_usd = cost_usd(route, &answer.usage);
                     let answer = prompt.tools.answer_from_wire(answer);
-                    return Ok(ModelAnswer { model: route.model.name().to_owned(), answer, cost_usd });
+                    return Ok(ModelAnswer {
+                        model: route.model.name().to_owned(),
+                        answer,
+                        cost_usd,
+                        is_cut,
+                    });
                 }
                 Err(error) => error,
             };
@@ -58,12 +63,12 @@ impl Models for GatewayModel {
 }
 
 impl GatewayModel {
-    /// Calls the model once.
+    /// Calls the model once. Returns its answer, and whether the budgets have cut it short.
     async fn attempt(
         &self,
         prompt: &Prompt,
         tokens_left: u64,
-    ) -> Result<Result<Answer, ModelError>, NoAnswer> {
+    ) -> Result<Result<(Answer, bool), ModelError>, NoAnswer> {
         self.caller.check_wanted()?;
         let (route, tokens) = (&self.route, prompt.tokens());
         if tokens > route.context_window {
@@ -73,7 +78,8 @@ impl GatewayModel {
             )));
         }
         let room = route.context_window.saturating_sub(tokens).max(MIN_ANSWER_TOKENS);
-        let max_tokens = route.max_output.min(room).min(tokens_left.saturating_sub(tokens));
+        let most = route.max_output.min(room);
+        let max_tokens = most.min(tokens_left.saturating_sub(tokens));
         if max_tokens < MIN_ANSWER_TOKENS {
             return Err(NoAnswer::Budget);
         }
@@ -93,6 +99,11 @@ impl GatewayModel {
             output: prompt.options.response_format.as_ref(),
             cache_key: &prompt.cache_key,
         });
-        Ok(self.caller.collect(route, events, tokens).await?)
+        let is_reduced = allowance.is_reduced || max_tokens < most;
+        let collected = self.caller.collect(route, events, tokens).await?;
+        Ok(collected.map(|answer| {
+            let is_cut = is_reduced && answer.stop == FinishReason::Length;
+            (answer, is_cut)
+        }))
     }
 }

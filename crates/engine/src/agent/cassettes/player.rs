@@ -11,7 +11,7 @@ use llm::{Answer, Message, ToolUse, estimate};
 use tools::ExposedTools;
 
 use super::super::{AgentError, structured_output};
-use super::tape::{Served, Tape};
+use super::tape::{MAX_SERVED_BYTES, Served, Tape};
 
 /// What a model is sent.
 pub(super) struct Prompt {
@@ -47,6 +47,8 @@ pub(super) struct ModelAnswer {
     pub(super) model: String,
     pub(super) answer: Answer,
     pub(super) cost_usd: Option<f64>,
+    /// Whether the budgets have cut it short.
+    pub(super) is_cut: bool,
 }
 
 /// Why there is no answer.
@@ -134,9 +136,11 @@ struct Run {
 
 impl Run {
     /// Appends an answer, with the recorded results of its calls.
-    fn apply(&mut self, ModelAnswer { model, answer, cost_usd }: ModelAnswer) -> Next {
+    fn apply(&mut self, ModelAnswer { model, answer, cost_usd, is_cut }: ModelAnswer) -> Next {
         let calls: Vec<ToolUse> = answer.calls().cloned().collect();
         let served = self.tape.serve(&calls);
+        let is_too_much = served.is_err();
+        let served = served.unwrap_or_default();
         let steered = self.tape.steered(self.steps.len()).to_vec();
         let (text, refusal) = (answer.text(), answer.refusal());
         let usage =
@@ -149,10 +153,20 @@ impl Run {
         if let Some(refusal) = refusal {
             return Next::End(failed(refusal.message));
         }
+        if is_too_much {
+            return Next::End(failed(format!(
+                "the results of its calls have together over {} MiB",
+                MAX_SERVED_BYTES >> 20
+            )));
+        }
         if has_calls {
             self.prompt.messages.push(Message::Results(replies));
         } else if steered.is_empty() {
-            return self.end_or_correct(&text);
+            return if is_cut {
+                Next::End(completed(StopReason::Budget))
+            } else {
+                self.end_or_correct(&text)
+            };
         }
         self.prompt.messages.extend(steered.into_iter().map(Message::user));
         Next::Continue

@@ -1,12 +1,20 @@
 //! The recorded calls of a cassette, and which of them a call of a run is given the result of. Pure.
 
-use api::cassettes::{CallPairing, MissingCall};
+use api::cassettes::{CallPairing, MAX_CASSETTE_BYTES, MissingCall};
 use llm::{Content, ToolReply, ToolUse};
 use serde_json::Value;
 
 /// What a model reads as the result of a call that is not recorded.
 pub(super) const NOT_RECORDED: &str =
     "This call is not recorded in the cassette, so nothing was run and there is no result. Go on without it.";
+
+/// The most bytes of results that a run is given: more than any model can be sent. A call may get the result of one
+/// that was recorded once again and again.
+pub(super) const MAX_SERVED_BYTES: usize = MAX_CASSETTE_BYTES;
+
+/// The results of a run's calls would be over [`MAX_SERVED_BYTES`].
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TooMuchServed;
 
 /// A recorded call with its result.
 pub(super) struct RecordedCall {
@@ -31,6 +39,8 @@ pub(super) struct RecordedStep {
 pub(super) struct Tape {
     calls: Vec<(RecordedCall, bool)>,
     steered: Vec<Vec<String>>,
+    /// The bytes of the results that calls were given.
+    served_bytes: usize,
 }
 
 /// The result that a call of the run is given.
@@ -48,6 +58,15 @@ impl RecordedCall {
         self.tool == call.name && inputs.into_iter().any(|input| same_value(input, &call.input))
     }
 
+    /// The size of its result. The bytes of files are shared.
+    fn result_bytes(&self) -> usize {
+        let remarks = self.remarks.iter().map(|content| match content {
+            Content::Text { text } | Content::Note { text } => text.len(),
+            Content::Media(_) => 0,
+        });
+        remarks.fold(self.text.len(), usize::saturating_add)
+    }
+
     fn reply_to(&self, call: &ToolUse) -> ToolReply {
         let (text, remarks) = (self.text.clone(), self.remarks.clone());
         ToolReply { provider_id: call.provider_id.clone(), text, remarks, is_error: self.is_error }
@@ -56,7 +75,7 @@ impl RecordedCall {
 
 impl Tape {
     pub(super) fn new(steps: Vec<RecordedStep>) -> Self {
-        let mut tape = Self { calls: Vec::new(), steered: Vec::new() };
+        let mut tape = Self { calls: Vec::new(), steered: Vec::new(), served_bytes: 0 };
         for RecordedStep { calls, steered } in steps {
             tape.calls.extend(calls.into_iter().map(|call| (call, false)));
             tape.steered.push(steered);
@@ -71,35 +90,60 @@ impl Tape {
 
     /// The results of the calls of one answer, in their order. A call takes the first recorded one that is the same and
     /// not taken. Only then the others take what is left, so that no call loses its own result to another one.
-    pub(super) fn serve(&mut self, calls: &[ToolUse]) -> Vec<Served> {
-        let exact: Vec<Option<Served>> = calls.iter().map(|call| self.take_same(call)).collect();
-        calls.iter().zip(exact).map(|(call, exact)| exact.unwrap_or_else(|| self.serve_other(call))).collect()
-    }
-
-    fn take_same(&mut self, call: &ToolUse) -> Option<Served> {
-        let mut open = self.calls.iter_mut().filter(|(_, taken)| !*taken);
-        let (recorded, taken) = open.find(|(recorded, _)| recorded.is_same(call))?;
-        *taken = true;
-        let reply = recorded.reply_to(call);
-        Some(Served { pairing: CallPairing::Same, recorded_input: None, reply })
-    }
-
-    fn serve_other(&mut self, call: &ToolUse) -> Served {
-        if let Some((recorded, _)) = self.calls.iter().rev().find(|(recorded, _)| recorded.is_same(call)) {
-            let reply = recorded.reply_to(call);
-            return Served { pairing: CallPairing::Repeated, recorded_input: None, reply };
+    ///
+    /// # Errors
+    /// The results of the run would be too large. They are not copied.
+    pub(super) fn serve(&mut self, calls: &[ToolUse]) -> Result<Vec<Served>, TooMuchServed> {
+        let same: Vec<Option<usize>> = calls.iter().map(|call| self.take_same(call)).collect();
+        let same = same.into_iter().map(|place| place.map(|place| (place, CallPairing::Same)));
+        let places: Vec<_> =
+            calls.iter().zip(same).map(|(call, same)| same.or_else(|| self.take_other(call))).collect();
+        for (place, _) in places.iter().flatten() {
+            let bytes = self.calls.get(*place).map_or(0, |(recorded, _)| recorded.result_bytes());
+            self.served_bytes = self.served_bytes.saturating_add(bytes);
         }
+        if self.served_bytes > MAX_SERVED_BYTES {
+            return Err(TooMuchServed);
+        }
+        Ok(calls.iter().zip(places).map(|(call, place)| self.reply(call, place)).collect())
+    }
+
+    fn take_same(&mut self, call: &ToolUse) -> Option<usize> {
         // An input that could not be read is no input.
-        if let Some(reason) = &call.broken {
-            return not_recorded(call, reason);
+        if call.broken.is_some() {
+            return None;
         }
-        let mut open = self.calls.iter_mut().filter(|(_, taken)| !*taken);
-        let Some((recorded, taken)) = open.find(|(recorded, _)| recorded.tool == call.name) else {
-            return not_recorded(call, NOT_RECORDED);
-        };
+        self.take(|recorded| recorded.is_same(call))
+    }
+
+    /// The recorded call whose result a call is given that is none of those left.
+    fn take_other(&mut self, call: &ToolUse) -> Option<(usize, CallPairing)> {
+        if call.broken.is_some() {
+            return None;
+        }
+        if let Some(place) = self.calls.iter().rposition(|(recorded, _)| recorded.is_same(call)) {
+            return Some((place, CallPairing::Repeated));
+        }
+        let place = self.take(|recorded| recorded.tool == call.name)?;
+        Some((place, CallPairing::Approximate))
+    }
+
+    /// Takes the first call that is it and not taken.
+    fn take(&mut self, is_it: impl Fn(&RecordedCall) -> bool) -> Option<usize> {
+        let mut calls = self.calls.iter_mut().enumerate();
+        let (place, (_, taken)) = calls.find(|(_, (recorded, taken))| !*taken && is_it(recorded))?;
         *taken = true;
-        let recorded_input = Some(recorded.input.clone());
-        Served { pairing: CallPairing::Approximate, recorded_input, reply: recorded.reply_to(call) }
+        Some(place)
+    }
+
+    fn reply(&self, call: &ToolUse, place: Option<(usize, CallPairing)>) -> Served {
+        let recorded =
+            place.and_then(|(place, pairing)| self.calls.get(place).map(|(call, _)| (call, pairing)));
+        let Some((recorded, pairing)) = recorded else {
+            return not_recorded(call, call.broken.as_deref().unwrap_or(NOT_RECORDED));
+        };
+        let recorded_input = (pairing == CallPairing::Approximate).then(|| recorded.input.clone());
+        Served { pairing, recorded_input, reply: recorded.reply_to(call) }
     }
 
     /// The recorded calls that no call has taken.

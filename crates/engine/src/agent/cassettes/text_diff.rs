@@ -7,6 +7,8 @@ use similar::{Algorithm, capture_diff_slices};
 
 /// The most words of each text that are compared one by one. Of longer texts only the words that they share are counted.
 const MAX_COMPARED_WORDS: usize = 2_000;
+/// The most words into which a text is split. What follows them counts as one.
+const MAX_WORDS: usize = 150_000;
 
 /// Two texts compared.
 #[derive(Debug, PartialEq)]
@@ -111,11 +113,16 @@ fn shared_words(old: &[&str], new: &[&str]) -> usize {
     new.iter().filter(|word| is_word(word)).filter(is_left).count()
 }
 
-/// Splits a text into words, white space, and single characters: signs, and letters of scripts without spaces.
+/// Splits a text into words, white space, and single characters: signs, and letters of scripts without spaces. Of a long
+/// text only the beginning is split.
 fn words(text: &str) -> Vec<&str> {
     let mut words = Vec::new();
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
+        if words.len() == MAX_WORDS {
+            words.push(rest);
+            break;
+        }
         let kind = Kind::of(first);
         let length = match kind {
             Kind::Single => first.len_utf8(),

@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 
 use api::CallId;
 use api::cassettes::CallPairing;
-use llm::{Block, TokenUsage};
+use llm::{Block, FinishReason, TokenUsage};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tools::ExposedTools;
@@ -22,7 +22,8 @@ impl Models for Script {
     async fn answer(&self, prompt: &Prompt, _: u64, _: bool) -> Result<ModelAnswer, NoAnswer> {
         self.seen.lock().push(prompt.messages.clone());
         let answer = self.answers.lock().pop_front().unwrap_or(Err(NoAnswer::Failed("no more".into())))?;
-        Ok(ModelAnswer { model: "m".into(), answer, cost_usd: Some(0.5) })
+        let is_cut = answer.stop == FinishReason::Length;
+        Ok(ModelAnswer { model: "m".into(), answer, cost_usd: Some(0.5), is_cut })
     }
 }
 
@@ -124,4 +125,21 @@ async fn an_answer_without_the_form_is_corrected_once() {
     assert_eq!((good.steps.len(), good.end), (2, completed(StopReason::EndTurn)));
     let bad = run(with_format(), Vec::new(), LIMITS, &script([text("no"), text("{}"), text("{}")])).await;
     assert_eq!((bad.steps.len(), bad.end.state), (2, ReplayState::Failed));
+}
+
+#[tokio::test]
+async fn an_answer_that_a_budget_cuts_ends_the_run_with_that() {
+    let cut = Answer { stop: FinishReason::Length, ..text("It is gr") };
+    let run = run(prompt(), Vec::new(), LIMITS, &script([cut])).await;
+    assert_eq!((run.end.clone(), run.text()), (completed(StopReason::Budget), "It is gr"));
+}
+
+#[tokio::test]
+async fn a_large_result_that_is_wanted_again_and_again_ends_the_run() {
+    let mut step = recorded("read", json!({}), &[]);
+    step.calls[0].text = "x".repeat(MAX_SERVED_BYTES / 2);
+    let many: Vec<_> = (0..200).map(|_| ("read", json!({}))).collect();
+    let run = run(prompt(), vec![step], LIMITS, &script([calling(&many)])).await;
+    assert_eq!((run.steps.len(), run.end.state), (1, ReplayState::Failed));
+    assert!(run.end.error.unwrap().contains("24 MiB"));
 }

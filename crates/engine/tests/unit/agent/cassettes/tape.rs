@@ -21,7 +21,7 @@ fn tape(calls: Vec<RecordedCall>) -> Tape {
 }
 
 fn serve(tape: &mut Tape, calls: &[ToolUse]) -> Vec<(CallPairing, String)> {
-    let served = tape.serve(calls);
+    let served = tape.serve(calls).unwrap();
     for (served, call) in served.iter().zip(calls) {
         assert_eq!(served.reply.provider_id, call.provider_id);
     }
@@ -43,7 +43,7 @@ fn another_input_takes_what_no_call_of_the_answer_needs() {
     let mut tape = tape(vec![recorded("read", json!({"a": 1})), recorded("read", json!({"a": 2}))]);
     // The first call would take the result of the second one if it came first.
     let calls = [call("read", json!({"a": 9})), call("read", json!({"a": 1})), call("write", json!({}))];
-    let served = tape.serve(&calls);
+    let served = tape.serve(&calls).unwrap();
     assert_eq!(served[0].pairing, CallPairing::Approximate);
     assert_eq!(served[0].recorded_input, Some(json!({"a": 2})));
     assert_eq!(served[1].pairing, CallPairing::Same);
@@ -75,10 +75,20 @@ fn the_input_that_ran_counts_too() {
 
 #[test]
 fn a_call_that_cannot_be_read_gets_no_result_of_another_one() {
-    let mut tape = tape(vec![recorded("read", json!({"a": 1}))]);
+    let mut tape = tape(vec![recorded("read", json!({"a": 1})), recorded("read", json!({}))]);
     let broken = ToolUse { broken: Some("cut off".into()), ..call("read", json!({})) };
     assert_eq!(serve(&mut tape, &[broken]), [(CallPairing::NotRecorded, "cut off".to_owned())]);
-    assert_eq!(tape.into_missing().len(), 1);
+    assert_eq!(tape.into_missing().len(), 2);
+}
+
+#[test]
+fn results_without_end_are_not_served() {
+    let third = MAX_SERVED_BYTES / 3;
+    let large = RecordedCall { text: "x".repeat(third), ..recorded("read", json!({})) };
+    let mut tape = tape(vec![large]);
+    let calls = vec![call("read", json!({})); 2];
+    assert_eq!(tape.serve(&calls).unwrap().len(), 2);
+    assert_eq!(tape.serve(&calls), Err(TooMuchServed));
 }
 
 #[test]
@@ -109,7 +119,7 @@ proptest! {
         let (mut same, mut changed, mut made) = (0, 0, 0);
         for answer in &answers {
             let calls: Vec<_> = answer.iter().map(|(tool, input)| call(&name(*tool), json!({"n": input}))).collect();
-            let served = tape.serve(&calls);
+            let served = tape.serve(&calls).unwrap();
             prop_assert_eq!(served.len(), calls.len());
             for (served, call) in served.iter().zip(&calls) {
                 made += 1;
@@ -144,7 +154,7 @@ proptest! {
         let mut tape = Tape::new(steps.iter().map(record).collect());
         for calls in &steps {
             let calls: Vec<_> = calls.iter().map(|(tool, n)| call(&format!("t{tool}"), json!({"n": n}))).collect();
-            prop_assert!(tape.serve(&calls).iter().all(|served| served.pairing == CallPairing::Same));
+            prop_assert!(tape.serve(&calls).unwrap().iter().all(|served| served.pairing == CallPairing::Same));
         }
         prop_assert!(tape.into_missing().is_empty());
     }

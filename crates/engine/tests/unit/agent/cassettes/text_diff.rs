@@ -49,6 +49,15 @@ fn texts_without_end_are_compared_in_bounded_effort() {
     assert_eq!((side(&compared, DiffOp::Insert), side(&compared, DiffOp::Delete)), (old, new));
 }
 
+#[test]
+fn a_text_is_split_into_a_bounded_number_of_words() {
+    let signs = "!?".repeat(MAX_WORDS);
+    let split = words(&signs);
+    assert_eq!((split.len(), split.concat() == signs), (MAX_WORDS + 1, true));
+    let compared = compare(&signs, &format!("{signs}!"));
+    assert_eq!((compared.parts.len(), compared.similarity > 0.9), (3, true));
+}
+
 proptest! {
     #[test]
     fn a_comparison_holds_both_texts(old in "[ab語 é.\n]{0,40}", new in "[ab語 é.\n]{0,40}") {
