@@ -123,8 +123,14 @@ async fn execute(args: Args) -> Result<ExitCode, Failure> {
             Evaluation::new(vec![Outcome { cassette: file.name, report: Some(report), error: None }])
         }
         Source::Files { files, .. } => {
-            let evaluation = run_set(&engine, files, &with, json).await?;
-            print_evaluation(&evaluation, json)?;
+            let (evaluation, stopped) = run_set(&engine, files, &with, json).await?;
+            // Also what was run before an error that concerns all.
+            if stopped.is_none() || !evaluation.cassettes.is_empty() {
+                print_evaluation(&evaluation, json)?;
+            }
+            if let Some(error) = stopped {
+                return Err(error);
+            }
             evaluation
         }
     };
@@ -150,18 +156,20 @@ fn find_source(what: &str, task: Option<TaskId>) -> Result<Source, Failure> {
     }
 }
 
-/// Runs cassettes one after the other. What is wrong with one does not keep the others from being run.
+/// Runs cassettes one after the other. What goes wrong with one does not keep the others from being run, unless it
+/// concerns all of them: that is the failure.
 async fn run_set(
     engine: &Engine,
     files: Vec<CassetteFile>,
     with: &ReplayWith,
     json: bool,
-) -> Result<Evaluation, Failure> {
+) -> Result<(Evaluation, Option<Failure>), Failure> {
     let mut outcomes = Vec::with_capacity(files.len());
     for file in files {
-        let (report, error) = match run_file(engine, &file, with).await? {
-            Ok(report) => (Some(report), None),
-            Err(error) => (None, Some(error)),
+        let (report, error) = match run_file(engine, &file, with).await {
+            Ok(Ok(report)) => (Some(report), None),
+            Ok(Err(error)) => (None, Some(error)),
+            Err(failure) => return Ok((Evaluation::new(outcomes), Some(failure))),
         };
         let outcome = Outcome { cassette: file.name, report, error };
         if !json {
@@ -173,10 +181,11 @@ async fn run_set(
         }
         outcomes.push(outcome);
     }
-    Ok(Evaluation::new(outcomes))
+    Ok((Evaluation::new(outcomes), None))
 }
 
-/// Runs the cassette of a file. What is wrong with it is the inner error; the outer one concerns all of them.
+/// Runs the cassette of a file. What goes wrong with it is the inner error; the outer one concerns all of them: what
+/// `--with` asks for.
 async fn run_file(
     engine: &Engine,
     file: &CassetteFile,
@@ -188,11 +197,18 @@ async fn run_file(
     };
     match engine.run_cassette(&cassette, with).await {
         Ok(report) => Ok(Ok(report)),
-        Err(ClientError::Refused {
-            code: ErrorCode::InvalidRequest | ErrorCode::PayloadTooLarge,
-            message,
-        }) => Ok(Err(message)),
-        Err(error) => Err(usage_failure(error)),
+        Err(error) if is_about_options(&error) => Err(usage_failure(error)),
+        Err(ClientError::Refused { message, .. }) => Ok(Err(message)),
+        Err(ClientError::Failed(error)) => Ok(Err(format!("{error:#}"))),
+    }
+}
+
+/// Whether an engine refuses what `--with` asks for.
+fn is_about_options(error: &ClientError) -> bool {
+    match error {
+        ClientError::Refused { code: ErrorCode::ModelNotPermitted, .. } => true,
+        ClientError::Refused { code: ErrorCode::InvalidRequest, message } => message.starts_with("`with"),
+        ClientError::Refused { .. } | ClientError::Failed(_) => false,
     }
 }
 
