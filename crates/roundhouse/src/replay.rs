@@ -197,18 +197,24 @@ async fn run_file(
     };
     match engine.run_cassette(&cassette, with).await {
         Ok(report) => Ok(Ok(report)),
-        Err(error) if is_about_options(&error) => Err(usage_failure(error)),
-        Err(ClientError::Refused { message, .. }) => Ok(Err(message)),
-        Err(ClientError::Failed(error)) => Ok(Err(format!("{error:#}"))),
+        Err(error) => error_of_file(error).map(Err),
     }
 }
 
-/// Whether an engine refuses what `--with` asks for.
-fn is_about_options(error: &ClientError) -> bool {
+/// The error as that of one file. What may pass, or lies in the file, says nothing about the others.
+///
+/// # Errors
+/// The engine refuses what `--with` asks for.
+fn error_of_file(error: ClientError) -> Result<String, Failure> {
     match error {
-        ClientError::Refused { code: ErrorCode::ModelNotPermitted, .. } => true,
-        ClientError::Refused { code: ErrorCode::InvalidRequest, message } => message.starts_with("`with"),
-        ClientError::Refused { .. } | ClientError::Failed(_) => false,
+        ClientError::Refused { code: ErrorCode::ModelNotPermitted, .. } => Err(usage_failure(error)),
+        ClientError::Refused { code: ErrorCode::InvalidRequest, ref message }
+            if message.starts_with("`with") =>
+        {
+            Err(usage_failure(error))
+        }
+        ClientError::Refused { message, .. } => Ok(message),
+        ClientError::Failed(error) => Ok(format!("{error:#}")),
     }
 }
 
@@ -241,5 +247,31 @@ fn usage_failure(error: ClientError) -> Failure {
             message,
         } => Failure::usage(crate::terminal::single_line(&message, usize::MAX)),
         error => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_asked_for_concerns_all_files() {
+        let refused =
+            |code, message: &str| error_of_file(ClientError::Refused { code, message: message.to_owned() });
+        for (code, message) in [
+            (ErrorCode::InvalidRequest, "`cassette`: at most 1000 `steps`"),
+            (ErrorCode::PayloadTooLarge, "too large"),
+            (ErrorCode::UsageCapReached, "later"),
+            (ErrorCode::TaskBusy, "not ended"),
+        ] {
+            assert_eq!(refused(code, message).unwrap(), message);
+        }
+        assert_eq!(error_of_file(ClientError::Failed(anyhow!("lost"))).unwrap(), "lost");
+        for (code, message) in [
+            (ErrorCode::InvalidRequest, "`with.agent`: the catalog has no such agent"),
+            (ErrorCode::ModelNotPermitted, "`nope` is not permitted"),
+        ] {
+            assert!(matches!(refused(code, message), Err(Failure::Usage(_))), "{message}");
+        }
     }
 }

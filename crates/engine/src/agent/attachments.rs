@@ -222,6 +222,16 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_neither_loaded_nor_left_out_is_lost() {
+        let loaded = LoadedAttachments {
+            bytes: HashMap::from([("a".into(), Bytes::new())]),
+            left_out: HashSet::from(["b".into()]),
+        };
+        let message = |hash| [Message::User { content: vec![attached(hash)] }];
+        assert_eq!(["a", "b", "c"].map(|hash| loaded.has_lost(&message(hash))), [false, false, true]);
+    }
+
+    #[test]
     fn the_oldest_are_left_out_where_there_is_no_room() {
         let sizes =
             |sizes: &[(&str, usize)]| sizes.iter().map(|(hash, size)| ((*hash).into(), size << 20)).collect();

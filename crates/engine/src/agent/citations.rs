@@ -97,19 +97,27 @@ fn fenced_code_end(text: &[char], at: usize) -> Option<usize> {
     Some(text.len())
 }
 
-/// The end of the inline code that begins with the backticks at `at`, or of the backticks if it has no end.
+/// The end of the inline code that begins with the backticks at `at`, or of the backticks if it has no end in its
+/// paragraph.
 fn inline_code_end(text: &[char], at: usize) -> usize {
     let length = run_length(text, at, '`');
     let inside = at + length;
     let mut end = inside;
     while end < text.len().min(inside + MAX_CODE_CHARS) {
         match run_length(text, end, '`') {
+            0 if is_end_of_paragraph(text, end) => break,
             0 => end += 1,
             found if found == length => return end + found,
             found => end += found,
         }
     }
     inside
+}
+
+/// Whether the line that ends at `at` is followed by a blank one.
+fn is_end_of_paragraph(text: &[char], at: usize) -> bool {
+    let is_blank = |character: &&char| matches!(**character, ' ' | '\t' | '\r');
+    text.get(at) == Some(&'\n') && text.iter().skip(at + 1).find(|c| !is_blank(c)) == Some(&'\n')
 }
 
 /// Reads the mark that begins at `start`. What is followed by an address is a link.

@@ -360,6 +360,16 @@ async fn steering_files_and_earlier_messages_are_in_the_cassette() {
             assert!(sent.contains(text), "{model}: {text}");
         }
     }
+    // A file that no model takes costs the run nothing else.
+    let unknown = cassette.to_string().replace("image/png", "image/x-unknown");
+    let unknown = serde_json::from_str(&unknown).unwrap();
+    for model in MODELS {
+        fixture.provider.enqueue_all([memory_set_reply("a", "b"), Reply::from_text("Deux.")]);
+        let report = fixture.replay(&unknown, json!({"model": model})).await;
+        assert_eq!(report["scores"]["total"], 1.0, "{model}: {report}");
+        let sent = fixture.provider.requests().pop().unwrap().body.to_string();
+        assert!(sent.contains("Second.") && !sent.contains(PNG_BASE64), "{model}");
+    }
     fixture.provider.assert_no_refusals();
 }
 
@@ -503,4 +513,24 @@ async fn a_run_ends_with_its_caller_and_leaves_nothing_when_killed() {
     fixture.provider.enqueue(done_reply());
     assert_eq!(fixture.replay(&cassette, json!({})).await["scores"]["total"], 1.0);
     drop(send(client().get(format!("{}/health", fixture.engine.url))).await);
+}
+
+#[tokio::test]
+async fn a_turn_that_was_given_up_has_a_cassette() {
+    let gate = Gate::new();
+    let fixture = fixture([memory_set_reply("a", "b"), Reply::from_text("I begin").hold(1, &gate)]).await;
+    let stream = fixture.engine.execute_with(&direct_message("task", "Go.")).await;
+    wait_gate_reached(&gate).await;
+    drop(stream);
+    let EngineFixture { setup, program, .. } = fixture;
+    program.signal_and_wait(rustix::process::Signal::KILL).await;
+    let brain = rusqlite::Connection::open(setup.brain()).unwrap();
+    brain.execute("UPDATE turns SET ended_at = opened_at", []).unwrap();
+    drop(brain);
+    let (_program, engine) = setup.start().await;
+    let turns = engine.get("/tasks/task/turns").await.assert_ok("turns:array");
+    let turn = turns["turns"][0]["turn_id"].as_str().unwrap();
+    let cassette = engine.get(&format!("/tasks/task/turns/{turn}/cassette")).await;
+    assert_eq!(cassette.status, 200, "{}", cassette.body);
+    assert_eq!(cassette.body["steps"].as_array().unwrap().len(), 1, "{}", cassette.body);
 }

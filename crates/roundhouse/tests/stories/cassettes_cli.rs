@@ -104,6 +104,11 @@ async fn a_set_is_an_evaluation_in_a_fixed_order() {
         .await
         .assert_failure(1, &["0.json  not run", "1.json  not run", "its `version` is 9"]);
     assert!(output.contains("total 0.5  (4 cassettes, 2 not run)"), "{output}");
+
+    // What is asked for concerns all of them; what is known by then is printed.
+    let output = cli.replay(&[&folder, "--with", "model=nope"]).await;
+    let output = output.assert_failure(2, &["0.json  not run", "1.json  not run", "`nope` is not permitted"]);
+    assert!(!output.contains("b.json"), "{output}");
 }
 
 #[tokio::test]

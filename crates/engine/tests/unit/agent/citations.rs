@@ -92,6 +92,7 @@ fn links_code_and_escapes_are_text() {
         "```\na[2]\n```\nSo [1].",
         "a `b` [1]",
         "one ` backtick [1]",
+        "one ` backtick [1]\n \nand another ` one",
         "``` [1]",
         "~~[1]~~",
         r"\\[1]",
