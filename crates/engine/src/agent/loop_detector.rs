@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::LazyLock;
 
-use llm::{ToolOutcome, ToolUse};
+use llm::{Content, ToolOutcome, ToolUse};
 use regex_lite::Regex;
 use sha2::{Digest as _, Sha256};
 
@@ -82,8 +82,13 @@ fn fingerprint(call: &ToolUse, outcome: &ToolOutcome) -> [u8; 32] {
     let [output, error] =
         [Some(outcome.output.as_str()), outcome.error.as_deref()].map(|text| text.map(normalized));
     let parts = [Some(call.name.as_str()), Some(&input), output.as_deref(), error.as_deref()];
+    // The text of a result is the same whatever its pictures show.
+    let media = outcome.media.iter().filter_map(|content| match content {
+        Content::Media(media) => Some(media.hash.as_str()),
+        Content::Text { .. } | Content::Note { .. } => None,
+    });
     let mut all = Sha256::new();
-    for part in parts.into_iter().flatten() {
+    for part in parts.into_iter().flatten().chain(media) {
         // Each part is hashed separately, so that different splits of the same text differ.
         all.update(Sha256::digest(part));
     }
@@ -131,6 +136,30 @@ mod tests {
                 assert!(!detector.record(&call(name, input), &outcome).is_loop());
             }
         }
+    }
+
+    #[test]
+    fn another_picture_is_another_result() {
+        let mut detector = LoopDetector::default();
+        let shown = |picture: usize| {
+            let media = llm::Media {
+                kind: api::content::MediaKind::Image,
+                media_type: "image/png".into(),
+                name: None,
+                hash: picture.to_string(),
+                tokens: None,
+                text: None,
+                data: None,
+            };
+            ToolOutcome {
+                media: vec![Content::Media(media)],
+                ..outcome("[picture 1, shown with this result]")
+            }
+        };
+        let mut looks = |picture| detector.record(&call("screenshot", json!({})), &shown(picture)).is_loop();
+        assert!(!(0..9).any(&mut looks));
+        // The picture of the last look again.
+        assert_eq!([8; 4].map(looks), [false, false, false, true]);
     }
 
     #[test]
