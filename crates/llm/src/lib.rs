@@ -310,6 +310,33 @@ impl Media {
         // What no vendor takes and has no text is reported as such.
         bytes.into_iter().chain(self.text.as_ref().map(|text| &text.hash)).map(String::as_str)
     }
+
+    /// Whether some model is sent an image or a file rather than text.
+    pub fn is_sent_as_file(&self) -> bool {
+        self.media_type != media::PLAIN_TEXT && is_sendable_media(self.kind, &self.media_type)
+    }
+
+    /// What stands in place of a file for a provider that refused it: its text, or a note.
+    pub fn without_file(&self) -> Content {
+        match &self.text {
+            Some(text) => Content::Media(Self {
+                media_type: media::PLAIN_TEXT.to_owned(),
+                hash: text.hash.clone(),
+                tokens: text.tokens.or(self.tokens),
+                text: None,
+                data: text.data.clone(),
+                ..self.clone()
+            }),
+            None => self.left_out("because the model's provider refused it"),
+        }
+    }
+
+    /// A note that this was left out, and why.
+    pub fn left_out(&self, why: &str) -> Content {
+        let name = self.name.as_deref().filter(|name| !media::is_blank(name));
+        let reason = format!("is left out {why}");
+        Content::Note { text: media::placeholder_text(self.kind, name, &reason) }
+    }
 }
 
 /// Whether some vendor's models take media of this kind and type as they are.
@@ -322,6 +349,9 @@ pub fn is_sendable_media(kind: MediaKind, media_type: &str) -> bool {
 pub struct MediaText {
     /// The SHA-256 of the text in UTF-8, in lower-case hexadecimal digits.
     pub hash: String,
+    /// The estimated number of tokens of the text; absent from journals that are older than this count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
     /// The text, if it has been loaded from the store.
     #[serde(skip)]
     pub data: Option<Bytes>,

@@ -138,7 +138,7 @@ pub(super) fn titled_text(name: Option<&str>, text: &str) -> String {
 }
 
 /// The text that replaces media that cannot be sent.
-fn placeholder_text(kind: MediaKind, name: Option<&str>, reason: &str) -> String {
+pub(super) fn placeholder_text(kind: MediaKind, name: Option<&str>, reason: &str) -> String {
     let kind = match kind {
         MediaKind::Image => "image",
         MediaKind::Document => "document",

@@ -217,6 +217,7 @@ mod tests {
                 source: Source::Tool.into(),
             }),
             1 => Just(Step::ReasoningDropped),
+            1 => Just(Step::MediaDropped),
         ]
     }
 

@@ -51,6 +51,9 @@ pub enum Step {
     Compacted(Compacted),
     /// From here on the models' earlier reasoning is not sent, because a provider rejected it as invalid.
     ReasoningDropped,
+    /// From here on the images and PDFs so far are not sent, because a provider refused the conversation with them and
+    /// accepted it without.
+    MediaDropped,
     /// The turn was planned, or planning failed.
     Planned {
         /// The plan, as it is sent to the model.
@@ -214,6 +217,7 @@ impl Step {
             | Self::Steered { .. }
             | Self::Compacted(_)
             | Self::ReasoningDropped
+            | Self::MediaDropped
             | Self::Noted { .. }
             | Self::Numbered { .. }
             | Self::Cited { .. }

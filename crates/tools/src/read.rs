@@ -138,7 +138,8 @@ impl ReadFile {
     ) -> Result<ToolOutput, ToolError> {
         let limit = format.map_or(media::MAX_PICTURE_BYTES, |_| MAX_DOCUMENT_BYTES);
         let length = usize::try_from(size).ok().filter(|length| *length <= limit).ok_or_else(|| {
-            ToolError(format!("`{path}` has {size} bytes; such files are read up to {} MiB", limit >> 20))
+            let limit = format.map_or(media::MAX_PICTURE_SIZE.to_owned(), |_| format!("{} MiB", limit >> 20));
+            ToolError(format!("`{path}` has {size} bytes; such files are read up to {limit}"))
         })?;
         let reserved = self.memory_budget.reserve(MemoryUse::Tools, length.saturating_mul(2)).await;
         let _reserved = reserved.map_err(|error| ToolError(error.to_string()))?;

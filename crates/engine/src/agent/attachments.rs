@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use llm::{Content, Media, Message};
+use llm::{ChatModel, Content, Media, Message};
 use resources::memory_budget::{MemoryBudget, MemoryUse, NoMemory, Reservation};
 use store::Brain;
 
@@ -160,6 +160,14 @@ fn omitted_note(media: &Media) -> String {
          needed, ask the user to attach it again.]",
         media.media_type
     )
+}
+
+/// Whether `model` is sent images or PDFs with these messages.
+pub(super) fn has_files(messages: &[Message], model: &dyn ChatModel) -> bool {
+    let is_file = |media: &Media| {
+        media.is_sent_as_file() && model.supports_media(media.kind, &media.media_type).is_ok()
+    };
+    messages.iter().flat_map(media).any(is_file)
 }
 
 /// The media of a message, in order.

@@ -196,7 +196,12 @@ impl Branch {
         self.evicted = Evicted { count, floor, is_foreign };
         let last =
             self.rewrites.iter().rposition(|rewrite| matches!(rewrite.kind, RewriteKind::Compacted(_)));
-        self.rewrites.drain(..last.unwrap_or(0));
+        let mut earlier = last.unwrap_or(0);
+        self.rewrites.retain(|rewrite| {
+            let is_kept = earlier == 0 || rewrite.kind == RewriteKind::MediaDropped;
+            earlier = earlier.saturating_sub(1);
+            is_kept
+        });
         let newest: Vec<(usize, MemoryWrite)> = {
             let before = self.memory_writes.iter().filter(|(at, _)| *at <= floor).map(|(_, write)| write);
             current_values(before).into_iter().map(|write| (floor, write.clone())).collect()

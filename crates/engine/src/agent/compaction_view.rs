@@ -1,11 +1,11 @@
-//! What is sent of a conversation whose beginning was compacted, or whose reasoning a provider refused. Pure.
+//! What is sent of a conversation whose beginning was compacted, or whose reasoning or media a provider refused. Pure.
 //!
 //! Nothing is removed from the conversation. This is a view of it, rebuilt from the journal's records, and
 //! going back behind a compaction restores everything.
 
 use std::fmt::Write as _;
 
-use llm::{Content, Message, ToolReply};
+use llm::{Content, Media, Message, ToolReply};
 use serde::{Deserialize, Serialize};
 use store::memory_format::{TOOL_ORIGIN_NOTE, quote_lines};
 use store::steps::{Compacted, MemoryWrite, Replacement};
@@ -36,6 +36,8 @@ pub(super) enum RewriteKind {
     Compacted(Compacted),
     /// Reasoning is not sent.
     ReasoningDropped,
+    /// Images and PDFs are not sent.
+    MediaDropped,
 }
 
 /// The number of messages that are no longer sent.
@@ -62,6 +64,17 @@ pub(super) fn view(
     from_tools: bool,
 ) -> Vec<Message> {
     let covers = compacted_count(rewrites).min(messages.len());
+    let without_files: Vec<Message>;
+    let messages = match media_dropped_until(rewrites) {
+        0 => messages,
+        until => {
+            let rewrite = |(at, message): (usize, &Message)| {
+                if at < until { without_files_in(message) } else { message.clone() }
+            };
+            without_files = messages.iter().enumerate().map(rewrite).collect();
+            &without_files
+        }
+    };
     let (removed, kept) = messages.split_at(covers);
     let compaction = last_compaction(rewrites);
     let replacement = compaction.filter(|_| covers > 0).map(|(made_at, compacted)| {
@@ -96,12 +109,44 @@ pub(super) fn view(
 pub(super) fn last_compaction(rewrites: &[Rewrite]) -> Option<(usize, &Compacted)> {
     rewrites.iter().rev().find_map(|rewrite| match &rewrite.kind {
         RewriteKind::Compacted(compacted) => Some((rewrite.made_at, compacted)),
-        RewriteKind::ReasoningDropped => None,
+        RewriteKind::ReasoningDropped | RewriteKind::MediaDropped => None,
     })
 }
 
+/// The number of messages whose images and PDFs are not sent.
+fn media_dropped_until(rewrites: &[Rewrite]) -> usize {
+    let drops = rewrites.iter().filter(|rewrite| rewrite.kind == RewriteKind::MediaDropped);
+    drops.map(|rewrite| rewrite.made_at).max().unwrap_or(0)
+}
+
+/// Returns a message with its images and PDFs replaced by their text, or by a note.
+fn without_files_in(message: &Message) -> Message {
+    let without_file = |content: &Content| {
+        replace_media(content, |media| media.is_sent_as_file().then(|| media.without_file()))
+    };
+    match message {
+        Message::User { content } => Message::User { content: content.iter().map(without_file).collect() },
+        Message::Results(replies) => {
+            let reply = |reply: &ToolReply| ToolReply {
+                remarks: reply.remarks.iter().map(without_file).collect(),
+                ..reply.clone()
+            };
+            Message::Results(replies.iter().map(reply).collect())
+        }
+        Message::Assistant { .. } => message.clone(),
+    }
+}
+
+/// Returns a content, or what `replacement` returns for it if it is media.
+fn replace_media(content: &Content, replacement: impl Fn(&Media) -> Option<Content>) -> Content {
+    match content {
+        Content::Media(media) => replacement(media).unwrap_or_else(|| content.clone()),
+        Content::Text { .. } | Content::Note { .. } => content.clone(),
+    }
+}
+
 /// Returns a message without reasoning that can no longer be verified, and with each result cut to the number
-/// of characters that `limit` returns.
+/// of characters that `limit` returns, without its media.
 pub(super) fn rewrite_message(
     message: &Message,
     without_reasoning: bool,
@@ -116,7 +161,12 @@ pub(super) fn rewrite_message(
             let shorten = |reply: &ToolReply| match limit(reply) {
                 Some(limit) => {
                     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-                    ToolReply { text: truncate_middle(&reply.text, limit), ..reply.clone() }
+                    let omitted = |media: &Media| Some(media.left_out("to shorten the conversation"));
+                    ToolReply {
+                        text: truncate_middle(&reply.text, limit),
+                        remarks: reply.remarks.iter().map(|remark| replace_media(remark, omitted)).collect(),
+                        ..reply.clone()
+                    }
                 }
                 None => reply.clone(),
             };

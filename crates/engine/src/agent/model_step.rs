@@ -10,12 +10,14 @@ use api::usage::UsagePurpose;
 use futures::StreamExt as _;
 use http_service::backoff::jitter;
 use llm::{Answer, FinishReason, ModelError, ModelErrorKind, Route, Routes, StreamEvent};
+use store::event_log::Commit;
 use store::steps::Step;
 
-use super::attachments::Attachments;
+use super::attachments::{Attachments, has_files};
 use super::auxiliary_call::{billed_answer, billed_failure, call_usage, commit_usage, cost_usd};
 use super::budget::{Allowance, reserve_in_turn, unreadable};
 use super::compaction_driver::{compact_after_refusal, compact_near_limit};
+use super::compaction_view::RewriteKind;
 use super::conversation::Conversation;
 use super::interrupt::{Interrupt, StepOutcome};
 use super::retry_policy::{Remedy, StepAttempts, WindowDecision};
@@ -76,11 +78,12 @@ impl ModelCaller {
                 conversation.journal.void_answer(attempts.attempts()).await?;
                 return self.end_at_budget(conversation, &route).await;
             };
-            let attempt = attempts.begin_attempt();
-            match self.attempt(conversation, &route, attempt, &size).await? {
+            attempts.begin_attempt();
+            match self.attempt(conversation, &route, &attempts, &size).await? {
                 Ok(answer) => {
                     self.record_success(&routes, &route, &answer, conversation);
-                    return commit_answer(conversation, &route, answer, size.allowance.is_reduced).await;
+                    let (capped, drop) = (size.allowance.is_reduced, attempts.is_media_dropped());
+                    return commit_answer(conversation, &route, answer, capped, drop).await;
                 }
                 Err(error) => {
                     if !self.recover(conversation, &route, &mut attempts, &error).await? {
@@ -147,13 +150,18 @@ impl ModelCaller {
         &self,
         conversation: &mut Conversation<'_>,
         route: &Route,
-        number: u32,
+        attempts: &StepAttempts,
         size: &CallSize,
     ) -> Result<Result<Answer, ModelError>, Interrupt> {
+        let number = attempts.attempts();
         conversation.journal.begin_attempt();
-        let attachments = Attachments::in_messages(conversation.journal.active_thread().messages());
+        let branch = conversation.journal.active_thread().branch();
+        let without_files =
+            attempts.is_media_dropped().then(|| branch.preview_rewrite(RewriteKind::MediaDropped));
+        let attachments = Attachments::in_messages(without_files.as_deref().unwrap_or(branch.messages()));
         let attachments = model_request::load_attachments(&self.deps, conversation, attachments).await?;
         let messages = conversation.journal.active_thread().messages();
+        let messages = without_files.as_deref().unwrap_or(messages);
         let format = structured_output::format_of(conversation.journal.active_thread().turn());
         let mut events =
             model_request::stream(conversation, route, messages, attachments, size.max_output, format);
@@ -209,6 +217,7 @@ impl ModelCaller {
         let now = services.clock.monotonic();
         services.gateway.record_outcome(route, Err(error), now);
         commit_usage(conversation.journal, route, error.usage, (UsagePurpose::Turn, true)).await?;
+        attempts.set_has_files(has_files(conversation.journal.active_thread().messages(), &*route.model));
         let remedy = attempts.remedy_for(error, now, jitter());
         if remedy == Remedy::Fallback && !error.is_request_error() {
             services.gateway.open_circuit(route, now);
@@ -228,6 +237,8 @@ impl ModelCaller {
                 conversation.journal.commit(Step::ReasoningDropped, Vec::new()).await?;
                 Ok(true)
             }
+            // Recorded with the answer: the files may not be to blame.
+            Remedy::DropMedia => Ok(true),
             Remedy::GiveUp => Ok(false),
         }
     }
@@ -244,14 +255,16 @@ async fn commit_answer(
     route: &Route,
     answer: Answer,
     capped: bool,
+    media_dropped: bool,
 ) -> Result<StepOutcome, Interrupt> {
     let model = route.model.name().to_owned();
     let cost_usd = cost_usd(route, &answer.usage);
     let usage = conversation.journal.thread().turn().usage_after_call(&model, answer.usage, cost_usd);
     let declined = answer.refusal();
     conversation.journal.count_call(call_usage(route, answer.usage, UsagePurpose::Turn, declined.is_some()));
-    let step = Step::Answered { message_id: MessageId::new(), model, answer, cost_usd, capped };
-    conversation.journal.commit(step, vec![Event::Usage(usage)]).await?;
+    let answered = Step::Answered { message_id: MessageId::new(), model, answer, cost_usd, capped };
+    let steps = media_dropped.then_some(Step::MediaDropped).into_iter().chain([answered]).collect();
+    conversation.journal.commit_all(Commit::new(), steps, vec![Event::Usage(usage)]).await?;
     match declined {
         Some(error) => Err(failed(&error)),
         None => Ok(StepOutcome::Answered),

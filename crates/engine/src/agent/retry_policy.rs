@@ -23,6 +23,8 @@ pub(super) enum Remedy {
     Compact,
     /// Omit the reasoning of earlier answers.
     DropReasoning,
+    /// Send the text of files, or a note, in place of images and PDFs.
+    DropMedia,
     /// There is no remedy.
     GiveUp,
 }
@@ -79,6 +81,8 @@ pub(super) struct StepAttempts {
     summaries: u32,
     reset: bool,
     reasoning_dropped: bool,
+    has_files: bool,
+    media_dropped: bool,
     /// The error of each model that was given up.
     failures: Vec<String>,
 }
@@ -106,6 +110,8 @@ impl StepAttempts {
             summaries: 0,
             reset: false,
             reasoning_dropped: false,
+            has_files: false,
+            media_dropped: false,
             failures: Vec::new(),
         })
     }
@@ -120,10 +126,20 @@ impl StepAttempts {
         self.attempts
     }
 
+    /// Whether images and PDFs are left out.
+    pub(super) const fn is_media_dropped(&self) -> bool {
+        self.media_dropped
+    }
+
     /// Begins another attempt. Returns its number, from 1.
     pub(super) fn begin_attempt(&mut self) -> u32 {
         self.attempts += 1;
         self.attempts
+    }
+
+    /// Records whether the conversation has images or PDFs that the current model is sent.
+    pub(super) const fn set_has_files(&mut self, has_files: bool) {
+        self.has_files = has_files;
     }
 
     /// Returns the remedy after an attempt failed with `error` at `now`. `jitter` is from 0 to 1.
@@ -147,6 +163,12 @@ impl StepAttempts {
             ModelErrorKind::BrokenHistory if !self.reasoning_dropped => {
                 self.reasoning_dropped = true;
                 Remedy::DropReasoning
+            }
+            // A file may be too large or broken for this provider, or its model takes none. The conversation would be
+            // refused for good.
+            ModelErrorKind::Refused if self.has_files && !self.media_dropped => {
+                self.media_dropped = true;
+                Remedy::DropMedia
             }
             ModelErrorKind::TooLong | ModelErrorKind::BrokenHistory | ModelErrorKind::Refused => {
                 Remedy::GiveUp

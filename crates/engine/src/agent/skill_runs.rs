@@ -215,7 +215,7 @@ impl PromptCall {
                     services.gateway.open_circuit(&route, now);
                     Duration::ZERO
                 }
-                Remedy::Compact | Remedy::DropReasoning | Remedy::GiveUp => {
+                Remedy::Compact | Remedy::DropReasoning | Remedy::DropMedia | Remedy::GiveUp => {
                     return Err(model_failure(&attempts.into_error(Some(error))));
                 }
             };

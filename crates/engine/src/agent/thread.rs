@@ -209,6 +209,7 @@ impl Thread {
             }
             Step::Compacted(compacted) => self.branch.rewrite(RewriteKind::Compacted(compacted)),
             Step::ReasoningDropped => self.branch.rewrite(RewriteKind::ReasoningDropped),
+            Step::MediaDropped => self.branch.rewrite(RewriteKind::MediaDropped),
             Step::Planned { plan, memory, .. } => {
                 self.turn.planned = true;
                 if let Some(plan) = plan {

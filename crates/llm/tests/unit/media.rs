@@ -87,7 +87,7 @@ fn what_cannot_be_sent_is_told_as_a_text() {
 fn a_document_is_sent_as_text_where_it_is_not_taken() {
     let with_text = |content, text: Option<&'static [u8]>| {
         let Content::Media(media) = content else { panic!("{content:?}") };
-        let text = MediaText { hash: FILE.into(), data: text.map(Bytes::from_static) };
+        let text = MediaText { hash: FILE.into(), tokens: None, data: text.map(Bytes::from_static) };
         Content::Media(Media { text: Some(text), ..media })
     };
     let text = |text: &'static str| Some(OutgoingContent::PlainText { name: Some("a"), text: text.into() });

@@ -6,7 +6,7 @@ use std::fs;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use documents::samples::{docm, docx, paragraph, pdf, xlsx};
-use mock_llm::{Gate, Reply};
+use mock_llm::{Fault, Gate, Refusal, Reply};
 use reqwest::Method;
 use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value, json};
@@ -15,6 +15,7 @@ use crate::support::cassettes::turn_of;
 use crate::support::engine_calls::{direct_message, with_fields};
 use crate::support::engine_fixture::{PNG_BASE64, WIRES, wait_gate_reached};
 use crate::support::tool_programs::{done_reply, tool_reply, tool_results};
+use crate::support::turn::assert_errored;
 use crate::support::web_server::WebServer;
 use crate::support::{EngineFixture, StandaloneEngine, eventually};
 
@@ -313,5 +314,46 @@ async fn a_cassette_has_the_text_that_a_document_was_read_as() {
         }
         let sent = &messages.0;
         assert_eq!((sent.contains("Pears"), sent.contains("application/pdf")), (!sees_the_pdf, sees_the_pdf));
+    }
+}
+
+/// The provider refuses a request, and says why in words that no code knows.
+fn refused() -> Reply {
+    Reply::from_fault(Fault::refuse(Refusal::Other {
+        status: 400,
+        error_type: "invalid_request_error".into(),
+        message: "could not process a file".into(),
+        headers: std::collections::BTreeMap::new(),
+    }))
+}
+
+#[tokio::test]
+async fn files_that_the_provider_refuses_do_not_break_the_conversation() {
+    for wire in WIRES {
+        let read = |path: &str| tool_reply("read_file", json!({"path": path}));
+        let replies = [read("pear.png"), read("a.pdf"), refused(), done_reply()];
+        let fixture = EngineFixture::for_wire(wire, replies).await;
+        let workspace = fixture.setup.workspace();
+        fs::create_dir_all(&workspace).unwrap();
+        fs::write(workspace.join("pear.png"), BASE64_STANDARD.decode(PNG_BASE64).unwrap()).unwrap();
+        fs::write(workspace.join("a.pdf"), pdf(&[&["Birnen"]])).unwrap();
+        fixture.engine.run_turn("task", "Read them.").await;
+        let assert_left_out = |fixture: &EngineFixture| {
+            let messages = fixture.last_messages();
+            let note = "[The image pear.png is left out because the model's provider refused it.]";
+            messages.assert_contains(&[note]).assert_contains(&["Birnen"]);
+            messages.assert_lacks(&[PNG_BASE64, "application/pdf"]);
+        };
+        assert_left_out(&fixture);
+        let fixture = fixture.kill_and_start().await;
+        fixture.engine.run_turn("task", "And now?").await;
+        assert_left_out(&fixture);
+        // What is refused for another reason keeps its files.
+        let picture = json!({"type": "image", "media_type": "image/png", "data": PNG_BASE64});
+        fixture.provider.enqueue_all([refused(), refused()]);
+        let stream = fixture.engine.execute_with(&message_with(&[picture])).await;
+        assert_errored(&stream.collect().await);
+        fixture.engine.run_turn("task", "And this?").await;
+        fixture.last_messages().assert_contains(&[PNG_BASE64]).assert_contains(&["pear.png is left out"]);
     }
 }

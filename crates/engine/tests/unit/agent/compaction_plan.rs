@@ -283,20 +283,82 @@ fn what_stands_in_for_what_tools_gave_is_data() {
     }
 }
 
+fn media(kind: api::content::MediaKind, tokens: u64) -> Content {
+    Content::Media(Media {
+        kind,
+        media_type: "image/png".into(),
+        name: None,
+        hash: "0".repeat(64),
+        tokens: Some(tokens),
+        text: None,
+        data: None,
+    })
+}
+
+#[test]
+fn pictures_in_results_are_left_out_where_texts_are_cut() {
+    let mut branch = branch(&[]);
+    let call = call("read_file");
+    let picture = media(api::content::MediaKind::Image, 5_000);
+    let shown = ToolReply { remarks: vec![picture; 10], ..reply(&call, "Pears.".into()) };
+    let blocks = vec![Block::ToolUse(call)];
+    let origin = MessageOrigin::Answer { message_id: MessageId::new() };
+    branch.push(Message::Assistant { model: "m".into(), blocks }, origin);
+    branch.push(Message::Results(vec![shown]), MessageOrigin::Results);
+    // The last step alone is too long.
+    let plan = CompactionPlan::new(&branch, 20_000, 1).unwrap();
+    assert!(plan.is_worthwhile(&branch, 0, 50_000));
+    // A summary of it has no room for the pictures either.
+    let summarised = summary_input(branch.all_messages(), 20_000);
+    branch.rewrite(RewriteKind::Compacted(plan.to_step(summary())));
+    for messages in [branch.messages(), &summarised[..]] {
+        assert!(estimate::messages(messages) < 1_000);
+        let Some(Message::Results(replies)) = messages.last() else { panic!("{messages:?}") };
+        let note = Content::Note { text: "[The image is left out to shorten the conversation.]".into() };
+        assert_eq!((replies[0].text.as_str(), &replies[0].remarks[..]), ("Pears.", &vec![note; 10][..]));
+    }
+}
+
+#[test]
+fn files_that_were_refused_stay_left_out_after_a_compaction() {
+    let mut branch = branch(&[MessageShape::User(10)]);
+    let attach = |branch: &mut Branch, name: &str| {
+        let Content::Media(picture) = media(api::content::MediaKind::Image, 5_000) else { panic!() };
+        let picture = Content::Media(Media { name: Some(name.into()), ..picture });
+        let content = vec![picture, Content::Text { text: "Look.".into() }];
+        branch.push(
+            Message::User { content },
+            MessageOrigin::Opening { message_id: MessageId::new(), events_from: 0 },
+        );
+    };
+    attach(&mut branch, "old.png");
+    branch.rewrite(RewriteKind::MediaDropped);
+    attach(&mut branch, "new.png");
+    let kind = |covers, instead| {
+        RewriteKind::Compacted(Compacted { covers, instead, results_up_to: None, memory_up_to: None })
+    };
+    let sent = |branch: &Branch| format!("{:?}", branch.messages());
+    let note = "[The image old.png is left out because the model's provider refused it.]";
+    for _ in 0..2 {
+        assert!(sent(&branch).contains(note), "{}", sent(&branch));
+        assert!(!sent(&branch).contains("Some(\"old.png\")") && sent(&branch).contains("Some(\"new.png\")"));
+        let restored = Branch::from_checkpoint(&branch.to_checkpoint().unwrap()).unwrap();
+        assert_eq!(restored.messages(), branch.messages());
+        branch.rewrite(kind(1, Replacement::Summary { text: "Short.".into() }));
+    }
+    // A reset keeps the last message, with what was attached to it and not refused.
+    branch.rewrite(kind(4, Replacement::Reset));
+    assert!(sent(&branch).contains("Some(\"new.png\")"), "{}", sent(&branch));
+    branch.rewrite(RewriteKind::MediaDropped);
+    assert!(sent(&branch).contains("[The image new.png is left out"), "{}", sent(&branch));
+}
+
 #[test]
 fn a_document_is_not_the_users_own_word() {
     let attached = |kind| {
-        let media = Media {
-            kind,
-            media_type: "x/y".into(),
-            name: None,
-            hash: "0".repeat(64),
-            tokens: None,
-            text: None,
-            data: None,
-        };
+        let media = media(kind, 1);
         let mut branch = Branch::default();
-        let content = vec![Content::Text { text: "Look.".into() }, Content::Media(media)];
+        let content = vec![Content::Text { text: "Look.".into() }, media];
         branch.push(
             Message::User { content },
             MessageOrigin::Opening { message_id: MessageId::new(), events_from: 0 },

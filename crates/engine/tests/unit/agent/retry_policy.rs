@@ -85,6 +85,15 @@ fn a_broken_history_is_mended_once() {
 }
 
 #[test]
+fn what_is_refused_with_files_is_sent_once_more_without_them() {
+    let mut attempts = step_attempts(&["a", "b"]);
+    attempts.set_has_files(true);
+    let remedies = [(); 2].map(|()| remedy_after(&mut attempts, ModelErrorKind::Refused));
+    assert_eq!(remedies, [Remedy::DropMedia, Remedy::GiveUp]);
+    assert!(attempts.is_media_dropped());
+}
+
+#[test]
 fn a_conversation_is_shortened_twice_and_then_reset_and_then_never_again() {
     let mut attempts = step_attempts(&["a"]);
     let stages: Vec<_> = std::iter::from_fn(|| {
