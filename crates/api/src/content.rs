@@ -254,7 +254,10 @@ fn parse_link(
 }
 
 /// Returns a media type in lower case.
-fn parse_media_type(kind: MediaKind, media_type: &str) -> Result<String, ContentError> {
+///
+/// # Errors
+/// See [`ContentError::MediaType`] and [`ContentError::NoImage`].
+pub fn parse_media_type(kind: MediaKind, media_type: &str) -> Result<String, ContentError> {
     let media_type = media_type.to_ascii_lowercase();
     let (main, sub) = media_type.split_once('/').ok_or(ContentError::MediaType)?;
     if media_type.len() > 127 || !is_token(main) || !is_token(sub) {

@@ -44,7 +44,7 @@ pub enum ReadError {
     /// This machine cannot confine the program.
     #[error("this engine's machine cannot confine programs, so it reads no PDF, DOCX or XLSX")]
     Unavailable,
-    /// Others are being read.
+    /// Others are being read, or this machine starts no further programs now.
     #[error("too many documents are being read at the moment; try again later")]
     Busy,
 }
@@ -100,7 +100,7 @@ impl DocumentReader {
         let ran = programs.run_worker((::documents::worker_args(format), limits), document, max_bytes).await;
         let ran = ran.map_err(|ToolError(reason)| {
             tracing::warn!(reason, "The program that reads documents cannot be run.");
-            ReadError::Failed
+            ReadError::Busy
         })?;
         match ran.outcome {
             ProcessOutcome::Ended(ExitStatus::Exited(0)) => {

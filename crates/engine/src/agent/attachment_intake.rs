@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
-use api::content::{ContentBlock, MAX_CONTENT_BLOCKS, Media, MediaKind, MediaLink};
+use api::content::{self, ContentBlock, MAX_CONTENT_BLOCKS, Media, MediaKind, MediaLink};
 use bytes::Bytes;
 use documents::{DocumentError, Extracted, Format};
 use fetch::{BodyMemory, FetchError, Target, Wanted, decode, media_type};
 use store::IdempotencyKey;
-use tools::documents::ReadError;
+use tools::documents::{DocumentReader, ReadError};
 
 use super::{AgentError, Services};
 
@@ -24,6 +24,10 @@ const MAX_FETCHED_BYTES: usize = 20 << 20;
 const MAX_DOCUMENTS: usize = 20;
 /// The maximum length of a name, in bytes.
 const MAX_NAME_BYTES: usize = 255;
+/// The media type that says nothing.
+const VAGUE_TYPE: &str = "application/octet-stream";
+/// How often a document of an accepted message is read if the program that reads it fails.
+const MAX_READS: usize = 3;
 
 /// What is known of the attachments of a message beside their bytes.
 #[derive(Default)]
@@ -45,10 +49,16 @@ pub(super) fn is_needed(blocks: &[ContentBlock]) -> bool {
     })
 }
 
-/// The format of a document whose text is extracted. Plain text is its own text.
+/// The format of a document whose text is extracted.
 fn format_of(media: &Media) -> Option<Format> {
     let format = Format::detect(&media.media_type, media.name.as_deref());
-    format.filter(|_| media.kind == MediaKind::Document && media.media_type != Format::Text.media_type())
+    format.filter(|_| media.kind == MediaKind::Document)
+}
+
+/// The media type that a server declares. One that is malformed says nothing, and could not be read back.
+fn declared_type(content_type: &str) -> String {
+    let declared = content::parse_media_type(MediaKind::Document, media_type(content_type));
+    declared.unwrap_or_else(|_| VAGUE_TYPE.to_owned())
 }
 
 impl Services {
@@ -77,19 +87,21 @@ impl Services {
     }
 
     /// Reads the documents of a message that was accepted earlier. One that can no longer be read is not
-    /// refused any more: the model is told why it is missing.
-    pub(super) async fn take_in_accepted(&self, blocks: &mut [ContentBlock]) -> Intake {
-        let mut extracted = Vec::new();
-        for block in blocks {
-            let read = match block {
-                ContentBlock::Media(media) => self.read(media).await,
-                ContentBlock::Text(_) | ContentBlock::Link(_) => None,
-            };
-            extracted.push(read.map(|read| {
-                Ok(read.unwrap_or_else(|error| Extracted { text: format!("[{error}]"), pages: None }))
-            }));
-        }
-        Intake { extracted, ..Intake::default() }
+    /// refused any more: the model is told why it is missing. What may pass is an error: others are being read, or it
+    /// takes too long altogether.
+    pub(super) async fn take_in_accepted(&self, blocks: &mut [ContentBlock]) -> Result<Intake, AgentError> {
+        let reading = async {
+            let mut extracted = Vec::new();
+            for block in blocks {
+                let read = match block {
+                    ContentBlock::Media(media) => read_accepted(&self.documents, media).await?,
+                    ContentBlock::Text(_) | ContentBlock::Link(_) => None,
+                };
+                extracted.push(read.map(Ok));
+            }
+            Ok(Intake { extracted, ..Intake::default() })
+        };
+        tokio::time::timeout(MAX_TIME, reading).await.unwrap_or(Err(AgentError::DocumentsBusy))
     }
 
     async fn fetch_links(&self, field: &str, blocks: &mut [ContentBlock]) -> Result<Intake, AgentError> {
@@ -118,8 +130,7 @@ impl Services {
             )));
         }
         let name = link.name.clone().or_else(|| name_in(page.url.path()));
-        let declared = media_type(&page.content_type).to_ascii_lowercase();
-        let media_type = link.media_type.clone().unwrap_or(declared);
+        let media_type = link.media_type.clone().unwrap_or_else(|| declared_type(&page.content_type));
         let is_image = media_type.starts_with("image/");
         if is_image != (link.kind == MediaKind::Image) {
             let kind = if is_image { "`image`" } else { "`document`" };
@@ -157,8 +168,9 @@ impl Services {
             };
             check_picture(media)
                 .map_err(|reason| AgentError::Invalid(format!("`{field}[{number}]`: {reason}")))?;
-            let read = self.read(media).await;
-            documents += usize::from(read.is_some());
+            let read = read(&self.documents, media).await;
+            // Of plain texts there may be as many as there may be blocks.
+            documents += usize::from(read.is_some() && media.media_type != Format::Text.media_type());
             if documents > MAX_DOCUMENTS {
                 return Err(AgentError::Invalid(format!(
                     "`{field}`: at most {MAX_DOCUMENTS} documents are read"
@@ -168,18 +180,37 @@ impl Services {
         }
         Ok(extracted)
     }
+}
 
-    /// Reads a document; `None` if its text is not extracted. A media type that says nothing becomes the one
-    /// that the name stands for.
-    async fn read(&self, media: &mut Media) -> Option<Result<Extracted, ReadError>> {
-        let format = format_of(media)?;
-        if Format::is_vague(&media.media_type) {
-            format.media_type().clone_into(&mut media.media_type);
-        }
-        let document = Bytes::from(std::mem::take(&mut media.data));
-        let read = self.documents.read(format, document.clone()).await;
-        media.data = document.into();
-        Some(read)
+/// Reads a document; `None` if its text is not extracted. A media type that says nothing becomes the one
+/// that the name stands for.
+async fn read(documents: &DocumentReader, media: &mut Media) -> Option<Result<Extracted, ReadError>> {
+    let format = format_of(media)?;
+    if Format::is_vague(&media.media_type) {
+        format.media_type().clone_into(&mut media.media_type);
+    }
+    let document = Bytes::from(std::mem::take(&mut media.data));
+    let read = documents.read(format, document.clone()).await;
+    media.data = document.into();
+    Some(read)
+}
+
+/// Reads a document of a message that was accepted earlier. What is wrong with it becomes its text.
+async fn read_accepted(
+    documents: &DocumentReader,
+    media: &mut Media,
+) -> Result<Option<Extracted>, AgentError> {
+    let mut reads = 0;
+    loop {
+        reads += 1;
+        return match read(documents, media).await {
+            Some(Err(ReadError::Busy)) => Err(AgentError::DocumentsBusy),
+            // It could be read before, so something else may have ended the program.
+            Some(Err(ReadError::Failed)) if reads < MAX_READS => continue,
+            Some(Err(error)) => Ok(Some(Extracted { text: format!("[{error}]"), pages: None })),
+            Some(Ok(extracted)) => Ok(Some(extracted)),
+            None => Ok(None),
+        };
     }
 }
 
@@ -265,6 +296,55 @@ mod tests {
             ("/a%0Ab", None),
         ] {
             assert_eq!(name_in(path).as_deref(), name, "{path}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_may_pass_does_not_become_the_text_of_a_queued_document() {
+        let mut document = Media {
+            kind: MediaKind::Document,
+            media_type: Format::Docx.media_type().into(),
+            name: None,
+            data: b"PK\x03\x04".into(),
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let mut read = async |program: &str| {
+            let sandbox = sandbox::Sandbox::new(sandbox::Settings {
+                helper: sandbox::HelperCommand { program: program.into(), args: Vec::new() },
+                workspace: folder.path().to_owned(),
+                readable: Vec::new(),
+                hidden: Vec::new(),
+                allow_unconfined: false,
+            });
+            let documents = DocumentReader::new(Some(&std::sync::Arc::new(sandbox)), folder.path());
+            read_accepted(&documents, &mut document).await
+        };
+        if testkit::can_confine() {
+            // No program can be started at the moment.
+            let later = read("/nonexistent").await.map(|_| ());
+            assert!(matches!(later, Err(AgentError::DocumentsBusy)), "{later:?}");
+        }
+        let broken = read_accepted(&DocumentReader::new(None, folder.path()), &mut document).await;
+        let text = broken.unwrap().unwrap().text;
+        assert!(text.starts_with("[this engine's machine cannot confine programs"), "{text}");
+    }
+
+    #[test]
+    fn a_type_that_could_not_be_read_back_says_nothing() {
+        let long = format!("text/{}", "x".repeat(128));
+        for (declared, expected) in [
+            ("Text/CSV; charset=utf-8", "text/csv"),
+            ("text/plain charset=utf-8", VAGUE_TYPE),
+            (&long, VAGUE_TYPE),
+            ("pdf", VAGUE_TYPE),
+            ("", VAGUE_TYPE),
+        ] {
+            let media_type = declared_type(declared);
+            assert_eq!(media_type, expected, "{declared}");
+            assert!(Format::is_vague(&media_type) == (expected == VAGUE_TYPE));
+            let media = Media { kind: MediaKind::Document, media_type, name: None, data: vec![b'x'] };
+            let body = serde_json::to_string(&ContentBlock::Media(media)).unwrap();
+            assert!(serde_json::from_str::<ContentBlock>(&body).is_ok(), "{body}");
         }
     }
 }

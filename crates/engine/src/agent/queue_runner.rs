@@ -236,7 +236,10 @@ impl QueueRunner {
         let read: Option<Result<_, store::StoreError>> = self.launcher.brain.run_blocking(read).await;
         let read = read.ok_or(AgentError::Stopping)??;
         let (mut request, key, queued_at) = read.ok_or(StartError::Never(QueueEnd::Failed))?;
-        let intake = self.launcher.services.take_in_accepted(&mut request.media).await;
+        let intake = tokio::select! {
+            intake = self.launcher.services.take_in_accepted(&mut request.media) => intake?,
+            () = self.launcher.stopping.cancelled() => return Err(AgentError::Stopping.into()),
+        };
         let parse = move || TurnRequest::parse(request, intake, None, None);
         let parsed = run_blocking(parse).await.ok_or(AgentError::Stopping)?;
         let mut request = parsed.map_err(|_| StartError::Never(QueueEnd::Failed))?;

@@ -253,13 +253,14 @@ fn attached_media(
     accepted: Option<Result<(), String>>,
     extracted: Option<Result<Extracted, ReadError>>,
 ) -> Result<Content, Refusal> {
-    let content::Media { kind, media_type, name, data } = media;
+    let content::Media { kind, media_type, name, mut data } = media;
+    let is_plain_text = kind == MediaKind::Document && media_type == Format::Text.media_type();
     let is_sent = match &accepted {
         Some(accepted) => accepted.is_ok(),
         None => llm::is_sendable_media(kind, &media_type),
     };
     let extracted = match (extracted, accepted) {
-        (Some(Err(error)), _) if !is_sent => return Err(Refusal::Unread(error)),
+        (Some(Err(error)), _) if !is_sent || is_plain_text => return Err(Refusal::Unread(error)),
         (None, Some(Err(reason))) if kind == MediaKind::Document => {
             return Err(Refusal::Unsupported(format!(
                 "{reason}; of others, the text of {} is given",
@@ -269,7 +270,11 @@ fn attached_media(
         (None, Some(Err(reason))) => return Err(Refusal::Unsupported(reason)),
         (extracted, _) => extracted.and_then(Result::ok),
     };
-    let text = extracted.as_ref().map(media_text);
+    let mut text = extracted.as_ref().map(media_text);
+    // A plain text is its own text, decoded and bounded.
+    if is_plain_text && let Some(bytes) = text.take().and_then(|text| text.data) {
+        data = bytes.into();
+    }
     let tokens = match text.as_ref().and_then(|text| text.data.as_ref()).filter(|_| !is_sent) {
         Some(text) => estimate::text_by_len(text.len()),
         None => estimate::attachment(&media_type, &data, extracted.and_then(|extracted| extracted.pages)),
@@ -356,6 +361,25 @@ mod tests {
         assert_eq!(tokens(PDF, None, Some(Ok(read(&text, Some(2))))), Ok(4_000));
         // What the model takes as it is need not be read here.
         assert_eq!(tokens(PDF, Some(Ok(())), Some(Err(ReadError::Time))), Ok(2_000));
+    }
+
+    #[test]
+    fn a_plain_text_is_sent_decoded_and_bounded() {
+        let taken_in = |extracted| {
+            let data = b"\xff\xfeh\0i\0".to_vec();
+            let media = content::Media {
+                kind: MediaKind::Document,
+                media_type: "text/plain".into(),
+                name: None,
+                data,
+            };
+            attached_media(media, Some(Ok(())), Some(extracted)).map_err(|refusal| refusal.of("media", 0))
+        };
+        let Ok(Content::Media(media)) = taken_in(Ok(read("hi", None))) else { panic!() };
+        assert_eq!((media.data.as_deref(), media.text, media.tokens), (Some(&b"hi"[..]), None, Some(1)));
+        assert_eq!(media.hash, hex::encode(Sha256::digest("hi")));
+        let refused = taken_in(Err(documents::DocumentError::Binary.into())).unwrap_err().to_string();
+        assert!(refused.contains("`media[0]`: its media type says that it is text"), "{refused}");
     }
 
     #[test]

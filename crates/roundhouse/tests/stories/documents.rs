@@ -357,3 +357,37 @@ async fn files_that_the_provider_refuses_do_not_break_the_conversation() {
         fixture.last_messages().assert_contains(&[PNG_BASE64]).assert_contains(&["pear.png is left out"]);
     }
 }
+
+#[tokio::test]
+async fn plain_texts_are_decoded_checked_and_bounded() {
+    let server = WebServer::with_file("text/plain; charset=iso-8859-1", b"\xc4pfel").await;
+    let fixture = fixture_for(&server, []).await;
+    let utf_16: Vec<u8> = "\u{feff}梨".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let media = [
+        link(&server.url()),
+        document("text/plain", "utf-16.txt", &utf_16),
+        document("text/plain", "log.txt", "é".repeat(200_001).as_bytes()),
+    ];
+    fixture.engine.run_turn_with(&message_with(&media)).await;
+    fixture.last_messages().assert_contains(&["Äpfel", "梨", "only its first 200000 characters are here."]);
+    let binary = document("text/plain", "a.txt", b"a\0b");
+    let refused = fixture.engine.post_execute(&message_with(&[binary])).await;
+    let message = refused.assert_error(400, "INVALID_REQUEST");
+    assert!(message.contains("`media[0]`: its media type says that it is text"), "{message}");
+}
+
+#[tokio::test]
+async fn a_queued_link_with_a_malformed_type_keeps_its_message() {
+    let server = WebServer::with_file("text/plain charset=utf-8", "Äpfel".as_bytes()).await;
+    let gate = Gate::new();
+    let fixture = fixture_for(&server, [Reply::from_text("First.").hold(1, &gate)]).await;
+    fixture.engine.execute_in_background(direct_message("task", "First.")).await;
+    wait_gate_reached(&gate).await;
+    let queued =
+        with_fields(message_with(&[link(&format!("{}a.txt", server.url()))]), json!({"on_busy": "queue"}));
+    let turn = fixture.engine.execute_in_background(queued).await["turn_id"].clone();
+    fixture.provider.enqueue(Reply::from_text("Second."));
+    gate.release();
+    fixture.engine.wait_turn_state("task", &turn, "completed").await;
+    fixture.last_messages().assert_contains(&["What is this?", "Äpfel"]);
+}
