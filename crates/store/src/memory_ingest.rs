@@ -11,7 +11,7 @@ use rusqlite::{Connection, Error, OptionalExtension as _, params};
 use serde_json::json;
 
 use super::message_text::{MessageText, Speaker};
-use super::steps::{Opened, Step, TurnBase, TurnOutcome};
+use super::steps::{Step, TurnBase, TurnOutcome};
 use super::{StoreError, TaskRow, WriteTx, queries};
 use crate::memory_format;
 
@@ -452,9 +452,12 @@ fn turn_calls(steps: &[StepRow]) -> impl Iterator<Item = (&str, bool)> {
 fn shows_tool_content(steps: &[StepRow]) -> bool {
     turn_calls(steps).any(|(tool, _)| memory_format::is_untrusted_tool(tool))
         || steps.iter().any(|row| {
-            let has_document = |opened: &Opened| opened.media.iter().any(Content::is_document);
-            row.body.source() == Source::Tool
-                || matches!(&row.body, Step::Opened(opened) if has_document(opened))
+            let attached = match &row.body {
+                Step::Opened(opened) => &opened.media[..],
+                Step::Resolved { remarks, .. } | Step::InputChanged { remarks, .. } => &remarks[..],
+                _ => &[],
+            };
+            row.body.source() == Source::Tool || attached.iter().any(Content::is_document)
         })
 }
 

@@ -26,7 +26,9 @@ fn is_foreign(message: &Message, messages: &[Message]) -> bool {
         // The author of a document is not the user who attached it.
         Message::User { content } => content.iter().any(Content::is_document),
         Message::Assistant { .. } => false,
-        Message::Results(replies) => replies.iter().any(|reply| !is_our_own(reply, messages)),
+        Message::Results(replies) => replies
+            .iter()
+            .any(|reply| reply.remarks.iter().any(Content::is_document) || !is_our_own(reply, messages)),
     }
 }
 

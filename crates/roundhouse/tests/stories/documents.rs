@@ -240,6 +240,12 @@ async fn an_answer_to_a_question_may_have_documents() {
     fixture.engine.respond_with(&answer).await.assert_ok("status:text request_id:hitl");
     stream.collect().await;
     fixture.last_messages().assert_contains(&["This.", "Birnen"]);
+    // The author of a document is not the user who sent it.
+    let brain = Connection::open_with_flags(fixture.setup.brain(), OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
+    let source = eventually("the turn is remembered", async || {
+        brain.query_row("SELECT source FROM episodes", [], |row| row.get::<_, String>(0)).ok()
+    });
+    assert_eq!(source.await, "tool");
 }
 
 #[tokio::test]

@@ -367,4 +367,16 @@ fn a_document_is_not_the_users_own_word() {
     };
     assert_eq!(attached(api::content::MediaKind::Document), api::memory::Source::Tool);
     assert_eq!(attached(api::content::MediaKind::Image), api::memory::Source::Agent);
+    let answered_with = |kind| {
+        let mut branch = Branch::default();
+        let call = call(api::tool_names::ASK_USER);
+        let answered = ToolReply { remarks: vec![media(kind, 1)], ..reply(&call, "This.".into()) };
+        let blocks = vec![Block::ToolUse(call)];
+        let origin = MessageOrigin::Answer { message_id: MessageId::new() };
+        branch.push(Message::Assistant { model: "m".into(), blocks }, origin);
+        branch.push(Message::Results(vec![answered]), MessageOrigin::Results);
+        branch.memory_source()
+    };
+    assert_eq!(answered_with(api::content::MediaKind::Document), api::memory::Source::Tool);
+    assert_eq!(answered_with(api::content::MediaKind::Image), api::memory::Source::Agent);
 }
