@@ -58,9 +58,9 @@ pub struct DocumentReader {
 }
 
 impl DocumentReader {
-    /// Creates a reader whose programs run in this sandbox.
+    /// Creates a reader whose programs run in this sandbox, if it really confines them.
     pub fn new(sandbox: Option<&Arc<Sandbox>>, workspace: &Path) -> Self {
-        let sandbox = sandbox.filter(|sandbox| sandbox.is_usable());
+        let sandbox = sandbox.filter(|sandbox| sandbox.confinement().enforced);
         let programs = sandbox.map(|sandbox| {
             let permits = ProcessPermits::new(MAX_CONCURRENT);
             Arc::new(ProcessRunner::new(Arc::clone(sandbox), SpillDir::new(workspace), permits))

@@ -17,7 +17,7 @@ use crate::support::engine_fixture::{PNG_BASE64, WIRES, wait_gate_reached};
 use crate::support::tool_programs::{done_reply, tool_reply, tool_results};
 use crate::support::turn::assert_errored;
 use crate::support::web_server::WebServer;
-use crate::support::{EngineFixture, StandaloneEngine, eventually};
+use crate::support::{EngineFixture, StandaloneEngine, eventually, is_installed};
 
 pub(crate) const DOCX: &str = "application/vnd.openxmlformats-officedocument.wordprocessingml.document";
 pub(crate) const XLSX: &str = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet";
@@ -396,4 +396,18 @@ async fn a_queued_link_with_a_malformed_type_keeps_its_message() {
     gate.release();
     fixture.engine.wait_turn_state("task", &turn, "completed").await;
     fixture.last_messages().assert_contains(&["What is this?", "Äpfel"]);
+}
+
+#[tokio::test]
+async fn where_programs_are_not_confined_none_reads_documents() {
+    if !is_installed("python3") {
+        return;
+    }
+    let fixture = EngineFixture::with_setup("anthropic", [], StandaloneEngine::without_landlock).await;
+    let refused = fixture.engine.post_execute(&message_with(&[document(DOCX, "a.docx", &docx(""))])).await;
+    let message = refused.assert_error(400, "INVALID_REQUEST");
+    assert!(message.contains("`media[0]`: this engine's machine cannot confine programs"), "{message}");
+    let file = pdf(&[&["Birnen"]]);
+    fixture.engine.run_turn_with(&message_with(&[document("application/pdf", "a.pdf", &file)])).await;
+    fixture.last_messages().assert_contains(&[&BASE64_STANDARD.encode(&file)]);
 }
