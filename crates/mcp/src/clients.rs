@@ -96,6 +96,8 @@ pub(super) struct ToolCall<'a> {
 pub(super) enum CallOutcome {
     /// The call is done; the text is for the model.
     Done(String, Vec<llm::Content>),
+    /// The tool failed, and shows why. A failure that is only a text is a [`ClientError::Tool`].
+    Failed(String, Vec<llm::Content>),
     /// The server asks a person a question. A call with the same id and the answer continues it.
     Ask(Question),
 }

@@ -98,6 +98,9 @@ impl Tool for ServerTool {
                 Ok(CallOutcome::Done(text, media)) => {
                     Ok(ToolStep::Done(ToolOutput { text, media, ..ToolOutput::default() }))
                 }
+                Ok(CallOutcome::Failed(text, media)) => {
+                    Ok(ToolStep::Done(ToolOutput { text, media, is_error: true, ..ToolOutput::default() }))
+                }
                 Ok(CallOutcome::Ask(question)) => Ok(ToolStep::Ask(question)),
                 Err(error) => Err(failed(&error)),
             }

@@ -230,6 +230,8 @@ pub struct ToolOutput {
     pub pages: Vec<CitablePage>,
     /// Pictures and documents that belong to the text. Outside of turns only the text is returned.
     pub media: Vec<Content>,
+    /// Whether the tool failed. The text and the media then say why. A failure that is only a text is a [`ToolError`].
+    pub is_error: bool,
 }
 
 /// A change of what is remembered beyond the task.

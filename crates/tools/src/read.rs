@@ -110,13 +110,16 @@ impl Tool for ReadFile {
 
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
         Box::pin(async move {
+            let is_shown = invocation.task.is_some();
             let input: ReadInput = parse_input(invocation.input)?;
             let (workspace, path) = (self.workspace.clone(), input.path.clone());
             let failed = || ToolError("the tool failed".into());
             let found = self.workspace.lane().run(move || find(&workspace, &input)).await;
             let output = match found.ok_or_else(failed)?? {
                 Found::Text(text) => ToolOutput { text, ..ToolOutput::default() },
-                Found::Whole(format, file, size) => self.read_whole(&path, format, file, size).await?,
+                Found::Whole(format, file, size) => {
+                    self.read_whole(&path, format, (file, size), is_shown).await?
+                }
             };
             Ok(ToolStep::Done(output))
         })
@@ -128,13 +131,13 @@ impl ReadFile {
         Self { workspace, documents, memory_budget }
     }
 
-    /// Reads a picture or a document.
+    /// Reads a picture or a document. `is_shown` says whether there is a model that is shown more than the text.
     async fn read_whole(
         &self,
         path: &str,
         format: Option<Format>,
-        file: File,
-        size: u64,
+        (file, size): (File, u64),
+        is_shown: bool,
     ) -> Result<ToolOutput, ToolError> {
         let limit = format.map_or(media::MAX_PICTURE_BYTES, |_| MAX_DOCUMENT_BYTES);
         let length = usize::try_from(size).ok().filter(|length| *length <= limit).ok_or_else(|| {
@@ -152,15 +155,21 @@ impl ReadFile {
         let name = path.rsplit('/').next().unwrap_or(path);
         let failed = |reason: String| ToolError(format!("`{path}`: {reason}"));
         let Some(format) = format else {
-            let text = format!("[The picture `{path}`, {size} bytes, is shown with this result.]");
+            let media_type = documents::picture_type(&bytes).unwrap_or_default();
             let media = vec![media::picture(Some(name), bytes).map_err(failed)?];
-            return Ok(ToolOutput { text, media, ..ToolOutput::default() });
+            return Ok(if is_shown {
+                let text = format!("[The picture `{path}`, {size} bytes, is shown with this result.]");
+                ToolOutput { text, media, ..ToolOutput::default() }
+            } else {
+                let text = format!("[The picture `{path}`, {media_type}, {size} bytes, is not shown here.]");
+                ToolOutput { text, ..ToolOutput::default() }
+            });
         };
         let document = Bytes::from(bytes);
         let read = self.documents.read(format, document.clone()).await;
         let extracted = read.map_err(|error| failed(error.to_string()))?;
         match extracted.pages {
-            Some(pages) if pages <= MAX_SHOWN_PAGES => {
+            Some(pages) if is_shown && pages <= MAX_SHOWN_PAGES => {
                 let text = format!("[The PDF `{path}`, {pages} pages, is shown with this result.]");
                 let media = vec![media::pdf(name, document.into(), &extracted)];
                 Ok(ToolOutput { text, media, ..ToolOutput::default() })

@@ -42,6 +42,9 @@ pub enum DirectError {
     Agent(#[from] AgentError),
 }
 
+/// The note about media, which no model is there to see.
+const NOT_SHOWN: &str = "[Outside of turns, pictures are not shown.]";
+
 impl Agent {
     /// Calls a tool and returns its output.
     pub async fn call_tool(&self, name: &str, input: Value) -> Result<String, DirectError> {
@@ -67,7 +70,11 @@ impl Agent {
             () = self.stopping.cancelled() => return Err(AgentError::Stopping.into()),
         };
         match self.services.outputs.limit_output(call_id, result, inline_limit).await? {
-            ToolStep::Done(output) => Ok(insert_own_numbers(&output.text, &output.pages)),
+            ToolStep::Done(output) if output.is_error => Err(ToolError(output.text).into()),
+            ToolStep::Done(output) => {
+                let text = insert_own_numbers(&output.text, &output.pages);
+                Ok(if output.media.is_empty() { text } else { format!("{text}\n{NOT_SHOWN}") })
+            }
             ToolStep::Ask(_) => Err(unknown()),
         }
     }

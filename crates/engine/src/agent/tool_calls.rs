@@ -317,8 +317,16 @@ async fn commit_run(
     let (outcome, source, effects) = match result {
         Ok(ToolStep::Ask(question)) => return journal.ask(&call, HitlKind::Question, question).await,
         Ok(ToolStep::Done(output)) => {
-            let ToolOutput { text, source, working_memory, knowledge, schedule, pages: shown, media } =
-                output;
+            let ToolOutput {
+                text,
+                source,
+                working_memory,
+                knowledge,
+                schedule,
+                pages: shown,
+                media,
+                is_error,
+            } = output;
             let writes = working_memory.into_iter().map(|(key, value)| MemoryWrite { key, value });
             let working_memory: Vec<_> = writes.collect();
             if !working_memory.is_empty() && !journal.thread().branch().has_room_for(&working_memory) {
@@ -329,8 +337,9 @@ async fn commit_run(
             // Numbers are those of the task, also for what a sub-agent finds.
             let (numbers, pages) = journal.thread().branch().citable_pages().number(&shown);
             let text = insert_numbers(&text, &shown, &numbers);
+            let (output, error) = if is_error { (String::new(), Some(text)) } else { (text, None) };
             (
-                ToolOutcome { media, ..outcome_of(text, None) },
+                ToolOutcome { media, ..outcome_of(output, error) },
                 source,
                 ResultEffects { memory: working_memory, knowledge, schedule, pages },
             )

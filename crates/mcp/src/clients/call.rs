@@ -264,7 +264,9 @@ async fn send_request(
 fn call_outcome(result: &ServerResult) -> Result<CallOutcome, CallFailure> {
     let value = serde_json::to_value(result).unwrap_or(Value::Null);
     let rendered = render_result(&value);
-    if rendered.is_error {
+    if rendered.is_error && !rendered.media.is_empty() {
+        Ok(CallOutcome::Failed(rendered.text, rendered.media))
+    } else if rendered.is_error {
         Err(CallFailure::Refused(ClientError::Tool(rendered.text)))
     } else {
         Ok(CallOutcome::Done(rendered.text, rendered.media))

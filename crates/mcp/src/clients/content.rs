@@ -45,7 +45,7 @@ fn render_block(block: &Value, media: &mut Vec<Content>) -> String {
         "text" => str_field(block, "text").to_owned(),
         "image" => render_image(block, media),
         "audio" => describe_omitted("audio", block, str_field(block, "data")),
-        "resource" => render_resource(block.get("resource").unwrap_or(&Value::Null)),
+        "resource" => render_resource(block.get("resource").unwrap_or(&Value::Null), media),
         "resource_link" => render_link(block),
         other => format!("[content of the unknown type {other:?}, left out]"),
     }
@@ -54,21 +54,26 @@ fn render_block(block: &Value, media: &mut Vec<Content>) -> String {
 /// Adds a picture to those that the model is shown, if it can be.
 fn render_image(block: &Value, media: &mut Vec<Content>) -> String {
     let data = str_field(block, "data");
-    match picture_from_base64(data) {
-        Ok(picture) if media.len() < MAX_PICTURES => {
-            media.push(picture);
-            format!("[picture {}, shown with this result]", media.len())
-        }
-        Ok(_) | Err(_) => describe_omitted("image", block, data),
-    }
+    show_picture(data, media).unwrap_or_else(|| describe_omitted("image", block, data))
 }
 
-/// Renders an embedded resource: text verbatim, below its URI.
-fn render_resource(resource: &Value) -> String {
+/// Adds a picture to those that the model is shown; `None` if it cannot be.
+fn show_picture(base64: &str, media: &mut Vec<Content>) -> Option<String> {
+    let picture = picture_from_base64(base64).ok().filter(|_| media.len() < MAX_PICTURES)?;
+    media.push(picture);
+    Some(format!("[picture {}, shown with this result]", media.len()))
+}
+
+/// Renders an embedded resource: text verbatim, below its URI, and a picture like any other.
+fn render_resource(resource: &Value, media: &mut Vec<Content>) -> String {
     let uri = str_field(resource, "uri");
-    match resource.get("text").and_then(Value::as_str) {
-        Some(text) => format!("[resource {uri}]\n{text}"),
-        None => describe_omitted(&format!("resource {uri}"), resource, str_field(resource, "blob")),
+    if let Some(text) = resource.get("text").and_then(Value::as_str) {
+        return format!("[resource {uri}]\n{text}");
+    }
+    let blob = str_field(resource, "blob");
+    match show_picture(blob, media) {
+        Some(picture) => format!("[resource {uri}]\n{picture}"),
+        None => describe_omitted(&format!("resource {uri}"), resource, blob),
     }
 }
 

@@ -14,7 +14,7 @@ use serde_json::json;
 use testkit::{can_run_python_servers, with_deadline};
 
 use super::fixture::{ClientFixture, command_spec, expect_done, expect_failure, expect_question, tool_call};
-use super::{ClientError, IDLE_TIMEOUT, SERVER_CONNECT_TIMEOUT, Timeouts};
+use super::{CallOutcome, ClientError, IDLE_TIMEOUT, SERVER_CONNECT_TIMEOUT, Timeouts};
 use crate::request_auth::RequestAuth;
 
 /// A server that answers each call with the tool's name.
@@ -126,6 +126,22 @@ async fn what_a_tool_says_of_its_failure_is_the_error() {
     assert_eq!(called.unwrap_err(), ClientError::Tool("no such city".into()));
     let reason = expect_failure(fixture.call(&spec, "b").await);
     assert_eq!(reason, "the tool server `server` failed: it refused the request: bad input (-32602)");
+}
+
+#[tokio::test]
+async fn a_tool_may_show_why_it_failed() {
+    if !can_run_python_servers() {
+        return;
+    }
+    let fixture = ClientFixture::new();
+    let gif = "R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7";
+    let spec = fixture.program_spec(&format!(
+        "serve(lambda call: answer(call, {{'isError': True, 'content': [{{'type': 'image', 'data': '{gif}', \
+         'mimeType': 'image/gif'}}]}}))"
+    ));
+    let called = fixture.call(&spec, "a").await;
+    let Ok(CallOutcome::Failed(text, media)) = called else { panic!("{called:?}") };
+    assert_eq!((text.as_str(), media.len()), ("[picture 1, shown with this result]", 1));
 }
 
 #[tokio::test]

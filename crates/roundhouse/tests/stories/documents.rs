@@ -365,6 +365,23 @@ async fn files_that_the_provider_refuses_do_not_break_the_conversation() {
 }
 
 #[tokio::test]
+async fn a_call_outside_of_turns_returns_the_text_of_a_document() {
+    let fixture = EngineFixture::new([]).await;
+    let workspace = fixture.setup.workspace();
+    fs::create_dir_all(&workspace).unwrap();
+    fs::write(workspace.join("pear.png"), BASE64_STANDARD.decode(PNG_BASE64).unwrap()).unwrap();
+    fs::write(workspace.join("a.pdf"), pdf(&[&["Birnen"]])).unwrap();
+    for (path, expected) in [
+        ("a.pdf", "[The text of `a.pdf`, 1 pages:]\n[Page 1]\nBirnen"),
+        ("pear.png", "[The picture `pear.png`, image/png, 70 bytes, is not shown here.]"),
+    ] {
+        let call = json!({"method": "tool.read_file", "params": {"path": path}});
+        let answer = fixture.engine.post("/rpc", &call).await.assert_ok("result:object");
+        assert_eq!(answer["result"]["output"], expected);
+    }
+}
+
+#[tokio::test]
 async fn plain_texts_are_decoded_checked_and_bounded() {
     let server = WebServer::with_file("text/plain; charset=iso-8859-1", b"\xc4pfel").await;
     let fixture = fixture_for(&server, []).await;

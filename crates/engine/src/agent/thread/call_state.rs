@@ -127,10 +127,10 @@ impl CallState {
     pub(super) fn into_reply(self) -> ToolReply {
         let mut remarks = Vec::new();
         let (mut text, is_error) = match self.stage {
-            Stage::Done(ToolOutcome { error: Some(error), .. }) => (error, true),
-            Stage::Done(ToolOutcome { output, error: None, media, .. }) => {
+            Stage::Done(ToolOutcome { output, error, media, .. }) => {
                 remarks = media;
-                (output, false)
+                let is_error = error.is_some();
+                (error.unwrap_or(output), is_error)
             }
             Stage::Returned(..) | Stage::Open(OpenStage::Returned) => (NOT_CHECKED.to_owned(), true),
             Stage::Open(OpenStage::Running) => (OUTCOME_UNKNOWN.to_owned(), true),

@@ -4,6 +4,10 @@ use serde_json::json;
 
 use super::*;
 
+/// A picture of one pixel.
+const PNG: &str =
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==";
+
 fn text(result: &Value) -> String {
     render_result(result).text
 }
@@ -29,9 +33,7 @@ fn texts_come_as_they_are_and_other_content_is_named() {
 
 #[test]
 fn pictures_are_shown_up_to_a_number() {
-    let png =
-        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==";
-    let block = json!({"type": "image", "data": png, "mimeType": "image/jpeg"});
+    let block = json!({"type": "image", "data": PNG, "mimeType": "image/jpeg"});
     let rendered = render_result(&json!({"content": vec![block; MAX_PICTURES + 1]}));
     assert_eq!(rendered.media.len(), MAX_PICTURES);
     assert!(
@@ -43,6 +45,14 @@ fn pictures_are_shown_up_to_a_number() {
     // What it is, not what the server says.
     let [Content::Media(picture), ..] = &rendered.media[..] else { panic!("{:?}", rendered.media) };
     assert_eq!(picture.media_type, "image/png");
+}
+
+#[test]
+fn a_resource_may_be_a_picture() {
+    let resource = json!({"uri": "file:///a.png", "blob": PNG, "mimeType": "application/octet-stream"});
+    let rendered = render_result(&json!({"content": [{"type": "resource", "resource": resource}]}));
+    assert_eq!(rendered.text, "[resource file:///a.png]\n[picture 1, shown with this result]");
+    assert_eq!(rendered.media.len(), 1);
 }
 
 #[test]

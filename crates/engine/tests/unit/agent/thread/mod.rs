@@ -319,6 +319,26 @@ fn results_stand_in_the_order_of_the_calls_however_they_came() {
 }
 
 #[test]
+fn a_failed_call_shows_its_pictures_too() {
+    let one = answer(1);
+    let call_id = one.calls().next().unwrap().call_id;
+    let picture = Content::Media(llm::Media {
+        kind: api::content::MediaKind::Image,
+        media_type: "image/png".into(),
+        name: None,
+        hash: "0".repeat(64),
+        tokens: None,
+        text: None,
+        data: None,
+    });
+    let failed = ToolOutcome::new(String::new(), Some("[picture 1, shown with this result]".into()), 0);
+    let failed = ToolOutcome { media: vec![picture.clone()], ..failed };
+    let thread = fold(&journal(TurnId::new(), [opened("look"), answered(one), resulted(call_id, failed)]));
+    let Message::Results(replies) = &thread.messages()[2] else { panic!("{:?}", thread.messages()) };
+    assert_eq!((replies[0].is_error, &replies[0].remarks[..]), (true, &[picture][..]));
+}
+
+#[test]
 fn a_turn_ends_at_its_cap_with_its_calls_answered() {
     let mut steps = vec![opened("loop")];
     for _ in 0..3 {
