@@ -306,7 +306,12 @@ pub struct Media {
 impl Media {
     /// The hashes of what a model may be sent of it: of the bytes, if any vendor takes them, and of the text.
     pub fn sendable_hashes(&self) -> impl Iterator<Item = &str> {
-        let bytes = is_sendable_media(self.kind, &self.media_type).then_some(&self.hash);
+        self.hashes_if(is_sendable_media(self.kind, &self.media_type))
+    }
+
+    /// The hashes of what a model is sent of it, given whether it takes the bytes. The text may have the same hash.
+    pub fn hashes_if(&self, takes_bytes: bool) -> impl Iterator<Item = &str> {
+        let bytes = takes_bytes.then_some(&self.hash);
         // What no vendor takes and has no text is reported as such.
         bytes.into_iter().chain(self.text.as_ref().map(|text| &text.hash)).map(String::as_str)
     }

@@ -81,9 +81,8 @@ impl SupportedMedia {
         let Some(data) = stored.filter(|_| is_accepted) else {
             return match &media.text {
                 Some(MediaText { data: Some(text), .. }) => plain_text(text),
-                None if !is_accepted && stored.is_some() => {
-                    replaced("is of a type that this model does not accept")
-                }
+                // Its bytes need not be loaded.
+                None if !is_accepted => replaced("is of a type that this model does not accept"),
                 _ => replaced("is no longer stored"),
             };
         };

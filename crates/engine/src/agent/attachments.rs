@@ -53,11 +53,20 @@ impl AsRef<[u8]> for ReservedBytes {
 }
 
 impl Attachments {
-    /// Collects the media of `messages`.
+    /// Collects what any model may be sent of the media of `messages`.
     pub(super) fn in_messages(messages: &[Message]) -> Self {
+        Self::collect(messages, |media| llm::is_sendable_media(media.kind, &media.media_type))
+    }
+
+    /// Collects what `model` is sent of the media of `messages`: what it does not take leaves the room to others.
+    pub(super) fn for_model(messages: &[Message], model: &dyn ChatModel) -> Self {
+        Self::collect(messages, |media| model.supports_media(media.kind, &media.media_type).is_ok())
+    }
+
+    fn collect(messages: &[Message], takes_bytes: impl Fn(&Media) -> bool) -> Self {
         let mut seen = HashSet::new();
         let newest_first = messages.iter().rev().flat_map(|message| media(message).into_iter().rev());
-        let hashes = newest_first.flat_map(Media::sendable_hashes);
+        let hashes = newest_first.flat_map(|media| media.hashes_if(takes_bytes(media)));
         Self(hashes.filter(|hash| seen.insert(*hash)).map(ToOwned::to_owned).collect())
     }
 
@@ -227,6 +236,47 @@ mod tests {
             Attachments(["a", "c", "b"].map(String::from).to_vec())
         );
         assert_eq!(Attachments::in_messages(&[Message::user("no")]), Attachments::default());
+    }
+
+    struct TextOnlyModel;
+
+    impl ChatModel for TextOnlyModel {
+        fn name(&self) -> &'static str {
+            "text-only"
+        }
+
+        fn supports_media(&self, _: MediaKind, media_type: &str) -> Result<(), String> {
+            if media_type == "text/plain" { Ok(()) } else { Err("no".into()) }
+        }
+
+        fn supports_effort(&self) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn stream(&self, _: &llm::Request<'_>) -> llm::EventStream {
+            Box::pin(futures::stream::empty())
+        }
+    }
+
+    #[test]
+    fn bytes_that_a_model_does_not_take_leave_the_room_to_texts() {
+        let file = |hash: &str, media_type: &str| {
+            let Content::Media(media) = attached(hash) else { panic!() };
+            Media { kind: MediaKind::Document, media_type: media_type.into(), ..media }
+        };
+        let text = Some(llm::MediaText { hash: "text".into(), tokens: None, data: None });
+        let pdf = Media { text, ..file("pdf", "application/pdf") };
+        let plain = file("plain", "text/plain");
+        // The text is the same as the bytes.
+        let text = Some(llm::MediaText { hash: "csv".into(), tokens: None, data: None });
+        let csv = Media { text, ..file("csv", "text/csv") };
+        let files = [plain, csv, pdf].map(Content::Media);
+        let content = files.into_iter().chain([attached("picture")]).collect();
+        let messages = [Message::User { content }];
+        let found = |hashes: &[&str]| Attachments(hashes.iter().map(|&hash| hash.into()).collect());
+        assert_eq!(Attachments::for_model(&messages, &TextOnlyModel), found(&["text", "csv", "plain"]));
+        assert_eq!(Attachments::in_messages(&messages), found(&["picture", "pdf", "text", "csv", "plain"]));
+        assert!(!has_files(&messages, &TextOnlyModel));
     }
 
     #[test]

@@ -151,8 +151,8 @@ async fn request_summary(
     let max_tokens = max_summary_tokens(route);
     let size = (prompt, max_tokens, max_tokens);
     let Some(_allowance) = reserve_in_turn(deps, conversation, route, size)? else { return Ok(None) };
-    let attachments =
-        model_request::load_attachments(deps, conversation, Attachments::in_messages(&input)).await?;
+    let attachments = Attachments::for_model(&input, &*route.model);
+    let attachments = model_request::load_attachments(deps, conversation, attachments).await?;
     // Tools and thinking are sent as usual; otherwise the provider would not find the conversation in its
     // cache.
     let events = model_request::stream(conversation, route, &input, attachments, Some(max_tokens), None);

@@ -158,7 +158,8 @@ impl ModelCaller {
         let branch = conversation.journal.active_thread().branch();
         let without_files =
             attempts.is_media_dropped().then(|| branch.preview_rewrite(RewriteKind::MediaDropped));
-        let attachments = Attachments::in_messages(without_files.as_deref().unwrap_or(branch.messages()));
+        let messages = without_files.as_deref().unwrap_or(branch.messages());
+        let attachments = Attachments::for_model(messages, &*route.model);
         let attachments = model_request::load_attachments(&self.deps, conversation, attachments).await?;
         let messages = conversation.journal.active_thread().messages();
         let messages = without_files.as_deref().unwrap_or(messages);

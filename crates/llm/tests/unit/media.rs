@@ -74,6 +74,7 @@ fn what_cannot_be_sent_is_told_as_a_text() {
             media(Image, "image/tiff", Some("a.tiff"), Some(b"II")),
             "[The image a.tiff is of a type that this model does not accept.]",
         ),
+        (media(Image, "image/tiff", None, None), "[The image is of a type that this model does not accept.]"),
         (media(Document, PLAIN_TEXT, Some("a"), Some(b" \n")), "[The document a is empty.]"),
     ] {
         assert_eq!(OutgoingContent::from_content(&content), Some(OutgoingContent::Text(expected.into())));
