@@ -152,6 +152,12 @@ impl Agent {
                 }
             }
         }
+        let models = self.services.gateway.routes().ok();
+        let snapshot = self.services.snapshots.current();
+        turn_request::check_early(&mut request, models.as_deref(), &snapshot.toolbox)?;
+        if let Some(cap) = caps::reached(&self.services, &self.brain, Some(&task_id))? {
+            return Err(AgentError::UsageCapReached(cap));
+        }
         if request.on_busy == OnBusy::Reject && self.registry.lock().running(&task_id).is_some() {
             return Err(AgentError::TaskBusy);
         }

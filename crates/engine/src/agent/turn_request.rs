@@ -52,28 +52,12 @@ impl TurnRequest {
         models: Option<&Routes>,
         toolbox: Option<&Toolbox>,
     ) -> Result<Self, AgentError> {
-        let invalid = |message: &str| Err(AgentError::Invalid(message.to_owned()));
         let mut overrides = request.take_overrides();
         let idempotency_key = intake.key.clone().or_else(|| {
             request.client_request_id.as_ref().map(|id| idempotency_key(id, &request, &overrides))
         });
         let model = turn_overrides::validate(&overrides, models, toolbox)?;
-        let start_from = match (&request.edit_message_id, &request.retry_message_id) {
-            (Some(_), Some(_)) => {
-                return invalid("`edit_message_id`, `retry_message_id`: only one of them can be given");
-            }
-            (Some(id), None) => StartFrom::Edit(id.clone()),
-            (None, Some(id)) => StartFrom::Retry(id.clone()),
-            (None, None) => StartFrom::End,
-        };
-        if let StartFrom::Retry(_) = start_from {
-            if !request.media.is_empty() {
-                return invalid("`media`: cannot be given with `retry_message_id`, which adds no message");
-            }
-        } else if request.message.trim().is_empty() {
-            // Providers reject a blank text, and would reject every later turn that has it in its history.
-            return invalid("`message`: must not be empty or blank");
-        }
+        let start_from = StartFrom::of(&request)?;
         let has_overrides = !overrides.is_empty();
         let notes = turn_overrides::take_notes(&mut overrides);
         let overrides = (!overrides.is_empty()).then(|| Box::new(overrides));
@@ -142,6 +126,28 @@ impl TurnRequest {
 }
 
 impl StartFrom {
+    /// Checks where a request's turn continues, and whether the request fits that.
+    fn of(request: &Execute) -> Result<Self, AgentError> {
+        let invalid = |message: &str| Err(AgentError::Invalid(message.to_owned()));
+        let start_from = match (&request.edit_message_id, &request.retry_message_id) {
+            (Some(_), Some(_)) => {
+                return invalid("`edit_message_id`, `retry_message_id`: only one of them can be given");
+            }
+            (Some(id), None) => Self::Edit(id.clone()),
+            (None, Some(id)) => Self::Retry(id.clone()),
+            (None, None) => Self::End,
+        };
+        if let Self::Retry(_) = start_from {
+            if !request.media.is_empty() {
+                return invalid("`media`: cannot be given with `retry_message_id`, which adds no message");
+            }
+        } else if request.message.trim().is_empty() {
+            // Providers reject a blank text, and would reject every later turn that has it in its history.
+            return invalid("`message`: must not be empty or blank");
+        }
+        Ok(start_from)
+    }
+
     /// Finds the point in the conversation: what the turn continues from, what that removes, and the message that
     /// is answered again.
     fn resolve(&self, prior: Option<&Branch>) -> Result<(TurnBase, Rewind, Option<MessageId>), AgentError> {
@@ -284,15 +290,31 @@ fn attached_media(
     Ok(Content::Media(Media { kind, media_type, name, hash, tokens: Some(tokens), text, data }))
 }
 
+/// Checks of a request what needs no attachments, before they are taken in.
+pub(super) fn check_early(
+    request: &mut Execute,
+    models: Option<&Routes>,
+    toolbox: &Toolbox,
+) -> Result<(), AgentError> {
+    let overrides = copy_overrides(request);
+    turn_overrides::validate(&overrides, models, Some(toolbox))?;
+    check_on_busy(request, &StartFrom::of(request)?, !overrides.is_empty())
+}
+
 /// The idempotency key of a request as it was sent, before its attachments are taken in.
 pub(super) fn early_key(request: &mut Execute) -> Option<IdempotencyKey> {
+    let overrides = copy_overrides(request);
+    let id = request.client_request_id.as_ref()?;
+    Some(idempotency_key(id, request, &overrides))
+}
+
+/// What a request sets for its turn only.
+fn copy_overrides(request: &mut Execute) -> TurnOverrides {
     // Attachments may be large, so they are not copied.
     let media = std::mem::take(&mut request.media);
     let mut rest = request.clone();
     request.media = media;
-    let overrides = rest.take_overrides();
-    let id = request.client_request_id.as_ref()?;
-    Some(idempotency_key(id, request, &overrides))
+    rest.take_overrides()
 }
 
 /// The idempotency key of a request: its id and a hash of its content.

@@ -166,6 +166,22 @@ async fn what_is_given_by_its_address_is_fetched_once() {
 }
 
 #[tokio::test]
+async fn what_is_refused_anyway_is_refused_before_anything_is_fetched() {
+    let server = WebServer::with_file(DOCX, &docx(&paragraph("Birnen"))).await;
+    let fixture = fixture_for(&server, []).await;
+    for (fields, status, code) in [
+        (json!({"message": " "}), 400, "INVALID_REQUEST"),
+        (json!({"on_busy": "steer"}), 400, "INVALID_REQUEST"),
+        (json!({"retry_message_id": "x"}), 400, "INVALID_REQUEST"),
+        (json!({"model": "none-of-that-name"}), 400, "MODEL_NOT_PERMITTED"),
+    ] {
+        let message = with_fields(message_with(&[link(&server.url())]), fields);
+        fixture.engine.post_execute(&message).await.assert_error(status, code);
+    }
+    assert_eq!(server.requests(), [""; 0]);
+}
+
+#[tokio::test]
 async fn a_turn_that_is_killed_resumes_with_what_was_fetched() {
     let server = WebServer::with_file("text/csv; charset=iso-8859-1", b"\xc4pfel;2").await;
     let gate = Gate::new();
