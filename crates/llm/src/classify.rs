@@ -164,7 +164,8 @@ fn parse_retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
 fn error_kind(status: Option<u16>, should_retry: Option<bool>, problem: &ProviderError) -> ModelErrorKind {
     use ModelErrorKind::{Auth, BrokenHistory, NoSuchModel, Quota, Refused, TooLong};
     // Most specific first: many of the codes below come with a status that says less.
-    let rules: [(ModelErrorKind, &[&str], &[&str]); 6] = [
+    let rules: [(ModelErrorKind, &[&str], &[&str]); 7] = [
+        (Refused, &[], &NO_IMAGES_PHRASES),
         (TooLong, &TOO_LONG_CODES, &TOO_LONG_PHRASES),
         (Quota, &QUOTA_CODES, &QUOTA_PHRASES),
         (BrokenHistory, &BROKEN_HISTORY_CODES, &BROKEN_HISTORY_PHRASES),
@@ -288,6 +289,9 @@ const NO_SUCH_MODEL_CODES: [&str; 5] =
     ["model_not_found", "model_decommissioned", "deploymentnotfound", "not_found_error", "not_found"];
 const NO_SUCH_MODEL_PHRASES: [&str; 3] =
     ["model not exist", "is not a valid model id", "invalid model name passed in"];
+
+/// Of models that take no images, by `OpenRouter` with 404 and by llama.cpp with 500: without them they answer.
+const NO_IMAGES_PHRASES: [&str; 2] = ["found that support image input", "image input is not supported"];
 
 /// `OpenRouter`'s 403 for content that a moderator refused; the key is valid.
 const MODERATION_PHRASES: [&str; 1] = ["your input was flagged"];

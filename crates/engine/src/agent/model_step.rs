@@ -232,14 +232,13 @@ impl ModelCaller {
                 self.pause(conversation, delay).await?;
                 Ok(true)
             }
-            Remedy::Fallback => Ok(true),
+            // That files are dropped is recorded with the answer: they may not be to blame.
+            Remedy::Fallback | Remedy::DropMedia => Ok(true),
             Remedy::Compact => compact_after_refusal(&self.deps, conversation, route, attempts).await,
             Remedy::DropReasoning => {
                 conversation.journal.commit(Step::ReasoningDropped, Vec::new()).await?;
                 Ok(true)
             }
-            // Recorded with the answer: the files may not be to blame.
-            Remedy::DropMedia => Ok(true),
             Remedy::GiveUp => Ok(false),
         }
     }

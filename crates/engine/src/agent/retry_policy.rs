@@ -63,6 +63,17 @@ struct PrimaryFailure {
     fallback_skipped: bool,
 }
 
+/// What becomes of the files of a conversation in the requests of a step.
+#[derive(Clone, Copy, Debug)]
+enum Files {
+    /// There are none that the model takes.
+    None,
+    /// They are sent as they are.
+    Sent,
+    /// Their texts are sent, or notes in their place.
+    Dropped,
+}
+
 /// The attempts at one model step.
 pub(super) struct StepAttempts {
     /// The current model.
@@ -81,8 +92,7 @@ pub(super) struct StepAttempts {
     summaries: u32,
     reset: bool,
     reasoning_dropped: bool,
-    has_files: bool,
-    media_dropped: bool,
+    files: Files,
     /// The error of each model that was given up.
     failures: Vec<String>,
 }
@@ -110,8 +120,7 @@ impl StepAttempts {
             summaries: 0,
             reset: false,
             reasoning_dropped: false,
-            has_files: false,
-            media_dropped: false,
+            files: Files::None,
             failures: Vec::new(),
         })
     }
@@ -128,7 +137,7 @@ impl StepAttempts {
 
     /// Whether images and PDFs are left out.
     pub(super) const fn is_media_dropped(&self) -> bool {
-        self.media_dropped
+        matches!(self.files, Files::Dropped)
     }
 
     /// Begins another attempt. Returns its number, from 1.
@@ -139,7 +148,10 @@ impl StepAttempts {
 
     /// Records whether the conversation has images or PDFs that the current model is sent.
     pub(super) const fn set_has_files(&mut self, has_files: bool) {
-        self.has_files = has_files;
+        match self.files {
+            Files::None | Files::Sent => self.files = if has_files { Files::Sent } else { Files::None },
+            Files::Dropped => {}
+        }
     }
 
     /// Returns the remedy after an attempt failed with `error` at `now`. `jitter` is from 0 to 1.
@@ -166,8 +178,8 @@ impl StepAttempts {
             }
             // A file may be too large or broken for this provider, or its model takes none. The conversation would be
             // refused for good.
-            ModelErrorKind::Refused if self.has_files && !self.media_dropped => {
-                self.media_dropped = true;
+            ModelErrorKind::Refused if matches!(self.files, Files::Sent) => {
+                self.files = Files::Dropped;
                 Remedy::DropMedia
             }
             ModelErrorKind::TooLong | ModelErrorKind::BrokenHistory | ModelErrorKind::Refused => {

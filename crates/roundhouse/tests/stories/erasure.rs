@@ -241,8 +241,8 @@ async fn the_disk_gets_back_what_a_deleted_task_took_and_files_are_private() {
     fixture.engine.run_turn("kept", "Hi!").await;
     let before = size();
     for number in 0..3_u8 {
-        let text = [b'a' + number].repeat(5 << 20);
-        let media = json!([{"type": "document", "media_type": "text/plain", "name": "long.txt", "data": BASE64.encode(text)}]);
+        let picture = vec![number; 5 << 20];
+        let media = json!([{"type": "image", "media_type": "image/png", "data": BASE64.encode(picture)}]);
         let body = with_fields(direct_message("large", "Read."), json!({"media": media}));
         fixture.provider.enqueue_all([Reply::from_text("Read.")]);
         fixture.engine.run_turn_with(&body).await;

@@ -248,7 +248,7 @@ pub(super) const GEMINI: [Case; 10] = [
     ),
 ];
 
-pub(super) const OTHERS: [Case; 15] = [
+pub(super) const OTHERS: [Case; 17] = [
     (
         "Ollama's hosted models: https://ollama.com/upgrade",
         429,
@@ -338,6 +338,18 @@ pub(super) const OTHERS: [Case; 15] = [
         404,
         NoSuchModel,
         r#"{"error":{"code":"DeploymentNotFound","message":"The API deployment for this resource does not exist. If you created the deployment within the last 5 minutes, please wait a moment and try again."}}"#,
+    ),
+    (
+        "https://github.com/JohnnyZ93/oai-compatible-copilot/issues/229",
+        404,
+        Refused,
+        r#"{"error":{"code":"404","message":"No endpoints found that support image input","param":"","type":""}}"#,
+    ),
+    (
+        "https://github.com/ggml-org/llama.cpp/issues/13566",
+        500,
+        Refused,
+        r#"{"error":{"code":500,"message":"image input is not supported by this server","type":"server_error"}}"#,
     ),
 ];
 
