@@ -272,3 +272,7 @@ fn show_tool(server: &str, tool: &ReviewedTool) -> UserServerTool {
         diff_truncated: truncated.unwrap_or_default(),
     }
 }
+
+#[cfg(test)]
+#[path = "../../tests/unit/user_servers/operations.rs"]
+mod tests;
