@@ -97,7 +97,7 @@ pub use usage_caps::{CapMark, CapPeriod, CapUse};
 pub use usage_report::{UsageCursor, UsageQuery};
 pub use usage_rows::{ToolUsage, nano_usd, usd};
 pub use user_servers::{USER_SERVER_IDENTITY, UserServerRow};
-pub use webhooks::{AttemptOutcome, DueDelivery};
+pub use webhooks::{AttemptOutcome, DELIVERY_LIFETIME_MS, DueDelivery};
 pub use write_tx::{IdempotencyKey, NewGrant, NewTurn, Rewind, WriteTx};
 pub use writer::{Durability, WriteBatch, WriteError};
 

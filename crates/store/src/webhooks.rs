@@ -13,8 +13,8 @@ use super::{Brain, StoreError, TaskRow, WriteTx};
 
 /// The most deliveries that are pending.
 const MAX_PENDING: u32 = 1_000;
-/// How long a delivery is tried.
-const DELIVERY_LIFETIME_MS: i64 = 3 * 24 * 60 * 60 * 1_000;
+/// How long a delivery is tried, in milliseconds.
+pub const DELIVERY_LIFETIME_MS: i64 = 3 * 24 * 60 * 60 * 1_000;
 /// Longer delays than this are not set, so they come of a clock that was ahead.
 const MAX_DELAY_MS: i64 = 27 * 60 * 60 * 1_000;
 /// How many other deliveries are kept.

@@ -11,6 +11,7 @@ use reqwest::Method;
 use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value, json};
 
+use crate::sandbox::is_confined;
 use crate::support::cassettes::turn_of;
 use crate::support::engine_calls::{direct_message, with_fields};
 use crate::support::engine_fixture::{PNG_BASE64, WIRES, wait_gate_reached};
@@ -32,6 +33,12 @@ pub(crate) fn message_with(media: &[Value]) -> Value {
     with_fields(direct_message("task", "What is this?"), json!({"media": media}))
 }
 
+/// Whether documents of strangers are read on this machine; otherwise the story is skipped.
+pub(crate) async fn can_read_documents() -> bool {
+    let (_program, engine) = StandaloneEngine::new().start().await;
+    is_confined(&engine).await
+}
+
 fn link(url: &str) -> Value {
     json!({"type": "document", "url": url})
 }
@@ -51,6 +58,9 @@ fn stored_media_count(setup: &StandaloneEngine) -> i64 {
 
 #[tokio::test]
 async fn the_text_of_documents_reaches_the_model_with_their_names() {
+    if !can_read_documents().await {
+        return;
+    }
     let sheet = "<row r=\"1\"><c r=\"A1\" t=\"s\"><v>0</v></c><c r=\"B1\"><v>2.5</v></c></row>";
     let macro_type = "application/vnd.ms-word.document.macroEnabled.12";
     let media = [
@@ -93,6 +103,9 @@ async fn the_text_of_documents_reaches_the_model_with_their_names() {
 
 #[tokio::test]
 async fn a_pdf_reaches_a_model_that_takes_it_as_it_is() {
+    if !can_read_documents().await {
+        return;
+    }
     let file = pdf(&[&["Birnen"], &["Ende"]]);
     for wire in WIRES {
         let fixture = EngineFixture::for_wire(wire, []).await;
@@ -104,6 +117,9 @@ async fn a_pdf_reaches_a_model_that_takes_it_as_it_is() {
 
 #[tokio::test]
 async fn documents_outlive_the_death_of_the_engine_and_end_with_their_task() {
+    if !can_read_documents().await {
+        return;
+    }
     let fixture = EngineFixture::new([Reply::from_text("Pears.")]).await;
     let file = docx(&paragraph("Birnen"));
     fixture.engine.run_turn_with(&message_with(&[document(DOCX, "brief.docx", &file)])).await;
@@ -124,6 +140,9 @@ async fn documents_outlive_the_death_of_the_engine_and_end_with_their_task() {
 
 #[tokio::test]
 async fn documents_are_forked_exported_and_imported_with_their_text() {
+    if !can_read_documents().await {
+        return;
+    }
     let fixture = EngineFixture::new([]).await;
     let file = docx(&paragraph("Birnen"));
     fixture.engine.run_turn_with(&message_with(&[document(DOCX, "brief.docx", &file)])).await;
@@ -141,6 +160,9 @@ async fn documents_are_forked_exported_and_imported_with_their_text() {
 
 #[tokio::test]
 async fn what_is_given_by_its_address_is_fetched_once() {
+    if !can_read_documents().await {
+        return;
+    }
     let server = WebServer::with_file(DOCX, &docx(&paragraph("Birnen"))).await;
     let fixture = fixture_for(&server, [Reply::from_text("Pears.")]).await;
     let url = format!("{}Mein%20Brief.docx", server.url());
@@ -167,6 +189,9 @@ async fn what_is_given_by_its_address_is_fetched_once() {
 
 #[tokio::test]
 async fn what_is_refused_anyway_is_refused_before_anything_is_fetched() {
+    if !can_read_documents().await {
+        return;
+    }
     let server = WebServer::with_file(DOCX, &docx(&paragraph("Birnen"))).await;
     let fixture = fixture_for(&server, []).await;
     for (fields, status, code) in [
@@ -201,6 +226,9 @@ async fn a_turn_that_is_killed_resumes_with_what_was_fetched() {
 
 #[tokio::test]
 async fn a_queued_message_keeps_what_was_fetched_for_it() {
+    if !can_read_documents().await {
+        return;
+    }
     let server = WebServer::with_file(DOCX, &docx(&paragraph("Birnen"))).await;
     let gate = Gate::new();
     let fixture = fixture_for(&server, [Reply::from_text("First.").hold(1, &gate)]).await;
@@ -248,6 +276,9 @@ async fn an_address_that_leads_to_nothing_is_refused_before_the_turn() {
 
 #[tokio::test]
 async fn an_answer_to_a_question_may_have_documents() {
+    if !can_read_documents().await {
+        return;
+    }
     let fixture =
         EngineFixture::new([tool_reply("ask_user", json!({"question": "Which?"})), done_reply()]).await;
     let (stream, _) = fixture.engine.run_until_hitl_request(&direct_message("task", "Ask me.")).await;
@@ -266,6 +297,9 @@ async fn an_answer_to_a_question_may_have_documents() {
 
 #[tokio::test]
 async fn web_fetch_reads_documents() {
+    if !can_read_documents().await {
+        return;
+    }
     let file = pdf(&[&["Birnen sind gr\u{fc}n."], &["Ende"]]);
     let server = WebServer::with_file("application/pdf", &file).await;
     let fixture =
@@ -279,6 +313,9 @@ async fn web_fetch_reads_documents() {
 
 #[tokio::test]
 async fn read_file_shows_pictures_and_documents_of_the_workspace() {
+    if !can_read_documents().await {
+        return;
+    }
     let png = BASE64_STANDARD.decode(PNG_BASE64).unwrap();
     let file = pdf(&[&["Birnen"]]);
     let long = pdf(&vec![&["Quitten"] as &[&str]; 21]);
@@ -319,6 +356,9 @@ async fn read_file_shows_pictures_and_documents_of_the_workspace() {
 
 #[tokio::test]
 async fn a_cassette_has_the_text_that_a_document_was_read_as() {
+    if !can_read_documents().await {
+        return;
+    }
     let models = ["anthropic", "ollama"];
     let fixture = EngineFixture::with_models(&models, [done_reply()], |setup| setup).await;
     let media = [
@@ -351,6 +391,9 @@ fn refused() -> Reply {
 
 #[tokio::test]
 async fn files_that_the_provider_refuses_do_not_break_the_conversation() {
+    if !can_read_documents().await {
+        return;
+    }
     for wire in WIRES {
         let read = |path: &str| tool_reply("read_file", json!({"path": path}));
         let replies = [read("pear.png"), read("a.pdf"), refused(), done_reply()];
@@ -382,6 +425,9 @@ async fn files_that_the_provider_refuses_do_not_break_the_conversation() {
 
 #[tokio::test]
 async fn a_call_outside_of_turns_returns_the_text_of_a_document() {
+    if !can_read_documents().await {
+        return;
+    }
     let fixture = EngineFixture::new([]).await;
     let workspace = fixture.setup.workspace();
     fs::create_dir_all(&workspace).unwrap();

@@ -50,7 +50,7 @@ async fn confinement(engine: &Engine) -> String {
 }
 
 /// Whether programs are confined; otherwise logs that the test is skipped.
-async fn is_confined(engine: &Engine) -> bool {
+pub(crate) async fn is_confined(engine: &Engine) -> bool {
     let level = confinement(engine).await;
     let confined = level.contains("landlock");
     if !confined {

@@ -8,7 +8,7 @@ use catalog::WebhookSpec;
 use fetch::{ApiRequest, ApiServer};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Method, StatusCode};
-use store::{AttemptOutcome, DueDelivery};
+use store::{AttemptOutcome, DELIVERY_LIFETIME_MS, DueDelivery};
 
 use super::super::Services;
 
@@ -26,8 +26,6 @@ const RETRY_DELAYS: [Duration; 9] = [
     Duration::from_hours(20),
     Duration::from_hours(24),
 ];
-/// How long an event is tried.
-const LIFETIME: Duration = Duration::from_hours(72);
 /// The longest delay that a receiver can ask for.
 const MAX_RETRY_AFTER: Duration = Duration::from_hours(24);
 /// How long other events wait at most after a fault of the receiver.
@@ -122,8 +120,8 @@ pub(super) fn decide(due: &DueDelivery, sent: Result<(), SendError>, now: Timest
         Fault::Event => Duration::ZERO,
     };
     // The time begins with the first attempt: the engine may have been stopped before it.
-    let give_up_at =
-        if due.failures == 0 { due.give_up_at.max(after(now, LIFETIME)) } else { due.give_up_at };
+    let from_now = Timestamp::from_unix_ms(now.unix_ms().saturating_add(DELIVERY_LIFETIME_MS));
+    let give_up_at = if due.failures == 0 { due.give_up_at.max(from_now) } else { due.give_up_at };
     if now >= give_up_at {
         return AttemptOutcome::Failed { error: format!("{error}; it was tried for long enough") };
     }
