@@ -35,7 +35,9 @@ pub(crate) fn message_with(media: &[Value]) -> Value {
 
 /// Whether documents of strangers are read on this machine; otherwise the story is skipped.
 pub(crate) async fn can_read_documents() -> bool {
-    let (_program, engine) = StandaloneEngine::new().start().await;
+    // The engine ends when its folder is removed, which the setup owns.
+    let setup = StandaloneEngine::new();
+    let (_program, engine) = setup.start().await;
     is_confined(&engine).await
 }
 
