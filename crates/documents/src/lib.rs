@@ -5,10 +5,12 @@
 //! them in a process of its own: [`Format::needs_worker`], [`worker_main`]. [`limits`] are those of the text;
 //! the process has limits of its own.
 
+mod audio;
 mod docx;
 mod error;
 mod format;
 mod limits;
+mod numbers;
 mod package;
 mod pdf;
 mod pdf_text;
@@ -23,6 +25,7 @@ mod xlsx;
 mod xml;
 mod zip_archive;
 
+pub use crate::audio::{audio_seconds, audio_type};
 pub use crate::error::DocumentError;
 pub use crate::format::Format;
 pub use crate::limits::{MAX_DOCUMENT_BYTES, MAX_TEXT_CHARS};

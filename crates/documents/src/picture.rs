@@ -1,5 +1,7 @@
 //! The size of a picture, from its first bytes. Nothing is decoded.
 
+use crate::numbers::{big, little};
+
 /// The width and the height in pixels that a picture claims; `None` for formats that are not known, and for
 /// what is no picture.
 pub fn picture_size(bytes: &[u8]) -> Option<(u32, u32)> {
@@ -59,18 +61,6 @@ fn jpeg_size(bytes: &[u8]) -> Option<(u32, u32)> {
             _ => at += 2 + usize::try_from(big(bytes, at + 2, 2)?.max(2)).ok()?,
         }
     }
-}
-
-/// An unsigned number of up to four bytes, the highest first.
-fn big(bytes: &[u8], at: usize, length: usize) -> Option<u32> {
-    let bytes = bytes.get(at..at.checked_add(length)?)?;
-    Some(bytes.iter().fold(0, |number, byte| (number << 8) | u32::from(*byte)))
-}
-
-/// An unsigned number of up to four bytes, the lowest first.
-fn little(bytes: &[u8], at: usize, length: usize) -> Option<u32> {
-    let bytes = bytes.get(at..at.checked_add(length)?)?;
-    Some(bytes.iter().rev().fold(0, |number, byte| (number << 8) | u32::from(*byte)))
 }
 
 #[cfg(test)]

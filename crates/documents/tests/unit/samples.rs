@@ -126,3 +126,26 @@ pub fn pdf(pages: &[&[&str]]) -> Vec<u8> {
 fn encode(text: &str) -> Vec<u8> {
     text.chars().map(|char| u8::try_from(u32::from(char)).unwrap()).collect()
 }
+
+/// A WAV of silence: 16 bits in one channel, at this rate, of this many seconds.
+pub fn wav(rate: u32, seconds: u32) -> Vec<u8> {
+    let (bytes_per_second, format, channels) = (rate * 2, 1_u16, 1_u16);
+    let length = bytes_per_second * seconds;
+    let header: [&[u8]; 12] = [
+        b"RIFF",
+        &(length + 36).to_le_bytes(),
+        b"WAVEfmt ",
+        &16_u32.to_le_bytes(),
+        &format.to_le_bytes(),
+        &channels.to_le_bytes(),
+        &rate.to_le_bytes(),
+        &bytes_per_second.to_le_bytes(),
+        &2_u16.to_le_bytes(),
+        &16_u16.to_le_bytes(),
+        b"data",
+        &length.to_le_bytes(),
+    ];
+    let mut bytes = header.concat();
+    bytes.resize(bytes.len() + length as usize, 0);
+    bytes
+}
