@@ -182,7 +182,7 @@ pub enum CassettePart {
         /// The text.
         text: String,
     },
-    /// An image or a document.
+    /// An image, a document or audio.
     File {
         /// The file, with its bytes.
         file: ContentBlock,

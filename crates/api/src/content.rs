@@ -1,4 +1,4 @@
-//! Content that a person attaches: text, images and documents.
+//! Content that a person attaches: text, images, documents and audio.
 //!
 //! Two forms are accepted. The plain one is `{"type": "image", "media_type": …, "data": <base64>, "name"?:
 //! …}`. In the vendors' one the data is in a `source`: `{"type": "image", "source": {"type": "base64",
@@ -22,18 +22,19 @@ const MAX_URL_BYTES: usize = 2_048;
 pub enum ContentBlock {
     /// Plain text.
     Text(String),
-    /// An image or a document.
+    /// An image, a document or audio.
     Media(Media),
-    /// An image or a document that is yet to be fetched.
+    /// A file that is yet to be fetched.
     Link(MediaLink),
 }
 
-/// An image or a document.
+/// An image, a document or audio.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Media {
     /// How the media is presented to a model.
     pub kind: MediaKind,
-    /// The media type, such as `image/png`: lower case, without parameters.
+    /// The media type, such as `image/png`: lower case, without parameters, and of audio the [usual](usual_audio_type)
+    /// one.
     pub media_type: String,
     /// The file's name, if it has one.
     pub name: Option<String>,
@@ -41,7 +42,7 @@ pub struct Media {
     pub data: Vec<u8>,
 }
 
-/// The address of an image or a document on the web.
+/// The address of an image, a document or audio on the web.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MediaLink {
     /// How the media is presented to a model.
@@ -69,6 +70,8 @@ pub enum MediaKind {
     Image,
     /// A document.
     Document,
+    /// A sound recording.
+    Audio,
 }
 
 /// Why a content block is invalid.
@@ -98,6 +101,9 @@ pub enum ContentError {
     /// The media type of an image is not an image type.
     #[error("`media_type` of an image must begin with `image/`")]
     NoImage,
+    /// The media type of audio is not an audio type.
+    #[error("`media_type` of audio must begin with `audio/`")]
+    NoAudio,
     /// There is no text.
     #[error("must have `text`")]
     NoText,
@@ -129,6 +135,7 @@ enum GivenKind {
     Text,
     Image,
     Document,
+    Audio,
 }
 
 /// A content block as it is serialized.
@@ -144,9 +151,11 @@ enum Wire {
     Image(WireMedia),
     /// A document.
     Document(WireMedia),
+    /// A sound recording.
+    Audio(WireMedia),
 }
 
-/// An image or a document in serialized form: with `media_type` and `data`, with `url`, or with a `source`
+/// An image, a document or audio in serialized form: with `media_type` and `data`, with `url`, or with a `source`
 /// that has them.
 #[derive(Serialize, ToSchema)]
 struct WireMedia {
@@ -198,6 +207,7 @@ impl TryFrom<Given> for ContentBlock {
             },
             GivenKind::Image => media.parse(MediaKind::Image),
             GivenKind::Document => media.parse(MediaKind::Document),
+            GivenKind::Audio => media.parse(MediaKind::Audio),
         }
     }
 }
@@ -253,20 +263,35 @@ fn parse_link(
     Ok(ContentBlock::Link(MediaLink { kind, url, media_type, name }))
 }
 
-/// Returns a media type in lower case.
+/// Returns a media type in lower case, and of audio the [usual](usual_audio_type) one.
 ///
 /// # Errors
-/// See [`ContentError::MediaType`] and [`ContentError::NoImage`].
+/// See [`ContentError::MediaType`], [`ContentError::NoImage`] and [`ContentError::NoAudio`].
 pub fn parse_media_type(kind: MediaKind, media_type: &str) -> Result<String, ContentError> {
     let media_type = media_type.to_ascii_lowercase();
     let (main, sub) = media_type.split_once('/').ok_or(ContentError::MediaType)?;
     if media_type.len() > 127 || !is_token(main) || !is_token(sub) {
         return Err(ContentError::MediaType);
     }
-    if kind == MediaKind::Image && main != "image" {
-        return Err(ContentError::NoImage);
+    match kind {
+        MediaKind::Image if main != "image" => Err(ContentError::NoImage),
+        MediaKind::Audio if main != "audio" => Err(ContentError::NoAudio),
+        MediaKind::Audio => Ok(usual_audio_type(&media_type).to_owned()),
+        MediaKind::Image | MediaKind::Document => Ok(media_type),
     }
-    Ok(media_type)
+}
+
+/// The usual media type of an audio format, which has many.
+pub fn usual_audio_type(media_type: &str) -> &str {
+    match media_type {
+        "audio/x-wav" | "audio/wave" | "audio/vnd.wave" | "audio/x-pn-wav" => "audio/wav",
+        "audio/mp3" | "audio/x-mp3" | "audio/mpeg3" | "audio/x-mpeg" | "audio/x-mpeg-3" => "audio/mpeg",
+        "audio/x-aiff" => "audio/aiff",
+        "audio/x-aac" | "audio/aacp" | "audio/x-hx-aac-adts" => "audio/aac",
+        "audio/x-ogg" | "audio/vorbis" | "audio/opus" => "audio/ogg",
+        "audio/x-flac" => "audio/flac",
+        other => other,
+    }
 }
 
 /// Whether `text` is a valid part of a media type (RFC 6838, section 4.2).
@@ -298,6 +323,7 @@ impl Wire {
         match kind {
             MediaKind::Image => Self::Image(media),
             MediaKind::Document => Self::Document(media),
+            MediaKind::Audio => Self::Audio(media),
         }
     }
 }
@@ -356,6 +382,23 @@ mod tests {
     }
 
     #[test]
+    fn audio_has_the_usual_media_type_of_its_format() {
+        for (given, usual) in
+            [("audio/wav", "audio/wav"), ("Audio/X-WAV", "audio/wav"), ("audio/mp3", "audio/mpeg")]
+        {
+            let plain = json!({"type": "audio", "media_type": given, "data": "aGk=", "name": "録音.wav"});
+            let ContentBlock::Media(media) = parse(plain.clone()).unwrap() else { panic!("{plain}") };
+            assert_eq!((media.kind, media.media_type.as_str()), (MediaKind::Audio, usual));
+            let source = json!({"type": "base64", "media_type": given, "data": "aGk="});
+            let block = parse(json!({"type": "audio", "source": source, "name": "録音.wav"})).unwrap();
+            assert_eq!(block, ContentBlock::Media(media));
+            let written = serde_json::to_value(&block).unwrap();
+            assert_eq!((&written["type"], &written["media_type"]), (&json!("audio"), &json!(usual)));
+            assert_eq!(parse(written), Ok(block));
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_said() {
         let image = |fields: Value| {
             let mut image = json!({"type": "image"});
@@ -381,6 +424,11 @@ mod tests {
             (image(json!({"url": "http://x", "media_type": "text/plain"})), "must begin with `image/`"),
             (image(json!({"data": "aGk=", "source": {"type": "base64"}})), "not more of them"),
             (image(json!({"data": "aGk=", "url": "http://x"})), "not more of them"),
+            (
+                json!({"type": "audio", "media_type": "video/ogg", "data": "aGk="}),
+                "`media_type` of audio must begin with `audio/`",
+            ),
+            (json!({"type": "audio", "source": {"type": "text", "data": "hi"}}), "`source.type` must be"),
         ] {
             let error = parse(value.clone()).unwrap_err();
             assert!(error.contains(words), "{value}: {error}");

@@ -203,6 +203,8 @@ pub enum MessageBlock {
     Image(MediaReference),
     /// An attached document.
     Document(MediaReference),
+    /// An attached sound recording.
+    Audio(MediaReference),
     /// A call of a tool by the model.
     ToolUse {
         /// The id of the call.

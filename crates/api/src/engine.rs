@@ -57,7 +57,7 @@ pub struct Execute {
     pub message: String,
     /// The thread to start or continue.
     pub task_id: TaskId,
-    /// Attached text, images and documents.
+    /// Attached text, images, documents and audio.
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
     pub media: Vec<ContentBlock>,
     /// Skip planning and run the loop directly.
@@ -230,7 +230,7 @@ pub struct HitlRespond {
     /// Further information for the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feedback: Option<String>,
-    /// Text, images and documents for the agent.
+    /// Text, images, documents and audio for the agent.
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
     pub content_blocks: Vec<ContentBlock>,
     /// The request that is answered; by default the pending one. Any text is accepted; an id that is not pending

@@ -118,7 +118,7 @@ pub struct AttachedFile {
     pub message_id: MessageId,
     /// The SHA-256 of the content, in lower-case hexadecimal digits.
     pub hash: String,
-    /// Whether it is an image or a document.
+    /// Whether it is an image, a document or audio.
     pub kind: MediaKind,
     /// The media type, such as `image/png`.
     pub media_type: String,

@@ -215,6 +215,8 @@ fn content_block(content: &Content) -> Option<Value> {
         }
         OutgoingContent::Pdf { name, base64 } => document_block(name, &source("base64", PDF, &base64)),
         OutgoingContent::PlainText { name, text } => document_block(name, &source("text", PLAIN_TEXT, &text)),
+        // Not supported, so it was replaced by a text before this point.
+        OutgoingContent::Audio { .. } => return None,
     })
 }
 

@@ -217,6 +217,7 @@ fn model_from_env(reader: &mut EnvReader<'_>, provider: Provider) -> Option<Mode
         context_window: limits.context_window,
         max_output: limits.max_output,
         thinking: provider.thinking(&model),
+        takes_audio: provider.takes_audio(&model),
         prices: None,
         model,
     })

@@ -14,6 +14,9 @@ const MESSAGE_OVERHEAD_BYTES: usize = 16;
 const IMAGE_TOKENS: u64 = 1_500;
 /// The tokens of a page of a PDF: vendors read its text, and most of them also an image of it.
 const PDF_PAGE_TOKENS: u64 = 2_000;
+/// The tokens of a second of audio: as many as Gemini has counted. It now counts 25, and OpenAI 10
+/// (<https://ai.google.dev/gemini-api/docs/audio>, <https://platform.openai.com/docs/guides/audio>).
+const AUDIO_SECOND_TOKENS: u64 = 32;
 /// The assumed size of a page, for PDFs whose page objects are not visible.
 const PDF_PAGE_BYTES: usize = 100 * 1024;
 /// The maximum number of pages guessed from the size alone. A scan or slides have few pages for their size. Too
@@ -43,6 +46,11 @@ pub fn attachment(media_type: &str, data: &[u8], pages: Option<u32>) -> u64 {
         PLAIN_TEXT => tokens_for_bytes(data.len()),
         _ => IMAGE_TOKENS,
     }
+}
+
+/// Estimates the tokens of a sound recording of `seconds` seconds.
+pub fn audio(seconds: u64) -> u64 {
+    AUDIO_SECOND_TOKENS.saturating_mul(seconds)
 }
 
 /// A guess of the number of pages of a PDF: its number of objects of type `/Page` or, if those are
@@ -143,6 +151,7 @@ mod tests {
         assert_eq!(attachment(PDF, &pdf(2), Some(70)), PDF_PAGE_TOKENS * 70);
         assert_eq!(attachment(PLAIN_TEXT, &[b'x'; 4_000], None), 1_000);
         assert_eq!(attachment("image/png", &vec![0; 400_000], None), IMAGE_TOKENS);
+        assert_eq!((audio(60), audio(u64::MAX)), (1_920, u64::MAX));
     }
 
     #[test]

@@ -144,8 +144,9 @@ fn build_remote_model(
     address: &BaseUrl,
     key: Option<SecretString>,
 ) -> Arc<dyn ChatModel> {
-    let ModelConfig { context_window, max_output, thinking, .. } = *entry;
-    let profile = ModelProfile { model: entry.model.clone(), context_window, max_output, thinking };
+    let ModelConfig { context_window, max_output, thinking, takes_audio, .. } = *entry;
+    let model = entry.model.clone();
+    let profile = ModelProfile { model, context_window, max_output, thinking, takes_audio };
     let base = address.as_str();
     match (entry.provider, entry.api) {
         (Provider::Anthropic, _) => Arc::new(Anthropic::new(base, profile, key)),

@@ -50,6 +50,7 @@ pub(super) struct ModelConfig {
     pub(super) context_window: u64,
     pub(super) max_output: u64,
     pub(super) thinking: Thinking,
+    pub(super) takes_audio: bool,
     pub(super) prices: Option<Prices>,
 }
 
@@ -122,7 +123,7 @@ fn parse_models(
 }
 
 fn parse_model(model: &ConfigObject<'_>, reader: &mut EnvReader<'_>) -> Option<ModelConfig> {
-    const FIELDS: [&str; 9] = [
+    const FIELDS: [&str; 10] = [
         "provider",
         "model",
         "base_url",
@@ -131,6 +132,7 @@ fn parse_model(model: &ConfigObject<'_>, reader: &mut EnvReader<'_>) -> Option<M
         "context_window",
         "max_output",
         "thinking",
+        "audio",
         "prices",
     ];
     model.reject_unknown_fields(reader, &FIELDS);
@@ -158,6 +160,7 @@ fn parse_model(model: &ConfigObject<'_>, reader: &mut EnvReader<'_>) -> Option<M
         model.reject_field(reader, "api_key_env", "absent: the offline provider takes no key");
     }
     let api = parse_api(model, reader, provider);
+    let audio = parse_audio(model, reader, provider, api);
     let listed = provider.zip(name.as_deref()).and_then(|(provider, name)| price_list::find(provider, name));
     let prices = parse_prices(model, reader, listed);
     let (provider, name, context_window) = (provider?, name?, window?);
@@ -165,6 +168,7 @@ fn parse_model(model: &ConfigObject<'_>, reader: &mut EnvReader<'_>) -> Option<M
     let thinking = parse_thinking(model, reader, provider, max_output)
         .unwrap_or_else(|| clamp_thinking(provider.thinking(&name), max_output));
     let key = key.unwrap_or(KeySource::Default);
+    let takes_audio = audio.unwrap_or_else(|| provider.takes_audio(&name));
     Some(ModelConfig {
         provider,
         model: name,
@@ -174,6 +178,7 @@ fn parse_model(model: &ConfigObject<'_>, reader: &mut EnvReader<'_>) -> Option<M
         context_window,
         max_output,
         thinking,
+        takes_audio,
         prices,
     })
 }
@@ -208,6 +213,29 @@ fn parse_api(model: &ConfigObject<'_>, reader: &mut EnvReader<'_>, provider: Opt
         model.reject_field(reader, "api", "absent: only the provider openai has more than one API");
     }
     api.unwrap_or(OpenAiApi::Chat)
+}
+
+/// Whether the model takes audio, if the configuration says so.
+fn parse_audio(
+    model: &ConfigObject<'_>,
+    reader: &mut EnvReader<'_>,
+    provider: Option<Provider>,
+    api: OpenAiApi,
+) -> Option<bool> {
+    let has_audio = match provider? {
+        Provider::OpenAi => api == OpenAiApi::Chat,
+        Provider::OpenAiCompatible | Provider::Gemini => true,
+        Provider::Anthropic | Provider::Ollama | Provider::Scripted => false,
+    };
+    let audio = model.optional(reader, "audio", "true or false", Value::as_bool);
+    if !has_audio && audio == Some(true) {
+        model.reject_field(
+            reader,
+            "audio",
+            "false or absent: only gemini, openai-compatible, and openai with the api chat have audio",
+        );
+    }
+    audio
 }
 
 /// The maximum number of output tokens. The default leaves at least half of the window to the prompt.

@@ -20,7 +20,7 @@ use super::http::{
     Decoder, Endpoint, RawFinishReason, ReceivedBytes, RequestBody, TokenCount, call_provider, insert,
     missing_end_marker, none_if_malformed, parse_event,
 };
-use super::media::{self, GEMINI_MEDIA, OutgoingContent, PDF, is_blank};
+use super::media::{self, MP3, OutgoingContent, PDF, gemini_media, is_blank};
 use super::profile::{Effort, ModelProfile, Thinking, no_effort};
 use super::{
     Answer, Block, ChatModel, Content, EventStream, FinishReason, Message, ModelError, Request, StreamEvent,
@@ -62,7 +62,7 @@ impl ChatModel for Gemini {
     }
 
     fn supports_media(&self, kind: MediaKind, media_type: &str) -> Result<(), String> {
-        GEMINI_MEDIA.check(kind, media_type)
+        gemini_media(&self.profile).check(kind, media_type)
     }
 
     fn supports_effort(&self) -> Result<(), String> {
@@ -105,7 +105,7 @@ fn request_body<'a>(profile: &ModelProfile, request: &Request<'a>) -> RequestBod
     let tools: &[ToolDeclaration] = if declares_tools { request.tools } else { &[] };
     let mut body = json!({
         "systemInstruction": {"parts": [{"text": request.system}]},
-        "contents": contents(&profile.model, request.messages),
+        "contents": contents(profile, request.messages),
         "generationConfig": config,
     });
     if !tools.is_empty() && !request.allow_tool_calls {
@@ -175,17 +175,20 @@ fn thinking_level(effort: Effort) -> &'static str {
 
 /// Converts the conversation. Adjacent messages of the same role are merged: the vendor has refused requests whose
 /// roles do not alternate.
-fn contents(model: &str, messages: &[Message]) -> Vec<Value> {
+fn contents(profile: &ModelProfile, messages: &[Message]) -> Vec<Value> {
+    let model = profile.model.as_str();
     let mut merged: Vec<(&str, Vec<Value>)> = Vec::new();
     let mut calls: Vec<&ToolUse> = Vec::new();
     for message in messages {
         let (role, parts) = match message {
-            Message::User { content } => ("user", content.iter().filter_map(content_part).collect()),
+            Message::User { content } => {
+                ("user", content.iter().filter_map(|content| content_part(profile, content)).collect())
+            }
             Message::Assistant { model: author, blocks } => {
                 calls = blocks.iter().filter_map(as_tool_use).collect();
                 ("model", answer_parts(blocks, author == model, requires_signatures(model)))
             }
-            Message::Results(replies) => ("user", result_parts(replies, &calls)),
+            Message::Results(replies) => ("user", result_parts(profile, replies, &calls)),
         };
         match merged.last_mut() {
             Some((previous_role, previous_parts)) if *previous_role == role => previous_parts.extend(parts),
@@ -211,14 +214,17 @@ fn requires_signatures(model: &str) -> bool {
 }
 
 /// Converts a user's content to a part.
-fn content_part(content: &Content) -> Option<Value> {
+fn content_part(profile: &ModelProfile, content: &Content) -> Option<Value> {
     let inline =
         |media_type: &str, base64: &str| json!({"inlineData": {"mimeType": media_type, "data": base64}});
-    Some(match GEMINI_MEDIA.outgoing(content)? {
+    Some(match gemini_media(profile).outgoing(content)? {
         OutgoingContent::Text(text) => json!({"text": text}),
         OutgoingContent::PlainText { name, text } => json!({"text": media::titled_text(name, &text)}),
         OutgoingContent::Image { media_type, base64 } => inline(media_type, &base64),
         OutgoingContent::Pdf { base64, .. } => inline(PDF, &base64),
+        // The vendor's own name of the type.
+        OutgoingContent::Audio { media_type: MP3, base64 } => inline("audio/mp3", &base64),
+        OutgoingContent::Audio { media_type, base64 } => inline(media_type, &base64),
     })
 }
 
@@ -260,13 +266,13 @@ fn answer_part(block: &Block, same_model: bool) -> Option<Value> {
 }
 
 /// The results, followed by the media that the user added.
-fn result_parts(replies: &[ToolReply], calls: &[&ToolUse]) -> Vec<Value> {
+fn result_parts(profile: &ModelProfile, replies: &[ToolReply], calls: &[&ToolUse]) -> Vec<Value> {
     let mut results = Vec::new();
     let mut added = Vec::new();
     for reply in replies {
         // A history without the call was repaired before this point, and the vendor would refuse it.
         let Some(call) = calls.iter().find(|call| call.provider_id == reply.provider_id) else { continue };
-        let (result, media) = result_part(reply, call);
+        let (result, media) = result_part(profile, reply, call);
         results.push(result);
         if !media.is_empty() {
             added.push(
@@ -280,10 +286,10 @@ fn result_parts(replies: &[ToolReply], calls: &[&ToolUse]) -> Vec<Value> {
 }
 
 /// A result, which the vendor matches by the tool's name, and the media that belong to it.
-fn result_part(reply: &ToolReply, call: &ToolUse) -> (Value, Vec<Value>) {
+fn result_part(profile: &ModelProfile, reply: &ToolReply, call: &ToolUse) -> (Value, Vec<Value>) {
     let mut texts = Vec::from_iter(Some(reply.text.clone()).filter(|text| !is_blank(text)));
     let mut media = Vec::new();
-    for mut remark in reply.remarks.iter().filter_map(content_part) {
+    for mut remark in reply.remarks.iter().filter_map(|remark| content_part(profile, remark)) {
         match remark.get_mut("text").map(Value::take) {
             Some(Value::String(text)) => texts.push(text),
             _ => media.push(remark),

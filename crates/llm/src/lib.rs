@@ -232,7 +232,7 @@ impl ToolOutcome {
     }
 }
 
-/// Content of a user's message: text, an image or a document.
+/// Content of a user's message: text, an image, a document or audio.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Content {
@@ -241,7 +241,7 @@ pub enum Content {
         /// The text.
         text: String,
     },
-    /// An image or a document.
+    /// An image, a document or audio.
     Media(Media),
     /// A note that the engine attached to a message: when it was sent, recalled memory, a plan. It stays there
     /// word for word, so that the beginning of the conversation does not change and stays cached.
@@ -264,9 +264,15 @@ impl Content {
         }
     }
 
-    /// Whether this is a document, which may have been written by somebody other than the user.
-    pub fn is_document(&self) -> bool {
-        matches!(self, Self::Media(media) if media.kind == MediaKind::Document)
+    /// Whether this is a document or a recording: what it says may be the words of somebody other than the user.
+    pub fn may_be_others_words(&self) -> bool {
+        match self {
+            Self::Media(media) => match media.kind {
+                MediaKind::Document | MediaKind::Audio => true,
+                MediaKind::Image => false,
+            },
+            Self::Text { .. } | Self::Note { .. } => false,
+        }
     }
 
     /// Returns the text items of `contents`, joined by blank lines. Media and notes are left out.
@@ -279,10 +285,10 @@ impl Content {
     }
 }
 
-/// An image or a document. Its bytes are stored once, under their hash.
+/// An image, a document or audio. Its bytes are stored once, under their hash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Media {
-    /// Whether it is an image or a document.
+    /// Whether it is an image, a document or audio.
     pub kind: MediaKind,
     /// The media type, such as `image/png`.
     pub media_type: String,

@@ -8,37 +8,62 @@ use std::borrow::Cow;
 use api::content::MediaKind;
 
 use super::http::{is_hash, placeholder};
+use super::profile::ModelProfile;
 use super::{Content, Media, MediaText};
 
 /// The media type of PDFs.
 pub(super) const PDF: &str = "application/pdf";
+/// The media type of WAV.
+pub(super) const WAV: &str = "audio/wav";
+/// The media type of MP3.
+pub(super) const MP3: &str = "audio/mpeg";
 /// The media type of plain texts.
 pub(super) const PLAIN_TEXT: &str = "text/plain";
 
 /// The media types that a vendor's models accept.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct SupportedMedia {
     images: &'static [&'static str],
     documents: &'static [&'static str],
+    audio: &'static [&'static str],
 }
 
 /// The types of Anthropic and OpenAI: both document the same ones.
 const COMMON_MEDIA: SupportedMedia = SupportedMedia {
     images: &["image/jpeg", "image/png", "image/gif", "image/webp"],
     documents: &[PDF, PLAIN_TEXT],
+    audio: &[],
 };
 
+/// The types of OpenAI's models that take audio, in Chat Completions (<https://platform.openai.com/docs/guides/audio>).
+const OPENAI_AUDIO_MEDIA: SupportedMedia = SupportedMedia { audio: &[WAV, MP3], ..COMMON_MEDIA };
+
 /// The types of Gemini (<https://ai.google.dev/gemini-api/docs/image-understanding#supported-formats>); plain-text
-/// documents are sent as text.
-pub(super) const GEMINI_MEDIA: SupportedMedia = SupportedMedia {
+/// documents are sent as text (<https://ai.google.dev/gemini-api/docs/audio#supported-formats>).
+const GEMINI_MEDIA: SupportedMedia = SupportedMedia {
     images: &["image/jpeg", "image/png", "image/webp", "image/heic", "image/heif"],
     documents: &[PDF, PLAIN_TEXT],
+    audio: &[WAV, MP3, "audio/aiff", "audio/aac", "audio/ogg", "audio/flac"],
 };
 
 /// The types of Ollama: the images that its SDK accepts (ollama-python, `_types.py`), and plain texts, which are
 /// sent as text.
-pub(super) const OLLAMA_MEDIA: SupportedMedia =
-    SupportedMedia { images: &["image/jpeg", "image/png", "image/webp"], documents: &[PLAIN_TEXT] };
+pub(super) const OLLAMA_MEDIA: SupportedMedia = SupportedMedia {
+    images: &["image/jpeg", "image/png", "image/webp"],
+    documents: &[PLAIN_TEXT],
+    audio: &[],
+};
+
+/// The types that a model takes in Chat Completions.
+pub(super) fn openai_media(profile: &ModelProfile) -> SupportedMedia {
+    if profile.takes_audio { OPENAI_AUDIO_MEDIA } else { COMMON_MEDIA }
+}
+
+/// The types that a model of Gemini takes.
+pub(super) fn gemini_media(profile: &ModelProfile) -> SupportedMedia {
+    let audio = if profile.takes_audio { GEMINI_MEDIA.audio } else { &[] };
+    SupportedMedia { audio, ..GEMINI_MEDIA }
+}
 
 impl SupportedMedia {
     /// Checks whether media of this kind and type are accepted.
@@ -49,6 +74,7 @@ impl SupportedMedia {
         let (kind_name, types) = match kind {
             MediaKind::Image => ("images", self.images),
             MediaKind::Document => ("documents", self.documents),
+            MediaKind::Audio => ("audio", self.audio),
         };
         if types.contains(&media_type) {
             return Ok(());
@@ -94,13 +120,16 @@ impl SupportedMedia {
                 OutgoingContent::Pdf { name, base64: placeholder(&media.hash) }
             }
             MediaKind::Document => plain_text(data),
+            MediaKind::Audio => {
+                OutgoingContent::Audio { media_type: &media.media_type, base64: placeholder(&media.hash) }
+            }
         }
     }
 }
 
 /// Whether some vendor's models accept media of this kind and type.
 pub(super) fn is_taken_by_some(kind: MediaKind, media_type: &str) -> bool {
-    [COMMON_MEDIA, GEMINI_MEDIA, OLLAMA_MEDIA].iter().any(|vendor| vendor.check(kind, media_type).is_ok())
+    [OPENAI_AUDIO_MEDIA, GEMINI_MEDIA, OLLAMA_MEDIA].iter().any(|vendor| vendor.check(kind, media_type).is_ok())
 }
 
 /// Checks whether the models of Anthropic and OpenAI accept media of this kind and type.
@@ -117,12 +146,14 @@ pub(super) enum OutgoingContent<'a> {
     Image { media_type: &'a str, base64: String },
     /// A PDF, with the same placeholder.
     Pdf { name: Option<&'a str>, base64: String },
+    /// A sound recording, with the same placeholder.
+    Audio { media_type: &'a str, base64: String },
     /// A plain-text document, never blank.
     PlainText { name: Option<&'a str>, text: Cow<'a, str> },
 }
 
 impl<'a> OutgoingContent<'a> {
-    /// Converts `content` for the models of Anthropic and OpenAI.
+    /// Converts `content` for the models of Anthropic, and for those of OpenAI, except that some of these take audio.
     pub(super) fn from_content(content: &'a Content) -> Option<Self> {
         COMMON_MEDIA.outgoing(content)
     }
@@ -141,6 +172,7 @@ pub(super) fn placeholder_text(kind: MediaKind, name: Option<&str>, reason: &str
     let kind = match kind {
         MediaKind::Image => "image",
         MediaKind::Document => "document",
+        MediaKind::Audio => "audio",
     };
     match name {
         Some(name) => format!("[The {kind} {name} {reason}.]"),

@@ -162,7 +162,7 @@ impl ContentPart {
             OutgoingContent::PlainText { name, text } => Self::Text(media::titled_text(name, &text)),
             OutgoingContent::Image { base64, .. } => Self::Image(base64),
             // Not supported, so it was replaced by a text before this point.
-            OutgoingContent::Pdf { .. } => return None,
+            OutgoingContent::Pdf { .. } | OutgoingContent::Audio { .. } => return None,
         })
     }
 }

@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 use self::decoding::OpenAiDecoder;
 use super::answer_tool::{WithAnswerTool, forced_tool};
 use super::http::{Endpoint, RequestBody, call_provider, insert};
-use super::media::{self, OutgoingContent, PDF, is_blank};
+use super::media::{self, MP3, OutgoingContent, PDF, is_blank, openai_media};
 use super::profile::{Effort, ModelProfile, Thinking, no_effort};
 use super::{Block, ChatModel, Content, EventStream, Message, Request, ToolDeclaration, ToolReply, ToolUse};
 
@@ -65,7 +65,7 @@ impl ChatModel for OpenAi {
     }
 
     fn supports_media(&self, kind: MediaKind, media_type: &str) -> Result<(), String> {
-        media::check_common_media(kind, media_type)
+        openai_media(&self.profile).check(kind, media_type)
     }
 
     fn supports_effort(&self) -> Result<(), String> {
@@ -98,7 +98,7 @@ fn request_body<'a>(
     request: &Request<'a>,
 ) -> RequestBody<Vec<Tool<'a>>> {
     let mut messages = vec![json!({"role": "system", "content": request.system})];
-    messages.extend(request.messages.iter().flat_map(|message| to_messages(&profile.model, message)));
+    messages.extend(request.messages.iter().flat_map(|message| to_messages(profile, message)));
     let mut body = json!({
         "model": profile.model,
         "stream": true,
@@ -179,15 +179,16 @@ impl<'a> Tool<'a> {
     }
 }
 
-fn to_messages(model: &str, message: &Message) -> Vec<Value> {
+fn to_messages(profile: &ModelProfile, message: &Message) -> Vec<Value> {
     match message {
         Message::User { content } => {
-            user_message(content.iter().filter_map(ContentPart::from_content).collect()).into_iter().collect()
+            let parts = content.iter().filter_map(|content| ContentPart::from_content(profile, content));
+            user_message(parts.collect()).into_iter().collect()
         }
         Message::Assistant { model: author, blocks } => {
-            assistant_message(blocks, author == model).into_iter().collect()
+            assistant_message(blocks, *author == profile.model).into_iter().collect()
         }
-        Message::Results(replies) => tool_messages(replies),
+        Message::Results(replies) => tool_messages(profile, replies),
     }
 }
 
@@ -199,8 +200,8 @@ enum ContentPart {
 }
 
 impl ContentPart {
-    fn from_content(content: &Content) -> Option<Self> {
-        Some(match OutgoingContent::from_content(content)? {
+    fn from_content(profile: &ModelProfile, content: &Content) -> Option<Self> {
+        Some(match openai_media(profile).outgoing(content)? {
             OutgoingContent::Text(text) | OutgoingContent::PlainText { name: None, text } => {
                 Self::Text(text.into_owned())
             }
@@ -216,6 +217,11 @@ impl ContentPart {
                     "filename": name.unwrap_or("document.pdf"), "file_data": data_url(PDF, &base64),
                 });
                 Self::Media(json!({"type": "file", "file": file}))
+            }
+            OutgoingContent::Audio { media_type, base64 } => {
+                let format = if media_type == MP3 { "mp3" } else { "wav" };
+                let audio = json!({"data": base64, "format": format});
+                Self::Media(json!({"type": "input_audio", "input_audio": audio}))
             }
         })
     }
@@ -245,11 +251,11 @@ fn user_message(parts: Vec<ContentPart>) -> Option<Value> {
 
 /// The results, followed by the media that the user added: a result can contain only text, and nothing may stand
 /// between two results.
-fn tool_messages(replies: &[ToolReply]) -> Vec<Value> {
+fn tool_messages(profile: &ModelProfile, replies: &[ToolReply]) -> Vec<Value> {
     let mut results = Vec::new();
     let mut added = Vec::new();
     for reply in replies {
-        let (result, media) = tool_message(reply);
+        let (result, media) = tool_message(profile, reply);
         results.push(result);
         if !media.is_empty() {
             added.push(ContentPart::Text(media::attachments_intro(&reply.provider_id)));
@@ -260,10 +266,10 @@ fn tool_messages(replies: &[ToolReply]) -> Vec<Value> {
     results
 }
 
-fn tool_message(reply: &ToolReply) -> (Value, Vec<ContentPart>) {
+fn tool_message(profile: &ModelProfile, reply: &ToolReply) -> (Value, Vec<ContentPart>) {
     let mut texts = Vec::from_iter(Some(reply.text.clone()).filter(|text| !is_blank(text)));
     let mut media = Vec::new();
-    for remark in reply.remarks.iter().filter_map(ContentPart::from_content) {
+    for remark in reply.remarks.iter().filter_map(|remark| ContentPart::from_content(profile, remark)) {
         match remark {
             ContentPart::Text(text) => texts.push(text),
             ContentPart::Media(_) => media.push(remark),

@@ -13,6 +13,8 @@ pub(super) struct ModelProfile {
     pub(super) max_output: u64,
     /// How the model is asked to think.
     pub(super) thinking: Thinking,
+    /// Whether the model takes audio, if its protocol has it.
+    pub(super) takes_audio: bool,
 }
 
 /// How a model is asked to think before it answers, if it is to think at all.
@@ -59,7 +61,8 @@ impl ModelProfile {
     /// A model for tests, with a thinking budget.
     pub(super) fn for_tests(model: &str) -> Self {
         let thinking = Thinking::Budget(16_000);
-        Self { model: model.to_owned(), context_window: 200_000, max_output: 32_000, thinking }
+        let model = model.to_owned();
+        Self { model, context_window: 200_000, max_output: 32_000, thinking, takes_audio: false }
     }
 }
 

@@ -141,6 +141,7 @@ impl Provider {
                 ("gpt-4-turbo", 128_000, 4_096),
                 ("gpt-4", 8_192, 4_096),
                 ("gpt-5-chat", 128_000, 16_384),
+                ("gpt-audio", 128_000, 16_384),
                 ("gpt-5", 400_000, 32_000),
             ],
             Self::Gemini => &[
@@ -203,12 +204,22 @@ impl Provider {
             Self::Ollama if is(&["qwen3", "gpt-oss", "deepseek-r1", "deepseek-v3.1", "magistral"]) => {
                 Thinking::Adaptive(Effort::High)
             }
-            Self::OpenAi if is(&["gpt-3.5", "gpt-4", "chatgpt", "gpt-5-chat"]) => Thinking::Off,
+            Self::OpenAi if is(&["gpt-3.5", "gpt-4", "chatgpt", "gpt-5-chat", "gpt-audio"]) => Thinking::Off,
             Self::Gemini if is(&["gemini-1", "gemini-2.0", "gemma"]) => Thinking::Off,
             Self::Gemini if is(&["gemini-2.5"]) => Thinking::Budget(DEFAULT_THINKING_BUDGET_TOKENS),
             Self::OpenAi | Self::Gemini => Thinking::Effort(Effort::High),
             // It is unknown what such a server accepts.
             Self::Ollama | Self::OpenAiCompatible | Self::Scripted => Thinking::Off,
+        }
+    }
+
+    /// Whether a model with this name takes audio: Gemini's own models do, and those of OpenAI whose name says so
+    /// (<https://platform.openai.com/docs/models>). It is unknown what other servers' models take.
+    pub(super) fn takes_audio(self, model: &str) -> bool {
+        match self {
+            Self::OpenAi => model.contains("audio"),
+            Self::Gemini => !model.strip_prefix("models/").unwrap_or(model).starts_with("gemma"),
+            Self::Anthropic | Self::Ollama | Self::OpenAiCompatible | Self::Scripted => false,
         }
     }
 }
@@ -295,6 +306,7 @@ mod tests {
             (Provider::Anthropic, "claude-of-the-future", adaptive),
             (Provider::Anthropic, "our-own-name", Thinking::Budget(DEFAULT_THINKING_BUDGET_TOKENS)),
             (Provider::OpenAi, "gpt-4o-mini", Thinking::Off),
+            (Provider::OpenAi, "gpt-audio-mini", Thinking::Off),
             (Provider::OpenAi, "o3", effort),
             (Provider::OpenAi, "gpt-5", effort),
             (Provider::Gemini, "gemini-2.0-flash", Thinking::Off),
@@ -308,12 +320,30 @@ mod tests {
     }
 
     #[test]
+    fn the_name_of_a_model_says_whether_it_takes_audio() {
+        for (provider, model, expected) in [
+            (Provider::OpenAi, "gpt-4o-audio-preview-2025-06-03", true),
+            (Provider::OpenAi, "gpt-audio-mini", true),
+            (Provider::OpenAi, "gpt-4o", false),
+            (Provider::Gemini, "gemini-2.5-pro", true),
+            (Provider::Gemini, "models/gemini-flash-latest", true),
+            (Provider::Gemini, "models/gemma-3-27b-it", false),
+            (Provider::OpenAiCompatible, "qwen2-audio", false),
+            (Provider::Anthropic, "claude-sonnet-4-5", false),
+            (Provider::Ollama, "qwen3", false),
+        ] {
+            assert_eq!(provider.takes_audio(model), expected, "{model}");
+        }
+    }
+
+    #[test]
     fn an_answer_fits_into_its_models_window() {
         for (provider, model, context_window, max_output) in [
             (Provider::Anthropic, "claude-sonnet-4-5", 200_000, 32_000),
             (Provider::Anthropic, "claude-3-haiku-20240307", 200_000, 4_096),
             (Provider::OpenAi, "gpt-5-mini", 400_000, 32_000),
             (Provider::OpenAi, "gpt-4", 8_192, 4_096),
+            (Provider::OpenAi, "gpt-audio", 128_000, 16_384),
             (Provider::Gemini, "gemini-2.5-pro", 1_048_576, 32_000),
             (Provider::Ollama, "qwen3", 32_768, 8_192),
             (Provider::OpenAiCompatible, "any", 200_000, 32_000),

@@ -153,6 +153,8 @@ fn content_part(content: &Content) -> Option<Value> {
             "filename": name.unwrap_or("document.pdf"),
             "file_data": format!("data:{PDF};base64,{base64}"),
         }),
+        // Not supported, so it was replaced by a text before this point.
+        OutgoingContent::Audio { .. } => return None,
     })
 }
 

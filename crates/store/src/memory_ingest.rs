@@ -448,7 +448,7 @@ fn turn_calls(steps: &[StepRow]) -> impl Iterator<Item = (&str, bool)> {
     })
 }
 
-/// Whether a turn shows content that came from a tool, or attached documents.
+/// Whether a turn shows content that came from a tool, or attached documents or recordings.
 fn shows_tool_content(steps: &[StepRow]) -> bool {
     turn_calls(steps).any(|(tool, _)| memory_format::is_untrusted_tool(tool))
         || steps.iter().any(|row| {
@@ -457,7 +457,7 @@ fn shows_tool_content(steps: &[StepRow]) -> bool {
                 Step::Resolved { remarks, .. } | Step::InputChanged { remarks, .. } => &remarks[..],
                 _ => &[],
             };
-            row.body.source() == Source::Tool || attached.iter().any(Content::is_document)
+            row.body.source() == Source::Tool || attached.iter().any(Content::may_be_others_words)
         })
 }
 

@@ -64,6 +64,7 @@ fn contents(rest: &[Value]) -> Value {
 async fn fields() {
     let content = |role: &str, values: Value| json!({"contents": [parts(role, values)]});
     let blob = json!([{"inlineData": {"mimeType": "image/png", "data": "%"}}]);
+    let sound = |kind: &str| json!([{"inlineData": {"mimeType": kind, "data": "SUQz"}}]);
     let both = json!({"thinkingLevel": "low", "thinkingBudget": 5});
     let role = "Please use a valid role: user, model.";
     assert_refused(vec![
@@ -81,6 +82,8 @@ async fn fields() {
             "Invalid value at 'contents[0].parts[0].text' (TYPE_STRING), 5",
         ),
         (content("user", blob), "(TYPE_BYTES), Base64 decoding failed"),
+        (content("user", sound("audio/mpeg")), "Unsupported MIME type: audio/mpeg"),
+        (content("user", sound("audio/midi")), "Unsupported MIME type: audio/midi"),
         (thinking(json!({"budget": 5})), "Unknown name \"budget\" at 'generation_config.thinking_config'"),
         (thinking(json!({"thinkingLevel": "some"})), "ThinkingConfig.ThinkingLevel), \"some\""),
         (thinking(both), "only one of thinking budget and thinking level"),
@@ -91,9 +94,24 @@ async fn fields() {
     assert_accepted(vec![
         json!({"contents": [{"parts": [{"inline_data": {"mime_type": "image/png", "data": "_-8="}}]}]}),
         thinking(json!({"thinking_level": "HIGH", "includeThoughts": false})),
+        content("user", sound("audio/mp3")),
+        content("user", sound("audio/flac")),
         json!({"systemInstruction": {"parts": [{"text": "Be brief."}]}, "generationConfig": {"maxOutputTokens": 5}}),
     ])
     .await;
+}
+
+#[tokio::test]
+async fn audio_needs_a_model_that_takes_it() {
+    let provider = provider().await;
+    let sound = json!([{"inlineData": {"mimeType": "audio/wav", "data": "SUQz"}}]);
+    let request = with_members(gemini_request(), json!({"contents": [parts("user", sound)]}));
+    let (status, body) =
+        send_json(gemini_call_of(&provider, "gemma-3-27b-it:generateContent", &request)).await;
+    assert_eq!(status, 400, "{body}");
+    let message = body["error"]["message"].as_str().unwrap();
+    assert_eq!(message, "Audio input modality is not enabled for models/gemma-3-27b-it");
+    send_ok(gemini_call(&provider, &request)).await;
 }
 
 #[tokio::test]

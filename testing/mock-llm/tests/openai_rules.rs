@@ -114,6 +114,11 @@ async fn message_contents() {
     let part = |part: Value| json!({"messages": [user(json!([part]))]});
     let image = |url: &str| part(json!({"type": "image_url", "image_url": {"url": url}}));
     let url = "messages[0].content[0].image_url.url";
+    let sound = |model: &str, audio: Value| {
+        let content = json!([{"type": "input_audio", "input_audio": audio}]);
+        json!({"model": model, "messages": [user(content)]})
+    };
+    let sound_data = "messages[0].content[0].input_audio.data";
     let mut object_arguments = call("a");
     object_arguments["function"]["arguments"] = json!({});
     let mut spaced_name = call("a");
@@ -130,6 +135,34 @@ async fn message_contents() {
         (part(json!({"type": "video"})), "messages[0].content[0].type", "Invalid value: 'video'."),
         (image("data:image/bmp;base64,QUJD"), url, "You uploaded an unsupported image"),
         (image("data:image/png;base64,!"), url, "You uploaded an unsupported image"),
+        (
+            sound("gpt-audio", json!({"data": "UklGRgAAAABXQVZF", "format": "ogg"})),
+            "messages[0].content[0].input_audio.format",
+            "Invalid value: 'ogg'",
+        ),
+        (
+            sound("gpt-audio", json!({"data": "UklGRgAAAABXQVZF"})),
+            "messages[0].content[0].input_audio.format",
+            "Missing required parameter",
+        ),
+        (
+            sound("gpt-audio", json!({"data": "UklGRgAAAABXQVZF", "format": "wav", "name": "a"})),
+            "messages[0].content[0].input_audio.name",
+            "Unknown parameter",
+        ),
+        (sound("gpt-audio", json!({"data": "%", "format": "wav"})), sound_data, "could not be decoded"),
+        (sound("gpt-audio", json!({"data": "SUQz", "format": "wav"})), sound_data, "could not be decoded"),
+        (sound("gpt-audio", json!({"data": "", "format": "mp3"})), sound_data, "could not be decoded"),
+        (
+            sound("gpt-4o", json!({"data": "SUQz", "format": "mp3"})),
+            "messages[0].content[0]",
+            "expected to be either text or image_url type",
+        ),
+        (
+            json!({"model": "gpt-audio", "messages": [user("hi")]}),
+            "model",
+            "requires that either input content or output modality contain audio",
+        ),
         (
             calling(object_arguments),
             "messages[1].tool_calls[0].function.arguments",
@@ -152,6 +185,8 @@ async fn message_contents() {
     assert_accepted(vec![
         image("data:image/png;base64,QUJD"),
         image("https://example.com/a.png"),
+        sound("gpt-4o-audio-preview", json!({"data": "UklGRgAAAABXQVZF", "format": "wav"})),
+        sound("gpt-audio", json!({"data": "//uQAA==", "format": "mp3"})),
         messages(&[json!({"role": "assistant", "content": null, "refusal": "No."}), user("why")]),
         json!({"messages": [{"role": "developer", "content": "Be kind."}, user("hi")]}),
     ])

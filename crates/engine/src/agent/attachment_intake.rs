@@ -55,6 +55,29 @@ fn format_of(media: &Media) -> Option<Format> {
     format.filter(|_| media.kind == MediaKind::Document)
 }
 
+/// The media type that the bytes show: servers often do not know that of audio, and providers refuse a picture that is
+/// of another type than it is said to be. What the caller says of audio is checked, not corrected.
+fn type_by_bytes(link: &MediaLink, bytes: &[u8]) -> Option<&'static str> {
+    match link.kind {
+        MediaKind::Image => documents::picture_type(bytes),
+        MediaKind::Audio if link.media_type.is_none() => documents::audio_type(bytes),
+        MediaKind::Audio | MediaKind::Document => None,
+    }
+}
+
+/// Refuses a file that was given as one of another kind than its media type says.
+fn check_kind(kind: MediaKind, media_type: String) -> Result<String, LinkError> {
+    let (said, name) = match media_type.split_once('/') {
+        Some(("image", _)) => (MediaKind::Image, "image"),
+        Some(("audio", _)) => (MediaKind::Audio, "audio"),
+        _ => (MediaKind::Document, "document"),
+    };
+    if said == kind {
+        return Ok(media_type);
+    }
+    Err(LinkError::Content(format!("the server says that it is {media_type}: give it as `{name}`")))
+}
+
 /// The media type that a server declares. One that is malformed says nothing, and could not be read back.
 fn declared_type(content_type: &str) -> String {
     let declared = content::parse_media_type(MediaKind::Document, media_type(content_type));
@@ -131,20 +154,14 @@ impl Services {
         }
         let name = link.name.clone().or_else(|| name_in(page.url.path()));
         let media_type = link.media_type.clone().unwrap_or_else(|| declared_type(&page.content_type));
-        let is_image = media_type.starts_with("image/");
-        if is_image != (link.kind == MediaKind::Image) {
-            let kind = if is_image { "`image`" } else { "`document`" };
-            return Err(LinkError::Content(format!(
-                "the server says that it is {media_type}: give it as {kind}"
-            )));
-        }
         let (bytes, memory) = page.body.into_parts();
         if bytes.is_empty() {
             return Err(LinkError::Content("the file is empty".into()));
         }
-        // Providers refuse a picture that is of another type than it is said to be.
-        let picture_type = documents::picture_type(&bytes).filter(|_| is_image);
-        let media_type = picture_type.map_or(media_type, ToOwned::to_owned);
+        let media_type = match type_by_bytes(link, &bytes) {
+            Some(found) => found.to_owned(),
+            None => check_kind(link.kind, media_type)?,
+        };
         let mut media = Media { kind: link.kind, media_type, name, data: bytes };
         if page.content_type.contains("charset")
             && format_of(&media).is_some_and(|format| !format.needs_worker())

@@ -240,6 +240,7 @@ fn user_blocks(opened: Opened) -> Vec<MessageBlock> {
             match media.kind {
                 MediaKind::Image => MessageBlock::Image(reference),
                 MediaKind::Document => MessageBlock::Document(reference),
+                MediaKind::Audio => MessageBlock::Audio(reference),
             }
         }
     });
@@ -281,6 +282,7 @@ fn block_value(block: MessageBlock) -> Value {
         MessageBlock::Text { text } => json!({"type": "text", "text": text}),
         MessageBlock::Image(media) => media_value(MediaKind::Image, media),
         MessageBlock::Document(media) => media_value(MediaKind::Document, media),
+        MessageBlock::Audio(media) => media_value(MediaKind::Audio, media),
         MessageBlock::ToolUse { tool_call_id, tool, input } => json!({
             "type": "tool_use", "tool_call_id": tool_call_id, "tool": tool, "input": input,
         }),

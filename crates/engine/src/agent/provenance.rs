@@ -6,8 +6,8 @@ use store::memory_format;
 use store::steps::StoredSource;
 
 /// The source of what an agent saves after it has seen these messages. It is unknowable which part came from
-/// where, so everything after a tool's result, after a document, or after a memory that came from one counts as
-/// a tool's. `tool_texts` are the positions of messages to which the engine added text from a tool, such as a
+/// where, so everything after a tool's result, after a document or a recording, or after a memory that came from one
+/// counts as a tool's. `tool_texts` are the positions of messages to which the engine added text from a tool, such as a
 /// recalled memory.
 pub(super) fn source(messages: &[Message], tool_texts: &[usize]) -> Source {
     let has_tool_text = tool_texts.iter().any(|at| *at < messages.len());
@@ -23,12 +23,12 @@ pub(super) fn source_of_result(tool: &str, output: Option<Source>) -> StoredSour
 
 fn is_foreign(message: &Message, messages: &[Message]) -> bool {
     match message {
-        // The author of a document is not the user who attached it.
-        Message::User { content } => content.iter().any(Content::is_document),
+        // The author of a document, or the speaker of a recording, may not be the user who attached it.
+        Message::User { content } => content.iter().any(Content::may_be_others_words),
         Message::Assistant { .. } => false,
         Message::Results(replies) => replies
             .iter()
-            .any(|reply| reply.remarks.iter().any(Content::is_document) || !is_our_own(reply, messages)),
+            .any(|reply| reply.remarks.iter().any(Content::may_be_others_words) || !is_our_own(reply, messages)),
     }
 }
 

@@ -22,6 +22,8 @@ use super::{AgentError, turn_overrides};
 
 /// The most model calls of a turn if the request sets no limit.
 const DEFAULT_MAX_TURNS: u64 = 50;
+/// The largest recording in a message, in bytes. One request to a model carries little more.
+const MAX_AUDIO_BYTES: usize = 20 << 20;
 
 /// A validated request to run a turn.
 pub(super) struct TurnRequest {
@@ -259,6 +261,7 @@ fn attached_media(
     accepted: Option<Result<(), String>>,
     extracted: Option<Result<Extracted, ReadError>>,
 ) -> Result<Content, Refusal> {
+    check_audio(&media).map_err(Refusal::Unsupported)?;
     let content::Media { kind, media_type, name, mut data } = media;
     let is_plain_text = kind == MediaKind::Document && media_type == Format::Text.media_type();
     let is_sent = match &accepted {
@@ -283,11 +286,31 @@ fn attached_media(
     }
     let tokens = match text.as_ref().and_then(|text| text.data.as_ref()).filter(|_| !is_sent) {
         Some(text) => estimate::text_by_len(text.len()),
+        None if kind == MediaKind::Audio => estimate::audio(documents::audio_seconds(&data)),
         None => estimate::attachment(&media_type, &data, extracted.and_then(|extracted| extracted.pages)),
     };
     let hash = hex::encode(Sha256::digest(&data));
     let data = Some(Bytes::from(data));
     Ok(Content::Media(Media { kind, media_type, name, hash, tokens: Some(tokens), text, data }))
+}
+
+/// Refuses audio that is too large, or of another format than its media type says: providers would refuse it.
+fn check_audio(media: &content::Media) -> Result<(), String> {
+    if media.kind != MediaKind::Audio {
+        return Ok(());
+    }
+    if media.data.len() > MAX_AUDIO_BYTES {
+        let limit = MAX_AUDIO_BYTES >> 20;
+        return Err(format!("the audio is larger than {limit} MiB; send a part of it, or a compressed format"));
+    }
+    match documents::audio_type(&media.data) {
+        Some(found) if found == media.media_type => Ok(()),
+        Some(found) => Err(format!("its media type says that it is {}, but it is {found}", media.media_type)),
+        None => Err(format!(
+            "its media type says that it is {}, but it is neither WAV, MP3, AIFF, AAC (ADTS), Ogg nor FLAC",
+            media.media_type
+        )),
+    }
 }
 
 /// Checks of a request what needs no attachments, before they are taken in.
@@ -383,6 +406,35 @@ mod tests {
         assert_eq!(tokens(PDF, None, Some(Ok(read(&text, Some(2))))), Ok(4_000));
         // What the model takes as it is need not be read here.
         assert_eq!(tokens(PDF, Some(Ok(())), Some(Err(ReadError::Time))), Ok(2_000));
+    }
+
+    #[test]
+    fn audio_is_what_it_says_and_counts_by_its_length() {
+        let taken_in = |media_type: &str, data: Vec<u8>, accepted: Option<Result<(), String>>| {
+            let (kind, media_type) = (MediaKind::Audio, media_type.into());
+            let media = content::Media { kind, media_type, name: Some("録音".into()), data };
+            match attached_media(media, accepted, None) {
+                Ok(Content::Media(media)) => Ok(media.tokens.unwrap()),
+                Ok(content) => panic!("{content:?}"),
+                Err(refusal) => Err(refusal.of("media", 3).to_string()),
+            }
+        };
+        let wav = || documents::samples::wav(16_000, 10);
+        assert_eq!(taken_in("audio/wav", wav(), Some(Ok(()))), Ok(320));
+        assert_eq!(taken_in("audio/wav", wav(), None), Ok(320));
+        let mut large = wav();
+        large.resize(MAX_AUDIO_BYTES, 0);
+        assert_eq!(taken_in("audio/wav", large.clone(), Some(Ok(()))).map(|_| ()), Ok(()));
+        large.push(0);
+        for (media_type, data, accepted, words) in [
+            ("audio/mpeg", wav(), Ok(()), "`media[3]`: its media type says that it is audio/mpeg, but it is audio/wav"),
+            ("audio/wav", b"hi".to_vec(), Ok(()), "but it is neither WAV, MP3"),
+            ("audio/wav", large, Ok(()), "the audio is larger than 20 MiB"),
+            ("audio/wav", wav(), Err("the model accepts no audio".into()), "`media[3]`: the model accepts no audio"),
+        ] {
+            let refused = taken_in(media_type, data, Some(accepted)).unwrap_err();
+            assert!(refused.contains(words), "{words}: {refused}");
+        }
     }
 
     #[test]

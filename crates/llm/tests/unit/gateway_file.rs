@@ -42,6 +42,7 @@ fn the_smallest_configuration_has_the_usual_rules() {
         context_window: 400_000,
         max_output: 32_000,
         thinking: Thinking::Effort(Effort::High),
+        takes_audio: false,
         prices: None,
     };
     assert_eq!(document.models["m"], expected);
@@ -96,6 +97,39 @@ fn thinking_has_its_forms_and_each_is_written_as_it_is_read() {
         assert_eq!(model(&json!({"thinking": form})).thinking, thinking);
         assert_eq!(model(&json!({"thinking": thinking_to_json(thinking)})).thinking, thinking);
     }
+}
+
+#[test]
+fn a_model_takes_audio_by_its_name_unless_the_file_says_otherwise() {
+    let of = |provider: &str, name: &str, audio: Value| {
+        let mut fields = json!({"provider": provider, "model": name, "audio": audio});
+        if provider == "openai-compatible" {
+            fields["base_url"] = "http://localhost/v1".into();
+        }
+        model(&fields).takes_audio
+    };
+    for (provider, name, audio, expected) in [
+        ("gemini", "gemini-2.5-flash", Value::Null, true),
+        ("gemini", "gemini-2.5-flash", json!(false), false),
+        ("openai", "gpt-audio", Value::Null, true),
+        ("openai", "gpt-4o", Value::Null, false),
+        ("openai", "ft:ours", json!(true), true),
+        ("openai-compatible", "qwen2-audio", Value::Null, false),
+        ("openai-compatible", "qwen2-audio", json!(true), true),
+        ("anthropic", "claude-sonnet-4-5", json!(false), false),
+    ] {
+        assert_eq!(of(provider, name, audio), expected, "{name}");
+    }
+    let refused = |fields: Value| {
+        let mut model = json!({"provider": "anthropic", "model": "m", "context_window": 9_000, "audio": true});
+        model.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        read(&single_model(&model)).unwrap_err().join("\n")
+    };
+    for fields in [json!({}), json!({"provider": "ollama"}), json!({"provider": "openai", "api": "responses"})] {
+        let error = refused(fields);
+        assert!(error.contains("config.models.m.audio") && error.contains("false or absent"), "{error}");
+    }
+    assert!(refused(json!({"provider": "gemini", "audio": "yes"})).contains("true or false"));
 }
 
 #[test]

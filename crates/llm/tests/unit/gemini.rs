@@ -8,7 +8,7 @@ use super::super::ModelErrorKind;
 use super::super::ToolSpec;
 use super::super::decoder_testing::{self, decode_to_lines, final_error};
 use super::super::http::placeholder;
-use super::super::media::tests::{FILE, IMAGE, image, pdf, plain};
+use super::super::media::tests::{FILE, IMAGE, audio, image, pdf, plain};
 use super::*;
 
 /// The parsed body of a request.
@@ -104,7 +104,8 @@ pub(super) fn request<'a>(messages: &'a [Message], tools: &'a [ToolDeclaration])
 }
 
 fn sent(model: &str, messages: &[Message]) -> Value {
-    body(&ModelProfile::for_tests(model), &request(messages, &[]))["contents"].take()
+    let profile = ModelProfile { takes_audio: true, ..ModelProfile::for_tests(model) };
+    body(&profile, &request(messages, &[]))["contents"].take()
 }
 
 fn reply(call: &ToolUse, text: &str, remarks: Vec<Content>, is_error: bool) -> ToolReply {
@@ -280,10 +281,13 @@ fn how_hard_to_think_is_said_as_the_model_knows_it() {
 fn what_a_person_gave_is_sent_in_its_order() {
     let text = |text: &str| Content::Text { text: text.into() };
     let content = vec![text("look:"), image("a.png"), text(" "), pdf(Some("b.pdf")), plain("c.txt")];
+    let content = [content, vec![audio("audio/mpeg"), audio("audio/flac")]].concat();
+    let sound = |media_type: &str| json!({"inlineData": {"mimeType": media_type, "data": placeholder(FILE)}});
     let of_image = json!({"inlineData": {"mimeType": "image/png", "data": placeholder(IMAGE)}});
     let of_pdf = json!({"inlineData": {"mimeType": "application/pdf", "data": placeholder(FILE)}});
     let expected = json!([{"role": "user", "parts": [
-        {"text": "look:"}, of_image, of_pdf, {"text": "Document c.txt:\n\nplain text"},
+        {"text": "look:"}, of_image, of_pdf, {"text": "Document c.txt:\n\nplain text"}, sound("audio/mp3"),
+        sound("audio/flac"),
     ]}]);
     assert_eq!(sent("m", &[Message::User { content }]), expected);
 

@@ -31,6 +31,11 @@ pub(in super::super) fn pdf(name: Option<&str>) -> Content {
     media(MediaKind::Document, PDF, name, Some(b"%PDF"))
 }
 
+/// A WAV or an MP3.
+pub(in super::super) fn audio(media_type: &str) -> Content {
+    media(MediaKind::Audio, media_type, Some("録音"), Some(b"sound"))
+}
+
 /// A plain-text document.
 pub(in super::super) fn plain(name: &str) -> Content {
     media(MediaKind::Document, PLAIN_TEXT, Some(name), Some(b"plain text"))
@@ -60,7 +65,7 @@ fn what_is_taken_is_said_where_something_is_not() {
     }
     let error = OLLAMA_MEDIA.check(Document, PDF).unwrap_err();
     assert_eq!(error, "the model accepts documents of the types text/plain, not application/pdf");
-    let text_only = SupportedMedia { images: &[], documents: &[PLAIN_TEXT] };
+    let text_only = SupportedMedia { images: &[], documents: &[PLAIN_TEXT], audio: &[] };
     assert_eq!(text_only.check(Image, "image/png"), Err("the model accepts no images".to_owned()));
 }
 
@@ -82,6 +87,30 @@ fn what_cannot_be_sent_is_told_as_a_text() {
     assert_eq!(OutgoingContent::from_content(&Content::Text { text: "\n ".into() }), None);
     let replacement = "[The document a.pdf is of a type that this model does not accept.]";
     assert_eq!(OLLAMA_MEDIA.outgoing(&pdf(Some("a.pdf"))), Some(OutgoingContent::Text(replacement.into())));
+}
+
+#[test]
+fn audio_is_taken_by_models_that_take_it() {
+    let hearing = ModelProfile { takes_audio: true, ..ModelProfile::for_tests("m") };
+    let deaf = ModelProfile::for_tests("m");
+    let replaced = "[The audio 録音 is of a type that this model does not accept.]";
+    for (media_type, by_openai) in [(WAV, true), (MP3, true), ("audio/flac", false), ("audio/ogg", false)] {
+        let content = audio(media_type);
+        let sent = OutgoingContent::Audio { media_type, base64: placeholder(FILE) };
+        assert_eq!(gemini_media(&hearing).outgoing(&content).as_ref(), Some(&sent));
+        assert_eq!(openai_media(&hearing).outgoing(&content).as_ref() == Some(&sent), by_openai, "{media_type}");
+        for media in [gemini_media(&deaf), openai_media(&deaf), COMMON_MEDIA, OLLAMA_MEDIA] {
+            assert_eq!(media.outgoing(&content), Some(OutgoingContent::Text(replaced.into())));
+            assert_eq!(
+                media.check(MediaKind::Audio, media_type),
+                Err("the model accepts no audio".to_owned())
+            );
+        }
+        assert!(is_taken_by_some(MediaKind::Audio, media_type));
+    }
+    let refused = openai_media(&hearing).check(MediaKind::Audio, "audio/flac").unwrap_err();
+    assert_eq!(refused, "the model accepts audio of the types audio/wav, audio/mpeg, not audio/flac");
+    assert_eq!(openai_media(&hearing).check(MediaKind::Image, "image/png"), Ok(()));
 }
 
 #[test]

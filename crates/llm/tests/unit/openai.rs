@@ -6,7 +6,7 @@ use pretty_assertions::assert_eq;
 use super::super::ToolSpec;
 use super::super::decoder_testing::{decode_to_lines, final_answer};
 use super::super::http::placeholder;
-use super::super::media::tests::{FILE, IMAGE, image, pdf, plain};
+use super::super::media::tests::{FILE, IMAGE, audio, image, pdf, plain};
 use super::super::profile::Effort;
 use super::decoding::tests::stream;
 use super::*;
@@ -79,7 +79,8 @@ fn sent(messages: &[Message]) -> Value {
         output: None,
         cache_key: "t",
     };
-    body(Dialect::OpenAi, &ModelProfile::for_tests("m"), &request)["messages"].as_array().unwrap()[1..].into()
+    let profile = ModelProfile { takes_audio: true, ..ModelProfile::for_tests("m") };
+    body(Dialect::OpenAi, &profile, &request)["messages"].as_array().unwrap()[1..].into()
 }
 
 #[test]
@@ -87,6 +88,8 @@ fn what_a_person_attached_is_sent_in_its_order() {
     let text = |text: &str| Content::Text { text: text.into() };
     let content =
         vec![text("look:"), image("a.png"), text(" "), pdf(None), pdf(Some("b.pdf")), plain("c.txt")];
+    let content = [content, vec![audio("audio/wav"), audio("audio/mpeg"), audio("audio/ogg")]].concat();
+    let sound = |format: &str| json!({"type": "input_audio", "input_audio": {"data": placeholder(FILE), "format": format}});
     let file = |name: &str| json!({"type": "file", "file": {"filename": name, "file_data": format!("data:application/pdf;base64,{}", placeholder(FILE))}});
     let expected = json!([{"role": "user", "content": [
         {"type": "text", "text": "look:"},
@@ -94,6 +97,9 @@ fn what_a_person_attached_is_sent_in_its_order() {
         file("document.pdf"),
         file("b.pdf"),
         {"type": "text", "text": "Document c.txt:\n\nplain text"},
+        sound("wav"),
+        sound("mp3"),
+        {"type": "text", "text": "[The audio 録音 is of a type that this model does not accept.]"},
     ]}]);
     assert_eq!(sent(&[Message::User { content }]), expected);
     let one = Message::User { content: vec![text(" "), text("hi")] };

@@ -208,6 +208,7 @@ fn contents() -> impl Strategy<Value = Vec<Content>> {
         (MediaKind::Image, "image/tiff"),
         (MediaKind::Document, "application/pdf"),
         (MediaKind::Document, "text/plain"),
+        (MediaKind::Audio, "audio/wav"),
     ]);
     let data = prop::sample::select(vec![None, Some("bytes"), Some(" ")]);
     let content = prop_oneof![

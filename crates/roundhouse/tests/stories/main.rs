@@ -15,6 +15,7 @@
 mod support;
 
 mod approvals;
+mod audio;
 mod audit_cli;
 mod background_turns;
 mod bad_engine_setups;

@@ -366,6 +366,7 @@ fn a_document_is_not_the_users_own_word() {
         branch.memory_source()
     };
     assert_eq!(attached(api::content::MediaKind::Document), api::memory::Source::Tool);
+    assert_eq!(attached(api::content::MediaKind::Audio), api::memory::Source::Tool);
     assert_eq!(attached(api::content::MediaKind::Image), api::memory::Source::Agent);
     let answered_with = |kind| {
         let mut branch = Branch::default();
@@ -378,5 +379,6 @@ fn a_document_is_not_the_users_own_word() {
         branch.memory_source()
     };
     assert_eq!(answered_with(api::content::MediaKind::Document), api::memory::Source::Tool);
+    assert_eq!(answered_with(api::content::MediaKind::Audio), api::memory::Source::Tool);
     assert_eq!(answered_with(api::content::MediaKind::Image), api::memory::Source::Agent);
 }

@@ -62,17 +62,20 @@ impl EngineFixture {
             let (vendor, base, model) = match name {
                 "anthropic" => (name, provider.base_url(), "claude-sonnet-4-5"),
                 "openai" => (name, provider.openai_base_url(), "gpt-4o"),
+                "openai-audio" => ("openai", provider.openai_base_url(), "gpt-audio"),
                 "responses" => ("openai", provider.openai_base_url(), "gpt-5-mini"),
                 "gemini" => (name, provider.gemini_base_url(), "gemini-3-pro"),
                 "gemini-2" => ("gemini", provider.gemini_base_url(), "gemini-2.5-flash"),
                 "ollama" => (name, provider.ollama_base_url(), "qwen3"),
-                "compatible" => ("openai-compatible", provider.openai_base_url(), "local"),
+                "compatible" | "compatible-audio" => ("openai-compatible", provider.openai_base_url(), "local"),
                 _ => panic!("no model has the name {name:?}"),
             };
             gateway["models"][name] =
                 json!({"provider": vendor, "model": model, "base_url": base, "context_window": 200_000});
-            if name == "responses" {
-                gateway["models"][name]["api"] = "responses".into();
+            match name {
+                "responses" => gateway["models"][name]["api"] = "responses".into(),
+                "compatible-audio" => gateway["models"][name]["audio"] = true.into(),
+                _ => {}
             }
         }
         let keys = ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY"];
@@ -121,7 +124,9 @@ pub(crate) struct ModelMessages(pub(crate) String);
 
 impl ModelMessages {
     fn from_request(request: &CapturedRequest) -> Self {
-        Self(request.body["messages"].to_string())
+        // Gemini has another name for them.
+        let messages = request.body.get("messages").unwrap_or(&request.body["contents"]);
+        Self(messages.to_string())
     }
 
     /// Asserts that they contain all of `words`, in this order.

@@ -12,7 +12,10 @@ use crate::protocol::ApiError;
 const DATA: &[&str] = &["text", "inlineData", "fileData", "functionCall", "functionResponse"];
 const PART: &[&str] = &["thought", "thoughtSignature", "partMetadata", "videoMetadata", "mediaResolution"];
 
-pub(super) fn check(contents: &[Node<'_>]) -> Result<(), ApiError> {
+/// The media types of audio (<https://ai.google.dev/gemini-api/docs/audio#supported-formats>).
+const AUDIO: &[&str] = &["audio/wav", "audio/mp3", "audio/aiff", "audio/aac", "audio/ogg", "audio/flac"];
+
+pub(super) fn check(contents: &[Node<'_>], model: &str) -> Result<(), ApiError> {
     if contents.is_empty() {
         return Err(invalid("* GenerateContentRequest.contents: contents is not specified\n"));
     }
@@ -22,6 +25,26 @@ pub(super) fn check(contents: &[Node<'_>]) -> Result<(), ApiError> {
             return Err(invalid("Please use a valid role: user, model."));
         }
         check_content(content)?;
+        check_audio(content, model)?;
+    }
+    Ok(())
+}
+
+/// Checks the types of audio, and that the model takes it.
+fn check_audio(content: &Node<'_>, model: &str) -> Result<(), ApiError> {
+    let parts = content.member("parts").map_or_else(|| Ok(Vec::new()), |parts| parts.list())?;
+    for part in parts {
+        let Some(mime_type) = part.member("inlineData").and_then(|blob| blob.member("mimeType")) else { continue };
+        let mime_type = mime_type.string()?;
+        if !mime_type.starts_with("audio/") {
+            continue;
+        }
+        if !AUDIO.contains(&mime_type) {
+            return Err(invalid(format!("Unsupported MIME type: {mime_type}")));
+        }
+        if model.starts_with("gemma") {
+            return Err(invalid(format!("Audio input modality is not enabled for models/{model}")));
+        }
     }
     Ok(())
 }

@@ -74,7 +74,7 @@ pub(super) fn check(request: &IncomingRequest, issued_answers: &IssuedAnswers) -
         Some(contents) => contents.list()?,
         None => Vec::new(),
     };
-    contents::check(&contents)?;
+    contents::check(&contents, model)?;
     turns::check(&contents)?;
     signatures::check(&contents, model, issued_answers)
 }

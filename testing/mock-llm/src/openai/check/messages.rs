@@ -6,6 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use super::super::node::Node;
+use super::audio::check_input_audio;
 use super::tools::check_function_name;
 use crate::protocol::{ApiError, Settings};
 
@@ -92,6 +93,10 @@ fn check_part(part: &Node<'_>, known: &[&str]) -> Result<(), ApiError> {
         "image_url" => {
             body.only(&["url", "detail"])?;
             check_image_url(&body.required("url")?)
+        }
+        "input_audio" => {
+            part.only(&["type", "input_audio", "prompt_cache_breakpoint"])?;
+            check_input_audio(&body)
         }
         _ => body.object().map(|_| ()),
     }

@@ -3,6 +3,7 @@
 //! Each rule is documented by the vendor, or known from refusals that users quote. The messages are as close to
 //! the vendor's as known.
 
+mod audio;
 pub(crate) mod messages;
 mod pairing;
 pub(crate) mod tools;
@@ -80,6 +81,7 @@ pub(super) fn check(request: &IncomingRequest, settings: &Settings) -> Result<()
     tools::check(&root)?;
     let messages = root.required("messages")?.non_empty_list()?;
     messages::check(&messages, settings)?;
+    audio::check(&root, request.model(), &messages)?;
     pairing::check(&messages)
 }
 
