@@ -129,7 +129,9 @@ impl SupportedMedia {
 
 /// Whether some vendor's models accept media of this kind and type.
 pub(super) fn is_taken_by_some(kind: MediaKind, media_type: &str) -> bool {
-    [OPENAI_AUDIO_MEDIA, GEMINI_MEDIA, OLLAMA_MEDIA].iter().any(|vendor| vendor.check(kind, media_type).is_ok())
+    [OPENAI_AUDIO_MEDIA, GEMINI_MEDIA, OLLAMA_MEDIA]
+        .iter()
+        .any(|vendor| vendor.check(kind, media_type).is_ok())
 }
 
 /// Checks whether the models of Anthropic and OpenAI accept media of this kind and type.

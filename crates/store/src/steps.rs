@@ -51,8 +51,8 @@ pub enum Step {
     Compacted(Compacted),
     /// From here on the models' earlier reasoning is not sent, because a provider rejected it as invalid.
     ReasoningDropped,
-    /// From here on the images and PDFs so far are not sent, because a provider refused the conversation with them and
-    /// accepted it without.
+    /// From here on the images, PDFs and recordings so far are not sent, because a provider refused the conversation
+    /// with them and accepted it without.
     MediaDropped,
     /// The turn was planned, or planning failed.
     Planned {

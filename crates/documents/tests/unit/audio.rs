@@ -81,7 +81,8 @@ fn the_length_is_in_the_headers_or_follows_from_the_bytes() {
 #[test]
 fn headers_that_lie_claim_no_more_than_the_bytes_make_possible() {
     let format = |rate: u32| {
-        let fields = [&[1, 0, 1, 0], &16_000_u32.to_le_bytes()[..], &rate.to_le_bytes(), &[2, 0, 16, 0]].concat();
+        let fields =
+            [&[1, 0, 1, 0], &16_000_u32.to_le_bytes()[..], &rate.to_le_bytes(), &[2, 0, 16, 0]].concat();
         chunk_of(b"fmt ", [16, 0, 0, 0], &fields)
     };
     let recording = |rate: u32, length: [u8; 4]| {

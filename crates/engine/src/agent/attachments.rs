@@ -171,7 +171,7 @@ fn omitted_note(media: &Media) -> String {
     )
 }
 
-/// Whether `model` is sent images or PDFs with these messages.
+/// Whether `model` is sent images, PDFs or recordings with these messages.
 pub(super) fn has_files(messages: &[Message], model: &dyn ChatModel) -> bool {
     let is_file = |media: &Media| {
         media.is_sent_as_file() && model.supports_media(media.kind, &media.media_type).is_ok()

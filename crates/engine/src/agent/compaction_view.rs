@@ -36,7 +36,7 @@ pub(super) enum RewriteKind {
     Compacted(Compacted),
     /// Reasoning is not sent.
     ReasoningDropped,
-    /// Images and PDFs are not sent.
+    /// Images, PDFs and recordings are not sent.
     MediaDropped,
 }
 
@@ -113,13 +113,13 @@ pub(super) fn last_compaction(rewrites: &[Rewrite]) -> Option<(usize, &Compacted
     })
 }
 
-/// The number of messages whose images and PDFs are not sent.
+/// The number of messages whose images, PDFs and recordings are not sent.
 fn media_dropped_until(rewrites: &[Rewrite]) -> usize {
     let drops = rewrites.iter().filter(|rewrite| rewrite.kind == RewriteKind::MediaDropped);
     drops.map(|rewrite| rewrite.made_at).max().unwrap_or(0)
 }
 
-/// Returns a message with its images and PDFs replaced by their text, or by a note.
+/// Returns a message with its images, PDFs and recordings replaced by their text, or by a note.
 fn without_files_in(message: &Message) -> Message {
     let without_file = |content: &Content| {
         replace_media(content, |media| media.is_sent_as_file().then(|| media.without_file()))

@@ -26,9 +26,9 @@ fn is_foreign(message: &Message, messages: &[Message]) -> bool {
         // The author of a document, or the speaker of a recording, may not be the user who attached it.
         Message::User { content } => content.iter().any(Content::may_be_others_words),
         Message::Assistant { .. } => false,
-        Message::Results(replies) => replies
-            .iter()
-            .any(|reply| reply.remarks.iter().any(Content::may_be_others_words) || !is_our_own(reply, messages)),
+        Message::Results(replies) => replies.iter().any(|reply| {
+            reply.remarks.iter().any(Content::may_be_others_words) || !is_our_own(reply, messages)
+        }),
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) enum Remedy {
     Compact,
     /// Omit the reasoning of earlier answers.
     DropReasoning,
-    /// Send the text of files, or a note, in place of images and PDFs.
+    /// Send the text of files, or a note, in place of images, PDFs and recordings.
     DropMedia,
     /// There is no remedy.
     GiveUp,
@@ -135,7 +135,7 @@ impl StepAttempts {
         self.attempts
     }
 
-    /// Whether images and PDFs are left out.
+    /// Whether images, PDFs and recordings are left out.
     pub(super) const fn is_media_dropped(&self) -> bool {
         matches!(self.files, Files::Dropped)
     }
@@ -146,7 +146,7 @@ impl StepAttempts {
         self.attempts
     }
 
-    /// Records whether the conversation has images or PDFs that the current model is sent.
+    /// Records whether the conversation has images, PDFs or recordings that the current model is sent.
     pub(super) const fn set_has_files(&mut self, has_files: bool) {
         match self.files {
             Files::None | Files::Sent => self.files = if has_files { Files::Sent } else { Files::None },

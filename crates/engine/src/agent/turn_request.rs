@@ -301,7 +301,9 @@ fn check_audio(media: &content::Media) -> Result<(), String> {
     }
     if media.data.len() > MAX_AUDIO_BYTES {
         let limit = MAX_AUDIO_BYTES >> 20;
-        return Err(format!("the audio is larger than {limit} MiB; send a part of it, or a compressed format"));
+        return Err(format!(
+            "the audio is larger than {limit} MiB; send a part of it, or a compressed format"
+        ));
     }
     match documents::audio_type(&media.data) {
         Some(found) if found == media.media_type => Ok(()),
@@ -427,10 +429,20 @@ mod tests {
         assert_eq!(taken_in("audio/wav", large.clone(), Some(Ok(()))).map(|_| ()), Ok(()));
         large.push(0);
         for (media_type, data, accepted, words) in [
-            ("audio/mpeg", wav(), Ok(()), "`media[3]`: its media type says that it is audio/mpeg, but it is audio/wav"),
+            (
+                "audio/mpeg",
+                wav(),
+                Ok(()),
+                "`media[3]`: its media type says that it is audio/mpeg, but it is audio/wav",
+            ),
             ("audio/wav", b"hi".to_vec(), Ok(()), "but it is neither WAV, MP3"),
             ("audio/wav", large, Ok(()), "the audio is larger than 20 MiB"),
-            ("audio/wav", wav(), Err("the model accepts no audio".into()), "`media[3]`: the model accepts no audio"),
+            (
+                "audio/wav",
+                wav(),
+                Err("the model accepts no audio".into()),
+                "`media[3]`: the model accepts no audio",
+            ),
         ] {
             let refused = taken_in(media_type, data, Some(accepted)).unwrap_err();
             assert!(refused.contains(words), "{words}: {refused}");

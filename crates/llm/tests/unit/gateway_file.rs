@@ -121,11 +121,14 @@ fn a_model_takes_audio_by_its_name_unless_the_file_says_otherwise() {
         assert_eq!(of(provider, name, audio), expected, "{name}");
     }
     let refused = |fields: Value| {
-        let mut model = json!({"provider": "anthropic", "model": "m", "context_window": 9_000, "audio": true});
+        let mut model =
+            json!({"provider": "anthropic", "model": "m", "context_window": 9_000, "audio": true});
         model.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         read(&single_model(&model)).unwrap_err().join("\n")
     };
-    for fields in [json!({}), json!({"provider": "ollama"}), json!({"provider": "openai", "api": "responses"})] {
+    for fields in
+        [json!({}), json!({"provider": "ollama"}), json!({"provider": "openai", "api": "responses"})]
+    {
         let error = refused(fields);
         assert!(error.contains("config.models.m.audio") && error.contains("false or absent"), "{error}");
     }

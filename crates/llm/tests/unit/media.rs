@@ -98,7 +98,11 @@ fn audio_is_taken_by_models_that_take_it() {
         let content = audio(media_type);
         let sent = OutgoingContent::Audio { media_type, base64: placeholder(FILE) };
         assert_eq!(gemini_media(&hearing).outgoing(&content).as_ref(), Some(&sent));
-        assert_eq!(openai_media(&hearing).outgoing(&content).as_ref() == Some(&sent), by_openai, "{media_type}");
+        assert_eq!(
+            openai_media(&hearing).outgoing(&content).as_ref() == Some(&sent),
+            by_openai,
+            "{media_type}"
+        );
         for media in [gemini_media(&deaf), openai_media(&deaf), COMMON_MEDIA, OLLAMA_MEDIA] {
             assert_eq!(media.outgoing(&content), Some(OutgoingContent::Text(replaced.into())));
             assert_eq!(

@@ -91,11 +91,11 @@ async fn refusal(fixture: &EngineFixture, media: Value) -> String {
 async fn a_recording_reaches_a_model_that_takes_it_in_its_form() {
     for model in HEARING {
         let fixture = hearing(model, []).await;
-        let source = json!({"type": "base64", "media_type": "audio/mp3", "data": BASE64_STANDARD.encode(mp3())});
+        let source =
+            json!({"type": "base64", "media_type": "audio/mp3", "data": BASE64_STANDARD.encode(mp3())});
         let media = [audio("audio/x-wav", &wav(8_000, 1)), json!({"type": "audio", "source": source})];
         fixture.engine.run_turn_with(&message_with(&media)).await;
-        let (first, second) =
-            (part(model, "audio/wav", &wav(8_000, 1)), part(model, "audio/mpeg", &mp3()));
+        let (first, second) = (part(model, "audio/wav", &wav(8_000, 1)), part(model, "audio/mpeg", &mp3()));
         fixture.last_messages().assert_contains(&["What is this?", &first, &second]);
     }
 }
@@ -113,7 +113,10 @@ async fn a_recording_is_refused_if_the_model_takes_none() {
     // OpenAI's models take two formats only.
     let fixture = hearing("openai-audio", []).await;
     let refused = refusal(&fixture, audio("audio/flac", b"fLaC\0\0\0\x22")).await;
-    assert_eq!(refused, "`media[0]`: the model accepts audio of the types audio/wav, audio/mpeg, not audio/flac");
+    assert_eq!(
+        refused,
+        "`media[0]`: the model accepts audio of the types audio/wav, audio/mpeg, not audio/flac"
+    );
     assert_no_turn(&fixture).await;
 }
 
@@ -299,7 +302,8 @@ async fn an_answer_to_a_question_may_be_spoken() {
         // OpenAI's models that take audio refuse requests without.
         let message = message_with(&[audio("audio/mpeg", &mp3())]);
         let (stream, _) = fixture.engine.run_until_hitl_request(&message).await;
-        let lie = json!({"task_id": "task", "answer": "This.", "content_blocks": [audio("audio/wav", &mp3())]});
+        let lie =
+            json!({"task_id": "task", "answer": "This.", "content_blocks": [audio("audio/wav", &mp3())]});
         let refused = fixture.engine.respond_with(&lie).await;
         let message = refused.assert_error(400, "INVALID_REQUEST");
         assert!(message.starts_with("`content_blocks[0]`: its media type says"), "{message}");

@@ -67,7 +67,9 @@ impl EngineFixture {
                 "gemini" => (name, provider.gemini_base_url(), "gemini-3-pro"),
                 "gemini-2" => ("gemini", provider.gemini_base_url(), "gemini-2.5-flash"),
                 "ollama" => (name, provider.ollama_base_url(), "qwen3"),
-                "compatible" | "compatible-audio" => ("openai-compatible", provider.openai_base_url(), "local"),
+                "compatible" | "compatible-audio" => {
+                    ("openai-compatible", provider.openai_base_url(), "local")
+                }
                 _ => panic!("no model has the name {name:?}"),
             };
             gateway["models"][name] =

@@ -34,7 +34,9 @@ pub(super) fn check(contents: &[Node<'_>], model: &str) -> Result<(), ApiError> 
 fn check_audio(content: &Node<'_>, model: &str) -> Result<(), ApiError> {
     let parts = content.member("parts").map_or_else(|| Ok(Vec::new()), |parts| parts.list())?;
     for part in parts {
-        let Some(mime_type) = part.member("inlineData").and_then(|blob| blob.member("mimeType")) else { continue };
+        let Some(mime_type) = part.member("inlineData").and_then(|blob| blob.member("mimeType")) else {
+            continue;
+        };
         let mime_type = mime_type.string()?;
         if !mime_type.starts_with("audio/") {
             continue;

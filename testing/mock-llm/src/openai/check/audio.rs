@@ -33,9 +33,9 @@ fn first_audio<'a>(message: &Node<'a>) -> Option<Node<'a>> {
 /// Whether the answer is to be spoken.
 fn speaks(root: &Node<'_>) -> bool {
     let modalities = root.member("modalities");
-    modalities.and_then(|modalities| modalities.value.as_array()).is_some_and(|modalities| {
-        modalities.iter().any(|modality| modality.as_str() == Some("audio"))
-    })
+    modalities
+        .and_then(|modalities| modalities.value.as_array())
+        .is_some_and(|modalities| modalities.iter().any(|modality| modality.as_str() == Some("audio")))
 }
 
 /// Checks the form of a part, and that its bytes begin as its format does.
