@@ -1,5 +1,7 @@
 //! An HTTP client of the orchestrator and of engines, for the interactive commands.
 
+mod chat_calls;
+
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -13,7 +15,6 @@ use api::engine::{ENGINE_KEY_HEADER, Execute, HitlPending, HitlRespond, PendingR
 use api::event::SentEvent;
 use api::orchestrator::{Admission, Admit, DenialReason, EngineRecord, PLATFORM_KEY_HEADER};
 use api::rpc::{RpcError, RpcResult};
-use api::text::ClientRequestId;
 use api::{ConnectionId, EngineId, ErrorBody, ErrorCode, PlatformKey, TaskId, TurnId, UserId};
 use futures::{Stream, StreamExt as _};
 use reqwest::header::HeaderValue;
@@ -123,16 +124,9 @@ pub(crate) struct Engine {
 pub(crate) type Events = Pin<Box<dyn Stream<Item = anyhow::Result<SentEvent>> + Send>>;
 
 impl Engine {
-    /// Sends a message. Repeating it with the same `request` does not add it twice.
-    pub(crate) async fn execute(
-        &self,
-        task_id: &TaskId,
-        message: &str,
-        request: &ClientRequestId,
-    ) -> Result<Events, ClientError> {
-        let body =
-            Execute { client_request_id: Some(request.clone()), ..Execute::new(task_id.clone(), message) };
-        let request = self.http.post(format!("{}/execute", self.base)).json(&body);
+    /// Sends a message. Repeating it with the same `client_request_id` does not add it twice.
+    pub(crate) async fn execute(&self, message: &Execute) -> Result<Events, ClientError> {
+        let request = self.http.post(format!("{}/execute", self.base)).json(message);
         Ok(event_stream(send(self.with_key(request)).await?))
     }
 

@@ -73,7 +73,9 @@ fn main() -> ExitCode {
     engine_command::start_session();
     let result = match Cli::parse().command {
         Command::Up(args) => up::run(&args),
-        Command::Chat(args) => chat::run(args),
+        Command::Chat(args) => {
+            return chat::run(args).unwrap_or_else(crate::error::Failure::report);
+        }
         Command::Connection(args) => connection::run(args),
         Command::Replay(args) => {
             return replay::run(args).unwrap_or_else(crate::error::Failure::report);

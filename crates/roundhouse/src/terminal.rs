@@ -6,6 +6,8 @@ use resources::text::first_chars;
 use rustix::termios::tcgetwinsize;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
+pub(crate) mod wrap;
+
 /// Prints a line to standard output; a closed terminal is not an error.
 pub(crate) fn print_line(text: &str) -> io::Result<()> {
     match io::stdout().lock().write_all(format!("{text}\n").as_bytes()) {

@@ -9,6 +9,9 @@ use tokio::sync::mpsc;
 /// How many lines are read ahead: more than a person types while a turn runs.
 const MAX_LINES_READ_AHEAD: usize = 64;
 
+/// The longest line of a terminal that takes whole lines: what is typed beyond is lost (`termios(3)`, canonical mode).
+const MAX_TERMINAL_LINE_BYTES: usize = 4_095;
+
 /// Lines read from standard input, either as messages or as answers.
 pub(super) struct LineInput {
     lines: mpsc::Receiver<TimedLine>,
@@ -32,6 +35,12 @@ pub(super) enum InputError {
     /// The line is not valid UTF-8.
     #[error("This line is not UTF-8 and was not sent.")]
     InvalidUtf8,
+    /// The terminal may have cut off the line.
+    #[error(
+        "This line is as long as this terminal can read one, {MAX_TERMINAL_LINE_BYTES} bytes, so its end may be \
+         missing. It was not sent: please split it, with \\ at the end of each line but the last."
+    )]
+    MayBeCut,
     /// Reading failed; there is no more input.
     #[error("The input cannot be read: {0}.")]
     Io(io::Error),
@@ -41,9 +50,10 @@ impl LineInput {
     /// Starts reading on a thread of its own.
     pub(super) fn spawn_reader() -> Self {
         let (sender, lines) = mpsc::channel(MAX_LINES_READ_AHEAD);
+        let is_terminal = io::stdin().is_terminal();
         std::thread::spawn(move || {
             let mut input = io::stdin().lock();
-            while let Some(text) = read_line(&mut input) {
+            while let Some(text) = read_line(&mut input, is_terminal) {
                 let is_last = matches!(text, Err(InputError::Io(_)));
                 let is_open = sender.blocking_send(TimedLine { text, read_at: Instant::now() }).is_ok();
                 if is_last || !is_open {
@@ -51,12 +61,7 @@ impl LineInput {
                 }
             }
         });
-        Self { lines, messages: VecDeque::new(), is_terminal: io::stdin().is_terminal() }
-    }
-
-    /// Whether input comes from a person, not from a program.
-    pub(super) const fn is_interactive(&self) -> bool {
-        self.is_terminal
+        Self { lines, messages: VecDeque::new(), is_terminal }
     }
 
     /// The next message, or `None` at the end of the input.
@@ -83,7 +88,7 @@ impl LineInput {
 }
 
 /// Reads the next line, without its line ending; `None` at the end of the input.
-fn read_line(input: &mut impl BufRead) -> Option<InputLine> {
+fn read_line(input: &mut impl BufRead, is_terminal: bool) -> Option<InputLine> {
     let mut bytes = Vec::new();
     match input.read_until(b'\n', &mut bytes) {
         Ok(0) => return None,
@@ -91,6 +96,9 @@ fn read_line(input: &mut impl BufRead) -> Option<InputLine> {
         Err(error) => return Some(Err(InputError::Io(error))),
     }
     let text = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+    if is_terminal && text.len() >= MAX_TERMINAL_LINE_BYTES {
+        return Some(Err(InputError::MayBeCut));
+    }
     let text = text.strip_suffix(b"\r").unwrap_or(text);
     Some(String::from_utf8(text.to_owned()).map_err(|_| InputError::InvalidUtf8))
 }
@@ -127,10 +135,19 @@ mod tests {
     #[test]
     fn a_line_that_is_no_text_is_told_and_the_next_one_is_read() {
         let mut input = &b"one\r\n\xff\n\nlast"[..];
-        assert_eq!(read_line(&mut input).unwrap().unwrap(), "one");
-        assert!(matches!(read_line(&mut input), Some(Err(InputError::InvalidUtf8))));
-        assert_eq!(read_line(&mut input).unwrap().unwrap(), "");
-        assert_eq!(read_line(&mut input).unwrap().unwrap(), "last");
-        assert!(read_line(&mut input).is_none());
+        assert_eq!(read_line(&mut input, false).unwrap().unwrap(), "one");
+        assert!(matches!(read_line(&mut input, false), Some(Err(InputError::InvalidUtf8))));
+        assert_eq!(read_line(&mut input, false).unwrap().unwrap(), "");
+        assert_eq!(read_line(&mut input, false).unwrap().unwrap(), "last");
+        assert!(read_line(&mut input, false).is_none());
+    }
+
+    #[test]
+    fn a_line_that_a_terminal_may_have_cut_is_not_taken() {
+        let line = |size: usize| format!("{}\n", "x".repeat(size));
+        for (size, is_terminal, is_taken) in [(4_094, true, true), (4_095, true, false), (9_999, false, true)] {
+            let read = read_line(&mut line(size).as_bytes(), is_terminal).unwrap();
+            assert_eq!(read.is_ok(), is_taken, "{size} {is_terminal}");
+        }
     }
 }

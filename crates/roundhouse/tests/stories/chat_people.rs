@@ -169,8 +169,8 @@ async fn a_question_without_an_answer_waits_for_the_next_chat() {
     let _up = fleet.start_up().await;
     let mut first = ChatUser::start(&fleet);
     first.write_line("colour\n").await;
-    let output = first.close_input().await;
-    assert!(output.contains("Which colour?") && output.contains("is waiting for an answer"), "{output}");
+    drop(first.input);
+    first.chat.wait().await.assert_failure(5, &["Which colour?", "is waiting for an answer"]);
 
     let mut second = ChatUser::start(&fleet);
     let output = second.wait_for_output("in your own words").await;
@@ -205,21 +205,19 @@ async fn what_someone_else_answers_is_told_and_later_input_is_no_answer() {
 }
 
 #[tokio::test]
-async fn a_question_that_was_left_is_asked_again() {
-    let (fleet, provider) =
-        fleet([ask_user_reply(), Reply::from_text("Thank you."), Reply::from_text("All is well.")]).await;
+async fn ctrl_c_at_a_question_cancels_its_turn() {
+    let (fleet, provider) = fleet([ask_user_reply(), Reply::from_text("All is well.")]).await;
     let _up = fleet.start_up().await;
     let mut person = ChatUser::start(&fleet);
     person.write_line("colour\n").await;
     person.wait_for_output("in your own words").await;
     processes::signal(person.chat.pid(), Signal::INT);
-    person.wait_for_output("waits for your answer").await;
-    person.write_line("is all well?\n2\n").await;
-    let output = person.wait_for_output("All is well.").await;
-    assert_eq!(output.matches("The agent asks:").count(), 2, "{output}");
-    assert!(output.find("Thank you.") < output.find("All is well."), "{output}");
-    person.close_input().await;
-    assert!(tool_results(&provider)[0].contains("green"), "{:?}", tool_results(&provider));
+    person.wait_for_output("The turn was cancelled.").await;
+    person.write_line("is all well?\n").await;
+    person.wait_for_output("All is well.").await;
+    drop(person.input);
+    person.chat.wait().await.assert_failure(4, &["The agent asks:"]);
+    assert!(provider.requests()[1].body["messages"].to_string().contains("is all well?"));
 }
 
 #[tokio::test]
@@ -258,7 +256,7 @@ async fn who_pipes_learns_from_the_exit_code_whether_all_went_well() {
     run(&format!("printf 'again\\n' | {chat}")).await.assert_success();
 
     provider.enqueue(Reply::from_fault(Fault::Refuse { refusal: Refusal::Unauthorized }));
-    let output = run(&format!("printf 'third\\n' | {chat}")).await.assert_failure(1, &["401"]);
+    let output = run(&format!("printf 'third\\n' | {chat}")).await.assert_failure(3, &["401"]);
     assert!(!output.contains("InvalidEngineKey"), "{output}");
     provider.take_refusals();
 

@@ -27,6 +27,7 @@ pub(crate) mod sse;
 pub(crate) mod standalone_engine;
 pub(crate) mod synthetic_export;
 pub(crate) mod tcp_forwarder;
+pub(crate) mod terminal;
 pub(crate) mod test_env;
 pub(crate) mod tool_programs;
 pub(crate) mod turn;
@@ -51,6 +52,7 @@ pub(crate) use postgres::PostgresDatabase;
 pub(crate) use schema::assert_fields;
 pub(crate) use sse::{Event, EventStream};
 pub(crate) use standalone_engine::StandaloneEngine;
+pub(crate) use terminal::Terminal;
 pub(crate) use test_env::{Program, ProgramExit, TestEnv};
 
 /// The timeout of everything that a story waits for. Generous, because the machine may be busy.

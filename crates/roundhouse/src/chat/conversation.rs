@@ -1,0 +1,522 @@
+//! The conversation: waits for keys or lines, for the events of the turn, and for what else was asked of the engine,
+//! and does what the session decides.
+
+mod answers;
+mod commands;
+
+use std::collections::VecDeque;
+
+use api::event::{Event, HitlResolved, Lifecycle};
+use api::engine::Execute;
+use api::{HitlId, MessageId, TaskId, UserId};
+use http_service::signals::{ShutdownSignal, ShutdownSignals};
+use tokio::sync::mpsc;
+
+use self::answers::{AnswerOutcome, OpenQuestion};
+use self::commands::Done;
+use super::command::{Typed, parse};
+use super::editor::Edit;
+use super::input::InputLine;
+use super::opening::{self, Opening};
+use super::remote::Remote;
+use super::screen::{Format, Screen};
+use super::session::{Action, MAX_QUEUED, Phase, Said, Session};
+use super::terminal_input::TerminalEvent;
+use super::turn_reader::{Start, TurnReader, TurnUpdate, Updates};
+use super::{Input, Outcome};
+use crate::client::ClientError;
+use crate::error::Failure;
+use crate::terminal::single_line;
+
+/// How many updates of a turn wait for the terminal; then the stream waits.
+const MAX_UPDATES_AHEAD: usize = 256;
+
+/// What a conversation begins with.
+pub(super) struct Setup {
+    pub(super) remote: Remote,
+    pub(super) user: UserId,
+    pub(super) task: TaskId,
+    pub(super) input: Input,
+    pub(super) format: Format,
+    /// Whether a person types the messages.
+    pub(super) is_typed: bool,
+}
+
+/// A conversation.
+pub(super) struct Conversation {
+    remote: Remote,
+    user: UserId,
+    task: TaskId,
+    input: Input,
+    is_typed: bool,
+    screen: Screen,
+    session: Session,
+    /// Messages that wait for the end of the turn.
+    queue: VecDeque<String>,
+    /// The beginning of a message that is continued on the next line, where there is no editor.
+    continued: String,
+    /// Whether the prompt has been written, where there is no editor.
+    has_prompt: bool,
+    question: Option<OpenQuestion>,
+    /// A question whose answer is on its way.
+    answering: Option<OpenQuestion>,
+    last_answered: Option<HitlId>,
+    /// The `ts` of the newest event that was shown.
+    last_ts: i64,
+    /// Whether a turn may be running whose end was not seen.
+    has_unseen_turn: bool,
+    is_away: bool,
+    /// The model of the messages to come.
+    model: Option<String>,
+    /// The message that the next one replaces.
+    editing: Option<MessageId>,
+    outcome: Option<Outcome>,
+    updates: mpsc::Receiver<TurnUpdate>,
+    update_sender: Updates,
+    done: mpsc::Receiver<Done>,
+    done_sender: mpsc::Sender<Done>,
+}
+
+/// What a conversation waits for.
+enum Next {
+    Turn(TurnUpdate),
+    Done(Done),
+    Terminal(TerminalEvent),
+    Line(Option<InputLine>),
+    Signal(ShutdownSignal),
+}
+
+/// Whether the conversation goes on.
+type Flow = std::ops::ControlFlow<()>;
+
+impl Conversation {
+    pub(super) fn new(setup: Setup) -> Self {
+        let Setup { remote, user, task, input, format, is_typed } = setup;
+        let (update_sender, updates) = mpsc::channel(MAX_UPDATES_AHEAD);
+        let (done_sender, done) = mpsc::channel(MAX_QUEUED);
+        let is_edited = matches!(input, Input::Editor(_));
+        Self {
+            screen: Screen::new(is_edited, format),
+            remote,
+            user,
+            task,
+            input,
+            is_typed,
+            session: Session::default(),
+            queue: VecDeque::new(),
+            continued: String::new(),
+            has_prompt: false,
+            question: None,
+            answering: None,
+            last_answered: None,
+            last_ts: 0,
+            has_unseen_turn: false,
+            is_away: false,
+            model: None,
+            editing: None,
+            outcome: None,
+            updates,
+            update_sender,
+            done,
+            done_sender,
+        }
+    }
+
+    /// Runs the conversation to its end. Returns what did not go well, if anything did not.
+    pub(super) async fn run(mut self, signals: &mut ShutdownSignals) -> Result<Option<Outcome>, Failure> {
+        self.greet();
+        if !self.open_first(signals).await? {
+            return Ok(Some(Outcome::Cancelled));
+        }
+        loop {
+            self.show_prompt();
+            let next = self.next(signals).await;
+            if self.handle(next).is_break() {
+                break;
+            }
+        }
+        self.say_goodbye();
+        match self.screen.paper.take_write_error() {
+            Some(error) => Err(anyhow::Error::new(error).context("the output cannot be written").into()),
+            None => Ok(self.outcome),
+        }
+    }
+
+    fn greet(&mut self) {
+        if matches!(self.input, Input::Once(_)) {
+            return;
+        }
+        let task = single_line(self.task.as_str(), usize::MAX);
+        let keys = if self.is_typed { " /help lists commands and keys." } else { "" };
+        let user = single_line(self.user.as_str(), usize::MAX);
+        self.screen.note(&format!("{user}'s engine, conversation `{task}`.{keys}"));
+        if let Input::Editor(input) = &mut self.input
+            && let Some(error) = input.history_error.take()
+        {
+            self.screen.problem(&format!("The history of messages cannot be used: {error}"));
+        }
+    }
+
+    /// Opens the conversation. Returns false if a signal has ended that.
+    async fn open_first(&mut self, signals: &mut ShutdownSignals) -> Result<bool, ClientError> {
+        let task = self.task.clone();
+        let opening = async {
+            if self.is_typed {
+                opening::open(&self.remote, task).await
+            } else {
+                opening::open_quietly(&self.remote, task).await
+            }
+        };
+        let opening = tokio::select! {
+            opening = opening => opening?,
+            _ = signals.recv() => return Ok(false),
+        };
+        self.show_opening(opening);
+        Ok(true)
+    }
+
+    /// Shows what was said so far, and the turn that is running.
+    fn show_opening(&mut self, opening: Opening) {
+        let Opening { task, messages, has_older, is_running, last_ts } = opening;
+        self.task = task;
+        self.last_ts = last_ts;
+        self.has_unseen_turn = is_running;
+        if has_older {
+            self.screen.note("…");
+        }
+        for message in &messages {
+            self.screen.earlier_message(message);
+        }
+        self.session.phase = Phase::Idle;
+        // A single message waits for the turn by itself.
+        if is_running && !matches!(self.input, Input::Once(_)) {
+            self.read_turn(Start::Rest);
+        }
+    }
+
+    fn read_turn(&mut self, start: Start) {
+        let updates = self.update_sender.clone();
+        let reader = TurnReader::new(self.remote.clone(), self.task.clone(), self.last_ts, updates);
+        tokio::task::spawn_local(reader.run(start));
+        self.session.phase = Phase::Running;
+    }
+
+    /// Sends a message with the options that were chosen.
+    fn send(&mut self, mut message: Execute) {
+        message.model.clone_from(&self.model);
+        let after_rest = std::mem::take(&mut self.has_unseen_turn);
+        self.read_turn(Start::Message { message: Box::new(message), after_rest });
+    }
+
+    fn send_text(&mut self, text: String) {
+        let edit_message_id = self.editing.take().map(|id| id.to_string());
+        let message = Execute { edit_message_id, ..Execute::new(self.task.clone(), text) };
+        self.send(message);
+    }
+
+    async fn next(&mut self, signals: &mut ShutdownSignals) -> Next {
+        let phase = self.session.phase;
+        let asked_at = self.question.as_ref().map(|question| question.shown_at);
+        tokio::select! {
+            // Events first: one may say that somebody else has answered.
+            biased;
+            signal = signals.recv() => Next::Signal(signal),
+            Some(update) = self.updates.recv() => Next::Turn(update),
+            Some(done) = self.done.recv() => Next::Done(done),
+            input = next_input(&mut self.input, phase, asked_at) => input,
+        }
+    }
+
+    fn handle(&mut self, next: Next) -> Flow {
+        match next {
+            Next::Turn(update) => {
+                self.handle_update(update);
+                Flow::Continue(())
+            }
+            Next::Done(done) => {
+                self.handle_done(done);
+                Flow::Continue(())
+            }
+            Next::Terminal(TerminalEvent::Edits(edits)) => self.handle_edits(edits),
+            Next::Terminal(TerminalEvent::Resized) => {
+                self.screen.paper.invalidate();
+                Flow::Continue(())
+            }
+            Next::Line(Some(Ok(line))) => self.handle_line(line),
+            Next::Line(Some(Err(unreadable))) => {
+                self.has_prompt = false;
+                self.fail(Outcome::Failed, &unreadable.to_string());
+                Flow::Continue(())
+            }
+            Next::Line(None) => self.say(Said::End),
+            Next::Signal(ShutdownSignal::Interrupt) => self.say(Said::Interrupt { had_text: false }),
+            // The terminal is gone, or is about to be.
+            Next::Terminal(TerminalEvent::Gone)
+            | Next::Signal(ShutdownSignal::Terminate | ShutdownSignal::Hangup) => self.leave_by_force(),
+        }
+    }
+
+    /// A turn whose end a program did not see has not succeeded.
+    fn leave_by_force(&mut self) -> Flow {
+        if !self.session.phase.is_idle() {
+            self.outcome.get_or_insert(Outcome::Failed);
+        }
+        Flow::Break(())
+    }
+
+    fn handle_edits(&mut self, edits: Vec<Edit>) -> Flow {
+        for edit in edits {
+            let said = match edit {
+                Edit::None => continue,
+                Edit::Submitted(text) => Said::Line(self.take_typed(text)),
+                Edit::Interrupted { had_text } => Said::Interrupt { had_text },
+                Edit::EndOfInput => Said::End,
+                Edit::Suspended => {
+                    self.suspend();
+                    continue;
+                }
+                Edit::Redraw => {
+                    self.screen.paper.clear_screen();
+                    continue;
+                }
+                Edit::Replaced => {
+                    self.screen.note("A byte that is not UTF-8 became \u{fffd}.");
+                    continue;
+                }
+                Edit::TooLong => {
+                    self.screen.problem("The message is too long; the last input was not added.");
+                    continue;
+                }
+            };
+            self.say(said)?;
+        }
+        Flow::Continue(())
+    }
+
+    /// What was typed in the editor, which shows it in the conversation and remembers it.
+    fn take_typed(&mut self, text: String) -> Typed {
+        let is_answer = self.session.phase == Phase::Asked;
+        if !text.trim().is_empty() {
+            self.screen.echo(&text, is_answer);
+            if let Input::Editor(input) = &mut self.input
+                && !is_answer
+            {
+                input.editor.history.add(&text);
+            }
+        }
+        parse(&text)
+    }
+
+    fn suspend(&mut self) {
+        self.screen.paper.clear_area();
+        if let Input::Editor(input) = &self.input
+            && let Err(error) = input.terminal.suspend()
+        {
+            self.screen.problem(&format!("The program cannot be suspended: {error}"));
+        }
+    }
+
+    /// A line that was read without an editor. Only what a person types can be a command.
+    fn handle_line(&mut self, line: String) -> Flow {
+        self.has_prompt = false;
+        if !self.is_typed {
+            return self.say(Said::Line(Typed::Message(line)));
+        }
+        self.continued.push_str(&line);
+        if self.continued.ends_with('\\') {
+            self.continued.pop();
+            self.continued.push('\n');
+            return Flow::Continue(());
+        }
+        let line = std::mem::take(&mut self.continued);
+        self.say(Said::Line(parse(&line)))
+    }
+
+    /// Decides what to do about something that was said, and does it.
+    fn say(&mut self, said: Said) -> Flow {
+        let action = self.session.decide(said, self.queue.len());
+        match action {
+            Action::Nothing => self.editing = None,
+            Action::Send(text) => self.send_text(text),
+            Action::Queue(text) => {
+                self.queue.push_back(text);
+                self.screen.note("It is sent when the turn has ended.");
+            }
+            Action::RefuseToQueue => {
+                self.screen.problem("Too many messages are waiting; this one was not taken.");
+            }
+            Action::Answer(text) => self.answer(&text),
+            Action::Run(command) => self.run_command(command),
+            Action::RefuseCommand => {
+                self.screen.note("This must wait until the turn has ended; Ctrl-C cancels the turn.");
+            }
+            Action::Explain(text) => self.screen.problem(&text),
+            Action::Cancel => self.cancel(),
+            Action::WarnBeforeLeaving => self.screen.note("Ctrl-C again leaves, and so does Ctrl-D."),
+            Action::Leave => return Flow::Break(()),
+        }
+        self.has_prompt = false;
+        Flow::Continue(())
+    }
+
+    fn cancel(&mut self) {
+        self.queue.clear();
+        self.question = None;
+        if !self.screen.paper.is_live() {
+            self.screen.note("Cancelling the turn …");
+        }
+        let (remote, task) = (self.remote.clone(), self.task.clone());
+        self.spawn(async move {
+            match remote.call(async |engine| engine.cancel(&task).await).await {
+                Ok(()) => Done::Nothing,
+                Err(error) => Done::NotCancelled(error),
+            }
+        });
+    }
+
+    fn handle_update(&mut self, update: TurnUpdate) {
+        match update {
+            TurnUpdate::Event(event) => {
+                self.follow_event(&event.event);
+                self.screen.event(&event);
+                self.last_ts = self.last_ts.max(event.ts);
+            }
+            TurnUpdate::Request { event, request, is_open } => {
+                self.last_ts = self.last_ts.max(event.ts);
+                self.screen.event(&event);
+                self.ask(request, is_open);
+            }
+            TurnUpdate::RestFirst => self.screen.note("The rest of the previous turn:"),
+            TurnUpdate::Away => {
+                if !std::mem::replace(&mut self.is_away, true) && !self.screen.paper.is_live() {
+                    self.screen.note("reconnecting …");
+                }
+            }
+            TurnUpdate::Back => self.is_away = false,
+            TurnUpdate::Ended(ended) => self.end_turn(ended),
+        }
+    }
+
+    fn follow_event(&mut self, event: &Event) {
+        match event {
+            Event::HitlResolved(resolved) => self.handle_resolved(resolved),
+            Event::Error(_) => self.note_outcome(Outcome::TurnFailed),
+            Event::ThreadLifecycle(Lifecycle::Cancelled { .. }) => self.note_outcome(Outcome::Cancelled),
+            _ => {}
+        }
+        // An unanswered request is void once the turn has ended.
+        if event.ends_turn() {
+            self.close_question();
+        }
+    }
+
+    fn handle_resolved(&mut self, resolved: &HitlResolved) {
+        let answer = single_line(&resolved.answer, usize::MAX);
+        let is_ours = |question: &OpenQuestion| question.request.request_id == resolved.request_id;
+        if self.question.as_ref().is_some_and(is_ours) {
+            self.close_question();
+            self.screen.note(&format!("Someone else has answered: {answer}"));
+        } else if !self.answering.as_ref().is_some_and(is_ours)
+            && self.last_answered != Some(resolved.request_id)
+        {
+            self.screen.note(&format!("Answered: {answer}"));
+        }
+    }
+
+    fn end_turn(&mut self, ended: Result<(), String>) {
+        self.screen.finish_turn();
+        self.is_away = false;
+        self.close_question();
+        self.session.phase = Phase::Idle;
+        self.has_prompt = false;
+        if let Err(error) = ended {
+            // The turn may be running, or not: the next message waits for its end.
+            self.has_unseen_turn = true;
+            self.queue.clear();
+            self.fail(Outcome::Failed, &error);
+        }
+        if let Some(text) = self.queue.pop_front() {
+            self.send_text(text);
+        }
+    }
+
+    /// Reports what went wrong.
+    fn fail(&mut self, outcome: Outcome, problem: &str) {
+        self.note_outcome(outcome);
+        self.screen.problem(problem);
+    }
+
+    /// The first thing that did not go well decides how a program learns of it.
+    fn note_outcome(&mut self, outcome: Outcome) {
+        self.outcome.get_or_insert(outcome);
+    }
+
+    /// Asks something of the engine beside the turn.
+    fn spawn(&self, request: impl Future<Output = Done> + 'static) {
+        let done = self.done_sender.clone();
+        tokio::task::spawn_local(async move {
+            // If nobody listens any more, the program is about to end.
+            let _ = done.send(request.await).await;
+        });
+    }
+
+    fn show_prompt(&mut self) {
+        let phase = self.session.phase;
+        let status = match phase {
+            _ if self.is_away => Some("reconnecting …"),
+            Phase::Running => Some("working … (Ctrl-C cancels)"),
+            Phase::Cancelling => Some("cancelling …"),
+            Phase::Idle | Phase::Asked => None,
+        };
+        let prompt = if phase == Phase::Asked { "? " } else { "> " };
+        match &self.input {
+            Input::Editor(input) => {
+                let columns = super::raw_terminal::size().columns.saturating_sub(1);
+                let rows = input.editor.rows(prompt, columns);
+                self.screen.paint(status, rows);
+            }
+            Input::Lines(_) if self.is_typed && !self.has_prompt && (phase.is_idle() || phase == Phase::Asked) => {
+                let space = if phase.is_idle() && self.continued.is_empty() { "\n" } else { "" };
+                let prompt = if self.continued.is_empty() { prompt } else { "  " };
+                self.screen.paper.inline(&format!("{space}{prompt}"));
+                self.has_prompt = true;
+            }
+            Input::Lines(_) | Input::Once(_) => {}
+        }
+    }
+
+    /// Says what becomes of a turn that is left.
+    fn say_goodbye(&mut self) {
+        self.screen.paper.close();
+        match self.session.phase {
+            Phase::Idle => {}
+            Phase::Running | Phase::Cancelling => {
+                self.screen.note("The turn goes on without you; `roundhouse chat` shows the rest.");
+            }
+            Phase::Asked => {
+                self.note_outcome(Outcome::NeedsPerson);
+                self.screen.note(
+                    "The agent is waiting for an answer: `roundhouse chat` in this conversation asks again, and \
+                     POST /hitl/respond accepts it.",
+                );
+            }
+        }
+        if !self.queue.is_empty() {
+            self.screen.problem("The messages that were waiting were not sent.");
+        }
+        self.screen.paper.clear_area();
+    }
+}
+
+async fn next_input(input: &mut Input, phase: Phase, asked_at: Option<std::time::Instant>) -> Next {
+    match input {
+        Input::Editor(terminal) => Next::Terminal(terminal.next().await),
+        Input::Lines(lines) if phase.is_idle() => Next::Line(lines.next_message().await),
+        Input::Lines(lines) => Next::Line(lines.next_answer(asked_at).await),
+        Input::Once(message) if phase.is_idle() || phase == Phase::Asked => {
+            let message = if phase.is_idle() { message.take() } else { None };
+            Next::Line(message.map(Ok))
+        }
+        Input::Once(_) => std::future::pending().await,
+    }
+}

@@ -1,0 +1,73 @@
+//! The user's engine, wherever it is now: it may sleep, or be restarted on another port or with another key.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::{ErrorCode, UserId};
+use parking_lot::Mutex;
+
+use crate::client::{ClientError, Engine, Orchestrator};
+
+/// How often a request that may not have arrived is sent again.
+const MAX_RESENDS: u32 = 3;
+/// The pause before another attempt to reach the engine.
+pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(500);
+
+/// The engine, and the orchestrator that knows its address.
+#[derive(Clone)]
+pub(super) struct Remote {
+    orchestrator: Arc<Orchestrator>,
+    user: UserId,
+    engine: Arc<Mutex<Arc<Engine>>>,
+}
+
+impl Remote {
+    /// Admits the user.
+    pub(super) async fn admit(orchestrator: Orchestrator, user: UserId) -> Result<Self, ClientError> {
+        let engine = orchestrator.admit(&user).await?;
+        Ok(Self { orchestrator: Arc::new(orchestrator), user, engine: Arc::new(Mutex::new(Arc::new(engine))) })
+    }
+
+    /// The engine as it was last seen.
+    pub(super) fn engine(&self) -> Arc<Engine> {
+        Arc::clone(&self.engine.lock())
+    }
+
+    /// Asks the orchestrator where the engine is.
+    pub(super) async fn find_again(&self) -> Result<Arc<Engine>, ClientError> {
+        let engine = Arc::new(self.orchestrator.admit(&self.user).await?);
+        *self.engine.lock() = Arc::clone(&engine);
+        Ok(engine)
+    }
+
+    /// Makes a request that can be repeated, until it has been answered.
+    pub(super) async fn call<T>(
+        &self,
+        request: impl AsyncFn(Arc<Engine>) -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
+        let mut resends = 0;
+        loop {
+            match request(self.engine()).await {
+                Err(error) if resends < MAX_RESENDS && is_retryable(&error) => {
+                    if resends > 0 {
+                        tokio::time::sleep(RETRY_PAUSE).await;
+                    }
+                    resends += 1;
+                    self.find_again().await?;
+                }
+                answer => return answer,
+            }
+        }
+    }
+}
+
+/// Whether the request may succeed once the engine was found again.
+fn is_retryable(error: &ClientError) -> bool {
+    match error {
+        // The engine is about to sleep, or has another key.
+        ClientError::Refused { code, .. } => {
+            matches!(code, ErrorCode::Quiesced | ErrorCode::ShuttingDown | ErrorCode::InvalidEngineKey)
+        }
+        ClientError::Failed(_) => true,
+    }
+}

@@ -1,0 +1,229 @@
+//! The prompt of `roundhouse chat` under a terminal of 40 and of 120 columns: keys, history, pasted text, commands.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use mock_llm::{CapturedRequest, MockProvider, Reply};
+use serde_json::Value;
+use unicode_width::UnicodeWidthStr as _;
+
+use crate::support::{Fleet, RunningUp, Terminal};
+
+/// The widths at which everything is tried.
+const WIDTHS: [u16; 2] = [40, 120];
+
+/// A fleet whose model answers every message with `reply`.
+async fn fleet(reply: Reply) -> (Fleet, RunningUp, MockProvider) {
+    let provider = MockProvider::start().await.unwrap();
+    provider.set_default_reply(reply);
+    let fleet = Fleet::new().with_provider(&provider);
+    let up = fleet.start_up().await;
+    (fleet, up, provider)
+}
+
+/// Opens the conversation of the user `ada` that has the terminal's width for a name.
+async fn open(fleet: &Fleet, columns: u16, variables: &[(&str, &str)]) -> Terminal {
+    let task = format!("wide-{columns}");
+    let folder = fleet.folder().to_str().unwrap();
+    let arguments = ["chat", "--user", "ada", "--dir", folder, "--task", &task];
+    let mut environment = fleet.variables.clone();
+    environment.extend(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+    let mut terminal = Terminal::start(&fleet.test_env, &arguments, &environment, columns);
+    terminal.wait_for(">").await;
+    terminal
+}
+
+/// The text of the newest message of the user in a request.
+fn last_message(request: &CapturedRequest) -> String {
+    let message = request.body["messages"].as_array().unwrap().last().unwrap();
+    match &message["content"] {
+        Value::String(text) => text.clone(),
+        blocks => blocks.as_array().unwrap().last().unwrap()["text"].as_str().unwrap().to_owned(),
+    }
+}
+
+/// The text of the message that the model answered last.
+async fn heard(provider: &MockProvider, count: usize) -> String {
+    last_message(provider.wait_for_requests(count).await.last().unwrap())
+}
+
+#[tokio::test]
+async fn keys_edit_the_message_and_bring_back_earlier_ones() {
+    let (fleet, _up, provider) = fleet(Reply::from_text("I see.")).await;
+    for columns in WIDTHS {
+        provider.clear_requests();
+        let mut terminal = open(&fleet, columns, &[]).await;
+        terminal.send("worl\x1b[D\x1b[D\x1b[D\x1b[Dhello \x1b[F\u{3bb}\x7fd\r");
+        assert_eq!(heard(&provider, 1).await, "hello world");
+        terminal.wait_for_count("I see.", 1).await;
+        terminal.send("one\x1b\rtwo\\\rthree\nfour\r");
+        assert_eq!(heard(&provider, 2).await, "one\ntwo\nthree\nfour");
+        terminal.wait_for_count("I see.", 2).await;
+        terminal.send("not sent\x1b[A\x1b[A\x1b[A\x1b[A\x1b[A!\r");
+        assert_eq!(heard(&provider, 3).await, "hello world!");
+        terminal.wait_for_count("I see.", 3).await;
+        terminal.send("thrown away\x03kept\r");
+        assert_eq!(heard(&provider, 4).await, "kept");
+        terminal.wait_for_count("I see.", 4).await;
+        terminal.send("\x04");
+        assert!(terminal.wait_for_exit().await.success());
+
+        let mut again = open(&fleet, columns, &[]).await;
+        again.send("\x1b[A\x1b[A");
+        again.wait_for("> hello world!").await;
+        let history = fleet.test_env.path().join(".local/state/roundhouse/chat-ada.history");
+        assert_eq!(fs::metadata(history).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+}
+
+#[tokio::test]
+async fn pasted_text_of_any_length_and_number_of_lines_is_one_message() {
+    let (fleet, _up, provider) = fleet(Reply::from_text("I see.")).await;
+    let lines: Vec<String> =
+        (0..120).map(|number| format!("line {number} {}\t日本 e\u{301} 👍🏽", "x".repeat(150))).collect();
+    let long = "y".repeat(50_000);
+    for columns in WIDTHS {
+        provider.clear_requests();
+        let mut terminal = open(&fleet, columns, &[]).await;
+        let text = lines.join("\n");
+        terminal.paste(&text);
+        terminal.wait_for("line 119").await;
+        assert_eq!(provider.requests().len(), 0, "nothing is sent before Enter");
+        terminal.send("\r");
+        assert_eq!(heard(&provider, 1).await, text);
+        terminal.wait_for("I see.").await;
+        terminal.paste(&long);
+        terminal.send("\r");
+        assert_eq!(heard(&provider, 2).await, long);
+    }
+}
+
+#[tokio::test]
+async fn a_byte_that_is_no_text_neither_ends_the_chat_nor_is_lost_silently() {
+    let (fleet, _up, provider) = fleet(Reply::from_text("I see.")).await;
+    let mut terminal = open(&fleet, 40, &[]).await;
+    terminal.send(b"a\xffb");
+    terminal.wait_for("A byte that is not UTF-8 became \u{fffd}.").await;
+    terminal.send("\r");
+    assert_eq!(heard(&provider, 1).await, "a\u{fffd}b");
+}
+
+#[tokio::test]
+async fn answers_are_wrapped_between_words_at_any_width() {
+    let words = "Widths differ: 日本語のとても長いテキストは単語の間に空白がありません。 Émigre\u{301}s are welcome; \
+                 so is 👍🏽 thumbs up, and incomprehensibilities.";
+    let text = format!("{words} {words}\n\n    indented code stays");
+    let (fleet, _up, _provider) = fleet(Reply::from_text(text).chars_per_delta(3)).await;
+    for columns in WIDTHS {
+        let mut terminal = open(&fleet, columns, &[]).await;
+        terminal.enter("go on");
+        terminal.wait_for("code stays").await;
+        let rows = terminal.rows();
+        assert!(rows.iter().all(|row| row.width() < usize::from(columns)), "{rows:#?}");
+        let text = terminal.text();
+        for word in ["differ:", "Émigre\u{301}s", "welcome;", "thumbs", "incomprehensibilities."] {
+            assert!(text.matches(word).count() >= 2, "{word}: {rows:#?}");
+        }
+        assert!(rows.iter().any(|row| row.starts_with("    indented")), "{rows:#?}");
+        let without_spaces: String = text.split(' ').collect();
+        assert!(without_spaces.contains("日本語のとても長いテキストは単語の間に空白がありません。"), "{rows:#?}");
+    }
+}
+
+#[tokio::test]
+async fn commands_do_what_they_say() {
+    let (fleet, up, provider) = fleet(Reply::from_text("I see.")).await;
+    let engine = up.product().engine("ada").await;
+    fs::write(fleet.engine_folder(&engine.id).join("workspace/notes \u{1b}[2J.txt"), "milk").unwrap();
+    for columns in WIDTHS {
+        provider.clear_requests();
+        let task = format!("wide-{columns}");
+        let mut terminal = open(&fleet, columns, &[]).await;
+        for (line, shown) in [
+            ("/help", "/retry answer your last message again"),
+            ("/nonsense", "There is no command /nonsense. There are /help, /new, /tasks, /edit,"),
+            ("/quit now", "/quit takes nothing after it."),
+            ("/retry", "There is no message of yours in this conversation."),
+            ("/files", "notes \\u{1b}[2J.txt (4 bytes)"),
+            ("/files missing", "missing"),
+            ("/memory", "Nothing is remembered yet."),
+            ("/memory green tea", "Nothing was found."),
+            ("/model", "The configuration chooses; /model NAME chooses one"),
+            ("/model none-such", "There is no model \"none-such\""),
+        ] {
+            terminal.enter(line);
+            let text = terminal.wait_for(shown).await;
+            assert!(text.contains(&format!("> {line}")), "what was typed stays visible: {text}");
+        }
+        assert_eq!(provider.requests().len(), 0, "no command is sent to the model");
+
+        terminal.enter("//etc/hosts");
+        assert_eq!(heard(&provider, 1).await, "/etc/hosts");
+        terminal.wait_for_count("I see.", 1).await;
+        terminal.enter("/retry");
+        assert_eq!(heard(&provider, 2).await, "/etc/hosts");
+        terminal.wait_for_count("I see.", 2).await;
+        terminal.enter("/edit the second try");
+        assert_eq!(heard(&provider, 3).await, "the second try");
+        terminal.wait_for_count("I see.", 3).await;
+        terminal.enter("/edit");
+        terminal.wait_for("Ctrl-C leaves it as it was.").await;
+        terminal.send("\x7f\x7f\x7fchance\r");
+        assert_eq!(heard(&provider, 4).await, "the second chance");
+        terminal.wait_for_count("I see.", 4).await;
+        let messages = provider.requests().last().unwrap().body["messages"].to_string();
+        assert!(!messages.contains("try") && !messages.contains("hosts"), "they are replaced: {messages}");
+
+        terminal.enter(&format!("/new trip {columns}"));
+        terminal.wait_for(&format!("Conversation `trip {columns}`, which is new.")).await;
+        terminal.enter("pack the bags");
+        assert_eq!(heard(&provider, 5).await, "pack the bags");
+        terminal.wait_for_count("I see.", 5).await;
+        terminal.enter("/tasks");
+        let text = terminal.wait_for("/tasks NAME opens one.").await;
+        assert!(text.contains(&format!("* trip {columns} pack the bags (2 messages)")), "{text}");
+        assert!(text.contains(&task), "{text}");
+        terminal.enter(&format!("/tasks {task}"));
+        terminal.wait_for(&format!("Conversation `{task}`.")).await;
+        terminal.wait_for_count("> the second chance", 1).await;
+        terminal.enter("/quit");
+        assert!(terminal.wait_for_exit().await.success());
+    }
+}
+
+#[tokio::test]
+async fn a_message_that_was_to_be_changed_stays_if_that_is_given_up() {
+    let (fleet, _up, provider) = fleet(Reply::from_text("I see.")).await;
+    let mut terminal = open(&fleet, 120, &[]).await;
+    terminal.enter("first");
+    terminal.wait_for_count("I see.", 1).await;
+    terminal.enter("/edit");
+    terminal.wait_for("Ctrl-C leaves it as it was.").await;
+    terminal.send("\x03second\r");
+    terminal.wait_for_count("I see.", 2).await;
+    let messages = provider.requests().last().unwrap().body["messages"].to_string();
+    assert!(messages.contains("first") && messages.contains("second"), "{messages}");
+}
+
+#[tokio::test]
+async fn a_dumb_terminal_gets_plain_lines_and_can_be_used() {
+    let text = "The answer is so long that it takes more than one row of a small terminal.";
+    let (fleet, _up, provider) = fleet(Reply::from_text(text)).await;
+    for columns in WIDTHS {
+        provider.clear_requests();
+        let mut terminal = open(&fleet, columns, &[("TERM", "dumb")]).await;
+        terminal.send("/help\n");
+        terminal.wait_for("/retry answer your last message again").await;
+        terminal.send("one\\\ntwo\n");
+        assert_eq!(heard(&provider, 1).await, "one\ntwo");
+        terminal.wait_for_count("of a small terminal.", 1).await;
+        terminal.send(format!("{}\n", "x".repeat(4_200)));
+        terminal.wait_for("its end may be missing. It was not sent").await;
+        terminal.send("still there?\n");
+        assert_eq!(heard(&provider, 2).await, "still there?");
+        terminal.wait_for_count("of a small terminal.", 2).await;
+        assert!(!terminal.raw().contains('\u{1b}'), "{:?}", terminal.raw());
+        terminal.send("/quit\n");
+        assert!(terminal.wait_for_exit().await.success());
+    }
+}

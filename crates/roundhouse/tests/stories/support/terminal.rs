@@ -1,0 +1,151 @@
+//! A terminal in which the binary runs, and what a person sees in it.
+
+use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::num::NonZero;
+use std::process::{Child, ExitStatus};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use pty_process::Size;
+use pty_process::blocking::{Command, Pty};
+
+use super::test_env::BINARY;
+use super::{TestEnv, eventually};
+
+/// The height of the terminals.
+const ROWS: u16 = 24;
+/// How many rows that have scrolled out are kept.
+const SCROLLBACK: usize = 20_000;
+
+/// A terminal with a program in it. Dropping it ends the program.
+pub(crate) struct Terminal {
+    child: Child,
+    pty: Arc<Pty>,
+    seen: Arc<Mutex<Seen>>,
+    columns: u16,
+}
+
+/// What the program has written.
+struct Seen {
+    screen: vt100::Parser,
+    bytes: Vec<u8>,
+}
+
+impl Terminal {
+    /// Starts the binary in a terminal of this width.
+    pub(crate) fn start(
+        test_env: &TestEnv,
+        arguments: &[&str],
+        variables: &BTreeMap<String, String>,
+        columns: u16,
+    ) -> Self {
+        let (pty, pts) = pty_process::blocking::open().unwrap();
+        pty.resize(Size::new(ROWS, columns)).unwrap();
+        let child = Command::new(BINARY)
+            .args(arguments)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", test_env.path())
+            .env("TERM", "xterm-256color")
+            .envs(variables)
+            .spawn(pts)
+            .unwrap();
+        let pty = Arc::new(pty);
+        let (height, width) = (NonZero::new(ROWS).unwrap(), NonZero::new(columns).unwrap());
+        let screen = vt100::Parser::new(height, width, SCROLLBACK);
+        let seen = Arc::new(Mutex::new(Seen { screen, bytes: Vec::new() }));
+        let (output, record) = (Arc::clone(&pty), Arc::clone(&seen));
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4_096];
+            // Reading fails once the program has ended.
+            while let Ok(count @ 1..) = (&*output).read(&mut bytes) {
+                let mut seen = record.lock();
+                seen.screen.process(&bytes[..count]);
+                seen.bytes.extend_from_slice(&bytes[..count]);
+            }
+        });
+        Self { child, pty, seen, columns }
+    }
+
+    /// Sends bytes, as the keyboard does.
+    pub(crate) fn send(&self, bytes: impl AsRef<[u8]>) {
+        (&*self.pty).write_all(bytes.as_ref()).unwrap();
+    }
+
+    /// Types a line and sends it.
+    pub(crate) fn enter(&self, line: &str) {
+        self.send(format!("{line}\r"));
+    }
+
+    /// Pastes text, as terminals do: marked, and with carriage returns for line breaks.
+    pub(crate) fn paste(&self, text: &str) {
+        self.send(format!("\x1b[200~{}\x1b[201~", text.replace('\n', "\r")));
+    }
+
+    /// All rows, with those that have scrolled out.
+    pub(crate) fn rows(&self) -> Vec<String> {
+        let mut seen = self.seen.lock();
+        let screen = seen.screen.screen_mut();
+        screen.set_scrollback(usize::MAX);
+        let hidden = screen.scrollback();
+        let mut rows = Vec::new();
+        for offset in (1..=hidden).rev() {
+            screen.set_scrollback(offset);
+            rows.extend(screen.rows(0, self.columns).next());
+        }
+        screen.set_scrollback(0);
+        rows.extend(screen.rows(0, self.columns));
+        rows
+    }
+
+    /// The text of all rows, with single spaces, so that it does not depend on where lines are broken.
+    pub(crate) fn text(&self) -> String {
+        self.rows().join(" ").split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    /// What was written, with its escape sequences.
+    pub(crate) fn raw(&self) -> String {
+        String::from_utf8_lossy(&self.seen.lock().bytes).into_owned()
+    }
+
+    /// Waits until the text contains `words`; returns it.
+    pub(crate) async fn wait_for(&mut self, words: &str) -> String {
+        self.wait_for_count(words, 1).await
+    }
+
+    /// Waits until the text contains `words` this many times; returns it.
+    pub(crate) async fn wait_for_count(&mut self, words: &str, count: usize) -> String {
+        eventually(&format!("the terminal shows {words:?}"), async || {
+            let text = self.text();
+            if text.matches(words).count() >= count {
+                return Some(text);
+            }
+            let ended = self.child.try_wait().unwrap();
+            assert!(ended.is_none(), "no {words:?}, but it ended with {ended:?}: {}", self.rows().join("\n"));
+            None
+        })
+        .await
+    }
+
+    /// Waits until the text no longer contains `words`.
+    pub(crate) async fn wait_without(&self, words: &str) {
+        eventually(&format!("the terminal no longer shows {words:?}"), async || {
+            (!self.text().contains(words)).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits for the end of the program.
+    pub(crate) async fn wait_for_exit(&mut self) -> ExitStatus {
+        eventually("the program ends", async || self.child.try_wait().unwrap()).await
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
