@@ -1,5 +1,6 @@
 //! `roundhouse up`: a whole fleet on one machine, for trying out and development.
 
+mod browser;
 mod environment;
 pub(crate) mod folder;
 mod guide;
@@ -7,7 +8,7 @@ pub(crate) mod port;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -25,7 +26,8 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use self::folder::{
-    ADDRESS_FILE, CATALOG_FOLDER, ENGINES_FOLDER, LockedFolder, PLATFORM_KEY_FILE, REGISTRY_FILE, UpFolder,
+    ADDRESS_FILE, CATALOG_FOLDER, ENGINES_FOLDER, LockedFolder, PLATFORM_HEADER_FILE, PLATFORM_KEY_FILE,
+    REGISTRY_FILE, UpFolder,
 };
 use self::guide::Guide;
 use crate::error::Failure;
@@ -35,6 +37,8 @@ use crate::terminal::print_line;
 const PRODUCT: &str = "demo";
 /// The audit log's reason for engines that were put to sleep when `up` ended.
 const SLEEP_REASON: &str = "up_ended";
+/// What `--open` opens.
+const OPEN_PATH: &str = "/openapi.json";
 
 /// Arguments of `roundhouse up`.
 #[derive(clap::Args)]
@@ -42,6 +46,15 @@ pub(crate) struct Args {
     /// The folder of keys, registry, engines and catalog; `$XDG_DATA_HOME/roundhouse` by default.
     #[arg(long)]
     dir: Option<PathBuf>,
+    /// The port of the orchestrator, 0 for any free one; by default that of `ORCH_PORT`, or 8000.
+    #[arg(long)]
+    port: Option<u16>,
+    /// The address of this machine to listen on. `0.0.0.0` is all of them, as needed in a container.
+    #[arg(long, value_name = "ADDRESS", default_value_t = Ipv4Addr::LOCALHOST.into())]
+    host: IpAddr,
+    /// Open the description of the API in a browser.
+    #[arg(long)]
+    open: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
@@ -64,8 +77,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut signals = ShutdownSignals::listen().context("cannot listen for signals")?;
-        let listener = bind(settings.port).await?;
+        let listener = bind(args.host, args.port.unwrap_or(settings.port)).await?;
         let address = listener.local_addr().context("the listener's address is unknown")?;
+        let base = format!("http://{}", local_address(address));
         let platform_key = keys.platform.clone();
         let config = build_config(&locked, &settings, keys, engine_env, address)?;
         let orchestrator = Orchestrator::open(config, Arc::new(SystemClock::new()))
@@ -74,10 +88,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let slug = Slug::new(PRODUCT).context("the product's slug is invalid")?;
         let name = DisplayName::new("Demo").context("the product's name is invalid")?;
         orchestrator.fleet().register_with_key(slug, name, Policy::default(), &platform_key).await?;
-        locked.write_secret(ADDRESS_FILE, &format!("http://{address}")).map_err(Failure::usage)?;
+        locked.write_secret(ADDRESS_FILE, &base).map_err(Failure::usage)?;
+        let header = format!("X-Platform-Key: {}", platform_key.expose());
+        locked.write_secret(PLATFORM_HEADER_FILE, &header).map_err(Failure::usage)?;
         let model = models.model_name();
-        let guide = Guide { address, folder: folder.path(), is_default_folder: args.dir.is_none(), model };
-        serve(orchestrator, listener, &guide, &mut signals).await
+        let guide =
+            Guide { base, bound: address, folder: folder.path(), is_default_folder: args.dir.is_none(), model };
+        let page = args.open.then(|| format!("{}{OPEN_PATH}", guide.base));
+        serve(orchestrator, listener, &guide, page, &mut signals).await
     })
 }
 
@@ -86,6 +104,7 @@ async fn serve(
     orchestrator: Orchestrator,
     listener: TcpListener,
     guide: &Guide<'_>,
+    page: Option<String>,
     signals: &mut ShutdownSignals,
 ) -> Result<(), Failure> {
     let shutdown = CancellationToken::new();
@@ -99,6 +118,9 @@ async fn serve(
         let until_signal = async {
             orchestrator.fleet().ready().await;
             print_line(&guide.to_string())?;
+            if let Some(page) = page {
+                browser::open(&page).await;
+            }
             signals.recv().await;
             print_line("Putting the engines to sleep …")
         };
@@ -215,16 +237,30 @@ fn build_config(
     })
 }
 
-async fn bind(port: u16) -> Result<TcpListener, Failure> {
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    TcpListener::bind(address).await.map_err(|error| match (error.kind(), port::holder(port)) {
+async fn bind(host: IpAddr, port: u16) -> Result<TcpListener, Failure> {
+    TcpListener::bind((host, port)).await.map_err(|error| match (error.kind(), port::holder(port)) {
         (io::ErrorKind::AddrInUse, Some(holder)) => Failure::usage(format!(
-            "port {port} is used by {holder}: end it, or set ORCH_PORT to another port (0 for any free one)"
+            "port {port} is used by {holder}: end it, or choose another port with --port (0 for any free one)"
         )),
         (io::ErrorKind::AddrInUse, None) => Failure::usage(format!(
-            "port {port} is used by a process that this user cannot see: set ORCH_PORT to another port (0 for \
+            "port {port} is used by a process that this user cannot see: choose another port with --port (0 for \
              any free one)"
         )),
-        _ => Failure::usage(format!("cannot listen on port {port} ({error}): set ORCH_PORT to another port")),
+        (io::ErrorKind::AddrNotAvailable, _) => Failure::usage(format!(
+            "this machine has no address {host}: name one that it has with --host, or 0.0.0.0 for all of them"
+        )),
+        _ => Failure::usage(format!(
+            "cannot listen on port {port} of {host} ({error}): choose others with --port and --host"
+        )),
     })
+}
+
+/// The address at which this machine itself reaches a listener on `bound`, which may stand for all addresses.
+fn local_address(bound: SocketAddr) -> SocketAddr {
+    let ip = match bound.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, bound.port())
 }

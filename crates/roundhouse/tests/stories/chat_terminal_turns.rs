@@ -32,9 +32,12 @@ async fn fleet(replies: impl IntoIterator<Item = Reply>) -> (Fleet, MockProvider
 
 /// Opens a conversation that has the terminal's width for a name.
 async fn open(fleet: &Fleet, columns: u16, variables: &[(&str, &str)]) -> Terminal {
-    let task = format!("wide-{columns}");
+    open_task(fleet, &format!("wide-{columns}"), columns, variables).await
+}
+
+async fn open_task(fleet: &Fleet, task: &str, columns: u16, variables: &[(&str, &str)]) -> Terminal {
     let folder = fleet.folder().to_str().unwrap();
-    let arguments = ["chat", "--user", "ada", "--dir", folder, "--task", &task];
+    let arguments = ["chat", "--user", "ada", "--dir", folder, "--task", task];
     let mut environment = fleet.variables.clone();
     environment.extend(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
     let mut terminal = Terminal::start(&fleet.test_env, &arguments, &environment, columns);
@@ -83,7 +86,7 @@ async fn ctrl_c_cancels_the_turn_and_twice_leaves() {
         terminal.send("\x03\x03");
         assert!(terminal.wait_for_exit().await.success());
 
-        let mut idle = open(&fleet, columns, &[]).await;
+        let mut idle = open_task(&fleet, "idle", columns, &[]).await;
         idle.send("\x03");
         idle.wait_for("Ctrl-C again leaves").await;
         idle.send("\x03");
@@ -129,19 +132,19 @@ async fn a_conversation_that_is_opened_again_shows_what_was_said_and_the_turn_th
 async fn thinking_is_told_from_the_answer_also_without_colours() {
     let fleet = Fleet::new().with_script(SLOW_SCRIPT);
     let _up = fleet.start_up().await;
-    for (columns, variables, has_colours) in [
-        (40, &[][..], true),
-        (120, &[][..], true),
-        (40, &[("NO_COLOR", "1")][..], false),
-        (120, &[("NO_COLOR", "1")][..], false),
-        (40, &[("TERM", "dumb")][..], false),
+    for (task, columns, variables, has_colours) in [
+        ("a", 40, &[][..], true),
+        ("b", 120, &[][..], true),
+        ("c", 40, &[("NO_COLOR", "1")][..], false),
+        ("d", 120, &[("NO_COLOR", "1")][..], false),
+        ("e", 40, &[("TERM", "dumb")][..], false),
     ] {
-        let mut terminal = open(&fleet, columns, variables).await;
+        let mut terminal = open_task(&fleet, task, columns, variables).await;
         terminal.enter("count");
         terminal.wait_for("and that is all.").await;
         let rows = terminal.rows();
         let thinking: Vec<&String> = rows.iter().filter(|row| row.starts_with("| ")).collect();
-        assert!(thinking[0].starts_with("| thinking: I have to"), "{rows:#?}");
+        assert!(thinking.first().is_some_and(|row| row.starts_with("| thinking: I have to")), "{rows:#?}");
         let words: String = thinking.iter().flat_map(|row| row[2..].split(' ')).collect();
         assert!(words.ends_with("moment."), "every row of it is marked: {rows:#?}");
         assert!(rows.iter().any(|row| row.starts_with("One two")), "{rows:#?}");

@@ -1,6 +1,7 @@
 //! Story 1: the first start of `roundhouse up`, the commands that it prints, and its end by each signal.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 
 use mock_llm::MockProvider;
 use rustix::process::Signal;
@@ -9,13 +10,18 @@ use serde_json::Value;
 use crate::support::http::{client, send};
 use crate::support::schema::ENGINE_RECORD;
 use crate::support::turn::{assert_completed, visible_text};
-use crate::support::{Fleet, assert_fields, is_installed, processes};
+use crate::support::{Fleet, assert_fields, eventually, is_installed, processes};
 
-/// The commands that `up` prints: each is one line, indented by two spaces, after a line that ends with a colon.
+/// The commands that `up` prints: each is indented by two spaces, after a line that ends with a colon, and goes on
+/// after a backslash.
 fn printed_commands(output: &str) -> Vec<String> {
     let lines: Vec<&str> = output.lines().collect();
-    let commands = lines.windows(2).filter(|pair| pair[0].ends_with(':') && pair[1].starts_with("  "));
-    commands.map(|pair| pair[1].trim_start().to_owned()).collect()
+    let starts = (1..lines.len()).filter(|at| lines[at - 1].ends_with(':') && lines[*at].starts_with("  "));
+    let command = |start: usize| {
+        let size = lines[start..].iter().position(|line| !line.ends_with('\\')).unwrap();
+        lines[start..=start + size].join("\n").trim_start().to_owned()
+    };
+    starts.map(command).collect()
 }
 
 /// The text of the events `kind` (`text_delta` or `thinking_delta`) of a raw stream.
@@ -34,7 +40,7 @@ fn delta_text(stream: &str, kind: &str) -> String {
 /// Runs the three printed commands and asserts that each does what its heading says.
 async fn assert_printed_commands_work(fleet: &Fleet, output: &str) {
     let commands = printed_commands(output);
-    let [admit, execute, chat] = commands.as_slice() else { panic!("no three commands in: {output}") };
+    let [chat, admit, execute] = commands.as_slice() else { panic!("no three commands in: {output}") };
 
     let admission = fleet.test_env.run_shell(admit).wait().await.assert_success();
     let admission: Value =
@@ -81,11 +87,11 @@ async fn no_printed_command_gives_a_key_to_a_program_as_an_argument() {
     let up = fleet.start_up_by_output().await;
     let log = fleet.test_env.path().join("arguments");
     let logging_curl = format!("curl() {{ echo \"$@\" >> {}; command curl \"$@\"; }}", log.display());
-    for command in printed_commands(&up.program.output()).iter().take(2) {
+    for command in printed_commands(&up.program.output()).iter().skip(1) {
         fleet.test_env.run_shell(&format!("{logging_curl}; {command}")).wait().await.assert_success();
     }
     let arguments = fs::read_to_string(log).unwrap();
-    assert_eq!(arguments.lines().count(), 3, "{arguments}");
+    assert_eq!(arguments.lines().count(), 2, "{arguments}");
     assert!(!arguments.contains("pk-svc-") && !arguments.contains("sk-svc-"), "{arguments}");
 }
 
@@ -97,6 +103,65 @@ async fn the_printed_commands_work_in_a_folder_with_an_odd_name() {
     let fleet = Fleet::in_folder("my fleet's $HOME & \"more\"");
     let up = fleet.start_up_by_output().await;
     assert_printed_commands_work(&fleet, &up.program.output()).await;
+}
+
+#[tokio::test]
+async fn the_port_and_the_address_can_be_chosen_and_others_are_warned_of() {
+    let fleet = Fleet::new();
+    let (folder, port) = (fleet.folder().to_str().unwrap(), fleet.test_env.ports.last().to_string());
+    for (host, is_open_to_others) in [("127.0.0.1", false), ("0.0.0.0", true), ("::1", false)] {
+        let arguments = ["up", "--dir", folder, "--port", &port, "--host", host];
+        let mut up = fleet.test_env.run(&arguments, &fleet.variables);
+        let output = match up.wait_for_output("Ctrl-C").await {
+            Ok(output) => output,
+            // A machine without IPv6.
+            Err(exit) if host == "::1" => {
+                exit.assert_failure(2, &["--host"]);
+                continue;
+            }
+            Err(exit) => panic!("{}", exit.output),
+        };
+        assert_eq!(output.contains("WARNING: others can reach port"), is_open_to_others, "{output}");
+        let base = fs::read_to_string(fleet.folder().join("address")).unwrap().trim().to_owned();
+        let local = if host == "::1" { "[::1]" } else { "127.0.0.1" };
+        assert_eq!(base, format!("http://{local}:{port}"));
+        send(client().get(format!("{base}/health"))).await.assert_ok("status:text");
+        let chat = printed_commands(&output)[0].clone();
+        let talk = fleet.test_env.run_shell_with_input(&chat, "Hello!\n").wait().await.assert_success();
+        assert!(talk.contains("conversation `chat`"), "{talk}");
+        up.signal_and_wait(Signal::TERM).await.assert_success();
+    }
+    let arguments = ["up", "--dir", folder, "--port", &port, "--host", "192.0.2.1"];
+    let exit = fleet.test_env.run(&arguments, &fleet.variables).wait().await;
+    exit.assert_failure(2, &["this machine has no address 192.0.2.1", "0.0.0.0"]);
+    for wrong in [["--port", "70000"], ["--host", "somewhere"]] {
+        let arguments = [&["up", "--dir", folder][..], &wrong].concat();
+        fleet.test_env.run(&arguments, &fleet.variables).wait().await.assert_failure(2, &[wrong[1]]);
+    }
+}
+
+#[tokio::test]
+async fn the_browser_is_opened_and_one_that_is_missing_is_no_failure() {
+    let fleet = Fleet::new();
+    let (log, browser) = (fleet.test_env.path().join("opened"), fleet.test_env.path().join("browser"));
+    fs::write(&browser, format!("#!/bin/sh\necho \"$1\" > {}\n", log.display())).unwrap();
+    fs::set_permissions(&browser, fs::Permissions::from_mode(0o755)).unwrap();
+    let fleet = fleet.with_env("BROWSER", browser.to_str().unwrap());
+    let folder = fleet.folder().to_str().unwrap().to_owned();
+    let arguments = ["up", "--open", "--dir", &folder];
+    let up = fleet.test_env.run(&arguments, &fleet.variables);
+    let opened = eventually("the browser is started", async || {
+        fs::read_to_string(&log).ok().filter(|text| text.ends_with('\n'))
+    })
+    .await;
+    let document = send(client().get(opened.trim())).await;
+    assert_eq!(document.status, 200, "{opened}");
+    up.signal_and_wait(Signal::TERM).await.assert_success();
+
+    let fleet = fleet.with_env("BROWSER", "/no/such/browser");
+    let mut up = fleet.test_env.run(&arguments, &fleet.variables);
+    up.wait_for_output("No browser could be opened with /no/such/browser").await.unwrap();
+    up.signal_and_wait(Signal::TERM).await.assert_success();
 }
 
 #[tokio::test]

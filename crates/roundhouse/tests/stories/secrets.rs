@@ -71,7 +71,8 @@ async fn no_key_stands_anywhere_but_in_its_own_file() {
     // Checked twice: while it runs the write-ahead logs are full, and after its end they are checkpointed.
     let running = ProgramExit { code: None, output: up.program.output() };
     let assert_keys_protected = |exit: &ProgramExit| {
-        assert_stored_only_in(&fleet, exit, "the platform key", &product.key, &["platform.key"]);
+        let files = ["platform.key", "platform.header"];
+        assert_stored_only_in(&fleet, exit, "the platform key", &product.key, &files);
         assert_stored_only_in(&fleet, exit, "the admin key", &admin_key, &["admin.key"]);
         assert_stored_only_in(&fleet, exit, "the master key", &master_key, &["master.key"]);
         for (what, key) in [
@@ -112,7 +113,7 @@ async fn only_the_owner_can_read_the_keys() {
 
     let fleet = Fleet::new();
     let _up = fleet.start_up().await;
-    for name in ["platform.key", "admin.key", "master.key"] {
+    for name in ["platform.key", "platform.header", "admin.key", "master.key"] {
         let mode = fs::metadata(fleet.folder().join(name)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{name}");
     }

@@ -5,13 +5,14 @@ use std::io::{Read as _, Write as _};
 use std::num::NonZero;
 use std::process::{Child, ExitStatus};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use pty_process::Size;
 use pty_process::blocking::{Command, Pty};
 
 use super::test_env::BINARY;
-use super::{TestEnv, eventually};
+use super::{DEADLINE, TestEnv, eventually};
 
 /// The height of the terminals.
 const ROWS: u16 = 24;
@@ -116,16 +117,18 @@ impl Terminal {
 
     /// Waits until the text contains `words` this many times; returns it.
     pub(crate) async fn wait_for_count(&mut self, words: &str, count: usize) -> String {
-        eventually(&format!("the terminal shows {words:?}"), async || {
+        let start = Instant::now();
+        loop {
             let text = self.text();
             if text.matches(words).count() >= count {
-                return Some(text);
+                return text;
             }
             let ended = self.child.try_wait().unwrap();
-            assert!(ended.is_none(), "no {words:?}, but it ended with {ended:?}: {}", self.rows().join("\n"));
-            None
-        })
-        .await
+            let shown = || self.rows().join("\n");
+            assert!(ended.is_none(), "no {words:?}, but it ended with {ended:?}:\n{}", shown());
+            assert!(start.elapsed() < DEADLINE, "no {words:?} within {DEADLINE:?}:\n{}", shown());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 
     /// Waits until the text no longer contains `words`.
