@@ -51,8 +51,8 @@ pub(super) struct Conversation {
     is_typed: bool,
     screen: Screen,
     session: Session,
-    /// Messages that wait for the end of the turn.
-    queue: VecDeque<String>,
+    /// Messages and commands that wait for the end of the turn.
+    queue: VecDeque<Typed>,
     /// The beginning of a message that is continued on the next line, where there is no editor.
     continued: String,
     /// Whether the prompt has been written, where there is no editor.
@@ -192,6 +192,7 @@ impl Conversation {
         if is_running && !matches!(self.input, Input::Once(_)) {
             self.read_turn(Start::Rest);
         }
+        self.take_from_queue();
     }
 
     fn read_turn(&mut self, start: Start) {
@@ -338,18 +339,13 @@ impl Conversation {
         match action {
             Action::Nothing => self.editing = None,
             Action::Send(text) => self.send_text(text),
-            Action::Queue(text) => {
-                self.queue.push_back(text);
-                self.screen.note("It is sent when the turn has ended.");
+            Action::Queue(typed) => {
+                self.queue.push_back(typed);
+                self.screen.note("This waits until the turn has ended.");
             }
-            Action::RefuseToQueue => {
-                self.screen.problem("Too many messages are waiting; this one was not taken.");
-            }
+            Action::RefuseToQueue => self.screen.problem("Too much is waiting already; this was not taken."),
             Action::Answer(text) => self.answer(&text),
             Action::Run(command) => self.run_command(command),
-            Action::RefuseCommand => {
-                self.screen.note("This must wait until the turn has ended; Ctrl-C cancels the turn.");
-            }
             Action::Explain(text) => self.screen.problem(&text),
             Action::Cancel => self.cancel(),
             Action::WarnBeforeLeaving => self.screen.note("Ctrl-C again leaves, and so does Ctrl-D."),
@@ -435,8 +431,19 @@ impl Conversation {
             self.queue.clear();
             self.fail(Outcome::Failed, &error);
         }
-        if let Some(text) = self.queue.pop_front() {
-            self.send_text(text);
+        self.take_from_queue();
+    }
+
+    /// Sends or runs what has waited, as far as it leaves the conversation idle.
+    fn take_from_queue(&mut self) {
+        while self.session.phase.is_idle()
+            && let Some(typed) = self.queue.pop_front()
+        {
+            match typed {
+                Typed::Message(text) => self.send_text(text),
+                Typed::Command(command) => self.run_command(command),
+                Typed::Mistake(text) => self.screen.problem(&text),
+            }
         }
     }
 
@@ -502,7 +509,7 @@ impl Conversation {
             }
         }
         if !self.queue.is_empty() {
-            self.screen.problem("The messages that were waiting were not sent.");
+            self.screen.problem("What was waiting for the end of the turn was not sent.");
         }
         self.screen.paper.clear_area();
     }

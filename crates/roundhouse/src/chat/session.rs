@@ -3,7 +3,7 @@
 
 use super::command::{Command, Typed};
 
-/// How many messages can wait for the end of a turn.
+/// How many messages and commands can wait for the end of a turn.
 pub(super) const MAX_QUEUED: usize = 16;
 
 /// The state of the conversation.
@@ -44,14 +44,12 @@ pub(super) enum Said {
 pub(super) enum Action {
     Nothing,
     Send(String),
-    /// Send it once the turn has ended.
-    Queue(String),
-    /// There are too many such messages.
+    /// Send or run it once the turn has ended.
+    Queue(Typed),
+    /// Too many wait already.
     RefuseToQueue,
     Answer(String),
     Run(Command),
-    /// The command must wait for the end of the turn.
-    RefuseCommand,
     Explain(String),
     Cancel,
     /// Say that another Ctrl-C leaves.
@@ -67,8 +65,8 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Decides what to do, and changes the phase where that does not wait for the engine. `queued` is the number of
-    /// messages that wait.
+    /// Decides what to do, and changes the phase where that does not wait for the engine. `queued` says how
+    /// many messages and commands wait.
     pub(super) fn decide(&mut self, said: Said, queued: usize) -> Action {
         let leaves_next = std::mem::take(&mut self.leaves_next);
         match said {
@@ -80,13 +78,12 @@ impl Session {
             Said::Line(Typed::Command(command)) if self.phase.is_idle() || !changes_conversation(&command) => {
                 Action::Run(command)
             }
-            Said::Line(Typed::Command(_)) => Action::RefuseCommand,
             // An empty answer is answered with what is expected.
             Said::Line(Typed::Message(text)) if self.phase == Phase::Asked => Action::Answer(text),
             Said::Line(Typed::Message(text)) if text.trim().is_empty() => Action::Nothing,
             Said::Line(Typed::Message(text)) if self.phase.is_idle() => Action::Send(text),
-            Said::Line(Typed::Message(_)) if queued >= MAX_QUEUED => Action::RefuseToQueue,
-            Said::Line(Typed::Message(text)) => Action::Queue(text),
+            Said::Line(_) if queued >= MAX_QUEUED => Action::RefuseToQueue,
+            Said::Line(typed) => Action::Queue(typed),
         }
     }
 
@@ -129,14 +126,14 @@ mod tests {
     fn lines_go_where_the_phase_wants_them() {
         let line = |phase, text: &str| session(phase).decide(Said::Line(parse(text)), 0);
         assert_eq!(line(Phase::Idle, "hi"), Action::Send("hi".into()));
-        assert_eq!(line(Phase::Running, "hi"), Action::Queue("hi".into()));
-        assert_eq!(line(Phase::Cancelling, "hi"), Action::Queue("hi".into()));
+        assert_eq!(line(Phase::Running, "hi"), Action::Queue(parse("hi")));
+        assert_eq!(line(Phase::Cancelling, "hi"), Action::Queue(parse("hi")));
         assert_eq!(line(Phase::Asked, "y"), Action::Answer("y".into()));
         assert_eq!(line(Phase::Asked, ""), Action::Answer(String::new()));
         assert_eq!(line(Phase::Idle, " "), Action::Nothing);
-        assert_eq!(line(Phase::Running, "/retry"), Action::RefuseCommand);
+        assert_eq!(line(Phase::Running, "/retry"), Action::Queue(parse("/retry")));
         assert_eq!(line(Phase::Running, "/tasks"), Action::Run(Command::Tasks));
-        assert_eq!(line(Phase::Running, "/tasks x"), Action::RefuseCommand);
+        assert_eq!(line(Phase::Running, "/tasks x"), Action::Queue(parse("/tasks x")));
         for phase in PHASES {
             assert_eq!(line(phase, "/quit"), Action::Leave);
             assert_eq!(line(phase, "/help"), Action::Run(Command::Help));

@@ -96,10 +96,10 @@ async fn ctrl_c_cancels_the_turn_and_twice_leaves() {
 
 #[tokio::test]
 async fn a_conversation_that_is_opened_again_shows_what_was_said_and_the_turn_that_runs() {
-    let gate = Gate::new();
     let (fleet, provider) = fleet([]).await;
     let _up = fleet.start_up().await;
     for columns in WIDTHS {
+        let gate = Gate::new();
         provider.enqueue_all([
             Reply::from_text("Hello, and welcome."),
             Reply::from_text("The first half, and the second half.").deltas(4).hold(2, &gate),
@@ -155,11 +155,11 @@ async fn thinking_is_told_from_the_answer_also_without_colours() {
 
 #[tokio::test]
 async fn requests_of_the_agent_are_answered_and_a_draft_is_no_answer() {
-    let gate = Gate::new();
     let input = json!({"question": "Which colour?\u{1b}[2J", "options": ["red", "green"]});
     let (fleet, provider) = fleet([]).await;
     let up = fleet.start_up().await;
     for columns in WIDTHS {
+        let gate = Gate::new();
         let file = format!("notes-{columns}");
         provider.enqueue_all([
             Reply::new()
@@ -232,6 +232,7 @@ async fn messages_that_are_typed_during_a_turn_are_sent_after_it() {
     let (fleet, provider) = fleet([
         Reply::from_text("The first half, and the second half.").deltas(4).hold(2, &gate),
         Reply::from_text("And that is all."),
+        Reply::from_text("The same again."),
     ])
     .await;
     let _up = fleet.start_up().await;
@@ -239,11 +240,14 @@ async fn messages_that_are_typed_during_a_turn_are_sent_after_it() {
     terminal.enter("tell me");
     terminal.wait_for("The first half").await;
     terminal.enter("is that all?");
-    terminal.wait_for("It is sent when the turn has ended.").await;
+    terminal.wait_for("This waits until the turn has ended.").await;
     terminal.enter("/retry");
-    terminal.wait_for("This must wait until the turn has ended").await;
+    terminal.wait_for_count("This waits until the turn has ended.", 2).await;
     assert_eq!(provider.requests().len(), 1);
     gate.release();
     terminal.wait_for("And that is all.").await;
+    terminal.wait_for("The same again.").await;
+    let again = provider.requests()[2].body["messages"].to_string();
+    assert!(again.contains("is that all?") && !again.contains("And that is all."), "{again}");
     assert!(provider.requests()[1].body["messages"].to_string().contains("is that all?"));
 }

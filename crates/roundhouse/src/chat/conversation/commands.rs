@@ -107,6 +107,7 @@ impl Conversation {
             Done::Found(_, Ok(None)) => {
                 self.session.phase = Phase::Idle;
                 self.screen.note("There is no message of yours in this conversation.");
+                self.take_from_queue();
             }
             Done::Found(_, Err(error)) => self.give_up(error),
             Done::Model(name, Ok(true)) => {
@@ -163,6 +164,7 @@ impl Conversation {
 
     fn give_up(&mut self, error: ClientError) {
         self.session.phase = Phase::Idle;
+        self.queue.clear();
         self.report(error);
     }
 

@@ -31,6 +31,8 @@ pub(crate) struct Terminal {
 struct Seen {
     screen: vt100::Parser,
     bytes: Vec<u8>,
+    /// Whether nothing more will come.
+    is_complete: bool,
 }
 
 impl Terminal {
@@ -55,7 +57,7 @@ impl Terminal {
         let pty = Arc::new(pty);
         let (height, width) = (NonZero::new(ROWS).unwrap(), NonZero::new(columns).unwrap());
         let screen = vt100::Parser::new(height, width, SCROLLBACK);
-        let seen = Arc::new(Mutex::new(Seen { screen, bytes: Vec::new() }));
+        let seen = Arc::new(Mutex::new(Seen { screen, bytes: Vec::new(), is_complete: false }));
         let (output, record) = (Arc::clone(&pty), Arc::clone(&seen));
         std::thread::spawn(move || {
             let mut bytes = [0; 4_096];
@@ -65,6 +67,7 @@ impl Terminal {
                 seen.screen.process(&bytes[..count]);
                 seen.bytes.extend_from_slice(&bytes[..count]);
             }
+            record.lock().is_complete = true;
         });
         Self { child, pty, seen, columns }
     }
@@ -139,8 +142,9 @@ impl Terminal {
         .await;
     }
 
-    /// Waits for the end of the program.
+    /// Waits for the end of the program, and for the last of its output.
     pub(crate) async fn wait_for_exit(&mut self) -> ExitStatus {
+        eventually("the program's output ends", async || self.seen.lock().is_complete.then_some(())).await;
         eventually("the program ends", async || self.child.try_wait().unwrap()).await
     }
 }
