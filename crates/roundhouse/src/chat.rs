@@ -34,6 +34,7 @@ use self::input::LineInput;
 use self::remote::Remote;
 use self::screen::Format;
 use self::terminal_input::TerminalInput;
+use crate::client::ClientError;
 use crate::engine_access::EngineOptions;
 use crate::error::Failure;
 
@@ -116,8 +117,18 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let local = tokio::task::LocalSet::new();
     let result = local.block_on(&runtime, async {
         let mut signals = ShutdownSignals::listen().context("cannot listen for signals")?;
-        let remote = tokio::select! {
-            admitted = Remote::admit(orchestrator, user.clone()) => admitted?,
+        let opened = async {
+            let remote = Remote::admit(orchestrator, user.clone()).await?;
+            let opening = if is_typed {
+                opening::open(&remote, task).await?
+            } else {
+                opening::open_quietly(&remote, task).await?
+            };
+            Ok::<_, ClientError>((remote, opening))
+        };
+        // Before the terminal is taken over, so that its own Ctrl-C ends this.
+        let (remote, opening) = tokio::select! {
+            opened = opened => opened?,
             _ = signals.recv() => return Ok(if is_typed { None } else { Some(Outcome::Cancelled) }),
         };
         let input = match message {
@@ -125,7 +136,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
             None if is_typed && can_edit() => Input::Editor(Box::new(TerminalInput::open(&user)?)),
             None => Input::Lines(LineInput::spawn_reader()),
         };
-        Conversation::new(Setup { remote, user, task, input, format, is_typed }).run(&mut signals).await
+        Conversation::start(Setup { remote, user, opening, input, format, is_typed }).run(&mut signals).await
     });
     // The thread that reads the terminal cannot be woken, and must not delay the exit.
     runtime.shutdown_background();

@@ -52,6 +52,8 @@ pub(crate) struct Orchestrator {
     http: reqwest::Client,
     base: Url,
     key: PlatformKey,
+    /// Whether engines are reached through it.
+    is_proxy: bool,
 }
 
 impl Orchestrator {
@@ -59,7 +61,12 @@ impl Orchestrator {
     pub(crate) fn new(base: Url, key: PlatformKey) -> anyhow::Result<Self> {
         // Engines are on this machine or in its network, and a proxy must not see their keys.
         let http = reqwest::Client::builder().connect_timeout(Duration::from_secs(5)).no_proxy().build()?;
-        Ok(Self { http, base, key })
+        Ok(Self { http, base, key, is_proxy: false })
+    }
+
+    /// Reaches engines through the orchestrator's proxy.
+    pub(crate) fn through_proxy(self) -> Self {
+        Self { is_proxy: true, ..self }
     }
 
     /// Admits `user`; the engine is created or woken if needed.
@@ -71,12 +78,21 @@ impl Orchestrator {
         let admission: Admission =
             response.json().await.context("the response to the admit could not be parsed")?;
         match admission {
-            Admission { engine: Some(EngineRecord { summary, api_key }), .. } => {
-                let url = summary.url.context("the engine has no address")?;
-                Ok(Engine { http: self.http.clone(), base: url, key: secret_header(api_key.expose())? })
-            }
+            Admission { engine: Some(record), .. } => Ok(self.engine(user, record)?),
             Admission { reason, .. } => Err(anyhow::anyhow!(denial_message(reason)).into()),
         }
+    }
+
+    fn engine(&self, user: &UserId, record: EngineRecord) -> anyhow::Result<Engine> {
+        let http = self.http.clone();
+        if self.is_proxy {
+            let base = self.url(&["engines", user.as_str(), "proxy"])?.into();
+            let key = secret_header(self.key.expose())?;
+            return Ok(Engine { http, base, key_name: PLATFORM_KEY_HEADER, key });
+        }
+        let base = record.summary.url.context("the engine has no address")?;
+        let key = secret_header(record.api_key.expose())?;
+        Ok(Engine { http, base, key_name: ENGINE_KEY_HEADER, key })
     }
 
     /// Returns the id of `user`'s engine without waking it.
@@ -117,6 +133,8 @@ fn denial_message(reason: Option<DenialReason>) -> &'static str {
 pub(crate) struct Engine {
     http: reqwest::Client,
     base: String,
+    /// The header of the key.
+    key_name: &'static str,
     key: HeaderValue,
 }
 
@@ -231,7 +249,7 @@ impl Engine {
     }
 
     fn with_key(&self, request: RequestBuilder) -> RequestBuilder {
-        request.header(ENGINE_KEY_HEADER, self.key.clone())
+        request.header(self.key_name, self.key.clone())
     }
 }
 
@@ -294,4 +312,31 @@ fn event_stream(response: Response) -> Events {
         SentEvent::from_sse(&kind, &data).ok().map(Ok)
     });
     Box::pin(events)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn engines_are_reached_at_their_address_or_through_the_proxy() {
+        let record = || -> EngineRecord {
+            serde_json::from_value(json!({
+                "engine_id": EngineId::new(), "user_id": "a/b", "status": "running",
+                "url": "http://127.0.0.1:9001", "engine_version": "svc-engine:0.1.0",
+                "created_at": "2026-11-20T13:21:17.160Z", "last_health_at": null, "api_key": "sk-svc-x",
+            }))
+            .unwrap()
+        };
+        let key = || PlatformKey::from_text("pk-svc-x".to_owned());
+        let orchestrator = || Orchestrator::new("http://10.0.0.1:8000".parse().unwrap(), key()).unwrap();
+        let user = UserId::new("a/b".to_owned()).unwrap();
+        let reached =
+            |engine: Engine| (engine.base, engine.key_name, engine.key.to_str().unwrap().to_owned());
+        let direct = reached(orchestrator().engine(&user, record()).unwrap());
+        assert_eq!(direct, ("http://127.0.0.1:9001".into(), ENGINE_KEY_HEADER, "sk-svc-x".into()));
+        let proxied = reached(orchestrator().through_proxy().engine(&user, record()).unwrap());
+        let base = "http://10.0.0.1:8000/engines/a%2Fb/proxy".into();
+        assert_eq!(proxied, (base, PLATFORM_KEY_HEADER, "pk-svc-x".into()));
+    }
 }

@@ -23,6 +23,10 @@ pub(crate) struct EngineOptions {
     /// The orchestrator's address; by default the address in the folder of the `roundhouse up`.
     #[arg(long)]
     url: Option<Url>,
+    /// Reach the engine through the orchestrator, where the engine's own address cannot be reached: from outside the
+    /// container of a `roundhouse up`.
+    #[arg(long)]
+    proxy: bool,
 }
 
 impl EngineOptions {
@@ -30,7 +34,8 @@ impl EngineOptions {
     pub(crate) fn resolve(self) -> Result<(Orchestrator, UserId), Failure> {
         let user = parse_user(self.user)?;
         let folder = UpFolder::resolve(self.dir.as_deref()).map_err(Failure::usage)?;
-        Ok((open_orchestrator(&folder, self.url)?, user))
+        let orchestrator = open_orchestrator(&folder, self.url)?;
+        Ok((if self.proxy { orchestrator.through_proxy() } else { orchestrator }, user))
     }
 }
 

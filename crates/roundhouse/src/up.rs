@@ -92,8 +92,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let header = format!("X-Platform-Key: {}", platform_key.expose());
         locked.write_secret(PLATFORM_HEADER_FILE, &header).map_err(Failure::usage)?;
         let model = models.model_name();
-        let guide =
-            Guide { base, bound: address, folder: folder.path(), is_default_folder: args.dir.is_none(), model };
+        let guide = Guide {
+            base,
+            bound: address,
+            folder: folder.path(),
+            is_default_folder: args.dir.is_none(),
+            model,
+        };
         let page = args.open.then(|| format!("{}{OPEN_PATH}", guide.base));
         serve(orchestrator, listener, &guide, page, &mut signals).await
     })

@@ -146,7 +146,8 @@ mod tests {
         ] {
             assert_eq!(parse(line), Typed::Command(command), "{line}");
         }
-        for (line, message) in [("hello /help", "hello /help"), ("//etc/hosts", "/etc/hosts"), (" /x", " /x")] {
+        for (line, message) in [("hello /help", "hello /help"), ("//etc/hosts", "/etc/hosts"), (" /x", " /x")]
+        {
             assert_eq!(parse(line), Typed::Message(message.into()));
         }
     }

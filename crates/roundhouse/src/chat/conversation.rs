@@ -3,10 +3,10 @@
 
 mod answers;
 mod commands;
+mod turns;
 
 use std::collections::VecDeque;
 
-use api::event::{Event, HitlResolved, Lifecycle};
 use api::engine::Execute;
 use api::{HitlId, MessageId, TaskId, UserId};
 use http_service::signals::{ShutdownSignal, ShutdownSignals};
@@ -17,14 +17,13 @@ use self::commands::Done;
 use super::command::{Typed, parse};
 use super::editor::Edit;
 use super::input::InputLine;
-use super::opening::{self, Opening};
+use super::opening::Opening;
 use super::remote::Remote;
 use super::screen::{Format, Screen};
 use super::session::{Action, MAX_QUEUED, Phase, Said, Session};
 use super::terminal_input::TerminalEvent;
 use super::turn_reader::{Start, TurnReader, TurnUpdate, Updates};
 use super::{Input, Outcome};
-use crate::client::ClientError;
 use crate::error::Failure;
 use crate::terminal::single_line;
 
@@ -35,7 +34,7 @@ const MAX_UPDATES_AHEAD: usize = 256;
 pub(super) struct Setup {
     pub(super) remote: Remote,
     pub(super) user: UserId,
-    pub(super) task: TaskId,
+    pub(super) opening: Opening,
     pub(super) input: Input,
     pub(super) format: Format,
     /// Whether a person types the messages.
@@ -90,16 +89,17 @@ enum Next {
 type Flow = std::ops::ControlFlow<()>;
 
 impl Conversation {
-    pub(super) fn new(setup: Setup) -> Self {
-        let Setup { remote, user, task, input, format, is_typed } = setup;
+    /// Shows the opened conversation, and reads the turn that is running.
+    pub(super) fn start(setup: Setup) -> Self {
+        let Setup { remote, user, opening, input, format, is_typed } = setup;
         let (update_sender, updates) = mpsc::channel(MAX_UPDATES_AHEAD);
         let (done_sender, done) = mpsc::channel(MAX_QUEUED);
         let is_edited = matches!(input, Input::Editor(_));
-        Self {
+        let mut this = Self {
             screen: Screen::new(is_edited, format),
             remote,
             user,
-            task,
+            task: opening.task.clone(),
             input,
             is_typed,
             session: Session::default(),
@@ -119,15 +119,14 @@ impl Conversation {
             update_sender,
             done,
             done_sender,
-        }
+        };
+        this.greet();
+        this.show_opening(opening);
+        this
     }
 
     /// Runs the conversation to its end. Returns what did not go well, if anything did not.
     pub(super) async fn run(mut self, signals: &mut ShutdownSignals) -> Result<Option<Outcome>, Failure> {
-        self.greet();
-        if !self.open_first(signals).await? {
-            return Ok(Some(Outcome::Cancelled));
-        }
         loop {
             self.show_prompt();
             let next = self.next(signals).await;
@@ -157,24 +156,6 @@ impl Conversation {
         }
     }
 
-    /// Opens the conversation. Returns false if a signal has ended that.
-    async fn open_first(&mut self, signals: &mut ShutdownSignals) -> Result<bool, ClientError> {
-        let task = self.task.clone();
-        let opening = async {
-            if self.is_typed {
-                opening::open(&self.remote, task).await
-            } else {
-                opening::open_quietly(&self.remote, task).await
-            }
-        };
-        let opening = tokio::select! {
-            opening = opening => opening?,
-            _ = signals.recv() => return Ok(false),
-        };
-        self.show_opening(opening);
-        Ok(true)
-    }
-
     /// Shows what was said so far, and the turn that is running.
     fn show_opening(&mut self, opening: Opening) {
         let Opening { task, messages, has_older, is_running, last_ts } = opening;
@@ -190,6 +171,7 @@ impl Conversation {
         self.session.phase = Phase::Idle;
         // A single message waits for the turn by itself.
         if is_running && !matches!(self.input, Input::Once(_)) {
+            self.has_unseen_turn = false;
             self.read_turn(Start::Rest);
         }
         self.take_from_queue();
@@ -357,7 +339,7 @@ impl Conversation {
 
     fn cancel(&mut self) {
         self.queue.clear();
-        self.question = None;
+        self.close_question();
         if !self.screen.paper.is_live() {
             self.screen.note("Cancelling the turn …");
         }
@@ -368,83 +350,6 @@ impl Conversation {
                 Err(error) => Done::NotCancelled(error),
             }
         });
-    }
-
-    fn handle_update(&mut self, update: TurnUpdate) {
-        match update {
-            TurnUpdate::Event(event) => {
-                self.follow_event(&event.event);
-                self.screen.event(&event);
-                self.last_ts = self.last_ts.max(event.ts);
-            }
-            TurnUpdate::Request { event, request, is_open } => {
-                self.last_ts = self.last_ts.max(event.ts);
-                self.screen.event(&event);
-                self.ask(request, is_open);
-            }
-            TurnUpdate::RestFirst => self.screen.note("The rest of the previous turn:"),
-            TurnUpdate::Away => {
-                if !std::mem::replace(&mut self.is_away, true) && !self.screen.paper.is_live() {
-                    self.screen.note("reconnecting …");
-                }
-            }
-            TurnUpdate::Back => self.is_away = false,
-            TurnUpdate::Ended(ended) => self.end_turn(ended),
-        }
-    }
-
-    fn follow_event(&mut self, event: &Event) {
-        match event {
-            Event::HitlResolved(resolved) => self.handle_resolved(resolved),
-            Event::Error(_) => self.note_outcome(Outcome::TurnFailed),
-            Event::ThreadLifecycle(Lifecycle::Cancelled { .. }) => self.note_outcome(Outcome::Cancelled),
-            _ => {}
-        }
-        // An unanswered request is void once the turn has ended.
-        if event.ends_turn() {
-            self.close_question();
-        }
-    }
-
-    fn handle_resolved(&mut self, resolved: &HitlResolved) {
-        let answer = single_line(&resolved.answer, usize::MAX);
-        let is_ours = |question: &OpenQuestion| question.request.request_id == resolved.request_id;
-        if self.question.as_ref().is_some_and(is_ours) {
-            self.close_question();
-            self.screen.note(&format!("Someone else has answered: {answer}"));
-        } else if !self.answering.as_ref().is_some_and(is_ours)
-            && self.last_answered != Some(resolved.request_id)
-        {
-            self.screen.note(&format!("Answered: {answer}"));
-        }
-    }
-
-    fn end_turn(&mut self, ended: Result<(), String>) {
-        self.screen.finish_turn();
-        self.is_away = false;
-        self.close_question();
-        self.session.phase = Phase::Idle;
-        self.has_prompt = false;
-        if let Err(error) = ended {
-            // The turn may be running, or not: the next message waits for its end.
-            self.has_unseen_turn = true;
-            self.queue.clear();
-            self.fail(Outcome::Failed, &error);
-        }
-        self.take_from_queue();
-    }
-
-    /// Sends or runs what has waited, as far as it leaves the conversation idle.
-    fn take_from_queue(&mut self) {
-        while self.session.phase.is_idle()
-            && let Some(typed) = self.queue.pop_front()
-        {
-            match typed {
-                Typed::Message(text) => self.send_text(text),
-                Typed::Command(command) => self.run_command(command),
-                Typed::Mistake(text) => self.screen.problem(&text),
-            }
-        }
     }
 
     /// Reports what went wrong.
@@ -482,7 +387,9 @@ impl Conversation {
                 let rows = input.editor.rows(prompt, columns);
                 self.screen.paint(status, rows);
             }
-            Input::Lines(_) if self.is_typed && !self.has_prompt && (phase.is_idle() || phase == Phase::Asked) => {
+            Input::Lines(_)
+                if self.is_typed && !self.has_prompt && (phase.is_idle() || phase == Phase::Asked) =>
+            {
                 let space = if phase.is_idle() && self.continued.is_empty() { "\n" } else { "" };
                 let prompt = if self.continued.is_empty() { prompt } else { "  " };
                 self.screen.paper.inline(&format!("{space}{prompt}"));
@@ -498,6 +405,7 @@ impl Conversation {
         match self.session.phase {
             Phase::Idle => {}
             Phase::Running | Phase::Cancelling => {
+                self.note_outcome(Outcome::Failed);
                 self.screen.note("The turn goes on without you; `roundhouse chat` shows the rest.");
             }
             Phase::Asked => {

@@ -380,7 +380,9 @@ mod tests {
 
     #[test]
     fn long_lines_continue_below_the_prompt() {
-        let rows = |text: &str, cursor: usize| Editor { text: text.into(), cursor, ..Editor::default() }.rows("> ", 6);
+        let rows = |text: &str, cursor: usize| {
+            Editor { text: text.into(), cursor, ..Editor::default() }.rows("> ", 6)
+        };
         let found = rows("abcdef", 6);
         assert_eq!((found.rows, found.cursor), (vec!["> abcd".into(), "  ef".into()], (1, 4)));
         assert_eq!(rows("abcd", 4).cursor, (0, 6));
@@ -395,8 +397,20 @@ mod tests {
             any::<char>().prop_map(Key::Char),
             "(\\PC|\n|\t|e\u{301}|👍🏽){0,8}".prop_map(Key::Paste),
             prop::sample::select(vec![
-                Key::Left, Key::Right, Key::Up, Key::Down, Key::Home, Key::End, Key::Backspace, Key::Delete,
-                Key::WordLeft, Key::WordRight, Key::DeleteWord, Key::NewLine, Key::Invalid, Key::Enter,
+                Key::Left,
+                Key::Right,
+                Key::Up,
+                Key::Down,
+                Key::Home,
+                Key::End,
+                Key::Backspace,
+                Key::Delete,
+                Key::WordLeft,
+                Key::WordRight,
+                Key::DeleteWord,
+                Key::NewLine,
+                Key::Invalid,
+                Key::Enter,
             ]),
             prop::sample::select(vec!['a', 'd', 'e', 'k', 'n', 'p', 'u', 'w', 'y', 'x']).prop_map(Key::Ctrl),
         ]

@@ -96,7 +96,13 @@ impl History {
         let draft = file.with_extension("new");
         let lines: String = self.entries.iter().map(|entry| line_of(entry)).collect();
         let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600).open(&draft)?.write_all(lines.as_bytes())?;
+        options
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&draft)?
+            .write_all(lines.as_bytes())?;
         fs::rename(&draft, file)
     }
 }

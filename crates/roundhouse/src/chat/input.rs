@@ -145,7 +145,8 @@ mod tests {
     #[test]
     fn a_line_that_a_terminal_may_have_cut_is_not_taken() {
         let line = |size: usize| format!("{}\n", "x".repeat(size));
-        for (size, is_terminal, is_taken) in [(4_094, true, true), (4_095, true, false), (9_999, false, true)] {
+        for (size, is_terminal, is_taken) in [(4_094, true, true), (4_095, true, false), (9_999, false, true)]
+        {
             let read = read_line(&mut line(size).as_bytes(), is_terminal).unwrap();
             assert_eq!(read.is_ok(), is_taken, "{size} {is_terminal}");
         }

@@ -184,8 +184,20 @@ fn key_of_sequence(parameters: &str, last: u8) -> Option<Key> {
     Some(match (parameters, last) {
         (_, b'A') => Key::Up,
         (_, b'B') => Key::Down,
-        (_, b'C') => if with_modifier { Key::WordRight } else { Key::Right },
-        (_, b'D') => if with_modifier { Key::WordLeft } else { Key::Left },
+        (_, b'C') => {
+            if with_modifier {
+                Key::WordRight
+            } else {
+                Key::Right
+            }
+        }
+        (_, b'D') => {
+            if with_modifier {
+                Key::WordLeft
+            } else {
+                Key::Left
+            }
+        }
         (_, b'H') | ("1" | "7", b'~') => Key::Home,
         (_, b'F') | ("4" | "8", b'~') => Key::End,
         ("3", b'~') => Key::Delete,

@@ -15,8 +15,7 @@ const MAX_ENTRY_CHARS: usize = 300;
 
 /// Lists the conversations.
 pub(super) async fn tasks(remote: &Remote, current: &TaskId) -> Result<String, ClientError> {
-    let (tasks, has_more) =
-        remote.call(async |engine| engine.conversations(MAX_LISTED).await).await?;
+    let (tasks, has_more) = remote.call(async |engine| engine.conversations(MAX_LISTED).await).await?;
     if tasks.is_empty() {
         return Ok("There is no conversation yet.".into());
     }

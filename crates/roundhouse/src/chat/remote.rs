@@ -25,7 +25,11 @@ impl Remote {
     /// Admits the user.
     pub(super) async fn admit(orchestrator: Orchestrator, user: UserId) -> Result<Self, ClientError> {
         let engine = orchestrator.admit(&user).await?;
-        Ok(Self { orchestrator: Arc::new(orchestrator), user, engine: Arc::new(Mutex::new(Arc::new(engine))) })
+        Ok(Self {
+            orchestrator: Arc::new(orchestrator),
+            user,
+            engine: Arc::new(Mutex::new(Arc::new(engine))),
+        })
     }
 
     /// The engine as it was last seen.
@@ -64,10 +68,15 @@ impl Remote {
 /// Whether the request may succeed once the engine was found again.
 fn is_retryable(error: &ClientError) -> bool {
     match error {
-        // The engine is about to sleep, or has another key.
-        ClientError::Refused { code, .. } => {
-            matches!(code, ErrorCode::Quiesced | ErrorCode::ShuttingDown | ErrorCode::InvalidEngineKey)
-        }
+        // The engine is about to sleep, has another key, or cannot be reached by the proxy.
+        ClientError::Refused { code, .. } => matches!(
+            code,
+            ErrorCode::Quiesced
+                | ErrorCode::ShuttingDown
+                | ErrorCode::InvalidEngineKey
+                | ErrorCode::EngineNotRunning
+                | ErrorCode::BackendError
+        ),
         ClientError::Failed(_) => true,
     }
 }

@@ -297,7 +297,8 @@ mod tests {
 
     #[test]
     fn the_texts_of_a_message_are_found() {
-        let blocks = json!([{"type": "text", "text": "a"}, {"type": "tool_use"}, {"type": "text", "text": "b"}]);
+        let blocks =
+            json!([{"type": "text", "text": "a"}, {"type": "tool_use"}, {"type": "text", "text": "b"}]);
         assert_eq!(message_texts(&json!("all")), ["all"]);
         assert_eq!(message_texts(&blocks), ["a", "b"]);
         assert_eq!(message_texts(&json!(null)), [""; 0]);

@@ -71,11 +71,13 @@ impl Session {
         let leaves_next = std::mem::take(&mut self.leaves_next);
         match said {
             Said::End => Action::Leave,
-            Said::Interrupt { had_text: true } if self.phase.is_idle() => Action::Nothing,
-            Said::Interrupt { .. } => self.interrupt(leaves_next),
+            Said::Interrupt { had_text: true } => Action::Nothing,
+            Said::Interrupt { had_text: false } => self.interrupt(leaves_next),
             Said::Line(Typed::Mistake(text)) => Action::Explain(text),
             Said::Line(Typed::Command(Command::Quit)) => Action::Leave,
-            Said::Line(Typed::Command(command)) if self.phase.is_idle() || !changes_conversation(&command) => {
+            Said::Line(Typed::Command(command))
+                if self.phase.is_idle() || !changes_conversation(&command) =>
+            {
                 Action::Run(command)
             }
             // An empty answer is answered with what is expected.
@@ -162,8 +164,11 @@ mod tests {
                 assert_eq!(session.decide(interrupt.clone(), 0), Action::Leave);
             }
         }
+        for phase in PHASES {
+            let thrown_away = session(phase).decide(Said::Interrupt { had_text: true }, 0);
+            assert_eq!(thrown_away, Action::Nothing);
+        }
         let mut writing = session(Phase::Idle);
-        assert_eq!(writing.decide(Said::Interrupt { had_text: true }, 0), Action::Nothing);
         assert_eq!(writing.decide(interrupt.clone(), 0), Action::WarnBeforeLeaving);
         writing.decide(Said::Line(parse("hi")), 0);
         assert_eq!(writing.decide(interrupt, 0), Action::WarnBeforeLeaving, "a message is in between");

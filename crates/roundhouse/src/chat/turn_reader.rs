@@ -29,7 +29,11 @@ pub(super) enum Start {
 pub(super) enum TurnUpdate {
     Event(SentEvent),
     /// A request of the agent. Only one that is open needs an answer; others were answered already.
-    Request { event: SentEvent, request: HitlRequest, is_open: bool },
+    Request {
+        event: SentEvent,
+        request: HitlRequest,
+        is_open: bool,
+    },
     /// The rest of the turn before follows, and then the message is sent.
     RestFirst,
     /// The engine does not answer.

@@ -20,7 +20,9 @@ pub(super) async fn open(url: &str) {
     let mut command = Command::new(program);
     command.arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let opened = match command.spawn() {
-        Ok(mut child) => tokio::time::timeout(MAX_WAIT, child.wait()).await.unwrap_or_else(|_| Ok(<_>::default())),
+        Ok(mut child) => {
+            tokio::time::timeout(MAX_WAIT, child.wait()).await.unwrap_or_else(|_| Ok(<_>::default()))
+        }
         Err(error) => Err(error),
     };
     let why = match opened {

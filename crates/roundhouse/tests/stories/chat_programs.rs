@@ -58,7 +58,9 @@ async fn the_exit_code_says_how_the_turn_ended() {
 
     shell(&fleet, &format!("{chat} -p ' '")).await.assert_failure(2, &["the message is empty"]);
     shell(&fleet, &format!("{chat} --no-such-option")).await.assert_failure(2, &["--no-such-option"]);
-    shell(&fleet, &format!("printf 'h\\377' | {chat} -p -")).await.assert_failure(2, &["not UTF-8, from byte 1"]);
+    shell(&fleet, &format!("printf 'h\\377' | {chat} -p -"))
+        .await
+        .assert_failure(2, &["not UTF-8, from byte 1"]);
     assert_eq!(provider.requests().len(), 0, "nothing was sent");
 
     provider.enqueue(Reply::from_fault(Fault::Refuse { refusal: Refusal::Unauthorized }));
@@ -115,6 +117,42 @@ async fn events_are_lines_of_json_for_one_message_and_for_piped_ones() {
     let kinds: Vec<&str> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
     assert!(kinds.contains(&"hitl_request") && kinds.contains(&"hitl_resolved"), "{kinds:?}");
     assert_eq!(events.last().unwrap()["data"]["text"], "Green it is.");
+}
+
+#[tokio::test]
+async fn a_killed_engine_costs_no_event_and_repeats_none() {
+    let words: Vec<String> = (0..40).map(|number| format!("word{number}")).collect();
+    let script = format!("rules: [{{answers: [{{text: {}, delay_ms: 40}}]}}]", words.join(" "));
+    let fleet = Fleet::new().with_script(&script);
+    let _up = fleet.start_up().await;
+    let folder = fleet.folder().to_str().unwrap();
+    let arguments = ["chat", "--user", "ada", "--dir", folder, "--json", "-p", "count"];
+    let mut program = fleet.test_env.run(&arguments, &fleet.variables);
+    program.wait_for_output("word9").await.unwrap();
+    processes::signal(fleet.engine_process(), Signal::KILL);
+    let output = program.wait().await.assert_success();
+    assert!(output.contains("reconnecting …"), "{output}");
+    let lines: Vec<&str> = output.lines().filter(|line| line.starts_with('{')).collect();
+    let events = json_lines(&lines.join("\n"));
+    let stamps: Vec<i64> = events.iter().map(|event| event["data"]["ts"].as_i64().unwrap()).collect();
+    assert!(stamps.is_sorted_by(|one, next| one < next), "{stamps:?}");
+    let text: String = events
+        .iter()
+        .filter(|event| event["event"] == "text_delta")
+        .map(|event| event["data"]["text"].as_str().unwrap())
+        .collect();
+    assert_eq!(text, words.join(" "));
+}
+
+#[tokio::test]
+async fn the_proxy_leads_to_the_engine_also_after_it_was_killed() {
+    let fleet = Fleet::new().with_script("rules: [{answers: [{text: Here I am.}]}]");
+    let _up = fleet.start_up().await;
+    let line = format!("{} --proxy -p 'are you there?'", chat(&fleet));
+    for _ in 0..2 {
+        assert_eq!(shell(&fleet, &line).await.assert_success(), "Here I am.\n");
+        processes::signal(fleet.engine_process(), Signal::KILL);
+    }
 }
 
 #[tokio::test]

@@ -142,7 +142,10 @@ async fn answers_are_wrapped_between_words_at_any_width() {
         }
         assert!(rows.iter().any(|row| row.starts_with("    indented")), "{rows:#?}");
         let without_spaces: String = text.split(' ').collect();
-        assert!(without_spaces.contains("日本語のとても長いテキストは単語の間に空白がありません。"), "{rows:#?}");
+        assert!(
+            without_spaces.contains("日本語のとても長いテキストは単語の間に空白がありません。"),
+            "{rows:#?}"
+        );
     }
 }
 

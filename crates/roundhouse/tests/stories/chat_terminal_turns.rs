@@ -95,6 +95,32 @@ async fn ctrl_c_cancels_the_turn_and_twice_leaves() {
 }
 
 #[tokio::test]
+async fn the_terminal_is_as_before_however_the_chat_ends() {
+    let (fleet, _provider) = fleet([]).await;
+    let _up = fleet.start_up().await;
+    for end in ["/quit", "Ctrl-D", "SIGTERM", "SIGHUP"] {
+        let mut terminal = open(&fleet, 40, &[]).await;
+        assert!(!terminal.is_cooked());
+        terminal.send("\x1b[200~half a pa");
+        terminal.wait_for("half a pa").await;
+        match end {
+            "/quit" => terminal.send("\x1b[201~\x03/quit\r"),
+            "Ctrl-D" => terminal.send("\x1b[201~\x03\x04"),
+            "SIGTERM" => processes::signal(terminal.pid(), Signal::TERM),
+            _ => processes::signal(terminal.pid(), Signal::HUP),
+        }
+        assert!(terminal.wait_for_exit().await.success(), "{end}");
+        assert!(terminal.is_cooked(), "{end}");
+        let raw = terminal.raw();
+        assert!(
+            raw.rfind("\x1b[?2004l") > raw.rfind("\x1b[?2004h"),
+            "pasted text is not marked any more: {raw:?}"
+        );
+        assert!(raw.rfind("\x1b[?25h") > raw.rfind("\x1b[?25l"), "the cursor is visible: {raw:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_conversation_that_is_opened_again_shows_what_was_said_and_the_turn_that_runs() {
     let (fleet, provider) = fleet([]).await;
     let _up = fleet.start_up().await;
@@ -219,7 +245,7 @@ async fn no_control_character_of_the_model_or_a_tool_reaches_the_terminal() {
         assert!(raw.contains("\\u{1b}]0;title"), "{raw:?}");
         for sequence in ["\u{1b}]", "\u{1b}[2J", "\u{9b}", "\u{7}", "\u{8}"] {
             // The bell and the backspace are what a dumb terminal's own echo may send.
-            assert!(!raw.contains(sequence) , "{sequence:?} in {raw:?}");
+            assert!(!raw.contains(sequence), "{sequence:?} in {raw:?}");
         }
         terminal.enter("/quit");
         terminal.wait_for_exit().await;

@@ -43,9 +43,8 @@ impl Conversation {
             Command::New(name) => self.open(name.unwrap_or_else(|| self.new_task())),
             Command::Open(name) => self.open(name),
             Command::Tasks => self.spawn(async move { Done::Shown(look_up::tasks(&remote, &task).await) }),
-            Command::Memory(query) => self.spawn(async move {
-                Done::Shown(look_up::memory(&remote, &task, query.as_deref()).await)
-            }),
+            Command::Memory(query) => self
+                .spawn(async move { Done::Shown(look_up::memory(&remote, &task, query.as_deref()).await) }),
             Command::Files(folder) => self.spawn(async move {
                 Done::Shown(look_up::files(&remote, folder.as_deref().unwrap_or_default()).await)
             }),

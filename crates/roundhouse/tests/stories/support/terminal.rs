@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use pty_process::Size;
 use pty_process::blocking::{Command, Pty};
+use rustix::process::Pid;
+use rustix::termios::{LocalModes, tcgetattr};
 
 use super::test_env::BINARY;
 use super::{DEADLINE, TestEnv, eventually};
@@ -140,6 +142,17 @@ impl Terminal {
             (!self.text().contains(words)).then_some(())
         })
         .await;
+    }
+
+    /// Whether the terminal edits and shows lines itself, as a shell expects it to.
+    pub(crate) fn is_cooked(&self) -> bool {
+        let modes = tcgetattr(&*self.pty).unwrap().local_modes;
+        modes.contains(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG)
+    }
+
+    /// The program's process.
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
     }
 
     /// Waits for the end of the program, and for the last of its output.
