@@ -62,9 +62,7 @@ pub(super) struct Conversation {
     last_answered: Option<HitlId>,
     /// The `ts` of the newest event that was shown.
     last_ts: i64,
-    /// Whether a turn may be running whose end was not seen.
-    has_unseen_turn: bool,
-    is_away: bool,
+    reading: Reading,
     /// The model of the messages to come.
     model: Option<String>,
     /// The message that the next one replaces.
@@ -74,6 +72,17 @@ pub(super) struct Conversation {
     update_sender: Updates,
     done: mpsc::Receiver<Done>,
     done_sender: mpsc::Sender<Done>,
+}
+
+/// What is known of the turn that is read.
+#[derive(Default)]
+struct Reading {
+    /// Whether a turn may be running whose end was not seen.
+    is_unseen: bool,
+    /// Whether the events are those of a turn before the message's own.
+    is_rest: bool,
+    /// Whether the engine does not answer.
+    is_away: bool,
 }
 
 /// What a conversation waits for.
@@ -110,8 +119,7 @@ impl Conversation {
             answering: None,
             last_answered: None,
             last_ts: 0,
-            has_unseen_turn: false,
-            is_away: false,
+            reading: Reading::default(),
             model: None,
             editing: None,
             outcome: None,
@@ -161,7 +169,7 @@ impl Conversation {
         let Opening { task, messages, has_older, is_running, last_ts } = opening;
         self.task = task;
         self.last_ts = last_ts;
-        self.has_unseen_turn = is_running;
+        self.reading.is_unseen = is_running;
         if has_older {
             self.screen.note("…");
         }
@@ -171,7 +179,7 @@ impl Conversation {
         self.session.phase = Phase::Idle;
         // A single message waits for the turn by itself.
         if is_running && !matches!(self.input, Input::Once(_)) {
-            self.has_unseen_turn = false;
+            self.reading.is_unseen = false;
             self.read_turn(Start::Rest);
         }
         self.take_from_queue();
@@ -187,7 +195,7 @@ impl Conversation {
     /// Sends a message with the options that were chosen.
     fn send(&mut self, mut message: Execute) {
         message.model.clone_from(&self.model);
-        let after_rest = std::mem::take(&mut self.has_unseen_turn);
+        let after_rest = std::mem::take(&mut self.reading.is_unseen);
         self.read_turn(Start::Message { message: Box::new(message), after_rest });
     }
 
@@ -375,7 +383,7 @@ impl Conversation {
     fn show_prompt(&mut self) {
         let phase = self.session.phase;
         let status = match phase {
-            _ if self.is_away => Some("reconnecting …"),
+            _ if self.reading.is_away => Some("reconnecting …"),
             Phase::Running => Some("working … (Ctrl-C cancels)"),
             Phase::Cancelling => Some("cancelling …"),
             Phase::Idle | Phase::Asked => None,

@@ -152,6 +152,11 @@ impl Screen {
         self.paper.block(NOTE, hint);
     }
 
+    /// Forgets the answer of a turn before.
+    pub(super) fn forget_answer(&mut self) {
+        self.answer = None;
+    }
+
     /// Writes the answer of the turn that has ended, where only that is wanted.
     pub(super) fn finish_turn(&mut self) {
         self.paper.close();
@@ -246,12 +251,15 @@ impl Screen {
 
 /// An event as a line of JSON. The control characters beyond ASCII are escaped too, because some terminals obey them.
 fn json_line(event: &SentEvent) -> String {
+    use std::fmt::Write as _;
+
     let line = json!({"event": event.event.kind(), "data": event}).to_string();
     let mut escaped = String::with_capacity(line.len() + 1);
     for character in line.chars() {
         if character.is_control() {
             // They are in strings only, and below U+00A0.
-            escaped.push_str(&format!("\\u{:04x}", u32::from(character)));
+            // Writing to a `String` cannot fail.
+            let _ = write!(escaped, "\\u{:04x}", u32::from(character));
         } else {
             escaped.push(character);
         }

@@ -36,6 +36,8 @@ pub(super) enum TurnUpdate {
     },
     /// The rest of the turn before follows, and then the message is sent.
     RestFirst,
+    /// The events of the message's own turn follow.
+    OwnTurn,
     /// The engine does not answer.
     Away,
     /// It answers again.
@@ -118,6 +120,7 @@ impl TurnReader {
         loop {
             match events.next().await {
                 Some(Ok(event)) => {
+                    self.report(TurnUpdate::OwnTurn).await;
                     self.last_ts = event.ts.saturating_sub(1);
                     return self.read(events, Some(event), Until::EndOfTurn).await;
                 }

@@ -1,4 +1,5 @@
-//! Opens a page in the person's browser.
+//! Opens a page in the person's browser. The program is the person's own, run as they would run it: unlike the programs
+//! of an agent it is not confined.
 
 use std::process::Stdio;
 use std::time::Duration;

@@ -145,6 +145,28 @@ async fn a_killed_engine_costs_no_event_and_repeats_none() {
 }
 
 #[tokio::test]
+async fn the_turn_before_decides_neither_the_answer_nor_the_exit_code() {
+    let gate = Gate::new();
+    let (fleet, up, provider) = fleet([
+        Reply::from_text("one two three four").deltas(4).hold(2, &gate),
+        Reply::from_text("My own answer."),
+    ])
+    .await;
+    let engine = up.product().engine("ada").await;
+    let other = engine.execute("chat", "count").await;
+    gate.reached().await;
+    let folder = fleet.folder().to_str().unwrap();
+    let arguments = ["chat", "--user", "ada", "--dir", folder, "-p", "hello"];
+    let mut program = fleet.test_env.run(&arguments, &fleet.variables);
+    program.wait_for_output("The rest of the previous turn:").await.unwrap();
+    engine.cancel("chat").await.assert_ok("status:text turn_id:turn");
+    let output = program.wait().await.assert_success();
+    assert!(output.ends_with("My own answer.\n") && !output.contains("one two"), "{output}");
+    assert_eq!(provider.requests().len(), 2);
+    other.collect().await;
+}
+
+#[tokio::test]
 async fn the_proxy_leads_to_the_engine_also_after_it_was_killed() {
     let fleet = Fleet::new().with_script("rules: [{answers: [{text: Here I am.}]}]");
     let _up = fleet.start_up().await;

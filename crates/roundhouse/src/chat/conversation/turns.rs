@@ -18,13 +18,20 @@ impl Conversation {
                 self.screen.event(&event);
                 self.ask(request, is_open);
             }
-            TurnUpdate::RestFirst => self.screen.note("The rest of the previous turn:"),
+            TurnUpdate::RestFirst => {
+                self.reading.is_rest = true;
+                self.screen.note("The rest of the previous turn:");
+            }
+            TurnUpdate::OwnTurn => {
+                self.reading.is_rest = false;
+                self.screen.forget_answer();
+            }
             TurnUpdate::Away => {
-                if !std::mem::replace(&mut self.is_away, true) && !self.screen.paper.is_live() {
+                if !std::mem::replace(&mut self.reading.is_away, true) && !self.screen.paper.is_live() {
                     self.screen.note("reconnecting …");
                 }
             }
-            TurnUpdate::Back => self.is_away = false,
+            TurnUpdate::Back => self.reading.is_away = false,
             TurnUpdate::Ended(ended) => self.end_turn(ended),
         }
     }
@@ -32,6 +39,8 @@ impl Conversation {
     fn follow_event(&mut self, event: &Event) {
         match event {
             Event::HitlResolved(resolved) => self.handle_resolved(resolved),
+            // How the turn before ended is not what a program wants to know of its own message.
+            _ if self.reading.is_rest => {}
             Event::Error(_) => self.note_outcome(Outcome::TurnFailed),
             Event::ThreadLifecycle(Lifecycle::Cancelled { .. }) => self.note_outcome(Outcome::Cancelled),
             _ => {}
@@ -57,13 +66,14 @@ impl Conversation {
 
     fn end_turn(&mut self, ended: Result<(), String>) {
         self.screen.finish_turn();
-        self.is_away = false;
+        self.reading.is_away = false;
+        self.reading.is_rest = false;
         self.close_question();
         self.session.phase = Phase::Idle;
         self.has_prompt = false;
         if let Err(error) = ended {
             // The turn may be running, or not: the next message waits for its end.
-            self.has_unseen_turn = true;
+            self.reading.is_unseen = true;
             self.queue.clear();
             self.fail(Outcome::Failed, &error);
         }
