@@ -1,0 +1,292 @@
+"""The orchestrator, as a product and as its operator see it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from types import TracebackType
+from typing import Any, Literal, TypeVar
+
+import httpx
+from typing_extensions import Self
+
+from .._core.call import Call, given, read_json, segment
+from .._core.endpoint import Endpoint
+from .._core.retry import RetryPolicy
+from .._errors.base import NetworkError, NotAdmittedError
+from ..models import (
+    Admission,
+    AuditList,
+    AuditRow,
+    ChangedVersion,
+    DestroyedEngine,
+    EngineList,
+    EngineLogs,
+    EngineRecord,
+    EngineSummary,
+    Explanation,
+    FleetStatus,
+    Health,
+    Metrics,
+    MovedEngines,
+    ProductList,
+    ProvisionedEngine,
+    RegisteredProduct,
+    ReplacedPolicy,
+    RotatedKey,
+    StartedEngine,
+    StoppedEngine,
+    VersionList,
+)
+from ._runtime import sleep
+from .connection import AsyncConnection, new_http_client
+from .engine import AsyncEngine
+
+T = TypeVar("T")
+
+EngineStatus = Literal["provisioning", "running", "sleeping", "stopped", "failed", "destroying"]
+
+
+class _Orchestrator:
+    """What the clients of an orchestrator have in common."""
+
+    def __init__(self, endpoint: Endpoint, retry: RetryPolicy | None, http: httpx.AsyncClient | None) -> None:
+        self._owned = http is None
+        self._connection = AsyncConnection(http or new_http_client(), endpoint, retry or RetryPolicy())
+
+    async def health(self) -> Health:
+        """Whether the orchestrator is ready."""
+        return await self._connection.call(Call("GET", "/health", Health))
+
+    async def aclose(self) -> None:
+        """Closes the connections, also those of engines that were admitted by it."""
+        if self._owned:
+            await self._connection.http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class AsyncFleet(_Orchestrator):
+    """A product's engines.
+
+    `retry` says how long calls are repeated; `http` is an HTTP client of your own, which you close yourself.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        product_key: str,
+        *,
+        retry: RetryPolicy | None = None,
+        http: httpx.AsyncClient | None = None,
+    ) -> None:
+        super().__init__(Endpoint.product(url, product_key), retry, http)
+
+    async def admit(
+        self,
+        user: str,
+        *,
+        auto_provision: bool = True,
+        auto_wake: bool = True,
+        proxy: bool = False,
+        deadline: float | None = None,
+    ) -> AsyncEngine:
+        """Returns the user's engine, which is created or woken if necessary.
+
+        Waits while the fleet is starting or the product's rate is exceeded, for `deadline` seconds at most.
+        Raises `NotAdmittedError` if the user cannot have an engine now. With `proxy` the engine is called
+        through the orchestrator, for products that cannot reach engines themselves.
+        """
+        retry = self._retry(deadline)
+
+        async def admit_again() -> Endpoint:
+            return await self._admit(user, auto_provision, auto_wake, proxy, retry)
+
+        endpoint = await admit_again()
+        connection = AsyncConnection(self._connection.http, endpoint, self._connection.retry, admit_again)
+        return AsyncEngine._from_connection(connection)
+
+    def _retry(self, deadline: float | None) -> RetryPolicy:
+        policy = self._connection.retry
+        if deadline is None:
+            return policy
+        fields: dict[str, Any] = {**policy.__dict__, "deadline": deadline}
+        return RetryPolicy(**fields)
+
+    async def _admit(
+        self, user: str, auto_provision: bool, auto_wake: bool, proxy: bool, retry: RetryPolicy
+    ) -> Endpoint:
+        body = {"auto_provision": auto_provision, "auto_wake": auto_wake}
+        path = f"/engines/{segment(user)}/admit"
+        admission = await self._connection.call(
+            Call("POST", path, Admission, body=body, idempotent=True), retry
+        )
+        engine = admission.engine
+        if not admission.admitted or engine is None:
+            raise NotAdmittedError(user, admission.reason or "unknown")
+        if proxy:
+            return self._connection.endpoint.proxied(user)
+        if engine.url is None:
+            raise NotAdmittedError(user, "without_address")
+        return Endpoint.engine(engine.url, engine.api_key)
+
+    async def wake(self, user: str) -> AsyncEngine:
+        """Returns the user's engine and wakes it if it sleeps; raises `NotAdmittedError` if there is none."""
+        return await self.admit(user, auto_provision=False)
+
+    async def engines(
+        self, *, status: EngineStatus | None = None, page_size: int = 100
+    ) -> AsyncIterator[EngineSummary]:
+        """All engines, or those in a state, the oldest first. Pages are read as they are needed."""
+        offset = 0
+        while True:
+            page = await self.engine_page(status=status, limit=page_size, offset=offset)
+            for engine in page.engines:
+                yield engine
+            offset += len(page.engines)
+            if not page.engines or offset >= page.total:
+                return
+
+    async def engine_page(
+        self, *, status: EngineStatus | None = None, limit: int = 100, offset: int = 0
+    ) -> EngineList:
+        """A page of the engines, and how many there are."""
+        query = {"status": status, "limit": limit, "offset": offset}
+        return await self._connection.call(Call("GET", "/engines", EngineList, query=query))
+
+    async def engine_record(self, user: str) -> EngineRecord:
+        """The record of the user's engine, with its key. Changes nothing."""
+        return await self._engine_call("GET", user, "", EngineRecord)
+
+    async def provision(self, user: str, *, engine_version: str | None = None) -> ProvisionedEngine:
+        """Creates the user's engine; `admit` does that too, if there is none."""
+        body = given(user_id=user, engine_version=engine_version)
+        return await self._connection.call(Call("POST", "/engines/provision", ProvisionedEngine, body=body))
+
+    async def destroy(self, user: str) -> DestroyedEngine:
+        """Destroys the user's engine with all of its data."""
+        return await self._engine_call("DELETE", user, "", DestroyedEngine)
+
+    async def start(self, user: str) -> StartedEngine:
+        """Starts an engine that is stopped, sleeps or has failed."""
+        return await self._engine_call("POST", user, "/start", StartedEngine)
+
+    async def stop(self, user: str) -> StoppedEngine:
+        """Stops an engine; only `start` starts it again."""
+        return await self._engine_call("POST", user, "/stop", StoppedEngine)
+
+    async def rotate_key(self, user: str) -> RotatedKey:
+        """Gives an engine a new key. Engines that this fleet has admitted find it by themselves."""
+        return await self._engine_call("POST", user, "/rotate-key", RotatedKey)
+
+    async def explain(self, user: str) -> Explanation:
+        """Why the engine is in its state, and what happens next."""
+        return await self._engine_call("GET", user, "/explain", Explanation)
+
+    async def logs(self, user: str, *, tail: int | None = None) -> EngineLogs:
+        """The last lines of the engine's log."""
+        path = f"/engines/{segment(user)}/logs"
+        return await self._connection.call(Call("GET", path, EngineLogs, query={"tail": tail}))
+
+    async def change_version(self, user: str, engine_version: str) -> ChangedVersion:
+        """Moves the engine to another image, or with `default` back to the deployment's."""
+        path, body = f"/engines/{segment(user)}/version", {"engine_version": engine_version}
+        return await self._connection.call(Call("PUT", path, ChangedVersion, body=body))
+
+    async def status(self) -> FleetStatus:
+        """How many engines there are, by state."""
+        return await self._connection.call(Call("GET", "/status", FleetStatus))
+
+    async def metrics(self) -> Metrics:
+        """Figures of the last hour."""
+        return await self._connection.call(Call("GET", "/metrics", Metrics))
+
+    async def audit(
+        self, *, event: str | None = None, user: str | None = None, page_size: int = 100
+    ) -> AsyncIterator[AuditRow]:
+        """The rows of the audit log, the newest first. Pages are read as they are needed."""
+        before: int | None = None
+        while True:
+            query = {"limit": page_size, "before": before, "event": event, "user_id": user}
+            page = await self._connection.call(Call("GET", "/audit", AuditList, query=query))
+            for row in page.rows:
+                yield row
+            if len(page.rows) < page_size:
+                return
+            before = page.rows[-1].id
+
+    async def events(self, *, after: int | None = None) -> AsyncIterator[AuditRow]:
+        """The rows of the audit log as they are committed, without end.
+
+        They begin now, or after the row `after` (0: all). A stream that breaks is resumed without a gap.
+        """
+        position, failures = after, 0
+        while True:
+            call = Call[None]("GET", "/events", query={"after": position})
+            stream = await self._connection.events(call)
+            try:
+                while (message := await stream.next()) is not None:
+                    if message.id is not None:
+                        row = read_json(AuditRow, message.data.encode(), "GET /events")
+                        position, failures = row.id, 0
+                        yield row
+            except NetworkError:
+                pass
+            finally:
+                await stream.aclose()
+            failures += 1
+            await sleep(self._connection.retry.back_off(failures))
+
+    async def _engine_call(self, method: str, user: str, action: str, answer: type[T]) -> T:
+        return await self._connection.call(Call(method, f"/engines/{segment(user)}{action}", answer))
+
+
+class AsyncAdmin(_Orchestrator):
+    """The operator's view of an orchestrator: products, their policies, and versions of engines."""
+
+    def __init__(
+        self,
+        url: str,
+        admin_key: str,
+        *,
+        retry: RetryPolicy | None = None,
+        http: httpx.AsyncClient | None = None,
+    ) -> None:
+        super().__init__(Endpoint.operator(url, admin_key), retry, http)
+
+    async def register(
+        self,
+        slug: str,
+        display_name: str,
+        *,
+        policy: Mapping[str, Any] | None = None,
+        platform_api_key: str | None = None,
+    ) -> RegisteredProduct:
+        """Registers a product. With a `platform_api_key` of your own the call can be repeated."""
+        body = given(slug=slug, display_name=display_name, policy=policy, platform_api_key=platform_api_key)
+        repeatable = platform_api_key is not None
+        call = Call("POST", "/products/register", RegisteredProduct, body=body, idempotent=repeatable)
+        return await self._connection.call(call)
+
+    async def replace_policy(self, product_id: str, policy: Mapping[str, Any]) -> ReplacedPolicy:
+        """Replaces the whole policy of a product."""
+        path = f"/products/{segment(product_id)}/policy"
+        return await self._connection.call(Call("PUT", path, ReplacedPolicy, body={"policy": policy}))
+
+    async def products(self, *, limit: int = 100, offset: int = 0) -> ProductList:
+        """A page of the products."""
+        query = {"limit": limit, "offset": offset}
+        return await self._connection.call(Call("GET", "/products", ProductList, query=query))
+
+    async def versions(self) -> VersionList:
+        """How many engines are on each image."""
+        return await self._connection.call(Call("GET", "/admin/versions", VersionList))
+
+    async def move_engines(self, **fields: Any) -> MovedEngines:
+        """Moves engines of one image to another, with the fields of the API."""
+        return await self._connection.call(Call("POST", "/admin/versions/move", MovedEngines, body=fields))

@@ -1,0 +1,35 @@
+"""What waits for a person, and what was allowed for good."""
+
+from __future__ import annotations
+
+from .._core.call import Call, segment
+from .._core.turn import reply_call
+from ..models import ApprovalGrants, Approvals, Deleted, HitlPending
+from ..options import Answer, Decision
+from .resource import AsyncResource
+
+
+class AsyncHitlResource(AsyncResource):
+    """The requests of all tasks, for products that answer them outside of a turn's iterator."""
+
+    async def pending(self) -> HitlPending:
+        """The requests that wait, the oldest first."""
+        return await self._call(Call("GET", "/hitl/pending", HitlPending))
+
+    async def approvals(self, task: str) -> Approvals:
+        """The tool calls of a task that wait for a decision, as fields."""
+        return await self._call(Call("GET", f"/tasks/{segment(task)}/approvals", Approvals))
+
+    async def respond(self, task: str, request_id: str, reply: Answer | Decision | str | bool) -> None:
+        """Answers a request; raises a `HitlNotPendingError` or `ApprovalAnsweredError` if none waits."""
+        call = reply_call(task, request_id, reply)
+        if call is not None:
+            await self._call(call)
+
+    async def grants(self) -> ApprovalGrants:
+        """What was allowed for good, the oldest first."""
+        return await self._call(Call("GET", "/approvals/grants", ApprovalGrants))
+
+    async def revoke(self, grant_id: str) -> Deleted:
+        """Revokes a grant."""
+        return await self._call(Call("DELETE", f"/approvals/grants/{segment(grant_id)}", Deleted))

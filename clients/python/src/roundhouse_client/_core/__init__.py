@@ -1,0 +1,1 @@
+"""What needs no network: parsing, policies and state machines, which both clients use."""

@@ -1,0 +1,1 @@
+"""The models of responses, generated from the OpenAPI documents."""
