@@ -6,8 +6,8 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from fleet import Fleet as RunningFleet
 
+from fleet import Fleet as RunningFleet
 from roundhouse_client import Engine, Fleet
 
 

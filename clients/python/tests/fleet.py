@@ -25,7 +25,7 @@ SCRIPT = """
 rules:
   - when: 'slowly'
     answers:
-      - text: "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
+      - text: "one two three four five six seven eight nine ten eleven twelve sixteen"
         delay_ms: 60
   - when: '(?i)^write (?<path>\\S+): (?<content>.+)$'
     answers:
@@ -183,8 +183,8 @@ class Fleet:
 class Cutter:
     """A TCP proxy that cuts connections where `cut` says.
 
-    `cut` gets what a connection has received from the service so far and returns how much of it to pass on before
-    the connection is cut, or `None` to pass on everything.
+    `cut` gets what a connection has received from the service so far and returns how much of it to pass on
+    before the connection is cut, or `None` to pass on everything.
     """
 
     def __init__(self, target: str, cut: Callable[[bytes], int | None]) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import anyio
 import pytest
+
 from fleet import Cutter
 from fleet import Fleet as RunningFleet
-
 from roundhouse_client import AsyncFleet, Engine, RetryPolicy, errors
 
 PATIENT = RetryPolicy(base=0.01, cap=0.05, max_attempts=20)

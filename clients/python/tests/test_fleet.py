@@ -6,9 +6,9 @@ import time
 
 import anyio
 import pytest
+
 from fleet import Fleet as RunningFleet
 from fleet import eventually
-
 from roundhouse_client import Admin, AsyncFleet, Engine, Fleet, NetworkError, NotAdmittedError, errors
 from roundhouse_client.events import TextDeltaEvent
 

@@ -8,10 +8,11 @@ import threading
 from collections.abc import Callable
 
 import anyio
+import anyio.lowlevel
 import pytest
+
 from fleet import Cutter, eventually
 from fleet import Fleet as RunningFleet
-
 from roundhouse_client import (
     Answer,
     AsyncEngine,
@@ -276,7 +277,7 @@ def test_a_permission_is_refused_with_a_word(engine: Engine, task: str) -> None:
 
 def test_a_question_is_answered_by_an_asynchronous_callback(running: RunningFleet, task: str) -> None:
     async def answer(request: Request) -> Reply:
-        await anyio.sleep(0)
+        await anyio.lowlevel.checkpoint()
         assert request.question == "Welche Farbe, 色?"
         return request.options[2]
 
@@ -295,10 +296,12 @@ def test_a_request_is_asked_once_although_each_event_is_cut_off(engine: Engine, 
         asked.append(request.request_id)
         return "rot"
 
-    with Cutter(engine.url, lambda seen: after_events(seen, 1)) as cutter:
-        with Engine(cutter.url, engine._connection.endpoint.headers["X-Engine-Key"]) as cut:
-            turn = cut.run(task, "ask me", on_request=answer)
-            received = list(turn)
+    with (
+        Cutter(engine.url, lambda seen: after_events(seen, 1)) as cutter,
+        Engine(cutter.url, engine._connection.endpoint.headers["X-Engine-Key"]) as cut,
+    ):
+        turn = cut.run(task, "ask me", on_request=answer)
+        received = list(turn)
     assert len(asked) == 1
     assert turn.turn_id is not None
     assert received == list(engine.follow(task, turn.turn_id, on_request=answer))
@@ -348,5 +351,8 @@ def test_typed_errors_of_the_engine(engine: Engine, task: str) -> None:
         engine.skills.get("unknown")
     with pytest.raises(TypeError, match="on_bussy"):
         engine.run(task, "Hello", on_bussy="queue")  # type: ignore[call-arg]
-    with Engine("http://127.0.0.1:9", "sk-svc-x", retry=RetryPolicy(deadline=0.5)) as nobody, pytest.raises(NetworkError):
+    with (
+        Engine("http://127.0.0.1:9", "sk-svc-x", retry=RetryPolicy(deadline=0.5)) as nobody,
+        pytest.raises(NetworkError),
+    ):
         nobody.cancel(task)
