@@ -26,7 +26,7 @@ print(" ".join(requires("roundhouse-client") or ()))
 
 
 def main() -> None:
-    """Runs `examples/chat.py` in an environment (first argument) with given dependencies (second argument)."""
+    """Runs an example in the environment of the first argument, with the dependencies of the second."""
     interpreter, dependencies = sys.argv[1:]
     with Fleet() as fleet, tempfile.TemporaryDirectory() as folder:
         variables = {

@@ -155,3 +155,5 @@ def test_typed_errors_of_the_orchestrator(running: RunningFleet, fleet: Fleet, u
     with Fleet("http://127.0.0.1:9", "pk-svc-x") as nobody, pytest.raises(NetworkError) as broken:
         nobody.admit(user, deadline=0.5)
     assert not broken.value.sent
+    with pytest.raises(ValueError, match="http"):
+        Fleet("localhost:8000", "pk-svc-x")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from roundhouse_client import Engine, Fleet, errors, models
+from roundhouse_client import Decision, Engine, Fleet, errors, models
 
 
 def test_conversations(engine: Engine, task: str) -> None:
@@ -87,4 +87,12 @@ def test_usage_feedback_and_skills(engine: Engine, task: str) -> None:
     assert engine.connections.servers().servers == []
     assert engine.servers.list().model_dump() is not None
     assert "tool.list_files" in {method["method"] for method in engine.rpc("rpc.methods")["methods"]}
-    assert engine.hitl.grants().grants == []
+
+
+def test_what_was_allowed_for_good_is_revoked(engine: Engine, task: str) -> None:
+    decision = Decision("allow_task", pattern="notizen/*")
+    engine.run(task, "write notizen/a.txt: ja", on_request=lambda _: decision).text()
+    grants = [grant for grant in engine.hitl.grants().grants if grant.task_id == task]
+    assert [grant.pattern for grant in grants] == ["notizen/*"]
+    engine.hitl.revoke(grants[0].id)
+    assert task not in {grant.task_id for grant in engine.hitl.grants().grants}

@@ -138,10 +138,11 @@ def test_a_stream_that_is_cut_within_events_has_all_events_once(engine: Engine, 
     assert received == stored
 
 
+@pytest.mark.parametrize("proxy", [False, True])
 def test_a_turn_goes_on_when_its_engine_is_killed_in_the_middle(
-    running: RunningFleet, fleet: Fleet, user: str
+    running: RunningFleet, fleet: Fleet, user: str, proxy: bool
 ) -> None:
-    engine = fleet.admit(user)
+    engine = fleet.admit(user, proxy=proxy)
     before = set(running.engine_processes())
     received: list[Event] = []
     turn = engine.run("killed", "slowly")

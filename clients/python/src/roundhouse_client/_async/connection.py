@@ -113,7 +113,7 @@ class AsyncConnection:
                         timeout=timeout,
                     )
                 )
-            except httpx.TransportError as error:
+            except httpx.RequestError as error:
                 raise network_error(error, what) from error
             opened = OpenResponse(response, what, stack.pop_all())
         if not response.is_success:
@@ -159,7 +159,7 @@ class OpenResponse:
         """Reads the whole body."""
         try:
             return await self.response.aread()
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise network_error(error, self._what) from error
 
     async def chunks(self) -> AsyncIterator[bytes]:
@@ -167,7 +167,7 @@ class OpenResponse:
         try:
             async for chunk in self.response.aiter_bytes():
                 yield chunk
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise network_error(error, self._what) from error
 
     async def aclose(self) -> None:

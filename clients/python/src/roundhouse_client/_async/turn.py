@@ -14,10 +14,11 @@ from .._core.call import Call, segment
 from .._core.execute import replay_call
 from .._core.retry import RetryPolicy
 from .._core.turn import TurnResult, TurnState, reply_call
-from .._errors.base import NetworkError, NotFoundError, TurnLostError
+from .._errors.base import NetworkError, NotFoundError, RoundhouseError, TurnLostError
 from .._errors.codes import (
     ApprovalAnsweredError,
     ApprovalNotFoundError,
+    BackendError,
     HitlNotPendingError,
     TaskNotRunningError,
     TurnNotFoundError,
@@ -153,7 +154,14 @@ class AsyncTurn:
     async def _receive(self) -> Event | None:
         """The next event, if the next message of the stream is one of this turn; reconnects if necessary."""
         if self._stream is None:
-            await self._connect()
+            try:
+                await self._connect()
+            except BackendError as error:
+                # The orchestrator's proxy has not noticed yet that the engine is gone.
+                if self._connects == 0:
+                    raise
+                await self._after_break(error)
+                return None
         stream = self._stream
         assert stream is not None
         broken: NetworkError | None = None
@@ -193,7 +201,7 @@ class AsyncTurn:
         if self._connects == 1:
             self._progress()
 
-    async def _after_break(self, broken: NetworkError | None) -> None:
+    async def _after_break(self, broken: RoundhouseError | None) -> None:
         """Decides how to go on after a stream that ended before its turn."""
         if self._state.ended:
             return

@@ -34,17 +34,17 @@ class Endpoint:
     @classmethod
     def product(cls, url: str, key: str) -> Endpoint:
         """An orchestrator, for a product."""
-        return cls(url.rstrip("/"), {"X-Platform-Key": key})
+        return cls(_base(url), {"X-Platform-Key": key})
 
     @classmethod
     def operator(cls, url: str, key: str) -> Endpoint:
         """An orchestrator, for its operator."""
-        return cls(url.rstrip("/"), {"X-Admin-Key": key})
+        return cls(_base(url), {"X-Admin-Key": key})
 
     @classmethod
     def engine(cls, url: str, key: str) -> Endpoint:
         """An engine."""
-        return cls(url.rstrip("/"), {"X-Engine-Key": key})
+        return cls(_base(url), {"X-Engine-Key": key})
 
     def proxied(self, user_id: str) -> Endpoint:
         """The engine of a user, through this orchestrator."""
@@ -58,8 +58,14 @@ class Endpoint:
         return {**headers, **call.headers}
 
 
-def network_error(error: httpx.TransportError, what: str) -> NetworkError:
+def _base(url: str) -> str:
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"the address of a service begins with http:// or https://, unlike {url!r}")
+    return url.rstrip("/")
+
+
+def network_error(error: httpx.RequestError, what: str) -> NetworkError:
     """The error of this package for one of the HTTP client."""
-    unsent = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+    unsent = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
     reason = str(error) or type(error).__name__
     return NetworkError(f"{what}: {reason}", sent=not isinstance(error, unsent))

@@ -112,7 +112,7 @@ class Connection:
                         timeout=timeout,
                     )
                 )
-            except httpx.TransportError as error:
+            except httpx.RequestError as error:
                 raise network_error(error, what) from error
             opened = OpenResponse(response, what, stack.pop_all())
         if not response.is_success:
@@ -158,7 +158,7 @@ class OpenResponse:
         """Reads the whole body."""
         try:
             return self.response.read()
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise network_error(error, self._what) from error
 
     def chunks(self) -> Iterator[bytes]:
@@ -166,7 +166,7 @@ class OpenResponse:
         try:
             for chunk in self.response.iter_bytes():
                 yield chunk
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise network_error(error, self._what) from error
 
     def close(self) -> None:

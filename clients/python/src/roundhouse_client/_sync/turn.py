@@ -15,10 +15,11 @@ from .._core.call import Call, segment
 from .._core.execute import replay_call
 from .._core.retry import RetryPolicy
 from .._core.turn import TurnResult, TurnState, reply_call
-from .._errors.base import NetworkError, NotFoundError, TurnLostError
+from .._errors.base import NetworkError, NotFoundError, RoundhouseError, TurnLostError
 from .._errors.codes import (
     ApprovalAnsweredError,
     ApprovalNotFoundError,
+    BackendError,
     HitlNotPendingError,
     TaskNotRunningError,
     TurnNotFoundError,
@@ -154,7 +155,14 @@ class Turn:
     def _receive(self) -> Event | None:
         """The next event, if the next message of the stream is one of this turn; reconnects if necessary."""
         if self._stream is None:
-            self._connect()
+            try:
+                self._connect()
+            except BackendError as error:
+                # The orchestrator's proxy has not noticed yet that the engine is gone.
+                if self._connects == 0:
+                    raise
+                self._after_break(error)
+                return None
         stream = self._stream
         assert stream is not None
         broken: NetworkError | None = None
@@ -194,7 +202,7 @@ class Turn:
         if self._connects == 1:
             self._progress()
 
-    def _after_break(self, broken: NetworkError | None) -> None:
+    def _after_break(self, broken: RoundhouseError | None) -> None:
         """Decides how to go on after a stream that ended before its turn."""
         if self._state.ended:
             return
