@@ -181,6 +181,24 @@ def test_a_loop_that_is_left_does_not_cancel_and_can_be_entered_again(engine: En
     assert first + rest == list(engine.follow(task, turn.turn_id))
 
 
+def test_an_asynchronous_loop_that_is_left_can_be_entered_again(running: RunningFleet, task: str) -> None:
+    async def session() -> None:
+        address, key = running.admit("ada")
+        async with AsyncEngine(address, key) as engine, engine.run(task, "slowly") as turn:
+            received = []
+            for _ in range(4):
+                async for event in turn:
+                    received.append(event)
+                    if isinstance(event, TextDeltaEvent):
+                        break
+                await anyio.sleep(0)
+            received += [event async for event in turn]
+            assert turn.turn_id is not None
+            assert received == [event async for event in engine.follow(task, turn.turn_id)]
+
+    anyio.run(session)
+
+
 def test_a_turn_is_cancelled(engine: Engine, task: str) -> None:
     turn = engine.run(task, "slowly")
     for event in turn:

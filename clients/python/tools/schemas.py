@@ -7,6 +7,7 @@ numbers) are resolved and bounds dropped, because a client checks no bounds of a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,11 +32,15 @@ _BOUNDS = (
 _SCALARS = frozenset({"string", "integer", "number", "boolean"})
 _KEPT_FORMATS = frozenset({"date", "date-time"})
 
+# The lists of things that a document may name like the things themselves: `Tasks` is the `TaskList`.
+_LISTS = ("Approval", "ApprovalGrant", "Conversation", "Episode", "Fact", "Grant", "Lesson", "Task")
+
 Schema = dict[str, Any]
 
 
 def response_document(document: Schema) -> Schema:
     """The schemas of the JSON bodies of successful responses, as a document without paths."""
+    document = _with_names_of_lists(document)
     schemas: dict[str, Schema] = document["components"]["schemas"]
     wanted: dict[str, Schema] = {}
     waiting = sorted({name for body in _bodies(document) for name in _references(body)})
@@ -48,6 +53,15 @@ def response_document(document: Schema) -> Schema:
     named = {name: schema for name, schema in sorted(wanted.items()) if not _is_scalar(schemas[name])}
     info = {"title": document["info"]["title"], "version": "1"}
     return {"openapi": "3.1.0", "info": info, "paths": {}, "components": {"schemas": named}}
+
+
+def _with_names_of_lists(document: Schema) -> Schema:
+    text = json.dumps(document)
+    for thing in _LISTS:
+        text = text.replace(f'/schemas/{thing}s"', f'/schemas/{thing}List"')
+        text = text.replace(f'"{thing}s": {{', f'"{thing}List": {{')
+    renamed: Schema = json.loads(text)
+    return renamed
 
 
 def _bodies(document: Schema) -> Iterator[Schema]:
@@ -105,23 +119,29 @@ def _prepare(schema: Any, schemas: dict[str, Schema], name: str) -> Any:
             prepared[key] = {field: _prepare(item, schemas, name) for field, item in value.items()}
         elif isinstance(value, dict | list) and key not in ("enum", "required", "type"):
             prepared[key] = _prepare(value, schemas, name)
-    return _open(prepared, name)
+    return _open(prepared, schemas, name)
 
 
-def _open(schema: Schema, name: str) -> Schema:
+def _open(schema: Schema, schemas: dict[str, Schema], name: str) -> Schema:
     """Admits what a later version may send."""
     if len(schema.get("enum", ())) > 1 and schema.get("type") in ("string", None):
         return {"anyOf": [schema, {"type": "string"}]}
     variants = schema.get("oneOf") or schema.get("anyOf") or []
-    tags = [_tag(variant) for variant in variants]
+    tags = [_tag(_resolved(variant, schemas)) for variant in variants]
     if len(variants) < 2 or not all(tags):
         return schema
     schema.pop("discriminator", None)
     for variant, tag in zip(variants, tags, strict=True):
-        variant["title"] = name + "".join(part.capitalize() for part in str(tag).split("_"))
+        if "$ref" not in variant:
+            variant["title"] = name + "".join(part.capitalize() for part in str(tag).split("_"))
     schema.pop("oneOf", None)
     schema["anyOf"] = [*variants, {"type": "object", "additionalProperties": True}]
     return schema
+
+
+def _resolved(schema: Schema, schemas: dict[str, Schema]) -> Schema:
+    reference = schema.get("$ref")
+    return schemas[reference.rsplit("/", 1)[1]] if isinstance(reference, str) else schema
 
 
 def _tag(variant: Schema) -> str | None:

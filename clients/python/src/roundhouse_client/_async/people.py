@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .._core.call import Call, segment
 from .._core.turn import reply_call
-from ..models import ApprovalGrants, Approvals, Deleted, HitlPending
+from ..models import ApprovalGrantList, ApprovalList, Deleted, HitlPending
 from ..options import Answer, Decision
 from .resource import AsyncResource
 
@@ -16,9 +16,9 @@ class AsyncHitlResource(AsyncResource):
         """The requests that wait, the oldest first."""
         return await self._call(Call("GET", "/hitl/pending", HitlPending))
 
-    async def approvals(self, task: str) -> Approvals:
+    async def approvals(self, task: str) -> ApprovalList:
         """The tool calls of a task that wait for a decision, as fields."""
-        return await self._call(Call("GET", f"/tasks/{segment(task)}/approvals", Approvals))
+        return await self._call(Call("GET", f"/tasks/{segment(task)}/approvals", ApprovalList))
 
     async def respond(self, task: str, request_id: str, reply: Answer | Decision | str | bool) -> None:
         """Answers a request; raises a `HitlNotPendingError` or `ApprovalAnsweredError` if none waits."""
@@ -26,9 +26,9 @@ class AsyncHitlResource(AsyncResource):
         if call is not None:
             await self._call(call)
 
-    async def grants(self) -> ApprovalGrants:
+    async def grants(self) -> ApprovalGrantList:
         """What was allowed for good, the oldest first."""
-        return await self._call(Call("GET", "/approvals/grants", ApprovalGrants))
+        return await self._call(Call("GET", "/approvals/grants", ApprovalGrantList))
 
     async def revoke(self, grant_id: str) -> Deleted:
         """Revokes a grant."""

@@ -9,14 +9,14 @@ from .._core.call import Call, QueryValue, given, segment
 from ..models import (
     Conversation,
     ConversationHits,
+    ConversationList,
     ConversationMessage,
     ConversationMessages,
-    Conversations,
     Deleted,
+    TaskList,
     TaskMedia,
     TaskMemory,
     TaskQueue,
-    Tasks,
     TaskSummary,
     TaskUsage,
     TurnList,
@@ -34,7 +34,7 @@ class AsyncTasksResource(AsyncResource):
         offset = 0
         while True:
             query = {"limit": page_size, "offset": offset}
-            page = await self._call(Call("GET", "/tasks", Tasks, query=query))
+            page = await self._call(Call("GET", "/tasks", TaskList, query=query))
             for task in page.tasks:
                 yield task
             offset += len(page.tasks)
@@ -49,7 +49,7 @@ class AsyncTasksResource(AsyncResource):
         while True:
             query: dict[str, QueryValue] = {"limit": page_size, "after": after}
             query.update(archived=archived, pinned=pinned)
-            page = await self._call(Call("GET", "/conversations", Conversations, query=query))
+            page = await self._call(Call("GET", "/conversations", ConversationList, query=query))
             for conversation in page.conversations:
                 yield conversation
             if page.next is None:

@@ -57,6 +57,7 @@ class AsyncTurn:
         self._reconnect = reconnect
         self._stream: AsyncEventStream | None = None
         self._connects = 0
+        self._loops = 0
         self._received: deque[Event] = deque()
         self._open_request: Request | None = None
         self._barren = 0
@@ -133,6 +134,8 @@ class AsyncTurn:
         return self._events()
 
     async def _events(self) -> AsyncGenerator[Event, None]:
+        self._loops += 1
+        loop = self._loops
         try:
             while True:
                 if self._open_request is not None:
@@ -149,7 +152,9 @@ class AsyncTurn:
                 self._open_request = self._state.request(event)
                 yield event
         finally:
-            await self.aclose()
+            # The end of a loop that was left may come when another one has begun already.
+            if loop == self._loops:
+                await self.aclose()
 
     async def _receive(self) -> Event | None:
         """The next event, if the next message of the stream is one of this turn; reconnects if necessary."""

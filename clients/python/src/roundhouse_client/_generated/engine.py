@@ -230,7 +230,7 @@ class Episode(BaseModel):
     """
 
 
-class Episodes(BaseModel):
+class EpisodeList(BaseModel):
     """
     Response of `GET /memory/episodes`.
     """
@@ -807,24 +807,6 @@ class TaskSummary(BaseModel):
     """
 
 
-class Tasks(BaseModel):
-    """
-    Response of `GET /tasks`.
-    """
-
-    model_config = ConfigDict(
-        extra="allow",
-    )
-    tasks: list[TaskSummary]
-    """
-    The tasks, the one changed last first.
-    """
-    total: int
-    """
-    The total number of tasks.
-    """
-
-
 class TextRange(BaseModel):
     """
     A part of a text, in Unicode code points.
@@ -1209,7 +1191,7 @@ class ApprovalGrant(BaseModel):
     """
 
 
-class ApprovalGrants(BaseModel):
+class ApprovalGrantList(BaseModel):
     """
     Response of `GET /approvals/grants`.
     """
@@ -1299,20 +1281,6 @@ class ApprovalRequest(BaseModel):
     tool_call_id: str
     """
     The call, whose `tool_call` event comes just before.
-    """
-
-
-class Approvals(BaseModel):
-    """
-    Response of `GET /tasks/{task_id}/approvals`.
-    """
-
-    model_config = ConfigDict(
-        extra="allow",
-    )
-    approvals: list[ApprovalRequest]
-    """
-    The calls that wait for a decision, oldest first.
     """
 
 
@@ -1587,6 +1555,24 @@ class ConversationHits(BaseModel):
     """
 
 
+class ConversationList(BaseModel):
+    """
+    Response of `GET /conversations`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    conversations: list[Conversation]
+    """
+    The conversations, the one changed last first.
+    """
+    next: str | None = None
+    """
+    The `after` of the next page; null on the last one.
+    """
+
+
 class ConversationMessage(BaseModel):
     """
     A message, with all that a client needs to draw it.
@@ -1650,24 +1636,6 @@ class ConversationMessages(BaseModel):
     messages: list[ConversationMessage]
     """
     The messages, oldest first.
-    """
-
-
-class Conversations(BaseModel):
-    """
-    Response of `GET /conversations`.
-    """
-
-    model_config = ConfigDict(
-        extra="allow",
-    )
-    conversations: list[Conversation]
-    """
-    The conversations, the one changed last first.
-    """
-    next: str | None = None
-    """
-    The `after` of the next page; null on the last one.
     """
 
 
@@ -1779,7 +1747,7 @@ class Fact(BaseModel):
     """
 
 
-class Facts(BaseModel):
+class FactList(BaseModel):
     """
     Response of `GET /memory/facts`, and result of `memory.facts`.
     """
@@ -1924,7 +1892,7 @@ class Grant(BaseModel):
     """
 
 
-class Grants(BaseModel):
+class GrantList(BaseModel):
     """
     Response of `GET /hitl/grants`.
     """
@@ -2101,7 +2069,7 @@ class Lesson(BaseModel):
     """
 
 
-class Lessons(BaseModel):
+class LessonList(BaseModel):
     """
     Response of `GET /memory/lessons`.
     """
@@ -2273,6 +2241,24 @@ class Steered(BaseModel):
     status: Literal["accepted"]
     """
     The only status of [`Steered`].
+    """
+
+
+class TaskList(BaseModel):
+    """
+    Response of `GET /tasks`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    tasks: list[TaskSummary]
+    """
+    The tasks, the one changed last first.
+    """
+    total: int
+    """
+    The total number of tasks.
     """
 
 
@@ -2463,6 +2449,20 @@ class WebhookDelivery(BaseModel):
     The turn.
     """
     type: Literal["turn.ended", "turn.waiting"] | str
+
+
+class ApprovalList(BaseModel):
+    """
+    Response of `GET /tasks/{task_id}/approvals`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    approvals: list[ApprovalRequest]
+    """
+    The calls that wait for a decision, oldest first.
+    """
 
 
 class ScheduleDefinition(BaseModel):

@@ -9,14 +9,14 @@ from typing import Literal
 from .._core.call import Call, given, segment
 from ..models import (
     Deleted,
-    Episodes,
+    EpisodeList,
     Fact,
-    Facts,
+    FactList,
     Imported,
     Knowledge,
     KnowledgeList,
     KnowledgeResults,
-    Lessons,
+    LessonList,
 )
 from .connection import OpenResponse
 from .resource import Resource
@@ -27,10 +27,10 @@ class MemoryResource(Resource):
 
     def facts(
         self, *, tag: str | None = None, source: str | None = None, limit: int = 50, offset: int = 0
-    ) -> Facts:
+    ) -> FactList:
         """What the engine knows about its user now, the last said first."""
         query = {"limit": limit, "offset": offset, "tag": tag, "source": source}
-        return self._call(Call("GET", "/memory/facts", Facts, query=query))
+        return self._call(Call("GET", "/memory/facts", FactList, query=query))
 
     def fact(self, id: str) -> Fact:
         """A fact with its history."""
@@ -68,15 +68,15 @@ class MemoryResource(Resource):
         """Deletes a record of knowledge."""
         return self._call(Call("DELETE", f"/memory/knowledge/{segment(id)}", Deleted))
 
-    def episodes(self, *, limit: int = 50, offset: int = 0) -> Episodes:
+    def episodes(self, *, limit: int = 50, offset: int = 0) -> EpisodeList:
         """A page of the summaries of turns, the newest first."""
         query = {"limit": limit, "offset": offset}
-        return self._call(Call("GET", "/memory/episodes", Episodes, query=query))
+        return self._call(Call("GET", "/memory/episodes", EpisodeList, query=query))
 
-    def lessons(self, *, limit: int = 50, offset: int = 0) -> Lessons:
+    def lessons(self, *, limit: int = 50, offset: int = 0) -> LessonList:
         """A page of what was learned from feedback, the newest first."""
         query = {"limit": limit, "offset": offset}
-        return self._call(Call("GET", "/memory/lessons", Lessons, query=query))
+        return self._call(Call("GET", "/memory/lessons", LessonList, query=query))
 
     def undo_lesson(self, id: str) -> Deleted:
         """Takes a lesson back."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from .._core.call import Call, segment
 from .._core.turn import reply_call
-from ..models import ApprovalGrants, Approvals, Deleted, HitlPending
+from ..models import ApprovalGrantList, ApprovalList, Deleted, HitlPending
 from ..options import Answer, Decision
 from .resource import Resource
 
@@ -17,9 +17,9 @@ class HitlResource(Resource):
         """The requests that wait, the oldest first."""
         return self._call(Call("GET", "/hitl/pending", HitlPending))
 
-    def approvals(self, task: str) -> Approvals:
+    def approvals(self, task: str) -> ApprovalList:
         """The tool calls of a task that wait for a decision, as fields."""
-        return self._call(Call("GET", f"/tasks/{segment(task)}/approvals", Approvals))
+        return self._call(Call("GET", f"/tasks/{segment(task)}/approvals", ApprovalList))
 
     def respond(self, task: str, request_id: str, reply: Answer | Decision | str | bool) -> None:
         """Answers a request; raises a `HitlNotPendingError` or `ApprovalAnsweredError` if none waits."""
@@ -27,9 +27,9 @@ class HitlResource(Resource):
         if call is not None:
             self._call(call)
 
-    def grants(self) -> ApprovalGrants:
+    def grants(self) -> ApprovalGrantList:
         """What was allowed for good, the oldest first."""
-        return self._call(Call("GET", "/approvals/grants", ApprovalGrants))
+        return self._call(Call("GET", "/approvals/grants", ApprovalGrantList))
 
     def revoke(self, grant_id: str) -> Deleted:
         """Revokes a grant."""

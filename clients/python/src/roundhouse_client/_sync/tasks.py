@@ -10,14 +10,14 @@ from .._core.call import Call, QueryValue, given, segment
 from ..models import (
     Conversation,
     ConversationHits,
+    ConversationList,
     ConversationMessage,
     ConversationMessages,
-    Conversations,
     Deleted,
+    TaskList,
     TaskMedia,
     TaskMemory,
     TaskQueue,
-    Tasks,
     TaskSummary,
     TaskUsage,
     TurnList,
@@ -35,7 +35,7 @@ class TasksResource(Resource):
         offset = 0
         while True:
             query = {"limit": page_size, "offset": offset}
-            page = self._call(Call("GET", "/tasks", Tasks, query=query))
+            page = self._call(Call("GET", "/tasks", TaskList, query=query))
             for task in page.tasks:
                 yield task
             offset += len(page.tasks)
@@ -50,7 +50,7 @@ class TasksResource(Resource):
         while True:
             query: dict[str, QueryValue] = {"limit": page_size, "after": after}
             query.update(archived=archived, pinned=pinned)
-            page = self._call(Call("GET", "/conversations", Conversations, query=query))
+            page = self._call(Call("GET", "/conversations", ConversationList, query=query))
             for conversation in page.conversations:
                 yield conversation
             if page.next is None:

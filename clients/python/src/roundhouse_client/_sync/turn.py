@@ -58,6 +58,7 @@ class Turn:
         self._reconnect = reconnect
         self._stream: EventStream | None = None
         self._connects = 0
+        self._loops = 0
         self._received: deque[Event] = deque()
         self._open_request: Request | None = None
         self._barren = 0
@@ -134,6 +135,8 @@ class Turn:
         return self._events()
 
     def _events(self) -> Generator[Event, None]:
+        self._loops += 1
+        loop = self._loops
         try:
             while True:
                 if self._open_request is not None:
@@ -150,7 +153,9 @@ class Turn:
                 self._open_request = self._state.request(event)
                 yield event
         finally:
-            self.close()
+            # The end of a loop that was left may come when another one has begun already.
+            if loop == self._loops:
+                self.close()
 
     def _receive(self) -> Event | None:
         """The next event, if the next message of the stream is one of this turn; reconnects if necessary."""
