@@ -191,7 +191,7 @@ def test_an_asynchronous_loop_that_is_left_can_be_entered_again(running: Running
                     received.append(event)
                     if isinstance(event, TextDeltaEvent):
                         break
-                await anyio.sleep(0)
+                await anyio.lowlevel.checkpoint()
             received += [event async for event in turn]
             assert turn.turn_id is not None
             assert received == [event async for event in engine.follow(task, turn.turn_id)]
