@@ -84,6 +84,10 @@ pub struct Execute {
     /// Answer at once with the turn's id (202) instead of its events.
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "std::ops::Not::not")]
     pub background: bool,
+    /// `false`: wait for the turn and answer with its outcome as JSON, instead of its events. By default the
+    /// header `Accept` decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<bool>,
     /// The model that answers in this turn: a name from `models` of the gateway's configuration. By default the
     /// configured one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -130,6 +134,7 @@ impl Execute {
             client_request_id: None,
             on_busy: OnBusy::default(),
             background: false,
+            stream: None,
             model: None,
             effort: None,
             instructions: None,

@@ -35,6 +35,7 @@ pub mod time;
 pub mod tool_names;
 pub mod transfer;
 pub mod turn_options;
+pub mod turn_reports;
 pub mod turns;
 pub mod usage;
 pub mod usage_caps;

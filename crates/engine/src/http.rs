@@ -122,6 +122,7 @@ http_service::routes! {
     cassettes::run,
     turns::list,
     turns::read,
+    turns::result,
     turns::queue,
     turns::cancel_queued,
     schedules::create,

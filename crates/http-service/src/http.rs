@@ -5,6 +5,7 @@ mod extract;
 mod layers;
 mod routes;
 mod serde_errors;
+mod unknown_fields;
 
 pub use error::{ApiError, BodyTimeout, is_body_timeout};
 pub use extract::{BodyAdmission, Json, Path, Query, parse_fields, parse_json, read_admitted_body};
@@ -12,5 +13,6 @@ pub(crate) use layers::with_request_id;
 pub use layers::{ClientAddress, apply_layers, apply_layers_counting_errors};
 #[doc(hidden)]
 pub use routes::described;
+pub use unknown_fields::{UnknownFields, WARNING_HEADER, parse_json_noting_unknown};
 #[doc(hidden)]
 pub use utoipa_axum::paste;

@@ -2,12 +2,14 @@
 //! its last event; a turn whose events an edit has removed is not found, nor is one that a fork copied, which brings none.
 
 use api::event::{Event, Lifecycle};
+use api::turn_options::TurnOverrides;
 use api::turns::{TurnRecord, TurnState};
-use api::{TaskId, TurnId};
+use api::{TaskId, Timestamp, TurnId};
 use rusqlite::types::Type;
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 
-use super::queries::{optional_timestamp, parse_column, timestamp};
+use super::queries::{optional_timestamp, parse_column, parse_step, timestamp};
+use super::steps::Step;
 use super::turn_queue::QueueEnd;
 use super::{Brain, StoreError, TaskRow};
 
@@ -38,6 +40,19 @@ const QUEUED: &str = "
                 earlier.interrupts = queued_turns.interrupts AND earlier.entry <= queued_turns.entry)))
     FROM queued_turns WHERE task = ?1";
 
+/// How a turn began.
+#[derive(Clone, Debug)]
+pub struct TurnStart {
+    /// The task.
+    pub task_id: TaskId,
+    /// The `ts` of its first event.
+    pub opened_ts: i64,
+    /// When it began.
+    pub opened_at: Timestamp,
+    /// What its request set for it only.
+    pub overrides: Option<Box<TurnOverrides>>,
+}
+
 impl Brain {
     /// A turn of a task, queued or begun. Blocks.
     pub fn turn_record(&self, task: TaskRow, turn_id: TurnId) -> Result<Option<TurnRecord>, StoreError> {
@@ -53,6 +68,11 @@ impl Brain {
         })
     }
 
+    /// How a turn began; `None` if it has not begun, or if an edit has removed its events. Blocks.
+    pub fn turn_start(&self, turn_id: TurnId) -> Result<Option<TurnStart>, StoreError> {
+        self.read_long(|reader| turn_start(reader, turn_id))
+    }
+
     /// The newest turns of a task, or those before `before`: at most `limit`, without their texts. `None` if there
     /// is no turn `before`. Blocks.
     pub fn turn_records(
@@ -63,6 +83,27 @@ impl Brain {
     ) -> Result<Option<Vec<TurnRecord>>, StoreError> {
         self.read_long(|reader| turn_records(reader, task, limit, before))
     }
+}
+
+fn turn_start(reader: &Connection, turn_id: TurnId) -> Result<Option<TurnStart>, Error> {
+    let mut query = reader.prepare_cached(
+        "SELECT task_id, opened_ts, opened_at,
+                (SELECT body FROM steps WHERE steps.task = turns.task AND steps.turn = turns.turn
+                 ORDER BY step LIMIT 1)
+         FROM turns JOIN tasks USING (task)
+         WHERE turn_id = ?1 AND EXISTS (
+             SELECT 1 FROM events WHERE events.task = turns.task AND ts = opened_ts AND events.turn = turns.turn)",
+    )?;
+    let row = |row: &Row<'_>| {
+        let body: Option<String> = row.get(3)?;
+        let overrides = match body.and_then(|body| parse_step(&body).ok()) {
+            Some(Step::Opened(opened)) => opened.options.overrides,
+            _ => None,
+        };
+        let (task_id, opened_ts) = (task_id_column(row, 0)?, row.get(1)?);
+        Ok(TurnStart { task_id, opened_ts, opened_at: timestamp(row, 2)?, overrides })
+    };
+    query.query_row([turn_id.to_string()], row).optional()
 }
 
 /// A column with the id of a task.

@@ -73,6 +73,6 @@ impl Agent {
 }
 
 /// The error for a turn that the task does not have.
-fn unknown_turn() -> AgentError {
+pub(super) fn unknown_turn() -> AgentError {
     AgentError::UnknownTurn("there is no such turn in this task")
 }

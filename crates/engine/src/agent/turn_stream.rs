@@ -71,6 +71,16 @@ impl TurnStream {
         Self { first: Some(encode(task_id, turn_id, last_ts, &end_update(end))), source: Source::End }
     }
 
+    /// Whether it has returned all that exists so far: more only comes with time, if at all.
+    pub fn is_caught_up(&self) -> bool {
+        self.first.is_none()
+            && match &self.source {
+                Source::Turn(reader) => reader.is_caught_up(),
+                Source::Queue(reader) => reader.sent_position.is_some(),
+                Source::End => true,
+            }
+    }
+
     /// The reader of the turn's events, once it has begun.
     #[cfg(test)]
     pub(super) fn into_reader(self) -> Option<EventReader> {

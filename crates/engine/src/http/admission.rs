@@ -5,7 +5,9 @@ use std::sync::LazyLock;
 
 use axum::extract::{FromRequest, Request};
 use bytes::Bytes;
-use http_service::http::{ApiError, BodyAdmission, parse_json, read_admitted_body};
+use http_service::http::{
+    ApiError, BodyAdmission, UnknownFields, parse_json, parse_json_noting_unknown, read_admitted_body,
+};
 use resources::memory_budget::{GrowingReservation, MAX_UNCOUNTED_BYTES, MemoryUse};
 use resources::threads::{BODY_PARSE_THREADS, Lane};
 use serde::de::DeserializeOwned;
@@ -22,6 +24,9 @@ static PARSE_LANE: LazyLock<Lane> = LazyLock::new(|| Lane::new(BODY_PARSE_THREAD
 /// A parsed JSON body, and the memory of both forms, which is held until the response. It comes after
 /// `Authenticated` in a handler's arguments: a caller without a key reserves nothing.
 pub(super) struct Admitted<T>(pub(super) T, pub(super) BodyMemory);
+
+/// Like [`Admitted`], with the fields of the body that are ignored because nothing knows them.
+pub(super) struct AdmittedNoting<T>(pub(super) T, pub(super) UnknownFields, pub(super) BodyMemory);
 
 /// The memory of a request's body.
 pub(super) struct BodyMemory(GrowingReservation);
@@ -41,24 +46,46 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for Admitted<T>
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
-        let mut memory = BodyMemory(state.0.agent.memory_budget().growing_reservation(MemoryUse::Requests));
-        let body = read_admitted_body(request, &mut memory).await?;
-        let (parsed, memory) = parse_body(&PARSE_LANE, body, memory).await?;
+        let (parsed, memory) = admit(request, state, parse_json).await?;
         Ok(Self(parsed, memory))
     }
 }
 
+impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for AdmittedNoting<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
+        let ((parsed, unknown), memory) = admit(request, state, parse_json_noting_unknown).await?;
+        Ok(Self(parsed, unknown, memory))
+    }
+}
+
+async fn admit<T: Send + 'static>(
+    request: Request,
+    state: &AppState,
+    parse: fn(&[u8]) -> Result<T, ApiError>,
+) -> Result<(T, BodyMemory), ApiError> {
+    let mut memory = BodyMemory(state.0.agent.memory_budget().growing_reservation(MemoryUse::Requests));
+    let body = read_admitted_body(request, &mut memory).await?;
+    parse_body(&PARSE_LANE, body, memory, parse).await
+}
+
 /// Parses `body`. A large one would block all streams for as long as it is parsed, so it is parsed in the lane.
 /// Its memory goes along: parsing continues to the end even if nobody waits for it any more.
-async fn parse_body<T, M>(lane: &Lane, body: Bytes, memory: M) -> Result<(T, M), ApiError>
+async fn parse_body<T, M>(
+    lane: &Lane,
+    body: Bytes,
+    memory: M,
+    parse: fn(&[u8]) -> Result<T, ApiError>,
+) -> Result<(T, M), ApiError>
 where
-    T: DeserializeOwned + Send + 'static,
+    T: Send + 'static,
     M: Send + 'static,
 {
     if body.len() <= MAX_UNCOUNTED_BYTES {
-        return parse_json(&body).map(|parsed| (parsed, memory));
+        return parse(&body).map(|parsed| (parsed, memory));
     }
-    let parsed = lane.run(move || parse_json(&body).map(|parsed| (parsed, memory))).await;
+    let parsed = lane.run(move || parse(&body).map(|parsed| (parsed, memory))).await;
     parsed.unwrap_or_else(|| Err(AgentError::Stopping.into()))
 }
 
@@ -86,10 +113,10 @@ mod tests {
         let here = std::thread::current().id();
         for (length, is_here) in [(10, true), (MAX_UNCOUNTED_BYTES + 1, false)] {
             let body = format!("{{\"text\": \"{}\"}}", "x".repeat(length));
-            let (Parsed(thread), ()) = parse_body(&lane, body.into(), ()).await.unwrap();
+            let (Parsed(thread), ()) = parse_body(&lane, body.into(), (), parse_json).await.unwrap();
             assert_eq!(thread == here, is_here, "{length}");
         }
         let torn = format!("{{\"text\": \"{}", "x".repeat(MAX_UNCOUNTED_BYTES));
-        assert!(parse_body::<Parsed, _>(&lane, torn.into(), ()).await.is_err());
+        assert!(parse_body::<Parsed, _>(&lane, torn.into(), (), parse_json).await.is_err());
     }
 }

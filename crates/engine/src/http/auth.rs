@@ -55,6 +55,23 @@ impl FromRequestParts<AppState> for Authenticated {
     }
 }
 
+/// Checks the key of a caller that may send it as `Authorization: Bearer`, as other programs do.
+pub(super) fn authenticate_bearer(parts: &Parts, state: &AppState) -> Result<(), ApiError> {
+    let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
+    let bearer = header("authorization").and_then(|value| {
+        let (scheme, token) = value.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+    });
+    let hash = state.0.key_guard.hash();
+    // The orchestrator's proxy sets the engine's own header, whatever the caller sends in the other one.
+    let keys = [header(ENGINE_KEY_HEADER), bearer];
+    if keys.into_iter().flatten().any(|key| hash.matches(key)) {
+        return Ok(());
+    }
+    let message = "the key is missing or is not this engine's: send it as `Authorization: Bearer` or `X-Engine-Key`";
+    Err(ApiError::new(ErrorCode::InvalidEngineKey, message))
+}
+
 fn invalid_key_error() -> ApiError {
     let message = "X-Engine-Key is missing or is not this engine's key; admit returns the right one";
     ApiError::new(ErrorCode::InvalidEngineKey, message)

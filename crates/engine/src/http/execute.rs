@@ -1,10 +1,12 @@
 //! `POST /execute` and `GET /execute/replay`: run a turn, and read its events again.
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use api::engine::{Execute, Replay};
 use api::event::SentEvent;
-use api::turns::BackgroundTurn;
+use api::turn_reports::{ReportQuery, TurnReport};
+use api::turns::{BackgroundTurn, TurnState};
 use api::{ErrorBody, ErrorCode, TaskId};
 use axum::body::{Body, Bytes};
 use axum::extract::State as Extract;
@@ -15,19 +17,29 @@ use http_service::http::{ApiError, Query};
 use utoipa::IntoParams;
 
 use super::AppState;
-use super::admission::Admitted;
+use super::admission::AdmittedNoting;
 use super::auth::Authenticated;
-use crate::agent::{Accepted, TurnStream};
+use crate::agent::{Accepted, TurnEvents, TurnStream};
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// Runs a turn and streams its events, or answers at once with `background`. The turn continues if the client
-/// disconnects, and a queued message stays queued.
+/// The time that a call without a stream waits, in seconds, unless the request sets it.
+const DEFAULT_WAIT_S: i64 = 90;
+
+/// Runs a turn and streams its events, waits for its outcome (`stream` or `Accept`), or answers at once with
+/// `background`. The turn continues if the client disconnects, and a queued message stays queued.
 #[utoipa::path(
     post, path = "/execute", request_body = Execute, security(("engine_key" = [])),
+    params(
+        ("wait" = Option<i64>, Query, description = "Without a stream: how long to wait, 0 to 90 seconds; 90 by default"),
+    ),
     responses(
-        (status = 200, description = "The turn's events", body = SentEvent, content_type = "text/event-stream"),
-        (status = 202, description = "With `background`", body = BackgroundTurn),
+        (status = 200, description = "The turn's events; without a stream, its outcome", content(
+            (SentEvent = "text/event-stream"), (TurnReport = "application/json"),
+        )),
+        (status = 202, description = "With `background`; or, without a stream, the turn goes on", content(
+            (BackgroundTurn = "application/json"), (TurnReport = "application/json"),
+        )),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST, MODEL_NOT_PERMITTED"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND, MESSAGE_NOT_FOUND (edit and retry)"),
@@ -41,14 +53,48 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 pub(super) async fn execute(
     _: Authenticated,
     Extract(AppState(shared)): Extract<AppState>,
-    Admitted(request, _memory): Admitted<Execute>,
+    headers: HeaderMap,
+    Query(query): Query<ReportQuery>,
+    AdmittedNoting(request, unknown, memory): AdmittedNoting<Execute>,
 ) -> Result<Response, ApiError> {
     let in_background = request.background;
+    let is_streamed = request.stream.unwrap_or_else(|| !wants_json(&headers));
+    let is_structured = request.response_format.is_some();
     let Accepted { turn, stream } = shared.agent.submit(request).await?;
-    if in_background {
-        return Ok((StatusCode::ACCEPTED, axum::Json(turn)).into_response());
-    }
-    Ok(sse_response(stream))
+    let mut response = if in_background {
+        (StatusCode::ACCEPTED, axum::Json(turn)).into_response()
+    } else if is_streamed {
+        sse_response(stream)
+    } else {
+        // The turn has what it needs of the body.
+        drop(memory);
+        let ids = (turn.task_id, turn.turn_id);
+        let events = TurnEvents::new(stream);
+        report_response(shared.agent.report(events, ids, is_structured, wait_time(&query)).await?)
+    };
+    unknown.warn(response.headers_mut());
+    Ok(response)
+}
+
+/// Whether `Accept` names JSON and nothing else. Many libraries name it among others, or `*/*`, unasked.
+fn wants_json(headers: &HeaderMap) -> bool {
+    let mut accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let (first, more) = (accepted.next(), accepted.next());
+    let media_type = first.filter(|_| more.is_none()).and_then(|accepted| accepted.split(';').next());
+    media_type.is_some_and(|media_type| media_type.trim().eq_ignore_ascii_case("application/json"))
+}
+
+/// How long a call without a stream waits for its turn.
+pub(super) fn wait_time(query: &ReportQuery) -> Duration {
+    let seconds = query.wait.map_or(DEFAULT_WAIT_S, api::serde_helpers::BoundedInt::get);
+    Duration::from_secs(seconds.unsigned_abs())
+}
+
+/// The response with the outcome of a turn: 202 while it goes on without needing anything.
+pub(super) fn report_response(report: TurnReport) -> Response {
+    let goes_on = matches!(report.status, TurnState::Queued | TurnState::Running);
+    let status = if goes_on { StatusCode::ACCEPTED } else { StatusCode::OK };
+    (status, axum::Json(report)).into_response()
 }
 
 /// The query of [`replay`], for the OpenAPI document.

@@ -2,13 +2,16 @@
 //! theirs.
 
 use api::engine::{Cancelled, CancelledStatus};
+use api::turn_reports::{ReportQuery, TurnReport};
 use api::turns::{ListTurns, TaskQueue, TurnList, TurnRecord};
 use api::{ErrorBody, TaskId};
 use axum::extract::State as Extract;
+use axum::response::Response;
 use http_service::http::{ApiError, Path, Query};
 
 use super::AppState;
 use super::auth::Authenticated;
+use super::execute::{report_response, wait_time};
 
 /// Lists the turns of a task, the newest first, without the texts of their answers.
 #[utoipa::path(
@@ -56,6 +59,34 @@ pub(super) async fn read(
     Path((task_id, turn_id)): Path<(TaskId, String)>,
 ) -> Result<axum::Json<TurnRecord>, ApiError> {
     Ok(axum::Json(shared.agent.turn(&task_id, &turn_id).await?))
+}
+
+/// Returns the outcome of a turn as `POST /execute` does without a stream: at once if the turn has ended or waits for
+/// a person, else after `wait`.
+#[utoipa::path(
+    get, path = "/tasks/{task_id}/turns/{turn_id}/result", operation_id = "read_turn_result",
+    security(("engine_key" = [])),
+    params(
+        ("task_id" = String, Path, description = "The task"),
+        ("turn_id" = String, Path, description = "The turn"),
+        ("wait" = Option<i64>, Query, description = "How long to wait for the turn, 0 to 90 seconds; 90 by default"),
+    ),
+    responses(
+        (status = 200, body = TurnReport, description = "The turn has ended, or waits for a person"),
+        (status = 202, body = TurnReport, description = "The turn goes on, or its message waits"),
+        (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND, TURN_NOT_FOUND"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+    ),
+)]
+pub(super) async fn result(
+    _: Authenticated,
+    Extract(AppState(shared)): Extract<AppState>,
+    Path((task_id, turn_id)): Path<(TaskId, String)>,
+    Query(query): Query<ReportQuery>,
+) -> Result<Response, ApiError> {
+    Ok(report_response(shared.agent.turn_report(&task_id, &turn_id, wait_time(&query)).await?))
 }
 
 /// Lists the messages that wait for their turn on a task, the next one first.

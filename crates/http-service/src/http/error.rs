@@ -40,6 +40,11 @@ impl ApiError {
         self.code
     }
 
+    /// Returns the number of seconds after which the client should retry, if that helps.
+    pub const fn retry_after_s(&self) -> Option<u64> {
+        self.retry_after_s
+    }
+
     /// Returns the code and the message.
     pub fn into_parts(self) -> (ErrorCode, String) {
         (self.code, self.message)

@@ -124,6 +124,7 @@ mod tasks;
 mod tools;
 mod turn_limits;
 mod turn_options;
+mod turn_reports;
 mod unknown_usage;
 mod unresponsive_dns;
 mod upgrades;

@@ -86,6 +86,11 @@ impl EventReader {
         }
     }
 
+    /// Whether it has returned every event that was published so far.
+    pub fn is_caught_up(&self) -> bool {
+        self.position >= self.status.borrow().published_ts
+    }
+
     /// The turn that more events are expected of, given that everything up to `status` was read.
     fn awaited_turn(&self, status: LogStatus) -> Option<TurnId> {
         status.running_turn.filter(|running| match self.follow {
