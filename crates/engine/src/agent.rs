@@ -241,6 +241,12 @@ impl Agent {
         &self.services.memory_budget
     }
 
+    /// The names of the models that a request can choose; none if no provider is configured.
+    pub(crate) fn model_names(&self) -> Vec<String> {
+        let routes = self.services.gateway.routes();
+        routes.map_or_else(|_| Vec::new(), |routes| routes.named.iter().map(|route| route.name.clone()).collect())
+    }
+
     /// The user's connections to tool servers.
     pub(crate) fn mcp(&self) -> &Mcp {
         &self.services.mcp

@@ -19,6 +19,8 @@ mod hitl;
 mod learning;
 mod media;
 mod memory;
+mod openai;
+mod projection;
 mod rpc;
 mod rpc_assets;
 mod rpc_cassettes;
@@ -197,13 +199,23 @@ http_service::routes! {
     workspace_uploads::status,
     workspace_uploads::append,
     workspace_uploads::cancel,
+    openai::list_models,
+    openai::read_model,
+    openai::create_chat_completion,
+    openai::create_response,
+    openai::read_response,
+    openai::cancel_response,
+    openai::delete_response,
     rpc::rpc,
     document::openapi,
 }
 
 /// Returns the engine's router.
 pub fn router(state: AppState) -> Router {
-    let router = table().route(skills::CREATE_PATH, skills::routes_of_skill_named_create()).with_state(state);
+    let router = table()
+        .route(skills::CREATE_PATH, skills::routes_of_skill_named_create())
+        .route(openai::OTHER_PATHS, axum::routing::any(openai::unknown_path))
+        .with_state(state);
     http_service::http::apply_layers(router, MAX_BODY_BYTES)
 }
 

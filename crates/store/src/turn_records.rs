@@ -4,7 +4,7 @@
 use api::event::{Event, Lifecycle};
 use api::turn_options::TurnOverrides;
 use api::turns::{TurnRecord, TurnState};
-use api::{TaskId, Timestamp, TurnId};
+use api::{TaskId, TurnId};
 use rusqlite::types::Type;
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 
@@ -47,8 +47,6 @@ pub struct TurnStart {
     pub task_id: TaskId,
     /// The `ts` of its first event.
     pub opened_ts: i64,
-    /// When it began.
-    pub opened_at: Timestamp,
     /// What its request set for it only.
     pub overrides: Option<Box<TurnOverrides>>,
 }
@@ -87,7 +85,7 @@ impl Brain {
 
 fn turn_start(reader: &Connection, turn_id: TurnId) -> Result<Option<TurnStart>, Error> {
     let mut query = reader.prepare_cached(
-        "SELECT task_id, opened_ts, opened_at,
+        "SELECT task_id, opened_ts,
                 (SELECT body FROM steps WHERE steps.task = turns.task AND steps.turn = turns.turn
                  ORDER BY step LIMIT 1)
          FROM turns JOIN tasks USING (task)
@@ -95,13 +93,13 @@ fn turn_start(reader: &Connection, turn_id: TurnId) -> Result<Option<TurnStart>,
              SELECT 1 FROM events WHERE events.task = turns.task AND ts = opened_ts AND events.turn = turns.turn)",
     )?;
     let row = |row: &Row<'_>| {
-        let body: Option<String> = row.get(3)?;
+        let body: Option<String> = row.get(2)?;
         let overrides = match body.and_then(|body| parse_step(&body).ok()) {
             Some(Step::Opened(opened)) => opened.options.overrides,
             _ => None,
         };
         let (task_id, opened_ts) = (task_id_column(row, 0)?, row.get(1)?);
-        Ok(TurnStart { task_id, opened_ts, opened_at: timestamp(row, 2)?, overrides })
+        Ok(TurnStart { task_id, opened_ts, overrides })
     };
     query.query_row([turn_id.to_string()], row).optional()
 }

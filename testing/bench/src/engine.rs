@@ -8,6 +8,7 @@ use api::engine::{ENGINE_KEY_HEADER, Execute};
 use api::{EngineKey, TaskId};
 use http_body_util::Full;
 use hyper::Method;
+use hyper::header::AUTHORIZATION;
 use hyper::http::request::Builder;
 use serde_json::{Value, json};
 
@@ -15,7 +16,7 @@ use crate::baselines::{FILE, REPLAY};
 use crate::client::{Client, HttpRequest};
 use crate::probe;
 use crate::process::{Process, free_port, log_file};
-use crate::provider::MODEL_NAME;
+use crate::provider::{MODEL_NAME, Wire};
 
 /// The model configuration of an engine.
 #[derive(Clone, Debug)]
@@ -138,6 +139,29 @@ impl Engine {
             ..Execute::new(TaskId::new(task)?, message)
         };
         let request = client.request(Method::POST, "/execute").header(ENGINE_KEY_HEADER, self.key.expose());
+        Ok(request.body(Full::from(serde_json::to_vec(&body)?))?)
+    }
+
+    /// Builds the request for a `direct` turn through the front that speaks the protocol of `wire`.
+    pub(crate) fn front(
+        &self,
+        client: &Client,
+        wire: Wire,
+        task: &str,
+        message: &str,
+    ) -> anyhow::Result<HttpRequest> {
+        let mut body = json!({
+            "model": "default", "stream": true, "roundhouse": {"task_id": task, "direct": true},
+        });
+        let (path, field, value) = match wire {
+            Wire::Responses => ("/v1/responses", "input", json!(message)),
+            _ => ("/v1/chat/completions", "messages", json!([{"role": "user", "content": message}])),
+        };
+        if let Some(fields) = body.as_object_mut() {
+            fields.insert(field.to_owned(), value);
+        }
+        let bearer = format!("Bearer {}", self.key.expose());
+        let request = client.request(Method::POST, path).header(AUTHORIZATION, bearer);
         Ok(request.body(Full::from(serde_json::to_vec(&body)?))?)
     }
 

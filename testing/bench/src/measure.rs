@@ -10,6 +10,7 @@ mod deltas;
 mod fairness;
 mod files;
 mod fleet;
+mod fronts;
 mod idle;
 mod large_brain_start;
 mod list;
@@ -44,6 +45,8 @@ pub(crate) enum Measurement {
     Turn,
     /// 2,000 deltas as fast as the provider sends them.
     Deltas,
+    /// First delta and 2,000 deltas through other protocols than the engine's own.
+    Fronts,
     /// 10 and 100 concurrent turns, 200 deltas/s each: the lag of a delta and the lead of event timestamps.
     Parallel,
     /// The first delta of a turn that recalls memories, compared with one that does not, at 10,000 messages.
@@ -98,6 +101,7 @@ impl Measurement {
             Self::Idle => idle::measure(bench).await,
             Self::Turn => turn::measure(bench).await,
             Self::Deltas => deltas::measure(bench).await,
+            Self::Fronts => fronts::measure(bench).await,
             Self::Parallel => parallel::measure(bench).await,
             Self::Recall => recall::measure(bench).await,
             Self::ToolCalls => tool_calls::measure(bench).await,

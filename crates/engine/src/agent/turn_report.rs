@@ -6,7 +6,7 @@ use api::event::{Event, Lifecycle, SentEvent, StopReason};
 use api::turn_options::TurnOverrides;
 use api::turn_reports::{MAX_REPORTED_CALLS, ReportedCall, TurnReport};
 use api::turns::{BusyUpdate, TurnState};
-use api::{TaskId, Timestamp, TurnId};
+use api::{TaskId, TurnId};
 use store::event_log::Follow;
 
 use super::turn_events::TurnEvents;
@@ -21,8 +21,6 @@ pub(crate) struct FollowedTurn {
     pub(crate) events: TurnEvents,
     /// The task.
     pub(crate) task_id: TaskId,
-    /// When it began, if it has.
-    pub(crate) opened_at: Option<Timestamp>,
     /// What its request set for it only.
     pub(crate) overrides: Option<Box<TurnOverrides>>,
 }
@@ -227,7 +225,6 @@ impl Agent {
         Ok(FollowedTurn {
             events: TurnEvents::new(reader.into()),
             task_id: start.task_id,
-            opened_at: Some(start.opened_at),
             overrides: start.overrides,
         })
     }
@@ -277,6 +274,6 @@ impl Agent {
             stopping: self.stopping.clone(),
         };
         let events = TurnEvents::new(TurnStream::queued(reader));
-        Ok(Some(FollowedTurn { events, task_id: task_id.clone(), opened_at: None, overrides: None }))
+        Ok(Some(FollowedTurn { events, task_id: task_id.clone(), overrides: None }))
     }
 }

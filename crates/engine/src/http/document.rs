@@ -3,7 +3,7 @@
 use axum::Json;
 use utoipa::Modify;
 use utoipa::openapi::OpenApi;
-use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityScheme};
+use utoipa::openapi::security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityScheme};
 
 use super::auth::Authenticated;
 
@@ -13,7 +13,10 @@ pub(super) struct KeyScheme;
 impl Modify for KeyScheme {
     fn modify(&self, document: &mut OpenApi) {
         let scheme = SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new("X-Engine-Key")));
-        document.components.get_or_insert_default().add_security_scheme("engine_key", scheme);
+        let components = document.components.get_or_insert_default();
+        components.add_security_scheme("engine_key", scheme);
+        let bearer = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+        components.add_security_scheme("bearer", bearer);
     }
 }
 

@@ -53,6 +53,10 @@ async fn every_route_but_health_is_closed_without_the_right_key() {
                 let response = with_deadline(request.send()).await.unwrap();
                 if method == "head" {
                     assert_eq!(response.status(), 401);
+                } else if path.starts_with("/v1/") {
+                    assert_eq!(response.status(), 401, "{path}");
+                    let body: Value = response.json().await.unwrap();
+                    assert_eq!(body["error"]["code"], "invalid_api_key", "{path}: {body}");
                 } else if path == "/rpc" {
                     expect_rpc_error(response, 401, "INVALID_ENGINE_KEY").await;
                 } else {

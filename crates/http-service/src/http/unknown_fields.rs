@@ -45,7 +45,8 @@ impl UnknownFields {
 
 /// The name with nothing in it that could be taken for another part of a header.
 fn printable(path: &str) -> String {
-    let safe = |char: char| if char.is_ascii_graphic() && !matches!(char, ',' | ';' | '"') { char } else { '?' };
+    let safe =
+        |char: char| if char.is_ascii_graphic() && !matches!(char, ',' | ';' | '"') { char } else { '?' };
     path.chars().take(MAX_NAME_CHARS).map(safe).collect()
 }
 

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use api::orchestrator::{ADMIN_KEY_HEADER, PLATFORM_KEY_HEADER};
 use api::{AdminKey, ErrorCode};
 use axum::extract::{FromRef, FromRequestParts};
-use axum::http::Method;
+use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
+use axum::http::{HeaderValue, Method};
 use http_service::http::{ApiError, ClientAddress};
 
 use super::error::to_api_error;
@@ -82,6 +83,34 @@ where
             ApiError::new(ErrorCode::CapacityExhausted, message).retry_after(STREAM_RETRY_AFTER_S)
         })?;
         Ok(Self(product, permit))
+    }
+}
+
+/// The calling product, which may also send its key as `Authorization: Bearer`: for the proxy, through which other
+/// programs talk to an engine.
+pub(super) struct BearerProduct(pub(super) StreamingProduct);
+
+impl<S: Send + Sync> FromRequestParts<S> for BearerProduct
+where
+    Arc<Fleet>: FromRef<S>,
+{
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        if parts.headers.contains_key(PLATFORM_KEY_HEADER) {
+            return StreamingProduct::from_request_parts(parts, state).await.map(Self);
+        }
+        let key = header(parts, AUTHORIZATION.as_str()).and_then(|value| {
+            let (scheme, key) = value.split_once(' ')?;
+            scheme.eq_ignore_ascii_case("bearer").then(|| HeaderValue::from_str(key.trim()).ok())?
+        });
+        // Only while it is checked: `proxy` takes the key's own header for the sign that it was used.
+        if let Some(key) = key {
+            parts.headers.insert(PLATFORM_KEY_HEADER, key);
+        }
+        let product = StreamingProduct::from_request_parts(parts, state).await;
+        parts.headers.remove(PLATFORM_KEY_HEADER);
+        product.map(Self)
     }
 }
 

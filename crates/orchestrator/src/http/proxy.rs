@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 use tower::util::MapResponse;
 
 use self::half_open_stream::HalfOpenStream;
-use super::auth::StreamingProduct;
+use super::auth::{BearerProduct, StreamingProduct};
 use super::error::to_api_error;
 use super::guarded_body::with_guard;
 use crate::fleet::{EngineEndpoint, Fleet};
@@ -91,7 +91,7 @@ impl ProxyClient {
     ),
 )]
 pub(super) async fn proxy(
-    StreamingProduct(product, permit): StreamingProduct,
+    BearerProduct(StreamingProduct(product, permit)): BearerProduct,
     State(fleet): State<Arc<Fleet>>,
     State(proxy_client): State<ProxyClient>,
     Path(path): Path<(UserId, String)>,
@@ -181,6 +181,10 @@ fn forwarded_headers(headers: &HeaderMap, key: &EngineKey) -> Option<HeaderMap> 
     let mut forwarded = without_hop_by_hop_headers(headers);
     for name in [PLATFORM_KEY_HEADER, ADMIN_KEY_HEADER, ENGINE_KEY_HEADER, header::HOST.as_str()] {
         forwarded.remove(name);
+    }
+    if !headers.contains_key(PLATFORM_KEY_HEADER) {
+        // It was the caller's key.
+        forwarded.remove(header::AUTHORIZATION);
     }
     let mut value = HeaderValue::from_str(key.expose()).ok()?;
     value.set_sensitive(true);
@@ -272,6 +276,7 @@ mod tests {
             ("x-secret", "1"),
             ("te", "trailers"),
             ("accept", "text/event-stream"),
+            ("authorization", "Bearer another's"),
             ("last-event-id", "7"),
         ] {
             headers.insert(name.parse::<HeaderName>().unwrap(), HeaderValue::from_static(value));
@@ -280,8 +285,11 @@ mod tests {
         let forwarded = forwarded_headers(&headers, &key).unwrap();
         let mut names: Vec<_> = forwarded.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
-        assert_eq!(names, ["accept", "last-event-id", "x-engine-key"]);
+        assert_eq!(names, ["accept", "authorization", "last-event-id", "x-engine-key"]);
         assert_eq!(forwarded["x-engine-key"], key.expose());
         assert!(!format!("{forwarded:?}").contains(key.expose()));
+        // Without the product's own header, the other one has its key.
+        headers.remove(PLATFORM_KEY_HEADER);
+        assert!(!forwarded_headers(&headers, &key).unwrap().contains_key("authorization"));
     }
 }

@@ -90,6 +90,8 @@ mod missing_data;
 mod models;
 mod noisy_tenant;
 mod one_engine_per_user;
+mod openai_api;
+mod openai_clients;
 mod orchestrator_auth;
 mod orchestrator_input;
 mod orchestrator_killed;

@@ -129,7 +129,12 @@ async fn the_end_of_the_engine_ends_the_wait_but_not_the_turn() {
 async fn a_failure_and_a_cancellation_are_outcomes() {
     let (gate, refusal) = (Gate::new(), Reply::from_text("not JSON"));
     let format = json!({"type": "json_schema", "name": "a", "schema": {"type": "object"}});
-    let replies = [refusal.clone(), refusal, Reply::from_text("{\"a\": \"ü\"}"), Reply::from_text("x y").hold(1, &gate)];
+    let replies = [
+        refusal.clone(),
+        refusal,
+        Reply::from_text("{\"a\": \"ü\"}"),
+        Reply::from_text("x y").hold(1, &gate),
+    ];
     let fixture = EngineFixture::for_wire("openai", replies).await;
     let structured = unstreamed("As JSON.", json!({"response_format": format}));
     let failed = fixture.engine.post("/execute", &structured).await;
@@ -150,7 +155,8 @@ async fn unknown_fields_are_named_in_a_header() {
     let body = unstreamed("Hi", json!({"massage": 1, "grüße": {"a": 1}}));
     let response = fixture.engine.post("/execute", &body).await;
     assert_eq!(response.header("roundhouse-warning"), Some("unknown fields: gr??e, massage"));
-    let streamed = post_execute(&fixture, "text/event-stream", &with_fields(body, json!({"stream": true}))).await;
+    let streamed =
+        post_execute(&fixture, "text/event-stream", &with_fields(body, json!({"stream": true}))).await;
     assert!(streamed.header("roundhouse-warning").unwrap().contains("massage"));
     let plain = fixture.engine.post("/execute", &unstreamed("Hi", json!({}))).await;
     assert_eq!((plain.status, plain.header("roundhouse-warning")), (200, None));

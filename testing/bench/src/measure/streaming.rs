@@ -142,8 +142,25 @@ impl StreamingSetup {
         Client::connect(parse_address(&self.provider.base_url())?).await
     }
 
+    /// Opens a connection to the engine.
+    pub(super) async fn connect(&self) -> anyhow::Result<Client> {
+        self.engine.connect().await
+    }
+
+    /// Runs a turn in a task of its own through the front that speaks the protocol of `wire`.
+    pub(super) async fn run_front_turn(
+        &mut self,
+        client: &mut Client,
+        wire: Wire,
+    ) -> anyhow::Result<TimedText> {
+        self.turn_count += 1;
+        let (task, message) = (format!("task-{}", self.turn_count), self.message.for_turn(self.turn_count));
+        let request = self.engine.front(client, wire, &task, &message)?;
+        self.check_text(streamed::send_sse(client, request).await?.provider_text(wire)?)
+    }
+
     /// Runs a turn in a task of its own, so that the requests to the provider differ only in what is recalled.
-    async fn run_turn(&mut self, client: &mut Client) -> anyhow::Result<TimedText> {
+    pub(super) async fn run_turn(&mut self, client: &mut Client) -> anyhow::Result<TimedText> {
         self.turn_count += 1;
         let (task, message) = (format!("task-{}", self.turn_count), self.message.for_turn(self.turn_count));
         let execute = self.engine.execute_with(client, &task, &message, None)?;

@@ -156,15 +156,25 @@ impl Peers {
         AuthorizationServer { peer: self.start_node("authorization_server.mjs", variables).await }
     }
 
-    async fn start_node(&self, file: &str, variables: BTreeMap<String, String>) -> PeerServer {
+    /// The installed Node.
+    pub(crate) fn node(&self) -> PathBuf {
+        self.folder.join("node/node")
+    }
+
+    /// An environment for programs of Node, with the installed libraries.
+    pub(crate) fn node_home(&self) -> TestEnv {
         let home = TestEnv::new();
         // Node searches for libraries beside the program.
         os::unix::fs::symlink(self.folder.join("node/node_modules"), home.path().join("node_modules"))
             .unwrap();
+        home
+    }
+
+    async fn start_node(&self, file: &str, variables: BTreeMap<String, String>) -> PeerServer {
+        let home = self.node_home();
         let program = home.path().join(file);
         fs::copy(sources_folder().join(file), &program).unwrap();
-        let node = self.folder.join("node/node");
-        let line = [node, program].map(|path| path.to_str().unwrap().to_owned());
+        let line = [self.node(), program].map(|path| path.to_str().unwrap().to_owned());
         PeerServer::start(home, &line, &variables).await
     }
 }

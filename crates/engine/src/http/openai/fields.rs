@@ -1,0 +1,113 @@
+//! The fields of a request: each is taken, and what is left is refused by name.
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::error::VendorError;
+
+/// Fields that were not taken yet.
+pub(super) struct Fields {
+    fields: Map<String, Value>,
+    /// The path before their names, such as `stream_options.`.
+    path: String,
+}
+
+impl Fields {
+    pub(super) fn new(fields: Map<String, Value>) -> Self {
+        Self { fields, path: String::new() }
+    }
+
+    /// The name of a field, from the body's root on.
+    pub(super) fn name(&self, field: &str) -> String {
+        format!("{}{field}", self.path)
+    }
+
+    /// Takes a field. `null` counts as absent.
+    pub(super) fn take(&mut self, field: &str) -> Option<Value> {
+        self.fields.remove(field).filter(|value| !value.is_null())
+    }
+
+    /// Takes a field of a type of the API, whose error says what it must be.
+    pub(super) fn parse<T: DeserializeOwned>(&mut self, field: &str) -> Result<Option<T>, VendorError> {
+        let Some(value) = self.take(field) else { return Ok(None) };
+        let invalid = |error: serde_json::Error| VendorError::invalid(&self.name(field), error);
+        serde_json::from_value(value).map(Some).map_err(invalid)
+    }
+
+    pub(super) fn text(&mut self, field: &str) -> Result<Option<String>, VendorError> {
+        match self.take(field) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => Err(VendorError::invalid(&self.name(field), "must be a string")),
+        }
+    }
+
+    pub(super) fn flag(&mut self, field: &str) -> Result<Option<bool>, VendorError> {
+        match self.take(field) {
+            None => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(flag)),
+            Some(_) => Err(VendorError::invalid(&self.name(field), "must be true or false")),
+        }
+    }
+
+    pub(super) fn list(&mut self, field: &str) -> Result<Option<Vec<Value>>, VendorError> {
+        match self.take(field) {
+            None => Ok(None),
+            Some(Value::Array(list)) => Ok(Some(list)),
+            Some(_) => Err(VendorError::invalid(&self.name(field), "must be a list")),
+        }
+    }
+
+    pub(super) fn object(&mut self, field: &str) -> Result<Option<Self>, VendorError> {
+        match self.take(field) {
+            None => Ok(None),
+            Some(value) => object_of(value, self.name(field)).map(Some),
+        }
+    }
+
+    /// Takes a field that may only have a value that changes nothing.
+    pub(super) fn neutral(
+        &mut self,
+        field: &str,
+        allowed: &[Value],
+        reason: &str,
+    ) -> Result<(), VendorError> {
+        match self.take(field) {
+            Some(value) if !allowed.iter().any(|allowed| is_same(allowed, &value)) => {
+                Err(VendorError::unsupported(&self.name(field), reason))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes fields that a client may send for the vendor's own use. Returns those that it sent.
+    pub(super) fn hints(&mut self, names: &[&'static str]) -> Vec<&'static str> {
+        names.iter().copied().filter(|name| self.take(name).is_some()).collect()
+    }
+
+    /// Refuses the fields that were not taken, unless they are null.
+    pub(super) fn finish(mut self) -> Result<(), VendorError> {
+        self.fields.retain(|_, value| !value.is_null());
+        match self.fields.keys().next() {
+            Some(name) => Err(VendorError::unknown(&self.name(name))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The fields of `value`, which is called `name`.
+pub(super) fn object_of(value: Value, name: String) -> Result<Fields, VendorError> {
+    match value {
+        Value::Object(fields) => Ok(Fields { fields, path: format!("{name}.") }),
+        _ => Err(VendorError::invalid(&name, "must be an object")),
+    }
+}
+
+/// Whether two values are equal; numbers by their value, however they are written.
+fn is_same(allowed: &Value, value: &Value) -> bool {
+    match (allowed.as_f64(), value.as_f64()) {
+        #[expect(clippy::float_cmp, reason = "a value that changes nothing is exactly one of these")]
+        (Some(allowed), Some(value)) => allowed == value,
+        _ => allowed == value,
+    }
+}

@@ -1,0 +1,231 @@
+//! OpenAI's official SDKs, of PyPI and npm, use an engine as they would use their vendor.
+//!
+//! `ROUNDHOUSE_TEST_PYTHON` names an interpreter that has the one; `.ci/peers` installs the other.
+
+use std::collections::BTreeMap;
+use std::{env, fs, path::Path};
+
+use mock_llm::{Gate, Reply};
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::ChildStdin;
+
+use crate::support::engine_calls::direct_message;
+use crate::support::engine_fixture::{wait_gate_reached, write_file_reply};
+use crate::support::peers::Peers;
+use crate::support::{EngineFixture, Program, TestEnv, skip, with_deadline};
+
+/// A running program that uses an SDK.
+struct Client {
+    program: Program,
+    input: ChildStdin,
+    _home: TestEnv,
+}
+
+fn script(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers").join(name).to_str().unwrap().to_owned()
+}
+
+impl Client {
+    /// Starts the Python SDK; skips the story and returns `None` if it is not installed.
+    fn python(scenario: &str, fixture: &EngineFixture) -> Option<Self> {
+        let Some(python) = env::var("ROUNDHOUSE_TEST_PYTHON").ok().filter(|python| !python.is_empty()) else {
+            skip("OpenAI's Python SDK: ROUNDHOUSE_TEST_PYTHON names no interpreter");
+            return None;
+        };
+        let home = TestEnv::new();
+        Some(Self::start(home, &[&python, &script("openai_client.py"), scenario], fixture))
+    }
+
+    /// Starts the npm SDK; skips the story and returns `None` if it is not installed.
+    fn node(scenario: &str, fixture: &EngineFixture) -> Option<Self> {
+        let peers = Peers::installed()?;
+        let home = peers.node_home();
+        let program = home.path().join("openai_client.mjs");
+        fs::copy(script("openai_client.mjs"), &program).unwrap();
+        let node = peers.node();
+        let line = [node.to_str().unwrap(), program.to_str().unwrap(), scenario];
+        let line = line.map(str::to_owned);
+        Some(Self::start(home, &[&line[0], &line[1], &line[2]], fixture))
+    }
+
+    fn start(home: TestEnv, line: &[&str], fixture: &EngineFixture) -> Self {
+        let url = format!("{}/v1", fixture.engine.url);
+        let line = [line, &[url.as_str(), &fixture.engine.key]].concat();
+        let variables = BTreeMap::from([("PYTHONIOENCODING".to_owned(), "utf-8".to_owned())]);
+        let (program, input) = home.run_program_interactive(&line, &variables);
+        Self { program, input, _home: home }
+    }
+
+    /// Waits until it has printed `words`.
+    async fn wait_for(&mut self, words: &str) {
+        self.program.wait_for_output(words).await.unwrap_or_else(|exit| panic!("the client ended: {exit:?}"));
+    }
+
+    async fn press_enter(&mut self) {
+        self.input.write_all(b"\n").await.unwrap();
+    }
+
+    /// Waits for its end; returns the objects that it printed.
+    async fn finish(self) -> Vec<Value> {
+        let output = with_deadline("the client ends", self.program.wait()).await.assert_success();
+        output.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+}
+
+#[tokio::test]
+async fn python_chats() {
+    let replies = ["Grüß Gott.", "Nach Köln, über Bonn.", "{\"city\":\"Köln\"}"].map(Reply::from_text);
+    let fixture = EngineFixture::for_wire("openai", replies).await;
+    let Some(client) = Client::python("chat", &fixture) else { return };
+    let shown = client.finish().await;
+    assert_eq!(shown[0], json!({"models": ["default", "gpt-5"], "one": "default"}));
+    assert_eq!((&shown[1]["content"], &shown[1]["finish"]), (&json!("Grüß Gott."), &json!("stop")));
+    assert_eq!(
+        (&shown[2]["content"], &shown[2]["finish"]),
+        (&json!("Nach Köln, über Bonn."), &json!("stop"))
+    );
+    assert!(shown[1]["tokens"].as_u64() > Some(0) && shown[2]["tokens"].as_u64() > Some(0), "{shown:?}");
+    assert_eq!(shown[3], json!({"city": "Köln"}));
+    assert_eq!(fixture.engine.messages("reise").await.len(), 2);
+}
+
+#[tokio::test]
+async fn python_raises_its_own_errors() {
+    let gate = Gate::new();
+    let fixture = EngineFixture::new([Reply::from_text("Wait.").hold(1, &gate)]).await;
+    fixture.engine.execute_in_background(direct_message("busy", "Think.")).await;
+    wait_gate_reached(&gate).await;
+    let Some(client) = Client::python("errors", &fixture) else { return };
+    let shown = client.finish().await;
+    let errors: Vec<_> =
+        shown.iter().map(|shown| (&shown["error"], &shown["code"], &shown["param"])).collect();
+    let expected = [
+        ("AuthenticationError", "invalid_api_key", Value::Null),
+        ("BadRequestError", "unsupported_parameter", json!("tools")),
+        ("BadRequestError", "unsupported_parameter", json!("n")),
+        ("NotFoundError", "model_not_found", json!("model")),
+        ("ConflictError", "task_busy", Value::Null),
+        ("BadRequestError", "unknown_parameter", json!("massage")),
+        ("NotFoundError", "response_not_found", json!("previous_response_id")),
+        ("NotFoundError", "response_not_found", Value::Null),
+        ("NotFoundError", "model_not_found", Value::Null),
+    ];
+    assert_eq!(errors.len(), expected.len());
+    for (error, (kind, code, param)) in errors.iter().zip(&expected) {
+        assert_eq!(*error, (&json!(kind), &json!(code), param));
+    }
+}
+
+#[tokio::test]
+async fn python_streams_on_while_a_person_is_asked() {
+    let fixture = EngineFixture::new([write_file_reply("notes.txt"), Reply::from_text("Done.")]).await;
+    let Some(mut client) = Client::python("permission", &fixture) else { return };
+    client.wait_for("\"asked\"").await;
+    assert_eq!(fixture.engine.respond("task", "yes").await.status, 200);
+    let shown = client.finish().await;
+    assert_eq!(shown, [json!({"asked": "permission"}), json!({"content": "Done."})]);
+    assert!(fixture.setup.workspace().join("notes.txt").exists());
+}
+
+#[tokio::test]
+async fn python_uses_responses() {
+    let texts = ["Ada.", "Mehr.", "Anders.", "Eine Rede, länger.", "{\"city\":\"Köln\"}", "Spät."];
+    let fixture = EngineFixture::for_wire("openai", texts.map(Reply::from_text)).await;
+    let Some(client) = Client::python("responses", &fixture) else { return };
+    let shown = client.finish().await;
+    assert_eq!((&shown[0]["text"], &shown[0]["status"]), (&json!("Ada."), &json!("completed")));
+    assert_eq!(shown[1], json!({"text": "Mehr.", "same": true}));
+    // What follows an earlier response is a fork, whose model does not see the later turn.
+    assert_eq!(shown[2], json!({"text": "Anders.", "same": false}));
+    fixture.all_messages()[2]
+        .assert_contains(&["Wer bist du?", "Ada.", "Oder so?"])
+        .assert_lacks(&["Und weiter?"]);
+    assert_eq!(shown[3], json!({"text": "Ada.", "metadata": {"ticket": "4711"}}));
+    let speech = "Eine Rede, länger.";
+    assert_eq!(shown[4], json!({"text": speech, "deltas": speech, "conversation": "täsk"}));
+    assert_eq!(shown[5], json!({"city": "Köln"}));
+    assert_eq!((&shown[6]["after"], &shown[6]["text"]), (&json!("completed"), &json!("Spät.")));
+    assert_eq!(shown[7], json!({"gone": "response_not_found"}));
+}
+
+#[tokio::test]
+async fn python_sees_what_a_response_waits_for() {
+    let fixture = EngineFixture::new([write_file_reply("notes.txt"), Reply::from_text("Done.")]).await;
+    let Some(mut client) = Client::python("asked", &fixture) else { return };
+    client.wait_for("\"items\"").await;
+    let fixture = fixture.kill_and_start().await;
+    client.press_enter().await;
+    assert_eq!(fixture.engine.respond("task", "yes").await.status, 200);
+    let shown = client.finish().await;
+    let items = shown[0]["items"].as_array().unwrap();
+    assert_eq!(
+        (&shown[0]["status"], items.last()),
+        (&json!("in_progress"), Some(&json!("mcp_approval_request")))
+    );
+    assert_eq!(shown[1], json!({"status": "completed", "text": "Done."}));
+}
+
+#[tokio::test]
+async fn python_cancels_a_response() {
+    let gate = Gate::new();
+    let fixture = EngineFixture::new([Reply::from_text("Never said.").hold(1, &gate)]).await;
+    let Some(client) = Client::python("cancel", &fixture) else { return };
+    assert_eq!(client.finish().await, [json!({"status": "in_progress"}), json!({"status": "cancelled"})]);
+}
+
+/// The engine is killed while the client reads, and the client then asks for the rest: it has each event once.
+async fn assert_exactly_the_rest(start: impl FnOnce(&EngineFixture) -> Option<Client>) {
+    let gate = Gate::new();
+    let text = "Es war einmal ein längerer Text, der in vielen Stücken kam.";
+    let fixture = EngineFixture::new([Reply::from_text(text).deltas(12).hold(6, &gate)]).await;
+    let Some(mut client) = start(&fixture) else { return };
+    client.wait_for("\"id\"").await;
+    wait_gate_reached(&gate).await;
+    fixture.provider.enqueue(Reply::from_text(text).deltas(12));
+    let fixture = fixture.kill_and_start().await;
+    client.wait_for("\"broken\"").await;
+    client.press_enter().await;
+    let shown = client.finish().await;
+    assert_ne!(shown[1]["broken"], json!(false), "the stream did not break: {shown:?}");
+    let path = format!("/v1/responses/{}?stream=true", shown[0]["id"].as_str().unwrap());
+    let whole = fixture.engine.request(Method::GET, &path).send().await.unwrap().text().await.unwrap();
+    let whole: Vec<Value> =
+        whole.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect();
+    let keys = |events: &[Value]| -> Vec<[Value; 3]> {
+        let key = |event: &Value| ["type", "sequence_number", "delta"].map(|name| event[name].clone());
+        events.iter().map(key).collect()
+    };
+    assert_eq!(keys(shown[2]["events"].as_array().unwrap()), keys(&whole));
+    let deltas: String = whole.iter().filter_map(|event| event["delta"].as_str()).collect();
+    assert_eq!(deltas, text);
+}
+
+#[tokio::test]
+async fn python_gets_exactly_the_rest_after_a_kill() {
+    assert_exactly_the_rest(|fixture| Client::python("resume", fixture)).await;
+}
+
+#[tokio::test]
+async fn node_gets_exactly_the_rest_after_a_kill() {
+    assert_exactly_the_rest(|fixture| Client::node("resume", fixture)).await;
+}
+
+#[tokio::test]
+async fn node_chats_and_uses_responses() {
+    let fixture = EngineFixture::new(["Grüß Gott.", "Nach Köln.", "Eine Rede."].map(Reply::from_text)).await;
+    let Some(client) = Client::node("chat", &fixture) else { return };
+    let shown = client.finish().await;
+    assert_eq!(
+        shown[0],
+        json!({"models": ["default", "claude-sonnet-4-5"], "once": "Grüß Gott.", "streamed": "Nach Köln."})
+    );
+    assert_eq!(shown[1], json!({"text": "Eine Rede.", "again": "Eine Rede.", "status": "completed"}));
+    let refusals = json!([
+        ["AuthenticationError", "invalid_api_key"],
+        ["BadRequestError", "unsupported_parameter"],
+        ["NotFoundError", "response_not_found"],
+    ]);
+    assert_eq!(shown[2]["refusals"], refusals);
+}
