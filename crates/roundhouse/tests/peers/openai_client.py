@@ -84,6 +84,15 @@ def errors():
     refused(client().models.retrieve, "gpt-nine")
 
 
+def quota():
+    api = client()
+    api.chat.completions.create(model="default", messages=user("Hi"))
+    try:
+        api.responses.create(model="default", input="Hi")
+    except openai.RateLimitError as error:
+        show(code=error.code, waits=int(error.response.headers["retry-after"]) > 0)
+
+
 def responses():
     api = client()
     first = api.responses.create(model="default", input="Wer bist du?", metadata={"ticket": "4711"})
@@ -151,4 +160,4 @@ def resume():
 
 
 {function.__name__: function
- for function in (chat, permission, errors, responses, asked, cancel, resume)}[sys.argv[1]]()
+ for function in (chat, permission, errors, quota, responses, asked, cancel, resume)}[sys.argv[1]]()

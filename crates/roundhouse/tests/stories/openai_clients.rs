@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::{env, fs, path::Path};
 
-use mock_llm::{Gate, Reply};
+use mock_llm::{Gate, Reply, Usage};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
@@ -116,6 +116,17 @@ async fn python_raises_its_own_errors() {
     for (error, (kind, code, param)) in errors.iter().zip(&expected) {
         assert_eq!(*error, (&json!(kind), &json!(code), param));
     }
+}
+
+#[tokio::test]
+async fn python_is_told_when_to_come_back_at_a_cap() {
+    let usage = Usage { input: Some(100_000), output: Some(1), ..Usage::default() };
+    let reply = Reply::from_text("Hello.").usage(usage);
+    let cap = ("ENGINE_USAGE_MAX_TOKENS_PER_DAY", "100000");
+    let fixture =
+        EngineFixture::with_setup("anthropic", [reply], |setup| setup.with_env(cap.0, cap.1.to_owned())).await;
+    let Some(client) = Client::python("quota", &fixture) else { return };
+    assert_eq!(client.finish().await, [json!({"code": "insufficient_quota", "waits": true})]);
 }
 
 #[tokio::test]

@@ -17,11 +17,17 @@ pub(super) struct ChatProjection {
     is_structured: bool,
     includes_usage: bool,
     usage: Option<Usage>,
-    /// The `ts` of the last text that was sent.
-    last_text_ts: Option<i64>,
+    sent: SentText,
+    has_ended: bool,
+}
+
+/// The text that was sent.
+#[derive(Default)]
+struct SentText {
+    /// The `ts` of the last of it.
+    last_ts: Option<i64>,
     /// A block has begun after another one's text.
     needs_separator: bool,
-    has_ended: bool,
 }
 
 /// What all chunks of a completion have in common.
@@ -63,8 +69,7 @@ impl ChatProjection {
             is_structured,
             includes_usage,
             usage: None,
-            last_text_ts: None,
-            needs_separator: false,
+            sent: SentText::default(),
             has_ended: false,
         }
     }
@@ -74,11 +79,11 @@ impl ChatProjection {
     }
 
     fn push_text(&mut self, out: &mut String, ts: i64, text: &str) {
-        if std::mem::take(&mut self.needs_separator) {
+        if std::mem::take(&mut self.sent.needs_separator) {
             self.push_delta(out, &json!({"content": BLOCK_SEPARATOR}));
         }
         self.push_delta(out, &json!({"content": text}));
-        self.last_text_ts = Some(ts);
+        self.sent.last_ts = Some(ts);
     }
 
     fn fail(&mut self, out: &mut String, error: &VendorError) {
@@ -87,7 +92,7 @@ impl ChatProjection {
     }
 
     fn complete(&mut self, out: &mut String, ts: i64, text: &str, stop_reason: StopReason) {
-        if (self.is_structured || self.last_text_ts.is_none()) && !text.is_empty() {
+        if (self.is_structured || self.sent.last_ts.is_none()) && !text.is_empty() {
             self.push_text(out, ts, text);
         }
         push_sse(out, None, &self.head.chunk(&json!({}), Some(finish_reason(stop_reason))));
@@ -106,7 +111,7 @@ impl ChatProjection {
         match lifecycle {
             Lifecycle::Started { .. } => self.push_delta(out, &json!({"role": "assistant", "content": ""})),
             Lifecycle::Retrying { void_after, .. } => {
-                if self.last_text_ts.is_some_and(|sent| sent > void_after) {
+                if self.sent.last_ts.is_some_and(|sent| sent > void_after) {
                     let message = "the model was asked again after a break, and its new answer begins differently; \
                                    what was sent does not count, and a chat completion cannot say so: the turn \
                                    goes on, and its task has the answer";
@@ -130,7 +135,7 @@ impl Projector for ChatProjection {
         match event.event {
             Event::ThreadLifecycle(lifecycle) => self.apply_lifecycle(lifecycle, ts, out),
             Event::Error(failure) => self.fail(out, &failure.into()),
-            Event::ContentBlockStart(_) => self.needs_separator = self.last_text_ts.is_some(),
+            Event::ContentBlockStart(_) => self.sent.needs_separator = self.sent.last_ts.is_some(),
             Event::TextDelta(delta) if !self.is_structured => self.push_text(out, ts, &delta.text),
             Event::ThinkingDelta(delta) => self.push_delta(out, &json!({"reasoning_content": delta.text})),
             Event::HitlRequest(request) => {

@@ -45,7 +45,7 @@ impl ChatRequest {
             stream.flag("include_obfuscation")?;
             stream.finish()?;
         }
-        let effort = options::parse_effort("reasoning_effort", fields.text("reasoning_effort")?)?;
+        let effort = options::parse_effort("reasoning_effort", fields.text("reasoning_effort")?.as_deref())?;
         let max_tokens = fields.parse("max_tokens")?;
         let max_output_tokens = fields.parse("max_completion_tokens")?.or(max_tokens);
         let metadata = fields.parse("metadata")?;

@@ -80,8 +80,8 @@ pub(super) fn take_model(fields: &mut Fields) -> Result<(String, Option<String>)
 }
 
 /// The effort. `none` leaves it to the configuration.
-pub(super) fn parse_effort(param: &str, name: Option<String>) -> Result<Option<Effort>, VendorError> {
-    let name = match name.as_deref() {
+pub(super) fn parse_effort(param: &str, name: Option<&str>) -> Result<Option<Effort>, VendorError> {
+    let name = match name {
         None | Some("none") => return Ok(None),
         Some("minimal") => "low",
         Some(name) => name,

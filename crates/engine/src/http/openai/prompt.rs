@@ -206,11 +206,11 @@ fn file_of(fields: &mut Fields) -> Result<ContentBlock, VendorError> {
     }
     let param = fields.name("file_data");
     let data = fields.text("file_data")?.ok_or_else(|| VendorError::invalid(&param, "must be given"))?;
-    block(&param, media_of("document", &param, &data, name)?)
+    block(&param, media_of("document", &param, &data, name.as_deref())?)
 }
 
 /// The attachment of a `data:` URL, or of an address on the web.
-fn media_of(kind: &str, param: &str, url: &str, name: Option<String>) -> Result<Value, VendorError> {
+fn media_of(kind: &str, param: &str, url: &str, name: Option<&str>) -> Result<Value, VendorError> {
     if let Some(rest) = url.strip_prefix("data:") {
         let expected = "must be base64: `data:TYPE;base64,DATA`";
         let (media_type, data) =

@@ -144,7 +144,7 @@ fn take_place(fields: &mut Fields, task: Option<TaskId>) -> Result<Place, Vendor
 
 fn take_effort(fields: &mut Fields) -> Result<Option<api::turn_options::Effort>, VendorError> {
     let Some(mut reasoning) = fields.object("reasoning")? else { return Ok(None) };
-    let effort = options::parse_effort("reasoning.effort", reasoning.text("effort")?)?;
+    let effort = options::parse_effort("reasoning.effort", reasoning.text("effort")?.as_deref())?;
     // Reasoning is sent as the model gives it.
     reasoning.hints(&["summary", "generate_summary"]);
     reasoning.finish()?;

@@ -11,12 +11,13 @@ use pretty_assertions::assert_eq;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
+use super::VendorError;
 use super::chat_projection::ChatProjection;
 use super::chat_request::ChatRequest;
 use super::responses_items::Settings;
 use super::responses_projection::ResponseProjection;
 use super::responses_request::ResponseRequest;
-use crate::http::projection::Projector;
+use crate::http::projection::{Projector, patient_response};
 
 fn task() -> TaskId {
     TaskId::new("täsk").unwrap()
@@ -256,4 +257,28 @@ fn a_turn_whose_deltas_are_gone_has_its_answer_nevertheless() {
         chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str()).collect();
     assert_eq!(content, "Grüß Gott.");
     assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "length");
+}
+
+/// What a response without a stream sends, if its outcome comes after `seconds`.
+async fn sent_after(seconds: u64, outcome: Result<Value, VendorError>) -> (u16, String) {
+    let response = patient_response(async move {
+        tokio::time::sleep(std::time::Duration::from_secs(seconds)).await;
+        outcome
+    });
+    let response = response.await;
+    let status = response.status().as_u16();
+    let body = axum::body::to_bytes(response.into_body(), 1_000).await.unwrap();
+    (status, String::from_utf8(body.to_vec()).unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_that_takes_long_is_kept_alive_by_white_space() {
+    let failure = || VendorError::unfinished("turn_unfinished", "later");
+    assert_eq!(sent_after(1, Ok(json!({"a": 1}))).await, (200, "{\"a\":1}".to_owned()));
+    assert_eq!(sent_after(1, Err(failure())).await.0, 503);
+    let (status, body) = sent_after(200, Ok(json!({"a": 1}))).await;
+    assert_eq!((status, &*body), (200, "   {\"a\":1}"));
+    let (status, body) = sent_after(200, Err(failure())).await;
+    let body: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((status, &body["error"]["code"]), (200, &json!("turn_unfinished")));
 }
