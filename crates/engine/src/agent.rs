@@ -124,9 +124,9 @@ use tools::skills::SkillDirs;
 pub use transfer::Export;
 use transfer::Transfers;
 use turn_context::TurnSlot;
+pub(crate) use turn_events::TurnEvents;
 use turn_launch::TurnLauncher;
 use turn_registry::{Command, TurnRegistry};
-pub(crate) use turn_events::TurnEvents;
 pub(crate) use turn_report::FollowedTurn;
 pub use turn_stream::TurnStream;
 use webhook::WebhookSender;
@@ -244,7 +244,10 @@ impl Agent {
     /// The names of the models that a request can choose; none if no provider is configured.
     pub(crate) fn model_names(&self) -> Vec<String> {
         let routes = self.services.gateway.routes();
-        routes.map_or_else(|_| Vec::new(), |routes| routes.named.iter().map(|route| route.name.clone()).collect())
+        routes.map_or_else(
+            |_| Vec::new(),
+            |routes| routes.named.iter().map(|route| route.name.clone()).collect(),
+        )
     }
 
     /// The user's connections to tool servers.

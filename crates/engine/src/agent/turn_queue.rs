@@ -281,7 +281,11 @@ impl TurnQueue {
     }
 
     /// Follows an entry.
-    pub(super) fn subscribe(&self, task_id: &TaskId, turn_id: TurnId) -> Option<watch::Receiver<QueueProgress>> {
+    pub(super) fn subscribe(
+        &self,
+        task_id: &TaskId,
+        turn_id: TurnId,
+    ) -> Option<watch::Receiver<QueueProgress>> {
         let task = self.tasks.get(task_id)?;
         let entry = task.entries.iter().find(|entry| entry.turn_id == turn_id)?;
         Some(entry.progress.subscribe())

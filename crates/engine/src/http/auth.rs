@@ -68,7 +68,8 @@ pub(super) fn authenticate_bearer(parts: &Parts, state: &AppState) -> Result<(),
     if keys.into_iter().flatten().any(|key| hash.matches(key)) {
         return Ok(());
     }
-    let message = "the key is missing or is not this engine's: send it as `Authorization: Bearer` or `X-Engine-Key`";
+    let message =
+        "the key is missing or is not this engine's: send it as `Authorization: Bearer` or `X-Engine-Key`";
     Err(ApiError::new(ErrorCode::InvalidEngineKey, message))
 }
 

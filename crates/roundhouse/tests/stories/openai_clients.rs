@@ -124,7 +124,8 @@ async fn python_is_told_when_to_come_back_at_a_cap() {
     let reply = Reply::from_text("Hello.").usage(usage);
     let cap = ("ENGINE_USAGE_MAX_TOKENS_PER_DAY", "100000");
     let fixture =
-        EngineFixture::with_setup("anthropic", [reply], |setup| setup.with_env(cap.0, cap.1.to_owned())).await;
+        EngineFixture::with_setup("anthropic", [reply], |setup| setup.with_env(cap.0, cap.1.to_owned()))
+            .await;
     let Some(client) = Client::python("quota", &fixture) else { return };
     assert_eq!(client.finish().await, [json!({"code": "insufficient_quota", "waits": true})]);
 }
