@@ -179,6 +179,7 @@ pub struct ApprovalResolved {
 
 /// Response of `GET /tasks/{task_id}/approvals`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = ApprovalList)]
 pub struct Approvals {
     /// The calls that wait for a decision, oldest first.
     pub approvals: Vec<ApprovalRequest>,
@@ -214,6 +215,7 @@ pub struct ApprovalResponded {
 
 /// Response of `GET /approvals/grants`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = ApprovalGrantList)]
 pub struct ApprovalGrants {
     /// The lasting approvals, oldest first.
     pub grants: Vec<ApprovalGrant>,

@@ -107,6 +107,17 @@ pub struct AuditRow {
     pub hash: String,
 }
 
+/// The schema of a message of `GET /events`: the values of its `id:`, `event:` and `data:` lines, with the data parsed.
+#[derive(ToSchema)]
+pub struct AuditMessage {
+    /// The row's id, for `Last-Event-ID`.
+    pub id: String,
+    /// The row's event.
+    pub event: AuditEvent,
+    /// The row.
+    pub data: AuditRow,
+}
+
 /// The id of an audit row: 1 or more.
 pub type AuditId = BoundedInt<1, { i64::MAX }>;
 

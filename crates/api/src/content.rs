@@ -158,6 +158,7 @@ enum Wire {
 /// An image, a document or audio in serialized form: with `media_type` and `data`, with `url`, or with a `source`
 /// that has them.
 #[derive(Serialize, ToSchema)]
+#[schema(as = MediaSource)]
 struct WireMedia {
     /// The media type, such as `image/png`.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -50,6 +50,7 @@ pub struct ListConversations {
 
 /// Response of `GET /conversations`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = ConversationList)]
 pub struct Conversations {
     /// The conversations, the one changed last first.
     pub conversations: Vec<Conversation>,

@@ -299,6 +299,7 @@ pub struct PendingRequest {
 
 /// Response of `GET /hitl/grants`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = GrantList)]
 pub struct Grants {
     /// The grants, oldest first.
     pub grants: Vec<Grant>,
@@ -379,6 +380,7 @@ pub enum Forget {
 
 /// Response of `GET /tasks`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = TaskList)]
 pub struct Tasks {
     /// The tasks, the one changed last first.
     pub tasks: Vec<TaskSummary>,

@@ -5,10 +5,12 @@
 //! last `ts` it received neither loses nor repeats an event. Only [`Event::Heartbeat`] and [`Event::BusyUpdate`]
 //! have no `id:` line: they repeat the last `ts` and are neither stored nor replayed.
 
+mod stream_schema;
 mod tool_calls;
 
 use serde::{Deserialize, Serialize, de};
 use serde_json::Value;
+pub use stream_schema::TurnEvent;
 pub use tool_calls::{HookDecision, HookPhase, ToolCall, ToolHook, ToolResult};
 use utoipa::ToSchema;
 
@@ -20,7 +22,7 @@ use crate::usage_caps::UsageCapEvent;
 use crate::{CallId, MessageId, TaskId, Timestamp, TurnId};
 
 /// One event of a turn: its type and the data of that type.
-#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Event {
     /// The start, the end or a change of phase of a turn.
@@ -418,7 +420,7 @@ impl Event {
 }
 
 /// An event as a client receives it, with its task, turn and time.
-#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SentEvent {
     /// The task that it belongs to.
     pub task_id: TaskId,
@@ -456,12 +458,17 @@ impl SentEvent {
     }
 }
 
+/// Whether events of this type have an `id:` line: those are stored and replayed.
+fn has_id(kind: &str) -> bool {
+    !matches!(kind, "heartbeat" | "busy_update")
+}
+
 /// Encodes an event whose data is already serialized as the JSON object `data`, as in a store.
 pub fn encode_sse(task_id: &TaskId, turn_id: TurnId, ts: i64, kind: &str, data: &str) -> String {
     use std::fmt::Write as _;
 
     let mut sse = String::with_capacity(data.len() + 192);
-    if !matches!(kind, "heartbeat" | "busy_update") {
+    if has_id(kind) {
         // Writing to a `String` cannot fail.
         let _ = writeln!(sse, "id: {ts}");
     }

@@ -32,6 +32,7 @@ pub struct ListFacts {
 
 /// Response of `GET /memory/facts`, and result of `memory.facts`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = FactList)]
 pub struct Facts {
     /// The facts in force, the last said first. Of what each has replaced, the 10 newest statements are listed.
     pub facts: Vec<Fact>,

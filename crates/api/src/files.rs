@@ -127,3 +127,13 @@ pub struct AttachedFile {
     /// The size in bytes.
     pub size: u64,
 }
+
+/// The schema of the responses of `PUT /workspace/{path}` that create something.
+#[derive(ToSchema)]
+#[serde(untagged)]
+pub enum UploadOutcome {
+    /// The file.
+    File(UploadedFile),
+    /// The resumable upload.
+    Upload(CreatedUpload),
+}

@@ -77,6 +77,7 @@ pub enum StartedStatus {
 
 /// Response of `GET /memory/lessons`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = LessonList)]
 pub struct Lessons {
     /// The lessons in force, newest first.
     pub lessons: Vec<Lesson>,

@@ -214,6 +214,7 @@ pub struct Knowledge {
 
 /// Response of `GET /memory/episodes`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = EpisodeList)]
 pub struct Episodes {
     /// The episodes, newest first.
     pub episodes: Vec<Episode>,

@@ -39,10 +39,18 @@ pub struct RpcCall {
 }
 
 /// Response of a successful call.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RpcResult<T> {
     /// The result.
     pub result: T,
+}
+
+/// The schema of every [`RpcResult`], which the OpenAPI document names like it.
+#[derive(ToSchema)]
+#[schema(as = RpcResult)]
+pub struct AnyRpcResult {
+    /// The result of the method or operation.
+    pub result: RpcOutcome,
 }
 
 /// The results of the methods and operations.
@@ -86,6 +94,7 @@ pub enum RpcOutcome {
     /// The result of `assets.client_metadata`: the document that the product must serve.
     ClientMetadata(Value),
     /// The empty result of `set_config`, `reload` and `set_key_hash`.
+    #[schema(title = "Done")]
     Done {},
 }
 

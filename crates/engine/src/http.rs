@@ -105,6 +105,35 @@ http_service::routes! {
     AppState,
     openapi(
         info(title = "Roundhouse engine", description = "Runs one user's agent."),
+        servers((url = "/", description = "The address that the orchestrator hands out for the engine")),
+        tags(
+            (name = "admin", description = "Reloads of the catalog, for the operator"),
+            (name = "approvals", description = "Tool calls that wait for a person's decision"),
+            (name = "assets", description = "Tool servers of the catalog, and the user's connections to them"),
+            (name = "cassettes", description = "Recorded turns, which can be run again"),
+            (name = "conversations", description = "Tasks as a product shows them"),
+            (name = "document", description = "This document"),
+            (name = "execute", description = "Turns and their event streams"),
+            (name = "facts", description = "What the agent knows, with its history"),
+            (name = "health", description = "The health of the engine"),
+            (name = "hitl", description = "Questions of the agent to a person"),
+            (name = "learning", description = "Feedback, and the lessons learned from it"),
+            (name = "media", description = "Files that are attached to messages"),
+            (name = "memory", description = "Knowledge and episodes"),
+            (name = "rpc", description = "Calls without the agent's loop"),
+            (name = "schedules", description = "Messages that the engine sends itself at given times"),
+            (name = "skills", description = "The platform's and the user's own skills"),
+            (name = "steering", description = "Control of a running turn"),
+            (name = "tasks", description = "Conversation threads and their working memory"),
+            (name = "transfer", description = "Export and import of the whole memory"),
+            (name = "turns", description = "The turns of a task, and its queue"),
+            (name = "usage", description = "Tokens, costs and caps"),
+            (name = "user_servers", description = "The user's own tool servers"),
+            (name = "webhook", description = "Deliveries to the product's webhook"),
+            (name = "workspace", description = "The files of the agent's workspace"),
+            (name = "workspace_uploads", description = "Uploads into the workspace"),
+        ),
+        components(schemas(api::files::FolderFormat, api::engine::Forget)),
         modifiers(&KeyScheme)
     ),
     health::health,
@@ -221,7 +250,9 @@ pub fn router(state: AppState) -> Router {
 
 /// Returns the OpenAPI document of [`router`], created on request: an idle engine does not keep it.
 pub fn document() -> OpenApi {
-    Document::openapi()
+    let mut document = Document::openapi();
+    http_service::http::openapi::complete(&mut document);
+    document
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 mod error;
 mod extract;
 mod layers;
+pub mod openapi;
 mod routes;
 mod serde_errors;
 mod unknown_fields;

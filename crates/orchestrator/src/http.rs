@@ -55,12 +55,13 @@ http_service::routes! {
             title = "Roundhouse orchestrator",
             description = "Registers products and keeps one engine per user of each.",
         ),
+        servers((url = "/", description = "The orchestrator's address")),
         tags(
             (name = "service", description = "The service itself"),
             (name = "products", description = "Products (tenants), for the operator"),
             (name = "engines", description = "The calling product's engines, one per user"),
-            (name = "ledger", description = "The calling product's audit log"),
-            (name = "figures", description = "The calling product's fleet in numbers, and the operator's metrics"),
+            (name = "audit", description = "The calling product's audit log"),
+            (name = "metrics", description = "The calling product's fleet in numbers, and the operator's metrics"),
         ),
         modifiers(&KeySchemes)
     ),

@@ -11,6 +11,7 @@
     reason = "a panic fails the test that uses it"
 )]
 
+pub mod openapi;
 pub mod wall_clock;
 
 use std::ops::RangeInclusive;

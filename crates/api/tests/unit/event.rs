@@ -194,6 +194,47 @@ fn every_event_reads_back_and_has_exactly_its_fields() {
     }
 }
 
+/// Returns the schemas that the event stream refers to, by name.
+fn stream_schemas() -> std::collections::BTreeMap<String, Value> {
+    let mut schemas = Vec::new();
+    <TurnEvent as utoipa::ToSchema>::schemas(&mut schemas);
+    schemas.into_iter().map(|(name, schema)| (name, serde_json::to_value(schema).unwrap())).collect()
+}
+
+#[test]
+fn every_event_has_a_schema_with_exactly_its_fields() {
+    let schemas = stream_schemas();
+    for (event, own) in samples().into_iter().chain(own_samples()) {
+        let kind = event.kind();
+        let message = schemas.values().find(|schema| schema["properties"]["event"]["enum"] == json!([kind]));
+        let message = message.unwrap_or_else(|| panic!("the stream has no schema of {kind}"));
+        assert_eq!(message["properties"].get("id").is_some(), has_id(kind), "{kind}");
+        let data = message["properties"]["data"]["$ref"].as_str().unwrap().rsplit('/').next().unwrap();
+        let data = &schemas[data];
+        let own: BTreeSet<&str> = own.iter().copied().chain(["task_id", "turn_id", "ts"]).collect();
+        let fits = |variant: &Value| {
+            let has = |field: &&str| variant["properties"].get(field).is_some();
+            let required =
+                variant["required"].as_array().unwrap().iter().map(|field| field.as_str().unwrap());
+            own.iter().all(|field| has(&field)) && required.collect::<BTreeSet<_>>().is_subset(&own)
+        };
+        match data["oneOf"].as_array() {
+            Some(variants) => assert!(variants.iter().any(fits), "{kind}: {data}"),
+            None => assert!(fits(data), "{kind}: {data}"),
+        }
+    }
+}
+
+#[test]
+fn the_stream_has_no_event_that_cannot_be_parsed_and_none_twice() {
+    let kinds: BTreeSet<&str> = TurnEvent::kinds().collect();
+    assert_eq!(kinds.len(), TurnEvent::kinds().count());
+    for kind in kinds {
+        let error = Event::from_parts(kind, json!(7)).unwrap_err();
+        assert!(!error.to_string().contains("unknown event type"), "{kind}");
+    }
+}
+
 #[test]
 fn unknown_types_and_wrong_data_are_errors() {
     let data = r#"{"task_id":"t","turn_id":"turn_0199a9f0000070008000000000000000","ts":1}"#;

@@ -12,9 +12,9 @@ use crate::agent::ReloadError;
 /// Reloads the catalog's `soul.md`, for turns that begin from now on. An invalid one is refused, and the old one
 /// stays in use.
 #[utoipa::path(
-    post, path = "/admin/reload-core-soul", security(("engine_key" = [])),
+    post, path = "/admin/reload-core-soul", operation_id = "reload_core_soul", security(("engine_key" = [])),
     responses(
-        (status = 200, body = SoulReloaded),
+        (status = 200, body = SoulReloaded, description = "The soul is reloaded"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST: the soul has a fault"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
@@ -31,9 +31,9 @@ pub(super) async fn reload_core_soul(
 
 /// Reloads the catalog's agents, skills, tools and permissions, for turns that begin from now on.
 #[utoipa::path(
-    post, path = "/admin/reload-catalog", security(("engine_key" = [])),
+    post, path = "/admin/reload-catalog", operation_id = "reload_catalog", security(("engine_key" = [])),
     responses(
-        (status = 200, body = CatalogReloaded),
+        (status = 200, body = CatalogReloaded, description = "The catalog is reloaded"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
         (status = 503, body = ErrorBody, description = "SHUTTING_DOWN"),

@@ -13,10 +13,10 @@ use super::auth::Authenticated;
 
 /// Lists the tool calls of a task that wait for a decision, oldest first.
 #[utoipa::path(
-    get, path = "/tasks/{task_id}/approvals",
+    get, path = "/tasks/{task_id}/approvals", operation_id = "list_task_approvals",
     params(("task_id" = String, Path, description = "The task")), security(("engine_key" = [])),
     responses(
-        (status = 200, body = Approvals),
+        (status = 200, body = Approvals, description = "The calls that wait"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND"),
@@ -33,14 +33,15 @@ pub(super) async fn approvals(
 
 /// Decides about a tool call that waits. The turn continues at once.
 #[utoipa::path(
-    post, path = "/tasks/{task_id}/approvals/{request_id}", request_body = ApprovalRespond,
+    post, path = "/tasks/{task_id}/approvals/{request_id}", operation_id = "answer_approval",
+    request_body = ApprovalRespond,
     params(
         ("task_id" = String, Path, description = "The task"),
         ("request_id" = String, Path, description = "The request for the approval"),
     ),
     security(("engine_key" = [])),
     responses(
-        (status = 200, body = ApprovalResponded),
+        (status = 200, body = ApprovalResponded, description = "The decision is stored"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND, APPROVAL_NOT_FOUND"),
@@ -61,9 +62,9 @@ pub(super) async fn answer_approval(
 
 /// Lists a person's lasting approvals, with the requests that they come from.
 #[utoipa::path(
-    get, path = "/approvals/grants", security(("engine_key" = [])),
+    get, path = "/approvals/grants", operation_id = "list_approval_grants", security(("engine_key" = [])),
     responses(
-        (status = 200, body = ApprovalGrants),
+        (status = 200, body = ApprovalGrants, description = "The approvals"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
     ),
@@ -77,10 +78,11 @@ pub(super) async fn approval_grants(
 
 /// Revokes a lasting approval: from the next call on, the person is asked again.
 #[utoipa::path(
-    delete, path = "/approvals/grants/{id}", params(("id" = String, Path, description = "The grant")),
+    delete, path = "/approvals/grants/{id}", operation_id = "revoke_approval_grant",
+    params(("id" = String, Path, description = "The grant")),
     security(("engine_key" = [])),
     responses(
-        (status = 200, body = Deleted),
+        (status = 200, body = Deleted, description = "The approval is revoked"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "NOT_FOUND"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),

@@ -18,9 +18,9 @@ use super::error::mcp_error;
 
 /// Lists the tool servers of the catalog, ordered by name.
 #[utoipa::path(
-    get, path = "/assets/servers", security(("engine_key" = [])),
+    get, path = "/assets/servers", operation_id = "list_servers", security(("engine_key" = [])),
     responses(
-        (status = 200, body = ServerList),
+        (status = 200, body = ServerList, description = "The servers"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
     ),
 )]
@@ -33,9 +33,9 @@ pub(super) async fn servers(
 
 /// Lists the user's connections, oldest first.
 #[utoipa::path(
-    get, path = "/assets/connections", security(("engine_key" = [])),
+    get, path = "/assets/connections", operation_id = "list_connections", security(("engine_key" = [])),
     responses(
-        (status = 200, body = ConnectionList),
+        (status = 200, body = ConnectionList, description = "The connections"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
     ),
@@ -49,9 +49,10 @@ pub(super) async fn connections(
 
 /// Connects a server, or returns the address at which the user must authorize that.
 #[utoipa::path(
-    post, path = "/assets/connect", request_body = Connect, security(("engine_key" = [])),
+    post, path = "/assets/connect", operation_id = "connect_server",
+    request_body = Connect, security(("engine_key" = [])),
     responses(
-        (status = 200, body = ConnectOutcome),
+        (status = 200, body = ConnectOutcome, description = "The connection, or where the user must authorize it"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "SERVER_NOT_FOUND"),
@@ -71,9 +72,10 @@ pub(super) async fn connect(
 
 /// Completes an authorization with the parameters of the authorization server's redirect.
 #[utoipa::path(
-    post, path = "/assets/callback", request_body = Callback, security(("engine_key" = [])),
+    post, path = "/assets/callback", operation_id = "complete_authorization",
+    request_body = Callback, security(("engine_key" = [])),
     responses(
-        (status = 200, body = CallbackOutcome),
+        (status = 200, body = CallbackOutcome, description = "The connection is established"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST, INVALID_STATE, INVALID_ISSUER, OAUTH_DENIED"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE"),
@@ -93,7 +95,8 @@ pub(super) async fn callback(
 
 /// Receives an authorization server's redirect of the user's browser, forwarded by the product's backend.
 #[utoipa::path(
-    get, path = "/assets/oauth/callback", security(("engine_key" = [])),
+    get, path = "/assets/oauth/callback", operation_id = "receive_oauth_redirect",
+    security(("engine_key" = [])),
     params(
         ("code" = Option<String>, Query, description = "The authorization code"),
         ("state" = Option<String>, Query, description = "The `state` that `POST /assets/connect` returned"),
@@ -102,8 +105,10 @@ pub(super) async fn callback(
         ("error_description" = Option<String>, Query, description = "The same in words for a person"),
     ),
     responses(
-        (status = 200, body = CallbackOutcome),
-        (status = 302, description = "To `redirect_to`, if that was given"),
+        (status = 200, body = CallbackOutcome, description = "The connection is established"),
+        (status = 302, description = "To `redirect_to`, if that was given", headers(
+            ("Location" = String, description = "`redirect_to`"),
+        )),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST, INVALID_STATE, INVALID_ISSUER, OAUTH_DENIED"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
@@ -127,10 +132,10 @@ pub(super) async fn oauth_callback(
 
 /// Removes a connection: its credentials are revoked, if possible, and deleted.
 #[utoipa::path(
-    delete, path = "/assets/connections/{connection}",
+    delete, path = "/assets/connections/{connection}", operation_id = "delete_connection",
     params(("connection" = String, Path, description = "The connection")), security(("engine_key" = [])),
     responses(
-        (status = 200, body = Disconnected),
+        (status = 200, body = Disconnected, description = "The connection is removed"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "CONNECTION_NOT_FOUND"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),

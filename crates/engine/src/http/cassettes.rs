@@ -20,7 +20,7 @@ use super::auth::Authenticated;
         ("turn_id" = String, Path, description = "The turn"),
     ),
     responses(
-        (status = 200, body = Cassette),
+        (status = 200, body = Cassette, description = "The cassette"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND, TURN_NOT_FOUND"),
@@ -45,7 +45,7 @@ pub(super) async fn export(
     post, path = "/cassettes/run", operation_id = "run_cassette", request_body = RunCassette,
     security(("engine_key" = [])),
     responses(
-        (status = 200, body = CassetteReport),
+        (status = 200, body = CassetteReport, description = "The run, compared with the recorded turn"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST, MODEL_NOT_PERMITTED"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE"),

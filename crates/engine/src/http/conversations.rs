@@ -24,7 +24,7 @@ use super::auth::Authenticated;
         ("pinned" = Option<bool>, Query, description = "Only pinned ones, or only others"),
     ),
     responses(
-        (status = 200, body = Conversations),
+        (status = 200, body = Conversations, description = "A page of conversations"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
@@ -47,7 +47,7 @@ pub(super) async fn list(
         ("limit" = Option<i64>, Query, description = "The maximum number: 1 to 50, 20 by default"),
     ),
     responses(
-        (status = 200, body = ConversationHits),
+        (status = 200, body = ConversationHits, description = "The messages that were found"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
@@ -63,10 +63,10 @@ pub(super) async fn search(
 
 /// Returns what is shown of a task's conversation.
 #[utoipa::path(
-    get, path = "/tasks/{task_id}/conversation", operation_id = "read_conversation",
+    get, path = "/tasks/{task_id}/conversation", operation_id = "get_conversation",
     params(("task_id" = String, Path, description = "The task")), security(("engine_key" = [])),
     responses(
-        (status = 200, body = Conversation),
+        (status = 200, body = Conversation, description = "The conversation"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND"),
@@ -87,7 +87,7 @@ pub(super) async fn read(
     params(("task_id" = String, Path, description = "The task")), request_body = UpdateConversation,
     security(("engine_key" = [])),
     responses(
-        (status = 200, body = Conversation),
+        (status = 200, body = Conversation, description = "The conversation after the change"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND"),
@@ -107,7 +107,8 @@ pub(super) async fn update(
 
 /// Returns a page of a task's messages, oldest first: the newest ones, or those just before or after a message.
 #[utoipa::path(
-    get, path = "/tasks/{task_id}/messages", operation_id = "page_messages", security(("engine_key" = [])),
+    get, path = "/tasks/{task_id}/messages", operation_id = "list_messages",
+    security(("engine_key" = [])),
     params(
         ("task_id" = String, Path, description = "The task"),
         ("limit" = Option<i64>, Query, description = "The maximum number: 1 to 200, 50 by default"),
@@ -115,7 +116,7 @@ pub(super) async fn update(
         ("after" = Option<String>, Query, description = "The id of a message; the page begins just after it"),
     ),
     responses(
-        (status = 200, body = ConversationMessages),
+        (status = 200, body = ConversationMessages, description = "A page of messages"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND, MESSAGE_NOT_FOUND"),
@@ -159,10 +160,10 @@ pub(super) async fn fork(
 
 /// Replaces a task's whole working memory, which the next turn sees. No turn may be running.
 #[utoipa::path(
-    put, path = "/tasks/{task_id}/memory", operation_id = "replace_memory", request_body = ReplaceMemory,
+    put, path = "/tasks/{task_id}/memory", operation_id = "replace_task_memory", request_body = ReplaceMemory,
     params(("task_id" = String, Path, description = "The task")), security(("engine_key" = [])),
     responses(
-        (status = 200, body = TaskMemory),
+        (status = 200, body = TaskMemory, description = "The working memory after the change"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND"),
@@ -184,10 +185,10 @@ pub(super) async fn replace_memory(
 
 /// Empties a task's working memory. No turn may be running.
 #[utoipa::path(
-    delete, path = "/tasks/{task_id}/memory", operation_id = "clear_memory",
+    delete, path = "/tasks/{task_id}/memory", operation_id = "clear_task_memory",
     params(("task_id" = String, Path, description = "The task")), security(("engine_key" = [])),
     responses(
-        (status = 200, body = TaskMemory),
+        (status = 200, body = TaskMemory, description = "The working memory, which is empty"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND"),

@@ -20,10 +20,13 @@ impl Modify for KeyScheme {
     }
 }
 
-/// This service's OpenAPI 3.1 document.
+/// Returns this document.
 #[utoipa::path(
-    get, path = "/openapi.json", security(("engine_key" = [])),
-    responses((status = 200, description = "The document"), (status = 401, body = api::ErrorBody)),
+    get, path = "/openapi.json", operation_id = "get_openapi", security(("engine_key" = [])),
+    responses(
+        (status = 200, body = serde_json::Value, content_type = "application/json", description = "The document"),
+        (status = 401, body = api::ErrorBody, description = "INVALID_ENGINE_KEY"),
+    ),
 )]
 pub(super) async fn openapi(_: Authenticated) -> Json<OpenApi> {
     Json(super::document())

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use api::engine::{Execute, Replay};
-use api::event::SentEvent;
+use api::event::TurnEvent;
 use api::turn_reports::{ReportQuery, TurnReport};
 use api::turns::{BackgroundTurn, TurnState};
 use api::{ErrorBody, ErrorCode, TaskId};
@@ -29,13 +29,13 @@ const DEFAULT_WAIT_S: i64 = 90;
 /// Runs a turn and streams its events, waits for its outcome (`stream` or `Accept`), or answers at once with
 /// `background`. The turn continues if the client disconnects, and a queued message stays queued.
 #[utoipa::path(
-    post, path = "/execute", request_body = Execute, security(("engine_key" = [])),
+    post, path = "/execute", operation_id = "execute", request_body = Execute, security(("engine_key" = [])),
     params(
         ("wait" = Option<i64>, Query, description = "Without a stream: how long to wait, 0 to 90 seconds; 90 by default"),
     ),
     responses(
         (status = 200, description = "The turn's events; without a stream, its outcome", content(
-            (SentEvent = "text/event-stream"), (TurnReport = "application/json"),
+            (TurnEvent = "text/event-stream"), (TurnReport = "application/json"),
         )),
         (status = 202, description = "With `background`; or, without a stream, the turn goes on", content(
             (BackgroundTurn = "application/json"), (TurnReport = "application/json"),
@@ -102,7 +102,7 @@ pub(super) fn report_response(report: TurnReport) -> Response {
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "only its description is used; `api::engine::Replay` is what is parsed")]
 struct ReplayQuery {
-    /// Events after this time (Unix milliseconds). `Last-Event-ID` takes precedence.
+    /// Events after this time (Unix milliseconds).
     #[param(minimum = 0, default = 0)]
     after: Option<i64>,
     /// The task; by default the one that ran last.
@@ -112,9 +112,14 @@ struct ReplayQuery {
 
 /// Streams the events of a task after a point in time, and new ones while a turn runs.
 #[utoipa::path(
-    get, path = "/execute/replay", params(ReplayQuery), security(("engine_key" = [])),
+    get, path = "/execute/replay", operation_id = "replay_events", security(("engine_key" = [])),
+    params(
+        ReplayQuery,
+        ("Last-Event-ID" = Option<String>, Header,
+            description = "The id of the last event that the client has; it takes precedence over `after`"),
+    ),
     responses(
-        (status = 200, description = "The events", body = SentEvent, content_type = "text/event-stream"),
+        (status = 200, description = "The events", body = TurnEvent, content_type = "text/event-stream"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND"),

@@ -20,7 +20,7 @@ use super::auth::Authenticated;
         ("source" = Option<api::memory::Source>, Query, description = "Only facts of this origin"),
     ),
     responses(
-        (status = 200, body = Facts),
+        (status = 200, body = Facts, description = "A page of facts, and the total number"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
@@ -36,10 +36,10 @@ pub(super) async fn list(
 
 /// Returns a fact with its history, also one that is no longer in force.
 #[utoipa::path(
-    get, path = "/memory/facts/{id}", operation_id = "read_fact",
+    get, path = "/memory/facts/{id}", operation_id = "get_fact",
     params(("id" = String, Path, description = "The fact")), security(("engine_key" = [])),
     responses(
-        (status = 200, body = Fact),
+        (status = 200, body = Fact, description = "The fact"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "NOT_FOUND"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
@@ -83,7 +83,7 @@ pub(super) async fn correct(
     delete, path = "/memory/facts/{id}", operation_id = "forget_fact",
     params(("id" = String, Path, description = "The fact")), security(("engine_key" = [])),
     responses(
-        (status = 200, body = Deleted),
+        (status = 200, body = Deleted, description = "The fact is erased"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "NOT_FOUND"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),

@@ -11,7 +11,13 @@ use super::AppState;
 
 /// Returns the health of the engine and its parts. Polled often: it costs one point read. A request with a
 /// challenge also gets a proof that this engine has the key.
-#[utoipa::path(get, path = "/health", responses((status = 200, body = EngineHealth)))]
+#[utoipa::path(
+    get, path = "/health", operation_id = "get_health",
+    params(("X-Engine-Challenge" = Option<String>, Header, description = "A challenge, which the response proves")),
+    responses((status = 200, body = EngineHealth, description = "Health, also if it is not good", headers(
+        ("X-Engine-Proof" = String, description = "Proof of the key, if the request has a challenge"),
+    ))),
+)]
 pub(super) async fn health(
     Extract(AppState(shared)): Extract<AppState>,
     headers: HeaderMap,

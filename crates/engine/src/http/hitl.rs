@@ -13,9 +13,10 @@ use super::auth::Authenticated;
 
 /// Answers a task's request to a person. The turn continues at once.
 #[utoipa::path(
-    post, path = "/hitl/respond", request_body = HitlRespond, security(("engine_key" = [])),
+    post, path = "/hitl/respond", operation_id = "respond_to_hitl",
+    request_body = HitlRespond, security(("engine_key" = [])),
     responses(
-        (status = 200, body = HitlResponded),
+        (status = 200, body = HitlResponded, description = "The turn continues"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "HITL_NOT_PENDING"),
@@ -35,9 +36,9 @@ pub(super) async fn respond(
 
 /// Lists the requests that wait for a person, of all tasks.
 #[utoipa::path(
-    get, path = "/hitl/pending", security(("engine_key" = [])),
+    get, path = "/hitl/pending", operation_id = "list_pending_hitl", security(("engine_key" = [])),
     responses(
-        (status = 200, body = HitlPending),
+        (status = 200, body = HitlPending, description = "The requests"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
     ),
@@ -51,9 +52,9 @@ pub(super) async fn pending(
 
 /// Lists a person's lasting approvals.
 #[utoipa::path(
-    get, path = "/hitl/grants", security(("engine_key" = [])),
+    get, path = "/hitl/grants", operation_id = "list_hitl_grants", security(("engine_key" = [])),
     responses(
-        (status = 200, body = Grants),
+        (status = 200, body = Grants, description = "The approvals"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
     ),
@@ -67,10 +68,11 @@ pub(super) async fn grants(
 
 /// Revokes a lasting approval: the person is asked again.
 #[utoipa::path(
-    delete, path = "/hitl/grants/{id}", params(("id" = String, Path, description = "The grant")),
+    delete, path = "/hitl/grants/{id}", operation_id = "revoke_hitl_grant",
+    params(("id" = String, Path, description = "The grant")),
     security(("engine_key" = [])),
     responses(
-        (status = 200, body = Deleted),
+        (status = 200, body = Deleted, description = "The approval is revoked"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "NOT_FOUND"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),

@@ -13,9 +13,10 @@ use super::auth::Authenticated;
 
 /// Records a person's feedback on the newest turn of a task.
 #[utoipa::path(
-    post, path = "/feedback", request_body = Feedback, security(("engine_key" = [])),
+    post, path = "/feedback", operation_id = "give_feedback",
+    request_body = Feedback, security(("engine_key" = [])),
     responses(
-        (status = 200, body = FeedbackRecorded),
+        (status = 200, body = FeedbackRecorded, description = "The feedback is recorded"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND"),
@@ -34,9 +35,9 @@ pub(super) async fn give_feedback(
 
 /// Starts a learning batch, unless one is running, and returns without waiting for it.
 #[utoipa::path(
-    post, path = "/admin/lc/trigger", security(("engine_key" = [])),
+    post, path = "/admin/lc/trigger", operation_id = "trigger_learning", security(("engine_key" = [])),
     responses(
-        (status = 200, body = BatchStarted),
+        (status = 200, body = BatchStarted, description = "A batch is running"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
         (status = 503, body = ErrorBody, description = "QUIESCED, SHUTTING_DOWN"),
@@ -51,13 +52,13 @@ pub(super) async fn trigger(
 
 /// Lists the active lessons, newest first.
 #[utoipa::path(
-    get, path = "/memory/lessons", security(("engine_key" = [])),
+    get, path = "/memory/lessons", operation_id = "list_lessons", security(("engine_key" = [])),
     params(
         ("limit" = Option<i64>, Query, description = "The maximum number: 1 to 1,000, 50 by default"),
         ("offset" = Option<i64>, Query, description = "The number to skip; 0 by default"),
     ),
     responses(
-        (status = 200, body = Lessons),
+        (status = 200, body = Lessons, description = "A page of lessons"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
@@ -73,10 +74,11 @@ pub(super) async fn lessons(
 
 /// Undoes a lesson: the records that it replaced become active again.
 #[utoipa::path(
-    delete, path = "/memory/lessons/{id}", params(("id" = String, Path, description = "The lesson")),
+    delete, path = "/memory/lessons/{id}", operation_id = "undo_lesson",
+    params(("id" = String, Path, description = "The lesson")),
     security(("engine_key" = [])),
     responses(
-        (status = 200, body = Deleted),
+        (status = 200, body = Deleted, description = "The lesson is undone"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "NOT_FOUND"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),

@@ -15,10 +15,10 @@ use super::workspace::file_error;
 
 /// Lists the files that are attached to the messages of a task, in their order.
 #[utoipa::path(
-    get, path = "/tasks/{task_id}/media", security(("engine_key" = [])),
+    get, path = "/tasks/{task_id}/media", operation_id = "list_task_media", security(("engine_key" = [])),
     params(("task_id" = String, Path, description = "The task")),
     responses(
-        (status = 200, body = TaskMedia),
+        (status = 200, body = TaskMedia, description = "The attached files"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND"),
@@ -35,7 +35,8 @@ pub(super) async fn list(
 
 /// Returns a file that is attached to a message of the task. It never changes.
 #[utoipa::path(
-    method(get, head), path = "/tasks/{task_id}/media/{hash}", security(("engine_key" = [])),
+    method(get, head), path = "/tasks/{task_id}/media/{hash}", operation_id = "get_task_media",
+    security(("engine_key" = [])),
     params(
         ("task_id" = String, Path, description = "The task"),
         ("hash" = String, Path, description = "The file's SHA-256, as `GET /tasks/{task_id}/media` lists it"),
@@ -43,15 +44,26 @@ pub(super) async fn list(
         ("If-None-Match" = Option<String>, Header, description = "Tags of versions that the caller has"),
     ),
     responses(
-        (status = 200, description = "The content", body = inline(FileContent), content_type = "application/octet-stream"),
+        (status = 200, description = "The content, with its own type", body = inline(FileContent),
+            content_type = "*/*", headers(
+            ("ETag" = String, description = "The version, for conditions"),
+            ("Content-Disposition" = String, description = "The name of the file"),
+            ("Accept-Ranges" = String, description = "`bytes`, for a file"),
+        )),
         (status = 206, description = "The requested part of the content", body = inline(FileContent),
-            content_type = "application/octet-stream"),
-        (status = 304, description = "The caller has it already"),
+            content_type = "*/*", headers(
+            ("ETag" = String, description = "The version, for conditions"),
+            ("Content-Range" = String, description = "The part, and the size of the whole"),
+        )),
+        (status = 304, description = "The caller has it already", headers(
+            ("ETag" = String, description = "The version"),
+        )),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND, FILE_NOT_FOUND"),
         (status = 412, body = ErrorBody, description = "PRECONDITION_FAILED"),
-        (status = 416, body = ErrorBody, description = "RANGE_NOT_SATISFIABLE"),
+        (status = 416, body = ErrorBody, description = "RANGE_NOT_SATISFIABLE",
+            headers(("Content-Range" = String, description = "`*` and the size of the file"))),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
         (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, QUIESCED, OVERLOADED"),
     ),

@@ -16,9 +16,10 @@ use super::auth::Authenticated;
 
 /// Searches the records of knowledge, best match first.
 #[utoipa::path(
-    post, path = "/memory/knowledge/search", request_body = MemorySearch, security(("engine_key" = [])),
+    post, path = "/memory/knowledge/search", operation_id = "search_knowledge",
+    request_body = MemorySearch, security(("engine_key" = [])),
     responses(
-        (status = 200, body = KnowledgeResults),
+        (status = 200, body = KnowledgeResults, description = "The best matches"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE"),
@@ -44,13 +45,13 @@ fn to_knowledge_result(
 
 /// Lists the records of knowledge, newest first.
 #[utoipa::path(
-    get, path = "/memory/knowledge", security(("engine_key" = [])),
+    get, path = "/memory/knowledge", operation_id = "list_knowledge", security(("engine_key" = [])),
     params(
         ("limit" = Option<i64>, Query, description = "The maximum number: 1 to 1,000, 50 by default"),
         ("offset" = Option<i64>, Query, description = "The number to skip; 0 by default"),
     ),
     responses(
-        (status = 200, body = KnowledgeList),
+        (status = 200, body = KnowledgeList, description = "A page of records, and the total number"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
@@ -66,9 +67,10 @@ pub(super) async fn list(
 
 /// Saves a record of knowledge.
 #[utoipa::path(
-    post, path = "/memory/knowledge", request_body = SaveKnowledge, security(("engine_key" = [])),
+    post, path = "/memory/knowledge", operation_id = "save_knowledge",
+    request_body = SaveKnowledge, security(("engine_key" = [])),
     responses(
-        (status = 200, body = Knowledge),
+        (status = 200, body = Knowledge, description = "The record"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "NOT_FOUND"),
@@ -87,10 +89,11 @@ pub(super) async fn save(
 
 /// Deletes a record of knowledge permanently.
 #[utoipa::path(
-    delete, path = "/memory/knowledge/{id}", params(("id" = String, Path, description = "The record")),
+    delete, path = "/memory/knowledge/{id}", operation_id = "delete_knowledge",
+    params(("id" = String, Path, description = "The record")),
     security(("engine_key" = [])),
     responses(
-        (status = 200, body = Deleted),
+        (status = 200, body = Deleted, description = "The record is deleted"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "NOT_FOUND"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
@@ -107,13 +110,13 @@ pub(super) async fn delete(
 
 /// Lists the episodes of turns that have ended, newest first.
 #[utoipa::path(
-    get, path = "/memory/episodes", security(("engine_key" = [])),
+    get, path = "/memory/episodes", operation_id = "list_episodes", security(("engine_key" = [])),
     params(
         ("limit" = Option<i64>, Query, description = "The maximum number: 1 to 1,000, 50 by default"),
         ("offset" = Option<i64>, Query, description = "The number to skip; 0 by default"),
     ),
     responses(
-        (status = 200, body = Episodes),
+        (status = 200, body = Episodes, description = "A page of episodes, and the total number"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),

@@ -1,7 +1,9 @@
 //! `POST /rpc`: calls of the engine's subsystems, outside the agent's loop. Error responses are flat, without the
 //! envelope.
 
-use api::rpc::{NextDue, Quiesced, RpcCall, RpcError, RpcMethod, RpcMethods, RpcOutcome, RpcResult};
+use api::rpc::{
+    AnyRpcResult, NextDue, Quiesced, RpcCall, RpcError, RpcMethod, RpcMethods, RpcOutcome, RpcResult,
+};
 use api::{ErrorCode, KeyHash};
 use axum::extract::{FromRequest, FromRequestParts as _, Request, State as Extract};
 use axum::response::{IntoResponse, Response};
@@ -15,9 +17,9 @@ use super::{AppState, Shared, rpc_assets, rpc_cassettes, rpc_gateway, rpc_memory
 
 /// Calls a method, or an operation of a subsystem.
 #[utoipa::path(
-    post, path = "/rpc", request_body = RpcCall, security(("engine_key" = [])),
+    post, path = "/rpc", operation_id = "call_rpc", request_body = RpcCall, security(("engine_key" = [])),
     responses(
-        (status = 200, body = RpcResult<RpcOutcome>),
+        (status = 200, body = AnyRpcResult, description = "The result"),
         (status = 400, body = RpcError, description = "INVALID_REQUEST, MODEL_NOT_PERMITTED, TOOL_DENIED, TOOL_FAILED"),
         (status = 401, body = RpcError, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = RpcError, description = "METHOD_NOT_FOUND"),

@@ -19,7 +19,7 @@ use super::auth::Authenticated;
     security(("engine_key" = [])),
     responses(
         (status = 200, body = Schedule, description = "The same request has created it before"),
-        (status = 201, body = Schedule),
+        (status = 201, body = Schedule, description = "The schedule is created"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST, MODEL_NOT_PERMITTED"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 409, body = ErrorBody, description = "SCHEDULE_EXISTS"),
@@ -43,7 +43,7 @@ pub(super) async fn create(
 #[utoipa::path(
     get, path = "/schedules", operation_id = "list_schedules", security(("engine_key" = [])),
     responses(
-        (status = 200, body = ScheduleList),
+        (status = 200, body = ScheduleList, description = "The schedules, and how many there may be"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
     ),
@@ -57,10 +57,10 @@ pub(super) async fn list(
 
 /// Returns a schedule with its newest runs.
 #[utoipa::path(
-    get, path = "/schedules/{id}", operation_id = "read_schedule",
+    get, path = "/schedules/{id}", operation_id = "get_schedule",
     params(("id" = String, Path, description = "The schedule")), security(("engine_key" = [])),
     responses(
-        (status = 200, body = Schedule),
+        (status = 200, body = Schedule, description = "The schedule"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "SCHEDULE_NOT_FOUND"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
@@ -80,7 +80,7 @@ pub(super) async fn read(
     params(("id" = String, Path, description = "The schedule")), request_body = UpdateSchedule,
     security(("engine_key" = [])),
     responses(
-        (status = 200, body = Schedule),
+        (status = 200, body = Schedule, description = "The schedule after the change"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST, MODEL_NOT_PERMITTED"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "SCHEDULE_NOT_FOUND"),
@@ -113,7 +113,7 @@ pub(super) struct RunQuery {
     params(("id" = String, Path, description = "The schedule"), RunQuery), security(("engine_key" = [])),
     responses(
         (status = 200, body = ScheduleRun, description = "The same request has begun it before"),
-        (status = 202, body = ScheduleRun),
+        (status = 202, body = ScheduleRun, description = "The run has begun"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "SCHEDULE_NOT_FOUND"),
@@ -138,7 +138,7 @@ pub(super) async fn run(
     delete, path = "/schedules/{id}", operation_id = "delete_schedule",
     params(("id" = String, Path, description = "The schedule")), security(("engine_key" = [])),
     responses(
-        (status = 200, body = Deleted),
+        (status = 200, body = Deleted, description = "The schedule is deleted"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "SCHEDULE_NOT_FOUND"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),

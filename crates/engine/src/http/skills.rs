@@ -34,9 +34,9 @@ pub(super) fn routes_of_skill_named_create() -> MethodRouter<AppState> {
 
 /// Lists the platform's and the user's own skills, ordered by name.
 #[utoipa::path(
-    get, path = "/skills", security(("engine_key" = [])),
+    get, path = "/skills", operation_id = "list_skills", security(("engine_key" = [])),
     responses(
-        (status = 200, body = SkillList),
+        (status = 200, body = SkillList, description = "The skills"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
     ),
@@ -50,10 +50,11 @@ pub(super) async fn list(
 
 /// Returns a skill with its content.
 #[utoipa::path(
-    get, path = "/skills/{name}", params(("name" = String, Path, description = "The skill")),
+    get, path = "/skills/{name}", operation_id = "get_skill",
+    params(("name" = String, Path, description = "The skill")),
     security(("engine_key" = [])),
     responses(
-        (status = 200, body = Skill),
+        (status = 200, body = Skill, description = "The skill"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "SKILL_NOT_FOUND"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
@@ -69,9 +70,10 @@ pub(super) async fn read(
 
 /// Creates a user's own skill.
 #[utoipa::path(
-    post, path = "/skills/create", request_body = CreateSkill, security(("engine_key" = [])),
+    post, path = "/skills/create", operation_id = "create_skill",
+    request_body = CreateSkill, security(("engine_key" = [])),
     responses(
-        (status = 200, body = Skill),
+        (status = 200, body = Skill, description = "The skill is created"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 409, body = ErrorBody, description = "SKILL_EXISTS"),
@@ -90,10 +92,11 @@ pub(super) async fn create(
 
 /// Changes a user's own skill.
 #[utoipa::path(
-    put, path = "/skills/{name}", params(("name" = String, Path, description = "The skill")),
+    put, path = "/skills/{name}", operation_id = "update_skill",
+    params(("name" = String, Path, description = "The skill")),
     request_body = UpdateSkill, security(("engine_key" = [])),
     responses(
-        (status = 200, body = Skill),
+        (status = 200, body = Skill, description = "The skill after the change"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 403, body = ErrorBody, description = "PLATFORM_SKILL"),
@@ -114,10 +117,11 @@ pub(super) async fn update(
 
 /// Deletes a user's own skill.
 #[utoipa::path(
-    delete, path = "/skills/{name}", params(("name" = String, Path, description = "The skill")),
+    delete, path = "/skills/{name}", operation_id = "delete_skill",
+    params(("name" = String, Path, description = "The skill")),
     security(("engine_key" = [])),
     responses(
-        (status = 200, body = Deleted),
+        (status = 200, body = Deleted, description = "The skill is deleted"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 403, body = ErrorBody, description = "PLATFORM_SKILL"),
         (status = 404, body = ErrorBody, description = "SKILL_NOT_FOUND"),
@@ -140,7 +144,8 @@ struct Archive(#[expect(dead_code, reason = "only its schema is used")] Vec<u8>)
 
 /// Exports a skill as a folder of the open Agent Skills format, in a tar archive.
 #[utoipa::path(
-    get, path = "/skills/{name}/export", params(("name" = String, Path, description = "The skill")),
+    get, path = "/skills/{name}/export", operation_id = "export_skill",
+    params(("name" = String, Path, description = "The skill")),
     security(("engine_key" = [])),
     responses(
         (status = 200, body = inline(Archive), content_type = "application/x-tar", description = "A tar archive"),

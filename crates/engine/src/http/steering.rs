@@ -11,12 +11,14 @@ use super::auth::Authenticated;
 
 /// Cancels a task's turn that is running or waiting for a person. Its effects remain.
 #[utoipa::path(
-    post, path = "/execute/cancel", request_body = Cancel, security(("engine_key" = [])),
+    post, path = "/execute/cancel", operation_id = "cancel_turn",
+    request_body = Cancel, security(("engine_key" = [])),
     responses(
-        (status = 200, body = Cancelled),
+        (status = 200, body = Cancelled, description = "The turn is cancelled"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND, TASK_NOT_RUNNING"),
+        (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
         (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, OVERLOADED"),
     ),
@@ -32,12 +34,14 @@ pub(super) async fn cancel(
 
 /// Sends a message to a task's running turn; its model sees the message after the current step.
 #[utoipa::path(
-    post, path = "/execute/steer", request_body = Steer, security(("engine_key" = [])),
+    post, path = "/execute/steer", operation_id = "steer_turn",
+    request_body = Steer, security(("engine_key" = [])),
     responses(
-        (status = 200, body = Steered),
+        (status = 200, body = Steered, description = "The message is accepted"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND, TASK_NOT_RUNNING"),
+        (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
         (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, OVERLOADED"),
     ),

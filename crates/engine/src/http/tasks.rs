@@ -23,13 +23,13 @@ const DEFAULT_LIMIT: i64 = 50;
 
 /// Lists the tasks, most recently changed first.
 #[utoipa::path(
-    get, path = "/tasks", security(("engine_key" = [])),
+    get, path = "/tasks", operation_id = "list_tasks", security(("engine_key" = [])),
     params(
         ("limit" = Option<i64>, Query, description = "The maximum number: 1 to 1,000, 50 by default"),
         ("offset" = Option<i64>, Query, description = "The number to skip; 0 by default"),
     ),
     responses(
-        (status = 200, body = Tasks),
+        (status = 200, body = Tasks, description = "A page of tasks, and the total number"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
@@ -47,14 +47,14 @@ pub(super) async fn list(
 
 /// Lists the messages of a task, oldest first. If there are older ones, `Link` names the next page.
 #[utoipa::path(
-    get, path = "/tasks/{task_id}", security(("engine_key" = [])),
+    get, path = "/tasks/{task_id}", operation_id = "get_task_messages", security(("engine_key" = [])),
     params(
         ("task_id" = String, Path, description = "The task"),
         ("limit" = Option<i64>, Query, description = "The number of newest messages: 1 to 1,000; all by default"),
         ("before" = Option<String>, Query, description = "The id of a message; only older ones are returned"),
     ),
     responses(
-        (status = 200, body = TaskMessages, headers(
+        (status = 200, body = TaskMessages, description = "A page of the messages", headers(
             ("Link" = String, description = "The page of older messages, `rel=\"next\"`, if there is one"),
         )),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
@@ -81,10 +81,11 @@ pub(super) async fn read(
 
 /// Returns a task's working memory, by key.
 #[utoipa::path(
-    get, path = "/tasks/{task_id}/memory", params(("task_id" = String, Path, description = "The task")),
+    get, path = "/tasks/{task_id}/memory", operation_id = "get_task_memory",
+    params(("task_id" = String, Path, description = "The task")),
     security(("engine_key" = [])),
     responses(
-        (status = 200, body = TaskMemory),
+        (status = 200, body = TaskMemory, description = "The working memory"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND"),
@@ -101,10 +102,11 @@ pub(super) async fn memory(
 
 /// Writes a value to a task's working memory, which the next turn sees. No turn may be running.
 #[utoipa::path(
-    put, path = "/tasks/{task_id}/memory/{key}", request_body = SetMemory, security(("engine_key" = [])),
+    put, path = "/tasks/{task_id}/memory/{key}", operation_id = "set_task_memory_value",
+    request_body = SetMemory, security(("engine_key" = [])),
     params(("task_id" = String, Path, description = "The task"), ("key" = String, Path, description = "The key")),
     responses(
-        (status = 200, body = TaskMemory),
+        (status = 200, body = TaskMemory, description = "The working memory after the change"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND"),
@@ -132,10 +134,11 @@ pub(super) async fn set_memory(
 
 /// Removes a value from a task's working memory. No turn may be running.
 #[utoipa::path(
-    delete, path = "/tasks/{task_id}/memory/{key}", security(("engine_key" = [])),
+    delete, path = "/tasks/{task_id}/memory/{key}", operation_id = "delete_task_memory_value",
+    security(("engine_key" = [])),
     params(("task_id" = String, Path, description = "The task"), ("key" = String, Path, description = "The key")),
     responses(
-        (status = 200, body = Deleted),
+        (status = 200, body = Deleted, description = "The value is removed"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND, NOT_FOUND"),
@@ -154,13 +157,13 @@ pub(super) async fn delete_memory(
 
 /// Deletes a task with all data that only it uses, and erases it from all files. No turn may be running.
 #[utoipa::path(
-    delete, path = "/tasks/{task_id}", security(("engine_key" = [])),
+    delete, path = "/tasks/{task_id}", operation_id = "delete_task", security(("engine_key" = [])),
     params(
         ("task_id" = String, Path, description = "The task"),
         ("forget" = Option<Forget>, Query, description = "`knowledge`: also deletes what was learned from it"),
     ),
     responses(
-        (status = 200, body = Deleted),
+        (status = 200, body = Deleted, description = "The task is deleted"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND"),

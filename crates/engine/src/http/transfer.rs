@@ -20,7 +20,7 @@ use crate::agent::{AgentError, Export};
 /// It holds no credentials, no grants and no configuration. A document that could not be completed lacks its
 /// closing brace, and the response is cut off.
 #[utoipa::path(
-    get, path = "/memory/export", security(("engine_key" = [])),
+    get, path = "/memory/export", operation_id = "export_memory", security(("engine_key" = [])),
     responses(
         (status = 200, description = "The document", body = serde_json::Value, content_type = "application/json"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
@@ -66,12 +66,12 @@ fn export_chunks(first: Bytes, export: Export) -> impl Stream<Item = Result<Byte
 
 /// Imports a document of `GET /memory/export` of any size, completely or not at all.
 #[utoipa::path(
-    post, path = "/memory/import", security(("engine_key" = [])),
+    post, path = "/memory/import", operation_id = "import_memory", security(("engine_key" = [])),
     params(("mode" = Option<api::transfer::ImportMode>, Query,
             description = "What happens to existing memory; `merge` by default")),
     request_body(content = serde_json::Value, description = "The document", content_type = "application/json"),
     responses(
-        (status = 200, body = Imported),
+        (status = 200, body = Imported, description = "The document is imported"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 409, body = ErrorBody, description = "TASK_BUSY (replace, and a turn is under way)"),

@@ -15,14 +15,14 @@ use super::execute::{report_response, wait_time};
 
 /// Lists the turns of a task, the newest first, without the texts of their answers.
 #[utoipa::path(
-    get, path = "/tasks/{task_id}/turns", security(("engine_key" = [])),
+    get, path = "/tasks/{task_id}/turns", operation_id = "list_turns", security(("engine_key" = [])),
     params(
         ("task_id" = String, Path, description = "The task"),
         ("limit" = Option<i64>, Query, description = "The maximum number: 1 to 1,000, 50 by default"),
         ("before" = Option<String>, Query, description = "The id of a turn; only older ones are returned"),
     ),
     responses(
-        (status = 200, body = TurnList),
+        (status = 200, body = TurnList, description = "A page of turns"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND, TURN_NOT_FOUND"),
@@ -40,13 +40,13 @@ pub(super) async fn list(
 
 /// Returns a turn: its state, its times and, once it has completed, the text of its answer.
 #[utoipa::path(
-    get, path = "/tasks/{task_id}/turns/{turn_id}", security(("engine_key" = [])),
+    get, path = "/tasks/{task_id}/turns/{turn_id}", operation_id = "get_turn", security(("engine_key" = [])),
     params(
         ("task_id" = String, Path, description = "The task"),
         ("turn_id" = String, Path, description = "The turn"),
     ),
     responses(
-        (status = 200, body = TurnRecord),
+        (status = 200, body = TurnRecord, description = "The turn"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND, TURN_NOT_FOUND"),
@@ -91,10 +91,11 @@ pub(super) async fn result(
 
 /// Lists the messages that wait for their turn on a task, the next one first.
 #[utoipa::path(
-    get, path = "/tasks/{task_id}/queue", params(("task_id" = String, Path, description = "The task")),
+    get, path = "/tasks/{task_id}/queue", operation_id = "list_queued_messages",
+    params(("task_id" = String, Path, description = "The task")),
     security(("engine_key" = [])),
     responses(
-        (status = 200, body = TaskQueue),
+        (status = 200, body = TaskQueue, description = "The queue, and how much it may hold"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND"),
@@ -112,13 +113,14 @@ pub(super) async fn queue(
 
 /// Takes a message out of the queue before its turn begins. Its words are erased.
 #[utoipa::path(
-    delete, path = "/tasks/{task_id}/queue/{turn_id}", security(("engine_key" = [])),
+    delete, path = "/tasks/{task_id}/queue/{turn_id}", operation_id = "cancel_queued_message",
+    security(("engine_key" = [])),
     params(
         ("task_id" = String, Path, description = "The task"),
         ("turn_id" = String, Path, description = "The turn that the message would become"),
     ),
     responses(
-        (status = 200, body = Cancelled),
+        (status = 200, body = Cancelled, description = "The message is out of the queue"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND, TURN_NOT_FOUND"),

@@ -11,7 +11,7 @@ use super::auth::Authenticated;
 
 /// Returns the usage by day, task, model, agent and purpose, in any combination.
 #[utoipa::path(
-    get, path = "/usage", operation_id = "read_usage", security(("engine_key" = [])),
+    get, path = "/usage", operation_id = "get_usage", security(("engine_key" = [])),
     params(
         ("from" = Option<String>, Query, description = "The first day, such as 2026-11-26"),
         ("to" = Option<String>, Query, description = "The last day"),
@@ -24,7 +24,7 @@ use super::auth::Authenticated;
         ("after" = Option<String>, Query, description = "The `next` of the page before"),
     ),
     responses(
-        (status = 200, body = UsageReport),
+        (status = 200, body = UsageReport, description = "A page of the groups, and the total"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND"),
@@ -41,10 +41,10 @@ pub(super) async fn read(
 
 /// Returns what a task has used, its sub-agents included.
 #[utoipa::path(
-    get, path = "/tasks/{task_id}/usage", operation_id = "read_task_usage",
+    get, path = "/tasks/{task_id}/usage", operation_id = "get_task_usage",
     params(("task_id" = String, Path, description = "The task")), security(("engine_key" = [])),
     responses(
-        (status = 200, body = TaskUsage),
+        (status = 200, body = TaskUsage, description = "The usage of the task"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND"),
@@ -61,10 +61,10 @@ pub(super) async fn of_task(
 
 /// Returns the caps on usage, with what is used of them and when they begin again.
 #[utoipa::path(
-    get, path = "/usage/caps", operation_id = "read_usage_caps", security(("engine_key" = [])),
+    get, path = "/usage/caps", operation_id = "get_usage_caps", security(("engine_key" = [])),
     params(("task_id" = Option<String>, Query, description = "The task whose use of its caps is read")),
     responses(
-        (status = 200, body = UsageCaps),
+        (status = 200, body = UsageCaps, description = "The caps"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND"),

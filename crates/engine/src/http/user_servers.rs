@@ -21,7 +21,7 @@ use super::error::mcp_error;
     security(("engine_key" = [])),
     responses(
         (status = 200, body = UserServer, description = "The same request has added it before"),
-        (status = 201, body = UserServer),
+        (status = 201, body = UserServer, description = "The server is added"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 403, body = ErrorBody, description = "USER_SERVERS_NOT_PERMITTED"),
@@ -46,7 +46,7 @@ pub(super) async fn add(
 #[utoipa::path(
     get, path = "/mcp/servers", operation_id = "list_user_servers", security(("engine_key" = [])),
     responses(
-        (status = 200, body = UserServerList),
+        (status = 200, body = UserServerList, description = "The servers, and how many there may be"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
     ),
@@ -60,10 +60,10 @@ pub(super) async fn list(
 
 /// Returns a tool server of the user with its tools, and what has changed of them since they were approved.
 #[utoipa::path(
-    get, path = "/mcp/servers/{name}", operation_id = "read_user_server",
+    get, path = "/mcp/servers/{name}", operation_id = "get_user_server",
     params(("name" = String, Path, description = "The server")), security(("engine_key" = [])),
     responses(
-        (status = 200, body = UserServer),
+        (status = 200, body = UserServer, description = "The server"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "SERVER_NOT_FOUND"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
@@ -83,7 +83,7 @@ pub(super) async fn read(
     params(("name" = String, Path, description = "The server")), request_body = UpdateUserServer,
     security(("engine_key" = [])),
     responses(
-        (status = 200, body = UserServer),
+        (status = 200, body = UserServer, description = "The server after the change"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "SERVER_NOT_FOUND"),
@@ -106,7 +106,7 @@ pub(super) async fn update(
     delete, path = "/mcp/servers/{name}", operation_id = "delete_user_server",
     params(("name" = String, Path, description = "The server")), security(("engine_key" = [])),
     responses(
-        (status = 200, body = Deleted),
+        (status = 200, body = Deleted, description = "The server is deleted"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "SERVER_NOT_FOUND"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
@@ -129,7 +129,7 @@ pub(super) async fn delete(
     params(("name" = String, Path, description = "The server")), request_body = ConnectUserServer,
     security(("engine_key" = [])),
     responses(
-        (status = 200, body = ConnectOutcome),
+        (status = 200, body = ConnectOutcome, description = "The connection, or where the user must authorize it"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 403, body = ErrorBody, description = "USER_SERVERS_NOT_PERMITTED"),
@@ -152,11 +152,11 @@ pub(super) async fn connect(
 
 /// Approves the tools of a tool server of the user, if they are those that the user was shown.
 #[utoipa::path(
-    post, path = "/mcp/servers/{name}/approve", operation_id = "approve_tools",
+    post, path = "/mcp/servers/{name}/approve", operation_id = "approve_user_server_tools",
     params(("name" = String, Path, description = "The server")), request_body = ApproveTools,
     security(("engine_key" = [])),
     responses(
-        (status = 200, body = UserServer),
+        (status = 200, body = UserServer, description = "The server with its approved tools"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 403, body = ErrorBody, description = "USER_SERVERS_NOT_PERMITTED"),

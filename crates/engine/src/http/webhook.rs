@@ -13,9 +13,9 @@ use super::auth::Authenticated;
 
 /// Returns the receiver, without its path and keys, and how many deliveries there are.
 #[utoipa::path(
-    get, path = "/webhook", operation_id = "webhook_status", security(("engine_key" = [])),
+    get, path = "/webhook", operation_id = "get_webhook", security(("engine_key" = [])),
     responses(
-        (status = 200, body = WebhookStatus),
+        (status = 200, body = WebhookStatus, description = "The receiver, and the number of deliveries"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
     ),
@@ -38,10 +38,10 @@ pub(super) struct DeliveriesQuery {
 
 /// Lists the deliveries, the newest first: all that are pending, and the newest 200 others.
 #[utoipa::path(
-    get, path = "/webhook/deliveries", operation_id = "webhook_deliveries", params(DeliveriesQuery),
+    get, path = "/webhook/deliveries", operation_id = "list_webhook_deliveries", params(DeliveriesQuery),
     security(("engine_key" = [])),
     responses(
-        (status = 200, body = WebhookDeliveries),
+        (status = 200, body = WebhookDeliveries, description = "The deliveries"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
@@ -80,7 +80,7 @@ pub(super) async fn retry(
 #[utoipa::path(
     post, path = "/webhook/test", operation_id = "test_webhook", security(("engine_key" = [])),
     responses(
-        (status = 200, body = WebhookTest),
+        (status = 200, body = WebhookTest, description = "The outcome of the test"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 409, body = ErrorBody, description = "WEBHOOK_NOT_CONFIGURED"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),

@@ -36,14 +36,16 @@ const PATH_PREFIX: &str = "/workspace/";
 
 /// Lists the workspace, or returns all of it as a ZIP archive.
 #[utoipa::path(
-    method(get, head), path = "/workspace", security(("engine_key" = [])),
+    method(get, head), path = "/workspace", operation_id = "list_workspace", security(("engine_key" = [])),
     params(
         ("format" = Option<FolderFormat>, Query, description = "The form; `json` by default"),
         ("limit" = Option<i64>, Query, description = "The most entries: 1 to 1,000, 100 by default"),
         ("after" = Option<String>, Query, description = "`next` of the page before"),
     ),
     responses(
-        (status = 200, body = FolderListing, description = "A page of the entries, or the archive"),
+        (status = 200, description = "A page of the entries, or the archive", content(
+            (FolderListing = "application/json"), (inline(FileContent) = "application/zip"),
+        )),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 403, body = ErrorBody, description = "FILE_NOT_ACCESSIBLE"),
@@ -64,7 +66,8 @@ pub(super) async fn list_root(
 
 /// Returns a file, or lists a folder, or returns it as a ZIP archive.
 #[utoipa::path(
-    method(get, head), path = "/workspace/{*path}", security(("engine_key" = [])),
+    method(get, head), path = "/workspace/{*path}", operation_id = "get_workspace_file",
+    security(("engine_key" = [])),
     params(
         ("path" = String, Path, description = "The path, each name percent-encoded"),
         ("download" = Option<bool>, Query, description = "Whether a browser saves the file"),
@@ -77,17 +80,30 @@ pub(super) async fn list_root(
         ("If-Modified-Since" = Option<String>, Header, description = "The date of the caller's version"),
     ),
     responses(
-        (status = 200, body = FolderListing, description = "The file, a page of the folder, or the archive"),
+        (status = 200, description = "A page of the folder, the archive, or the file with its own type", content(
+            (FolderListing = "application/json"), (inline(FileContent) = "application/zip"),
+            (inline(FileContent) = "*/*"),
+        ), headers(
+            ("ETag" = String, description = "The version, for conditions"),
+            ("Content-Disposition" = String, description = "The name of the file"),
+            ("Accept-Ranges" = String, description = "`bytes`, for a file"),
+        )),
         (status = 206, description = "The requested part of the file", body = inline(FileContent),
-            content_type = "application/octet-stream"),
-        (status = 304, description = "The file is as the caller has it"),
+            content_type = "*/*", headers(
+            ("ETag" = String, description = "The version, for conditions"),
+            ("Content-Range" = String, description = "The part, and the size of the whole"),
+        )),
+        (status = 304, description = "The file is as the caller has it", headers(
+            ("ETag" = String, description = "The version"),
+        )),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 403, body = ErrorBody, description = "FILE_NOT_ACCESSIBLE"),
         (status = 404, body = ErrorBody, description = "FILE_NOT_FOUND"),
         (status = 412, body = ErrorBody, description = "PRECONDITION_FAILED"),
         (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE (an archive)"),
-        (status = 416, body = ErrorBody, description = "RANGE_NOT_SATISFIABLE"),
+        (status = 416, body = ErrorBody, description = "RANGE_NOT_SATISFIABLE",
+            headers(("Content-Range" = String, description = "`*` and the size of the file"))),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
         (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, QUIESCED, OVERLOADED"),
     ),
@@ -105,7 +121,8 @@ pub(super) async fn read(
 
 /// Deletes a file, a link or a folder.
 #[utoipa::path(
-    delete, path = "/workspace/{*path}", security(("engine_key" = [])),
+    delete, path = "/workspace/{*path}", operation_id = "delete_workspace_file",
+    security(("engine_key" = [])),
     params(
         ("path" = String, Path, description = "The path, each name percent-encoded"),
         ("recursive" = Option<bool>, Query, description = "Whether a folder need not be empty"),
@@ -113,7 +130,7 @@ pub(super) async fn read(
         ("If-Unmodified-Since" = Option<String>, Header, description = "The date of the version that may be deleted"),
     ),
     responses(
-        (status = 200, body = Deleted),
+        (status = 200, body = Deleted, description = "The file or folder is deleted"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 403, body = ErrorBody, description = "FILE_NOT_ACCESSIBLE"),

@@ -4,7 +4,7 @@
 //! ?0` creates one, and its own address tells how much was received (`HEAD`), takes more (`PATCH`) and
 //! cancels it (`DELETE`).
 
-use api::files::{CreatedUpload, UploadedFile};
+use api::files::{CreatedUpload, UploadOutcome, UploadedFile};
 use api::{ErrorBody, ErrorCode};
 use axum::Json;
 use axum::body::{Body, HttpBody as _};
@@ -34,7 +34,7 @@ const PARTIAL_UPLOAD: &str = "application/partial-upload";
 ///
 /// With `Upload-Complete: ?0` it creates a resumable upload, which `PATCH` on its `Location` continues.
 #[utoipa::path(
-    put, path = "/workspace/{*path}", security(("engine_key" = [])),
+    put, path = "/workspace/{*path}", operation_id = "put_workspace_file", security(("engine_key" = [])),
     params(
         ("path" = String, Path, description = "The path, each name percent-encoded; its folders are made"),
         ("If-Match" = Option<String>, Header, description = "Tags of the versions that may be replaced"),
@@ -46,8 +46,7 @@ const PARTIAL_UPLOAD: &str = "application/partial-upload";
     request_body(content = inline(FileContent), description = "The content", content_type = "application/octet-stream"),
     responses(
         (status = 200, body = UploadedFile, description = "The file was replaced"),
-        (status = 201, body = UploadedFile,
-            description = "The file was created; or, as `CreatedUpload`, the resumable upload was",
+        (status = 201, body = UploadOutcome, description = "The file was created, or the resumable upload was",
             headers(
                 ("Location" = String, description = "The address of the resumable upload"),
                 ("Upload-Offset" = u64, description = "The number of bytes received of it"),
@@ -120,7 +119,7 @@ pub(super) async fn put(
 /// Says how many bytes of a resumable upload were received. A request that continues it at the moment is
 /// stopped.
 #[utoipa::path(
-    head, path = "/workspace-uploads/{upload_id}", security(("engine_key" = [])),
+    head, path = "/workspace-uploads/{upload_id}", operation_id = "get_upload", security(("engine_key" = [])),
     params(("upload_id" = String, Path, description = "The upload")),
     responses(
         (status = 204, description = "The upload can be continued", headers(
@@ -152,7 +151,8 @@ pub(super) async fn status(
 /// Continues a resumable upload. With `Upload-Complete: ?1`, the file is put in its place when the body has
 /// ended.
 #[utoipa::path(
-    patch, path = "/workspace-uploads/{upload_id}", security(("engine_key" = [])),
+    patch, path = "/workspace-uploads/{upload_id}", operation_id = "append_to_upload",
+    security(("engine_key" = [])),
     params(
         ("upload_id" = String, Path, description = "The upload"),
         ("Upload-Offset" = u64, Header, description = "The number of bytes received before"),
@@ -221,7 +221,8 @@ pub(super) async fn append(
 
 /// Cancels a resumable upload, and deletes what was received.
 #[utoipa::path(
-    delete, path = "/workspace-uploads/{upload_id}", security(("engine_key" = [])),
+    delete, path = "/workspace-uploads/{upload_id}", operation_id = "cancel_upload",
+    security(("engine_key" = [])),
     params(("upload_id" = String, Path, description = "The upload")),
     responses(
         (status = 204, description = "The upload was cancelled"),

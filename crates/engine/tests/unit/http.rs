@@ -70,6 +70,27 @@ async fn every_route_but_health_is_closed_without_the_right_key() {
 }
 
 #[test]
+fn the_document_generates_well() {
+    testkit::openapi::assert_generates_well(&serde_json::to_value(document()).unwrap());
+}
+
+#[test]
+fn the_event_streams_are_a_union_of_all_events() {
+    let document = serde_json::to_value(document()).unwrap();
+    for (path, method) in [("/execute", "post"), ("/execute/replay", "get")] {
+        let response = &document["paths"][path][method]["responses"]["200"];
+        let schema = &response["content"]["text/event-stream"]["schema"]["$ref"];
+        assert_eq!(schema, "#/components/schemas/TurnEvent", "{path}");
+    }
+    let discriminator = &document["components"]["schemas"]["TurnEvent"]["discriminator"];
+    assert_eq!(discriminator["propertyName"], "event");
+    for (kind, reference) in discriminator["mapping"].as_object().unwrap() {
+        let message = document.pointer(&reference.as_str().unwrap()[1..]).unwrap();
+        assert_eq!(message["properties"]["event"]["enum"], json!([kind]));
+    }
+}
+
+#[test]
 fn every_operation_describes_the_refusals_that_it_shares_with_others() {
     let document = serde_json::to_value(document()).unwrap();
     for (path, methods) in document["paths"].as_object().unwrap() {
@@ -79,10 +100,12 @@ fn every_operation_describes_the_refusals_that_it_shares_with_others() {
             assert_eq!(operation.get("security").is_some(), needs_key, "the security of {method} {path}");
             assert_eq!(describes("401"), needs_key, "401 of {method} {path}");
             let parameters = operation["parameters"].as_array().into_iter().flatten();
-            let has_query = parameters.into_iter().any(|parameter| parameter["in"] == "query");
-            if has_query || operation.get("requestBody").is_some() {
+            let has_parameters = parameters.into_iter().next().is_some();
+            let has_body = operation.get("requestBody").is_some();
+            if needs_key && (has_parameters || has_body) {
                 assert!(describes("400"), "400 of {method} {path}");
             }
+            assert_eq!(describes("408"), has_body, "408 of {method} {path}");
         }
     }
 }

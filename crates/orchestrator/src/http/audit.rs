@@ -3,7 +3,9 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use api::audit::{AuditEvent, AuditId, AuditList, AuditPosition, AuditRow, FollowEvents, ListAudit};
+use api::audit::{
+    AuditEvent, AuditId, AuditList, AuditMessage, AuditPosition, AuditRow, FollowEvents, ListAudit,
+};
 use api::orchestrator::PageLimit;
 use api::{ErrorBody, ErrorCode, UserId};
 use axum::Json as Answer;
@@ -28,8 +30,7 @@ const KEEP_ALIVE_COMMENT: &[u8] = b": nothing new\n\n";
 
 /// Lists the calling product's audit log, newest row first.
 #[utoipa::path(
-    operation_id = "list_audit",
-    get, path = "/audit", tag = "ledger",
+    get, path = "/audit", operation_id = "list_audit_rows", tag = "audit",
     security(("platform_key" = [])),
     params(
         ("limit" = inline(Option<PageLimit>), Query, description = "Page size; 100 by default"),
@@ -55,8 +56,7 @@ pub(super) async fn list(
 
 /// Streams the calling product's audit rows as they are committed. `event` is a row's event, `id` its id.
 #[utoipa::path(
-    operation_id = "follow_events",
-    get, path = "/events", tag = "ledger",
+    get, path = "/events", operation_id = "follow_audit_rows", tag = "audit",
     security(("platform_key" = [])),
     params(
         ("after" = inline(Option<AuditPosition>), Query,
@@ -65,7 +65,7 @@ pub(super) async fn list(
             description = "Like `after`, and takes precedence over it"),
     ),
     responses(
-        (status = 200, description = "The rows", body = AuditRow, content_type = "text/event-stream"),
+        (status = 200, description = "The rows", body = AuditMessage, content_type = "text/event-stream"),
         (status = 400, description = "`INVALID_REQUEST`, also for the id of a row that does not exist yet",
             body = ErrorBody),
         (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),

@@ -31,28 +31,13 @@ impl Modify for KeySchemes {
 /// Returns the OpenAPI document of all routes.
 pub(crate) fn document() -> OpenApi {
     let mut document = Document::openapi();
-    // The router's wildcard syntax `{*path}` is not valid in OpenAPI.
-    let paths = std::mem::take(&mut document.paths.paths);
-    document.paths.paths = paths.into_iter().map(|(path, item)| (path.replace("{*", "{"), item)).collect();
-    // One handler serves all methods of the proxy, but generated clients need one operation id per method.
+    http_service::http::openapi::complete(&mut document);
+    // A suspended product may read, through the proxy too.
     for item in document.paths.paths.values_mut() {
-        let methods = [
-            ("get", &mut item.get),
-            ("post", &mut item.post),
-            ("put", &mut item.put),
-            ("patch", &mut item.patch),
-            ("delete", &mut item.delete),
-        ];
-        for (method, operation) in methods {
-            if let Some(operation) = operation
-                && operation.operation_id.as_deref() == Some("proxy")
-            {
-                operation.operation_id = Some(format!("proxy_{method}"));
-                // A suspended product may read, through the proxy too.
-                if method == "get" {
-                    operation.responses.responses.remove("403");
-                }
-            }
+        if let Some(get) = &mut item.get
+            && get.operation_id.as_deref() == Some("proxy_get")
+        {
+            get.responses.responses.remove("403");
         }
     }
     document

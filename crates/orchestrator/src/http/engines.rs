@@ -19,7 +19,7 @@ type JsonResult<T> = Result<Answer<T>, ApiError>;
 
 /// Provisions an engine for a user who has none, and waits until it is healthy.
 #[utoipa::path(
-    post, path = "/engines/provision", tag = "engines",
+    post, path = "/engines/provision", operation_id = "provision_engine", tag = "engines",
     security(("platform_key" = [])),
     request_body = ProvisionEngine,
     responses(
@@ -49,7 +49,7 @@ pub(super) async fn provision(
 
 /// Admits a user: hands out their engine. Safe to call on every request of the user.
 #[utoipa::path(
-    post, path = "/engines/{user_id}/admit", tag = "engines",
+    post, path = "/engines/{user_id}/admit", operation_id = "admit_user", tag = "engines",
     security(("platform_key" = [])),
     params(("user_id" = UserId, Path, description = "The product's user")),
     request_body = Admit,
@@ -79,7 +79,7 @@ pub(super) async fn admit(
 
 /// Starts an engine that is stopped, sleeping or failed.
 #[utoipa::path(
-    post, path = "/engines/{user_id}/start", tag = "engines",
+    post, path = "/engines/{user_id}/start", operation_id = "start_engine", tag = "engines",
     security(("platform_key" = [])),
     params(("user_id" = UserId, Path, description = "The product's user")),
     responses(
@@ -105,7 +105,7 @@ pub(super) async fn start(
 
 /// Stops a running engine: SIGTERM, 30 seconds of grace, SIGKILL. Its data stays.
 #[utoipa::path(
-    post, path = "/engines/{user_id}/stop", tag = "engines",
+    post, path = "/engines/{user_id}/stop", operation_id = "stop_engine", tag = "engines",
     security(("platform_key" = [])),
     params(("user_id" = UserId, Path, description = "The product's user")),
     responses(
@@ -130,7 +130,7 @@ pub(super) async fn stop(
 
 /// Replaces the key of a running engine. The old key becomes invalid immediately.
 #[utoipa::path(
-    post, path = "/engines/{user_id}/rotate-key", tag = "engines",
+    post, path = "/engines/{user_id}/rotate-key", operation_id = "rotate_engine_key", tag = "engines",
     security(("platform_key" = [])),
     params(("user_id" = UserId, Path, description = "The product's user")),
     responses(
@@ -156,7 +156,7 @@ pub(super) async fn rotate_key(
 
 /// Returns an engine. Never provisions or wakes it.
 #[utoipa::path(
-    get, path = "/engines/{user_id}", tag = "engines",
+    get, path = "/engines/{user_id}", operation_id = "get_engine", tag = "engines",
     security(("platform_key" = [])),
     params(("user_id" = UserId, Path, description = "The product's user")),
     responses(
@@ -179,7 +179,7 @@ pub(super) async fn get(
 
 /// Explains why an engine is in its state, and what happens next.
 #[utoipa::path(
-    get, path = "/engines/{user_id}/explain", tag = "engines",
+    get, path = "/engines/{user_id}/explain", operation_id = "explain_engine", tag = "engines",
     security(("platform_key" = [])),
     params(("user_id" = UserId, Path, description = "The product's user")),
     responses(
@@ -201,7 +201,7 @@ pub(super) async fn explain(
 
 /// Destroys an engine: its process or container, data, port and registry row. Irreversible.
 #[utoipa::path(
-    delete, path = "/engines/{user_id}", tag = "engines",
+    delete, path = "/engines/{user_id}", operation_id = "destroy_engine", tag = "engines",
     security(("platform_key" = [])),
     params(("user_id" = UserId, Path, description = "The product's user")),
     responses(
@@ -225,7 +225,7 @@ pub(super) async fn destroy(
 
 /// Lists the calling product's engines, oldest first, without their keys.
 #[utoipa::path(
-    get, path = "/engines", tag = "engines",
+    get, path = "/engines", operation_id = "list_engines", tag = "engines",
     security(("platform_key" = [])),
     params(
         ("status" = Option<EngineStatus>, Query, description = "Only engines in this state"),

@@ -12,7 +12,7 @@ use crate::fleet::Fleet;
 
 /// Reports whether the orchestrator is ready.
 #[utoipa::path(
-    get, path = "/health", tag = "service",
+    get, path = "/health", operation_id = "get_health", tag = "service",
     responses(
         (status = 200, description = "Ready", body = Health),
         (status = 503, description = "Starting: `status` is `starting`, and `error` has `STARTING_UP`",

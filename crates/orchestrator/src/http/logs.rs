@@ -15,8 +15,7 @@ use crate::fleet::Fleet;
 
 /// Returns the last lines of an engine's log, whatever its state.
 #[utoipa::path(
-    operation_id = "tail_logs",
-    get, path = "/engines/{user_id}/logs", tag = "engines",
+    get, path = "/engines/{user_id}/logs", operation_id = "get_engine_logs", tag = "engines",
     security(("platform_key" = [])),
     params(
         ("user_id" = UserId, Path, description = "The product's user"),

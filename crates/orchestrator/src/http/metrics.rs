@@ -19,7 +19,7 @@ const OPENMETRICS_CONTENT_TYPE: &str = "application/openmetrics-text; version=1.
 
 /// Returns how many of the calling product's engines are in each state.
 #[utoipa::path(
-    get, path = "/status", tag = "figures",
+    get, path = "/status", operation_id = "get_fleet_status", tag = "metrics",
     security(("platform_key" = [])),
     responses(
         (status = 200, description = "The counts", body = FleetStatus),
@@ -37,7 +37,7 @@ pub(super) async fn status(
 
 /// Returns metrics of this orchestrator since it started: refusals by code, repairs, the supervisor's lag.
 #[utoipa::path(
-    get, path = "/metrics/prometheus", tag = "figures",
+    get, path = "/metrics/prometheus", operation_id = "get_prometheus_metrics", tag = "metrics",
     security(("admin_key" = [])),
     responses(
         (status = 200, description = "In the `OpenMetrics` text format", body = String,
@@ -52,7 +52,7 @@ pub(super) async fn prometheus(_: Admin, State(fleet): State<Arc<Fleet>>) -> imp
 
 /// Returns counts of events of the calling product's engines, in the last hour and in total.
 #[utoipa::path(
-    get, path = "/metrics", tag = "figures",
+    get, path = "/metrics", operation_id = "get_fleet_metrics", tag = "metrics",
     security(("platform_key" = [])),
     responses(
         (status = 200, description = "The counts", body = Metrics),

@@ -16,7 +16,7 @@ use crate::fleet::{Fleet, FleetError};
 
 /// Registers a product and issues its platform key, which is returned only once.
 #[utoipa::path(
-    post, path = "/products/register", tag = "products",
+    post, path = "/products/register", operation_id = "register_product", tag = "products",
     security(("admin_key" = [])),
     request_body = RegisterProduct,
     responses(
@@ -39,7 +39,7 @@ pub(super) async fn register(
 
 /// Replaces a product's whole policy. Engines above a lowered `max_engines` are kept.
 #[utoipa::path(
-    put, path = "/products/{product_id}/policy", tag = "products",
+    put, path = "/products/{product_id}/policy", operation_id = "replace_product_policy", tag = "products",
     security(("admin_key" = [])),
     params(("product_id" = ProductId, Path, description = "The product")),
     request_body = ReplacePolicy,
@@ -66,8 +66,7 @@ pub(super) async fn replace_policy(
 
 /// Lists all products, oldest first, without their keys.
 #[utoipa::path(
-    operation_id = "list_products",
-    get, path = "/products", tag = "products",
+    get, path = "/products", operation_id = "list_products", tag = "products",
     security(("admin_key" = [])),
     params(
         ("limit" = inline(Option<PageLimit>), Query, description = "Page size; 100 by default"),

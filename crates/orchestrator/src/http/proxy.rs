@@ -72,7 +72,7 @@ impl ProxyClient {
 /// Forwards a request to the user's engine and streams the response back. The orchestrator adds the engine's key;
 /// the engine's own limits apply. Counts as activity.
 #[utoipa::path(
-    method(get, post, put, patch, delete), path = PATH, tag = "engines",
+    method(get, post, put, patch, delete), path = PATH, operation_id = "proxy", tag = "engines",
     security(("platform_key" = [])),
     params(
         ("user_id" = UserId, Path, description = "The product's user"),

@@ -15,7 +15,7 @@ use crate::fleet::Fleet;
 /// Moves an engine to another version, also across major versions: stops it, copies its brain, launches the other
 /// image, and restores the copy if it does not become healthy. A stopped or sleeping engine returns to its state.
 #[utoipa::path(
-    put, path = "/engines/{user_id}/version", tag = "engines",
+    put, path = "/engines/{user_id}/version", operation_id = "change_engine_version", tag = "engines",
     security(("platform_key" = [])),
     params(("user_id" = UserId, Path, description = "The product's user")),
     request_body = ChangeVersion,
@@ -45,8 +45,7 @@ pub(super) async fn change(
 
 /// Lists the versions of the engines of each product, and which engines follow the deployment's version.
 #[utoipa::path(
-    operation_id = "list_versions",
-    get, path = "/admin/versions", tag = "products",
+    get, path = "/admin/versions", operation_id = "list_versions", tag = "products",
     security(("admin_key" = [])),
     responses(
         (status = 200, description = "All versions", body = VersionList),
@@ -64,7 +63,7 @@ pub(super) async fn list(
 
 /// Moves all engines of one image to another version, a few at a time.
 #[utoipa::path(
-    post, path = "/admin/versions/move", tag = "products",
+    post, path = "/admin/versions/move", operation_id = "move_engines", tag = "products",
     security(("admin_key" = [])),
     request_body = MoveEngines,
     responses(
