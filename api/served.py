@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 from pathlib import Path
 
@@ -22,7 +23,9 @@ CHECKS = [
 # Streams that never end, and the engine's answers, which the orchestrator's document does not describe.
 LEFT_OUT = {
     "engine": ["execute", "replay_events"],
-    "orchestrator": ["follow_audit_rows", *(f"proxy_{method}" for method in ("get", "post", "put", "patch", "delete"))],
+    "orchestrator": [
+        "follow_audit_rows", *(f"proxy_{method}" for method in ("get", "post", "put", "patch", "delete"))
+    ],
 }
 SECONDS = 50
 USER = "schemathesis"
@@ -52,22 +55,26 @@ def check(document: Path, base: str, keys: dict) -> bool:
         return subprocess.run(command, env=environment, cwd=folder).returncode == 0
 
 
+def wait_until_up(up: subprocess.Popen, log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while "Ctrl-C" not in log.read_text():
+        if up.poll() is not None or time.monotonic() > deadline:
+            sys.exit(f"the fleet did not start:\n{log.read_text()}")
+        time.sleep(0.1)
+
+
 def main() -> None:
     binary, documents = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
     with tempfile.TemporaryDirectory() as folder:
         fleet = Path(folder, "fleet")
         environment = {**os.environ, "LLM_PROVIDER": "scripted", "ORCH_PORT": "0"}
-        up = subprocess.Popen(
-            [binary, "up", "--dir", fleet], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        log = Path(folder, "log")
+        with log.open("w") as output:
+            up = subprocess.Popen(
+                [binary, "up", "--dir", fleet], env=environment, stdout=output, stderr=subprocess.STDOUT
+            )
         try:
-            output = []
-            for line in up.stdout:
-                output.append(line)
-                if "Ctrl-C" in line:
-                    break
-            else:
-                sys.exit(f"the fleet did not start:\n{''.join(output)}")
+            wait_until_up(up, log)
             base = (fleet / "address").read_text().strip()
             platform, admin = ((fleet / name).read_text().strip() for name in ("platform.key", "admin.key"))
             wish = {"auto_provision": True, "auto_wake": True}
@@ -77,7 +84,7 @@ def main() -> None:
             passed = check(documents / "orchestrator.json", base, keys) and passed
         finally:
             up.send_signal(signal.SIGINT)
-            up.communicate()
+            up.wait()
     if not passed:
         sys.exit(1)
 
