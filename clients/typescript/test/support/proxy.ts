@@ -1,0 +1,71 @@
+/** A TCP proxy that cuts connections: a client that is connected to it sees a network that fails. */
+
+import { once } from "node:events";
+import { connect, createServer, type AddressInfo, type Socket } from "node:net";
+
+export class CuttingProxy {
+  readonly #server = createServer((client) => {
+    this.#forward(client);
+  });
+  readonly #target: { host: string; port: number };
+  readonly #sockets = new Set<Socket>();
+  /** Called with what the service sends; `cut` ends both sides after the part that is returned. */
+  onData: ((chunk: Buffer, cut: () => void) => Buffer) | undefined;
+  connections = 0;
+
+  private constructor(url: string) {
+    const { hostname, port } = new URL(url);
+    this.#target = { host: hostname, port: Number(port) };
+  }
+
+  static async to(url: string): Promise<CuttingProxy> {
+    const proxy = new CuttingProxy(url);
+    proxy.#server.listen(0, "127.0.0.1");
+    await once(proxy.#server, "listening");
+    return proxy;
+  }
+
+  get url(): string {
+    return `http://127.0.0.1:${(this.#server.address() as AddressInfo).port.toString()}`;
+  }
+
+  /** Cuts all connections. */
+  cutAll(): void {
+    for (const socket of this.#sockets) socket.resetAndDestroy();
+  }
+
+  async close(): Promise<void> {
+    this.cutAll();
+    await new Promise((resolve) => this.#server.close(resolve));
+  }
+
+  #forward(client: Socket): void {
+    this.connections += 1;
+    const service = connect(this.#target);
+    for (const socket of [client, service]) {
+      this.#sockets.add(socket);
+      socket.setNoDelay(true);
+      socket.on("error", () => undefined);
+      socket.once("close", () => {
+        this.#sockets.delete(socket);
+        client.destroy();
+        service.destroy();
+      });
+    }
+    let isCut = false;
+    const cut = (): void => {
+      isCut = true;
+    };
+    client.pipe(service);
+    service.on("data", (chunk: Buffer) => {
+      if (isCut) return;
+      const part = this.onData === undefined ? chunk : this.onData(chunk, cut);
+      client.write(part, () => {
+        // A reset could overtake what was written; the end is seen as a body that is cut off.
+        if (isCut) client.destroySoon();
+      });
+      if (isCut) service.destroy();
+    });
+    service.on("end", () => client.end());
+  }
+}

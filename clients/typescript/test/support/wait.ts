@@ -1,0 +1,10 @@
+import { setTimeout as sleep } from "node:timers/promises";
+
+const DEADLINE_MS = 60_000;
+
+/** Waits until `probe` returns true. */
+export async function eventually(what: string, probe: () => Promise<boolean>): Promise<void> {
+  for (const deadline = Date.now() + DEADLINE_MS; !(await probe()); await sleep(10)) {
+    if (Date.now() > deadline) throw new Error(`it did not happen within 60 s: ${what}`);
+  }
+}
