@@ -13,11 +13,13 @@ const SCRIPT = String.raw`
 rules:
   - when: '^remember (?<key>\w+) (?<value>\w+)$'
     answers:
-      - thinking: "I note it."
+      - thinking: "I note it, as I was told to."
+        delay_ms: 3
         tools:
           - tool: working_memory_set
             input: { key: "$key", value: "$value" }
       - text: "Noted: $key is $value."
+        delay_ms: 3
   - when: '^write (?<path>\S+): (?<content>.+)$'
     answers:
       - text: "I ask first."
@@ -33,7 +35,7 @@ rules:
       - text: "You like {{result}}."
   - when: '^slowly$'
     answers:
-      - text: "${"one two three four five six seven eight nine ten ".repeat(40).trim()}"
+      - text: "${"one two three four five six seven eight nine ten ".repeat(10).trim()}"
         delay_ms: 25
   - when: '^fail$'
     answers:

@@ -4,6 +4,7 @@ import { once } from "node:events";
 import { connect, createServer, type AddressInfo, type Socket } from "node:net";
 
 export class CuttingProxy {
+  static readonly #open = new Set<CuttingProxy>();
   readonly #server = createServer((client) => {
     this.#forward(client);
   });
@@ -20,9 +21,15 @@ export class CuttingProxy {
 
   static async to(url: string): Promise<CuttingProxy> {
     const proxy = new CuttingProxy(url);
+    CuttingProxy.#open.add(proxy);
     proxy.#server.listen(0, "127.0.0.1");
     await once(proxy.#server, "listening");
     return proxy;
+  }
+
+  /** Closes those that a failed test has left open. */
+  static async closeAll(): Promise<void> {
+    await Promise.all([...CuttingProxy.#open].map((proxy) => proxy.close()));
   }
 
   get url(): string {
@@ -35,6 +42,7 @@ export class CuttingProxy {
   }
 
   async close(): Promise<void> {
+    CuttingProxy.#open.delete(this);
     this.cutAll();
     await new Promise((resolve) => this.#server.close(resolve));
   }
