@@ -24,7 +24,7 @@ try {
   const stale = [];
   for (const [name, document] of Object.entries(await documents(fleet))) {
     const file = new URL(`../src/generated/${name}.ts`, import.meta.url);
-    const types = HEADER + astToString(await openapiTS(document));
+    const types = HEADER + astToString(await openapiTS(document, { emptyObjectsUnknown: true }));
     if (!isCheck) writeFileSync(file, types);
     else if (readFileSync(file, "utf8") !== types) stale.push(name);
   }

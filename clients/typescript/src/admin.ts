@@ -30,10 +30,11 @@ export class Admin {
 
   /** Registers a product. Its key is shown only here; with a key of the caller's own the call can be repeated. */
   register(
-    product: OrchestratorSchemas["RegisterProduct"],
+    product: Omit<OrchestratorSchemas["RegisterProduct"], "policy"> & { readonly policy?: Policy },
     options: CallOptions = {},
   ): Promise<RegisteredProduct> {
-    const args = { body: product, ...options };
+    const body = { ...product, policy: wholePolicy(product.policy ?? {}) };
+    const args = { body, ...options };
     return product.platform_api_key == null
       ? this.api.call("post", "/products/register", args)
       : this.api.callRepeatable("post", "/products/register", args);
@@ -45,7 +46,7 @@ export class Admin {
     policy: Policy,
     options: CallOptions = {},
   ): Promise<OrchestratorSchemas["ReplacedPolicy"]> {
-    const args = { path: { product_id: productId }, body: { policy }, ...options };
+    const args = { path: { product_id: productId }, body: { policy: wholePolicy(policy) }, ...options };
     return this.api.callRepeatable("put", "/products/{product_id}/policy", args);
   }
 
@@ -56,4 +57,9 @@ export class Admin {
       return (await this.api.call("get", "/products", { query: { limit, offset }, ...rest })).products;
     });
   }
+}
+
+/** The document requires all fields of a policy, and the service none. */
+function wholePolicy(policy: Policy): OrchestratorSchemas["Policy"] {
+  return policy as OrchestratorSchemas["Policy"];
 }

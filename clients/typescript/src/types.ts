@@ -17,7 +17,8 @@ export type EngineSummary = OrchestratorSchemas["EngineSummary"];
 export type Explanation = OrchestratorSchemas["Explanation"];
 export type FleetMetrics = OrchestratorSchemas["Metrics"];
 export type FleetStatus = OrchestratorSchemas["FleetStatus"];
-export type Policy = OrchestratorSchemas["Policy"];
+/** What a product may do. What is left out or null does not limit it. */
+export type Policy = Partial<OrchestratorSchemas["Policy"]>;
 export type ProductSummary = OrchestratorSchemas["ProductSummary"];
 export type ProvisionedEngine = OrchestratorSchemas["ProvisionedEngine"];
 export type RegisteredProduct = OrchestratorSchemas["RegisteredProduct"];

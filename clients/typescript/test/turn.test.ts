@@ -14,7 +14,10 @@ function shapes(events: readonly TurnEvent[]): unknown[] {
   const shaped: Record<string, unknown>[] = [];
   for (const event of events) {
     if (event.type === "working_memory_update" && event.key === "recalled") continue;
-    const text = JSON.stringify(event).replace(/"(\w*_id|\w*_tokens|ts|duration_ms)":("[^"]*"|\d+)/g, '"$1":0');
+    const text = JSON.stringify(event).replace(
+      /"(\w*_id|\w*_tokens|ts|duration_ms)":("[^"]*"|\d+)/g,
+      '"$1":0',
+    );
     const next = JSON.parse(text) as Record<string, unknown>;
     const last = shaped.at(-1);
     if (event.type.endsWith("_delta") && last?.["type"] === event.type) {

@@ -1,7 +1,15 @@
 /** A fleet of `roundhouse up` with the scripted provider, in a folder and on ports of its own. */
 
 import { type ChildProcess, spawn } from "node:child_process";
-import { mkdtempSync, openSync, readFileSync, readlinkSync, rmSync, writeFileSync, readdirSync } from "node:fs";
+import {
+  mkdtempSync,
+  openSync,
+  readFileSync,
+  readlinkSync,
+  rmSync,
+  writeFileSync,
+  readdirSync,
+} from "node:fs";
 import { createServer, type Server } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -156,7 +164,8 @@ export class TestFleet {
 
 export function binary(): string {
   const path = process.env["ROUNDHOUSE_BINARY"];
-  if (path === undefined) throw new Error("ROUNDHOUSE_BINARY must name the `roundhouse` binary to test against");
+  if (path === undefined)
+    throw new Error("ROUNDHOUSE_BINARY must name the `roundhouse` binary to test against");
   return path;
 }
 
@@ -185,7 +194,8 @@ function processesMentioning(path: string): number[] {
     .filter((pid) => {
       try {
         readlinkSync(`/proc/${pid}/exe`); // a process that has ended has none
-        const text = readFileSync(`/proc/${pid}/environ`, "utf8") + readFileSync(`/proc/${pid}/cmdline`, "utf8");
+        const text =
+          readFileSync(`/proc/${pid}/environ`, "utf8") + readFileSync(`/proc/${pid}/cmdline`, "utf8");
         return text.includes(path);
       } catch {
         return false;
