@@ -7842,7 +7842,7 @@ export interface components {
             /** @description The pattern of a lasting approval that names none; absent if it covers the whole tool. */
             default_pattern?: string | null;
             /** @description The input of the call. */
-            input: Record<string, never>;
+            input: Record<string, unknown>;
             pattern_kind?: components["schemas"]["PatternKind"] | null;
             /** @description What the call would do. */
             preview: components["schemas"]["ApprovalPreview"];
@@ -7863,7 +7863,7 @@ export interface components {
             decision: components["schemas"]["ApprovalDecision"];
             grant_id?: components["schemas"]["GrantId"] | null;
             /** @description The input that the call runs with, if the person changed it. */
-            input?: Record<string, never> | null;
+            input?: Record<string, unknown> | null;
             /** @description The person's word to the agent. */
             message?: string | null;
             /** @description The request. */
@@ -7879,7 +7879,7 @@ export interface components {
             /** @description The decision. */
             decision: components["schemas"]["ApprovalDecision"];
             /** @description The input to run the call with, in place of the model's; not with `deny`. */
-            input?: Record<string, never> | null;
+            input?: Record<string, unknown> | null;
             /** @description A word to the agent, of at most 4,000 characters. */
             message?: string | null;
             /** @description With `allow_task` and `allow_always`: which later calls are covered, if not those of `default_pattern`. */
@@ -9076,7 +9076,7 @@ export interface components {
             grants: components["schemas"]["Grant"][];
         };
         /** @description The data of `heartbeat`, which has no fields of its own. */
-        Heartbeat: Record<string, never>;
+        Heartbeat: Record<string, unknown>;
         HitlId: string;
         /**
          * @description The kind of answer that a paused agent needs.
@@ -9525,7 +9525,7 @@ export interface components {
          */
         OnBusy: "reject" | "queue" | "steer" | "interrupt";
         /** @description A JSON Schema whose root has the `type` `object`, of at most 16,384 bytes. */
-        OutputSchema: Record<string, never>;
+        OutputSchema: Record<string, unknown>;
         /**
          * @description What the pattern of a lasting approval is matched against.
          * @enum {string}
@@ -9738,11 +9738,11 @@ export interface components {
             methods: components["schemas"]["RpcMethod"][];
         };
         /** @description The results of the methods and operations. */
-        RpcOutcome: components["schemas"]["RpcMethods"] | components["schemas"]["Quiesced"] | components["schemas"]["Activity"] | components["schemas"]["NextDue"] | components["schemas"]["GatewayConfig"] | components["schemas"]["QuotaState"] | components["schemas"]["CacheState"] | components["schemas"]["ToolOutput"] | components["schemas"]["MemoryResults"] | components["schemas"]["KnowledgeList"] | components["schemas"]["Knowledge"] | components["schemas"]["Facts"] | components["schemas"]["Fact"] | components["schemas"]["Deleted"] | unknown | unknown | components["schemas"]["CassetteReport"] | unknown | Record<string, never>;
+        RpcOutcome: components["schemas"]["RpcMethods"] | components["schemas"]["Quiesced"] | components["schemas"]["Activity"] | components["schemas"]["NextDue"] | components["schemas"]["GatewayConfig"] | components["schemas"]["QuotaState"] | components["schemas"]["CacheState"] | components["schemas"]["ToolOutput"] | components["schemas"]["MemoryResults"] | components["schemas"]["KnowledgeList"] | components["schemas"]["Knowledge"] | components["schemas"]["Facts"] | components["schemas"]["Fact"] | components["schemas"]["Deleted"] | unknown | unknown | components["schemas"]["CassetteReport"] | unknown | Record<string, unknown>;
         /** @description Response of a successful call. */
         RpcResult_RpcOutcome: {
             /** @description The results of the methods and operations. */
-            result: components["schemas"]["RpcMethods"] | components["schemas"]["Quiesced"] | components["schemas"]["Activity"] | components["schemas"]["NextDue"] | components["schemas"]["GatewayConfig"] | components["schemas"]["QuotaState"] | components["schemas"]["CacheState"] | components["schemas"]["ToolOutput"] | components["schemas"]["MemoryResults"] | components["schemas"]["KnowledgeList"] | components["schemas"]["Knowledge"] | components["schemas"]["Facts"] | components["schemas"]["Fact"] | components["schemas"]["Deleted"] | unknown | unknown | components["schemas"]["CassetteReport"] | unknown | Record<string, never>;
+            result: components["schemas"]["RpcMethods"] | components["schemas"]["Quiesced"] | components["schemas"]["Activity"] | components["schemas"]["NextDue"] | components["schemas"]["GatewayConfig"] | components["schemas"]["QuotaState"] | components["schemas"]["CacheState"] | components["schemas"]["ToolOutput"] | components["schemas"]["MemoryResults"] | components["schemas"]["KnowledgeList"] | components["schemas"]["Knowledge"] | components["schemas"]["Facts"] | components["schemas"]["Fact"] | components["schemas"]["Deleted"] | unknown | unknown | components["schemas"]["CassetteReport"] | unknown | Record<string, unknown>;
         };
         RuleText: string;
         /** @description Body of `POST /cassettes/run`. */

@@ -2510,7 +2510,7 @@ export interface components {
             /** @description When it happened. */
             at: components["schemas"]["Timestamp"];
             /** @description Further details: exactly the text that the hash covers. */
-            detail: Record<string, never>;
+            detail: Record<string, unknown>;
             /**
              * Format: int64
              * @description How long it took, in milliseconds; null if that does not apply.
