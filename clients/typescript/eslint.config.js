@@ -13,6 +13,7 @@ export default defineConfig(
     rules: {
       // `== null` stands for null and undefined, which the API means alike.
       eqeqeq: ["error", "always", { null: "ignore" }],
+      "@typescript-eslint/no-unused-vars": ["error", { varsIgnorePattern: "^_" }],
       "max-lines": ["error", 500],
       "@typescript-eslint/consistent-type-imports": "error",
       // An index signature is read with brackets, so that the compiler sees it.

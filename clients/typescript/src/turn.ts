@@ -121,7 +121,7 @@ export class Turn implements AsyncIterable<TurnEvent> {
   async result(): Promise<TurnResult> {
     try {
       if (this.#end === undefined) {
-        for await (const _ of this.#read()); // eslint-disable-line @typescript-eslint/no-unused-vars
+        for await (const _ of this.#read());
       }
     } catch (error) {
       if (!(error instanceof TurnLostError)) throw error;
@@ -394,7 +394,7 @@ function failure(
 function withoutStamp<T extends { type: string; task_id: string; turn_id: string; ts: number }>(
   event: T,
 ): Omit<T, "type" | "task_id" | "turn_id" | "ts"> {
-  const { type: _type, task_id: _task, turn_id: _turn, ts: _ts, ...data } = event; // eslint-disable-line @typescript-eslint/no-unused-vars
+  const { type: _type, task_id: _task, turn_id: _turn, ts: _ts, ...data } = event;
   return data;
 }
 

@@ -150,8 +150,9 @@ suite("files", () => {
       })
       .text();
     const [file] = await engine.tasks.media("media");
-    assert.equal(file?.name, "a.txt");
-    assert.equal(await (await engine.tasks.downloadMedia("media", file?.hash ?? "")).text(), "plain words");
+    assert.ok(file !== undefined);
+    assert.equal(file.name, "a.txt");
+    assert.equal(await (await engine.tasks.downloadMedia("media", file.hash)).text(), "plain words");
   });
 });
 

@@ -9,7 +9,7 @@ import {
   Engine,
   NetworkError,
   NotFoundError,
-  RoundhouseError,
+  type RoundhouseError,
   TaskNotFoundError,
   Transcript,
   type TurnEvent,
@@ -172,7 +172,7 @@ suite("units", () => {
         url: "http://engine.invalid",
         key: "k",
         fetch: (_url, init) => {
-          sent.push(String(init.body));
+          sent.push(init.body as string);
           return Promise.reject(failure);
         },
       });
@@ -181,10 +181,9 @@ suite("units", () => {
     assert.equal(sent.length, 1);
     assert.ok(!sent[0]?.includes("client_request_id"));
     await assert.rejects(engine(lost).run("t", "m", { reconnectMs: 1_000 }).text(), NetworkError);
-    const ids = new Set(
-      sent.slice(1).map((body) => (JSON.parse(body) as { client_request_id: string }).client_request_id),
-    );
-    assert.ok(sent.length > 2 && ids.size === 1, "it is repeated under one id");
+    const repeated = sent.slice(1).map((body) => JSON.parse(body) as { client_request_id: string });
+    const ids = new Set(repeated.map((body) => body.client_request_id));
+    assert.ok(repeated.length > 1 && ids.size === 1, "it is repeated under one id");
   });
 
   test("the version is that of the workspace", () => {

@@ -10,6 +10,8 @@ export class CuttingProxy {
   });
   readonly #target: { host: string; port: number };
   readonly #sockets = new Set<Socket>();
+  /** The clients that get nothing more. */
+  readonly #cut = new WeakSet<Socket>();
   /** Called with what the service sends; `cut` ends both sides after the part that is returned. */
   onData: ((chunk: Buffer, cut: () => void) => Buffer) | undefined;
   connections = 0;
@@ -60,19 +62,18 @@ export class CuttingProxy {
         service.destroy();
       });
     }
-    let isCut = false;
     const cut = (): void => {
-      isCut = true;
+      this.#cut.add(client);
     };
     client.pipe(service);
     service.on("data", (chunk: Buffer) => {
-      if (isCut) return;
+      if (this.#cut.has(client)) return;
       const part = this.onData === undefined ? chunk : this.onData(chunk, cut);
       client.write(part, () => {
         // A reset could overtake what was written; the end is seen as a body that is cut off.
-        if (isCut) client.destroySoon();
+        if (this.#cut.has(client)) client.destroySoon();
       });
-      if (isCut) service.destroy();
+      if (this.#cut.has(client)) service.destroy();
     });
     service.on("end", () => client.end());
   }
