@@ -13,49 +13,52 @@ export interface EventStamp {
   readonly ts: number;
 }
 
-type EventOf<Type extends string, Data extends keyof EngineSchemas> = { readonly type: Type } & EventStamp &
-  Readonly<EngineSchemas[Data]>;
+type Wire = EngineSchemas["TurnEvent"];
+/** The data of an event under its type: a message of the stream as one object. */
+type EventOf<Type extends Wire["event"]> = { readonly type: Type } & Readonly<
+  Extract<Wire, { event: Type }>["data"]
+>;
 
 /** The start, the end or a change of phase of a turn; `phase` narrows it further. */
-export type ThreadLifecycleEvent = EventOf<"thread_lifecycle", "Lifecycle">;
+export type ThreadLifecycleEvent = EventOf<"thread_lifecycle">;
 /** The turn failed; nothing follows. */
-export type ErrorEvent = EventOf<"error", "Failure">;
+export type ErrorEvent = EventOf<"error">;
 /** A chunk of output text. */
-export type TextDeltaEvent = EventOf<"text_delta", "Delta">;
+export type TextDeltaEvent = EventOf<"text_delta">;
 /** A chunk of the model's reasoning. */
-export type ThinkingDeltaEvent = EventOf<"thinking_delta", "Delta">;
+export type ThinkingDeltaEvent = EventOf<"thinking_delta">;
 /** A content block begins. */
-export type ContentBlockStartEvent = EventOf<"content_block_start", "BlockStart">;
+export type ContentBlockStartEvent = EventOf<"content_block_start">;
 /** A content block ends. */
-export type ContentBlockStopEvent = EventOf<"content_block_stop", "BlockStop">;
+export type ContentBlockStopEvent = EventOf<"content_block_stop">;
 /** The model calls a tool. */
-export type ToolCallEvent = EventOf<"tool_call", "ToolCall">;
+export type ToolCallEvent = EventOf<"tool_call">;
 /** A tool finished. */
-export type ToolResultEvent = EventOf<"tool_result", "ToolResult">;
+export type ToolResultEvent = EventOf<"tool_result">;
 /** A hook of the catalog acted on a tool call. */
-export type ToolHookEvent = EventOf<"tool_hook", "ToolHook">;
+export type ToolHookEvent = EventOf<"tool_hook">;
 /** The agent waits for a person's answer. */
-export type HitlRequestEvent = EventOf<"hitl_request", "HitlRequest">;
+export type HitlRequestEvent = EventOf<"hitl_request">;
 /** A person answered. */
-export type HitlResolvedEvent = EventOf<"hitl_resolved", "HitlResolved">;
+export type HitlResolvedEvent = EventOf<"hitl_resolved">;
 /** A tool call waits for a person's decision; a `hitl_request` with the same `request_id` follows. */
-export type ApprovalRequestEvent = EventOf<"approval_request", "ApprovalRequest">;
+export type ApprovalRequestEvent = EventOf<"approval_request">;
 /** A person has decided about a tool call. */
-export type ApprovalResolvedEvent = EventOf<"approval_resolved", "ApprovalResolved">;
+export type ApprovalResolvedEvent = EventOf<"approval_resolved">;
 /** The agent wrote to working memory. */
-export type WorkingMemoryUpdateEvent = EventOf<"working_memory_update", "WorkingMemoryUpdate">;
+export type WorkingMemoryUpdateEvent = EventOf<"working_memory_update">;
 /** Earlier turns were replaced by a summary. */
-export type CompactionEvent = EventOf<"compaction_event", "Compaction">;
+export type CompactionEvent = EventOf<"compaction_event">;
 /** Tokens that the turn has used so far. */
-export type UsageEvent = EventOf<"usage", "Usage">;
+export type UsageEvent = EventOf<"usage">;
 /** Much of a cap on usage, or all of it, is used. */
-export type UsageCapEvent = EventOf<"usage_cap", "UsageCapEvent">;
+export type UsageCapEvent = EventOf<"usage_cap">;
 /** The pages that the turn's answer names. */
-export type CitationsEvent = EventOf<"citations", "Citations">;
+export type CitationsEvent = EventOf<"citations">;
 /** An event of a sub-agent of the turn. */
-export type AgentEvent = EventOf<"agent_event", "AgentEvent">;
+export type AgentEvent = EventOf<"agent_event">;
 /** What became of a message to a busy task. */
-export type BusyUpdateEvent = EventOf<"busy_update", "BusyUpdate">;
+export type BusyUpdateEvent = EventOf<"busy_update">;
 
 /** An event, a phase or a status that this version of the package does not know. */
 export interface UnknownEvent extends EventStamp {
@@ -115,8 +118,10 @@ const BUSY_STATUSES: Record<Variants<"busy_update", "status">, true> = {
   failed: true,
 };
 
-/** The known types. A type that has variants names the field that tells them apart. */
-const KNOWN: Record<KnownEvent["type"], true | { field: string; variants: object }> = {
+/**
+ * The known types: all of the document. A type that has variants names the field that tells them apart.
+ */
+const KNOWN: Record<Exclude<Wire["event"], "heartbeat">, true | { field: string; variants: object }> = {
   thread_lifecycle: { field: "phase", variants: PHASES },
   error: true,
   text_delta: true,

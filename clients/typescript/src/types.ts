@@ -38,7 +38,8 @@ export type HitlRespond = EngineSchemas["HitlRespond"];
 export type PendingRequest = EngineSchemas["PendingRequest"];
 export type StopReason = EngineSchemas["StopReason"];
 export type TurnRecord = EngineSchemas["TurnRecord"];
-export type Usage = EngineSchemas["Usage"];
+/** Tokens that a turn has used so far. */
+export type Usage = Omit<EngineSchemas["UsageData"], "task_id" | "turn_id" | "ts">;
 
 // The engine: tasks and conversations.
 export type AttachedFile = EngineSchemas["AttachedFile"];

@@ -87,7 +87,7 @@ suite("the package", () => {
     assert.match(quickstart ?? "", /^Hello! You said: "Hello!"\./);
     assert.match(events ?? "", /→ write_file/);
     assert.match(events ?? "", /end_turn, \d+ tokens/);
-    assert.match(transfers ?? "", /année\.txt 14\n14 of 14 bytes\nFILE_NOT_FOUND 404\n$/);
+    assert.match(transfers ?? "", /année\.txt 15\n15 of 15 bytes\nFILE_NOT_FOUND 404\n$/);
   });
 
   test("it imports nothing that a browser does not have", async () => {
