@@ -4,7 +4,7 @@ import { NetworkError, ProtocolError } from "./errors.js";
 import type { Call, Http } from "./http.js";
 import { Attempts } from "./retry.js";
 import { readWithin } from "./sse.js";
-import { sleep } from "./time.js";
+import { LinkedAbort, sleep } from "./time.js";
 
 export interface DownloadOptions {
   /** Begin with this byte, to continue an earlier download. */
@@ -36,10 +36,18 @@ export class Download implements AsyncIterable<Uint8Array> {
   readonly #http: Http;
   readonly #call: Call;
   readonly #options: DownloadOptions;
+  readonly #abort: LinkedAbort;
 
-  private constructor(http: Http, call: Call, options: DownloadOptions, response: Response) {
+  private constructor(
+    http: Http,
+    call: Call,
+    options: DownloadOptions,
+    abort: LinkedAbort,
+    response: Response,
+  ) {
     this.#http = http;
     this.#call = call;
+    this.#abort = abort;
     this.#options = options;
     this.#response = response;
     this.#offset = options.offset ?? 0;
@@ -54,9 +62,15 @@ export class Download implements AsyncIterable<Uint8Array> {
     query: Call["query"],
     options: DownloadOptions,
   ): Promise<Download> {
-    const call = { method: "GET", path, query, signal: options.signal };
+    const abort = new LinkedAbort(options.signal);
+    const call = { method: "GET", path, query, signal: abort.signal };
     const headers = rangeHeaders(options.offset ?? 0, options.etag);
-    return new Download(http, call, options, await http.stream({ ...call, headers }));
+    try {
+      return new Download(http, call, options, abort, await http.stream({ ...call, headers }));
+    } catch (error) {
+      abort.release();
+      throw error;
+    }
   }
 
   /** How many bytes of the file were read: the `offset` with which to continue. */
@@ -65,9 +79,18 @@ export class Download implements AsyncIterable<Uint8Array> {
   }
 
   async *[Symbol.asyncIterator](): AsyncGenerator<Uint8Array, void, undefined> {
-    let response = this.#response;
+    const response = this.#response;
     if (response === undefined) throw new TypeError("this download was read already");
     this.#response = undefined;
+    try {
+      yield* this.#read(response);
+    } finally {
+      this.#abort.release();
+    }
+  }
+
+  async *#read(first: Response): AsyncGenerator<Uint8Array, void, undefined> {
+    let response = first;
     const attempts = new Attempts(this.#options.reconnectMs ?? DEFAULT_RECONNECT_MS);
     for (;;) {
       try {

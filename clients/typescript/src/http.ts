@@ -102,6 +102,7 @@ export class Http {
     const attempts = new Attempts(call.retryMs ?? this.#retryMs);
     let renewed = false;
     for (;;) {
+      throwIfAborted(call.signal);
       const access = this.#access.current();
       try {
         return await this.#attempt(access, call, consume);

@@ -185,8 +185,8 @@ suite("fleets", () => {
     await expect(engine.tasks.turns("none").toArray(), TaskNotFoundError, "TASK_NOT_FOUND", 404);
     await expect(
       engine.hitl.respond({ task_id: "none", answer: "yes" }),
-      RoundhouseError,
-      "TASK_NOT_FOUND",
+      HitlNotPendingError,
+      "HITL_NOT_PENDING",
       404,
     );
     const turn = engine.run("busy", "slowly");

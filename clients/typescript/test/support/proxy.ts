@@ -69,11 +69,12 @@ export class CuttingProxy {
     service.on("data", (chunk: Buffer) => {
       if (this.#cut.has(client)) return;
       const part = this.onData === undefined ? chunk : this.onData(chunk, cut);
+      const isLast = this.#cut.has(client);
       client.write(part, () => {
         // A reset could overtake what was written; the end is seen as a body that is cut off.
-        if (this.#cut.has(client)) client.destroySoon();
+        if (isLast) client.destroySoon();
       });
-      if (this.#cut.has(client)) service.destroy();
+      if (isLast) service.destroy();
     });
     service.on("end", () => client.end());
   }
