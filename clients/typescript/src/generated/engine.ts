@@ -679,7 +679,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** This service's OpenAPI 3.1 document. */
+        /** Returns this document. */
         get: operations["get_openapi"];
         put?: never;
         post?: never;
@@ -855,7 +855,7 @@ export interface paths {
             cookie?: never;
         };
         /** Lists the messages of a task, oldest first. If there are older ones, `Link` names the next page. */
-        get: operations["get_task"];
+        get: operations["get_task_messages"];
         put?: never;
         post?: never;
         /** Deletes a task with all data that only it uses, and erases it from all files. No turn may be running. */
@@ -1014,7 +1014,7 @@ export interface paths {
             cookie?: never;
         };
         /** Returns a page of a task's messages, oldest first: the newest ones, or those just before or after a message. */
-        get: operations["list_task_messages"];
+        get: operations["list_messages"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1380,9 +1380,14 @@ export interface components {
             tool: string;
         };
         /** @description Response of `GET /approvals/grants`. */
-        ApprovalGrants: {
+        ApprovalGrantList: {
             /** @description The lasting approvals, oldest first. */
             grants: components["schemas"]["ApprovalGrant"][];
+        };
+        /** @description Response of `GET /tasks/{task_id}/approvals`. */
+        ApprovalList: {
+            /** @description The calls that wait for a decision, oldest first. */
+            approvals: components["schemas"]["ApprovalRequest"][];
         };
         /** @description What a call would do, as far as it can be shown. Characters that could hide something are shown as escapes. */
         ApprovalPreview: components["schemas"]["ApprovalPreviewDiff"] | components["schemas"]["ApprovalPreviewCommand"] | components["schemas"]["ApprovalPreviewAddress"] | components["schemas"]["ApprovalPreviewText"];
@@ -1578,11 +1583,6 @@ export interface components {
          * @enum {string}
          */
         ApprovalScope: "task" | "always";
-        /** @description Response of `GET /tasks/{task_id}/approvals`. */
-        Approvals: {
-            /** @description The calls that wait for a decision, oldest first. */
-            approvals: components["schemas"]["ApprovalRequest"][];
-        };
         /** @description Body of `POST /mcp/servers/{name}/approve`. */
         ApproveTools: {
             /** @description The `digest` of the tools that the user was shown. */
@@ -2361,7 +2361,7 @@ export interface components {
         /** @description A content block as it is serialized. */
         ContentBlock: components["schemas"]["ContentBlockText"] | components["schemas"]["ContentBlockImage"] | components["schemas"]["ContentBlockDocument"];
         /** @description A document. */
-        ContentBlockDocument: components["schemas"]["WireMedia"] & {
+        ContentBlockDocument: components["schemas"]["MediaSource"] & {
             /** @enum {string} */
             type: "document";
         } & {
@@ -2372,7 +2372,7 @@ export interface components {
             type: "document";
         };
         /** @description An image. */
-        ContentBlockImage: components["schemas"]["WireMedia"] & {
+        ContentBlockImage: components["schemas"]["MediaSource"] & {
             /** @enum {string} */
             type: "image";
         } & {
@@ -2496,6 +2496,13 @@ export interface components {
             /** @description The results, the best first. */
             results: components["schemas"]["ConversationHit"][];
         };
+        /** @description Response of `GET /conversations`. */
+        ConversationList: {
+            /** @description The conversations, the one changed last first. */
+            conversations: components["schemas"]["Conversation"][];
+            /** @description The `after` of the next page; null on the last one. */
+            next?: string | null;
+        };
         /** @description A message, with all that a client needs to draw it. */
         ConversationMessage: {
             /**
@@ -2525,13 +2532,6 @@ export interface components {
             has_older: boolean;
             /** @description The messages, oldest first. */
             messages: components["schemas"]["ConversationMessage"][];
-        };
-        /** @description Response of `GET /conversations`. */
-        Conversations: {
-            /** @description The conversations, the one changed last first. */
-            conversations: components["schemas"]["Conversation"][];
-            /** @description The `after` of the next page; null on the last one. */
-            next?: string | null;
         };
         /** @description Body of `PUT /memory/facts/{id}`. */
         CorrectFact: {
@@ -2584,6 +2584,16 @@ export interface components {
             scripts?: {
                 [key: string]: string;
             };
+        };
+        /** @description A resumable upload that was created. */
+        CreatedUpload: {
+            /**
+             * Format: int64
+             * @description The number of bytes received.
+             */
+            offset: number;
+            /** @description The upload is continued at `/workspace-uploads/{upload_id}`, which is also in `Location`. */
+            upload_id: string;
         };
         /** @description A user's credentials for a server. */
         Credentials: {
@@ -2666,7 +2676,7 @@ export interface components {
         };
         EpisodeId: string;
         /** @description Response of `GET /memory/episodes`. */
-        Episodes: {
+        EpisodeList: {
             /** @description The episodes, newest first. */
             episodes: components["schemas"]["Episode"][];
             /**
@@ -2861,15 +2871,8 @@ export interface components {
             /** @description The record's tags. */
             tags: string[];
         };
-        /** @description The turn that a fact came from. */
-        FactOrigin: {
-            message_id?: components["schemas"]["MessageId"] | null;
-            /** @description The task. */
-            task_id: components["schemas"]["TaskId"];
-            turn_id?: components["schemas"]["TurnId"] | null;
-        };
         /** @description Response of `GET /memory/facts`, and result of `memory.facts`. */
-        Facts: {
+        FactList: {
             /** @description The facts in force, the last said first. Of what each has replaced, the 10 newest statements are listed. */
             facts: components["schemas"]["Fact"][];
             /**
@@ -2877,6 +2880,13 @@ export interface components {
              * @description The number of facts that match the query, on all pages.
              */
             total: number;
+        };
+        /** @description The turn that a fact came from. */
+        FactOrigin: {
+            message_id?: components["schemas"]["MessageId"] | null;
+            /** @description The task. */
+            task_id: components["schemas"]["TaskId"];
+            turn_id?: components["schemas"]["TurnId"] | null;
         };
         /** @description The data of `error`. */
         Failure: {
@@ -3001,16 +3011,16 @@ export interface components {
             tool: string;
         };
         GrantId: string;
+        /** @description Response of `GET /hitl/grants`. */
+        GrantList: {
+            /** @description The grants, oldest first. */
+            grants: components["schemas"]["Grant"][];
+        };
         /**
          * @description The scope of a grant.
          * @enum {string}
          */
         GrantScope: "task" | "engine";
-        /** @description Response of `GET /hitl/grants`. */
-        Grants: {
-            /** @description The grants, oldest first. */
-            grants: components["schemas"]["Grant"][];
-        };
         /** @description The data of `heartbeat`, which has no fields of its own. */
         HeartbeatData: {
             task_id: components["schemas"]["TaskId"];
@@ -3274,7 +3284,7 @@ export interface components {
             id: components["schemas"]["MemoryId"];
         };
         /** @description Response of `GET /memory/lessons`. */
-        Lessons: {
+        LessonList: {
             /** @description The lessons in force, newest first. */
             lessons: components["schemas"]["Lesson"][];
         };
@@ -3306,6 +3316,21 @@ export interface components {
             media_type: string;
             /** @description The file's name; null if it has none. */
             name?: string | null;
+        };
+        /**
+         * @description An image or a document in serialized form: with `media_type` and `data`, with `url`, or with a `source`
+         *     that has them.
+         */
+        MediaSource: {
+            /** @description The bytes in base64. */
+            data?: string | null;
+            /** @description The media type, such as `image/png`. */
+            media_type?: string | null;
+            /** @description The file's name. */
+            name?: string | null;
+            source?: components["schemas"]["Source"] | null;
+            /** @description The address of the file on the web, instead of the bytes. */
+            url?: string | null;
         };
         MemoryId: string;
         /**
@@ -3708,7 +3733,12 @@ export interface components {
             methods: components["schemas"]["RpcMethod"][];
         };
         /** @description The results of the methods and operations. */
-        RpcOutcome: components["schemas"]["RpcMethods"] | components["schemas"]["Quiesced"] | components["schemas"]["Activity"] | components["schemas"]["NextDue"] | components["schemas"]["GatewayConfig"] | components["schemas"]["QuotaState"] | components["schemas"]["CacheState"] | components["schemas"]["ToolOutput"] | components["schemas"]["MemoryResults"] | components["schemas"]["KnowledgeList"] | components["schemas"]["Knowledge"] | components["schemas"]["Facts"] | components["schemas"]["Fact"] | components["schemas"]["Deleted"] | unknown | unknown | components["schemas"]["CassetteReport"] | unknown | Record<string, unknown>;
+        RpcOutcome: components["schemas"]["RpcMethods"] | components["schemas"]["Quiesced"] | components["schemas"]["Activity"] | components["schemas"]["NextDue"] | components["schemas"]["GatewayConfig"] | components["schemas"]["QuotaState"] | components["schemas"]["CacheState"] | components["schemas"]["ToolOutput"] | components["schemas"]["MemoryResults"] | components["schemas"]["KnowledgeList"] | components["schemas"]["Knowledge"] | components["schemas"]["FactList"] | components["schemas"]["Fact"] | components["schemas"]["Deleted"] | unknown | unknown | components["schemas"]["CassetteReport"] | unknown | components["schemas"]["RpcOutcomeDone"];
+        /**
+         * Done
+         * @description The empty result of `set_config`, `reload` and `set_key_hash`.
+         */
+        RpcOutcomeDone: Record<string, unknown>;
         /** @description The schema of every [`RpcResult`], which the OpenAPI document names like it. */
         RpcResult: {
             /** @description The result of the method or operation. */
@@ -3981,6 +4011,16 @@ export interface components {
         };
         /** @description 1 to 1,024 bytes of UTF-8 */
         TaskId: string;
+        /** @description Response of `GET /tasks`. */
+        TaskList: {
+            /** @description The tasks, the one changed last first. */
+            tasks: components["schemas"]["TaskSummary"][];
+            /**
+             * Format: int64
+             * @description The total number of tasks.
+             */
+            total: number;
+        };
         /** @description The files that are attached to the messages of a task. */
         TaskMedia: {
             /** @description The files, in the order of the messages. */
@@ -4046,16 +4086,6 @@ export interface components {
             task_id: components["schemas"]["TaskId"];
             /** @description What it has used, its sub-agents included. */
             usage: components["schemas"]["UsageFigures"];
-        };
-        /** @description Response of `GET /tasks`. */
-        Tasks: {
-            /** @description The tasks, the one changed last first. */
-            tasks: components["schemas"]["TaskSummary"][];
-            /**
-             * Format: int64
-             * @description The total number of tasks.
-             */
-            total: number;
         };
         /** @description The data of `text_delta` and `thinking_delta`. */
         TextDeltaData: {
@@ -4520,6 +4550,8 @@ export interface components {
             /** @description Whether the agent may use it. */
             enabled?: boolean | null;
         };
+        /** @description The schema of the responses of `PUT /workspace/{path}` that create something. */
+        UploadOutcome: components["schemas"]["UploadedFile"] | components["schemas"]["CreatedUpload"];
         /** @description A file that was uploaded. */
         UploadedFile: {
             /** @description The entity tag, as in `ETag`. */
@@ -4890,21 +4922,6 @@ export interface components {
             /** @description Why it was not delivered, for a person; null if it was. */
             error?: string | null;
         };
-        /**
-         * @description An image or a document in serialized form: with `media_type` and `data`, with `url`, or with a `source`
-         *     that has them.
-         */
-        WireMedia: {
-            /** @description The bytes in base64. */
-            data?: string | null;
-            /** @description The media type, such as `image/png`. */
-            media_type?: string | null;
-            /** @description The file's name. */
-            name?: string | null;
-            source?: components["schemas"]["Source"] | null;
-            /** @description The address of the file on the web, instead of the bytes. */
-            url?: string | null;
-        };
         /** @description The data of `working_memory_update`. */
         WorkingMemoryUpdateData: {
             /** @description The key that was written. */
@@ -5142,7 +5159,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ApprovalGrants"];
+                    "application/json": components["schemas"]["ApprovalGrantList"];
                 };
             };
             /** @description INVALID_ENGINE_KEY */
@@ -5590,7 +5607,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The connection is established, and the request named no `redirect_to` */
+            /** @description The connection is established */
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5604,6 +5621,8 @@ export interface operations {
             /** @description To `redirect_to`, if that was given */
             302: {
                 headers: {
+                    /** @description `redirect_to` */
+                    Location?: string;
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -5832,7 +5851,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Conversations"];
+                    "application/json": components["schemas"]["ConversationList"];
                 };
             };
             /** @description INVALID_REQUEST */
@@ -6136,6 +6155,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description PAYLOAD_TOO_LARGE */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description INTERNAL_ERROR */
             500: {
                 headers: {
@@ -6294,6 +6324,17 @@ export interface operations {
             };
             /** @description `REQUEST_TIMEOUT` */
             408: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description PAYLOAD_TOO_LARGE */
+            413: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -6476,7 +6517,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Grants"];
+                    "application/json": components["schemas"]["GrantList"];
                 };
             };
             /** @description INVALID_ENGINE_KEY */
@@ -7450,7 +7491,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Episodes"];
+                    "application/json": components["schemas"]["EpisodeList"];
                 };
             };
             /** @description INVALID_REQUEST */
@@ -7570,7 +7611,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Facts"];
+                    "application/json": components["schemas"]["FactList"];
                 };
             };
             /** @description INVALID_REQUEST */
@@ -8309,7 +8350,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Lessons"];
+                    "application/json": components["schemas"]["LessonList"];
                 };
             };
             /** @description INVALID_REQUEST */
@@ -8432,8 +8473,11 @@ export interface operations {
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
                 };
-                content?: never;
+                content: {
+                    "application/json": unknown;
+                };
             };
+            /** @description INVALID_ENGINE_KEY */
             401: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9613,7 +9657,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Tasks"];
+                    "application/json": components["schemas"]["TaskList"];
                 };
             };
             /** @description INVALID_REQUEST */
@@ -9651,7 +9695,7 @@ export interface operations {
             };
         };
     };
-    get_task: {
+    get_task_messages: {
         parameters: {
             query?: {
                 /** @description The number of newest messages: 1 to 1,000; all by default */
@@ -9668,6 +9712,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description A page of the messages */
             200: {
                 headers: {
                     /** @description The page of older messages, `rel="next"`, if there is one */
@@ -9829,7 +9874,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Approvals"];
+                    "application/json": components["schemas"]["ApprovalList"];
                 };
             };
             /** @description INVALID_REQUEST */
@@ -10380,31 +10425,43 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The content */
+            /** @description The content, with its own type */
             200: {
                 headers: {
+                    /** @description `bytes`, for a file */
+                    "Accept-Ranges"?: string;
+                    /** @description The name of the file */
+                    "Content-Disposition"?: string;
+                    /** @description The version, for conditions */
+                    ETag?: string;
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/octet-stream": string;
+                    "*/*": string;
                 };
             };
             /** @description The requested part of the content */
             206: {
                 headers: {
+                    /** @description The part, and the size of the whole */
+                    "Content-Range"?: string;
+                    /** @description The version, for conditions */
+                    ETag?: string;
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/octet-stream": string;
+                    "*/*": string;
                 };
             };
             /** @description The caller has it already */
             304: {
                 headers: {
+                    /** @description The version */
+                    ETag?: string;
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -10458,6 +10515,8 @@ export interface operations {
             /** @description RANGE_NOT_SATISFIABLE */
             416: {
                 headers: {
+                    /** @description `*` and the size of the file */
+                    "Content-Range"?: string;
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -10510,9 +10569,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The content */
+            /** @description The content, with its own type */
             200: {
                 headers: {
+                    /** @description `bytes`, for a file */
+                    "Accept-Ranges"?: string;
+                    /** @description The name of the file */
+                    "Content-Disposition"?: string;
+                    /** @description The version, for conditions */
+                    ETag?: string;
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -10522,6 +10587,10 @@ export interface operations {
             /** @description The requested part of the content */
             206: {
                 headers: {
+                    /** @description The part, and the size of the whole */
+                    "Content-Range"?: string;
+                    /** @description The version, for conditions */
+                    ETag?: string;
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -10531,6 +10600,8 @@ export interface operations {
             /** @description The caller has it already */
             304: {
                 headers: {
+                    /** @description The version */
+                    ETag?: string;
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -10576,6 +10647,8 @@ export interface operations {
             /** @description RANGE_NOT_SATISFIABLE */
             416: {
                 headers: {
+                    /** @description `*` and the size of the file */
+                    "Content-Range"?: string;
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -11072,7 +11145,7 @@ export interface operations {
             };
         };
     };
-    list_task_messages: {
+    list_messages: {
         parameters: {
             query?: {
                 /** @description The maximum number: 1 to 200, 50 by default */
@@ -12066,6 +12139,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["FolderListing"];
+                    "application/zip": string;
                 };
             };
             /** @description INVALID_REQUEST */
@@ -12562,31 +12636,45 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The file, a page of the folder, or the archive */
+            /** @description A page of the folder, the archive, or the file with its own type */
             200: {
                 headers: {
+                    /** @description `bytes`, for a file */
+                    "Accept-Ranges"?: string;
+                    /** @description The name of the file */
+                    "Content-Disposition"?: string;
+                    /** @description The version, for conditions */
+                    ETag?: string;
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
                 };
                 content: {
+                    "*/*": string;
                     "application/json": components["schemas"]["FolderListing"];
+                    "application/zip": string;
                 };
             };
             /** @description The requested part of the file */
             206: {
                 headers: {
+                    /** @description The part, and the size of the whole */
+                    "Content-Range"?: string;
+                    /** @description The version, for conditions */
+                    ETag?: string;
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/octet-stream": string;
+                    "*/*": string;
                 };
             };
             /** @description The file is as the caller has it */
             304: {
                 headers: {
+                    /** @description The version */
+                    ETag?: string;
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -12662,6 +12750,8 @@ export interface operations {
             /** @description RANGE_NOT_SATISFIABLE */
             416: {
                 headers: {
+                    /** @description `*` and the size of the file */
+                    "Content-Range"?: string;
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -12734,7 +12824,7 @@ export interface operations {
                     "application/json": components["schemas"]["UploadedFile"];
                 };
             };
-            /** @description The file was created; or, as `CreatedUpload`, the resumable upload was */
+            /** @description The file was created, or the resumable upload was */
             201: {
                 headers: {
                     /** @description The address of the resumable upload */
@@ -12746,7 +12836,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["UploadedFile"];
+                    "application/json": components["schemas"]["UploadOutcome"];
                 };
             };
             /** @description INVALID_REQUEST */
@@ -13025,9 +13115,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The file, a page of the folder, or the archive */
+            /** @description A page of the folder, the archive, or the file with its own type */
             200: {
                 headers: {
+                    /** @description `bytes`, for a file */
+                    "Accept-Ranges"?: string;
+                    /** @description The name of the file */
+                    "Content-Disposition"?: string;
+                    /** @description The version, for conditions */
+                    ETag?: string;
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -13037,6 +13133,10 @@ export interface operations {
             /** @description The requested part of the file */
             206: {
                 headers: {
+                    /** @description The part, and the size of the whole */
+                    "Content-Range"?: string;
+                    /** @description The version, for conditions */
+                    ETag?: string;
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -13046,6 +13146,8 @@ export interface operations {
             /** @description The file is as the caller has it */
             304: {
                 headers: {
+                    /** @description The version */
+                    ETag?: string;
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -13109,6 +13211,8 @@ export interface operations {
             /** @description RANGE_NOT_SATISFIABLE */
             416: {
                 headers: {
+                    /** @description `*` and the size of the file */
+                    "Content-Range"?: string;
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
