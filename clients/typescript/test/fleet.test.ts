@@ -153,6 +153,24 @@ suite("fleets", () => {
     });
   });
 
+  test("an admit that is refused for a moment is made again when the answer says", async () => {
+    const refusal = { error: { code: "RATE_LIMITED", message: "Too many." } };
+    const times: number[] = [];
+    const patient = new Fleet({
+      url: running.url,
+      productKey: running.productKey,
+      fetch: (url, init) => {
+        times.push(Date.now());
+        if (times.length > 1) return fetch(url, init);
+        return Promise.resolve(Response.json(refusal, { status: 429, headers: { "retry-after": "1" } }));
+      },
+    });
+    await patient.admit("patient");
+    const [first, second] = times;
+    assert.ok(first !== undefined && second !== undefined && second - first >= 1_000);
+    assert.equal(times.length, 2);
+  });
+
   test("what the service refuses is an error of its code's class", async () => {
     const expect = async (
       promise: Promise<unknown>,
