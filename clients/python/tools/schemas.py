@@ -7,7 +7,6 @@ numbers) are resolved and bounds dropped, because a client checks no bounds of a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,15 +31,11 @@ _BOUNDS = (
 _SCALARS = frozenset({"string", "integer", "number", "boolean"})
 _KEPT_FORMATS = frozenset({"date", "date-time"})
 
-# The lists of things that a document may name like the things themselves: `Tasks` is the `TaskList`.
-_LISTS = ("Approval", "ApprovalGrant", "Conversation", "Episode", "Fact", "Grant", "Lesson", "Task")
-
 Schema = dict[str, Any]
 
 
 def response_document(document: Schema) -> Schema:
     """The schemas of the JSON bodies of successful responses, as a document without paths."""
-    document = _with_names_of_lists(document)
     schemas: dict[str, Schema] = document["components"]["schemas"]
     wanted: dict[str, Schema] = {}
     waiting = sorted({name for body in _bodies(document) for name in _references(body)})
@@ -53,15 +48,6 @@ def response_document(document: Schema) -> Schema:
     named = {name: schema for name, schema in sorted(wanted.items()) if not _is_scalar(schemas[name])}
     info = {"title": document["info"]["title"], "version": "1"}
     return {"openapi": "3.1.0", "info": info, "paths": {}, "components": {"schemas": named}}
-
-
-def _with_names_of_lists(document: Schema) -> Schema:
-    text = json.dumps(document)
-    for thing in _LISTS:
-        text = text.replace(f'/schemas/{thing}s"', f'/schemas/{thing}List"')
-        text = text.replace(f'"{thing}s": {{', f'"{thing}List": {{')
-    renamed: Schema = json.loads(text)
-    return renamed
 
 
 def _bodies(document: Schema) -> Iterator[Schema]:

@@ -9,6 +9,25 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, RootModel
 
 
+class ApprovalPreviewAddress(BaseModel):
+    """
+    A request to a server.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    kind: Literal["address"]
+    method: str
+    """
+    The method of the request.
+    """
+    url: str
+    """
+    The address that is fetched, or the server that the input is sent to.
+    """
+
+
 class ApprovalPreviewCommand(BaseModel):
     """
     The run of a command.
@@ -29,25 +48,6 @@ class ApprovalPreviewCommand(BaseModel):
     network: bool
     """
     Whether it can use the network.
-    """
-
-
-class ApprovalPreviewAddress(BaseModel):
-    """
-    A request to a server.
-    """
-
-    model_config = ConfigDict(
-        extra="allow",
-    )
-    kind: Literal["address"]
-    method: str
-    """
-    The method of the request.
-    """
-    url: str
-    """
-    The address that is fetched, or the server that the input is sent to.
     """
 
 
@@ -131,21 +131,6 @@ class CatalogCounts(BaseModel):
     """
 
 
-class ConnectOutcomeConnected(BaseModel):
-    """
-    The server answers, and its tools are available to the agent.
-    """
-
-    model_config = ConfigDict(
-        extra="allow",
-    )
-    connection: str
-    """
-    The connection.
-    """
-    status: Literal["connected"]
-
-
 class ConnectOutcomeAuthorizationRequired(BaseModel):
     """
     The user must authorize the engine.
@@ -165,13 +150,19 @@ class ConnectOutcomeAuthorizationRequired(BaseModel):
     status: Literal["authorization_required"]
 
 
-class ConnectOutcome(
-    RootModel[ConnectOutcomeConnected | ConnectOutcomeAuthorizationRequired | dict[str, Any]]
-):
-    root: ConnectOutcomeConnected | ConnectOutcomeAuthorizationRequired | dict[str, Any]
+class ConnectOutcomeConnected(BaseModel):
     """
-    Response of `POST /assets/connect`.
+    The server answers, and its tools are available to the agent.
     """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    connection: str
+    """
+    The connection.
+    """
+    status: Literal["connected"]
 
 
 class CorrectionGiven(BaseModel):
@@ -197,6 +188,24 @@ class CorrectionGiven(BaseModel):
     turn_id: str
     """
     The turn that was corrected.
+    """
+
+
+class CreatedUpload(BaseModel):
+    """
+    A resumable upload that was created.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    offset: int
+    """
+    The number of bytes received.
+    """
+    upload_id: str
+    """
+    The upload is continued at `/workspace-uploads/{upload_id}`, which is also in `Location`.
     """
 
 
@@ -372,19 +381,15 @@ class MediaReference(BaseModel):
     """
 
 
-class MessageBlockText(BaseModel):
+class MessageBlockDocument(MediaReference):
     """
-    Text.
+    An attached document.
     """
 
     model_config = ConfigDict(
         extra="allow",
     )
-    text: str
-    """
-    The text.
-    """
-    type: Literal["text"]
+    type: Literal["document"]
 
 
 class MessageBlockImage(MediaReference):
@@ -398,38 +403,19 @@ class MessageBlockImage(MediaReference):
     type: Literal["image"]
 
 
-class MessageBlockDocument(MediaReference):
+class MessageBlockText(BaseModel):
     """
-    An attached document.
-    """
-
-    model_config = ConfigDict(
-        extra="allow",
-    )
-    type: Literal["document"]
-
-
-class MessageBlockToolUse(BaseModel):
-    """
-    A call of a tool by the model.
+    Text.
     """
 
     model_config = ConfigDict(
         extra="allow",
     )
-    input: Any
+    text: str
     """
-    Its input.
+    The text.
     """
-    tool: str
-    """
-    The tool.
-    """
-    tool_call_id: str
-    """
-    The id of the call.
-    """
-    type: Literal["tool_use"]
+    type: Literal["text"]
 
 
 class MessageBlockToolResult(BaseModel):
@@ -453,6 +439,29 @@ class MessageBlockToolResult(BaseModel):
     The id of the call.
     """
     type: Literal["tool_result"]
+
+
+class MessageBlockToolUse(BaseModel):
+    """
+    A call of a tool by the model.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    input: Any
+    """
+    Its input.
+    """
+    tool: str
+    """
+    The tool.
+    """
+    tool_call_id: str
+    """
+    The id of the call.
+    """
+    type: Literal["tool_use"]
 
 
 class OutputSchema(BaseModel):
@@ -1229,61 +1238,6 @@ class ApprovalPreviewDiff(BaseModel):
     """
 
 
-class ApprovalRequest(BaseModel):
-    """
-    The data of `approval_request`: a tool call that waits for a person's decision.
-    """
-
-    model_config = ConfigDict(
-        extra="allow",
-    )
-    agent: str | None = None
-    """
-    The sub-agent that makes the call; absent if the task's own agent does.
-    """
-    created_at: AwareDatetime
-    """
-    When it was asked.
-    """
-    decisions: list[Literal["allow_once", "allow_task", "allow_always", "deny"] | str]
-    """
-    The decisions that are possible.
-    """
-    default_pattern: str | None = None
-    """
-    The pattern of a lasting approval that names none; absent if it covers the whole tool.
-    """
-    input: dict[str, Any]
-    """
-    The input of the call.
-    """
-    pattern_kind: Literal["command", "path", "address"] | str | None = None
-    preview: (
-        ApprovalPreviewDiff
-        | ApprovalPreviewCommand
-        | ApprovalPreviewAddress
-        | ApprovalPreviewText
-        | dict[str, Any]
-    )
-    """
-    What a call would do, as far as it can be shown. Characters that could hide something are shown as escapes.
-    """
-    reason: Literal["permission", "untrusted_content", "tool_changed"] | str
-    request_id: str
-    """
-    The id of the request, which `hitl_request` has too.
-    """
-    risk: Literal["low", "medium", "high"] | str
-    tool: str
-    """
-    The tool's name.
-    """
-    tool_call_id: str
-    """
-    The call, whose `tool_call` event comes just before.
-    """
-
-
 class AttachedFile(BaseModel):
     """
     A file that is attached to a message.
@@ -1416,6 +1370,15 @@ class Citation(BaseModel):
     url: str
     """
     The address, `http` or `https`.
+    """
+
+
+class ConnectOutcome(
+    RootModel[ConnectOutcomeConnected | ConnectOutcomeAuthorizationRequired | dict[str, Any]]
+):
+    root: ConnectOutcomeConnected | ConnectOutcomeAuthorizationRequired | dict[str, Any]
+    """
+    Response of `POST /assets/connect`.
     """
 
 
@@ -1570,72 +1533,6 @@ class ConversationList(BaseModel):
     next: str | None = None
     """
     The `after` of the next page; null on the last one.
-    """
-
-
-class ConversationMessage(BaseModel):
-    """
-    A message, with all that a client needs to draw it.
-    """
-
-    model_config = ConfigDict(
-        extra="allow",
-    )
-    citations: list[Citation] | None = None
-    """
-    The pages that the answer names. Their ranges are those of its text: that of its text blocks, one after the
-    other. Absent if there are none.
-    """
-    content: list[
-        MessageBlockText
-        | MessageBlockImage
-        | MessageBlockDocument
-        | MessageBlockToolUse
-        | MessageBlockToolResult
-        | dict[str, Any]
-    ]
-    """
-    Its parts, in their order; the results of its tool calls are the last ones.
-    """
-    created_at: AwareDatetime
-    """
-    When it was written.
-    """
-    message_id: str
-    """
-    The message's id.
-    """
-    metadata: dict[str, str] | None = None
-    role: Literal["user", "assistant"] | str
-    superseded: bool
-    """
-    Whether a retry has replaced it, so that the model no longer sees it.
-    """
-    turn_id: str
-    """
-    The turn that it belongs to.
-    """
-
-
-class ConversationMessages(BaseModel):
-    """
-    Response of `GET /tasks/{task_id}/messages`.
-    """
-
-    model_config = ConfigDict(
-        extra="allow",
-    )
-    has_newer: bool
-    """
-    Whether there are messages after the last one of the page.
-    """
-    has_older: bool
-    """
-    Whether there are messages before the first one of the page.
-    """
-    messages: list[ConversationMessage]
-    """
-    The messages, oldest first.
     """
 
 
@@ -2321,6 +2218,13 @@ class TurnRecord(BaseModel):
     """
 
 
+class UploadOutcome(RootModel[UploadedFile | CreatedUpload]):
+    root: UploadedFile | CreatedUpload
+    """
+    The schema of the responses of `PUT /workspace/{path}` that create something.
+    """
+
+
 class UsageReport(BaseModel):
     """
     Response of `GET /usage`.
@@ -2451,17 +2355,124 @@ class WebhookDelivery(BaseModel):
     type: Literal["turn.ended", "turn.waiting"] | str
 
 
-class ApprovalList(BaseModel):
+class ApprovalRequest(BaseModel):
     """
-    Response of `GET /tasks/{task_id}/approvals`.
+    The data of `approval_request`: a tool call that waits for a person's decision.
     """
 
     model_config = ConfigDict(
         extra="allow",
     )
-    approvals: list[ApprovalRequest]
+    agent: str | None = None
     """
-    The calls that wait for a decision, oldest first.
+    The sub-agent that makes the call; absent if the task's own agent does.
+    """
+    created_at: AwareDatetime
+    """
+    When it was asked.
+    """
+    decisions: list[Literal["allow_once", "allow_task", "allow_always", "deny"] | str]
+    """
+    The decisions that are possible.
+    """
+    default_pattern: str | None = None
+    """
+    The pattern of a lasting approval that names none; absent if it covers the whole tool.
+    """
+    input: dict[str, Any]
+    """
+    The input of the call.
+    """
+    pattern_kind: Literal["command", "path", "address"] | str | None = None
+    preview: (
+        ApprovalPreviewDiff
+        | ApprovalPreviewCommand
+        | ApprovalPreviewAddress
+        | ApprovalPreviewText
+        | dict[str, Any]
+    )
+    """
+    What a call would do, as far as it can be shown. Characters that could hide something are shown as escapes.
+    """
+    reason: Literal["permission", "untrusted_content", "tool_changed"] | str
+    request_id: str
+    """
+    The id of the request, which `hitl_request` has too.
+    """
+    risk: Literal["low", "medium", "high"] | str
+    tool: str
+    """
+    The tool's name.
+    """
+    tool_call_id: str
+    """
+    The call, whose `tool_call` event comes just before.
+    """
+
+
+class ConversationMessage(BaseModel):
+    """
+    A message, with all that a client needs to draw it.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    citations: list[Citation] | None = None
+    """
+    The pages that the answer names. Their ranges are those of its text: that of its text blocks, one after the
+    other. Absent if there are none.
+    """
+    content: list[
+        MessageBlockText
+        | MessageBlockImage
+        | MessageBlockDocument
+        | MessageBlockToolUse
+        | MessageBlockToolResult
+        | dict[str, Any]
+    ]
+    """
+    Its parts, in their order; the results of its tool calls are the last ones.
+    """
+    created_at: AwareDatetime
+    """
+    When it was written.
+    """
+    message_id: str
+    """
+    The message's id.
+    """
+    metadata: dict[str, str] | None = None
+    role: Literal["user", "assistant"] | str
+    superseded: bool
+    """
+    Whether a retry has replaced it, so that the model no longer sees it.
+    """
+    turn_id: str
+    """
+    The turn that it belongs to.
+    """
+
+
+class ConversationMessages(BaseModel):
+    """
+    Response of `GET /tasks/{task_id}/messages`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    has_newer: bool
+    """
+    Whether there are messages after the last one of the page.
+    """
+    has_older: bool
+    """
+    Whether there are messages before the first one of the page.
+    """
+    messages: list[ConversationMessage]
+    """
+    The messages, oldest first.
     """
 
 
@@ -2512,6 +2523,20 @@ class WebhookDeliveries(BaseModel):
     deliveries: list[WebhookDelivery]
     """
     The deliveries, the newest first: all that are pending, and the newest 200 others.
+    """
+
+
+class ApprovalList(BaseModel):
+    """
+    Response of `GET /tasks/{task_id}/approvals`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    approvals: list[ApprovalRequest]
+    """
+    The calls that wait for a decision, oldest first.
     """
 
 
