@@ -111,6 +111,7 @@ async fn audio_needs_a_model_that_takes_it() {
     assert_eq!(status, 400, "{body}");
     let message = body["error"]["message"].as_str().unwrap();
     assert_eq!(message, "Audio input modality is not enabled for models/gemma-3-27b-it");
+    assert_eq!(provider.take_refusals().len(), 1);
     send_ok(gemini_call(&provider, &request)).await;
 }
 
