@@ -87,7 +87,7 @@ struct Reading {
 
 /// What a conversation waits for.
 enum Next {
-    Turn(TurnUpdate),
+    Turn(Box<TurnUpdate>),
     Done(Done),
     Terminal(TerminalEvent),
     Line(Option<InputLine>),
@@ -212,7 +212,7 @@ impl Conversation {
             // Events first: one may say that somebody else has answered.
             biased;
             signal = signals.recv() => Next::Signal(signal),
-            Some(update) = self.updates.recv() => Next::Turn(update),
+            Some(update) = self.updates.recv() => Next::Turn(Box::new(update)),
             Some(done) = self.done.recv() => Next::Done(done),
             input = next_input(&mut self.input, phase, asked_at) => input,
         }
@@ -221,7 +221,7 @@ impl Conversation {
     fn handle(&mut self, next: Next) -> Flow {
         match next {
             Next::Turn(update) => {
-                self.handle_update(update);
+                self.handle_update(*update);
                 Flow::Continue(())
             }
             Next::Done(done) => {
@@ -259,7 +259,7 @@ impl Conversation {
         for edit in edits {
             let said = match edit {
                 Edit::None => continue,
-                Edit::Submitted(text) => Said::Line(self.take_typed(text)),
+                Edit::Submitted(text) => Said::Line(self.take_typed(&text)),
                 Edit::Interrupted { had_text } => Said::Interrupt { had_text },
                 Edit::EndOfInput => Said::End,
                 Edit::Suspended => {
@@ -285,17 +285,17 @@ impl Conversation {
     }
 
     /// What was typed in the editor, which shows it in the conversation and remembers it.
-    fn take_typed(&mut self, text: String) -> Typed {
+    fn take_typed(&mut self, text: &str) -> Typed {
         let is_answer = self.session.phase == Phase::Asked;
         if !text.trim().is_empty() {
-            self.screen.echo(&text, is_answer);
+            self.screen.echo(text, is_answer);
             if let Input::Editor(input) = &mut self.input
                 && !is_answer
             {
-                input.editor.history.add(&text);
+                input.editor.history.add(text);
             }
         }
-        parse(&text)
+        parse(text)
     }
 
     fn suspend(&mut self) {

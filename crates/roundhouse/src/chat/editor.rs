@@ -100,7 +100,6 @@ impl Editor {
             Key::Ctrl('p') => self.browse_back(),
             Key::Ctrl('n') => self.browse_forward(),
             Key::Backspace => drop(self.delete(self.before(), self.cursor)),
-            Key::Delete => drop(self.delete(self.cursor, self.after())),
             Key::DeleteWord | Key::Ctrl('w') => self.kill(self.word_before(), self.cursor),
             Key::Ctrl('u') => self.kill(self.line_start(), self.cursor),
             Key::Ctrl('k') => {
@@ -116,7 +115,7 @@ impl Editor {
             }
             Key::Ctrl('c') => return Edit::Interrupted { had_text: !self.take_text().is_empty() },
             Key::Ctrl('d') if self.is_empty() => return Edit::EndOfInput,
-            Key::Ctrl('d') => drop(self.delete(self.cursor, self.after())),
+            Key::Delete | Key::Ctrl('d') => drop(self.delete(self.cursor, self.after())),
             Key::Ctrl('z') => return Edit::Suspended,
             Key::Ctrl('l') => return Edit::Redraw,
             Key::Ctrl(_) => {}
@@ -183,8 +182,8 @@ impl Editor {
     }
 
     fn word_before(&self) -> usize {
-        let words = self.text_before().unicode_word_indices();
-        words.last().map_or(0, |(at, _)| at)
+        let mut words = self.text_before().unicode_word_indices();
+        words.next_back().map_or(0, |(at, _)| at)
     }
 
     fn word_after(&self) -> usize {

@@ -154,9 +154,8 @@ fn decode_escape(bytes: &[u8]) -> Decoded {
         [0x7f | 0x08, ..] => Decoded::Key(2, Some(Key::DeleteWord)),
         [b'b', ..] => Decoded::Key(2, Some(Key::WordLeft)),
         [b'f', ..] => Decoded::Key(2, Some(Key::WordRight)),
-        // The escape key itself, before another key.
-        [0..=0x1f, ..] => Decoded::Key(1, None),
         [0x20..=0x7e, ..] => Decoded::Key(2, None),
+        // The escape key itself, before another key.
         _ => Decoded::Key(1, None),
     }
 }

@@ -3,6 +3,7 @@
 use api::TaskId;
 use api::engine::TaskStatus;
 use api::files::FileKind;
+use serde_json::Value;
 
 use super::remote::Remote;
 use crate::client::ClientError;
@@ -77,7 +78,8 @@ pub(super) async fn memory(
 /// Lists the models of the configuration. `chosen` is the one that this terminal uses.
 pub(super) async fn models(remote: &Remote, chosen: Option<&str>) -> Result<String, ClientError> {
     let config = remote.call(async |engine| engine.gateway_config().await).await?;
-    let Some(models) = config["models"].as_object().filter(|models| !models.is_empty()) else {
+    let Some(models) = config.get("models").and_then(Value::as_object).filter(|models| !models.is_empty())
+    else {
         return Ok("The engine has no list of models.".into());
     };
     let mut list = String::new();
@@ -99,7 +101,7 @@ pub(super) async fn models(remote: &Remote, chosen: Option<&str>) -> Result<Stri
 /// engine refuses those that it does not have.
 pub(super) async fn has_model(remote: &Remote, name: &str) -> Result<bool, ClientError> {
     let config = remote.call(async |engine| engine.gateway_config().await).await?;
-    Ok(config["models"].as_object().is_none_or(|models| models.contains_key(name)))
+    Ok(config.get("models").and_then(Value::as_object).is_none_or(|models| models.contains_key(name)))
 }
 
 /// Lists a folder of the workspace.

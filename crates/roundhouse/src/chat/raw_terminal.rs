@@ -87,9 +87,8 @@ pub(super) fn spawn_reader() -> mpsc::Receiver<Vec<u8>> {
         let mut bytes = vec![0; READ_BYTES];
         loop {
             match input.read(&mut bytes) {
-                Ok(0) => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return,
+                Ok(0) | Err(_) => return,
                 Ok(count) => {
                     let read = bytes.get(..count).unwrap_or_default().to_vec();
                     if sender.blocking_send(read).is_err() {

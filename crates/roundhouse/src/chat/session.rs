@@ -70,11 +70,10 @@ impl Session {
     pub(super) fn decide(&mut self, said: Said, queued: usize) -> Action {
         let leaves_next = std::mem::take(&mut self.leaves_next);
         match said {
-            Said::End => Action::Leave,
             Said::Interrupt { had_text: true } => Action::Nothing,
             Said::Interrupt { had_text: false } => self.interrupt(leaves_next),
             Said::Line(Typed::Mistake(text)) => Action::Explain(text),
-            Said::Line(Typed::Command(Command::Quit)) => Action::Leave,
+            Said::End | Said::Line(Typed::Command(Command::Quit)) => Action::Leave,
             Said::Line(Typed::Command(command))
                 if self.phase.is_idle() || !changes_conversation(&command) =>
             {

@@ -118,20 +118,16 @@ impl TurnReader {
     /// which joins the turn: only then it is known after which event to continue.
     async fn read_first(&mut self, mut events: Events, message: &Execute) -> anyhow::Result<()> {
         loop {
-            match events.next().await {
-                Some(Ok(event)) => {
-                    self.report(TurnUpdate::OwnTurn).await;
-                    self.last_ts = event.ts.saturating_sub(1);
-                    return self.read(events, Some(event), Until::EndOfTurn).await;
-                }
-                Some(Err(_)) | None => {
-                    self.report(TurnUpdate::Away).await;
-                    self.check_time_away()?;
-                    tokio::time::sleep(RETRY_PAUSE).await;
-                    events = self.send(message).await?;
-                    self.report(TurnUpdate::Back).await;
-                }
+            if let Some(Ok(event)) = events.next().await {
+                self.report(TurnUpdate::OwnTurn).await;
+                self.last_ts = event.ts.saturating_sub(1);
+                return self.read(events, Some(event), Until::EndOfTurn).await;
             }
+            self.report(TurnUpdate::Away).await;
+            self.check_time_away()?;
+            tokio::time::sleep(RETRY_PAUSE).await;
+            events = self.send(message).await?;
+            self.report(TurnUpdate::Back).await;
         }
     }
 

@@ -97,18 +97,16 @@ impl Conversation {
         match done {
             Done::Nothing => {}
             Done::Shown(Ok(text)) => self.screen.listing(&text),
-            Done::Shown(Err(error)) => self.report(error),
             Done::Answered(outcome) => self.handle_answered(outcome),
             Done::NotCancelled(error) => self.handle_not_cancelled(error),
             Done::Opened(Ok(opening)) => self.handle_opened(opening),
-            Done::Opened(Err(error)) => self.give_up(error),
             Done::Found(again, Ok(Some(found))) => self.handle_found(again, found),
             Done::Found(_, Ok(None)) => {
                 self.session.phase = Phase::Idle;
                 self.screen.note("There is no message of yours in this conversation.");
                 self.take_from_queue();
             }
-            Done::Found(_, Err(error)) => self.give_up(error),
+            Done::Opened(Err(error)) | Done::Found(_, Err(error)) => self.give_up(error),
             Done::Model(name, Ok(true)) => {
                 self.screen.note(&format!("{} answers from now on.", single_line(&name, usize::MAX)));
                 self.model = Some(name);
@@ -116,7 +114,7 @@ impl Conversation {
             Done::Model(name, Ok(false)) => {
                 self.screen.problem(&format!("There is no model {name:?}; /model lists those there are."));
             }
-            Done::Model(_, Err(error)) => self.report(error),
+            Done::Shown(Err(error)) | Done::Model(_, Err(error)) => self.report(error),
         }
     }
 
