@@ -190,14 +190,10 @@ async fn a_task_has_its_history_and_a_new_one_gets_it_from_the_request() {
         {"role": "user", "content": "Wie heiße ich?"},
     ]);
     let body = json!({"model": "default", "messages": messages});
-    let response = chat(&fixture, &body).await;
-    assert_eq!(response.body["choices"][0]["message"]["content"], "Gut.", "{}", response.body);
-    fixture.last_messages().assert_contains(&["Be brief.", "Wie heiße ich?", "Ich heiße Zoë.", "Hallo Zoë."]);
-    let task = response.header("roundhouse-task").unwrap().to_owned();
-    assert_eq!(fixture.engine.messages(&task).await.len(), 2);
-    let body = with_fields(body, json!({"roundhouse": {"task_id": "eigene"}}));
-    let response = chat(&fixture, &body).await;
-    assert_eq!(response.header("roundhouse-task"), Some("eigene"));
+    // First the task that is named: later turns recall what the other one was told.
+    let named = with_fields(body.clone(), json!({"roundhouse": {"task_id": "eigene"}}));
+    let response = chat(&fixture, &named).await;
+    assert_eq!(response.header("roundhouse-task"), Some("eigene"), "{}", response.body);
     assert!(response.header("roundhouse-warning").unwrap().contains("messages before the last answer"));
     fixture.last_messages().assert_contains(&["Wie heiße ich?"]).assert_lacks(&["Ich heiße Zoë."]);
     assert_eq!(
@@ -205,6 +201,11 @@ async fn a_task_has_its_history_and_a_new_one_gets_it_from_the_request() {
         200
     );
     assert_eq!(fixture.engine.messages("eigene").await.len(), 4);
+    let response = chat(&fixture, &body).await;
+    assert_eq!(response.body["choices"][0]["message"]["content"], "Gut.", "{}", response.body);
+    fixture.last_messages().assert_contains(&["Be brief.", "Wie heiße ich?", "Ich heiße Zoë.", "Hallo Zoë."]);
+    let task = response.header("roundhouse-task").unwrap().to_owned();
+    assert_eq!(fixture.engine.messages(&task).await.len(), 2);
 }
 
 #[tokio::test]
