@@ -63,7 +63,7 @@ impl ReportFold {
         report.last_ts = report.last_ts.max(ts);
         match event {
             Event::ThreadLifecycle(lifecycle) => self.apply_lifecycle(lifecycle),
-            Event::BusyUpdate(update) => self.apply_busy_update(update),
+            Event::BusyUpdate(update) => self.apply_busy_update(&update),
             Event::Error(failure) => {
                 (report.status, report.error) = (TurnState::Failed, Some(failure));
                 self.end();
@@ -132,13 +132,13 @@ impl ReportFold {
         }
     }
 
-    fn apply_busy_update(&mut self, update: BusyUpdate) {
+    fn apply_busy_update(&mut self, update: &BusyUpdate) {
         let report = &mut self.report;
         match update {
             BusyUpdate::Queued { position } => {
-                (report.status, report.position) = (TurnState::Queued, Some(position));
+                (report.status, report.position) = (TurnState::Queued, Some(*position));
             }
-            BusyUpdate::Steered { message_id } => report.message_id = Some(message_id),
+            BusyUpdate::Steered { message_id } => report.message_id = Some(*message_id),
             BusyUpdate::Cancelled {} => (report.status, report.position) = (TurnState::Cancelled, None),
             BusyUpdate::Failed { .. } => (report.status, report.position) = (TurnState::Failed, None),
         }

@@ -17,7 +17,7 @@ use crate::http::AppState;
 use crate::http::projection::{patient_response, stream_response};
 
 /// How long a call without a stream waits for its turn: as long as the vendor's clients do.
-pub(super) const MAX_WAIT: Duration = Duration::from_secs(600);
+pub(super) const MAX_WAIT: Duration = Duration::from_mins(10);
 
 /// Runs a turn and answers in the form of OpenAI's chat completions.
 #[utoipa::path(

@@ -61,7 +61,7 @@ impl Fields {
     pub(super) fn object(&mut self, field: &str) -> Result<Option<Self>, VendorError> {
         match self.take(field) {
             None => Ok(None),
-            Some(value) => object_of(value, self.name(field)).map(Some),
+            Some(value) => object_of(value, &self.name(field)).map(Some),
         }
     }
 
@@ -96,10 +96,10 @@ impl Fields {
 }
 
 /// The fields of `value`, which is called `name`.
-pub(super) fn object_of(value: Value, name: String) -> Result<Fields, VendorError> {
+pub(super) fn object_of(value: Value, name: &str) -> Result<Fields, VendorError> {
     match value {
         Value::Object(fields) => Ok(Fields { fields, path: format!("{name}.") }),
-        _ => Err(VendorError::invalid(&name, "must be an object")),
+        _ => Err(VendorError::invalid(name, "must be an object")),
     }
 }
 

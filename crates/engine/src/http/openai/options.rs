@@ -100,7 +100,7 @@ pub(super) fn parse_format(
     schema_member: Option<&str>,
 ) -> Result<Option<ResponseFormat>, VendorError> {
     let Some(format) = format else { return Ok(None) };
-    let mut fields = object_of(format, param.to_owned())?;
+    let mut fields = object_of(format, param)?;
     let form = match fields.text("type")?.as_deref() {
         Some("text") => None,
         Some("json_object") => {

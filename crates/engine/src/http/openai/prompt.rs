@@ -49,7 +49,7 @@ impl Prompt {
         let mut instructions: Vec<String> = first_instructions.into_iter().collect();
         let mut spoken = Vec::new();
         for (index, message) in messages.into_iter().enumerate() {
-            let message = parse_message(object_of(message, format!("{param}[{index}]"))?)?;
+            let message = parse_message(object_of(message, &format!("{param}[{index}]"))?)?;
             match message.role {
                 Role::Instructions => instructions.push(message.text),
                 Role::User | Role::Assistant => spoken.push(message),
@@ -135,7 +135,7 @@ fn parse_parts(
 ) -> Result<(String, Vec<ContentBlock>), VendorError> {
     let (mut texts, mut media) = (Vec::new(), Vec::new());
     for (index, part) in parts.into_iter().enumerate() {
-        let mut fields = object_of(part, format!("{param}[{index}]"))?;
+        let mut fields = object_of(part, &format!("{param}[{index}]"))?;
         let kind = fields.text("type")?;
         match kind.as_deref() {
             Some("text" | "input_text" | "output_text") => {
@@ -153,8 +153,8 @@ fn parse_parts(
             Some("image_url") => {
                 let mut image = match fields.take("image_url") {
                     // Some clients send the address alone.
-                    Some(Value::String(url)) => object_of(json!({"url": url}), fields.name("image_url"))?,
-                    Some(object) => object_of(object, fields.name("image_url"))?,
+                    Some(Value::String(url)) => object_of(json!({"url": url}), &fields.name("image_url"))?,
+                    Some(object) => object_of(object, &fields.name("image_url"))?,
                     None => return Err(VendorError::invalid(&fields.name("image_url"), "must be given")),
                 };
                 media.push(image_of(&mut image, "url")?);

@@ -167,13 +167,10 @@ async fn response_object(
     };
     // What is not there in time is in progress: the client asks again.
     let is_read = tokio::time::timeout(MAX_WAIT, read).await.unwrap_or(Ok(true))?;
-    let object = projection.object();
     if !is_read && !projection.has_ended() {
-        let (task, turn) = (object["conversation"]["id"].as_str(), object["id"].as_str());
-        if let (Some(Ok(task_id)), Some(id)) = (task.map(TaskId::new), turn)
-            && let Ok(record) = shared.agent.turn(&task_id, &turn_id_of(id)?.to_string()).await
-            && record.ended_at.is_some()
-        {
+        let (task_id, turn_id) = projection.turn();
+        let record = shared.agent.turn(task_id, &turn_id.to_string()).await;
+        if record.is_ok_and(|record| record.ended_at.is_some()) {
             projection.give_up();
         }
     }

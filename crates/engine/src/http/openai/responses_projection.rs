@@ -86,6 +86,11 @@ impl ResponseProjection {
         }
     }
 
+    /// Its task and turn.
+    pub(super) const fn turn(&self) -> (&TaskId, TurnId) {
+        (&self.task_id, self.turn_id)
+    }
+
     /// Whether the turn waits for a person.
     pub(super) fn is_waiting(&self) -> bool {
         !self.pending.is_empty()
@@ -241,7 +246,7 @@ impl ResponseProjection {
 
     fn annotate(&mut self, out: &mut String, annotations: Vec<Value>) {
         let Some(index) = self.last_message() else { return };
-        let Some(id) = self.items.get(index).map(|item| item.value["id"].clone()) else { return };
+        let Some(id) = self.items.get(index).map(|item| member(&item.value, "id")) else { return };
         for (number, annotation) in annotations.iter().enumerate() {
             let data = json!({
                 "item_id": id, "output_index": index, "content_index": 0,
@@ -315,8 +320,8 @@ impl ResponseProjection {
             Event::ToolCall(call) => {
                 self.close_text(out, "completed");
                 let value = items::tool_call(&call);
-                let id = value["id"].clone();
-                let arguments = value["arguments"].clone();
+                let id = member(&value, "id");
+                let arguments = member(&value, "arguments");
                 let index = self.add_item(out, ts, value);
                 let place = json!({"item_id": id, "output_index": index});
                 self.emit(out, "response.mcp_call.in_progress", place.clone());
@@ -340,7 +345,7 @@ impl ResponseProjection {
                 } else {
                     "response.mcp_call.completed"
                 };
-                self.emit(out, kind, json!({"item_id": value["id"], "output_index": index}));
+                self.emit(out, kind, json!({"item_id": member(&value, "id"), "output_index": index}));
                 self.finish_item(out, index, value);
             }
             Event::HitlRequest(request) => {
@@ -356,7 +361,12 @@ impl ResponseProjection {
 }
 
 fn is_message(item: &Item) -> bool {
-    item.value["type"] == "message"
+    item.value.get("type").is_some_and(|kind| kind == "message")
+}
+
+/// A member of an item.
+fn member(item: &Value, name: &str) -> Value {
+    item.get(name).cloned().unwrap_or_default()
 }
 
 impl Projector for ResponseProjection {

@@ -105,7 +105,7 @@ impl ResponseRequest {
 }
 
 fn is_answer_item(item: &Value) -> bool {
-    item["type"].as_str().is_some_and(|kind| ANSWER_ITEMS.contains(&kind))
+    item.get("type").and_then(Value::as_str).is_some_and(|kind| ANSWER_ITEMS.contains(&kind))
 }
 
 fn take_input(fields: &mut Fields) -> Result<Vec<Value>, VendorError> {

@@ -156,7 +156,9 @@ fn any_turn() -> impl Strategy<Value = (Vec<SentEvent>, String, bool)> {
 
 fn project(projector: &mut impl Projector, events: &[SentEvent]) -> Vec<Value> {
     let mut out = String::new();
-    events.iter().for_each(|event| projector.apply(event.clone(), &mut out));
+    for event in events {
+        projector.apply(event.clone(), &mut out);
+    }
     let data = out.lines().filter_map(|line| line.strip_prefix("data: "));
     data.filter(|data| *data != "[DONE]").map(|data| serde_json::from_str(data).unwrap()).collect()
 }
