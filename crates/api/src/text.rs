@@ -205,6 +205,16 @@ impl<R: TextRule> utoipa::ToSchema for ValidatedText<R> {
     }
 }
 
+/// Returns the name of a type for a name on the wire, such as `TextDelta` for `text_delta`.
+pub fn pascal_case(name: &str) -> String {
+    let capitalize = |word: &str| {
+        let mut characters = word.chars();
+        let first = characters.next().map(|first| first.to_ascii_uppercase());
+        first.into_iter().chain(characters).collect::<String>()
+    };
+    name.split(|c: char| !c.is_ascii_alphanumeric()).map(capitalize).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

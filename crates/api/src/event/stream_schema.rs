@@ -12,6 +12,7 @@ use super::{
     Delta, Failure, Heartbeat, HitlRequest, HitlResolved, Lifecycle, ToolCall, ToolHook, ToolResult, Usage,
     UsageCapEvent, WorkingMemoryUpdate, has_id,
 };
+use crate::text::pascal_case;
 use crate::{TaskId, TurnId};
 
 /// A message of an event stream as a client receives it: the values of its `id:`, `event:` and `data:` lines, with
@@ -88,10 +89,8 @@ impl ToSchema for TurnEvent {
     }
 
     fn schemas(schemas: &mut Schemas) {
-        for name in [TaskId::name(), TurnId::name()] {
-            let schema = if name == TaskId::name() { TaskId::schema() } else { TurnId::schema() };
-            schemas.push((name.into_owned(), schema));
-        }
+        schemas.push((TaskId::name().into_owned(), TaskId::schema()));
+        schemas.push((TurnId::name().into_owned(), TurnId::schema()));
         for event in &EVENTS {
             (event.schemas)(schemas);
             schemas.push((data_name(event.kind), with_header((event.schema)())));
@@ -109,19 +108,6 @@ fn message_name(kind: &str) -> String {
 fn data_name(kind: &str) -> String {
     let name = pascal_case(kind);
     name.strip_suffix("Event").unwrap_or(&name).to_owned() + "Data"
-}
-
-fn pascal_case(name: &str) -> String {
-    let capitalize = |word: &str| {
-        let mut characters = word.chars();
-        characters
-            .next()
-            .map(|first| first.to_ascii_uppercase())
-            .into_iter()
-            .chain(characters)
-            .collect::<String>()
-    };
-    name.split('_').map(capitalize).collect()
 }
 
 /// The schema of a message of this type.

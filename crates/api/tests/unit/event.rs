@@ -216,7 +216,7 @@ fn every_event_has_a_schema_with_exactly_its_fields() {
             let has = |field: &&str| variant["properties"].get(field).is_some();
             let required =
                 variant["required"].as_array().unwrap().iter().map(|field| field.as_str().unwrap());
-            own.iter().all(|field| has(&field)) && required.collect::<BTreeSet<_>>().is_subset(&own)
+            own.iter().all(has) && required.collect::<BTreeSet<_>>().is_subset(&own)
         };
         match data["oneOf"].as_array() {
             Some(variants) => assert!(variants.iter().any(fits), "{kind}: {data}"),

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::mem;
 
+use api::text::pascal_case;
 use utoipa::openapi::schema::{AnyOf, Components, Discriminator, Object, OneOf};
 use utoipa::openapi::{OpenApi, Ref, RefOr, Schema};
 
@@ -18,17 +19,14 @@ pub(super) fn name_variants(document: &mut OpenApi) {
         if union.discriminator.is_some() {
             continue;
         }
-        match common_tag(union) {
-            Some(tag) => {
-                let union = mem::take(union);
-                let union = with_named_variants(components, &name, union, &tag);
-                components.schemas.insert(name, Schema::OneOf(union).into());
-            }
-            None => {
-                let union = mem::take(union);
-                let union = any_of(components, &name, union);
-                components.schemas.insert(name, Schema::AnyOf(union).into());
-            }
+        if let Some(tag) = common_tag(union) {
+            let union = mem::take(union);
+            let union = with_named_variants(components, &name, union, &tag);
+            components.schemas.insert(name, Schema::OneOf(union).into());
+        } else {
+            let union = mem::take(union);
+            let union = any_of(components, &name, union);
+            components.schemas.insert(name, Schema::AnyOf(union).into());
         }
     }
 }
@@ -99,13 +97,4 @@ fn any_of(components: &mut Components, name: &str, union: OneOf) -> AnyOf {
         });
     }
     any
-}
-
-fn pascal_case(name: &str) -> String {
-    let capitalize = |word: &str| {
-        let mut characters = word.chars();
-        let first = characters.next().map(|first| first.to_ascii_uppercase());
-        first.into_iter().chain(characters).collect::<String>()
-    };
-    name.split(|c: char| !c.is_ascii_alphanumeric()).map(capitalize).collect()
 }
