@@ -120,6 +120,7 @@ http_service::routes! {
             (name = "learning", description = "Feedback, and the lessons learned from it"),
             (name = "media", description = "Files that are attached to messages"),
             (name = "memory", description = "Knowledge and episodes"),
+            (name = "openai", description = "OpenAI's API, with its own form of errors"),
             (name = "rpc", description = "Calls without the agent's loop"),
             (name = "schedules", description = "Messages that the engine sends itself at given times"),
             (name = "skills", description = "The platform's and the user's own skills"),

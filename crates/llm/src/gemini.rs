@@ -220,11 +220,12 @@ fn content_part(profile: &ModelProfile, content: &Content) -> Option<Value> {
     Some(match gemini_media(profile).outgoing(content)? {
         OutgoingContent::Text(text) => json!({"text": text}),
         OutgoingContent::PlainText { name, text } => json!({"text": media::titled_text(name, &text)}),
-        OutgoingContent::Image { media_type, base64 } => inline(media_type, &base64),
         OutgoingContent::Pdf { base64, .. } => inline(PDF, &base64),
         // The vendor's own name of the type.
         OutgoingContent::Audio { media_type: MP3, base64 } => inline("audio/mp3", &base64),
-        OutgoingContent::Audio { media_type, base64 } => inline(media_type, &base64),
+        OutgoingContent::Image { media_type, base64 } | OutgoingContent::Audio { media_type, base64 } => {
+            inline(media_type, &base64)
+        }
     })
 }
 

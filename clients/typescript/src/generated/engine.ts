@@ -255,8 +255,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Runs a turn and streams its events, or answers at once with `background`. The turn continues if the client
-         *     disconnects, and a queued message stays queued.
+         * Runs a turn and streams its events, waits for its outcome (`stream` or `Accept`), or answers at once with
+         *     `background`. The turn continues if the client disconnects, and a queued message stays queued.
          */
         post: operations["execute"];
         delete?: never;
@@ -1108,6 +1108,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/tasks/{task_id}/turns/{turn_id}/result": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Returns the outcome of a turn as `POST /execute` does without a stream: at once if the turn has ended or waits for
+         *     a person, else after `wait`.
+         */
+        get: operations["read_turn_result"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/tasks/{task_id}/usage": {
         parameters: {
             query?: never;
@@ -1153,6 +1173,109 @@ export interface paths {
         get: operations["get_usage_caps"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/chat/completions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Runs a turn and answers in the form of OpenAI's chat completions. */
+        post: operations["openai_create_chat_completion"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/models": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the models that a request can name, in the form of OpenAI's API. `default` is the configured one. */
+        get: operations["openai_list_models"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/models/{model}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Returns a model that a request can name, in the form of OpenAI's API. */
+        get: operations["openai_read_model"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/responses": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Runs a turn and answers in the form of OpenAI's responses. */
+        post: operations["openai_create_response"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/responses/{response_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Returns a response, or streams its events: from the first one, or from the one after `starting_after`. */
+        get: operations["openai_read_response"];
+        put?: never;
+        post?: never;
+        /** Deletes a response that is the only one of its task, with the task. */
+        delete: operations["openai_delete_response"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/responses/{response_id}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Cancels a response whose turn is running or waits for a person. */
+        post: operations["openai_cancel_response"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1618,7 +1741,7 @@ export interface components {
         AttachedFile: {
             /** @description The SHA-256 of the content, in lower-case hexadecimal digits. */
             hash: string;
-            /** @description Whether it is an image or a document. */
+            /** @description Whether it is an image, a document or audio. */
             kind: components["schemas"]["MediaKind"];
             /** @description The media type, such as `image/png`. */
             media_type: string;
@@ -2027,7 +2150,7 @@ export interface components {
         };
         /** @description A part of a user's message. */
         CassettePart: components["schemas"]["CassettePartText"] | components["schemas"]["CassettePartNote"] | components["schemas"]["CassettePartFile"];
-        /** @description An image or a document. */
+        /** @description An image, a document or audio. */
         CassettePartFile: {
             /** @description The file, with its bytes. */
             file: components["schemas"]["ContentBlock"];
@@ -2359,7 +2482,18 @@ export interface components {
          */
         ConnectionStatus: "connected" | "pending" | "expired" | "error";
         /** @description A content block as it is serialized. */
-        ContentBlock: components["schemas"]["ContentBlockText"] | components["schemas"]["ContentBlockImage"] | components["schemas"]["ContentBlockDocument"];
+        ContentBlock: components["schemas"]["ContentBlockText"] | components["schemas"]["ContentBlockImage"] | components["schemas"]["ContentBlockDocument"] | components["schemas"]["ContentBlockAudio"];
+        /** @description A sound recording. */
+        ContentBlockAudio: components["schemas"]["MediaSource"] & {
+            /** @enum {string} */
+            type: "audio";
+        } & {
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "audio";
+        };
         /** @description A document. */
         ContentBlockDocument: components["schemas"]["MediaSource"] & {
             /** @enum {string} */
@@ -2757,7 +2891,7 @@ export interface components {
             max_output_tokens?: components["schemas"]["IntegerFrom256"] | null;
             max_tokens?: components["schemas"]["IntegerFrom1"] | null;
             max_turns?: components["schemas"]["IntegerFrom1"] | null;
-            /** @description Attached text, images and documents. */
+            /** @description Attached text, images, documents and audio. */
             media?: components["schemas"]["ContentBlock"][];
             /** @description The user's message. May be left out only with `retry_message_id`. */
             message?: string;
@@ -2772,6 +2906,11 @@ export interface components {
             response_format?: components["schemas"]["ResponseFormat"] | null;
             /** @description Keep all messages and run the loop again from this one. Any text is accepted, as above. */
             retry_message_id?: string | null;
+            /**
+             * @description `false`: wait for the turn and answer with its outcome as JSON, instead of its events. By default the
+             *     header `Accept` decides.
+             */
+            stream?: boolean | null;
             /** @description Let the model think before it answers. */
             super_thinking?: boolean;
             /** @description The thread to start or continue. */
@@ -3052,6 +3191,21 @@ export interface components {
             pending: components["schemas"]["PendingRequest"][];
         };
         /** @description The data of `hitl_request`, which is also an entry of `GET /hitl/pending`. */
+        HitlRequest: {
+            /** @description When it was asked. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description What kind of answer is needed. */
+            kind: components["schemas"]["HitlKind"];
+            /** @description The answers to choose from, if the agent provides any. */
+            options?: string[] | null;
+            /** @description The text to show. */
+            question: string;
+            /** @description The request's id, needed for the answer. */
+            request_id: components["schemas"]["HitlId"];
+            /** @description The task whose agent is paused. */
+            task_id: components["schemas"]["TaskId"];
+        };
+        /** @description The data of `hitl_request`, which is also an entry of `GET /hitl/pending`. */
         HitlRequestData: {
             /** @description When it was asked. */
             created_at: components["schemas"]["Timestamp"];
@@ -3111,7 +3265,7 @@ export interface components {
         HitlRespond: {
             /** @description `yes`, `no` or `always` for an approval, free text for a question. */
             answer: string;
-            /** @description Text, images and documents for the agent. */
+            /** @description Text, images, documents and audio for the agent. */
             content_blocks?: components["schemas"]["ContentBlock"][];
             /** @description Further information for the agent. */
             feedback?: string | null;
@@ -3307,7 +3461,7 @@ export interface components {
          * @description How media is presented to a model.
          * @enum {string}
          */
-        MediaKind: "image" | "document";
+        MediaKind: "image" | "document" | "audio";
         /** @description An attachment without its data. */
         MediaReference: {
             /** @description The SHA-256 of its bytes, in lower-case hex. */
@@ -3318,7 +3472,7 @@ export interface components {
             name?: string | null;
         };
         /**
-         * @description An image or a document in serialized form: with `media_type` and `data`, with `url`, or with a `source`
+         * @description An image, a document or audio in serialized form: with `media_type` and `data`, with `url`, or with a `source`
          *     that has them.
          */
         MediaSource: {
@@ -3373,7 +3527,18 @@ export interface components {
             query: string;
         };
         /** @description A part of a message. */
-        MessageBlock: components["schemas"]["MessageBlockText"] | components["schemas"]["MessageBlockImage"] | components["schemas"]["MessageBlockDocument"] | components["schemas"]["MessageBlockToolUse"] | components["schemas"]["MessageBlockToolResult"];
+        MessageBlock: components["schemas"]["MessageBlockText"] | components["schemas"]["MessageBlockImage"] | components["schemas"]["MessageBlockDocument"] | components["schemas"]["MessageBlockAudio"] | components["schemas"]["MessageBlockToolUse"] | components["schemas"]["MessageBlockToolResult"];
+        /** @description An attached sound recording. */
+        MessageBlockAudio: components["schemas"]["MediaReference"] & {
+            /** @enum {string} */
+            type: "audio";
+        } & {
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "audio";
+        };
         /** @description An attached document. */
         MessageBlockDocument: components["schemas"]["MediaReference"] & {
             /** @enum {string} */
@@ -3679,6 +3844,22 @@ export interface components {
             text: string;
             /** @description The tokens that it used. */
             usage: components["schemas"]["CassetteUsage"];
+        };
+        /** @description A tool call of a turn. */
+        ReportedCall: {
+            /**
+             * Format: int64
+             * @description How long the call took, in milliseconds, once it has finished.
+             */
+            duration_ms?: number | null;
+            /** @description Why the tool failed, if it did. */
+            error?: string | null;
+            /** @description Whether the tool has finished. */
+            finished: boolean;
+            /** @description The tool's name. */
+            tool: string;
+            /** @description The call. */
+            tool_call_id: components["schemas"]["CallId"];
         };
         /** @description The form of the final answer. */
         ResponseFormat: {
@@ -4492,6 +4673,50 @@ export interface components {
             turn_id: components["schemas"]["TurnId"];
         };
         /**
+         * @description Response of `POST /execute` without a stream, and of `GET /tasks/{task_id}/turns/{turn_id}/result`: what the
+         *     turn has done so far. It is final once `status` is `completed`, `failed` or `cancelled`.
+         */
+        TurnReport: {
+            answer_message_id?: components["schemas"]["MessageId"] | null;
+            /** @description The tool calls among the requests that wait, as fields. */
+            approvals: components["schemas"]["ApprovalRequest"][];
+            /** @description The pages that the answer names. */
+            citations: components["schemas"]["Citation"][];
+            error?: components["schemas"]["Failure"] | null;
+            /**
+             * Format: int64
+             * @description The `ts` of the last event that the report covers: `GET /execute/replay?after=` has those after it.
+             */
+            last_ts: number;
+            message_id?: components["schemas"]["MessageId"] | null;
+            /** @description With `completed`, of a turn with `response_format` that came to its end: the answer, parsed. */
+            output?: Record<string, unknown> | null;
+            /** @description With `waiting_for_person`: the requests that wait. `POST /hitl/respond` answers them, and the turn goes on. */
+            pending: components["schemas"]["HitlRequest"][];
+            /**
+             * Format: int64
+             * @description With `queued`: its place in the queue; the next turn has 1.
+             */
+            position?: number | null;
+            /** @description What the turn is doing, or how it ended. */
+            status: components["schemas"]["TurnState"];
+            stop_reason?: components["schemas"]["StopReason"] | null;
+            /** @description The task. */
+            task_id: components["schemas"]["TaskId"];
+            /** @description With `completed`: the text of the answer. */
+            text?: string | null;
+            /**
+             * Format: int64
+             * @description The number of tool calls of the turn.
+             */
+            tool_call_count: number;
+            /** @description The tool calls of the turn, the oldest first: at most 1,000. */
+            tool_calls: components["schemas"]["ReportedCall"][];
+            /** @description The turn. */
+            turn_id: components["schemas"]["TurnId"];
+            usage?: components["schemas"]["Usage"] | null;
+        };
+        /**
          * @description The state of a turn.
          * @enum {string}
          */
@@ -4565,6 +4790,41 @@ export interface components {
              * @description The size in bytes.
              */
             size: number;
+        };
+        /** @description The data of `usage`: cumulative for the turn, including voided model steps, which are billed too. */
+        Usage: {
+            /**
+             * Format: int64
+             * @description Prompt tokens read from the provider's cache.
+             */
+            cache_read_tokens: number;
+            /**
+             * Format: int64
+             * @description Prompt tokens written to the provider's cache.
+             */
+            cache_write_tokens: number;
+            /**
+             * Format: double
+             * @description The cost in US dollars, if prices are configured.
+             */
+            cost_usd?: number | null;
+            /**
+             * Format: int64
+             * @description All prompt tokens, including cached ones.
+             */
+            input_tokens: number;
+            /** @description The model that answered last. */
+            model: string;
+            /**
+             * Format: int64
+             * @description All output tokens, including reasoning.
+             */
+            output_tokens: number;
+            /**
+             * Format: int64
+             * @description Output tokens spent on reasoning.
+             */
+            reasoning_tokens: number;
         };
         /** @description A cap and what is used of it. */
         UsageCap: {
@@ -5951,7 +6211,10 @@ export interface operations {
     };
     execute: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Without a stream: how long to wait, 0 to 90 seconds; 90 by default */
+                wait?: number;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -5962,7 +6225,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description The turn's events */
+            /** @description The turn's events; without a stream, its outcome */
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5971,9 +6234,10 @@ export interface operations {
                 };
                 content: {
                     "text/event-stream": components["schemas"]["TurnEvent"];
+                    "application/json": components["schemas"]["TurnReport"];
                 };
             };
-            /** @description With `background` */
+            /** @description With `background`; or, without a stream, the turn goes on */
             202: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5981,7 +6245,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["BackgroundTurn"];
+                    "application/json": components["schemas"]["TurnReport"];
                 };
             };
             /** @description INVALID_REQUEST, MODEL_NOT_PERMITTED */
@@ -11647,6 +11911,91 @@ export interface operations {
             };
         };
     };
+    read_turn_result: {
+        parameters: {
+            query?: {
+                /** @description How long to wait for the turn, 0 to 90 seconds; 90 by default */
+                wait?: number;
+            };
+            header?: never;
+            path: {
+                /** @description The task */
+                task_id: string;
+                /** @description The turn */
+                turn_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The turn has ended, or waits for a person */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TurnReport"];
+                };
+            };
+            /** @description The turn goes on, or its message waits */
+            202: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TurnReport"];
+                };
+            };
+            /** @description INVALID_REQUEST */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description INVALID_ENGINE_KEY */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description TASK_NOT_FOUND, TURN_NOT_FOUND */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description INTERNAL_ERROR */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     get_task_usage: {
         parameters: {
             query?: never;
@@ -11862,6 +12211,607 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    openai_create_chat_completion: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The task to continue; a new one by default */
+                "Roundhouse-Task"?: string;
+                /** @description Makes the request safe to repeat */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": unknown;
+            };
+        };
+        responses: {
+            /** @description The completion, or its chunks */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description A field is invalid, or has no meaning here */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description The key is missing or wrong */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description There is no such model */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description `REQUEST_TIMEOUT` */
+            408: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Another turn is running on the task, or the turn was cancelled */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description The body is too large */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description A cap on usage is reached */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description An unexpected failure */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description The model's provider refuses */
+            502: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description The engine is stopping or overloaded, or the provider is */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+        };
+    };
+    openai_list_models: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The models */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description The key is missing or wrong */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+        };
+    };
+    openai_read_model: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The name of the model */
+                model: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The model */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description The key is missing or wrong */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description There is no such model */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+        };
+    };
+    openai_create_response: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The task to continue; a new one by default */
+                "Roundhouse-Task"?: string;
+                /** @description Makes the request safe to repeat */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": unknown;
+            };
+        };
+        responses: {
+            /** @description The response, or its events */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description A field is invalid, or has no meaning here */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description The key is missing or wrong */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description There is no such model, or no such previous response */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description `REQUEST_TIMEOUT` */
+            408: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Another turn is running on the task */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description The body is too large */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description A cap on usage is reached */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description An unexpected failure */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description The engine is stopping or overloaded */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+        };
+    };
+    openai_read_response: {
+        parameters: {
+            query?: {
+                /** @description Whether to stream its events */
+                stream?: boolean;
+                /** @description The number of the last event that the client has */
+                starting_after?: number;
+            };
+            header?: never;
+            path: {
+                /** @description The response */
+                response_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The response, or its events */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description A parameter is invalid */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description The key is missing or wrong */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description There is no such response */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description An unexpected failure */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+        };
+    };
+    openai_delete_response: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The response */
+                response_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It was deleted */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description The key is missing or wrong */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description There is no such response */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description It is running, or part of a conversation */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description An unexpected failure */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+        };
+    };
+    openai_cancel_response: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The response */
+                response_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The response as it is now */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description The key is missing or wrong */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description There is no such response */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description An unexpected failure */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description The engine is stopping */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
                 };
             };
         };
@@ -12650,9 +13600,9 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "*/*": string;
                     "application/json": components["schemas"]["FolderListing"];
                     "application/zip": string;
+                    "*/*": string;
                 };
             };
             /** @description The requested part of the file */

@@ -7,15 +7,15 @@ use super::*;
 use crate::samples::wav;
 
 /// A chunk with its declared length.
-fn chunk_of(id: &[u8; 4], length: [u8; 4], content: &[u8]) -> Vec<u8> {
+fn chunk_of(id: [u8; 4], length: [u8; 4], content: &[u8]) -> Vec<u8> {
     [id.as_slice(), &length, content].concat()
 }
 
 fn aiff(frames: u32, rate: [u8; 10]) -> Vec<u8> {
     let common = [&[0, 1], &frames.to_be_bytes()[..], &[0, 16], &rate].concat();
     // A chunk of odd length before it.
-    let name = chunk_of(b"NAME", [0, 0, 0, 3], b"abc\0");
-    [b"FORM\0\0\0\0AIFF", &name[..], &chunk_of(b"COMM", [0, 0, 0, 18], &common), &vec![0; 200_000]].concat()
+    let name = chunk_of(*b"NAME", [0, 0, 0, 3], b"abc\0");
+    [b"FORM\0\0\0\0AIFF", &name[..], &chunk_of(*b"COMM", [0, 0, 0, 18], &common), &vec![0; 200_000]].concat()
 }
 
 /// 44,100 as an 80-bit float.
@@ -83,10 +83,10 @@ fn headers_that_lie_claim_no_more_than_the_bytes_make_possible() {
     let format = |rate: u32| {
         let fields =
             [&[1, 0, 1, 0], &16_000_u32.to_le_bytes()[..], &rate.to_le_bytes(), &[2, 0, 16, 0]].concat();
-        chunk_of(b"fmt ", [16, 0, 0, 0], &fields)
+        chunk_of(*b"fmt ", [16, 0, 0, 0], &fields)
     };
     let recording = |rate: u32, length: [u8; 4]| {
-        let samples = chunk_of(b"data", length, &vec![0; 64_000 - 44]);
+        let samples = chunk_of(*b"data", length, &vec![0; 64_000 - 44]);
         [b"RIFF\xff\xff\xff\xffWAVE".as_slice(), &format(rate), &samples].concat()
     };
     for (bytes, seconds) in [

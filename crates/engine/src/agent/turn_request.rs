@@ -424,7 +424,7 @@ mod tests {
         // 32,000 bytes a second for ten seconds.
         let header =
             b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0\x01\0\x01\0\x80\x3e\0\0\0\x7d\0\0\x02\0\x10\0data\0\0\0\0";
-        let wav = || [header.as_slice(), &[0; 320_000]].concat();
+        let wav = || [header.as_slice(), &vec![0; 320_000]].concat();
         assert_eq!(taken_in("audio/wav", wav(), Some(Ok(()))), Ok(320));
         assert_eq!(taken_in("audio/wav", wav(), None), Ok(320));
         let mut large = wav();

@@ -92,7 +92,9 @@ fn describe_step(step: &Step, calls: &CallsById<'_>) -> (&'static str, String) {
         }
         Step::Compacted(compacted) => ("compacted", describe_compaction(compacted)),
         Step::ReasoningDropped => ("dropped", "the reasoning so far, which the provider refused".into()),
-        Step::MediaDropped => ("dropped", "the images, PDFs and recordings so far, which the provider refused".into()),
+        Step::MediaDropped => {
+            ("dropped", "the images, PDFs and recordings so far, which the provider refused".into())
+        }
         Step::Noted { memory } => {
             let keys: Vec<&str> = memory.iter().map(|write| write.key.as_str()).collect();
             ("noted", format!("working memory was changed: {}", keys.join(", ")))

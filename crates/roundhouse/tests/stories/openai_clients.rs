@@ -1,4 +1,4 @@
-//! OpenAI's official SDKs, of PyPI and npm, use an engine as they would use their vendor.
+//! OpenAI's official SDKs, of `PyPI` and npm, use an engine as they would use their vendor.
 //!
 //! `ROUNDHOUSE_TEST_PYTHON` names an interpreter that has the one; `.ci/peers` installs the other.
 

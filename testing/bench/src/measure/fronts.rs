@@ -47,7 +47,7 @@ async fn measure_first_delta(bench: &BenchContext, (wire, path): (Wire, &str)) -
 }
 
 async fn measure_rate(bench: &BenchContext, (wire, path): (Wire, &str)) -> anyhow::Result<Quantity> {
-    let text: String = (0..DELTAS).map(|number| format!("{number:04}")).collect();
+    let text = (0..DELTAS).map(|number| format!("{number:04}")).collect::<Vec<_>>().concat();
     let mut setup = StreamingSetup::start(bench, Wire::Anthropic, &text, CHARS_PER_DELTA).await?;
     let mut quantity = quantity("front, deltas", Unit::PerSecond, path, Budget::AtLeastTimesBaseline(0.8));
     for round in 0..bench.rounds {

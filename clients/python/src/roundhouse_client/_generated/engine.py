@@ -85,30 +85,6 @@ class ApprovalResponded(BaseModel):
     """
 
 
-class BackgroundTurn(BaseModel):
-    """
-    Response of `POST /execute` with `background`.
-    """
-
-    model_config = ConfigDict(
-        extra="allow",
-    )
-    message_id: str | None = None
-    position: int | None = None
-    """
-    With `queued`: how many turns of the queue begin up to this one; the next one has 1.
-    """
-    status: Literal["started", "queued", "steered", "cancelled", "failed"] | str
-    task_id: str
-    """
-    The task.
-    """
-    turn_id: str
-    """
-    The turn of the message.
-    """
-
-
 class CatalogCounts(BaseModel):
     """
     The number of entries of each kind in a catalog.
@@ -291,6 +267,37 @@ class ForkedFrom(BaseModel):
     """
 
 
+class HitlRequest(BaseModel):
+    """
+    The data of `hitl_request`, which is also an entry of `GET /hitl/pending`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    created_at: AwareDatetime
+    """
+    When it was asked.
+    """
+    kind: Literal["permission", "question"] | str
+    options: list[str] | None = None
+    """
+    The answers to choose from, if the agent provides any.
+    """
+    question: str
+    """
+    The text to show.
+    """
+    request_id: str
+    """
+    The request's id, needed for the answer.
+    """
+    task_id: str
+    """
+    The task whose agent is paused.
+    """
+
+
 class ImportCounts(BaseModel):
     """
     The number of imported records of each kind.
@@ -379,6 +386,17 @@ class MediaReference(BaseModel):
     """
     The file's name; null if it has none.
     """
+
+
+class MessageBlockAudio(MediaReference):
+    """
+    An attached sound recording.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    type: Literal["audio"]
 
 
 class MessageBlockDocument(MediaReference):
@@ -558,6 +576,36 @@ class QueuedMessage(BaseModel):
     turn_id: str
     """
     The turn that it will become, by which it can be taken out of the queue.
+    """
+
+
+class ReportedCall(BaseModel):
+    """
+    A tool call of a turn.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    duration_ms: int | None = None
+    """
+    How long the call took, in milliseconds, once it has finished.
+    """
+    error: str | None = None
+    """
+    Why the tool failed, if it did.
+    """
+    finished: bool
+    """
+    Whether the tool has finished.
+    """
+    tool: str
+    """
+    The tool's name.
+    """
+    tool_call_id: str
+    """
+    The call.
     """
 
 
@@ -908,6 +956,44 @@ class UploadedFile(BaseModel):
     """
 
 
+class Usage(BaseModel):
+    """
+    The data of `usage`: cumulative for the turn, including voided model steps, which are billed too.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    cache_read_tokens: int
+    """
+    Prompt tokens read from the provider's cache.
+    """
+    cache_write_tokens: int
+    """
+    Prompt tokens written to the provider's cache.
+    """
+    cost_usd: float | None = None
+    """
+    The cost in US dollars, if prices are configured.
+    """
+    input_tokens: int
+    """
+    All prompt tokens, including cached ones.
+    """
+    model: str
+    """
+    The model that answered last.
+    """
+    output_tokens: int
+    """
+    All output tokens, including reasoning.
+    """
+    reasoning_tokens: int
+    """
+    Output tokens spent on reasoning.
+    """
+
+
 class UsageCap(BaseModel):
     """
     A cap and what is used of it.
@@ -1250,7 +1336,7 @@ class AttachedFile(BaseModel):
     """
     The SHA-256 of the content, in lower-case hexadecimal digits.
     """
-    kind: Literal["image", "document"] | str
+    kind: Literal["image", "document", "audio"] | str
     media_type: str
     """
     The media type, such as `image/png`.
@@ -2427,6 +2513,7 @@ class ConversationMessage(BaseModel):
         MessageBlockText
         | MessageBlockImage
         | MessageBlockDocument
+        | MessageBlockAudio
         | MessageBlockToolUse
         | MessageBlockToolResult
         | dict[str, Any]
@@ -2510,6 +2597,67 @@ class TurnList(BaseModel):
     """
     The turns, the newest first: those that are queued before the others.
     """
+
+
+class TurnReport(BaseModel):
+    """
+    Response of `POST /execute` without a stream, and of `GET /tasks/{task_id}/turns/{turn_id}/result`: what the
+    turn has done so far. It is final once `status` is `completed`, `failed` or `cancelled`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    answer_message_id: str | None = None
+    approvals: list[ApprovalRequest]
+    """
+    The tool calls among the requests that wait, as fields.
+    """
+    citations: list[Citation]
+    """
+    The pages that the answer names.
+    """
+    error: Failure | None = None
+    last_ts: int
+    """
+    The `ts` of the last event that the report covers: `GET /execute/replay?after=` has those after it.
+    """
+    message_id: str | None = None
+    output: dict[str, Any] | None = None
+    """
+    With `completed`, of a turn with `response_format` that came to its end: the answer, parsed.
+    """
+    pending: list[HitlRequest]
+    """
+    With `waiting_for_person`: the requests that wait. `POST /hitl/respond` answers them, and the turn goes on.
+    """
+    position: int | None = None
+    """
+    With `queued`: its place in the queue; the next turn has 1.
+    """
+    status: Literal["queued", "running", "waiting_for_person", "completed", "failed", "cancelled"] | str
+    stop_reason: Literal["end_turn", "max_turns", "budget", "loop"] | str | None = None
+    task_id: str
+    """
+    The task.
+    """
+    text: str | None = None
+    """
+    With `completed`: the text of the answer.
+    """
+    tool_call_count: int
+    """
+    The number of tool calls of the turn.
+    """
+    tool_calls: list[ReportedCall]
+    """
+    The tool calls of the turn, the oldest first: at most 1,000.
+    """
+    turn_id: str
+    """
+    The turn.
+    """
+    usage: Usage | None = None
 
 
 class WebhookDeliveries(BaseModel):
