@@ -8,7 +8,7 @@ use crate::approvals::ApprovalRequest;
 use crate::citations::Citation;
 use crate::event::{Failure, HitlRequest, StopReason, Usage};
 use crate::serde_helpers::BoundedInt;
-use crate::turns::TurnState;
+use crate::turns::{BackgroundTurn, TurnState};
 use crate::{CallId, MessageId, TaskId, TurnId};
 
 /// The most tool calls that a report lists.
@@ -88,4 +88,14 @@ pub struct ReportedCall {
     /// How long the call took, in milliseconds, once it has finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
+}
+
+/// The schema of the responses of `POST /execute` for a turn that goes on.
+#[derive(ToSchema)]
+#[serde(untagged)]
+pub enum AcceptedTurn {
+    /// With `background`.
+    Background(BackgroundTurn),
+    /// Without a stream: what is known of the turn so far.
+    Report(TurnReport),
 }

@@ -1420,6 +1420,8 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        /** @description The schema of the responses of `POST /execute` for a turn that goes on. */
+        AcceptedTurn: components["schemas"]["BackgroundTurn"] | components["schemas"]["TurnReport"];
         /** @description Result of the telemetry operation `activity`. */
         Activity: {
             /** @description How tools are confined; `none` if they are not. */
@@ -6245,7 +6247,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["TurnReport"];
+                    "application/json": components["schemas"]["AcceptedTurn"];
                 };
             };
             /** @description INVALID_REQUEST, MODEL_NOT_PERMITTED */

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use api::engine::{Execute, Replay};
 use api::event::TurnEvent;
-use api::turn_reports::{ReportQuery, TurnReport};
-use api::turns::{BackgroundTurn, TurnState};
+use api::turn_reports::{AcceptedTurn, ReportQuery, TurnReport};
+use api::turns::TurnState;
 use api::{ErrorBody, ErrorCode, TaskId};
 use axum::body::{Body, Bytes};
 use axum::extract::State as Extract;
@@ -37,9 +37,7 @@ const DEFAULT_WAIT_S: i64 = 90;
         (status = 200, description = "The turn's events; without a stream, its outcome", content(
             (TurnEvent = "text/event-stream"), (TurnReport = "application/json"),
         )),
-        (status = 202, description = "With `background`; or, without a stream, the turn goes on", content(
-            (BackgroundTurn = "application/json"), (TurnReport = "application/json"),
-        )),
+        (status = 202, description = "With `background`; or, without a stream, the turn goes on", body = AcceptedTurn),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST, MODEL_NOT_PERMITTED"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND, MESSAGE_NOT_FOUND (edit and retry)"),

@@ -85,6 +85,30 @@ class ApprovalResponded(BaseModel):
     """
 
 
+class BackgroundTurn(BaseModel):
+    """
+    Response of `POST /execute` with `background`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    message_id: str | None = None
+    position: int | None = None
+    """
+    With `queued`: how many turns of the queue begin up to this one; the next one has 1.
+    """
+    status: Literal["started", "queued", "steered", "cancelled", "failed"] | str
+    task_id: str
+    """
+    The task.
+    """
+    turn_id: str
+    """
+    The turn of the message.
+    """
+
+
 class CatalogCounts(BaseModel):
     """
     The number of entries of each kind in a catalog.
@@ -2671,6 +2695,13 @@ class WebhookDeliveries(BaseModel):
     deliveries: list[WebhookDelivery]
     """
     The deliveries, the newest first: all that are pending, and the newest 200 others.
+    """
+
+
+class AcceptedTurn(RootModel[BackgroundTurn | TurnReport]):
+    root: BackgroundTurn | TurnReport
+    """
+    The schema of the responses of `POST /execute` for a turn that goes on.
     """
 
 
