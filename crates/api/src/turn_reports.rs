@@ -97,5 +97,5 @@ pub enum AcceptedTurn {
     /// With `background`.
     Background(BackgroundTurn),
     /// Without a stream: what is known of the turn so far.
-    Report(TurnReport),
+    Report(Box<TurnReport>),
 }
