@@ -153,11 +153,14 @@ async fn regression_o05_a_silent_backend_holds_up_no_start_and_moves_no_engine()
     let app = TestApp::new().await;
     let key = app.register_product("demo", json!({})).await.key;
     again!(app, key).provision("ann").await;
+    let before = app.audit_lines().await;
     let app = app.kill_and_replace().await;
     app.backend.inject(BackendCall::List, Fault::Hang);
     app.while_time_passes(SECOND, app.start()).await;
     assert_eq!(summarize(again!(app, key).get("ann").await), "200 running");
     assert_eq!(summarize(again!(app, key).admit("ann", json!({})).await), "200 running");
+    // Not even for a moment: an engine that is taken for dead is soon launched again.
+    assert_eq!(app.audit_lines().await, before);
     app.assert_consistent().await;
 }
 
