@@ -84,6 +84,8 @@ pub(crate) struct Registry {
     /// The number of hot reads executed.
     #[cfg(test)]
     hot_reads: std::sync::atomic::AtomicUsize,
+    #[cfg(test)]
+    write_fault: open::WriteFault,
     /// The lock held for as long as the registry is open.
     lock: RegistryLock,
 }
@@ -94,6 +96,8 @@ struct OpenedRegistry {
     reads: AnyPool,
     hot_read_pool: HotReadPool,
     lock: RegistryLock,
+    #[cfg(test)]
+    write_fault: open::WriteFault,
 }
 
 /// The lock that excludes other orchestrators.
@@ -195,9 +199,10 @@ impl Registry {
         self.pragma(if locked { "PRAGMA query_only = ON" } else { "PRAGMA query_only = OFF" }).await;
     }
 
-    /// Executes a pragma on the only write connection.
+    /// Executes a pragma on the only write connection, and on each that replaces it.
     #[cfg(test)]
     async fn pragma(&self, pragma: &'static str) {
+        self.write_fault.set(pragma);
         sqlx::raw_sql(pragma).execute(&self.writes).await.unwrap();
     }
 

@@ -31,7 +31,14 @@ impl Registry {
     /// missing.
     pub(crate) async fn open(database: &DatabaseUrl, now: Timestamp) -> Result<Self, OpenRegistryError> {
         install_drivers();
-        let OpenedRegistry { writes, reads, hot_read_pool, lock } = match database {
+        let OpenedRegistry {
+            writes,
+            reads,
+            hot_read_pool,
+            lock,
+            #[cfg(test)]
+            write_fault,
+        } = match database {
             DatabaseUrl::Sqlite(path) => open_sqlite(path, now).await?,
             DatabaseUrl::Postgres(url) => postgres::open(url).await?,
         };
@@ -44,6 +51,8 @@ impl Registry {
             unreadable_rows: UnreadableRows::default(),
             #[cfg(test)]
             hot_reads: std::sync::atomic::AtomicUsize::default(),
+            #[cfg(test)]
+            write_fault,
             lock,
         })
     }
@@ -65,14 +74,17 @@ async fn open_sqlite(database: &Path, now: Timestamp) -> Result<OpenedRegistry, 
     let mut connection = options.connect().await?;
     // Done before anything is set up: the file may belong to something else.
     reject_foreign(&mut connection, DatabaseKind::Sqlite).await?;
-    configure_connection(&mut connection, false).await?;
+    let settings = ConnectionSettings::new(Access::Write);
+    settings.configure(&mut connection).await?;
     let found = init_meta(&mut connection).await?;
     migrate(&mut connection, DatabaseKind::Sqlite, found).await?;
     connection.close().await?;
     let reads = SqliteReadPool::open(&database).map_err(OpenRegistryError::HotReadPool)?;
     Ok(OpenedRegistry {
-        writes: connect_pool(options.clone(), 1, false).await?,
-        reads: connect_pool(options, READ_POOL_SIZE, true).await?,
+        #[cfg(test)]
+        write_fault: settings.fault.clone(),
+        writes: connect_pool(options.clone(), 1, settings).await?,
+        reads: connect_pool(options, READ_POOL_SIZE, ConnectionSettings::new(Access::Read)).await?,
         hot_read_pool: HotReadPool::Sqlite(reads),
         lock: RegistryLock::File { _lock: lock },
     })
@@ -107,10 +119,68 @@ pub(super) fn sqlite_url(database: &Path, mode: &str) -> String {
     url + "?mode=" + mode
 }
 
+/// What the connections of a pool are for.
+#[derive(Clone, Copy)]
+enum Access {
+    Read,
+    Write,
+}
+
+/// How the connections of a pool are set up.
+#[derive(Clone)]
+struct ConnectionSettings {
+    access: Access,
+    #[cfg(test)]
+    fault: WriteFault,
+}
+
+impl ConnectionSettings {
+    fn new(access: Access) -> Self {
+        Self {
+            access,
+            #[cfg(test)]
+            fault: WriteFault::default(),
+        }
+    }
+
+    async fn configure(&self, connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
+        // FULL: an acknowledged change survives a power failure.
+        let settings = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA busy_timeout = 5000; \
+                        PRAGMA foreign_keys = ON;";
+        sqlx::raw_sql(settings).execute(&mut *connection).await?;
+        if matches!(self.access, Access::Read) {
+            sqlx::raw_sql("PRAGMA query_only = ON").execute(&mut *connection).await?;
+        }
+        #[cfg(test)]
+        self.fault.inject(connection).await?;
+        Ok(())
+    }
+}
+
+/// What tests make wrong with the connections that write: a pragma that each of them executes, later ones too.
+#[cfg(test)]
+#[derive(Clone, Default)]
+pub(super) struct WriteFault(Arc<std::sync::Mutex<Option<&'static str>>>);
+
+#[cfg(test)]
+impl WriteFault {
+    pub(super) fn set(&self, pragma: &'static str) {
+        *self.0.lock().unwrap() = Some(pragma);
+    }
+
+    async fn inject(&self, connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
+        let pragma = *self.0.lock().unwrap();
+        if let Some(pragma) = pragma {
+            sqlx::raw_sql(pragma).execute(connection).await?;
+        }
+        Ok(())
+    }
+}
+
 async fn connect_pool(
     options: AnyConnectOptions,
     connections: u32,
-    read_only: bool,
+    settings: ConnectionSettings,
 ) -> Result<AnyPool, sqlx::Error> {
     AnyPoolOptions::new()
         .max_connections(connections)
@@ -119,18 +189,23 @@ async fn connect_pool(
         .test_before_acquire(false)
         .idle_timeout(None)
         .max_lifetime(None)
-        .after_connect(move |connection, _| Box::pin(configure_connection(connection, read_only)))
+        .after_connect(move |connection, _| {
+            let settings = settings.clone();
+            Box::pin(async move { settings.configure(connection).await })
+        })
+        .after_release(|connection, _| Box::pin(is_reusable(connection)))
         .connect_with(options)
         .await
 }
 
-async fn configure_connection(connection: &mut AnyConnection, read_only: bool) -> Result<(), sqlx::Error> {
-    // FULL: an acknowledged change survives a power failure.
-    let settings = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA busy_timeout = 5000; \
-                    PRAGMA foreign_keys = ON;";
-    sqlx::raw_sql(settings).execute(&mut *connection).await?;
-    if read_only {
-        sqlx::raw_sql("PRAGMA query_only = ON").execute(connection).await?;
-    }
-    Ok(())
+/// Whether a released connection is outside of every transaction.
+///
+/// SQLite itself rolls a transaction back on some errors, a full disk among them
+/// (<https://sqlite.org/lang_transaction.html>). The driver still counts that transaction, and would make the next
+/// one a savepoint. If that one is dropped, its rollback leaves it open, and all that later transactions commit on
+/// this connection is seen by no other and lost with it.
+async fn is_reusable(connection: &mut AnyConnection) -> Result<bool, sqlx::Error> {
+    // The driver's count is current after it has executed the rollback that a dropped transaction has queued.
+    connection.ping().await?;
+    Ok(!connection.is_in_transaction())
 }

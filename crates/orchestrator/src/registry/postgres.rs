@@ -60,6 +60,8 @@ pub(super) async fn open(url: &PostgresUrl) -> Result<OpenedRegistry, OpenRegist
         reads: connect_pool(options, READ_POOL_SIZE, READ_SETTINGS),
         hot_read_pool: HotReadPool::Postgres(Box::new(PostgresReadPool::new(hot_read))),
         lock: RegistryLock::Session(lock),
+        #[cfg(test)]
+        write_fault: super::open::WriteFault::default(),
     })
 }
 

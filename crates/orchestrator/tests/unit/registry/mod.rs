@@ -410,3 +410,36 @@ async fn a_file_with_other_tables_is_refused_and_left_as_it_was() {
     );
     assert!(std::fs::read(&path).unwrap() == before);
 }
+
+#[tokio::test]
+async fn regression_o18_what_is_written_after_the_disk_was_full_is_committed() {
+    if skip_unless_sqlite("disk") {
+        return;
+    }
+    let fixture = Fixture::new().await;
+    let uncapped = Policy { max_engines: Some(1_000), ..Policy::default() };
+    fixture.limit(uncapped).await;
+    fixture.registry.fill_disk(true).await;
+    let mut users = 0;
+    // At first there is room on pages that are not full yet. SQLite ends the transaction that finds none.
+    let refused = loop {
+        users += 1;
+        let product = Product { audit_seq: 0, ..product(&format!("p{users}")) };
+        let entry = AuditEntry { engine: None, ..entry(EngineId::new(), Event::Register) };
+        if let Err(error) = fixture.registry.register(&product, &entry).await {
+            break error;
+        }
+        assert!(users < 1_000, "the disk was never full");
+    };
+    assert!(format!("{refused:?}").contains("full"), "{refused:?}");
+    fixture.registry.fill_disk(false).await;
+    // A caller that disappears leaves a transaction to be rolled back.
+    drop(fixture.registry.begin().await.unwrap());
+    let engine = fixture.claim_new_engine("late").await.unwrap();
+    let seen_by_others = sqlx::query("SELECT engine_id FROM engines WHERE engine_id = $1")
+        .bind(engine.engine_id.to_string())
+        .fetch_optional(&fixture.pool().await)
+        .await
+        .unwrap();
+    assert!(seen_by_others.is_some(), "an acknowledged change was never committed");
+}
