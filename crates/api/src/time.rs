@@ -17,6 +17,9 @@ impl Timestamp {
         Self(unix_ms)
     }
 
+    /// The last time that is written as a date, with every offset from UTC still in the year 9999.
+    pub const MAX: Self = Self(253_402_207_200_000);
+
     /// Returns the milliseconds since the Unix epoch.
     pub const fn unix_ms(self) -> i64 {
         self.0
@@ -82,6 +85,8 @@ mod tests {
         assert_eq!(Timestamp::from_unix_ms(1_795_174_231_000).to_string(), "2026-11-20T11:30:31.000Z");
         assert_eq!(Timestamp::from_unix_ms(1_795_174_231_042).to_string(), "2026-11-20T11:30:31.042Z");
         assert_eq!(Timestamp::from_unix_ms(0).to_string(), "1970-01-01T00:00:00.000Z");
+        assert_eq!(Timestamp::MAX.to_string(), "9999-12-30T22:00:00.000Z");
+        assert_eq!(Timestamp::from_unix_ms(Timestamp::MAX.unix_ms() + 1).to_string(), "253402207200001ms");
     }
 
     proptest! {

@@ -105,10 +105,11 @@ impl Explainer {
         }
     }
 
-    /// The wall-clock time of `at`; now, if it has passed.
+    /// The wall-clock time of `at`; now, if it has passed. A policy may let engines be idle for longer than the format
+    /// of the API can express.
     fn wall_time(&self, at: MonoMillis) -> Timestamp {
         let wait = at.saturating_sub(self.supervision.mono_now()).max(0);
-        Timestamp::from_unix_ms(self.shared.clock.now().unix_ms().saturating_add(wait))
+        Timestamp::from_unix_ms(self.shared.clock.now().unix_ms().saturating_add(wait)).min(Timestamp::MAX)
     }
 
     /// Why a running engine does not sleep, as sentences; `None` if it does not run.

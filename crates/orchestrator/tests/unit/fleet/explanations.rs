@@ -34,6 +34,15 @@ async fn caps_are_shown_as_they_hold() {
 }
 
 #[tokio::test]
+async fn a_sleep_that_is_due_after_the_last_year_of_the_format_is_due_at_its_end() {
+    let app = TestApp::new().await;
+    let policy = json!({"idle_sleep_threshold_s": 1_000_000_000_000_u64});
+    let product = app.register_product("demo", policy).await;
+    product.provision("ann").await;
+    assert_eq!(explain(&product).await["next_action"]["at"], "9999-12-30T22:00:00.000Z");
+}
+
+#[tokio::test]
 async fn regression_o06_every_engine_says_why_it_is_awake_and_when_it_will_sleep() {
     let app = TestApp::new().await;
     let product = app.register_product("demo", json!({})).await;
