@@ -358,6 +358,8 @@ impl Agent {
         let maintenance_loop =
             maintenance::run(self.brain.clone(), Arc::clone(clock), *replay_ttl, *usage_retention);
         self.tracker.spawn(run_until_cancelled(self.stopping.clone(), maintenance_loop));
+        let reader_loop = maintenance::close_unused_readers(self.brain.clone(), Arc::clone(clock));
+        self.tracker.spawn(run_until_cancelled(self.stopping.clone(), reader_loop));
         self.tracker.spawn(self.eraser.clone().run_in_background());
         let titler = Titler::new(self.brain.clone(), Arc::clone(&self.services));
         self.tracker.spawn(run_until_cancelled(self.stopping.clone(), titler.run()));

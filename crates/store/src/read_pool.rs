@@ -8,6 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 use resources::threads::{BRAIN_THREADS, Lane, TURN_OPEN_THREADS};
 use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
+use tokio::sync::Notify;
 
 use super::{Brain, StoreError, TaskRow, media, queries, schema};
 
@@ -19,16 +20,25 @@ const LONG_CACHE_KIB: i64 = 256;
 pub(super) struct ReadPool {
     /// For point reads of some microseconds only, short enough to run inline.
     short: Mutex<Connection>,
-    /// For reads whose duration grows with a task, separate so that they delay no point read. Opened on first use.
-    long: Mutex<Option<Connection>>,
-    /// For searches, separate so that a turn that is about to begin waits for no reading of a conversation. Opened
-    /// on first use.
-    searches: Mutex<Option<Connection>>,
+    /// For reads whose duration grows with a task, separate so that they delay no point read.
+    long: Mutex<Option<OnDemandReader>>,
+    /// For searches, separate so that a turn that is about to begin waits for no reading of a conversation.
+    searches: Mutex<Option<OnDemandReader>>,
+    /// Notified when a reader is opened on demand.
+    opened: Notify,
     file: PathBuf,
     /// The lane of reads that take long.
     read_lane: Lane,
     /// The lane of turn openings, separate so that slow searches and lists do not delay the beginning of a turn.
     turn_open_lane: Lane,
+}
+
+/// A connection that is opened when it is needed and closed again when it is not, because each costs an idle engine
+/// its copy of the schema and its caches.
+struct OnDemandReader {
+    connection: Connection,
+    /// Whether it was used since [`ReadPool::close_unused`] last looked at it.
+    used: bool,
 }
 
 impl ReadPool {
@@ -39,6 +49,7 @@ impl ReadPool {
             short,
             long: Mutex::default(),
             searches: Mutex::default(),
+            opened: Notify::new(),
             file: file.to_owned(),
             read_lane: Lane::new(BRAIN_THREADS),
             turn_open_lane: Lane::new(TURN_OPEN_THREADS),
@@ -80,21 +91,42 @@ impl ReadPool {
             if let Some(reader) = reader.try_lock()
                 && let Some(reader) = &*reader
             {
-                shrink_cache(reader);
+                shrink_cache(&reader.connection);
             }
         }
     }
 
-    /// Reads through a connection that is opened on first use.
+    /// Closes the readers that were opened on demand and not used since the call before this one. Returns whether any
+    /// is still open.
+    fn close_unused(&self) -> bool {
+        let mut any_open = false;
+        for reader in [&self.long, &self.searches] {
+            // One that is locked is in use.
+            let is_open = reader.try_lock().is_none_or(|mut reader| {
+                reader.take_if(|reader| !std::mem::take(&mut reader.used));
+                reader.is_some()
+            });
+            any_open |= is_open;
+        }
+        any_open
+    }
+
+    /// Reads through a connection that is opened if it is not.
     fn read_through<T>(
         &self,
-        mut reader: MutexGuard<'_, Option<Connection>>,
+        mut reader: MutexGuard<'_, Option<OnDemandReader>>,
         query: impl FnOnce(&Connection) -> Result<T, rusqlite::Error>,
     ) -> Result<T, rusqlite::Error> {
-        match &mut *reader {
-            Some(reader) => query(reader),
-            none => query(none.insert(self::open_reader(&self.file, LONG_CACHE_KIB)?)),
-        }
+        let reader = match &mut *reader {
+            Some(reader) => reader,
+            none => {
+                let connection = self::open_reader(&self.file, LONG_CACHE_KIB)?;
+                self.opened.notify_one();
+                none.insert(OnDemandReader { connection, used: true })
+            }
+        };
+        reader.used = true;
+        query(&reader.connection)
     }
 }
 
@@ -115,6 +147,17 @@ impl Brain {
     ) -> Option<T> {
         let brain = self.clone();
         self.shared.read_pool.turn_open_lane.run(move || open(&brain)).await
+    }
+
+    /// Returns when a reader has been opened on demand, which [`Brain::close_unused_readers`] closes again.
+    pub async fn reader_opened(&self) {
+        self.shared.read_pool.opened.notified().await;
+    }
+
+    /// Closes the readers that were opened on demand and not used since the call before this one. Returns whether any
+    /// is still open.
+    pub fn close_unused_readers(&self) -> bool {
+        self.shared.read_pool.close_unused()
     }
 
     /// The working memory of `task`. Blocks.

@@ -5,8 +5,9 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rusqlite::Connection;
 
@@ -16,6 +17,10 @@ use super::schema;
 /// finds all of it checkpointed, which never happens under constant load.
 const MAX_WAL_PAGES: i64 = 16_000;
 
+/// How long the connection stays open after a checkpoint: each one costs an idle engine its copy of the schema and its
+/// caches.
+const UNUSED_CONNECTION_LIFETIME: Duration = Duration::from_secs(5);
+
 /// A handle to the checkpoint thread.
 pub(super) struct WalCheckpointer {
     wake: SyncSender<()>,
@@ -24,7 +29,7 @@ pub(super) struct WalCheckpointer {
 }
 
 impl WalCheckpointer {
-    /// Starts the thread. Its connection is opened on first use.
+    /// Starts the thread. Its connection is open only while it is needed.
     pub(super) fn start(file: &Path) -> io::Result<Self> {
         let (wake, woken) = sync_channel(1);
         let is_oversized = Arc::new(AtomicBool::new(false));
@@ -58,7 +63,19 @@ impl WalCheckpointer {
 
 fn run(file: &Path, woken: &Receiver<()>, is_oversized: &AtomicBool) {
     let mut connection = None;
-    while woken.recv().is_ok() {
+    loop {
+        let woken = match connection {
+            Some(_) => woken.recv_timeout(UNUSED_CONNECTION_LIFETIME),
+            None => woken.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        match woken {
+            Ok(()) => {}
+            Err(RecvTimeoutError::Timeout) => {
+                connection = None;
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
         let result = match &connection {
             Some(connection) => checkpoint_wal(connection, "PASSIVE"),
             None => schema::connect_for_checkpoint(file)

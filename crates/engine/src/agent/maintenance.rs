@@ -23,6 +23,22 @@ const MIN_TICK_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest pause. An idle engine does nothing else.
 const MAX_TICK_INTERVAL: Duration = Duration::from_hours(1);
 
+/// How often a reader that was opened on demand is looked at: it is closed if it was not used meanwhile.
+const UNUSED_READER_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Closes the brain's readers when they are no longer used, forever. While none is open it does nothing.
+pub(super) async fn close_unused_readers(brain: Brain, clock: Arc<dyn Clock>) {
+    loop {
+        brain.reader_opened().await;
+        loop {
+            clock.sleep(UNUSED_READER_INTERVAL).await;
+            if !brain.close_unused_readers() {
+                break;
+            }
+        }
+    }
+}
+
 /// Runs maintenance forever. Deltas are kept for `replay_ttl` after their turn, and usage for `usage_retention`.
 pub(super) async fn run(
     brain: Brain,
@@ -112,6 +128,31 @@ mod tests {
 
     use super::*;
     use crate::agent::harness::AgentHarness;
+
+    #[tokio::test]
+    async fn a_reader_is_closed_when_it_was_not_used_for_an_interval() {
+        let harness = AgentHarness::new(Wire::AnthropicMessages).await;
+        let read = |brain: &Brain| brain.media_sizes(Vec::new()).unwrap();
+        harness.brain.run_blocking(read).await.unwrap();
+        // What was used since the last look stays open, once.
+        assert!(harness.brain.close_unused_readers());
+        assert!(!harness.brain.close_unused_readers());
+        harness.brain.run_blocking(read).await.unwrap();
+        let clock = Arc::new(ManualClock::at(Timestamp::from_unix_ms(0)));
+        let closing = close_unused_readers(harness.brain.clone(), Arc::clone(&clock) as Arc<dyn Clock>);
+        let closing = tokio::spawn(closing);
+        with_deadline(async {
+            while harness.brain.close_unused_readers() {
+                clock.advance(UNUSED_READER_INTERVAL);
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        // The next read opens it again.
+        harness.brain.run_blocking(read).await.unwrap();
+        assert!(harness.brain.close_unused_readers());
+        closing.abort();
+    }
 
     #[tokio::test]
     async fn deltas_are_kept_for_their_time_and_taken_out_when_it_is_over() {
