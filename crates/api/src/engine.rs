@@ -180,6 +180,9 @@ pub struct Replay {
 pub struct Cancel {
     /// The task whose turn is to be cancelled.
     pub task_id: TaskId,
+    /// Only this turn is to be cancelled: 404 `TASK_NOT_RUNNING` if it has ended, also if another one runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn_id: Option<TurnId>,
 }
 
 /// Response of `POST /execute/cancel`.
@@ -204,6 +207,9 @@ pub enum CancelledStatus {
 pub struct Steer {
     /// The task whose turn is to be steered.
     pub task_id: TaskId,
+    /// Only this turn is to be steered: 404 `TASK_NOT_RUNNING` if it has ended, also if another one runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn_id: Option<TurnId>,
     /// The message to the running turn.
     pub message: String,
 }

@@ -255,17 +255,22 @@ impl Agent {
         &self.services.mcp
     }
 
-    /// Cancels the turn that is running on a task or waiting for its user.
-    pub async fn cancel(&self, task_id: &TaskId) -> Result<TurnId, AgentError> {
-        self.send_command(task_id, Command::Cancel).await
+    /// Cancels the turn that is running on a task or waiting for its user, if it is `turn_id` or none is named.
+    pub async fn cancel(&self, task_id: &TaskId, turn_id: Option<TurnId>) -> Result<TurnId, AgentError> {
+        self.send_command(task_id, turn_id, Command::Cancel).await
     }
 
-    /// Sends a message from the user to the turn that is running on a task.
-    pub async fn steer(&self, task_id: &TaskId, message: String) -> Result<MessageId, AgentError> {
+    /// Sends a message from the user to the turn that is running on a task, if it is `turn_id` or none is named.
+    pub async fn steer(
+        &self,
+        task_id: &TaskId,
+        turn_id: Option<TurnId>,
+        message: String,
+    ) -> Result<MessageId, AgentError> {
         if message.trim().is_empty() {
             return Err(AgentError::Invalid("`message`: must not be empty or blank".into()));
         }
-        self.send_command(task_id, |reply| Command::Steer(message, reply)).await
+        self.send_command(task_id, turn_id, |reply| Command::Steer(message, reply)).await
     }
 
     /// Answers the pending HITL request of a task.
@@ -294,9 +299,10 @@ impl Agent {
     async fn send_command<T>(
         &self,
         task_id: &TaskId,
+        turn_id: Option<TurnId>,
         command: impl FnOnce(turn_registry::Reply<T>) -> Command,
     ) -> Result<T, AgentError> {
-        self.refine_error(task_id, self.registry.send(task_id, command).await)
+        self.refine_error(task_id, self.registry.send(task_id, turn_id, command).await)
     }
 
     /// Refines the error of a command: an unknown task or a stopping engine instead of a turn that is not

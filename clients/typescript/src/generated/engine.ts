@@ -274,7 +274,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Cancels a task's turn that is running or waiting for a person. Its effects remain. */
+        /**
+         * Cancels a task's turn that is running or waiting for a person. Its effects remain. With `turn_id` no other turn is
+         *     cancelled, so that a request that comes late does not end the next turn.
+         */
         post: operations["cancel_turn"];
         delete?: never;
         options?: never;
@@ -308,7 +311,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Sends a message to a task's running turn; its model sees the message after the current step. */
+        /**
+         * Sends a message to a task's running turn; its model sees the message after the current step. With `turn_id` no
+         *     other turn is steered.
+         */
         post: operations["steer_turn"];
         delete?: never;
         options?: never;
@@ -2017,6 +2023,7 @@ export interface components {
         Cancel: {
             /** @description The task whose turn is to be cancelled. */
             task_id: components["schemas"]["TaskId"];
+            turn_id?: components["schemas"]["TurnId"] | null;
         };
         /** @description Response of `POST /execute/cancel`. */
         Cancelled: {
@@ -4152,6 +4159,7 @@ export interface components {
             message: string;
             /** @description The task whose turn is to be steered. */
             task_id: components["schemas"]["TaskId"];
+            turn_id?: components["schemas"]["TurnId"] | null;
         };
         /** @description Response of `POST /execute/steer`. */
         Steered: {
@@ -6235,8 +6243,8 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/event-stream": components["schemas"]["TurnEvent"];
                     "application/json": components["schemas"]["TurnReport"];
+                    "text/event-stream": components["schemas"]["TurnEvent"];
                 };
             };
             /** @description With `background`; or, without a stream, the turn goes on */
@@ -13602,9 +13610,9 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    "*/*": string;
                     "application/json": components["schemas"]["FolderListing"];
                     "application/zip": string;
-                    "*/*": string;
                 };
             };
             /** @description The requested part of the file */

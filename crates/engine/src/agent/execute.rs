@@ -220,7 +220,7 @@ impl Agent {
         let last_ts = event_log.published_ts();
         let message = request.message().to_owned();
         let steer = |reply| Command::Steer(message, reply);
-        let steered = self.registry.send_to((&task_id, turn_id), steer).await;
+        let steered = self.registry.send(&task_id, Some(turn_id), steer).await;
         let message_id: MessageId = match steered {
             Ok(message_id) => message_id,
             Err(AgentError::NotRunning) => {

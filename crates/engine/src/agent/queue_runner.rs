@@ -91,7 +91,7 @@ impl QueueRunner {
 
     async fn interrupt(self, task_id: TaskId, turn_id: TurnId) {
         let registry = &self.launcher.registry;
-        match registry.send_to((&task_id, turn_id), Command::Cancel).await {
+        match registry.send(&task_id, Some(turn_id), Command::Cancel).await {
             Ok(_) | Err(AgentError::NotRunning) => {}
             Err(error) => {
                 tracing::warn!(%error, %turn_id, "A turn whose place a message takes could not be cancelled yet.");

@@ -349,25 +349,18 @@ impl TurnRegistry {
         (Registration { registry: self.clone(), task_id, turn_id, opened, busy_count, busy_guard }, commands)
     }
 
-    /// Sends a command to the turn of `task_id` and waits for the outcome.
+    /// Sends a command to the turn of `task_id` and waits for the outcome: to `turn_id` and never to another one, if it
+    /// is given.
     pub(super) async fn send<T>(
         &self,
         task_id: &TaskId,
-        command: impl FnOnce(Reply<T>) -> Command,
-    ) -> Result<T, AgentError> {
-        let commands = self.lock().get(task_id).ok_or(AgentError::NotRunning)?.commands.clone();
-        send_command(commands, command).await
-    }
-
-    /// Sends a command to this turn of the task, and never to another one, and waits for the outcome.
-    pub(super) async fn send_to<T>(
-        &self,
-        (task_id, turn_id): (&TaskId, TurnId),
+        turn_id: Option<TurnId>,
         command: impl FnOnce(Reply<T>) -> Command,
     ) -> Result<T, AgentError> {
         let commands = {
             let turns = self.lock();
-            let handle = turns.get(task_id).filter(|handle| handle.turn_id == turn_id);
+            let is_meant = |handle: &&TurnHandle| turn_id.is_none_or(|turn_id| handle.turn_id == turn_id);
+            let handle = turns.get(task_id).filter(is_meant);
             handle.ok_or(AgentError::NotRunning)?.commands.clone()
         };
         send_command(commands, command).await

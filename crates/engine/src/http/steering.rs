@@ -9,7 +9,8 @@ use super::AppState;
 use super::admission::Admitted;
 use super::auth::Authenticated;
 
-/// Cancels a task's turn that is running or waiting for a person. Its effects remain.
+/// Cancels a task's turn that is running or waiting for a person. Its effects remain. With `turn_id` no other turn is
+/// cancelled, so that a request that comes late does not end the next turn.
 #[utoipa::path(
     post, path = "/execute/cancel", operation_id = "cancel_turn",
     request_body = Cancel, security(("engine_key" = [])),
@@ -28,11 +29,12 @@ pub(super) async fn cancel(
     Extract(AppState(shared)): Extract<AppState>,
     Admitted(request, _memory): Admitted<Cancel>,
 ) -> Result<axum::Json<Cancelled>, ApiError> {
-    let turn_id = shared.agent.cancel(&request.task_id).await?;
+    let turn_id = shared.agent.cancel(&request.task_id, request.turn_id).await?;
     Ok(axum::Json(Cancelled { status: CancelledStatus::Cancelled, turn_id }))
 }
 
-/// Sends a message to a task's running turn; its model sees the message after the current step.
+/// Sends a message to a task's running turn; its model sees the message after the current step. With `turn_id` no
+/// other turn is steered.
 #[utoipa::path(
     post, path = "/execute/steer", operation_id = "steer_turn",
     request_body = Steer, security(("engine_key" = [])),
@@ -51,6 +53,6 @@ pub(super) async fn steer(
     Extract(AppState(shared)): Extract<AppState>,
     Admitted(request, _memory): Admitted<Steer>,
 ) -> Result<axum::Json<Steered>, ApiError> {
-    let message_id = shared.agent.steer(&request.task_id, request.message).await?;
+    let message_id = shared.agent.steer(&request.task_id, request.turn_id, request.message).await?;
     Ok(axum::Json(Steered { status: SteeredStatus::Accepted, message_id }))
 }

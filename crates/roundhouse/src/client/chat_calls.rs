@@ -16,7 +16,7 @@ impl Engine {
     /// Cancels the turn of a task.
     pub(crate) async fn cancel(&self, task_id: &TaskId) -> Result<(), ClientError> {
         let request = self.http.post(self.url_of("/execute/cancel"));
-        send(self.with_key(request).json(&Cancel { task_id: task_id.clone() })).await.map(drop)
+        send(self.with_key(request).json(&Cancel { task_id: task_id.clone(), turn_id: None })).await.map(drop)
     }
 
     /// Returns a conversation; `None` if there is none with this name.

@@ -200,6 +200,35 @@ async fn of_two_cancels_at_once_one_ends_the_turn() {
     assert_cancelled(&stream.collect().await);
 }
 
+/// A page that asks for the end of a turn may be late: the next one may run by then.
+#[tokio::test]
+async fn a_request_that_names_a_turn_reaches_no_other_one() {
+    let gate = Gate::new();
+    let fixture = EngineFixture::new([Reply::new().text("One.")]).await;
+    let ended = fixture.engine.run_turn("task", "Hello!").await[0].data["turn_id"].clone();
+    fixture.provider.enqueue(Reply::new().text("Two.").hold(1, &gate));
+    let mut stream = fixture.engine.execute("task", "And now?").await;
+    wait_gate_reached(&gate).await;
+    let running = stream.next().await.unwrap().data["turn_id"].clone();
+    for (path, message) in [("/execute/cancel", Value::Null), ("/execute/steer", json!("Stop."))] {
+        let mut body = json!({"task_id": "task", "turn_id": ended});
+        if !message.is_null() {
+            body["message"] = message;
+        }
+        fixture.engine.post(path, &body).await.assert_error(404, "TASK_NOT_RUNNING");
+        for turn_id in [json!("turn_x"), json!(7), json!("")] {
+            body["turn_id"] = turn_id;
+            fixture.engine.post(path, &body).await.assert_error(400, "INVALID_REQUEST");
+        }
+    }
+    let steer = json!({"task_id": "task", "turn_id": running, "message": "In French."});
+    fixture.engine.post("/execute/steer", &steer).await.assert_ok("status:text message_id:message");
+    let cancel = json!({"task_id": "task", "turn_id": running});
+    let cancelled = fixture.engine.post("/execute/cancel", &cancel).await;
+    assert_eq!(cancelled.assert_ok("status:text turn_id:turn")["turn_id"], running);
+    assert_cancelled(&stream.collect().await);
+}
+
 #[tokio::test]
 async fn where_nothing_runs_there_is_nothing_to_cancel() {
     let fixture = EngineFixture::new([]).await;

@@ -244,7 +244,7 @@ pub(in crate::http) async fn cancel_response(
     // One that has ended stays as it is.
     let is_open = record.ended_at.is_none();
     if is_open {
-        match shared.agent.cancel(&task_id).await {
+        match shared.agent.cancel(&task_id, Some(turn_id)).await {
             Ok(_) | Err(AgentError::NotRunning) => {}
             Err(error) => return Err(error.into()),
         }

@@ -181,10 +181,10 @@ async fn a_quiesced_engine_lets_a_waiting_turn_be_joined_steered_and_cancelled()
     let request = &harness.brain.open_turns().unwrap()[0].request.clone().unwrap().id;
     assert!(harness.agent.quiesce());
     let joined = harness.begin(json!({"task_id": "t", "message": "go", "client_request_id": request})).await;
-    with_deadline(harness.agent.steer(&task_id("t"), "by the way".into())).await.unwrap();
+    with_deadline(harness.agent.steer(&task_id("t"), None, "by the way".into())).await.unwrap();
     wait_idle(&harness).await;
     assert_eq!(activity_counts(&harness), (0, 1));
-    with_deadline(harness.agent.cancel(&task_id("t"))).await.unwrap();
+    with_deadline(harness.agent.cancel(&task_id("t"), None)).await.unwrap();
     assert_eq!(read_all(joined.unwrap()).await.last().unwrap().phase(), Some("cancelled"));
     assert_eq!(activity_counts(&harness), (0, 0));
     assert_eq!(gated.runs.load(std::sync::atomic::Ordering::Acquire), 0);

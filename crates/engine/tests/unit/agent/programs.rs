@@ -194,7 +194,7 @@ async fn cancelled_its_programs_end() {
         }
     })
     .await;
-    with_deadline(harness.agent.cancel(&task_id("t"))).await.unwrap();
+    with_deadline(harness.agent.cancel(&task_id("t"), None)).await.unwrap();
     wait_for_exit(&pid).await;
 }
 

@@ -245,7 +245,7 @@ async fn cancelled_in_a_sub_agent_nothing_is_left_open() {
     let is_delta = |event: &SseEvent| event.kind == "agent_event" && event.data["event"] == "text_delta";
     let mut events = read_until(&mut reader, is_delta).await;
     let started = std::time::Instant::now();
-    with_deadline(harness.agent.cancel(&task_id("t"))).await.unwrap();
+    with_deadline(harness.agent.cancel(&task_id("t"), None)).await.unwrap();
     assert!(started.elapsed() < std::time::Duration::from_millis(250));
     events.extend(read_all(reader).await);
     assert_eq!(check_turn(&events), Ok(()));

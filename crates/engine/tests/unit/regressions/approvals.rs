@@ -126,7 +126,7 @@ async fn regression_e03_a_cancelled_request_is_resolved() {
     let (harness, gated) = fixture_with_gated_tool().await;
     let seen = run_until_hitl_request(&harness).await;
     assert_eq!(pending_ids(&harness).await, [request_id(&seen)]);
-    with_deadline(harness.agent.cancel(&task_id("t"))).await.unwrap();
+    with_deadline(harness.agent.cancel(&task_id("t"), None)).await.unwrap();
     let events = harness.replay(0).await;
     assert_eq!(events.last().unwrap().phase(), Some("cancelled"));
     assert_resolved(&harness, &gated).await;
@@ -178,7 +178,7 @@ async fn a_wall_clock_that_is_set_ahead_lets_no_request_lapse() {
     harness.clock.wait_for_sleeps(1, expected_sleep.clone()).await;
     // The wall clock is not used while the engine is running.
     harness.clock.advance_wall_clock(year);
-    with_deadline(harness.agent.steer(&task_id("t"), "soon".into())).await.unwrap();
+    with_deadline(harness.agent.steer(&task_id("t"), None, "soon".into())).await.unwrap();
     harness.clock.wait_for_sleeps(2, expected_sleep).await;
     harness.provider.enqueue(Reply::from_text("done"));
     with_deadline(harness.agent.respond(yes_response())).await.unwrap();

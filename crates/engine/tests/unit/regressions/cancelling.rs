@@ -25,7 +25,7 @@ async fn cancel_turn(
 ) -> Vec<SseEvent> {
     let began = Instant::now();
     let end = async {
-        harness.agent.cancel(&task_id("t")).await.unwrap();
+        harness.agent.cancel(&task_id("t"), None).await.unwrap();
         while let Some(events) = next_events(&mut reader).await {
             seen.extend(events);
         }

@@ -99,7 +99,7 @@ async fn regression_e15_a_turn_is_cancelled_while_a_server_works_and_the_server_
         let mut reader = harness.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
         with_deadline(wait_for_note("called")).await;
         let began = Instant::now();
-        with_deadline(harness.agent.cancel(&task_id("t"))).await.unwrap();
+        with_deadline(harness.agent.cancel(&task_id("t"), None)).await.unwrap();
         let mut seen = Vec::new();
         while let Some(events) = next_events(&mut reader).await {
             seen.extend(events);

@@ -298,14 +298,15 @@ impl TaskScenario {
         let after = self.wait_for(&mut reader, point, gate, approves).await?;
         match interruption {
             Interruption::Cancel => {
-                with_deadline(self.harness.agent.cancel(&task_id("t"))).await.unwrap();
+                with_deadline(self.harness.agent.cancel(&task_id("t"), None)).await.unwrap();
                 return self.read_to_end(reader, approves, "cancelled").await;
             }
             Interruption::Restart => self.harness.restart().await,
             Interruption::Kill => self.harness.kill().await,
             Interruption::Steer => {
                 let steered =
-                    with_deadline(self.harness.agent.steer(&task_id("t"), "Mind the gap.".into())).await;
+                    with_deadline(self.harness.agent.steer(&task_id("t"), None, "Mind the gap.".into()))
+                        .await;
                 self.steered.insert(steered.unwrap().to_string());
             }
         }
