@@ -39,7 +39,7 @@ pub use planning::PlanningMode;
 use resources::files::open_regular_file;
 pub use schema::Schema;
 pub use skills::SkillSpec;
-pub use soul::Soul;
+pub use soul::{Identity, Soul};
 pub use tools::{CatalogTool, ToolImplementation};
 pub use user_servers::UserServerPolicy;
 pub use web_search::{ResultPointers, SearchApi, SearchParameters, SearchProvider};

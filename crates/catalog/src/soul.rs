@@ -6,7 +6,8 @@
 use std::io;
 use std::path::Path;
 
-use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
 use sha2::{Digest as _, Sha256};
 
 use super::{Catalog, front_matter, read_text};
@@ -17,6 +18,10 @@ const MAX_FILE_BYTES: u64 = 64 * 1024;
 const MAX_VARIABLES: usize = 32;
 /// The maximum length of the version, in characters.
 const MAX_VERSION_CHARS: usize = 128;
+/// The maximum length of the name, in characters.
+const MAX_NAME_CHARS: usize = 128;
+/// The maximum length of the description, in characters.
+const MAX_DESCRIPTION_CHARS: usize = 1_024;
 /// The number of bytes of the content's hash that make up the default version.
 const VERSION_HASH_BYTES: usize = 6;
 
@@ -28,7 +33,17 @@ const BUILT_IN_SOUL: &str = "You are a person's own assistant. You are helpful, 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Soul {
     version: String,
+    identity: Identity,
     template: Vec<Piece>,
+}
+
+/// What other agents are told about this one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// Its name, if it has one.
+    pub name: Option<String>,
+    /// What it is there for, if that is said.
+    pub description: Option<String>,
 }
 
 /// A piece of a template.
@@ -64,12 +79,31 @@ impl Variable {
 #[derive(Default, Deserialize)]
 struct FrontMatter {
     version: Option<String>,
+    #[serde(default, deserialize_with = "text_or_nothing")]
+    name: Option<String>,
+    #[serde(default, deserialize_with = "text_or_nothing")]
+    description: Option<String>,
+}
+
+/// Reads a text; anything else, which earlier versions ignored, is no text.
+fn text_or_nothing<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Field {
+        Text(String),
+        Other(IgnoredAny),
+    }
+    Ok(match Field::deserialize(deserializer)? {
+        Field::Text(text) => Some(text),
+        Field::Other(IgnoredAny) => None,
+    })
 }
 
 impl Default for Soul {
     fn default() -> Self {
         Self {
             version: content_version(BUILT_IN_SOUL),
+            identity: Identity::default(),
             template: vec![Piece::Text(BUILT_IN_SOUL.to_owned())],
         }
     }
@@ -91,7 +125,7 @@ impl Soul {
     fn parse(text: &str) -> Result<Self, String> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let begins_with_fields = text.lines().next().is_some_and(|line| line.trim_end() == "---");
-        let (FrontMatter { version }, body) = if begins_with_fields {
+        let (FrontMatter { version, name, description }, body) = if begins_with_fields {
             front_matter::split(text)?
         } else {
             (FrontMatter::default(), text.trim())
@@ -104,7 +138,16 @@ impl Soul {
         if length == 0 || length > MAX_VERSION_CHARS || version.contains(char::is_control) {
             return Err(format!("its `version` must be 1 to {MAX_VERSION_CHARS} characters on one line"));
         }
-        Ok(Self { version, template: parse_template(body)? })
+        let identity = Identity {
+            name: name.and_then(|name| one_line(&name, MAX_NAME_CHARS)),
+            description: description.and_then(|description| one_line(&description, MAX_DESCRIPTION_CHARS)),
+        };
+        Ok(Self { version, identity, template: parse_template(body)? })
+    }
+
+    /// Returns what other agents are told about this one.
+    pub const fn identity(&self) -> &Identity {
+        &self.identity
     }
 
     /// Returns the version: `version` of the front matter, else the beginning of the content's SHA-256.
@@ -130,6 +173,14 @@ impl Soul {
         });
         pieces.collect()
     }
+}
+
+/// Puts a text on one line and shortens it; `None` if nothing is left. Earlier versions ignored the field, so a catalog
+/// with any text in it stays valid.
+fn one_line(text: &str, max_chars: usize) -> Option<String> {
+    let words = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
+    let line: String = words.collect::<Vec<_>>().join(" ").chars().take(max_chars).collect();
+    (!line.is_empty()).then_some(line)
 }
 
 fn content_version(text: &str) -> String {

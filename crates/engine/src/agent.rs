@@ -127,7 +127,7 @@ use turn_context::TurnSlot;
 pub(crate) use turn_events::TurnEvents;
 use turn_launch::TurnLauncher;
 use turn_registry::{Command, TurnRegistry};
-pub(crate) use turn_report::FollowedTurn;
+pub(crate) use turn_report::{FollowedTurn, ReportFold};
 pub use turn_stream::TurnStream;
 use webhook::WebhookSender;
 
@@ -248,6 +248,11 @@ impl Agent {
             |_| Vec::new(),
             |routes| routes.named.iter().map(|route| route.name.clone()).collect(),
         )
+    }
+
+    /// What other agents are told about this one.
+    pub(crate) fn identity(&self) -> catalog::Identity {
+        self.services.snapshots.current().identity.clone()
     }
 
     /// The user's connections to tool servers.

@@ -1,5 +1,6 @@
 //! The engine's HTTP interface: handlers extract their arguments, call one function, and respond.
 
+mod a2a;
 mod admin;
 mod admission;
 mod approvals;
@@ -16,11 +17,14 @@ mod facts;
 mod file_response;
 mod health;
 mod hitl;
+mod json_rpc;
 mod learning;
+mod mcp_server;
 mod media;
 mod memory;
 mod openai;
 mod projection;
+mod questions;
 mod rpc;
 mod rpc_assets;
 mod rpc_cassettes;
@@ -67,6 +71,8 @@ pub struct AppState(Arc<Shared>);
 struct Shared {
     agent: Arc<Agent>,
     mcp: Mcp,
+    mcp_calls: mcp_server::CallSignals,
+    a2a_answers: a2a::AnsweredMessages,
     brain: Brain,
     files: UserFiles,
     active_config: Arc<ActiveConfig>,
@@ -89,6 +95,8 @@ impl AppState {
     ) -> Self {
         Self(Arc::new(Shared {
             mcp: agent.mcp().clone(),
+            mcp_calls: mcp_server::CallSignals::new(),
+            a2a_answers: a2a::AnsweredMessages::default(),
             agent,
             brain,
             active_config,
@@ -107,6 +115,7 @@ http_service::routes! {
         info(title = "Roundhouse engine", description = "Runs one user's agent."),
         servers((url = "/", description = "The address that the orchestrator hands out for the engine")),
         tags(
+            (name = "a2a", description = "The Agent2Agent protocol"),
             (name = "admin", description = "Reloads of the catalog, for the operator"),
             (name = "approvals", description = "Tool calls that wait for a person's decision"),
             (name = "assets", description = "Tool servers of the catalog, and the user's connections to them"),
@@ -118,6 +127,7 @@ http_service::routes! {
             (name = "health", description = "The health of the engine"),
             (name = "hitl", description = "Questions of the agent to a person"),
             (name = "learning", description = "Feedback, and the lessons learned from it"),
+            (name = "mcp", description = "The engine as a server of the Model Context Protocol"),
             (name = "media", description = "Files that are attached to messages"),
             (name = "memory", description = "Knowledge and episodes"),
             (name = "openai", description = "OpenAI's API, with its own form of errors"),
@@ -236,6 +246,9 @@ http_service::routes! {
     openai::read_response,
     openai::cancel_response,
     openai::delete_response,
+    mcp_server::mcp,
+    a2a::agent_card,
+    a2a::a2a,
     rpc::rpc,
     document::openapi,
 }

@@ -92,7 +92,7 @@ pub use titles::TitleRequest;
 use tokio::sync::Notify;
 pub use transfer::{ExportError, ImportError, StagedImport};
 pub use turn_queue::{EndedQueuedTurn, NewQueuedTurn, QueueEnd, QueuedRequest, QueuedTurnRow};
-pub use turn_records::TurnStart;
+pub use turn_records::{TurnPage, TurnStart};
 pub use usage::{CallUsage, ModelUsage, USAGE_RETENTION};
 pub use usage_caps::{CapMark, CapPeriod, CapUse};
 pub use usage_report::{UsageCursor, UsageQuery};

@@ -40,6 +40,17 @@ const QUEUED: &str = "
                 earlier.interrupts = queued_turns.interrupts AND earlier.entry <= queued_turns.entry)))
     FROM queued_turns WHERE task = ?1";
 
+/// A page of the turns that have begun, of one task or of all.
+#[derive(Clone, Debug)]
+pub struct TurnPage {
+    /// The turns with their tasks, the newest first.
+    pub turns: Vec<(TaskId, TurnRecord)>,
+    /// The turn before which the next page begins; `None` on the last one.
+    pub next: Option<TurnId>,
+    /// The number of turns on all pages.
+    pub total: u64,
+}
+
 /// How a turn began.
 #[derive(Clone, Debug)]
 pub struct TurnStart {
@@ -66,6 +77,17 @@ impl Brain {
         })
     }
 
+    /// The newest turns that have begun, or those before `before`, of one task or of all: at most `limit`. `None` if
+    /// there is no turn `before`. Blocks.
+    pub fn turn_page(
+        &self,
+        task: Option<TaskRow>,
+        limit: i64,
+        before: Option<TurnId>,
+    ) -> Result<Option<TurnPage>, StoreError> {
+        self.read_long(|reader| turn_page(reader, task, limit, before))
+    }
+
     /// How a turn began; `None` if it has not begun, or if an edit has removed its events. Blocks.
     pub fn turn_start(&self, turn_id: TurnId) -> Result<Option<TurnStart>, StoreError> {
         self.read_long(|reader| turn_start(reader, turn_id))
@@ -81,6 +103,49 @@ impl Brain {
     ) -> Result<Option<Vec<TurnRecord>>, StoreError> {
         self.read_long(|reader| turn_records(reader, task, limit, before))
     }
+}
+
+/// The turns whose events exist, with the conditions of a page: of the task `?1` if it is not null.
+const LISTED: &str = "
+    FROM turns JOIN tasks USING (task)
+    WHERE (?1 IS NULL OR turns.task = ?1) AND opened_ts IS NOT NULL AND EXISTS (
+        SELECT 1 FROM events WHERE events.task = turns.task AND ts = opened_ts AND events.turn = turns.turn)";
+
+fn turn_page(
+    reader: &Connection,
+    task: Option<TaskRow>,
+    limit: i64,
+    before: Option<TurnId>,
+) -> Result<Option<TurnPage>, Error> {
+    let task = task.map(|TaskRow(task)| task);
+    let before = match before {
+        None => i64::MAX,
+        Some(turn_id) => {
+            let mut query = reader.prepare_cached("SELECT turn FROM turns WHERE turn_id = ?1")?;
+            match query.query_row([turn_id.to_string()], |row| row.get(0)).optional()? {
+                Some(turn) => turn,
+                None => return Ok(None),
+            }
+        }
+    };
+    let mut count = reader.prepare_cached(&format!("SELECT COUNT(*) {LISTED}"))?;
+    let total: i64 = count.query_row([task], |row| row.get(0))?;
+    let sql =
+        format!("SELECT task_id, turns.task, turn_id {LISTED} AND turn < ?2 ORDER BY turn DESC LIMIT ?3");
+    let mut query = reader.prepare_cached(&sql)?;
+    // One more than wanted says whether there is another page.
+    let rows = query.query_map(params![task, before, limit.saturating_add(1)], |row| {
+        Ok((task_id_column(row, 0)?, TaskRow(row.get(1)?), parse_column::<TurnId>(row, 2)?))
+    })?;
+    let found = rows.collect::<Result<Vec<_>, _>>()?;
+    let wanted = usize::try_from(limit).unwrap_or(usize::MAX);
+    let has_more = found.len() > wanted;
+    let mut turns = Vec::new();
+    for (task_id, task, turn_id) in found.into_iter().take(wanted) {
+        turns.extend(turn_record(reader, task, turn_id)?.map(|record| (task_id, record)));
+    }
+    let next = turns.last().filter(|_| has_more).map(|(_, record)| record.turn_id);
+    Ok(Some(TurnPage { turns, next, total: u64::try_from(total).unwrap_or_default() }))
 }
 
 fn turn_start(reader: &Connection, turn_id: TurnId) -> Result<Option<TurnStart>, Error> {

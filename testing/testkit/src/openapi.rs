@@ -32,7 +32,7 @@ pub fn faults(document: &Value) -> Vec<String> {
                 .extend(undeclared_tags(document, operation).map(|tag| format!("{place}: the tag `{tag}`")));
             for (status, response) in operation["responses"].as_object().unwrap() {
                 faults.extend(
-                    response_faults(status, response, is_openai(operation))
+                    response_faults(status, response, has_foreign_errors(operation))
                         .map(|fault| format!("{place}: {status} {fault}")),
                 );
             }
@@ -63,19 +63,20 @@ fn undeclared_tags<'a>(document: &'a Value, operation: &'a Value) -> impl Iterat
     tags.filter(move |tag| !is_declared(tag))
 }
 
-/// Whether an operation is one of OpenAI's API, whose errors have no code of ours.
-fn is_openai(operation: &Value) -> bool {
-    operation["tags"].as_array().is_some_and(|tags| tags.iter().any(|tag| tag == "openai"))
+/// Whether an operation is one of another protocol, whose errors have no code of ours.
+fn has_foreign_errors(operation: &Value) -> bool {
+    let is_foreign = |tag: &Value| tag == "openai" || tag == "mcp";
+    operation["tags"].as_array().is_some_and(|tags| tags.iter().any(is_foreign))
 }
 
-fn response_faults(status: &str, response: &Value, is_openai: bool) -> impl Iterator<Item = String> {
+fn response_faults(status: &str, response: &Value, has_foreign_errors: bool) -> impl Iterator<Item = String> {
     let mut faults = Vec::new();
     if response["description"].as_str().is_none_or(str::is_empty) {
         faults.push("has no description".to_owned());
     }
     let codes = response["x-error-codes"].as_array().cloned().unwrap_or_default();
     let is_error = status.starts_with('4') || status.starts_with('5');
-    if !is_openai && is_error == codes.is_empty() {
+    if !has_foreign_errors && is_error == codes.is_empty() {
         faults.push(format!("lists the codes {codes:?}"));
     }
     for code in codes {

@@ -20,6 +20,23 @@ fn refused(text: &str) -> String {
 }
 
 #[test]
+fn the_front_matter_may_say_who_the_agent_is() {
+    let soul =
+        Soul::parse("---\nname: Ada's agent\ndescription: Knows her work.\nodd: 1\n---\nBe kind.").unwrap();
+    let expected = Identity { name: Some("Ada's agent".into()), description: Some("Knows her work.".into()) };
+    assert_eq!(soul.identity(), &expected);
+    assert_eq!(soul.render(&Catalog::default(), Path::new("/w")), "Be kind.");
+    assert_eq!(Soul::parse("Be kind.").unwrap().identity(), &Identity::default());
+    // What earlier versions ignored is not refused.
+    let lenient = "---\nname: [a]\ndescription: |\n  Knows\n  her work.\n---\nBe kind.";
+    let expected = Identity { name: None, description: Some("Knows her work.".into()) };
+    assert_eq!(Soul::parse(lenient).unwrap().identity(), &expected);
+    let long = format!("---\nname: {}\ndescription: \"\"\n---\nBe kind.", "x".repeat(129));
+    let expected = Identity { name: Some("x".repeat(128)), description: None };
+    assert_eq!(Soul::parse(&long).unwrap().identity(), &expected);
+}
+
+#[test]
 fn variables_stand_for_what_the_catalog_has() {
     let agent = |name: &str, description: &str| {
         Arc::new(AgentSpec {

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use catalog::{AgentSpec, PlanningMode, SkillSpec, WebhookSetting};
+use catalog::{AgentSpec, Identity, PlanningMode, SkillSpec, WebhookSetting};
 use mcp::Mcp;
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
@@ -16,6 +16,8 @@ use tools::{ToolDeps, Toolbox};
 pub(crate) struct AgentSnapshot {
     /// The soul: the first thing that every model is sent.
     pub(crate) soul: String,
+    /// What other agents are told about this one.
+    pub(crate) identity: Identity,
     /// The agents that can be delegated to.
     pub(crate) agents: Vec<Arc<AgentSpec>>,
     /// The skills of the platform.
@@ -70,6 +72,7 @@ impl AgentSnapshot {
         }
         Self {
             soul: catalog.soul.render(catalog, &setup.workspace),
+            identity: catalog.soul.identity().clone(),
             agents: catalog.agents.clone(),
             skills: catalog.skills.clone(),
             hooks: Arc::new(ToolHooks::new(setup)),
@@ -93,11 +96,12 @@ impl AgentSnapshot {
         if tools.is_empty() {
             return Arc::clone(self);
         }
-        let Self { soul, agents, skills, hooks, planning, webhook, toolbox, soul_hash } = &**self;
-        let (soul, agents, skills) = (soul.clone(), agents.clone(), skills.clone());
+        let Self { soul, identity, agents, skills, hooks, planning, webhook, toolbox, soul_hash } = &**self;
+        let (soul, identity) = (soul.clone(), identity.clone());
+        let (agents, skills) = (agents.clone(), skills.clone());
         let (hooks, toolbox) = (Arc::clone(hooks), toolbox.with_mcp_tools(tools));
         let (planning, webhook, soul_hash) = (*planning, webhook.clone(), soul_hash.clone());
-        Arc::new(Self { soul, agents, skills, hooks, planning, webhook, toolbox, soul_hash })
+        Arc::new(Self { soul, identity, agents, skills, hooks, planning, webhook, toolbox, soul_hash })
     }
 }
 

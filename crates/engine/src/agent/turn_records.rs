@@ -3,7 +3,7 @@
 use api::turns::{ListTurns, QueuedMessage, TaskQueue, TurnList, TurnRecord};
 use api::{TaskId, TurnId};
 use resources::memory_budget::MemoryUse;
-use store::{QueueEnd, TaskRow};
+use store::{QueueEnd, TaskRow, TurnPage};
 
 use super::turn_queue::QUEUE_LIMITS;
 use super::{Agent, AgentError};
@@ -27,6 +27,17 @@ impl Agent {
         let limit = page.limit.map_or(DEFAULT_LIMIT, api::serde_helpers::BoundedInt::get);
         let turns = self.read(move |brain| brain.turn_records(task, limit, before)).await?;
         Ok(TurnList { turns: turns.ok_or_else(unknown)? })
+    }
+
+    /// A page of the turns that have begun, of a task or of all, the newest first; `None` if there is no turn `before`.
+    pub(crate) async fn turn_page(
+        &self,
+        task_id: Option<TaskId>,
+        limit: i64,
+        before: Option<TurnId>,
+    ) -> Result<Option<TurnPage>, AgentError> {
+        let task = task_id.map(|task_id| self.known_task(&task_id)).transpose()?;
+        self.read(move |brain| brain.turn_page(task, limit, before)).await
     }
 
     /// The messages that wait for their turn on a task.

@@ -26,14 +26,15 @@ pub(crate) struct FollowedTurn {
 }
 
 /// The fold of a turn's events into its report.
-pub(super) struct ReportFold {
+pub(crate) struct ReportFold {
     report: TurnReport,
     /// Whether the request set a form for the answer.
     is_structured: bool,
 }
 
 impl ReportFold {
-    pub(super) fn new(task_id: TaskId, turn_id: TurnId, is_structured: bool) -> Self {
+    /// The report of a turn of which no event is known yet.
+    pub(crate) fn new(task_id: TaskId, turn_id: TurnId, is_structured: bool) -> Self {
         let report = TurnReport {
             task_id,
             turn_id,
@@ -57,7 +58,7 @@ impl ReportFold {
     }
 
     /// Adds the next event.
-    pub(super) fn apply(&mut self, SentEvent { turn_id, ts, event, .. }: SentEvent) {
+    pub(crate) fn apply(&mut self, SentEvent { turn_id, ts, event, .. }: SentEvent) {
         let report = &mut self.report;
         report.turn_id = turn_id;
         report.last_ts = report.last_ts.max(ts);
@@ -150,11 +151,18 @@ impl ReportFold {
         self.report.approvals.clear();
     }
 
-    fn has_ended(&self) -> bool {
+    /// The report so far; that the turn waits for a person is not said in its status.
+    pub(crate) const fn report(&self) -> &TurnReport {
+        &self.report
+    }
+
+    /// Whether the turn has ended.
+    pub(crate) fn has_ended(&self) -> bool {
         matches!(self.report.status, TurnState::Completed | TurnState::Failed | TurnState::Cancelled)
     }
 
-    fn is_waiting(&self) -> bool {
+    /// Whether something waits for a person. What the first events ask may be answered by later ones.
+    pub(crate) fn is_waiting(&self) -> bool {
         !self.report.pending.is_empty()
     }
 

@@ -60,7 +60,8 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for AdmittedNot
     }
 }
 
-async fn admit<T: Send + 'static>(
+/// Reads a body and parses it with `parse`.
+pub(super) async fn admit<T: Send + 'static>(
     request: Request,
     state: &AppState,
     parse: fn(&[u8]) -> Result<T, ApiError>,

@@ -55,6 +55,19 @@ impl FromRequestParts<AppState> for Authenticated {
     }
 }
 
+/// A caller with the valid key, as `Authorization: Bearer` or in the engine's own header: for the protocols of
+/// others, whose programs send a key in the first way.
+pub(super) struct BearerAuthenticated;
+
+impl FromRequestParts<AppState> for BearerAuthenticated {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+        authenticate_bearer(parts, state)?;
+        Ok(Self)
+    }
+}
+
 /// Checks the key of a caller that may send it as `Authorization: Bearer`, as other programs do.
 pub(super) fn authenticate_bearer(parts: &Parts, state: &AppState) -> Result<(), ApiError> {
     let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());

@@ -8,6 +8,7 @@ use api::event::SentEvent;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
+use futures::StreamExt as _;
 use serde_json::Value;
 
 use crate::agent::TurnEvents;
@@ -22,6 +23,10 @@ pub(super) trait Projector: Send + 'static {
     /// Appends the translation of `event`, encoded as Server-Sent Events.
     fn apply(&mut self, event: SentEvent, out: &mut String);
 
+    /// Appends what is to be said once all events that exist so far were applied. What the first events ask may be
+    /// answered by later ones, so nothing that depends on what waits is said before.
+    fn caught_up(&mut self, _out: &mut String) {}
+
     /// Appends what is to be said if no more events come although the turn has not ended: the engine stops.
     fn interrupt(&mut self, out: &mut String);
 
@@ -31,20 +36,25 @@ pub(super) trait Projector: Send + 'static {
 
 /// Returns the response that streams a turn's events in the projector's translation.
 pub(super) fn stream_response(events: TurnEvents, projector: impl Projector) -> Response {
+    sse_response(futures::stream::unfold((events, projector), |(mut events, mut projector)| async move {
+        let chunk = next_chunk(&mut events, &mut projector).await?;
+        Some((chunk, (events, projector)))
+    }))
+}
+
+/// Returns the response that streams encoded Server-Sent Events.
+pub(super) fn sse_response(chunks: impl futures::Stream<Item = String> + Send + 'static) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-cache, no-transform"),
         (HeaderName::from_static("x-accel-buffering"), "no"),
     ];
-    let chunks = futures::stream::unfold((events, projector), |(mut events, mut projector)| async move {
-        let chunk = next_chunk(&mut events, &mut projector).await?;
-        Some((Ok::<_, Infallible>(Bytes::from(chunk)), (events, projector)))
-    });
+    let chunks = chunks.map(|chunk| Ok::<_, Infallible>(Bytes::from(chunk)));
     (headers, Body::from_stream(chunks)).into_response()
 }
 
-/// The translation of the next events that have one; `None` at the end.
-async fn next_chunk(events: &mut TurnEvents, projector: &mut impl Projector) -> Option<String> {
+/// The translation of the next events that have one; `None` at the end. Cancel safe.
+pub(super) async fn next_chunk(events: &mut TurnEvents, projector: &mut impl Projector) -> Option<String> {
     let mut out = String::new();
     while out.is_empty() {
         if projector.has_ended() {
@@ -66,6 +76,9 @@ async fn next_chunk(events: &mut TurnEvents, projector: &mut impl Projector) -> 
                 tracing::error!(%error, "Events could not be read; the stream ends and may be taken up again.");
                 projector.interrupt(&mut out);
             }
+        }
+        if events.is_caught_up() && !projector.has_ended() {
+            projector.caught_up(&mut out);
         }
     }
     Some(out)
@@ -92,17 +105,27 @@ pub(super) async fn patient_response(
 ) -> Response {
     let mut outcome = Box::pin(outcome);
     match tokio::time::timeout(SILENCE, &mut outcome).await {
-        Ok(Ok(body)) => return axum::Json(body).into_response(),
-        Ok(Err(error)) => return error.into_response(),
-        Err(_) => {}
+        Ok(Ok(body)) => axum::Json(body).into_response(),
+        Ok(Err(error)) => error.into_response(),
+        Err(_) => kept_alive(async { outcome.await.unwrap_or_else(|error| error.body()) }),
     }
-    let chunks = futures::stream::unfold(Some(outcome), |outcome| async {
+}
+
+/// Like [`patient_response`], of a call whose failures are JSON with status 200 as well.
+pub(super) async fn patient_json(outcome: impl Future<Output = Value> + Send + 'static) -> Response {
+    let mut outcome = Box::pin(outcome);
+    match tokio::time::timeout(SILENCE, &mut outcome).await {
+        Ok(body) => axum::Json(body).into_response(),
+        Err(_) => kept_alive(outcome),
+    }
+}
+
+/// The response with the JSON of `outcome`, and white space before it while it does not come.
+fn kept_alive(outcome: impl Future<Output = Value> + Send + 'static) -> Response {
+    let chunks = futures::stream::unfold(Some(Box::pin(outcome)), |outcome| async {
         let mut outcome = outcome?;
         Some(match tokio::time::timeout(SILENCE, &mut outcome).await {
-            Ok(result) => {
-                let body = result.unwrap_or_else(|error| error.body());
-                (Ok::<_, Infallible>(Bytes::from(body.to_string())), None)
-            }
+            Ok(body) => (Ok::<_, Infallible>(Bytes::from(body.to_string())), None),
             Err(_) => (Ok(Bytes::from_static(b" ")), Some(outcome)),
         })
     });

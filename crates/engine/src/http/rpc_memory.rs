@@ -137,7 +137,8 @@ fn api_error(error: AgentError) -> ApiError {
     }
 }
 
-fn to_memory_result(found: SearchHit) -> MemoryResult {
+/// What callers see of a search result.
+pub(super) fn to_memory_result(found: SearchHit) -> MemoryResult {
     let SearchHit { kind, id, content, source, tags, score, created_at, task_id, message_ids, .. } = found;
     MemoryResult { kind, id, content, source, tags, score, created_at, task_id, message_ids }
 }

@@ -106,7 +106,9 @@ pub(super) async fn proxy(
     let mut outgoing = Request::new(body);
     *outgoing.method_mut() = parts.method;
     *outgoing.uri_mut() = uri;
-    *outgoing.headers_mut() = forwarded_headers(&parts.headers, &key).ok_or_else(ApiError::internal)?;
+    let mut headers = forwarded_headers(&parts.headers, &key).ok_or_else(ApiError::internal)?;
+    say_address(&mut headers, &parts.headers, parts.uri.path());
+    *outgoing.headers_mut() = headers;
     let response = proxy_client.send(outgoing).await?;
     if response.status() == StatusCode::UNAUTHORIZED {
         fleet.engines.mark_key_refused(engine_id);
@@ -192,6 +194,22 @@ fn forwarded_headers(headers: &HeaderMap, key: &EngineKey) -> Option<HeaderMap> 
     Some(forwarded)
 }
 
+/// Says under which address the caller sees the engine, for what the engine tells about itself. A proxy before this one
+/// may have said more.
+fn say_address(forwarded: &mut HeaderMap, headers: &HeaderMap, path: &str) {
+    const HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+    const PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
+    if let Some(host) = headers.get(header::HOST).filter(|_| !headers.contains_key(HOST)) {
+        forwarded.insert(HOST, host.clone());
+    }
+    // The segments: "", "engines", the user, "proxy".
+    let own: Vec<&str> = path.split('/').take(4).collect();
+    let before = headers.get(PREFIX).and_then(|prefix| prefix.to_str().ok()).unwrap_or_default();
+    if let Ok(prefix) = HeaderValue::try_from(format!("{}{}", before.trim_end_matches('/'), own.join("/"))) {
+        forwarded.insert(PREFIX, prefix);
+    }
+}
+
 /// Returns `headers` without the hop-by-hop ones, including those that `Connection` names.
 fn without_hop_by_hop_headers(headers: &HeaderMap) -> HeaderMap {
     let named = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
@@ -262,6 +280,25 @@ mod tests {
         ] {
             assert_eq!(engine_target(&uri.parse().unwrap()).as_deref(), expected, "{uri}");
         }
+    }
+
+    #[test]
+    fn the_engine_is_told_under_which_address_it_is_seen() {
+        let said = |given: &[(&'static str, &'static str)]| {
+            let headers: HeaderMap = given
+                .iter()
+                .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
+                .collect();
+            let mut forwarded = HeaderMap::new();
+            say_address(&mut forwarded, &headers, "/engines/a%2Fb/proxy/v1/models");
+            ["x-forwarded-host", "x-forwarded-prefix"]
+                .map(|name| forwarded.get(name).map(|value| value.to_str().unwrap().to_owned()))
+        };
+        let prefix = Some("/engines/a%2Fb/proxy".to_owned());
+        assert_eq!(said(&[("host", "here:80")]), [Some("here:80".to_owned()), prefix.clone()]);
+        assert_eq!(said(&[]), [None, prefix]);
+        let outer = [("host", "inner"), ("x-forwarded-host", "outer"), ("x-forwarded-prefix", "/agents/")];
+        assert_eq!(said(&outer), [None, Some("/agents/engines/a%2Fb/proxy".to_owned())]);
     }
 
     #[test]

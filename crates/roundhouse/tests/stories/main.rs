@@ -12,6 +12,7 @@
     reason = "tests fail as tests do"
 )]
 
+mod a2a;
 mod support;
 
 mod approvals;
@@ -82,6 +83,7 @@ mod learning;
 mod limits;
 mod long_task;
 mod mcp;
+mod mcp_server;
 mod media;
 mod memory;
 mod memory_bounds;

@@ -3,82 +3,48 @@
 //! `ROUNDHOUSE_TEST_PYTHON` names an interpreter that has the one; `.ci/peers` installs the other.
 
 use std::collections::BTreeMap;
-use std::{env, fs, path::Path};
+use std::{env, fs};
 
 use mock_llm::{Gate, Reply, Usage};
 use reqwest::Method;
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt as _;
-use tokio::process::ChildStdin;
 
 use crate::support::engine_calls::direct_message;
 use crate::support::engine_fixture::{wait_gate_reached, write_file_reply};
 use crate::support::peers::Peers;
-use crate::support::{EngineFixture, Program, TestEnv, skip, with_deadline};
+use crate::support::sdk_client::{self, SdkClient};
+use crate::support::{EngineFixture, TestEnv, skip};
 
-/// A running program that uses an SDK.
-struct Client {
-    program: Program,
-    input: ChildStdin,
-    _home: TestEnv,
+/// Starts the Python SDK; skips the story and returns `None` if it is not installed.
+fn python_client(scenario: &str, fixture: &EngineFixture) -> Option<SdkClient> {
+    let Some(python) = env::var("ROUNDHOUSE_TEST_PYTHON").ok().filter(|python| !python.is_empty()) else {
+        skip("OpenAI's Python SDK: ROUNDHOUSE_TEST_PYTHON names no interpreter");
+        return None;
+    };
+    Some(start(TestEnv::new(), &[&python, &sdk_client::script("openai_client.py"), scenario], fixture))
 }
 
-fn script(name: &str) -> String {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers").join(name).to_str().unwrap().to_owned()
+/// Starts the npm SDK; skips the story and returns `None` if it is not installed.
+fn node_client(scenario: &str, fixture: &EngineFixture) -> Option<SdkClient> {
+    let peers = Peers::installed()?;
+    let home = peers.node_home();
+    let program = home.path().join("openai_client.mjs");
+    fs::copy(sdk_client::script("openai_client.mjs"), &program).unwrap();
+    let node = peers.node();
+    let line = [node.to_str().unwrap(), program.to_str().unwrap(), scenario].map(str::to_owned);
+    Some(start(home, &[&line[0], &line[1], &line[2]], fixture))
 }
 
-impl Client {
-    /// Starts the Python SDK; skips the story and returns `None` if it is not installed.
-    fn python(scenario: &str, fixture: &EngineFixture) -> Option<Self> {
-        let Some(python) = env::var("ROUNDHOUSE_TEST_PYTHON").ok().filter(|python| !python.is_empty()) else {
-            skip("OpenAI's Python SDK: ROUNDHOUSE_TEST_PYTHON names no interpreter");
-            return None;
-        };
-        let home = TestEnv::new();
-        Some(Self::start(home, &[&python, &script("openai_client.py"), scenario], fixture))
-    }
-
-    /// Starts the npm SDK; skips the story and returns `None` if it is not installed.
-    fn node(scenario: &str, fixture: &EngineFixture) -> Option<Self> {
-        let peers = Peers::installed()?;
-        let home = peers.node_home();
-        let program = home.path().join("openai_client.mjs");
-        fs::copy(script("openai_client.mjs"), &program).unwrap();
-        let node = peers.node();
-        let line = [node.to_str().unwrap(), program.to_str().unwrap(), scenario];
-        let line = line.map(str::to_owned);
-        Some(Self::start(home, &[&line[0], &line[1], &line[2]], fixture))
-    }
-
-    fn start(home: TestEnv, line: &[&str], fixture: &EngineFixture) -> Self {
-        let url = format!("{}/v1", fixture.engine.url);
-        let line = [line, &[url.as_str(), &fixture.engine.key]].concat();
-        let variables = BTreeMap::from([("PYTHONIOENCODING".to_owned(), "utf-8".to_owned())]);
-        let (program, input) = home.run_program_interactive(&line, &variables);
-        Self { program, input, _home: home }
-    }
-
-    /// Waits until it has printed `words`.
-    async fn wait_for(&mut self, words: &str) {
-        self.program.wait_for_output(words).await.unwrap_or_else(|exit| panic!("the client ended: {exit:?}"));
-    }
-
-    async fn press_enter(&mut self) {
-        self.input.write_all(b"\n").await.unwrap();
-    }
-
-    /// Waits for its end; returns the objects that it printed.
-    async fn finish(self) -> Vec<Value> {
-        let output = with_deadline("the client ends", self.program.wait()).await.assert_success();
-        output.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
-    }
+fn start(home: TestEnv, line: &[&str], fixture: &EngineFixture) -> SdkClient {
+    let url = format!("{}/v1", fixture.engine.url);
+    SdkClient::start(home, &[line, &[url.as_str(), &fixture.engine.key]].concat(), BTreeMap::new())
 }
 
 #[tokio::test]
 async fn python_chats() {
     let replies = ["Grüß Gott.", "Nach Köln, über Bonn.", "{\"city\":\"Köln\"}"].map(Reply::from_text);
     let fixture = EngineFixture::for_wire("openai", replies).await;
-    let Some(client) = Client::python("chat", &fixture) else { return };
+    let Some(client) = python_client("chat", &fixture) else { return };
     let shown = client.finish().await;
     assert_eq!(shown[0], json!({"models": ["default", "gpt-5"], "one": "default"}));
     assert_eq!((&shown[1]["content"], &shown[1]["finish"]), (&json!("Grüß Gott."), &json!("stop")));
@@ -97,7 +63,7 @@ async fn python_raises_its_own_errors() {
     let fixture = EngineFixture::new([Reply::from_text("Wait.").hold(1, &gate)]).await;
     fixture.engine.execute_in_background(direct_message("busy", "Think.")).await;
     wait_gate_reached(&gate).await;
-    let Some(client) = Client::python("errors", &fixture) else { return };
+    let Some(client) = python_client("errors", &fixture) else { return };
     let shown = client.finish().await;
     let errors: Vec<_> =
         shown.iter().map(|shown| (&shown["error"], &shown["code"], &shown["param"])).collect();
@@ -126,14 +92,14 @@ async fn python_is_told_when_to_come_back_at_a_cap() {
     let fixture =
         EngineFixture::with_setup("anthropic", [reply], |setup| setup.with_env(cap.0, cap.1.to_owned()))
             .await;
-    let Some(client) = Client::python("quota", &fixture) else { return };
+    let Some(client) = python_client("quota", &fixture) else { return };
     assert_eq!(client.finish().await, [json!({"code": "insufficient_quota", "waits": true})]);
 }
 
 #[tokio::test]
 async fn python_streams_on_while_a_person_is_asked() {
     let fixture = EngineFixture::new([write_file_reply("notes.txt"), Reply::from_text("Done.")]).await;
-    let Some(mut client) = Client::python("permission", &fixture) else { return };
+    let Some(mut client) = python_client("permission", &fixture) else { return };
     client.wait_for("\"asked\"").await;
     assert_eq!(fixture.engine.respond("task", "yes").await.status, 200);
     let shown = client.finish().await;
@@ -145,7 +111,7 @@ async fn python_streams_on_while_a_person_is_asked() {
 async fn python_uses_responses() {
     let texts = ["Ada.", "Mehr.", "Anders.", "Eine Rede, länger.", "{\"city\":\"Köln\"}", "Spät."];
     let fixture = EngineFixture::for_wire("openai", texts.map(Reply::from_text)).await;
-    let Some(client) = Client::python("responses", &fixture) else { return };
+    let Some(client) = python_client("responses", &fixture) else { return };
     let shown = client.finish().await;
     assert_eq!((&shown[0]["text"], &shown[0]["status"]), (&json!("Ada."), &json!("completed")));
     assert_eq!(shown[1], json!({"text": "Mehr.", "same": true}));
@@ -165,7 +131,7 @@ async fn python_uses_responses() {
 #[tokio::test]
 async fn python_sees_what_a_response_waits_for() {
     let fixture = EngineFixture::new([write_file_reply("notes.txt"), Reply::from_text("Done.")]).await;
-    let Some(mut client) = Client::python("asked", &fixture) else { return };
+    let Some(mut client) = python_client("asked", &fixture) else { return };
     client.wait_for("\"items\"").await;
     let fixture = fixture.kill_and_start().await;
     client.press_enter().await;
@@ -183,12 +149,12 @@ async fn python_sees_what_a_response_waits_for() {
 async fn python_cancels_a_response() {
     let gate = Gate::new();
     let fixture = EngineFixture::new([Reply::from_text("Never said.").hold(1, &gate)]).await;
-    let Some(client) = Client::python("cancel", &fixture) else { return };
+    let Some(client) = python_client("cancel", &fixture) else { return };
     assert_eq!(client.finish().await, [json!({"status": "in_progress"}), json!({"status": "cancelled"})]);
 }
 
 /// The engine is killed while the client reads, and the client then asks for the rest: it has each event once.
-async fn assert_exactly_the_rest(start: impl FnOnce(&EngineFixture) -> Option<Client>) {
+async fn assert_exactly_the_rest(start: impl FnOnce(&EngineFixture) -> Option<SdkClient>) {
     let gate = Gate::new();
     let text = "Es war einmal ein längerer Text, der in vielen Stücken kam.";
     let fixture = EngineFixture::new([Reply::from_text(text).deltas(12).hold(6, &gate)]).await;
@@ -216,18 +182,18 @@ async fn assert_exactly_the_rest(start: impl FnOnce(&EngineFixture) -> Option<Cl
 
 #[tokio::test]
 async fn python_gets_exactly_the_rest_after_a_kill() {
-    assert_exactly_the_rest(|fixture| Client::python("resume", fixture)).await;
+    assert_exactly_the_rest(|fixture| python_client("resume", fixture)).await;
 }
 
 #[tokio::test]
 async fn node_gets_exactly_the_rest_after_a_kill() {
-    assert_exactly_the_rest(|fixture| Client::node("resume", fixture)).await;
+    assert_exactly_the_rest(|fixture| node_client("resume", fixture)).await;
 }
 
 #[tokio::test]
 async fn node_chats_and_uses_responses() {
     let fixture = EngineFixture::new(["Grüß Gott.", "Nach Köln.", "Eine Rede."].map(Reply::from_text)).await;
-    let Some(client) = Client::node("chat", &fixture) else { return };
+    let Some(client) = node_client("chat", &fixture) else { return };
     let shown = client.finish().await;
     assert_eq!(
         shown[0],

@@ -22,6 +22,7 @@ pub(crate) mod process_memory;
 pub(crate) mod processes;
 pub(crate) mod schema;
 pub(crate) mod scripted_mcp;
+pub(crate) mod sdk_client;
 pub(crate) mod search_server;
 pub(crate) mod sse;
 pub(crate) mod standalone_engine;

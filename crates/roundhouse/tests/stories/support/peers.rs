@@ -14,6 +14,7 @@ use reqwest::{Client, Url};
 use serde_json::{Value, json};
 
 use super::http::{client, send};
+use super::sdk_client::{self, SdkClient};
 use super::{EngineFixture, Program, ProgramExit, StandaloneEngine, TestEnv, skip};
 
 /// The product's URL. Nothing listens there, and no request is sent to it.
@@ -121,6 +122,16 @@ impl Peers {
         let variables =
             [("PYTHONPATH".to_owned(), path), ("PYTHONDONTWRITEBYTECODE".to_owned(), "1".to_owned())];
         TestEnv::new().run_program(&line, &variables.into()).wait().await
+    }
+
+    /// Starts a program that uses an engine with the Python SDK in the folder `packages`.
+    pub(crate) fn start_client(&self, packages: &str, file: &str, arguments: &[&str]) -> SdkClient {
+        let path = self.folder.join(packages).to_str().unwrap().to_owned();
+        let variables =
+            [("PYTHONPATH".to_owned(), path), ("PYTHONDONTWRITEBYTECODE".to_owned(), "1".to_owned())];
+        let script = sdk_client::script(file);
+        let line = [&[PYTHON, script.as_str()], arguments].concat();
+        SdkClient::start(TestEnv::new(), &line, variables.into())
     }
 
     /// Starts a server of the newest Python SDK that is its own authorization server, without the settings of
