@@ -48,6 +48,18 @@ export class InvalidAdminKeyError extends AuthenticationError {}
 /** `X-Engine-Key` is missing or wrong. */
 export class InvalidEngineKeyError extends AuthenticationError {}
 
+/** The browser token is malformed, of another engine, or was not signed for this engine's current key. */
+export class InvalidTokenError extends AuthenticationError {}
+
+/** The browser token has expired. The product's backend mints another one. */
+export class TokenExpiredError extends AuthenticationError {}
+
+/** The browser token was revoked. */
+export class TokenRevokedError extends AuthenticationError {}
+
+/** The browser token does not permit this call, or not for this task. */
+export class TokenScopeError extends ForbiddenError {}
+
 /** The product's policy forbids the action. */
 export class PolicyDeniedError extends ForbiddenError {}
 
@@ -80,6 +92,9 @@ export class TurnNotFoundError extends NotFoundError {}
 
 /** This task has no pending request, or not the one that was answered. */
 export class HitlNotPendingError extends NotFoundError {}
+
+/** This user's engine has no such browser token in force. */
+export class TokenNotFoundError extends NotFoundError {}
 
 /** There is no such schedule. */
 export class ScheduleNotFoundError extends NotFoundError {}
@@ -183,6 +198,9 @@ export class QueueFullError extends TooManyRequestsError {}
 /** The engine has as many schedules as it may have. Delete one first. */
 export class ScheduleLimitError extends TooManyRequestsError {}
 
+/** The engine has as many browser tokens in force as it may have. `Retry-After` says when one expires. */
+export class TokenLimitError extends TooManyRequestsError {}
+
 /** The user has as many tool servers as the catalog permits. Delete one first. */
 export class ServerLimitError extends TooManyRequestsError {}
 
@@ -240,6 +258,10 @@ const CLASSES = {
   INVALID_PLATFORM_KEY: InvalidPlatformKeyError,
   INVALID_ADMIN_KEY: InvalidAdminKeyError,
   INVALID_ENGINE_KEY: InvalidEngineKeyError,
+  INVALID_TOKEN: InvalidTokenError,
+  TOKEN_EXPIRED: TokenExpiredError,
+  TOKEN_REVOKED: TokenRevokedError,
+  TOKEN_SCOPE: TokenScopeError,
   POLICY_DENIED: PolicyDeniedError,
   PLATFORM_SKILL: PlatformSkillError,
   USER_SERVERS_NOT_PERMITTED: UserServersNotPermittedError,
@@ -251,6 +273,7 @@ const CLASSES = {
   MESSAGE_NOT_FOUND: MessageNotFoundError,
   TURN_NOT_FOUND: TurnNotFoundError,
   HITL_NOT_PENDING: HitlNotPendingError,
+  TOKEN_NOT_FOUND: TokenNotFoundError,
   SCHEDULE_NOT_FOUND: ScheduleNotFoundError,
   DELIVERY_NOT_FOUND: DeliveryNotFoundError,
   APPROVAL_NOT_FOUND: ApprovalNotFoundError,
@@ -285,6 +308,7 @@ const CLASSES = {
   RATE_LIMITED: RateLimitedError,
   QUEUE_FULL: QueueFullError,
   SCHEDULE_LIMIT: ScheduleLimitError,
+  TOKEN_LIMIT: TokenLimitError,
   SERVER_LIMIT: ServerLimitError,
   USAGE_CAP_REACHED: UsageCapReachedError,
   INTERNAL_ERROR: InternalError,

@@ -36,11 +36,21 @@ pub enum AuditEvent {
     RotateKey,
     /// An engine was destroyed.
     Destroy,
+    /// A browser token was minted.
+    MintToken,
+    /// A browser token was revoked.
+    RevokeToken,
+    /// The origins of the product's pages were replaced.
+    SetOrigins,
+    /// An engine asked a person something.
+    QuestionAsked,
+    /// A question was answered, cancelled or given up.
+    QuestionSettled,
 }
 
 impl AuditEvent {
     /// All events.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 17] = [
         Self::Register,
         Self::PolicyUpdate,
         Self::Provision,
@@ -53,6 +63,11 @@ impl AuditEvent {
         Self::Restart,
         Self::RotateKey,
         Self::Destroy,
+        Self::MintToken,
+        Self::RevokeToken,
+        Self::SetOrigins,
+        Self::QuestionAsked,
+        Self::QuestionSettled,
     ];
 
     /// Returns the event's name on the wire and in the registry.
@@ -70,6 +85,11 @@ impl AuditEvent {
             Self::Restart => "restart",
             Self::RotateKey => "rotate_key",
             Self::Destroy => "destroy",
+            Self::MintToken => "mint_token",
+            Self::RevokeToken => "revoke_token",
+            Self::SetOrigins => "set_origins",
+            Self::QuestionAsked => "question_asked",
+            Self::QuestionSettled => "question_settled",
         }
     }
 

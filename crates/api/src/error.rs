@@ -29,6 +29,14 @@ pub enum ErrorCode {
     InvalidAdminKey,
     /// `X-Engine-Key` is missing or wrong.
     InvalidEngineKey,
+    /// The browser token is malformed, of another engine, or was not signed for this engine's current key.
+    InvalidToken,
+    /// The browser token has expired. The product's backend mints another one.
+    TokenExpired,
+    /// The browser token was revoked.
+    TokenRevoked,
+    /// The browser token does not permit this call, or not for this task.
+    TokenScope,
     /// The product's policy forbids the action.
     PolicyDenied,
     /// The skill comes with the engine: it can be neither changed nor deleted.
@@ -51,6 +59,8 @@ pub enum ErrorCode {
     TurnNotFound,
     /// This task has no pending request, or not the one that was answered.
     HitlNotPending,
+    /// This user's engine has no such browser token in force.
+    TokenNotFound,
     /// There is no such schedule.
     ScheduleNotFound,
     /// There is no such delivery to the webhook.
@@ -121,6 +131,8 @@ pub enum ErrorCode {
     QueueFull,
     /// The engine has as many schedules as it may have. Delete one first.
     ScheduleLimit,
+    /// The engine has as many browser tokens in force as it may have. `Retry-After` says when one expires.
+    TokenLimit,
     /// The user has as many tool servers as the catalog permits. Delete one first.
     ServerLimit,
     /// A cap on the usage of the day or of the task is reached. `Retry-After` says when a day's cap begins again.
@@ -164,11 +176,17 @@ impl ErrorCode {
             | Self::InvalidState
             | Self::InvalidIssuer
             | Self::OauthDenied => 400,
-            Self::InvalidPlatformKey | Self::InvalidAdminKey | Self::InvalidEngineKey => 401,
+            Self::InvalidPlatformKey
+            | Self::InvalidAdminKey
+            | Self::InvalidEngineKey
+            | Self::InvalidToken
+            | Self::TokenExpired
+            | Self::TokenRevoked => 401,
             Self::PolicyDenied
             | Self::PlatformSkill
             | Self::FileNotAccessible
-            | Self::UserServersNotPermitted => 403,
+            | Self::UserServersNotPermitted
+            | Self::TokenScope => 403,
             Self::NotFound
             | Self::ProductNotFound
             | Self::EngineNotFound
@@ -179,6 +197,7 @@ impl ErrorCode {
             | Self::HitlNotPending
             | Self::ApprovalNotFound
             | Self::SkillNotFound
+            | Self::TokenNotFound
             | Self::ScheduleNotFound
             | Self::DeliveryNotFound
             | Self::ServerNotFound
@@ -211,6 +230,7 @@ impl ErrorCode {
             | Self::QueueFull
             | Self::ScheduleLimit
             | Self::ServerLimit
+            | Self::TokenLimit
             | Self::UsageCapReached => 429,
             Self::InternalError => 500,
             Self::BackendError | Self::OutputInvalid | Self::ServerFailed => 502,

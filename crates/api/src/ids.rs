@@ -49,6 +49,8 @@ pub mod kind {
     pub enum Batch {}
     /// A connection to a tool server.
     pub enum Connection {}
+    /// A browser token.
+    pub enum Token {}
 
     impl Kind for Product {
         const PREFIX: &'static str = "prod_";
@@ -98,6 +100,10 @@ pub mod kind {
         const PREFIX: &'static str = "conn_";
         const NAME: &'static str = "ConnectionId";
     }
+    impl Kind for Token {
+        const PREFIX: &'static str = "tok_";
+        const NAME: &'static str = "TokenId";
+    }
 }
 
 /// `prod_…`: identifies a product.
@@ -124,6 +130,8 @@ pub type FeedbackId = Id<kind::Feedback>;
 pub type BatchId = Id<kind::Batch>;
 /// `conn_…`: identifies a connection to a tool server.
 pub type ConnectionId = Id<kind::Connection>;
+/// `tok_…`: identifies a browser token.
+pub type TokenId = Id<kind::Token>;
 
 /// An identifier of one [`Kind`] of thing.
 pub struct Id<K> {

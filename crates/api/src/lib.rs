@@ -7,6 +7,7 @@ pub mod admin;
 pub mod approvals;
 pub mod assets;
 pub mod audit;
+pub mod browser;
 pub mod cassettes;
 pub mod citations;
 pub mod content;
@@ -18,6 +19,7 @@ pub mod facts;
 pub mod files;
 pub mod ids;
 pub mod image;
+pub mod inbox;
 pub mod keys;
 pub mod learning;
 pub mod memory;
@@ -46,7 +48,7 @@ pub mod webhooks;
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};
 pub use ids::{
     BatchId, CallId, ConnectionId, EngineId, EpisodeId, FeedbackId, GrantId, HitlId, MemoryId, MessageId,
-    ProductId, TurnId,
+    ProductId, TokenId, TurnId,
 };
 pub use image::EngineImage;
 pub use keys::{AdminKey, EngineKey, KeyHash, PlatformKey};

@@ -12,6 +12,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use subtle::ConstantTimeEq as _;
+use zeroize::Zeroizing;
 
 use crate::keys::{KeyHash, NoRandomness};
 
@@ -19,6 +20,19 @@ use crate::keys::{KeyHash, NoRandomness};
 pub const CHALLENGE_HEADER: &str = "x-engine-challenge";
 /// The header of the proof.
 pub const PROOF_HEADER: &str = "x-engine-proof";
+
+/// The header with the tag of the questions that wait, beside the proof.
+pub const WAITING_HEADER: &str = "x-engine-waiting";
+
+/// The text before a set of questions in the HMAC's input.
+const WAITING_CONTEXT: &str = "roundhouse engine waiting 1\n";
+
+/// Computes the tag of a set of questions, which says nothing to those who do not have the key's hash: `count` of them,
+/// and the latest one.
+pub fn waiting_tag(hash: KeyHash, count: u64, latest: &str) -> String {
+    let set = format!("{count} {latest}");
+    KeyHash(hmac_sha256(&hash.0, &[WAITING_CONTEXT.as_bytes(), set.as_bytes()])).to_hex()
+}
 
 /// The text before the challenge in the HMAC's input, which separates this use of the hash from any other.
 const PROOF_CONTEXT: &str = "roundhouse engine proof 1\n";
@@ -50,21 +64,28 @@ impl Challenge {
 
     /// Computes the proof under the key with this hash: 64 lower-case hexadecimal digits.
     pub fn proof(&self, hash: KeyHash) -> String {
-        // HMAC pads a shorter key with zeros.
-        let mut key = [0; HMAC_BLOCK_BYTES];
-        for (to, from) in key.iter_mut().zip(hash.0) {
-            *to = from;
-        }
-        let mut mac = Hmac::<Sha256>::new(&key.into());
-        mac.update(PROOF_CONTEXT.as_bytes());
-        mac.update(self.0.as_bytes());
-        KeyHash(mac.finalize().into_bytes().into()).to_hex()
+        KeyHash(hmac_sha256(&hash.0, &[PROOF_CONTEXT.as_bytes(), self.0.as_bytes()])).to_hex()
     }
 
     /// Whether `proof` was computed under the key with this hash, compared in constant time.
     pub fn verify(&self, proof: &str, hash: KeyHash) -> bool {
         self.proof(hash).as_bytes().ct_eq(proof.as_bytes()).into()
     }
+}
+
+/// Computes the HMAC-SHA256 of the concatenated `parts`. The first part names the use, so that no result of one use is
+/// one of another.
+pub(crate) fn hmac_sha256(key: &[u8; 32], parts: &[&[u8]]) -> [u8; 32] {
+    // HMAC pads a shorter key with zeros.
+    let mut padded = Zeroizing::new([0; HMAC_BLOCK_BYTES]);
+    for (to, from) in padded.iter_mut().zip(key) {
+        *to = *from;
+    }
+    let mut mac = Hmac::<Sha256>::new((&*padded).into());
+    for part in parts {
+        mac.update(part);
+    }
+    mac.finalize().into_bytes().into()
 }
 
 impl fmt::Display for Challenge {

@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use crate::cassettes::CassetteReport;
 use crate::engine::Deleted;
 use crate::facts::{Fact, Facts};
+use crate::inbox::WaitingQuestions;
 use crate::memory::{Knowledge, KnowledgeList, MemoryResults};
 use crate::{ErrorCode, Timestamp};
 
@@ -65,6 +66,8 @@ pub enum RpcOutcome {
     Activity(Activity),
     /// The result of `next_due`.
     NextDue(NextDue),
+    /// The result of `waiting`.
+    Waiting(WaitingQuestions),
     /// The result of `get_config`.
     Config(GatewayConfig),
     /// The result of `quota_state`.

@@ -6,7 +6,7 @@
 //! status line, headers and a body.
 
 use api::engine::{ENGINE_KEY_HEADER, EngineHealth};
-use api::proof::{CHALLENGE_HEADER, Challenge, PROOF_HEADER};
+use api::proof::{CHALLENGE_HEADER, Challenge, PROOF_HEADER, WAITING_HEADER};
 use api::{EngineKey, ErrorBody, ErrorCode, KeyHash};
 use futures::future::BoxFuture;
 use serde::Deserialize;
@@ -89,6 +89,8 @@ pub struct HealthReport {
     pub health: EngineHealth,
     /// Whether the engine has the expected key.
     pub proof: KeyProof,
+    /// The tag of the questions that wait for a person; `None` with engines of earlier versions.
+    pub waiting: Option<String>,
 }
 
 /// Whether an engine has proved that it has its key.
@@ -130,7 +132,8 @@ impl Probe for HttpProbe {
                 Some(proof) if challenge.verify(&proof, hash) => KeyProof::Valid,
                 Some(_) => KeyProof::Invalid,
             };
-            Ok(HealthReport { health, proof })
+            let waiting = header_value(&response, WAITING_HEADER);
+            Ok(HealthReport { health, proof, waiting })
         })
     }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use api::KeyHash;
+use api::browser::{BROWSER_ACCESS_VAR, BrowserAccess, TOKEN_SECRET_VAR, TokenSecret};
 use catalog::{Catalog, Environment};
 use fetch::WebAllowlist;
 use http_service::env::{ConfigErrors, Env, EnvReader, parse_lifetime};
@@ -80,6 +81,10 @@ pub struct Config {
     pub usage_retention: Duration,
     /// What its orchestrator calls this engine.
     pub engine_id: Option<String>,
+    /// The secret from which the keys of browser tokens derive; without it, no token is accepted.
+    pub token_secret: Option<TokenSecret>,
+    /// What its orchestrator says about browsers at the start.
+    pub browser_access: BrowserAccess,
     /// The operator's caps on usage.
     pub usage_limits: UsageLimits,
     /// The memory budget of large objects, in bytes.
@@ -130,6 +135,17 @@ impl Config {
         );
         let usage_limits = usage_limits(&mut reader);
         let engine_id = reader.text("ENGINE_ID");
+        let token_secret = reader.optional_secret(
+            TOKEN_SECRET_VAR,
+            "32 random bytes in URL-safe base64 without padding: 43 characters",
+            TokenSecret::parse,
+        );
+        let browser_access = reader.parse_or(
+            BROWSER_ACCESS_VAR,
+            "the JSON that the orchestrator writes",
+            BrowserAccess::default(),
+            |text| serde_json::from_str(text).ok(),
+        );
         let expected_bool = "`true` or `false`";
         let reactive_compaction =
             reader.parse_or("REACTIVE_COMPACT_ENABLED", expected_bool, true, |text| text.parse().ok());
@@ -169,6 +185,8 @@ impl Config {
             batch_interval: (!batch_interval.is_zero()).then_some(batch_interval),
             usage_retention: Duration::from_hours(24 * u64::from(usage_days)),
             engine_id,
+            token_secret,
+            browser_access,
             usage_limits,
             memory_budget_bytes: memory,
             file_limits,

@@ -6,6 +6,7 @@ mod admission;
 mod approvals;
 mod assets;
 mod auth;
+mod browser_tokens;
 mod cassettes;
 mod content_type;
 mod conversations;
@@ -36,6 +37,7 @@ mod schedules;
 mod skills;
 mod steering;
 mod tasks;
+mod token_scopes;
 mod transfer;
 mod turns;
 mod usage;
@@ -50,8 +52,10 @@ use std::time::Duration;
 use api::KeyHash;
 use auth::KeyGuard;
 use axum::Router;
+pub(crate) use browser_tokens::BrowserTokens;
 use document::KeyScheme;
 use http_service::clock::Clock;
+use http_service::http::cors::Cors;
 use mcp::Mcp;
 use store::Brain;
 use tools::user_files::UserFiles;
@@ -68,6 +72,14 @@ const MAX_BODY_BYTES: usize = 32 * 1024 * 1024;
 #[derive(Clone)]
 pub struct AppState(Arc<Shared>);
 
+/// What callers are authenticated with.
+pub(crate) struct Credentials {
+    /// The hash of the engine's key.
+    pub(crate) key_hash: KeyHash,
+    /// The browser tokens.
+    pub(crate) browser_tokens: BrowserTokens,
+}
+
 struct Shared {
     agent: Arc<Agent>,
     mcp: Mcp,
@@ -78,6 +90,7 @@ struct Shared {
     active_config: Arc<ActiveConfig>,
     reloader: CatalogReloader,
     key_guard: KeyGuard,
+    browser_tokens: BrowserTokens,
     clock: Arc<dyn Clock>,
     started_at: Duration,
 }
@@ -90,9 +103,10 @@ impl AppState {
         files: UserFiles,
         active_config: Arc<ActiveConfig>,
         reloader: CatalogReloader,
-        key_hash: KeyHash,
+        credentials: Credentials,
         clock: Arc<dyn Clock>,
     ) -> Self {
+        let Credentials { key_hash, browser_tokens } = credentials;
         Self(Arc::new(Shared {
             mcp: agent.mcp().clone(),
             mcp_calls: mcp_server::CallSignals::new(),
@@ -103,6 +117,7 @@ impl AppState {
             files,
             reloader,
             key_guard: KeyGuard::new(key_hash),
+            browser_tokens,
             started_at: clock.monotonic(),
             clock,
         }))
@@ -262,9 +277,15 @@ pub fn router(state: AppState) -> Router {
     http_service::http::apply_layers(router, MAX_BODY_BYTES)
 }
 
+/// Returns what the engine serves: its router, for pages of the product's origins too.
+pub fn service(state: AppState) -> Cors<Router, AppState> {
+    Cors::new(router(state.clone()), state)
+}
+
 /// Returns the OpenAPI document of [`router`], created on request: an idle engine does not keep it.
 pub fn document() -> OpenApi {
     let mut document = Document::openapi();
+    document::describe_tokens(&mut document);
     http_service::http::openapi::complete(&mut document);
     document
 }
@@ -278,6 +299,9 @@ pub(crate) mod app;
 #[cfg(test)]
 #[path = "../tests/unit/http/assets.rs"]
 mod assets_tests;
+#[cfg(test)]
+#[path = "../tests/unit/http/browser_tokens.rs"]
+mod browser_tokens_tests;
 #[cfg(test)]
 #[path = "../tests/unit/http/learning.rs"]
 mod learning_tests;

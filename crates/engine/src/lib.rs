@@ -35,6 +35,7 @@ use tools::{SpillDir, ToolDeps, WorkspaceLock};
 
 use crate::agent::{Agent, AgentSnapshot, Caps, CatalogReloader, Services, SnapshotSource};
 use crate::config::{ActiveConfig, Config};
+use crate::http::{BrowserTokens, Credentials};
 
 /// The limits of the accept loop. Streams end by themselves at shutdown, so the drain is short.
 const HTTP_BOUNDS: ServeLimits = ServeLimits {
@@ -141,6 +142,8 @@ impl Engine {
             memory_budget: MemoryBudget::new(config.memory_budget_bytes),
             documents,
         };
+        let engine_id = config.engine_id.as_deref().and_then(|text| text.parse().ok());
+        let token_identity = engine_id.zip(config.token_secret);
         let services = Services {
             gateway,
             snapshots: SnapshotSource::new(AgentSnapshot::from_setup(&tool_deps), mcp.clone()),
@@ -167,11 +170,19 @@ impl Engine {
         agent.apply_webhook_setting().await;
         agent.resume().map_err(BrainError::from)?;
         let reloader = CatalogReloader::new(Arc::clone(&agent), config.catalog_folder, tool_deps);
-        let key_hash = config.key_hash;
+        let browser_tokens = BrowserTokens::new(token_identity, config.browser_access);
+        let credentials = Credentials { key_hash: config.key_hash, browser_tokens };
         let expiry = Expiry { files: files.clone(), clock: Arc::clone(&clock) };
         let (shared_agent, shared_brain) = (Arc::clone(&agent), brain.clone());
-        let state =
-            http::AppState::new(shared_agent, shared_brain, files, active_config, reloader, key_hash, clock);
+        let state = http::AppState::new(
+            shared_agent,
+            shared_brain,
+            files,
+            active_config,
+            reloader,
+            credentials,
+            clock,
+        );
         Ok(Self { listener, brain, agent, state, expiry })
     }
 
@@ -184,7 +195,7 @@ impl Engine {
     /// end, and the brain is closed.
     pub async fn serve(self, shutdown: CancellationToken) {
         let Self { listener, brain, agent, state, expiry } = self;
-        let serving = serve(listener, http::router(state), HTTP_BOUNDS, agent.stopped().clone());
+        let serving = serve(listener, http::service(state), HTTP_BOUNDS, agent.stopped().clone());
         let stopping = async {
             shutdown.cancelled().await;
             agent.stop(TURN_STOP_TIMEOUT).await;

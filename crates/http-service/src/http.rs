@@ -1,5 +1,7 @@
 //! HTTP conventions of both services: every error has the same envelope, and every request has an id.
 
+mod bearer;
+pub mod cors;
 mod error;
 mod extract;
 mod layers;
@@ -8,6 +10,7 @@ mod routes;
 mod serde_errors;
 mod unknown_fields;
 
+pub use bearer::{browser_token, refusal_code};
 pub use error::{ApiError, BodyTimeout, is_body_timeout};
 pub use extract::{BodyAdmission, Json, Path, Query, parse_fields, parse_json, read_admitted_body};
 pub(crate) use layers::with_request_id;

@@ -9,6 +9,7 @@ mod admission;
 mod audit_feed;
 mod auth_failure_log;
 mod boot_limiter;
+mod browser;
 mod changes;
 mod engine_client;
 mod engine_keys;
@@ -16,6 +17,7 @@ mod engines;
 mod error;
 mod execute;
 mod explain;
+mod inbox;
 mod operation;
 mod policies;
 mod products;
@@ -56,6 +58,7 @@ pub(crate) use engines::EngineEndpoint;
 pub use error::FleetError;
 pub(crate) use stream_limiter::StreamPermit;
 
+use self::browser::Browsers;
 use self::changes::Changes;
 use self::changes::boot::Boots;
 use self::engine_client::EngineClient;
@@ -63,6 +66,7 @@ use self::engine_keys::EngineKeys;
 use self::engines::Engines;
 use self::execute::Executor;
 use self::explain::Explainer;
+use self::inbox::Inbox;
 use self::operation::Operations;
 use self::policies::Policies;
 use self::products::Products;
@@ -93,12 +97,15 @@ const EXIT_CHANNEL_CAPACITY: usize = 4_096;
 pub struct Fleet {
     pub(crate) admission: Arc<Admission>,
     pub(crate) products: Arc<Products>,
+    pub(crate) browsers: Arc<Browsers>,
+    pub(crate) inbox: Arc<Inbox>,
     pub(crate) engines: Engines,
     pub(crate) versions: Versions,
     pub(crate) queries: Queries,
     pub(crate) explainer: Explainer,
     pub(crate) telemetry: Arc<Telemetry>,
     shared: Arc<Shared>,
+    policies: Arc<Policies>,
     supervision: Arc<Supervision>,
     executor: Arc<Executor>,
     supervisor: Arc<Supervisor>,
@@ -154,6 +161,8 @@ impl Fleet {
         let shared = Arc::new(Shared { registry, backend, keys: EngineKeys::new(vault), clock });
         let records = Arc::new(Records::new(Arc::clone(&shared), url_host));
         let client = Arc::new(EngineClient::new(Arc::clone(&shared), probe, Arc::clone(&supervision)));
+        let browsers = Arc::new(Browsers::new(Arc::clone(&shared), Arc::clone(&client)));
+        let inbox = Arc::new(Inbox::new(Arc::clone(&shared), Arc::clone(&client)));
         let policies =
             Arc::new(Policies::new(Arc::clone(&shared), Arc::clone(&supervision), engine_image.clone()));
         let products = Arc::new(Products::new(Arc::clone(&shared), Arc::clone(&policies)));
@@ -180,6 +189,7 @@ impl Fleet {
             transitions: Arc::clone(&transitions),
             policies: Arc::clone(&policies),
             client: Arc::clone(&client),
+            inbox: Arc::clone(&inbox),
             operations: Arc::new(Operations::default()),
             boots,
         };
@@ -190,6 +200,7 @@ impl Fleet {
             transitions: Arc::clone(&transitions),
             executor: Arc::clone(&executor),
             client: Arc::clone(&client),
+            inbox: Arc::clone(&inbox),
             telemetry: Arc::clone(&telemetry),
             ready: is_ready.clone(),
             exits,
@@ -200,19 +211,13 @@ impl Fleet {
             transitions,
             policies: Arc::clone(&policies),
             products: Arc::clone(&products),
+            browsers: Arc::clone(&browsers),
             executor: Arc::clone(&executor),
             telemetry: Arc::clone(&telemetry),
             ready,
         });
         Arc::new(Self {
-            engines: Engines {
-                shared: Arc::clone(&shared),
-                supervision: Arc::clone(&supervision),
-                admission: Arc::clone(&admission),
-                policies: Arc::clone(&policies),
-                executor: Arc::clone(&executor),
-                records: Arc::clone(&records),
-            },
+            engines: Engines::new(&shared, &supervision, &admission, &policies, &executor, &records),
             versions: Versions {
                 shared: Arc::clone(&shared),
                 policies: Arc::clone(&policies),
@@ -222,15 +227,18 @@ impl Fleet {
             explainer: Explainer {
                 shared: Arc::clone(&shared),
                 supervision: Arc::clone(&supervision),
-                policies,
+                policies: Arc::clone(&policies),
                 client,
             },
             queries: Queries::new(Arc::clone(&shared), stream_shutdown.clone()),
             scheduled_wakes: ScheduledWakes::new(&shared, &executor, &is_ready),
             admission,
             products,
+            browsers,
+            inbox,
             telemetry,
             shared,
+            policies,
             supervision,
             executor,
             supervisor,
@@ -246,12 +254,18 @@ impl Fleet {
         tasks.spawn(Arc::clone(&self.reconciler).reconcile_periodically(shutdown.clone()));
         tasks.spawn(Arc::clone(&self.supervisor).supervise(shutdown.clone()));
         tasks.spawn(Arc::clone(&self.supervisor).save_activity_periodically(shutdown.clone()));
+        tasks.spawn(Arc::clone(&self.browsers).tell_engines(self.ready.clone(), shutdown.clone()));
         tasks.spawn(Arc::clone(&self.scheduled_wakes).run(shutdown.clone()));
     }
 
     /// Whether the registry has been compared with the running instances. Nothing is served before that.
     pub(crate) fn is_ready(&self) -> bool {
         *self.ready.borrow()
+    }
+
+    /// Checks that a product may make a call that does more than read.
+    pub(crate) fn check_product_not_suspended(&self, product_id: ProductId) -> Result<(), FleetError> {
+        if self.policies.get(product_id).is_suspended() { Err(FleetError::suspended()) } else { Ok(()) }
     }
 
     /// Waits until the first reconciliation is done.

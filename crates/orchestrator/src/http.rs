@@ -3,11 +3,13 @@
 
 mod audit;
 mod auth;
+mod browser;
 mod docs;
 mod engines;
 mod error;
 mod guarded_body;
 mod health;
+mod inbox;
 mod logs;
 mod metrics;
 mod path_rewrite;
@@ -60,6 +62,8 @@ http_service::routes! {
             (name = "service", description = "The service itself"),
             (name = "products", description = "Products (tenants), for the operator"),
             (name = "engines", description = "The calling product's engines, one per user"),
+            (name = "browser", description = "Browser tokens of the product's engines, and the origins of its pages"),
+            (name = "inbox", description = "Questions of the product's engines that wait for a person"),
             (name = "audit", description = "The calling product's audit log"),
             (name = "metrics", description = "The calling product's fleet in numbers, and the operator's metrics"),
         ),
@@ -78,6 +82,12 @@ http_service::routes! {
     versions::list,
     versions::move_engines,
     engines::explain,
+    inbox::list,
+    browser::mint,
+    browser::list,
+    browser::revoke,
+    browser::origins,
+    browser::replace_origins,
     proxy::proxy,
     engines::get,
     engines::destroy,

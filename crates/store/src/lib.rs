@@ -48,6 +48,7 @@ mod usage_caps;
 mod usage_report;
 mod usage_rows;
 mod user_servers;
+mod waiting;
 mod wal_checkpoint;
 mod webhooks;
 mod write_tx;

@@ -124,11 +124,13 @@ pub(crate) mod tests {
     use super::*;
 
     /// The registry's schema, from the orchestrator's migrations.
-    const SCHEMA: [&str; 4] = [
+    const SCHEMA: [&str; 6] = [
         include_str!("../../../crates/orchestrator/migrations/0001_registry.sql"),
         include_str!("../../../crates/orchestrator/migrations/0001_registry.sqlite.sql"),
         include_str!("../../../crates/orchestrator/migrations/0002_supervision.sql"),
         include_str!("../../../crates/orchestrator/migrations/0003_scheduled_wakes.sql"),
+        include_str!("../../../crates/orchestrator/migrations/0004_browser_tokens.sql"),
+        include_str!("../../../crates/orchestrator/migrations/0005_inbox.sql"),
     ];
 
     /// Creates a registry with one product and nothing else.

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use api::conversations::ConversationMessages;
 use api::engine::{Grant, PendingRequest, TaskMessage, Tasks};
-use api::{GrantId, TaskId, TurnId};
+use api::inbox::{MAX_QUESTIONS, MAX_REPORT_BYTES, WaitingQuestion, WaitingQuestions};
+use api::proof::waiting_tag;
+use api::{GrantId, KeyHash, TaskId, TurnId};
 use resources::memory_budget::MemoryUse;
 use serde_json::Value;
 use store::steps::{MemoryWrite, TurnBase};
@@ -228,6 +230,27 @@ impl Agent {
     /// The pending HITL requests of all tasks.
     pub async fn pending_requests(&self) -> Result<Vec<PendingRequest>, AgentError> {
         self.read(Brain::pending).await
+    }
+
+    /// What waits for a person, without its content: the oldest requests, as many as a report may have.
+    pub async fn waiting_questions(&self) -> Result<WaitingQuestions, AgentError> {
+        let ttl_ms = i64::try_from(self.services.hitl_ttl.as_millis()).unwrap_or(i64::MAX);
+        let questions = self.read(move |brain| brain.waiting(ttl_ms, MAX_QUESTIONS)).await?;
+        let mut room = MAX_REPORT_BYTES;
+        let fits = |question: &WaitingQuestion| {
+            let bytes = serde_json::to_string(question).map_or(usize::MAX, |text| text.len() + 1);
+            room.checked_sub(bytes).is_some_and(|rest| {
+                room = rest;
+                true
+            })
+        };
+        Ok(WaitingQuestions { questions: questions.into_iter().take_while(fits).collect() })
+    }
+
+    /// The tag of the set of requests that wait, for who has the key with this hash.
+    pub fn waiting_tag(&self, hash: KeyHash) -> Result<String, AgentError> {
+        let (count, latest) = self.brain.pending_set()?;
+        Ok(waiting_tag(hash, count, &latest.map(|latest| latest.to_string()).unwrap_or_default()))
     }
 
     /// The user's grants.

@@ -18,7 +18,7 @@ use utoipa::IntoParams;
 
 use super::AppState;
 use super::admission::AdmittedNoting;
-use super::auth::Authenticated;
+use super::auth::{Authenticated, Caller};
 use crate::agent::{Accepted, TurnEvents, TurnStream};
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -49,12 +49,13 @@ const DEFAULT_WAIT_S: i64 = 90;
     ),
 )]
 pub(super) async fn execute(
-    _: Authenticated,
+    caller: Caller,
     Extract(AppState(shared)): Extract<AppState>,
     headers: HeaderMap,
     Query(query): Query<ReportQuery>,
     AdmittedNoting(request, unknown, memory): AdmittedNoting<Execute>,
 ) -> Result<Response, ApiError> {
+    caller.check_task(&request.task_id)?;
     let in_background = request.background;
     let is_streamed = request.stream.unwrap_or_else(|| !wants_json(&headers));
     let is_structured = request.response_format.is_some();

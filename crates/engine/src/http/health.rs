@@ -1,7 +1,7 @@
 //! `GET /health`: the state of the engine and its parts.
 
 use api::engine::{EngineHealth, HEALTHY, Subsystems};
-use api::proof::{CHALLENGE_HEADER, Challenge, PROOF_HEADER};
+use api::proof::{CHALLENGE_HEADER, Challenge, PROOF_HEADER, WAITING_HEADER};
 use axum::Json;
 use axum::extract::State as Extract;
 use axum::http::{HeaderMap, HeaderName};
@@ -16,12 +16,13 @@ use super::AppState;
     params(("X-Engine-Challenge" = Option<String>, Header, description = "A challenge, which the response proves")),
     responses((status = 200, body = EngineHealth, description = "Health, also if it is not good", headers(
         ("X-Engine-Proof" = String, description = "Proof of the key, if the request has a challenge"),
+        ("X-Engine-Waiting" = String, description = "Beside the proof: changes with the questions that wait"),
     ))),
 )]
 pub(super) async fn health(
     Extract(AppState(shared)): Extract<AppState>,
     headers: HeaderMap,
-) -> (AppendHeaders<Option<(HeaderName, String)>>, Json<EngineHealth>) {
+) -> (AppendHeaders<Vec<(HeaderName, String)>>, Json<EngineHealth>) {
     let database = match shared.brain.check_health() {
         Ok(()) => HEALTHY.to_owned(),
         Err(reason) => reason,
@@ -39,5 +40,8 @@ pub(super) async fn health(
     let challenge = headers.get(CHALLENGE_HEADER).and_then(|text| Challenge::parse(text.to_str().ok()?));
     let proof = challenge.map(|challenge| shared.key_guard.proof(&challenge));
     let proof = proof.map(|proof| (HeaderName::from_static(PROOF_HEADER), proof));
-    (AppendHeaders(proof), Json(health))
+    // For the orchestrator, which asks for the questions when the tag changes.
+    let tag = proof.is_some().then(|| shared.agent.waiting_tag(shared.key_guard.hash()).ok()).flatten();
+    let tag = tag.map(|tag| (HeaderName::from_static(WAITING_HEADER), tag));
+    (AppendHeaders(proof.into_iter().chain(tag).collect()), Json(health))
 }

@@ -1,7 +1,7 @@
 //! `/hitl`: pending requests to a person, their answers, and lasting grants.
 
 use api::engine::{
-    Deleted, DeletedStatus, Grants, HitlPending, HitlRespond, HitlResponded, HitlRespondedStatus,
+    Deleted, DeletedStatus, GrantScope, Grants, HitlPending, HitlRespond, HitlResponded, HitlRespondedStatus,
 };
 use api::{ErrorBody, ErrorCode};
 use axum::extract::State as Extract;
@@ -9,7 +9,7 @@ use http_service::http::{ApiError, Path};
 
 use super::AppState;
 use super::admission::Admitted;
-use super::auth::Authenticated;
+use super::auth::{Authenticated, Caller};
 
 /// Answers a task's request to a person. The turn continues at once.
 #[utoipa::path(
@@ -26,10 +26,14 @@ use super::auth::Authenticated;
     ),
 )]
 pub(super) async fn respond(
-    _: Authenticated,
+    caller: Caller,
     Extract(AppState(shared)): Extract<AppState>,
     Admitted(request, _memory): Admitted<HitlRespond>,
 ) -> Result<axum::Json<HitlResponded>, ApiError> {
+    caller.check_task(&request.task_id)?;
+    if request.scope == Some(GrantScope::Engine) {
+        caller.check_all_tasks()?;
+    }
     let request_id = shared.agent.respond(request).await?;
     Ok(axum::Json(HitlResponded { status: HitlRespondedStatus::Resumed, request_id }))
 }

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::admission::Admitted;
-use super::auth::Authenticated;
+use super::auth::KeyHolder;
 use super::{AppState, Shared, rpc_assets, rpc_cassettes, rpc_gateway, rpc_memory, rpc_skills, rpc_tools};
 
 /// Calls a method, or an operation of a subsystem.
@@ -21,7 +21,8 @@ use super::{AppState, Shared, rpc_assets, rpc_cassettes, rpc_gateway, rpc_memory
     responses(
         (status = 200, body = AnyRpcResult, description = "The result"),
         (status = 400, body = RpcError, description = "INVALID_REQUEST, MODEL_NOT_PERMITTED, TOOL_DENIED, TOOL_FAILED"),
-        (status = 401, body = RpcError, description = "INVALID_ENGINE_KEY"),
+        (status = 401, body = RpcError, description = "INVALID_ENGINE_KEY, INVALID_TOKEN, TOKEN_EXPIRED, TOKEN_REVOKED"),
+        (status = 403, body = RpcError, description = "TOKEN_SCOPE"),
         (status = 404, body = RpcError, description = "METHOD_NOT_FOUND"),
         (status = 409, body = RpcError, description = "FACT_REPLACED, TASK_BUSY"),
         (status = 413, body = RpcError, description = "PAYLOAD_TOO_LARGE"),
@@ -102,7 +103,7 @@ struct Quiesce {
 
 async fn call_operation(
     shared: &Shared,
-    caller: &Authenticated,
+    caller: &KeyHolder,
     operation: (&str, &str),
     parameters: Map<String, Value>,
 ) -> Result<RpcOutcome, ApiError> {
@@ -126,12 +127,17 @@ async fn call_operation(
             };
             Ok(RpcOutcome::Quiesced(Quiesced { quiesced }))
         }
+        ("control", "set_browser_access") => {
+            shared.browser_tokens.set_access(parse_fields(parameters)?);
+            Ok(RpcOutcome::Done {})
+        }
         ("control", "set_config") => rpc_gateway::set_config(shared, parameters).await,
         ("control", "get_config") => Ok(rpc_gateway::get_config(shared).await),
         ("control", "reload") => rpc_gateway::reload(shared).await,
         ("telemetry", "quota_state") => rpc_gateway::quota_state(shared).await,
         ("telemetry", "cache_state") => Ok(RpcOutcome::Cache(shared.active_config.gateway().cache())),
         ("telemetry", "activity") => Ok(RpcOutcome::Activity(shared.agent.activity()?)),
+        ("telemetry", "waiting") => Ok(RpcOutcome::Waiting(shared.agent.waiting_questions().await?)),
         ("telemetry", "next_due") => {
             Ok(RpcOutcome::NextDue(NextDue { next_due_at: shared.agent.next_due_at()? }))
         }
@@ -151,7 +157,7 @@ fn invalid(message: &str) -> ApiError {
 
 /// A call by an authenticated caller. The key is checked before the body is read.
 pub(super) struct AuthenticatedCall {
-    caller: Authenticated,
+    caller: KeyHolder,
     call: Admitted<RpcCall>,
 }
 
@@ -160,7 +166,7 @@ impl FromRequest<AppState> for AuthenticatedCall {
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, RpcRejection> {
         let (mut parts, body) = request.into_parts();
-        let caller = Authenticated::from_request_parts(&mut parts, state).await?;
+        let caller = KeyHolder::from_request_parts(&mut parts, state).await?;
         let call = Admitted::from_request(Request::from_parts(parts, body), state).await?;
         Ok(Self { caller, call })
     }

@@ -7,7 +7,7 @@ use http_service::http::ApiError;
 
 use super::AppState;
 use super::admission::Admitted;
-use super::auth::Authenticated;
+use super::auth::Caller;
 
 /// Cancels a task's turn that is running or waiting for a person. Its effects remain. With `turn_id` no other turn is
 /// cancelled, so that a request that comes late does not end the next turn.
@@ -25,10 +25,11 @@ use super::auth::Authenticated;
     ),
 )]
 pub(super) async fn cancel(
-    _: Authenticated,
+    caller: Caller,
     Extract(AppState(shared)): Extract<AppState>,
     Admitted(request, _memory): Admitted<Cancel>,
 ) -> Result<axum::Json<Cancelled>, ApiError> {
+    caller.check_task(&request.task_id)?;
     let turn_id = shared.agent.cancel(&request.task_id, request.turn_id).await?;
     Ok(axum::Json(Cancelled { status: CancelledStatus::Cancelled, turn_id }))
 }
@@ -49,10 +50,11 @@ pub(super) async fn cancel(
     ),
 )]
 pub(super) async fn steer(
-    _: Authenticated,
+    caller: Caller,
     Extract(AppState(shared)): Extract<AppState>,
     Admitted(request, _memory): Admitted<Steer>,
 ) -> Result<axum::Json<Steered>, ApiError> {
+    caller.check_task(&request.task_id)?;
     let message_id = shared.agent.steer(&request.task_id, request.turn_id, request.message).await?;
     Ok(axum::Json(Steered { status: SteeredStatus::Accepted, message_id }))
 }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use self::boot::Boots;
 use super::engine_client::EngineClient;
+use super::inbox::Inbox;
 use super::operation::{Operation, Operations};
 use super::policies::Policies;
 use super::request::{OperationError, OperationRequest, OperationResult, Outcome, RequestKind};
@@ -29,6 +30,7 @@ pub(super) struct Changes {
     pub(super) transitions: Arc<Transitions>,
     pub(super) policies: Arc<Policies>,
     pub(super) client: Arc<EngineClient>,
+    pub(super) inbox: Arc<Inbox>,
     pub(super) operations: Arc<Operations>,
     pub(super) boots: Boots,
 }

@@ -7,7 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::browser::BrowserAccess;
 use api::engine::{EngineHealth, HEALTHY};
+use api::inbox::WaitingQuestions;
 use api::{EngineKey, KeyHash, Timestamp};
 use backend::{KeyProof, Probe, ProbeError};
 use serde_json::{Value, json};
@@ -28,6 +30,14 @@ pub(super) enum Readiness {
     BrainOnly,
 }
 
+/// What a healthy answer says beside its health.
+pub(super) struct CheckedHealth {
+    /// Whether it comes from the engine.
+    pub(super) proof: KeyProof,
+    /// The tag of the questions that wait for a person.
+    pub(super) waiting: Option<String>,
+}
+
 pub(super) struct EngineClient {
     shared: Arc<Shared>,
     probe: Arc<dyn Probe>,
@@ -43,17 +53,17 @@ impl EngineClient {
         Self { shared, probe, supervision }
     }
 
-    /// Checks that what answers on `port` meets `readiness`, and returns its proof of the key with this hash.
-    /// Fails with a message.
+    /// Checks that what answers on `port` meets `readiness`, and returns what it proves to have the key with this hash
+    /// with. Fails with a message.
     pub(super) async fn check_health(
         &self,
         port: u16,
         key_hash: KeyHash,
         readiness: Readiness,
-    ) -> Result<KeyProof, String> {
+    ) -> Result<CheckedHealth, String> {
         let response = self.probe.check_health(port, key_hash).await.map_err(|error| error.to_string())?;
         check_health(&response.health, readiness)?;
-        Ok(response.proof)
+        Ok(CheckedHealth { proof: response.proof, waiting: response.waiting })
     }
 
     /// Checks that what answers on `port` meets `readiness` and is the engine, just launched, that holds `key`.
@@ -64,7 +74,7 @@ impl EngineClient {
         key: &EngineKey,
         readiness: Readiness,
     ) -> Result<(), String> {
-        let proof = self.check_health(port, key.hash(), readiness).await?;
+        let CheckedHealth { proof, .. } = self.check_health(port, key.hash(), readiness).await?;
         let verified = if proof == KeyProof::Absent && self.shared.backend.has_single_image() {
             // The engine is this very program, which gives a proof.
             Err(ProbeError::Unproven { port })
@@ -131,6 +141,39 @@ impl EngineClient {
                 parsed.map_err(|_| ProbeError::Malformed("an unknown time".to_owned()))
             }
             Err(ProbeError::UnknownCommand { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Tells `engine` what it has to know about browsers. One of an earlier version accepts no tokens and needs nothing.
+    pub(super) async fn set_browser_access(
+        &self,
+        engine: RunningEngine<'_>,
+        key: &EngineKey,
+        access: &BrowserAccess,
+    ) -> Result<(), ProbeError> {
+        let BrowserAccess { revision, origins, revoked } = access;
+        let command = json!({
+            "subsystem": "control", "op": "set_browser_access",
+            "revision": revision, "origins": origins, "revoked": revoked,
+        });
+        match self.send_command(engine, key, &command).await {
+            Ok(_) | Err(ProbeError::UnknownCommand { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What waits for a person at `engine`; nothing with one of an earlier version, which does not say.
+    pub(super) async fn waiting_questions(
+        &self,
+        engine: RunningEngine<'_>,
+        key: &EngineKey,
+    ) -> Result<WaitingQuestions, ProbeError> {
+        match self.send_command(engine, key, &json!({"subsystem": "telemetry", "op": "waiting"})).await {
+            Ok(response) => {
+                serde_json::from_value(response).map_err(|error| ProbeError::Malformed(error.to_string()))
+            }
+            Err(ProbeError::UnknownCommand { .. }) => Ok(WaitingQuestions::default()),
             Err(error) => Err(error),
         }
     }

@@ -18,6 +18,7 @@ use super::records::Records;
 use super::request::{OperationRequest, OperationResult, RequestKind};
 use super::shared::Shared;
 use super::supervision::{KeyState, Supervision};
+use crate::domain::EngineOwner;
 use crate::domain::lifecycle::{Decision, Trigger, decide};
 use crate::registry::{EngineRow, Page, Product};
 
@@ -32,15 +33,33 @@ pub(crate) struct EngineEndpoint {
 }
 
 pub(crate) struct Engines {
-    pub(super) shared: Arc<Shared>,
-    pub(super) admission: Arc<Admission>,
-    pub(super) policies: Arc<Policies>,
-    pub(super) executor: Arc<Executor>,
-    pub(super) supervision: Arc<Supervision>,
-    pub(super) records: Arc<Records>,
+    shared: Arc<Shared>,
+    admission: Arc<Admission>,
+    policies: Arc<Policies>,
+    executor: Arc<Executor>,
+    supervision: Arc<Supervision>,
+    records: Arc<Records>,
 }
 
 impl Engines {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        supervision: &Arc<Supervision>,
+        admission: &Arc<Admission>,
+        policies: &Arc<Policies>,
+        executor: &Arc<Executor>,
+        records: &Arc<Records>,
+    ) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            admission: Arc::clone(admission),
+            policies: Arc::clone(policies),
+            executor: Arc::clone(executor),
+            supervision: Arc::clone(supervision),
+            records: Arc::clone(records),
+        }
+    }
+
     /// Admits a user: returns the endpoint of their engine, after provisioning or waking it if `params` allow that.
     pub(crate) async fn admit(
         &self,
@@ -139,7 +158,13 @@ impl Engines {
         product: &Product,
         user_id: UserId,
     ) -> Result<EngineEndpoint, FleetError> {
-        let row = self.request_engine(product, user_id, RequestKind::Proxy).await?;
+        self.resolve_endpoint_of(product.engine_owner(user_id)).await
+    }
+
+    /// Returns the endpoint of the running engine of `owner`. Counts as activity.
+    pub(crate) async fn resolve_endpoint_of(&self, owner: EngineOwner) -> Result<EngineEndpoint, FleetError> {
+        let request = OperationRequest::new(owner, RequestKind::Proxy, REQUESTED_REASON);
+        let row = engine_of(self.executor.execute(&request).await?)?;
         let port = row.running().ok_or(FleetError::EngineNotRunning)?.port;
         Ok(EngineEndpoint { engine_id: row.engine_id, port, key: self.records.key(&row)? })
     }
@@ -184,17 +209,22 @@ impl Engines {
         user_id: UserId,
         kind: RequestKind,
     ) -> Result<EngineRow, FleetError> {
-        match self.request(product, user_id, kind).await? {
-            OperationResult::Engine(row) => Ok(*row),
-            OperationResult::NotRunning
-            | OperationResult::Destroyed(_)
-            | OperationResult::Denied(_)
-            | OperationResult::Moved(_) => Err(FleetError::EngineNotRunning),
-        }
+        engine_of(self.request(product, user_id, kind).await?)
     }
 
     fn running_url(&self, row: &EngineRow) -> Result<String, FleetError> {
         let engine = row.running().ok_or(FleetError::EngineNotRunning)?;
         Ok(self.records.url(engine.port))
+    }
+}
+
+/// The engine that is the result of a request for one.
+fn engine_of(result: OperationResult) -> Result<EngineRow, FleetError> {
+    match result {
+        OperationResult::Engine(row) => Ok(*row),
+        OperationResult::NotRunning
+        | OperationResult::Destroyed(_)
+        | OperationResult::Denied(_)
+        | OperationResult::Moved(_) => Err(FleetError::EngineNotRunning),
     }
 }

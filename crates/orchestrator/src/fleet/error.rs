@@ -4,8 +4,10 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
+use api::browser::TokenRefusal;
 use api::{EngineImage, ErrorCode};
 use backend::BackendError;
+use http_service::http::refusal_code;
 
 use crate::domain::lifecycle::Refusal;
 use crate::keys::KeyError;
@@ -54,6 +56,18 @@ pub enum FleetError {
     RateLimited {
         /// Whole seconds until an admit would pass; `None` if none ever will.
         retry_after_s: Option<u64>,
+    },
+    /// A browser token is refused.
+    #[error("{0}")]
+    TokenRefused(TokenRefusal),
+    /// The engine has no such token in force.
+    #[error("this engine has no such token in force")]
+    TokenNotFound,
+    /// The engine has as many tokens as it may have.
+    #[error("the engine has as many browser tokens in force as it may have; keep a token until it expires")]
+    TokenLimit {
+        /// Whole seconds until the first one expires.
+        retry_after_s: u64,
     },
     /// No port is free.
     #[error("no port is free for an engine; stop engines, or widen the range ORCH_PORT_MIN to ORCH_PORT_MAX")]
@@ -119,6 +133,9 @@ impl FleetError {
             Self::SlugExists => ErrorCode::ProductSlugExists,
             Self::QuotaExceeded { .. } => ErrorCode::QuotaExceeded,
             Self::RateLimited { .. } => ErrorCode::RateLimited,
+            Self::TokenRefused(refusal) => refusal_code(*refusal),
+            Self::TokenNotFound => ErrorCode::TokenNotFound,
+            Self::TokenLimit { .. } => ErrorCode::TokenLimit,
             Self::PortExhaustion => ErrorCode::PortExhaustion,
             Self::CapacityExhausted(_) => ErrorCode::CapacityExhausted,
             Self::BootTimeout(_) => ErrorCode::BootTimeout,
@@ -132,6 +149,7 @@ impl FleetError {
     pub const fn retry_after_s(&self) -> Option<u64> {
         match self {
             Self::RateLimited { retry_after_s } => *retry_after_s,
+            Self::TokenLimit { retry_after_s } => Some(*retry_after_s),
             // Capacity is freed when engines stop, and nobody knows when.
             Self::PortExhaustion | Self::CapacityExhausted(_) => Some(30),
             Self::RegistryUnavailable(_) => Some(2),
@@ -144,6 +162,8 @@ impl FleetError {
             | Self::BeyondAuditLog { .. }
             | Self::SlugExists
             | Self::QuotaExceeded { .. }
+            | Self::TokenRefused(_)
+            | Self::TokenNotFound
             | Self::BootTimeout(_)
             | Self::Backend(_)
             | Self::OperationTimeout

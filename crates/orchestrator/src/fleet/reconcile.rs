@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::FleetError;
+use super::browser::Browsers;
 use super::execute::Executor;
 use super::policies::Policies;
 use super::products::Products;
@@ -82,6 +83,7 @@ pub(super) struct Reconciler {
     pub(super) transitions: Arc<Transitions>,
     pub(super) policies: Arc<Policies>,
     pub(super) products: Arc<Products>,
+    pub(super) browsers: Arc<Browsers>,
     pub(super) executor: Arc<Executor>,
     pub(super) telemetry: Arc<Telemetry>,
     /// Whether the first comparison is done.
@@ -132,6 +134,7 @@ impl Reconciler {
         loop {
             let load = async {
                 self.products.load().await?;
+                self.browsers.load().await?;
                 for (product_id, audit_seq, policy) in self.shared.registry.policies().await? {
                     self.policies.apply(product_id, audit_seq, &policy);
                 }

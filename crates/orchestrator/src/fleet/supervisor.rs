@@ -19,6 +19,7 @@ use super::FleetError;
 use super::boot_limiter::BootRequest;
 use super::engine_client::EngineClient;
 use super::execute::Executor;
+use super::inbox::Inbox;
 use super::request::{OperationRequest, RequestKind};
 use super::shared::Shared;
 use super::supervision::{DueAction, Supervision, SupervisionAction};
@@ -43,6 +44,7 @@ pub(super) struct Supervisor {
     pub(super) transitions: Arc<Transitions>,
     pub(super) executor: Arc<Executor>,
     pub(super) client: Arc<EngineClient>,
+    pub(super) inbox: Arc<Inbox>,
     pub(super) telemetry: Arc<Telemetry>,
     /// Whether the first comparison is done.
     pub(super) ready: watch::Receiver<bool>,

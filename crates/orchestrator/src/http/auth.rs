@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use api::orchestrator::{ADMIN_KEY_HEADER, PLATFORM_KEY_HEADER};
-use api::{AdminKey, ErrorCode};
-use axum::extract::{FromRef, FromRequestParts};
+use api::{AdminKey, ErrorCode, ProductId};
+use axum::extract::{FromRef, FromRequestParts, Request};
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method};
@@ -76,14 +76,24 @@ where
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let AuthenticatedProduct(product) = AuthenticatedProduct::from_request_parts(parts, state).await?;
-        let permit = Arc::<Fleet>::from_ref(state).admission.stream_limiter().acquire(product.product_id);
-        let permit = permit.ok_or_else(|| {
-            let message = "the product has reached its share of connections for event streams and proxied calls: \
-                           close some of them";
-            ApiError::new(ErrorCode::CapacityExhausted, message).retry_after(STREAM_RETRY_AFTER_S)
-        })?;
+        let permit = stream_permit(&Arc::<Fleet>::from_ref(state), product.product_id)?;
         Ok(Self(product, permit))
     }
+}
+
+/// Takes one of a product's permits for long-lived responses.
+pub(super) fn stream_permit(fleet: &Fleet, product_id: ProductId) -> Result<StreamPermit, ApiError> {
+    fleet.admission.stream_limiter().acquire(product_id).ok_or_else(|| {
+        let message = "the product has reached its share of connections for event streams and proxied calls: \
+                       close some of them";
+        ApiError::new(ErrorCode::CapacityExhausted, message).retry_after(STREAM_RETRY_AFTER_S)
+    })
+}
+
+/// Logs that the credential in `header` of a request was refused.
+pub(super) fn log_refusal(fleet: &Fleet, header: &'static str, request: &Request) {
+    let client = request.extensions().get().map(|ClientAddress(address)| *address);
+    fleet.admission.log_auth_failure(header, client);
 }
 
 /// The calling product, which may also send its key as `Authorization: Bearer`: for the proxy, through which other

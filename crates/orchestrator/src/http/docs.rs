@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::routing::{MethodRouter, get};
 use utoipa::openapi::OpenApi;
-use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityScheme};
+use utoipa::openapi::security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{Modify, OpenApi as _};
 
 use super::auth::Ready;
@@ -25,6 +25,8 @@ impl Modify for KeySchemes {
             let key = ApiKeyValue::with_description(header, description);
             components.add_security_scheme(name, SecurityScheme::ApiKey(ApiKey::Header(key)));
         }
+        let token = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+        components.add_security_scheme("browser_token", token);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The reverse proxy to a user's engine, through which a product's backend needs neither the engine's address nor
 //! its key.
 
+mod by_browser;
 mod half_open_stream;
 
 use std::sync::Arc;
@@ -11,10 +12,12 @@ use api::orchestrator::{ADMIN_KEY_HEADER, PLATFORM_KEY_HEADER};
 use api::{EngineKey, ErrorBody, ErrorCode, UserId};
 use axum::body::Body;
 use axum::extract::{Request, State};
+use axum::handler::Handler as _;
 use axum::http::uri::Uri;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use futures::StreamExt as _;
+use futures::future::Either;
 use http_service::http::{ApiError, BodyTimeout, Path, is_body_timeout};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -24,6 +27,7 @@ use tokio::sync::Notify;
 use tower::util::MapResponse;
 
 use self::half_open_stream::HalfOpenStream;
+use super::AppState;
 use super::auth::{BearerProduct, StreamingProduct};
 use super::error::to_api_error;
 use super::guarded_body::with_guard;
@@ -70,10 +74,10 @@ impl ProxyClient {
 }
 
 /// Forwards a request to the user's engine and streams the response back. The orchestrator adds the engine's key;
-/// the engine's own limits apply. Counts as activity.
+/// the engine's own limits apply. Counts as activity. A browser token in `Authorization` is passed on instead of the key.
 #[utoipa::path(
     method(get, post, put, patch, delete), path = PATH, operation_id = "proxy", tag = "engines",
-    security(("platform_key" = [])),
+    security(("platform_key" = []), ("browser_token" = [])),
     params(
         ("user_id" = UserId, Path, description = "The product's user"),
         ("path" = String, Path, description = "The engine's path"),
@@ -81,7 +85,8 @@ impl ProxyClient {
     responses(
         (status = 200, description = "The engine's response, unchanged, including errors"),
         (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
-        (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
+        (status = 401, description = "`INVALID_PLATFORM_KEY`; with a browser token `INVALID_TOKEN`, `TOKEN_EXPIRED`, \
+            `TOKEN_REVOKED`", body = ErrorBody),
         (status = 403, description = "`POLICY_DENIED`: suspended", body = ErrorBody),
         (status = 404, description = "`ENGINE_NOT_FOUND`", body = ErrorBody),
         (status = 409, description = "`ENGINE_NOT_RUNNING`", body = ErrorBody),
@@ -90,7 +95,15 @@ impl ProxyClient {
         (status = 503, description = "`CAPACITY_EXHAUSTED`: too many open requests, `STARTING_UP`", body = ErrorBody),
     ),
 )]
-pub(super) async fn proxy(
+pub(super) async fn proxy(State(app): State<AppState>, request: Request) -> Response {
+    match by_browser::handle(&app, request).await {
+        Either::Left(response) => response,
+        Either::Right(request) => by_product.call(request, app).await,
+    }
+}
+
+/// Forwards a request of a product's backend.
+async fn by_product(
     BearerProduct(StreamingProduct(product, permit)): BearerProduct,
     State(fleet): State<Arc<Fleet>>,
     State(proxy_client): State<ProxyClient>,
@@ -101,15 +114,9 @@ pub(super) async fn proxy(
     let target = engine_target(request.uri()).ok_or_else(invalid_path_error)?;
     let EngineEndpoint { engine_id, port, key } =
         fleet.engines.resolve_endpoint(&product, user_id).await.map_err(to_api_error)?;
-    let (parts, body) = request.into_parts();
-    let uri = format!("http://127.0.0.1:{port}{target}").parse::<Uri>().map_err(|_| invalid_path_error())?;
-    let mut outgoing = Request::new(body);
-    *outgoing.method_mut() = parts.method;
-    *outgoing.uri_mut() = uri;
-    let mut headers = forwarded_headers(&parts.headers, &key).ok_or_else(ApiError::internal)?;
-    say_address(&mut headers, &parts.headers, parts.uri.path());
-    *outgoing.headers_mut() = headers;
-    let response = proxy_client.send(outgoing).await?;
+    let mut headers = forwarded_headers(request.headers(), &key).ok_or_else(ApiError::internal)?;
+    say_address(&mut headers, request.headers(), request.uri().path());
+    let response = proxy_client.send(addressed(request, port, &target, headers)?).await?;
     if response.status() == StatusCode::UNAUTHORIZED {
         fleet.engines.mark_key_refused(engine_id);
     }
@@ -161,6 +168,17 @@ impl Drop for NotifyOnDrop {
     fn drop(&mut self) {
         self.0.notify_one();
     }
+}
+
+/// Returns the request as it is sent to the engine on `port`.
+fn addressed(request: Request, port: u16, target: &str, headers: HeaderMap) -> Result<Request, ApiError> {
+    let (parts, body) = request.into_parts();
+    let uri = format!("http://127.0.0.1:{port}{target}").parse::<Uri>().map_err(|_| invalid_path_error())?;
+    let mut outgoing = Request::new(body);
+    *outgoing.method_mut() = parts.method;
+    *outgoing.uri_mut() = uri;
+    *outgoing.headers_mut() = headers;
+    Ok(outgoing)
 }
 
 fn invalid_path_error() -> ApiError {

@@ -17,12 +17,34 @@ const MIGRATIONS: [Migration; 2] = [
 
 /// What was added to the current schema without a new version, in order: an earlier version of this binary goes on
 /// without it, so a deployment can be downgraded.
-const ADDITIONS: [&str; 1] = [include_str!("../../migrations/0003_scheduled_wakes.sql")];
+const ADDITIONS: [Migration; 3] = [
+    Migration { shared: include_str!("../../migrations/0003_scheduled_wakes.sql"), sqlite: "", postgres: "" },
+    Migration {
+        shared: include_str!("../../migrations/0004_browser_tokens.sql"),
+        sqlite: "",
+        postgres: include_str!("../../migrations/0004_browser_tokens.postgres.sql"),
+    },
+    Migration {
+        shared: include_str!("../../migrations/0005_inbox.sql"),
+        sqlite: "",
+        postgres: include_str!("../../migrations/0005_inbox.postgres.sql"),
+    },
+];
 
 struct Migration {
     shared: &'static str,
     sqlite: &'static str,
     postgres: &'static str,
+}
+
+impl Migration {
+    /// Returns the statements for a kind of database, in order.
+    const fn statements(&self, database: DatabaseKind) -> [&'static str; 2] {
+        match database {
+            DatabaseKind::Sqlite => [self.shared, self.sqlite],
+            DatabaseKind::Postgres => [self.shared, self.postgres],
+        }
+    }
 }
 
 /// The kind of database.
@@ -97,11 +119,7 @@ pub(super) async fn migrate(
 ) -> Result<(), OpenRegistryError> {
     for (version, migration) in (1_i64..).zip(MIGRATIONS).filter(|(version, _)| *version > found) {
         let mut transaction = connection.begin().await?;
-        let specific = match database {
-            DatabaseKind::Sqlite => migration.sqlite,
-            DatabaseKind::Postgres => migration.postgres,
-        };
-        for statements in [migration.shared, specific] {
+        for statements in migration.statements(database) {
             sqlx::raw_sql(statements).execute(&mut *transaction).await?;
         }
         sqlx::query(
@@ -113,19 +131,21 @@ pub(super) async fn migrate(
         .await?;
         transaction.commit().await?;
     }
-    add(connection).await
+    add(connection, database).await
 }
 
 /// Makes the additions that the database lacks, each in one transaction. Those of a later version are left alone.
-async fn add(connection: &mut AnyConnection) -> Result<(), OpenRegistryError> {
+async fn add(connection: &mut AnyConnection, database: DatabaseKind) -> Result<(), OpenRegistryError> {
     let found = sqlx::query("SELECT value FROM meta WHERE name = 'schema_additions'")
         .fetch_optional(&mut *connection)
         .await?;
     let found =
         found.map_or(Ok(0), |row| row.try_get::<String, _>(0).map(|text| text.parse().unwrap_or(0)))?;
-    for (number, statements) in (1_usize..).zip(ADDITIONS).skip(found) {
+    for (number, addition) in (1_usize..).zip(ADDITIONS).skip(found) {
         let mut transaction = connection.begin().await?;
-        sqlx::raw_sql(statements).execute(&mut *transaction).await?;
+        for statements in addition.statements(database) {
+            sqlx::raw_sql(statements).execute(&mut *transaction).await?;
+        }
         sqlx::query(
             "INSERT INTO meta (name, value) VALUES ('schema_additions', $1) \
              ON CONFLICT (name) DO UPDATE SET value = excluded.value",

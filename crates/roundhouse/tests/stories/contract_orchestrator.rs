@@ -268,10 +268,12 @@ async fn an_engines_environment_holds_what_is_documented_and_nothing_else() {
     let documented = [
         "AD_ENCRYPTION_KEY",
         "CATALOG_DIR",
+        "ENGINE_BROWSER_ACCESS",
         "ENGINE_HOST",
         "ENGINE_ID",
         "ENGINE_KEY_HASH",
         "ENGINE_PORT",
+        "ENGINE_TOKEN_SECRET",
         "HOME",
         "LANG",
         "LLM_PROVIDER",

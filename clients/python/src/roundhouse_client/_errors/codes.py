@@ -55,6 +55,22 @@ class InvalidEngineKeyError(AuthenticationError):
     """`X-Engine-Key` is missing or wrong."""
 
 
+class InvalidTokenError(AuthenticationError):
+    """The browser token is malformed, of another engine, or was not signed for this engine's current key."""
+
+
+class TokenExpiredError(AuthenticationError):
+    """The browser token has expired. The product's backend mints another one."""
+
+
+class TokenRevokedError(AuthenticationError):
+    """The browser token was revoked."""
+
+
+class TokenScopeError(ForbiddenError):
+    """The browser token does not permit this call, or not for this task."""
+
+
 class PolicyDeniedError(ForbiddenError):
     """The product's policy forbids the action."""
 
@@ -97,6 +113,10 @@ class TurnNotFoundError(NotFoundError):
 
 class HitlNotPendingError(NotFoundError):
     """The task has no pending request, or not the one that was answered."""
+
+
+class TokenNotFoundError(NotFoundError):
+    """This user's engine has no such browser token in force."""
 
 
 class ScheduleNotFoundError(NotFoundError):
@@ -235,6 +255,10 @@ class ScheduleLimitError(TooManyRequestsError):
     """The engine has as many schedules as it may have. Delete one first."""
 
 
+class TokenLimitError(TooManyRequestsError):
+    """The engine has as many browser tokens in force as it may have. `Retry-After` says when one expires."""
+
+
 class ServerLimitError(TooManyRequestsError):
     """The user has as many tool servers as the catalog permits. Delete one first."""
 
@@ -306,6 +330,10 @@ CODES: dict[str, type[ApiError]] = {
     "INVALID_PLATFORM_KEY": InvalidPlatformKeyError,
     "INVALID_ADMIN_KEY": InvalidAdminKeyError,
     "INVALID_ENGINE_KEY": InvalidEngineKeyError,
+    "INVALID_TOKEN": InvalidTokenError,
+    "TOKEN_EXPIRED": TokenExpiredError,
+    "TOKEN_REVOKED": TokenRevokedError,
+    "TOKEN_SCOPE": TokenScopeError,
     "POLICY_DENIED": PolicyDeniedError,
     "PLATFORM_SKILL": PlatformSkillError,
     "USER_SERVERS_NOT_PERMITTED": UserServersNotPermittedError,
@@ -317,6 +345,7 @@ CODES: dict[str, type[ApiError]] = {
     "MESSAGE_NOT_FOUND": MessageNotFoundError,
     "TURN_NOT_FOUND": TurnNotFoundError,
     "HITL_NOT_PENDING": HitlNotPendingError,
+    "TOKEN_NOT_FOUND": TokenNotFoundError,
     "SCHEDULE_NOT_FOUND": ScheduleNotFoundError,
     "DELIVERY_NOT_FOUND": DeliveryNotFoundError,
     "APPROVAL_NOT_FOUND": ApprovalNotFoundError,
@@ -351,6 +380,7 @@ CODES: dict[str, type[ApiError]] = {
     "RATE_LIMITED": RateLimitedError,
     "QUEUE_FULL": QueueFullError,
     "SCHEDULE_LIMIT": ScheduleLimitError,
+    "TOKEN_LIMIT": TokenLimitError,
     "SERVER_LIMIT": ServerLimitError,
     "USAGE_CAP_REACHED": UsageCapReachedError,
     "INTERNAL_ERROR": InternalError,

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::ErrorBody;
+use api::browser::{BrowserAccess, TokenSecret};
+use api::{EngineId, ErrorBody};
 use catalog::Catalog;
 use fetch::WebAllowlist;
 use http_service::env::EnvReader;
@@ -28,6 +29,12 @@ use super::*;
 use crate::agent::{AgentSnapshot, CatalogReloader, Services, SnapshotSource};
 
 pub(crate) const ENGINE_KEY: &str = "sk-svc-right";
+
+/// The id of a test engine, and the secret of its browser tokens.
+pub(crate) fn token_identity() -> (EngineId, TokenSecret) {
+    let engine_id = "eng_00000000000070008000000000000001".parse().unwrap();
+    (engine_id, TokenSecret::derive("a secrets key", engine_id))
+}
 
 /// The limits on files of a test engine.
 const FILE_LIMITS: FileLimits = FileLimits { quota_bytes: Some(1 << 20), max_file_bytes: 512 << 10 };
@@ -190,7 +197,10 @@ impl RunningEngine {
             files,
             active_config,
             reloader,
-            KeyHash::of(ENGINE_KEY),
+            Credentials {
+                key_hash: KeyHash::of(ENGINE_KEY),
+                browser_tokens: BrowserTokens::new(Some(token_identity()), BrowserAccess::default()),
+            },
             clock,
         );
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -201,7 +211,7 @@ impl RunningEngine {
             header_read_timeout: Duration::from_secs(20),
             drain_timeout: Duration::from_secs(5),
         };
-        let server_task = tokio::spawn(serve(listener, router(state), limits, shutdown.clone()));
+        let server_task = tokio::spawn(serve(listener, service(state), limits, shutdown.clone()));
         Self { agent, brain, base, shutdown, server_task }
     }
 

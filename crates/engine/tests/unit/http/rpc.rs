@@ -8,7 +8,7 @@ use testkit::with_deadline;
 
 use super::app::{ENGINE_KEY, TestApp, expect_error};
 use super::*;
-use crate::http::auth::Authenticated;
+use crate::http::auth::KeyHolder;
 
 const OTHER_KEY: &str = "sk-svc-other";
 
@@ -193,11 +193,11 @@ async fn the_key_changes_at_once_and_until_the_next_start() {
 fn who_holds_an_old_key_cannot_turn_a_change_back() {
     let lock = KeyGuard::new(KeyHash::of(ENGINE_KEY));
     // Both were authenticated before either change.
-    let (first, second) = (Authenticated(KeyHash::of(ENGINE_KEY)), Authenticated(KeyHash::of(ENGINE_KEY)));
+    let (first, second) = (KeyHolder(KeyHash::of(ENGINE_KEY)), KeyHolder(KeyHash::of(ENGINE_KEY)));
     lock.replace_hash(&first, KeyHash::of(OTHER_KEY)).unwrap();
     let refused = lock.replace_hash(&second, KeyHash::of("sk-svc-mine")).unwrap_err();
     assert_eq!(refused.code(), api::ErrorCode::InvalidEngineKey);
-    lock.replace_hash(&Authenticated(KeyHash::of(OTHER_KEY)), KeyHash::of(ENGINE_KEY)).unwrap();
+    lock.replace_hash(&KeyHolder(KeyHash::of(OTHER_KEY)), KeyHash::of(ENGINE_KEY)).unwrap();
 }
 
 #[tokio::test]

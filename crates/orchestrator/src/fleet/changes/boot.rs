@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::browser::{BROWSER_ACCESS_VAR, TOKEN_SECRET_VAR};
 use api::orchestrator::EngineStatus;
 use api::{EngineId, EngineKey, Timestamp};
 use backend::{BackendError, Instance, InstanceExit, LaunchSpec, ResourceLimits};
@@ -14,6 +15,7 @@ use secrecy::SecretString;
 use tokio::sync::broadcast::{self, error::RecvError};
 
 use crate::fleet::FleetError;
+use crate::fleet::browser::token_secret;
 use crate::fleet::engine_client::{EngineClient, Readiness};
 use crate::fleet::policies::Policies;
 use crate::fleet::shared::Shared;
@@ -197,6 +199,7 @@ impl Boots {
     async fn launch(&self, engine: &mut PlacedEngine) -> Result<Instance, BootFailureCause> {
         for _ in 0..MAX_PORT_ATTEMPTS {
             let row = &engine.row;
+            let env = self.engine_env(row).await?;
             let launch = LaunchSpec {
                 engine_id: row.engine_id,
                 product_id: row.owner.product_id,
@@ -205,7 +208,7 @@ impl Boots {
                 image: row.engine_version.clone(),
                 port: engine.port(),
                 key_hash: row.key_hash,
-                env: self.engine_env(row).map_err(BootFailureCause::Keys)?,
+                env,
                 limits: ResourceLimits::from_policy(&self.policies.get(row.owner.product_id)),
             };
             match self.shared.backend.launch(launch).await {
@@ -234,10 +237,11 @@ impl Boots {
     }
 
     /// The environment variables of this engine beyond those of the container contract.
-    fn engine_env(&self, row: &EngineRow) -> Result<Vec<(String, SecretString)>, KeyError> {
+    async fn engine_env(&self, row: &EngineRow) -> Result<Vec<(String, SecretString)>, BootFailureCause> {
         let mut env = self.engine_env.clone();
         if env.iter().all(|(name, _)| name != ENCRYPTION_KEY_VAR) {
-            env.push((ENCRYPTION_KEY_VAR.to_owned(), self.shared.keys.secrets_key(row)?));
+            let key = self.shared.keys.secrets_key(row).map_err(BootFailureCause::Keys)?;
+            env.push((ENCRYPTION_KEY_VAR.to_owned(), key));
         }
         if let Some(base) = &self.policies.get(row.owner.product_id).oauth_redirect_base_url {
             env.retain(|(name, _)| name != OAUTH_REDIRECT_BASE_URL_VAR);
@@ -245,6 +249,13 @@ impl Boots {
         }
         // For what the engine reports to the product's webhook. The user's name is not to be found on the host.
         env.push((ENGINE_ID_VAR.to_owned(), SecretString::from(row.engine_id.to_string())));
+        let token_secret = token_secret(&self.shared, row).map_err(BootFailureCause::Keys)?;
+        env.push((TOKEN_SECRET_VAR.to_owned(), SecretString::from(token_secret.expose())));
+        // Read under the claim of this launch: whatever is revoked later finds the claim, and tells the engine.
+        let access = self.shared.registry.browser_access(row, self.shared.clock.now()).await;
+        let access = access.map_err(|error| BootFailureCause::Registry(Arc::new(error)))?;
+        let access = serde_json::to_string(&access).unwrap_or_default();
+        env.push((BROWSER_ACCESS_VAR.to_owned(), SecretString::from(access)));
         Ok(env)
     }
 

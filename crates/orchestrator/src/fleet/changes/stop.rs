@@ -56,6 +56,8 @@ impl Changes {
             // It may have some, so it is woken soon.
             self.shared.registry.set_wake(&row, Some(self.shared.clock.now())).await?;
         }
+        // Nobody can ask it while it does not run. What is known is kept if it does not answer.
+        self.inbox.refresh(engine).await;
         let started = self.shared.clock.monotonic();
         if let Err(error) = self.shared.backend.stop(row.target(), STOP_GRACE_PERIOD).await
             && !self.has_ended(engine.instance).await

@@ -10,7 +10,7 @@ use super::Supervisor;
 use super::exits::EXIT_CONFIRM_DELAY;
 use crate::domain::lifecycle::Change;
 use crate::fleet::FleetError;
-use crate::fleet::engine_client::Readiness;
+use crate::fleet::engine_client::{CheckedHealth, Readiness};
 use crate::fleet::request::OperationError;
 use crate::fleet::supervision::{CheckTarget, KeyState};
 use crate::fleet::transitions::unexpected_exit_message;
@@ -28,14 +28,18 @@ impl Supervisor {
         if failed.saturating_add(1) >= max_failures {
             outage = self.backend_unavailable_reason().await;
         }
-        let error = tokio::select! {
-            result = self.probe_engine(engine_id, &check_target) => result.err(),
+        let result = tokio::select! {
+            result = self.probe_engine(engine_id, &check_target) => result,
             () = self.shared.clock.sleep(timeout) => {
-                Some(format!("it did not answer within {} s", timeout.as_secs_f64()))
+                Err(format!("it did not answer within {} s", timeout.as_secs_f64()))
             }
         };
-        let failed = self.supervision.record_check(engine_id, instance, error.is_none());
-        let Some(reason) = error else { return };
+        let failed = self.supervision.record_check(engine_id, instance, result.is_ok());
+        let reason = match result {
+            Ok(Some(tag)) => return self.inbox.note_tag(engine_id, tag).await,
+            Ok(None) => return,
+            Err(reason) => reason,
+        };
         tracing::info!(%engine_id, reason, failed, "An engine failed a health check.");
         if failed < max_failures {
             return;
@@ -61,15 +65,20 @@ impl Supervisor {
         }
     }
 
-    /// Checks an engine's health and, if it is in doubt, whether it accepts the registry's key. Fails with a
-    /// message.
-    async fn probe_engine(&self, engine_id: EngineId, check_target: &CheckTarget) -> Result<(), String> {
+    /// Checks an engine's health and, if it is in doubt, whether it accepts the registry's key. Returns the tag of its
+    /// questions, if it proves that it is the engine. Fails with a message.
+    async fn probe_engine(
+        &self,
+        engine_id: EngineId,
+        check_target: &CheckTarget,
+    ) -> Result<Option<String>, String> {
         let CheckTarget { port, key_hash, .. } = *check_target;
-        let proof = self.client.check_health(port, key_hash, Readiness::BrainOnly).await?;
+        let CheckedHealth { proof, waiting } =
+            self.client.check_health(port, key_hash, Readiness::BrainOnly).await?;
         let key_in_doubt = match proof {
             KeyProof::Valid => {
                 self.supervision.mark_key_proven(engine_id);
-                false
+                return Ok(waiting);
             }
             KeyProof::Invalid => true,
             KeyProof::Absent if check_target.key_proven => {
@@ -78,17 +87,17 @@ impl Supervisor {
             KeyProof::Absent => check_target.key_state != KeyState::Accepted,
         };
         if !key_in_doubt {
-            return Ok(());
+            return Ok(None);
         }
         // While the key is being rotated, or while the registry does not answer, it is unknown which key is valid.
-        let Ok(Some(row)) = self.shared.registry.engine_by_id(engine_id).await else { return Ok(()) };
+        let Ok(Some(row)) = self.shared.registry.engine_by_id(engine_id).await else { return Ok(None) };
         let Some(key) = self.shared.keys.key(&row).ok().filter(|_| row.claim.is_none()) else {
-            return Ok(());
+            return Ok(None);
         };
         match self.client.verify_identity(port, &key).await {
             Ok(()) => {
                 self.supervision.mark_key_accepted(engine_id);
-                Ok(())
+                Ok(None)
             }
             Err(ProbeError::KeyRefused { .. }) => {
                 self.supervision.set_key_state(engine_id, KeyState::Refused);

@@ -73,13 +73,23 @@ async fn an_engine_gets_the_hash_of_its_key_and_its_own_secrets_key() {
         .iter()
         .map(|launch| {
             let names: Vec<_> = launch.env.iter().map(|(name, _)| name.as_str()).collect();
-            assert_eq!(names, ["LLM_API_KEY", "AD_ENCRYPTION_KEY", "ENGINE_ID"]);
+            let expected = [
+                "LLM_API_KEY",
+                "AD_ENCRYPTION_KEY",
+                "ENGINE_ID",
+                "ENGINE_TOKEN_SECRET",
+                "ENGINE_BROWSER_ACCESS",
+            ];
+            assert_eq!(names, expected);
             launch.env[1].1.expose_secret().to_owned()
         })
         .collect();
     assert!(secrets[0].len() == 43 && secrets[0] != secrets[1]);
     for launch in &launches {
         assert_eq!(launch.env[2].1.expose_secret(), launch.engine_id.to_string());
+        // It derives from the key before it, so it is the engine's own too.
+        let secret = api::browser::TokenSecret::derive(launch.env[1].1.expose_secret(), launch.engine_id);
+        assert_eq!(launch.env[3].1.expose_secret(), secret.expose());
     }
     // Another launch of the same engine gets the same key.
     product.stop("ann").await;

@@ -1,6 +1,7 @@
 //! Tests of the fleet through the HTTP API, with a backend that fails as scripted.
 
 mod boots;
+mod browsers;
 mod data;
 mod deletes;
 mod endings;

@@ -130,6 +130,9 @@ fn an_operation_without_input_promises_no_refusal_of_it() {
 
 const KEY: &str = "INVALID_PLATFORM_KEY";
 const ADMIN: &str = "INVALID_ADMIN_KEY";
+const TOKEN: &str = "INVALID_TOKEN";
+const EXPIRED: &str = "TOKEN_EXPIRED";
+const REVOKED: &str = "TOKEN_REVOKED";
 const DENIED: &str = "POLICY_DENIED";
 const NOT_FOUND: &str = "ENGINE_NOT_FOUND";
 const NOT_RUNNING: &str = "ENGINE_NOT_RUNNING";
@@ -137,7 +140,7 @@ const BACKEND: &str = "BACKEND_ERROR";
 
 /// Every endpoint, including the extensions, with the codes that the contract lists for it or that its general
 /// rules imply.
-const CONTRACT: [(&str, &str, &[&str]); 27] = [
+const CONTRACT: [(&str, &str, &[&str]); 33] = [
     ("GET", "/health", &[]),
     ("POST", "/products/register", &[ADMIN, "PRODUCT_SLUG_EXISTS"]),
     ("PUT", "/products/{product_id}/policy", &[ADMIN, "PRODUCT_NOT_FOUND"]),
@@ -177,11 +180,37 @@ const CONTRACT: [(&str, &str, &[&str]); 27] = [
     ("GET", "/events", &[KEY]),
     ("GET", "/engines/{user_id}/explain", &[KEY, NOT_FOUND]),
     ("GET", "/engines/{user_id}/logs", &[KEY, NOT_FOUND, BACKEND]),
-    ("GET", "/engines/{user_id}/proxy/{*path}", &[KEY, NOT_FOUND, NOT_RUNNING, BACKEND]),
-    ("POST", "/engines/{user_id}/proxy/{*path}", &[KEY, DENIED, NOT_FOUND, NOT_RUNNING, BACKEND]),
-    ("PUT", "/engines/{user_id}/proxy/{*path}", &[KEY, DENIED, NOT_FOUND, NOT_RUNNING, BACKEND]),
-    ("PATCH", "/engines/{user_id}/proxy/{*path}", &[KEY, DENIED, NOT_FOUND, NOT_RUNNING, BACKEND]),
-    ("DELETE", "/engines/{user_id}/proxy/{*path}", &[KEY, DENIED, NOT_FOUND, NOT_RUNNING, BACKEND]),
+    ("POST", "/engines/{user_id}/tokens", &[KEY, DENIED, NOT_FOUND, "TOKEN_LIMIT"]),
+    ("GET", "/engines/{user_id}/tokens", &[KEY, NOT_FOUND]),
+    ("DELETE", "/engines/{user_id}/tokens/{token_id}", &[KEY, DENIED, NOT_FOUND, "TOKEN_NOT_FOUND"]),
+    ("GET", "/origins", &[KEY]),
+    ("GET", "/inbox", &[KEY]),
+    ("PUT", "/origins", &[KEY, DENIED]),
+    (
+        "GET",
+        "/engines/{user_id}/proxy/{*path}",
+        &[KEY, TOKEN, EXPIRED, REVOKED, NOT_FOUND, NOT_RUNNING, BACKEND],
+    ),
+    (
+        "POST",
+        "/engines/{user_id}/proxy/{*path}",
+        &[KEY, TOKEN, EXPIRED, REVOKED, DENIED, NOT_FOUND, NOT_RUNNING, BACKEND],
+    ),
+    (
+        "PUT",
+        "/engines/{user_id}/proxy/{*path}",
+        &[KEY, TOKEN, EXPIRED, REVOKED, DENIED, NOT_FOUND, NOT_RUNNING, BACKEND],
+    ),
+    (
+        "PATCH",
+        "/engines/{user_id}/proxy/{*path}",
+        &[KEY, TOKEN, EXPIRED, REVOKED, DENIED, NOT_FOUND, NOT_RUNNING, BACKEND],
+    ),
+    (
+        "DELETE",
+        "/engines/{user_id}/proxy/{*path}",
+        &[KEY, TOKEN, EXPIRED, REVOKED, DENIED, NOT_FOUND, NOT_RUNNING, BACKEND],
+    ),
 ];
 
 /// The contract's codes with their status.

@@ -17,6 +17,7 @@ use backend::{
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use http_service::clock::Clock;
+use serde_json::Value;
 use tokio::sync::mpsc;
 
 /// A call that can be made to fail.
@@ -103,6 +104,8 @@ struct State {
     busy: HashSet<EngineId>,
     /// When schedules of engines are due.
     next_due: HashMap<EngineId, String>,
+    /// What engines were last told about browsers.
+    browser_access: HashMap<EngineId, Value>,
     frozen: HashSet<EngineId>,
     probe_counts: HashMap<EngineId, usize>,
 }
@@ -132,6 +135,7 @@ impl FaultBackend {
             occupied_ports: HashSet::new(),
             busy: HashSet::new(),
             next_due: HashMap::new(),
+            browser_access: HashMap::new(),
             frozen: HashSet::new(),
             probe_counts: HashMap::new(),
         };

@@ -31,6 +31,7 @@ pub(super) async fn all() -> BTreeSet<RecordedResponse> {
     recorded.extend(the_host_is_full().await);
     recorded.extend(the_backend_fails().await);
     recorded.extend(engines_do_not_answer().await);
+    recorded.extend(browsers_have_tokens().await);
     recorded.extend(the_registry_is_lost().await);
     recorded
 }
@@ -119,7 +120,7 @@ async fn an_engine_lives() -> BTreeSet<RecordedResponse> {
     let ann = json!({"user_id": "ann"}).to_string();
     send(&product, "POST", "/engines/provision", &ann).await;
     send(&product, "POST", "/engines/provision", &ann).await;
-    for path in ["/engines", "/audit", "/events", "/status", "/metrics", "/admin/versions"] {
+    for path in ["/engines", "/inbox", "/audit", "/events", "/status", "/metrics", "/admin/versions"] {
         send(&product, "GET", path, "").await;
     }
     change_version(&product, "default").await;
@@ -182,7 +183,8 @@ async fn a_policy_forbids() -> BTreeSet<RecordedResponse> {
     product.admit("ann", Value::Null).await;
     product.set_policy(json!({"suspended": true})).await;
     for operation in api_operations() {
-        if operation.method != "GET" && operation.path.starts_with("/engines") {
+        let is_of_product = operation.path.starts_with("/engines") || operation.path == "/origins";
+        if operation.method != "GET" && is_of_product {
             send(&product, &operation.method, &operation.path_with("ann"), "").await;
         }
     }
@@ -264,6 +266,47 @@ async fn engines_do_not_answer() -> BTreeSet<RecordedResponse> {
     app.responses.recorded()
 }
 
+async fn browsers_have_tokens() -> BTreeSet<RecordedResponse> {
+    let port = engine_port(true).await;
+    let app = TestApp::with_ports(port, port).await;
+    let product = app.register_product("demo", json!({})).await;
+    let mint = json!({"scopes": ["read"]}).to_string();
+    let tokens = "/engines/ann/tokens";
+    let unknown = format!("{tokens}/{}", api::TokenId::new());
+    let reach_each_answer = async || {
+        send(&product, "POST", tokens, &mint).await;
+        send(&product, "GET", tokens, "").await;
+        send(&product, "DELETE", &unknown, "").await;
+    };
+    reach_each_answer().await;
+    product.provision("ann").await;
+    reach_each_answer().await;
+    send(&product, "GET", "/origins", "").await;
+    send(&product, "PUT", "/origins", &json!({"origins": ["https://app.example"]}).to_string()).await;
+    let minted = async || product.call("POST", tokens, &json!({"scopes": ["read"]})).await.1;
+    let (revoked, expired) = (minted().await, minted().await);
+    send(&product, "DELETE", &format!("{tokens}/{}", revoked["token_id"].as_str().unwrap()), "").await;
+    let call_each = async |token: &Value| {
+        let bearer = format!("Bearer {}", token.as_str().unwrap());
+        for operation in api_operations().iter().filter(|operation| operation.path.ends_with("/{*path}")) {
+            let path = operation.path_with("ann");
+            drop(app.send_unread(&operation.method, &path, &[("Authorization", &bearer)], "").await);
+        }
+    };
+    call_each(&revoked["token"]).await;
+    call_each(&json!("rbt1.a.b")).await;
+    app.clock.advance(Duration::from_secs(901));
+    call_each(&expired["token"]).await;
+    app.execute(
+        "WITH RECURSIVE n (n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM n WHERE n < 500) \
+         INSERT INTO browser_tokens (token_id, engine_id, key_hash, scopes, issued_at, expires_at) \
+         SELECT 'tok_' || n, engine_id, key_hash, '[\"read\"]', 0, 9000000000000 FROM engines, n",
+    )
+    .await;
+    send(&product, "POST", tokens, &mint).await;
+    app.responses.recorded()
+}
+
 async fn the_registry_is_lost() -> BTreeSet<RecordedResponse> {
     let app = TestApp::new().await;
     let product = app.register_product("demo", json!({})).await;
@@ -279,11 +322,14 @@ async fn the_registry_is_lost() -> BTreeSet<RecordedResponse> {
         "/products/{product_id}/policy": {"policy": {}},
         "/engines/provision": {"user_id": "eve"},
         "/engines/{user_id}/version": {"engine_version": "default"},
+        "/engines/{user_id}/tokens": {"scopes": ["chat"]},
+        "/origins": {"origins": []},
         "/admin/versions/move": {"from": OTHER_IMAGE, "engine_version": "default"},
     });
     for operation in api_operations() {
         let user = if operation.path.ends_with("/start") { "bob" } else { "ann" };
         let path = operation.path_with(user).replace("/products/ann", &format!("/products/{product_id}"));
+        let path = path.replace("/tokens/ann", &format!("/tokens/{}", api::TokenId::new()));
         let body = bodies.get(&operation.path).map(Value::to_string).unwrap_or_default();
         send(&product, &operation.method, &path, &body).await;
     }

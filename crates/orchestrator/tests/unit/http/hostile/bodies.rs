@@ -16,6 +16,8 @@ pub(super) fn body(path: &str, valid: bool) -> BoxedStrategy<Vec<u8>> {
         "/products/{product_id}/policy" => policy().prop_map(|policy| vec![policy]).boxed(),
         "/engines/provision" => provision(),
         "/engines/{user_id}/admit" => admit(),
+        "/engines/{user_id}/tokens" => Just(vec![("scopes".to_owned(), r#"["chat"]"#.to_owned())]).boxed(),
+        "/origins" => Just(vec![("origins".to_owned(), r#"["https://app.example"]"#.to_owned())]).boxed(),
         "/engines/{user_id}/version" => select(&["default", "svc-engine:0.99.0"][..])
             .prop_map(|to| vec![member("engine_version", to)])
             .boxed(),

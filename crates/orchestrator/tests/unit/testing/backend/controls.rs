@@ -37,6 +37,11 @@ impl FaultBackend {
         };
     }
 
+    /// What an engine was last told about browsers.
+    pub(crate) fn browser_access(&self, engine_id: EngineId) -> Option<serde_json::Value> {
+        self.state().browser_access.get(&engine_id).cloned()
+    }
+
     /// Sets when a schedule of this engine is due; `None` if none is.
     pub(crate) fn set_next_due(&self, engine_id: EngineId, at: Option<api::Timestamp>) {
         let mut state = self.state();

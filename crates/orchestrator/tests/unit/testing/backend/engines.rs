@@ -12,7 +12,7 @@ impl FaultBackend {
     /// Executes `command` on the engine on `port`.
     fn handle_command(&self, port: u16, key: &EngineKey, command: &Value) -> Result<Value, ProbeError> {
         let mut state = self.state();
-        let State { running, busy, next_due, .. } = &mut *state;
+        let State { running, busy, next_due, browser_access, .. } = &mut *state;
         let found = running.iter_mut().find(|(_, (_, launch))| launch.port == port);
         let Some((engine_id, (_, launch))) = found else {
             return Err(ProbeError::Unreachable { port, reason: "connection refused".to_owned() });
@@ -25,6 +25,11 @@ impl FaultBackend {
                 launch.key_hash = KeyHash::from_hex(command["key_hash"].as_str().unwrap()).unwrap();
                 Ok(json!({}))
             }
+            Some("set_browser_access") => {
+                browser_access.insert(*engine_id, command.clone());
+                Ok(json!({}))
+            }
+            Some("waiting") => Ok(json!({"questions": []})),
             Some("quiesce") => Ok(json!({"quiesced": command["lift"] != true && !busy.contains(engine_id)})),
             Some("next_due") => Ok(json!({"next_due_at": next_due.get(engine_id)})),
             Some("activity") => Ok(json!({
@@ -89,7 +94,7 @@ impl Probe for FaultBackend {
                 Some(_) if state.proves_keys => KeyProof::Invalid,
                 Some(_) | None => KeyProof::Absent,
             };
-            Ok(HealthReport { health, proof })
+            Ok(HealthReport { health, proof, waiting: None })
         })
     }
 
