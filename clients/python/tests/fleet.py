@@ -1,4 +1,4 @@
-"""A fleet of the real binary, in a temporary folder, and things between it and a client."""
+"""A fleet of the real binary, in a temporary folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import threading
 import time
 import urllib.request
 from collections.abc import Callable
@@ -21,41 +20,7 @@ from urllib.parse import quote
 BINARY = Path(os.environ.get("ROUNDHOUSE_BINARY", Path(__file__).parents[3] / "target/debug/roundhouse"))
 ENGINE_PORTS = 160
 
-SCRIPT = """
-rules:
-  - when: 'slowly'
-    answers:
-      - text: "one two three four five six seven eight nine ten eleven twelve sixteen"
-        delay_ms: 60
-  - when: '(?i)^write (?<path>\\S+): (?<content>.+)$'
-    answers:
-      - thinking: "I ask first."
-        tools:
-          - tool: write_file
-            input: { path: "$path", content: "$content" }
-      - text: "Done: {{result}}"
-  - when: '(?i)^ask me'
-    answers:
-      - tools:
-          - tool: ask_user
-            input: { question: "Welche Farbe, 色?", options: ["rot", "grün", "青"] }
-      - text: "You like {{result}}."
-  - when: '(?i)^remember (?<key>\\w+) = (?<value>.+)$'
-    answers:
-      - thinking: "I note it."
-        tools:
-          - tool: working_memory_set
-            input: { key: "$key", value: "$value" }
-      - text: "Noted: $value"
-        delay_ms: 2
-  - when: '^fail$'
-    answers:
-      - text: "I begin, and then"
-        error: refused
-  - when: '(?s)^(?<all>.*)$'
-    answers:
-      - text: "You said: $all"
-"""
+SCRIPT = Path(__file__).parents[2] / "stories.yaml"
 
 
 def eventually(what: str, condition: Callable[[], bool], seconds: float = 30.0) -> None:
@@ -89,8 +54,6 @@ class Fleet:
 
     def __init__(self, **variables: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="roundhouse-python-"))
-        script = self.folder / "script.yaml"
-        script.write_text(SCRIPT)
         catalog = self.folder / "fleet" / "catalog"
         catalog.mkdir(parents=True)
         (catalog / "soul.md").write_text("You are somebody's own assistant.")
@@ -102,7 +65,7 @@ class Fleet:
             "ORCH_PORT_MIN": str(first),
             "ORCH_PORT_MAX": str(first + ENGINE_PORTS - 1),
             "LLM_PROVIDER": "scripted",
-            "LLM_SCRIPT_PATH": str(script),
+            "LLM_SCRIPT_PATH": str(SCRIPT),
             **variables,
         }
         self._output = self.folder / "output"
@@ -158,6 +121,11 @@ class Fleet:
                     continue
         return found
 
+    def kill_engine(self, engine_id: str) -> None:
+        """Kills the process of an engine, as a crash does."""
+        (process,) = (pid for pid in self.engine_processes() if _is_of(pid, engine_id))
+        os.kill(process, signal.SIGKILL)
+
     def close(self) -> None:
         """Ends everything and removes the folder."""
         if self._process is not None:
@@ -180,75 +148,5 @@ class Fleet:
         self.close()
 
 
-class Cutter:
-    """A TCP proxy that cuts connections where `cut` says.
-
-    `cut` gets what a connection has received from the service so far and returns how much of it to pass on
-    before the connection is cut, or `None` to pass on everything.
-    """
-
-    def __init__(self, target: str, cut: Callable[[bytes], int | None]) -> None:
-        host, port = target.removeprefix("http://").split(":")
-        self._target = (host, int(port))
-        self.cut = cut
-        self.connections = 0
-        self.cuts = 0
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            self.connections += 1
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-
-    def _serve(self, client: socket.socket) -> None:
-        try:
-            service = socket.create_connection(self._target)
-        except OSError:
-            client.close()
-            return
-        threading.Thread(target=_pump, args=(client, service), daemon=True).start()
-        seen, passed = b"", 0
-        with client, service:
-            while True:
-                try:
-                    received = service.recv(65536)
-                except OSError:
-                    return
-                if not received:
-                    return
-                seen += received
-                limit = self.cut(seen)
-                until = len(seen) if limit is None else limit
-                try:
-                    client.sendall(seen[passed:until])
-                    passed = max(passed, until)
-                    if limit is not None:
-                        self.cuts += 1
-                        client.shutdown(socket.SHUT_RDWR)
-                        service.shutdown(socket.SHUT_RDWR)
-                        return
-                except OSError:
-                    return
-
-    def __enter__(self) -> Cutter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._listener.close()
-
-
-def _pump(source: socket.socket, target: socket.socket) -> None:
-    try:
-        while data := source.recv(65536):
-            target.sendall(data)
-        target.shutdown(socket.SHUT_WR)
-    except OSError:
-        pass
+def _is_of(pid: int, engine_id: str) -> bool:
+    return engine_id.encode() in Path(f"/proc/{pid}/environ").read_bytes()

@@ -1,7 +1,7 @@
 /** A turn: its events, read over as many connections as it takes, and its result. */
 
 import type { Api } from "./api.js";
-import { TaskNotFoundError, TaskNotRunningError, TurnNotFoundError } from "./error-codes.js";
+import { BackendError, TaskNotFoundError, TaskNotRunningError, TurnNotFoundError } from "./error-codes.js";
 import {
   NetworkError,
   type RoundhouseError,
@@ -208,7 +208,7 @@ export class Turn implements AsyncIterable<TurnEvent> {
         failure = new NetworkError("the stream ended before the turn", { sent: true });
       } catch (error) {
         throwIfAborted(signal);
-        failure = error;
+        failure = this.#position === undefined ? error : withoutEngine(error);
       }
       if (!this.#mayReconnect(failure)) throw failure;
       const pause = attempts.pauseAfter(failure);
@@ -368,6 +368,12 @@ export class Turn implements AsyncIterable<TurnEvent> {
     const usage = this.#usage === undefined ? {} : { usage: this.#usage };
     this.#end = { kind: "completed", result: { ...ids, ...answer, ...usage, citations: this.#citations } };
   }
+}
+
+/** The orchestrator's proxy may not have noticed yet that the engine is gone: the connection to it is lost. */
+function withoutEngine(error: unknown): unknown {
+  if (!(error instanceof BackendError)) return error;
+  return new NetworkError("the proxy has no answer of the engine", { sent: true, cause: error });
 }
 
 /** Whether the engine recognizes the message if it is sent again. */

@@ -1,8 +1,8 @@
-/** What the agent asks a person, answered by the caller's function. */
+/** What else people are asked, beside the stories of `stories.md`. */
 
 import assert from "node:assert/strict";
 import { after, before, suite, test } from "node:test";
-import { Engine, InvalidRequestError, type TurnEvent } from "../src/index.js";
+import { Engine, InvalidRequestError } from "../src/index.js";
 import { TestFleet } from "./support/fleet.js";
 import { CuttingProxy } from "./support/proxy.js";
 
@@ -16,49 +16,6 @@ suite("requests to a person", () => {
   after(async () => {
     await CuttingProxy.closeAll();
     await fleet.end();
-  });
-
-  test("a permission is given, with its preview", async () => {
-    const asked: unknown[] = [];
-    const turn = engine.run("permission", "write a.txt: apple", {
-      onRequest: (request, { approval }) => {
-        asked.push([request.kind, approval?.tool, approval?.preview.kind, approval?.request_id]);
-        return Promise.resolve("yes");
-      },
-    });
-    assert.match(await turn.text(), /^The result: /);
-    const [first] = asked as [[string, string, string, string]];
-    assert.deepEqual(first.slice(0, 3), ["permission", "write_file", "diff"]);
-    assert.equal(await (await engine.download("a.txt")).text(), "apple");
-  });
-
-  test("a call is decided with a changed input, and a denial says why", async () => {
-    const changed = engine.run("changed", "write b.txt: apple", {
-      onRequest: () => ({ decision: "allow_once", input: { path: "b.txt", content: "pear 🍐" } }),
-    });
-    const events: TurnEvent[] = [];
-    for await (const event of changed) events.push(event);
-    const resolved = events.find((event) => event.type === "approval_resolved");
-    assert.equal(resolved?.decision, "allow_once");
-    assert.equal(await (await engine.download("b.txt")).text(), "pear 🍐");
-
-    const denied = engine.run("denied", "write c.txt: apple", {
-      onRequest: () => ({ answer: "no", feedback: "Not there." }),
-    });
-    const results: string[] = [];
-    for await (const event of denied) if (event.type === "tool_result") results.push(event.error ?? "");
-    assert.match(results.join(), /Not there\./);
-  });
-
-  test("a question is answered in any language", async () => {
-    const turn = engine.run("question", "ask me", {
-      onRequest: async ({ kind, question, options }) => {
-        assert.deepEqual([kind, question, options], ["question", "Which colour?", ["red", "green"]]);
-        await Promise.resolve();
-        return "зелёный";
-      },
-    });
-    assert.equal(await turn.text(), "You like зелёный.");
   });
 
   test("what is left open is answered later, by another reader or another client", async () => {
@@ -106,7 +63,7 @@ suite("requests to a person", () => {
     assert.equal(reason, "aborted");
   });
 
-  test("a request is asked once though the connection is cut, and its answer is sent", async () => {
+  test("the answer of a function whose connection is cut meanwhile is sent", async () => {
     const proxy = await CuttingProxy.to(engine.url);
     const client = new Engine({ url: proxy.url, key: (await fleet.fleet.engineRecord("ada")).api_key });
     let count = 0;

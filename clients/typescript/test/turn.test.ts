@@ -1,37 +1,10 @@
-/** Turns over real connections to a real engine. */
+/** What else turns do, beside the stories of `stories.md`. */
 
 import assert from "node:assert/strict";
 import { after, before, suite, test } from "node:test";
-import { Engine, type TurnEvent, TurnCancelledError, TurnFailedError } from "../src/index.js";
+import { type Engine, type TurnEvent, TurnCancelledError, TurnFailedError } from "../src/index.js";
+import { collect, readUntil } from "./support/events.js";
 import { TestFleet } from "./support/fleet.js";
-import { CuttingProxy } from "./support/proxy.js";
-
-/**
- * Events without what differs from turn to turn: ids, times, what is recalled of earlier turns, and how deltas of one
- * millisecond are merged.
- */
-function shapes(events: readonly TurnEvent[]): unknown[] {
-  const shaped: Record<string, unknown>[] = [];
-  for (const event of events) {
-    if (event.type === "working_memory_update" && event.key === "recalled") continue;
-    const text = JSON.stringify(event).replace(
-      /"(\w*_id|\w*_tokens|ts|duration_ms)":("[^"]*"|\d+)/g,
-      '"$1":0',
-    );
-    const next = JSON.parse(text) as Record<string, unknown>;
-    const last = shaped.at(-1);
-    if (event.type.endsWith("_delta") && last?.["type"] === event.type) {
-      last["text"] = String(last["text"]) + String(next["text"]);
-    } else shaped.push(next);
-  }
-  return shaped;
-}
-
-async function collect(turn: AsyncIterable<TurnEvent>): Promise<TurnEvent[]> {
-  const events: TurnEvent[] = [];
-  for await (const event of turn) events.push(event);
-  return events;
-}
 
 suite("turns", () => {
   let fleet: TestFleet;
@@ -42,12 +15,11 @@ suite("turns", () => {
     engine = await fleet.fleet.admit("ada");
   });
   after(async () => {
-    await CuttingProxy.closeAll();
     await fleet.end();
   });
 
   test("the events of a turn are typed, and its result is its text", async () => {
-    const turn = engine.run("events", "remember colour green");
+    const turn = engine.run("events", "remember colour = green");
     const seen: string[] = [];
     for await (const event of turn) {
       switch (event.type) {
@@ -79,44 +51,6 @@ suite("turns", () => {
     assert.deepEqual(await collect(turn), [], "there is nothing more to read");
   });
 
-  test("a turn that is cut after any event is read as if it had not been", async () => {
-    const key = (await fleet.fleet.engineRecord("ada")).api_key;
-    const direct = await collect(engine.run("uncut", "remember colour green"));
-    assert.ok(direct.length > 15, `the turn is too short to be cut: ${direct.length.toString()} events`);
-    // Each task is cut after another number of events, and, between two, in the middle of one.
-    await Promise.all(
-      Array.from({ length: direct.length }, async (_, index) => {
-        const cutting = await CuttingProxy.to(engine.url);
-        cutOnceAfter(cutting, index, index % 2 === 0 ? 0 : 20);
-        const client = new Engine({ url: cutting.url, key });
-        const turn = client.run(`cut-${index.toString()}`, "remember colour green");
-        const events = await collect(turn);
-        assert.deepEqual(shapes(events), shapes(direct), `cut after ${index.toString()} events`);
-        assert.equal(new Set(events.map((event) => event.ts)).size, events.length, "none came twice");
-        assert.ok(cutting.connections > 1 || index >= events.length, "it was cut");
-        assert.equal((await turn.result()).text, "Noted: colour is green.");
-        const replayed = await collect(client.follow(turn.taskId, turn.turnId ?? ""));
-        assert.deepEqual(events, replayed, "they are what the engine has stored");
-        const turns = await client.tasks.turns(turn.taskId).toArray();
-        assert.equal(turns.length, 1, "the message was not sent twice");
-        await cutting.close();
-      }),
-    );
-  });
-
-  test("a turn whose connection is cut after each of its events is complete", async () => {
-    const proxy = await CuttingProxy.to(engine.url);
-    proxy.onData = cutAfterEachEvent;
-    const client = new Engine({ url: proxy.url, key: (await fleet.fleet.engineRecord("ada")).api_key });
-    const turn = client.run("each", "echo one two three", { reconnectMs: 60_000 });
-    const events = await collect(turn);
-    assert.equal((await turn.result()).text, "one two three");
-    proxy.onData = undefined;
-    assert.deepEqual(events, await collect(client.follow("each", turn.turnId ?? "")));
-    assert.ok(proxy.connections > 5);
-    await proxy.close();
-  });
-
   test("leaving the loop closes the connection and not the turn; reading goes on from there", async () => {
     const turn = engine.run("left", "slowly");
     const before: TurnEvent[] = [];
@@ -133,19 +67,9 @@ suite("turns", () => {
     assert.equal(turn.transcript.text, text);
   });
 
-  test("a turn is cancelled", async () => {
-    const turn = engine.run("cancelled", "slowly");
-    for await (const event of turn) if (event.type === "text_delta") break;
-    assert.equal(await turn.cancel(), true);
-    await assert.rejects(turn.text(), TurnCancelledError);
-    assert.equal(await turn.cancel(), false, "it has ended");
-    assert.equal((await engine.tasks.turn("cancelled", turn.turnId ?? "")).state, "cancelled");
-    assert.equal(await engine.run("never", "Hello").cancel(), false, "it was never sent");
-  });
-
   test("a message behind another turn is queued, seen and taken out", async () => {
     const first = engine.run("queue", "slowly");
-    for await (const event of first) if (event.type === "text_delta") break;
+    await readUntil(first, "text_delta");
     const second = engine.run("queue", "echo second", { on_busy: "queue" });
     const updates: unknown[] = [];
     for await (const event of second) {
@@ -166,9 +90,9 @@ suite("turns", () => {
 
   test("a message is given to the running turn", async () => {
     const first = engine.run("steered", "slowly");
-    for await (const event of first) if (event.type === "text_delta") break;
+    await readUntil(first, "text_delta");
     const second = engine.run("steered", "echo steered", { on_busy: "steer" });
-    const [update] = await collectSome(second, 1);
+    const [update] = await readUntil(second, "busy_update");
     assert.ok(update?.type === "busy_update" && update.status === "steered");
     assert.equal(second.turnId, first.turnId);
     assert.equal(await second.text(), await first.text());
@@ -226,59 +150,4 @@ suite("turns", () => {
     }
     assert.equal(await turn.cancel(), true);
   });
-
-  test("an engine that is killed in the middle goes on, and its client too", async () => {
-    const user = await fleet.fleet.admit("killed");
-    const { engine_id } = await fleet.fleet.engineRecord("killed");
-    const turn = user.run("killed", "slowly");
-    const events: TurnEvent[] = [];
-    for await (const event of turn) {
-      events.push(event);
-      if (events.length === 20) fleet.killEngine(engine_id);
-    }
-    assert.ok(events.some((event) => event.type === "thread_lifecycle" && event.phase === "resumed"));
-    assert.deepEqual(events, await collect(user.follow("killed", turn.turnId ?? "")));
-    assert.equal(turn.transcript.text, await turn.text(), "what a repeated step made void is not counted");
-  });
 });
-
-async function collectSome(turn: AsyncIterable<TurnEvent>, count: number): Promise<TurnEvent[]> {
-  const events: TurnEvent[] = [];
-  for await (const event of turn) {
-    events.push(event);
-    if (events.length === count) break;
-  }
-  return events;
-}
-
-/** Cuts the first connection that streams events: after `count` of them and `more` bytes of the next one. */
-function cutOnceAfter(proxy: CuttingProxy, count: number, more: number): void {
-  let seen = 0;
-  let isDone = false;
-  proxy.onData = (chunk, cut) => {
-    if (isDone) return chunk;
-    let end = seen === count ? headEnd(chunk) : 0;
-    for (let at = chunk.indexOf("\n\n"); at >= 0 && seen < count; at = chunk.indexOf("\n\n", at + 2)) {
-      seen += 1;
-      end = at + 2;
-    }
-    if (seen < count || end === 0) return chunk;
-    isDone = true;
-    cut();
-    return chunk.subarray(0, end + more);
-  };
-}
-
-/** Where a response's head ends; 0 if this is the middle of one. */
-function headEnd(chunk: Buffer): number {
-  return chunk.subarray(0, 5).toString("latin1") === "HTTP/" ? chunk.indexOf("\r\n\r\n") + 4 : 0;
-}
-
-/** Cuts each connection after one event; other answers pass. */
-function cutAfterEachEvent(chunk: Buffer, cut: () => void): Buffer {
-  const isStream = chunk.includes("text/event-stream") || chunk.includes("\nevent: ");
-  const end = isStream ? chunk.indexOf("\n\n") : -1;
-  if (end < 0) return chunk;
-  cut();
-  return chunk.subarray(0, end + 2);
-}

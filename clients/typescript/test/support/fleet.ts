@@ -1,61 +1,16 @@
 /** A fleet of `roundhouse up` with the scripted provider, in a folder and on ports of its own. */
 
 import { type ChildProcess, spawn } from "node:child_process";
-import {
-  mkdtempSync,
-  openSync,
-  readFileSync,
-  readlinkSync,
-  rmSync,
-  writeFileSync,
-  readdirSync,
-} from "node:fs";
+import { mkdtempSync, openSync, readFileSync, readlinkSync, rmSync, readdirSync } from "node:fs";
 import { createServer, type Server } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { fileURLToPath } from "node:url";
 import { Admin, Fleet, type Policy } from "../../src/index.js";
 import { eventually } from "./wait.js";
 
-/** Answers at once, asks for an approval, asks a question, and streams long answers in any language. */
-const SCRIPT = String.raw`
-rules:
-  - when: '^remember (?<key>\w+) (?<value>\w+)$'
-    answers:
-      - thinking: "I note it, as I was told to."
-        delay_ms: 3
-        tools:
-          - tool: working_memory_set
-            input: { key: "$key", value: "$value" }
-      - text: "Noted: $key is $value."
-        delay_ms: 3
-  - when: '^write (?<path>\S+): (?<content>.+)$'
-    answers:
-      - text: "I ask first."
-        tools:
-          - tool: write_file
-            input: { path: "$path", content: "$content" }
-      - text: "The result: {{result}}"
-  - when: '^ask me$'
-    answers:
-      - tools:
-          - tool: ask_user
-            input: { question: "Which colour?", options: ["red", "green"] }
-      - text: "You like {{result}}."
-  - when: '^slowly$'
-    answers:
-      - text: "${"one two three four five six seven eight nine ten ".repeat(10).trim()}"
-        delay_ms: 25
-  - when: '^fail$'
-    answers:
-      - text: "I begin, and then"
-        error: refused
-  - when: '(?s)^echo (?<all>.*)$'
-    answers:
-      - text: "$all"
-  - answers:
-      - thinking: "Hm."
-        text: "Hello there."
-`;
+/** What the agents say, in the tests of every client. */
+const SCRIPT = fileURLToPath(new URL("../../../../stories.yaml", import.meta.url));
 
 /** Below the range from which the system takes the ports of outgoing connections. */
 const FIRST_PORT = 20_000;
@@ -75,7 +30,6 @@ export class TestFleet {
     this.#claim = claim;
     this.#firstPort = firstPort;
     this.#variables = variables;
-    writeFileSync(join(this.folder, "script.yaml"), SCRIPT);
   }
 
   static async start(variables: Readonly<Record<string, string>> = {}): Promise<TestFleet> {
@@ -141,7 +95,7 @@ export class TestFleet {
         ORCH_PORT_MIN: String(this.#firstPort + 1),
         ORCH_PORT_MAX: String(this.#firstPort + PORTS_PER_SLOT - 1),
         LLM_PROVIDER: "scripted",
-        LLM_SCRIPT_PATH: join(this.folder, "script.yaml"),
+        LLM_SCRIPT_PATH: SCRIPT,
         ...this.#variables,
       },
       stdio: ["ignore", output, output],

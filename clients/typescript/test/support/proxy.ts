@@ -14,6 +14,8 @@ export class CuttingProxy {
   readonly #cut = new WeakSet<Socket>();
   /** Called with what the service sends; `cut` ends both sides after the part that is returned. */
   onData: ((chunk: Buffer, cut: () => void) => Buffer) | undefined;
+  /** Called with the number of bytes that a client has sent. */
+  onSent: ((bytes: number) => void) | undefined;
   connections = 0;
 
   private constructor(url: string) {
@@ -66,6 +68,7 @@ export class CuttingProxy {
       this.#cut.add(client);
     };
     client.pipe(service);
+    client.on("data", (chunk: Buffer) => this.onSent?.(chunk.byteLength));
     service.on("data", (chunk: Buffer) => {
       if (this.#cut.has(client)) return;
       const part = this.onData === undefined ? chunk : this.onData(chunk, cut);

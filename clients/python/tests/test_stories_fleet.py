@@ -1,0 +1,214 @@
+"""The stories of `stories.md` about admission, and engines that move under their client."""
+
+from __future__ import annotations
+
+import time
+
+import anyio
+import httpx
+import pytest
+
+from cutting import stored
+from fleet import Fleet as RunningFleet
+from fleet import eventually
+from roundhouse_client import Admin, AsyncFleet, Engine, Event, Fleet, NetworkError, NotAdmittedError, errors
+from roundhouse_client.events import TextDeltaEvent, TurnCompletedEvent, TurnResumedEvent
+
+
+def test_first_admit(fleet: Fleet, user: str) -> None:
+    engine = fleet.admit(user)
+    assert engine.run("first", "Hello").text() == "You said: Hello"
+    assert engine.health().status == "ok"
+    record = fleet.engine_record(user)
+    assert (record.status, record.user_id) == ("running", user)
+    assert fleet.admit(user).url == engine.url
+    assert fleet.engine_record(user).engine_id == record.engine_id
+
+
+def test_hundred_users_at_once(running: RunningFleet) -> None:
+    async def session() -> None:
+        async with AsyncFleet(running.url, running.key) as fleet:
+            answers: dict[int, str] = {}
+
+            async def one(number: int) -> None:
+                engine = await fleet.admit(f"crowd-{number}")
+                answers[number] = await engine.run("crowd", f"I am number {number}").text()
+
+            async with anyio.create_task_group() as group:
+                for number in range(100):
+                    group.start_soon(one, number)
+            assert answers == {number: f"You said: I am number {number}" for number in range(100)}
+            listed = [engine.user_id async for engine in fleet.engines(page_size=30)]
+            assert set(listed) >= {f"crowd-{number}" for number in range(100)}
+            assert len(set(listed)) == len(listed), "no engine is on two pages"
+            async with anyio.create_task_group() as group:
+                for number in range(100):
+                    group.start_soon(fleet.destroy, f"crowd-{number}")
+
+    anyio.run(session)
+
+
+class RefusesOnce(httpx.HTTPTransport):
+    """A way to the service on which the first request is refused as one too many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times: list[float] = []
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        self.times.append(time.monotonic())
+        if len(self.times) > 1:
+            return super().handle_request(request)
+        refusal = {"error": {"code": "RATE_LIMITED", "message": "Too many."}}
+        return httpx.Response(429, headers={"retry-after": "1"}, json=refusal, request=request)
+
+
+def test_retry_after_is_honoured(running: RunningFleet, user: str) -> None:
+    with Admin(running.url, running.admin_key) as admin:
+        product = admin.register(user, "Slow", policy={"rate_limit_rpm": 1})
+    with Fleet(running.url, product.platform_api_key) as fleet:
+        fleet.admit("one")
+        started = time.monotonic()
+        with pytest.raises(errors.RateLimitedError) as caught:
+            fleet.admit("one", deadline=5)
+        assert time.monotonic() - started < 4, "a wait beyond the deadline is not begun"
+        assert caught.value.retry_after is not None
+        assert 5 < caught.value.retry_after <= 60
+        assert (caught.value.code, caught.value.status) == ("RATE_LIMITED", 429)
+        assert caught.value.request_id
+
+    refuses_once = RefusesOnce()
+    with (
+        httpx.Client(transport=refuses_once) as http,
+        Fleet(running.url, running.key, http=http) as fleet,
+    ):
+        fleet.admit(user)
+    first, second = refuses_once.times
+    assert second - first >= 1
+
+
+def test_sleeping_engine_is_woken(running: RunningFleet, user: str) -> None:
+    with Admin(running.url, running.admin_key) as admin:
+        product = admin.register(user, "Sleepy", policy={"idle_sleep_threshold_s": 0.2})
+    with Fleet(running.url, product.platform_api_key) as fleet:
+        engine = fleet.admit("ada")
+        assert engine.run("before", "Hello").text() == "You said: Hello"
+        eventually("the engine sleeps", lambda: fleet.engine_record("ada").status == "sleeping", 60)
+        assert [message.role for message in engine.messages("before")] == ["assistant", "user"]
+        eventually("the engine sleeps", lambda: fleet.engine_record("ada").status == "sleeping", 60)
+        assert engine.run("after", "Good morning").text() == "You said: Good morning"
+
+
+def test_stopped_engine_stays_stopped(fleet: Fleet, user: str) -> None:
+    engine = fleet.admit(user)
+    fleet.stop(user)
+    with pytest.raises(NotAdmittedError) as caught:
+        engine.health()
+    assert caught.value.reason == "engine_stopped"
+    fleet.start(user)
+    assert engine.run("again", "Hello").text() == "You said: Hello"
+
+
+def test_key_rotated_under_a_client(running: RunningFleet, fleet: Fleet, user: str) -> None:
+    engine = fleet.admit(user)
+    address, key = running.admit(user)
+    fleet.rotate_key(user)
+    assert engine.run("rotated", "Hello").text() == "You said: Hello"
+    fleet.rotate_key(user)
+    engine.upload("a.txt", b"a")
+    with Engine(address, key) as old, pytest.raises(errors.InvalidEngineKeyError) as caught:
+        old.run("rotated", "Hello").text()
+    assert (caught.value.status, caught.value.code) == (401, "INVALID_ENGINE_KEY")
+
+
+def test_key_rotated_in_mid_turn(fleet: Fleet, user: str) -> None:
+    turn = fleet.admit(user).run("rotated", "slowly")
+    for event in turn:
+        if isinstance(event, TextDeltaEvent):
+            break
+    fleet.rotate_key(user)
+    assert turn.text().endswith("nine ten")
+
+
+def test_one_admission_for_many_calls(running: RunningFleet, user: str) -> None:
+    admissions: list[str] = []
+
+    async def count(request: httpx.Request) -> None:
+        if request.url.path.endswith("/admit"):
+            admissions.append(request.url.path)
+
+    async def session() -> None:
+        async with (
+            httpx.AsyncClient(event_hooks={"request": [count]}, timeout=60) as http,
+            AsyncFleet(running.url, running.key, http=http) as fleet,
+        ):
+            engine = await fleet.admit(user)
+            await fleet.rotate_key(user)
+            async with anyio.create_task_group() as group:
+                for _ in range(20):
+                    group.start_soon(engine.usage)
+
+    anyio.run(session)
+    assert len(admissions) == 2
+
+
+def check_killed(running: RunningFleet, fleet: Fleet, user: str, *, proxy: bool) -> None:
+    engine = fleet.admit(user, proxy=proxy)
+    engine_id = fleet.engine_record(user).engine_id
+    received: list[Event] = []
+    turn = engine.run("killed", "slowly")
+    for event in turn:
+        received.append(event)
+        if (
+            isinstance(event, TextDeltaEvent)
+            and sum(isinstance(one, TextDeltaEvent) for one in received) == 4
+        ):
+            running.kill_engine(engine_id)
+    assert any(isinstance(event, TurnResumedEvent) for event in received)
+    assert isinstance(received[-1], TurnCompletedEvent)
+    assert turn.text_so_far == received[-1].text
+    assert received[-1].text.endswith("nine ten")
+    assert [event.ts for event in received] == sorted({event.ts for event in received})
+    assert received == stored(engine, turn)
+
+
+def test_engine_killed_in_mid_answer(running: RunningFleet, fleet: Fleet, user: str) -> None:
+    check_killed(running, fleet, user, proxy=False)
+
+
+def test_engine_killed_behind_the_proxy(running: RunningFleet, fleet: Fleet, user: str) -> None:
+    check_killed(running, fleet, user, proxy=True)
+
+
+def test_typed_errors_of_the_orchestrator(running: RunningFleet, fleet: Fleet, user: str) -> None:
+    fleet.provision(user)
+    with pytest.raises(errors.EngineAlreadyExistsError):
+        fleet.provision(user)
+    with pytest.raises(errors.EngineAlreadyRunningError):
+        fleet.start(user)
+    with pytest.raises(errors.EngineNotFoundError) as caught:
+        fleet.destroy(f"no-{user}")
+    assert isinstance(caught.value, errors.NotFoundError)
+    assert (caught.value.code, caught.value.status) == ("ENGINE_NOT_FOUND", 404)
+    assert caught.value.message
+    assert caught.value.request_id
+    with pytest.raises(NotAdmittedError) as refused:
+        fleet.wake(f"no-{user}")
+    assert refused.value.reason == "engine_not_found"
+    with Fleet(running.url, "pk-svc-wrong") as wrong, pytest.raises(errors.InvalidPlatformKeyError):
+        wrong.status()
+    with Admin(running.url, "wrong") as wrong_admin, pytest.raises(errors.InvalidAdminKeyError):
+        wrong_admin.products()
+    with Admin(running.url, running.admin_key) as admin:
+        with pytest.raises(errors.InvalidRequestError):
+            admin.register("Not A Slug", "x")
+        product = admin.register(user, "Small", policy={"max_engines": 0})
+        with Fleet(running.url, product.platform_api_key) as full:
+            with pytest.raises(errors.QuotaExceededError):
+                full.admit("one")
+            admin.replace_policy(product.product_id, {"suspended": True})
+            with pytest.raises(errors.PolicyDeniedError):
+                full.admit("one")
+    with Fleet("http://127.0.0.1:9", "pk-svc-x") as nobody, pytest.raises(NetworkError) as broken:
+        nobody.admit(user, deadline=0.5)
+    assert not broken.value.sent
