@@ -3,15 +3,13 @@
 Fails on a response that is a failure of the service, or that is not as its document says.
 """
 
-import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
 from pathlib import Path
+
+from fleet import running
 
 CHECKS = [
     "no_internal_error",
@@ -31,14 +29,6 @@ SECONDS = 50
 USER = "schemathesis"
 
 
-def call(base: str, method: str, path: str, header: str, key: str, body: dict) -> dict:
-    request = urllib.request.Request(
-        base + path, json.dumps(body).encode(), {header: key, "Content-Type": "application/json"}, method=method
-    )
-    with urllib.request.urlopen(request, timeout=60) as response:
-        return json.load(response)
-
-
 def check(document: Path, base: str, keys: dict) -> bool:
     """Runs schemathesis on a service; returns whether all responses were as documented."""
     arguments = ["--url", base, "--checks", ",".join(CHECKS), "--phases", "examples,coverage,fuzzing"]
@@ -55,36 +45,13 @@ def check(document: Path, base: str, keys: dict) -> bool:
         return subprocess.run(command, env=environment, cwd=folder).returncode == 0
 
 
-def wait_until_up(up: subprocess.Popen, log: Path) -> None:
-    deadline = time.monotonic() + 60
-    while "Ctrl-C" not in log.read_text():
-        if up.poll() is not None or time.monotonic() > deadline:
-            sys.exit(f"the fleet did not start:\n{log.read_text()}")
-        time.sleep(0.1)
-
-
 def main() -> None:
     binary, documents = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
-    with tempfile.TemporaryDirectory() as folder:
-        fleet = Path(folder, "fleet")
-        environment = {**os.environ, "LLM_PROVIDER": "scripted", "ORCH_PORT": "0"}
-        log = Path(folder, "log")
-        with log.open("w") as output:
-            up = subprocess.Popen(
-                [binary, "up", "--dir", fleet], env=environment, stdout=output, stderr=subprocess.STDOUT
-            )
-        try:
-            wait_until_up(up, log)
-            base = (fleet / "address").read_text().strip()
-            platform, admin = ((fleet / name).read_text().strip() for name in ("platform.key", "admin.key"))
-            wish = {"auto_provision": True, "auto_wake": True}
-            engine = call(base, "POST", f"/engines/{USER}/admit", "X-Platform-Key", platform, wish)["engine"]
-            passed = check(documents / "engine.json", engine["url"], {"X-Engine-Key": engine["api_key"]})
-            keys = {"X-Platform-Key": platform, "X-Admin-Key": admin}
-            passed = check(documents / "orchestrator.json", base, keys) and passed
-        finally:
-            up.send_signal(signal.SIGINT)
-            up.wait()
+    with running(binary) as fleet:
+        engine, key = fleet.admit(USER)
+        passed = check(documents / "engine.json", engine, {"X-Engine-Key": key})
+        keys = {"X-Platform-Key": fleet.platform_key, "X-Admin-Key": fleet.admin_key}
+        passed = check(documents / "orchestrator.json", fleet.url, keys) and passed
     if not passed:
         sys.exit(1)
 

@@ -13,6 +13,7 @@ mod conversations;
 mod document;
 mod download_body;
 mod error;
+mod examples;
 mod execute;
 mod facts;
 mod file_response;
@@ -287,6 +288,7 @@ pub fn document() -> OpenApi {
     let mut document = Document::openapi();
     document::describe_tokens(&mut document);
     http_service::http::openapi::complete(&mut document);
+    http_service::http::openapi::add_examples(&mut document, &examples::EXAMPLES);
     document
 }
 

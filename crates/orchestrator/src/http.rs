@@ -7,6 +7,7 @@ mod browser;
 mod docs;
 mod engines;
 mod error;
+mod examples;
 mod guarded_body;
 mod health;
 mod inbox;

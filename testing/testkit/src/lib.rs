@@ -12,6 +12,7 @@
 )]
 
 pub mod openapi;
+pub mod openapi_examples;
 pub mod wall_clock;
 
 use std::ops::RangeInclusive;

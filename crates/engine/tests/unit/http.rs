@@ -75,6 +75,14 @@ fn the_document_generates_well() {
 }
 
 #[test]
+fn the_document_has_examples_that_are_right() {
+    testkit::openapi_examples::assert_has_examples(
+        &serde_json::to_value(document()).unwrap(),
+        &examples::EXAMPLES,
+    );
+}
+
+#[test]
 fn the_event_streams_are_a_union_of_all_events() {
     let document = serde_json::to_value(document()).unwrap();
     for (path, method) in [("/execute", "post"), ("/execute/replay", "get")] {

@@ -1,10 +1,12 @@
 //! Completes the OpenAPI document that `utoipa` generates of a service's routes: it is then valid, generators make
 //! readable clients of it, and it describes what every route has in common.
 
+mod examples;
 mod operations;
 mod responses;
 mod variants;
 
+pub use self::examples::add_examples;
 use utoipa::openapi::OpenApi;
 use utoipa::openapi::path::{Operation, PathItem};
 

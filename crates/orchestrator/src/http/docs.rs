@@ -7,6 +7,7 @@ use utoipa::openapi::security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, Secur
 use utoipa::{Modify, OpenApi as _};
 
 use super::auth::Ready;
+use super::examples::EXAMPLES;
 use super::{AppState, Document};
 
 /// The path of the OpenAPI document.
@@ -34,6 +35,7 @@ impl Modify for KeySchemes {
 pub(crate) fn document() -> OpenApi {
     let mut document = Document::openapi();
     http_service::http::openapi::complete(&mut document);
+    http_service::http::openapi::add_examples(&mut document, &EXAMPLES);
     // A suspended product may read, through the proxy too.
     for item in document.paths.paths.values_mut() {
         if let Some(get) = &mut item.get

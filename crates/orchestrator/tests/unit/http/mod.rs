@@ -15,6 +15,7 @@ use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
 
 use super::docs::document;
+use super::examples::EXAMPLES;
 use crate::testing::{ADMIN_KEY, Fault, ProductClient, SimulatedHealth, TestApp, summarize};
 
 /// Replaces every value by the name of its type or format, so that a response can be compared by its fields.
@@ -49,6 +50,11 @@ fn the_document_is_as_reviewed() {
 #[test]
 fn the_document_generates_well() {
     testkit::openapi::assert_generates_well(&serde_json::to_value(document()).unwrap());
+}
+
+#[test]
+fn the_document_has_examples_that_are_right() {
+    testkit::openapi_examples::assert_has_examples(&serde_json::to_value(document()).unwrap(), &EXAMPLES);
 }
 
 #[tokio::test]

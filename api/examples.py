@@ -1,0 +1,307 @@
+"""Plays the examples of the OpenAPI documents against a fleet: `examples.py ROUNDHOUSE DOCUMENTS`.
+
+The requests are sent as they are, but for the ids in them. Each answer, and each event, must have the fields of its
+example and no other. Left out are the operations that need a tool server or a receiver of webhooks.
+"""
+
+import json
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from fleet import running
+
+# Operations whose answers need somebody else: `testkit::openapi_examples` holds their examples against the schemas.
+NOT_PLAYED = {
+    "engine": {
+        *("connect_server", "complete_authorization", "receive_oauth_redirect", "delete_connection"),
+        *("add_user_server", "get_user_server", "update_user_server", "delete_user_server"),
+        *("approve_user_server_tools", "connect_user_server", "test_webhook", "undo_lesson"),
+        *("get_openapi", "append_to_upload", "put_workspace_file"),
+    },
+    "orchestrator": set(),
+}
+# Their fields are names that somebody has chosen.
+MAPS = {"by_status", "detail", "input", "input_schema", "memory", "metadata", "policy", "scripts", "value"}
+KINDS = {bool: "boolean", int: "number", float: "number", str: "text", list: "list", dict: "object"}
+
+
+def differences(example: Any, answer: Any, place: str) -> list[str]:
+    """What an answer has that its example has not, and the other way round."""
+    if example is None or answer is None:
+        return []
+    if KINDS[type(example)] != KINDS[type(answer)]:
+        return [f"{place}: {example!r} has become {answer!r}"]
+    if isinstance(example, dict):
+        found = [f"{place}.{name} is only in one of them" for name in example.keys() ^ answer.keys()]
+        for name in example.keys() & answer.keys() - MAPS:
+            found += differences(example[name], answer[name], f"{place}.{name}")
+        return found
+    if isinstance(example, list) and example:
+        # The items may be of several kinds: one is right if it is like any of the examples.
+        return [
+            fault
+            for index, item in enumerate(answer)
+            for fault in min((differences(one, item, f"{place}[{index}]") for one in example), key=len)
+        ]
+    return []
+
+
+class Service:
+    """A service, called by the ids of its operations."""
+
+    def __init__(self, document: Path, url: str, headers: dict[str, str]) -> None:
+        self.url, self.headers = url, headers
+        self.faults: list[str] = []
+        self.played: set[str] = set()
+        self.operations: dict[str, tuple[str, str, dict]] = {}
+        self.events: dict[str, Any] = {}
+        for path, item in json.loads(document.read_text())["paths"].items():
+            for method, operation in item.items():
+                self.operations[operation["operationId"]] = (method, path, operation)
+                for response in operation["responses"].values():
+                    stream = response.get("content", {}).get("text/event-stream", {})
+                    self.events |= {name: one["value"] for name, one in stream.get("examples", {}).items()}
+
+    def __call__(self, operation: str, query: str = "", fields: dict | None = None, **path: str) -> Any:
+        """Sends the example of an operation, with other `fields`; compares the answer, and returns it."""
+        method, template, described = self.operations[operation]
+        content = described.get("requestBody", {}).get("content", {}).get("application/json", {})
+        body = {**content["example"], **(fields or {})} if "example" in content else None
+        segments = {name: quote(value, safe="/" if name == "path" else "") for name, value in path.items()}
+        status, answer = self.send(method.upper(), template.format(**segments) + query, body)
+        response = described["responses"].get(str(status), {})
+        example = response.get("content", {}).get("application/json", {}).get("example")
+        if status >= 300 or example is None:
+            self.faults.append(f"{operation}: {status} {answer}")
+        else:
+            self.faults += differences(example, answer, f"{operation} {status}")
+        self.played.add(operation)
+        return answer
+
+    def send(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {**self.headers, "Content-Type": "application/json"}
+        request = urllib.request.Request(self.url + path, data, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as response:
+                return response.status, json.load(response)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+
+    def operations_with_examples(self) -> set[str]:
+        """The operations whose successes are described by an example."""
+        return {
+            name
+            for name, (_, _, operation) in self.operations.items()
+            for status, response in operation["responses"].items()
+            if status.startswith("2") and "example" in response.get("content", {}).get("application/json", {})
+        }
+
+
+def play_orchestrator(admin: Service, product: Service) -> str:
+    """Plays the examples of both keys; returns the new product's key."""
+    registered = admin("register_product")
+    product.headers["X-Platform-Key"] = key = registered["platform_api_key"]
+    product("get_health")
+    admin("list_products")
+    admin("replace_product_policy", product_id=registered["product_id"])
+    product("provision_engine")
+    product("admit_user", user_id="ada")
+    for operation in ("get_engine", "explain_engine", "get_engine_logs", "rotate_engine_key"):
+        product(operation, user_id="ada")
+    for operation in ("list_engines", "get_fleet_status", "get_fleet_metrics"):
+        product(operation)
+    product("stop_engine", user_id="grace")
+    product("start_engine", user_id="grace")
+    image = admin("list_versions")["default"]
+    product("change_engine_version", fields={"engine_version": image}, user_id="grace")
+    admin("move_engines", fields={"from": image})
+    product("list_audit_rows")
+    product("destroy_engine", user_id="grace")
+    return key
+
+
+class Turns:
+    """Turns of the engine that is played with."""
+
+    def __init__(self, engine: Service) -> None:
+        self.engine = engine
+
+    def start(self, task: str, message: str, **fields: Any) -> str:
+        body = {"task_id": task, "message": message, "background": True, **fields}
+        _, started = self.engine.send("POST", "/execute", body)
+        return started["turn_id"]
+
+    def wait(self, task: str, turn: str, state: str = "completed") -> None:
+        deadline = time.monotonic() + 60
+        while self.engine.send("GET", f"/tasks/{task}/turns/{turn}")[1]["state"] != state:
+            if time.monotonic() > deadline:
+                sys.exit(f"the turn {turn} did not become {state}")
+            time.sleep(0.05)
+
+    def run(self, task: str, message: str, **fields: Any) -> str:
+        turn = self.start(task, message, **fields)
+        self.wait(task, turn)
+        return turn
+
+    def compare_events(self, task: str) -> None:
+        path = f"{self.engine.url}/execute/replay?task_id={task}&after=0"
+        request = urllib.request.Request(path, headers=self.engine.headers)
+        with urllib.request.urlopen(request, timeout=60) as response:
+            messages = response.read().decode().split("\n\n")
+        for message in messages:
+            lines = dict(line.split(": ", 1) for line in message.split("\n") if ": " in line)
+            if "event" not in lines:
+                continue
+            event = {**lines, "data": json.loads(lines["data"])}
+            example = self.engine.events[event["event"]]
+            # Those of another phase, or of another kind of request, have other fields.
+            if all(example["data"].get(name) == event["data"].get(name) for name in ("phase", "kind")):
+                self.engine.faults += differences(example, event, f"the event {event['event']}")
+
+
+def play_turns(engine: Service) -> None:
+    turns = Turns(engine)
+    engine("execute", fields={"stream": False, "task_id": "trip-2"})
+    engine("execute", fields={"background": True, "task_id": "trip-3", "client_request_id": "another"})
+    turn = turns.run("trip", "Plan three days in Bergen.")
+    saving = turns.start("trip", "Save the plan.")
+    turns.wait("trip", saving, "waiting_for_person")
+    engine("list_pending_hitl")
+    (approval,) = engine("list_task_approvals", task_id="trip")["approvals"]
+    engine("answer_approval", task_id="trip", request_id=approval["request_id"])
+    turns.wait("trip", saving)
+    (grant,) = engine("list_approval_grants")["grants"]
+    engine("list_hitl_grants")
+    asking = turns.start("trip", "Where to?")
+    turns.wait("trip", asking, "waiting_for_person")
+    (pending,) = engine.send("GET", "/hitl/pending")[1]["pending"]
+    engine("respond_to_hitl", fields={"request_id": pending["request_id"]})
+    turns.wait("trip", asking)
+    turns.compare_events("trip")
+    engine("revoke_approval_grant", id=grant["id"])
+    always = {"task_id": "trip-3", "answer": "always"}
+    saving = turns.start("trip-3", "Save the plan.")
+    turns.wait("trip-3", saving, "waiting_for_person")
+    engine.send("POST", "/hitl/respond", always)
+    turns.wait("trip-3", saving)
+    engine("revoke_hitl_grant", id=engine.send("GET", "/hitl/grants")[1]["grants"][0]["id"])
+
+    document = {"type": "document", "media_type": "text/plain", "data": "cGxhaW4=", "name": "notes.txt"}
+    turns.run("trip", "Look at this.", media=[document])
+    engine("list_task_media", task_id="trip")
+    for operation in ("list_turns", "get_task_messages", "list_messages"):
+        engine(operation, task_id="trip-2")
+    for operation in ("get_turn", "read_turn_result"):
+        engine(operation, task_id="trip", turn_id=turn)
+    cassette = engine("export_cassette", task_id="trip", turn_id=turn)
+    engine("run_cassette", fields={"cassette": cassette})
+    engine("get_task_usage", task_id="trip")
+    engine("get_usage", "?group_by=day,model")
+    engine("get_usage_caps")
+
+    running_turn = turns.start("busy", "slowly")
+    turns.wait("busy", running_turn, "running")
+    queued = turns.start("busy", "And a museum.", on_busy="queue")
+    engine("list_queued_messages", task_id="busy")
+    engine("steer_turn")
+    engine("cancel_queued_message", task_id="busy", turn_id=queued)
+    engine("cancel_turn")
+
+
+def play_tasks(engine: Service) -> None:
+    engine("list_tasks")
+    engine("get_task_memory", task_id="trip")
+    engine("set_task_memory_value", task_id="trip", key="budget")
+    engine("delete_task_memory_value", task_id="trip", key="budget")
+    engine("replace_task_memory", task_id="trip")
+    engine("clear_task_memory", task_id="trip-2")
+    engine("list_conversations")
+    engine("search_conversations", "?q=fjord")
+    engine("get_conversation", task_id="trip")
+    engine("update_conversation", task_id="trip")
+    first = engine.send("GET", "/tasks/trip-2/messages")[1]["messages"][0]["message_id"]
+    engine("fork_task", fields={"after": first}, task_id="trip-2")
+    engine("give_feedback")
+    engine("delete_task", task_id="trip-2")
+
+
+def play_memory(engine: Service, empty: Service) -> None:
+    fact = engine("save_knowledge")["id"]
+    for operation in ("list_knowledge", "search_knowledge", "list_episodes", "list_facts"):
+        engine(operation)
+    engine("get_fact", id=fact)
+    engine("forget_fact", id=engine("correct_fact", id=fact)["id"])
+    engine("delete_knowledge", id=engine("save_knowledge")["id"])
+    empty.send("POST", "/memory/knowledge", {"content": "Ada likes to walk.", "tags": ["travel"]})
+    empty("export_memory")
+    empty("import_memory", "?mode=merge")
+    engine.faults += empty.faults
+    engine.played |= empty.played
+
+
+def play_the_rest(engine: Service, key: str) -> None:
+    engine("get_health")
+    engine("create_schedule")
+    engine("run_schedule", id="morning-weather")
+    engine("list_schedules")
+    for operation in ("get_schedule", "update_schedule", "delete_schedule"):
+        engine(operation, id="morning-weather")
+    engine("create_skill")
+    engine("list_skills")
+    for operation in ("get_skill", "update_skill", "delete_skill"):
+        engine(operation, name="packing-list")
+    for operation in ("list_servers", "list_connections", "list_user_servers", "list_lessons", "get_webhook"):
+        engine(operation)
+    engine("list_webhook_deliveries")
+    for operation in ("trigger_learning", "reload_catalog", "reload_core_soul", "list_workspace", "call_rpc"):
+        engine(operation)
+    engine("get_workspace_file", "?format=json", path="plans")
+    engine("delete_workspace_file", path="plans/bergen.md")
+
+    engine.headers = {"Authorization": f"Bearer {key}"}
+    engine("openai_list_models")
+    engine("openai_read_model", model="default")
+    engine("openai_create_chat_completion")
+    response = engine("openai_create_response")["id"]
+    engine("openai_read_response", response_id=response)
+    slow = {"model": "default", "input": "slowly", "background": True}
+    engine("openai_cancel_response", response_id=engine.send("POST", "/v1/responses", slow)[1]["id"])
+    engine("openai_delete_response", response_id=response)
+
+
+def main() -> None:
+    binary, documents = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
+    script = Path(__file__).resolve().with_name("examples.yaml")
+    with running(binary, LLM_SCRIPT_PATH=str(script)) as fleet:
+        orchestrator = documents / "orchestrator.json"
+        admin = Service(orchestrator, fleet.url, {"X-Admin-Key": fleet.admin_key})
+        product = Service(orchestrator, fleet.url, {})
+        play_orchestrator(admin, product)
+        product.faults += admin.faults
+        product.played |= admin.played
+
+        def engine_of(user: str) -> tuple[Service, str]:
+            url, key = fleet.admit(user)
+            return Service(documents / "engine.json", url, {"X-Engine-Key": key}), key
+
+        engine, key = engine_of("ada")
+        play_turns(engine)
+        play_tasks(engine)
+        play_memory(engine, engine_of("edsger")[0])
+        play_the_rest(engine, key)
+    faults = product.faults + engine.faults
+    for name, service in (("orchestrator", product), ("engine", engine)):
+        left = service.operations_with_examples() - service.played - NOT_PLAYED[name]
+        faults += [f"{name}: the example of {operation} is not played" for operation in sorted(left)]
+    print(f"examples: {len(product.played) + len(engine.played)} operations were played")
+    if faults:
+        sys.exit("\n".join(faults))
+
+
+main()
