@@ -3,6 +3,7 @@
 mod a2a;
 mod admin;
 mod admission;
+mod agui;
 mod approvals;
 mod assets;
 mod auth;
@@ -133,6 +134,7 @@ http_service::routes! {
         tags(
             (name = "a2a", description = "The Agent2Agent protocol"),
             (name = "admin", description = "Reloads of the catalog, for the operator"),
+            (name = "agui", description = "AG-UI, with its own form of errors"),
             (name = "approvals", description = "Tool calls that wait for a person's decision"),
             (name = "assets", description = "Tool servers of the catalog, and the user's connections to them"),
             (name = "cassettes", description = "Recorded turns, which can be run again"),
@@ -255,6 +257,7 @@ http_service::routes! {
     workspace_uploads::status,
     workspace_uploads::append,
     workspace_uploads::cancel,
+    agui::run_agui_agent,
     openai::list_models,
     openai::read_model,
     openai::create_chat_completion,

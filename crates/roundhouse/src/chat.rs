@@ -16,11 +16,9 @@ mod look_up;
 mod opening;
 mod paper;
 mod raw_terminal;
-mod remote;
 mod screen;
 mod session;
 mod terminal_input;
-mod turn_reader;
 
 use std::io::{self, IsTerminal as _, Read as _};
 use std::process::ExitCode;
@@ -31,12 +29,12 @@ use http_service::signals::ShutdownSignals;
 
 use self::conversation::{Conversation, Setup};
 use self::input::LineInput;
-use self::remote::Remote;
 use self::screen::Format;
 use self::terminal_input::TerminalInput;
 use crate::client::ClientError;
 use crate::engine_access::EngineOptions;
 use crate::error::Failure;
+use crate::remote::Remote;
 
 /// The longest message that is read from the standard input.
 const MAX_MESSAGE_BYTES: u64 = 4 * 1024 * 1024;

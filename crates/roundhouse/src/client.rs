@@ -1,6 +1,7 @@
 //! An HTTP client of the orchestrator and of engines, for the interactive commands.
 
 mod chat_calls;
+mod session_calls;
 
 use std::pin::Pin;
 use std::time::Duration;

@@ -1,5 +1,6 @@
 //! `roundhouse`: the one binary. Each command is the entry point of a library.
 
+mod acp;
 mod audit_command;
 mod catalog;
 mod chat;
@@ -13,8 +14,10 @@ mod error;
 mod journal;
 mod orchestrator_command;
 mod rekey_command;
+mod remote;
 mod replay;
 mod terminal;
+mod turn_reader;
 mod up;
 
 use std::process::ExitCode;
@@ -40,6 +43,8 @@ enum Command {
     Up(up::Args),
     /// Talk to a user's engine in the terminal.
     Chat(chat::Args),
+    /// Let a code editor use a user's engine: the Agent Client Protocol over standard input and output.
+    Acp(acp::Args),
     /// Connect tool servers to a user's engine, list the connections, remove them.
     Connection(connection::Args),
     /// Run a recorded turn again, on another model if wanted, and show what is different. Tools return what was
@@ -76,6 +81,7 @@ fn main() -> ExitCode {
         Command::Chat(args) => {
             return chat::run(args).unwrap_or_else(crate::error::Failure::report);
         }
+        Command::Acp(args) => acp::run(args),
         Command::Connection(args) => connection::run(args),
         Command::Replay(args) => {
             return replay::run(args).unwrap_or_else(crate::error::Failure::report);

@@ -65,7 +65,7 @@ fn undeclared_tags<'a>(document: &'a Value, operation: &'a Value) -> impl Iterat
 
 /// Whether an operation is one of another protocol, whose errors have no code of ours.
 fn has_foreign_errors(operation: &Value) -> bool {
-    let is_foreign = |tag: &Value| tag == "openai" || tag == "mcp";
+    let is_foreign = |tag: &Value| ["openai", "mcp", "agui"].iter().any(|front| tag == front);
     operation["tags"].as_array().is_some_and(|tags| tags.iter().any(is_foreign))
 }
 

@@ -20,8 +20,11 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 pub(super) use chat::*;
 pub(super) use error::VendorError;
+pub(super) use fields::Fields;
 use http_service::http::{ApiError, WARNING_HEADER};
 pub(super) use models::*;
+pub(super) use options::{Extension, parse_effort};
+pub(super) use prompt::Prompt;
 pub(super) use responses::*;
 use serde_json::{Map, Value};
 
@@ -48,7 +51,7 @@ impl FromRequestParts<AppState> for BearerAuthenticated {
 }
 
 /// The fields of a JSON body, and their memory.
-pub(super) struct VendorBody(Map<String, Value>, BodyMemory);
+pub(super) struct VendorBody(pub(super) Map<String, Value>, pub(super) BodyMemory);
 
 impl FromRequest<AppState> for VendorBody {
     type Rejection = VendorError;
@@ -79,7 +82,7 @@ pub(super) async fn unknown_path(_: BearerAuthenticated) -> VendorError {
 }
 
 /// Sets the headers that name the task, and the fields that were accepted without an effect.
-fn annotate(headers: &mut HeaderMap, task_id: &str, without_effect: &[&'static str]) {
+pub(super) fn annotate(headers: &mut HeaderMap, task_id: &str, without_effect: &[&'static str]) {
     // A task id may be any text; a header may not.
     if let Ok(value) = HeaderValue::from_str(task_id) {
         headers.insert(TASK_HEADER, value);

@@ -57,6 +57,13 @@ async fn every_route_but_health_is_closed_without_the_right_key() {
                     assert_eq!(response.status(), 401, "{path}");
                     let body: Value = response.json().await.unwrap();
                     assert_eq!(body["error"]["code"], "invalid_api_key", "{path}: {body}");
+                } else if path == "/agui" {
+                    assert_eq!(response.status(), 401, "{path}");
+                    let body: Value = response.json().await.unwrap();
+                    assert_eq!(
+                        (&body["type"], &body["code"]),
+                        (&json!("RUN_ERROR"), &json!("invalid_api_key"))
+                    );
                 } else if path == "/rpc" {
                     expect_rpc_error(response, 401, "INVALID_ENGINE_KEY").await;
                 } else {

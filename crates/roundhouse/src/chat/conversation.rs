@@ -18,14 +18,14 @@ use super::command::{Typed, parse};
 use super::editor::Edit;
 use super::input::InputLine;
 use super::opening::Opening;
-use super::remote::Remote;
 use super::screen::{Format, Screen};
 use super::session::{Action, MAX_QUEUED, Phase, Said, Session};
 use super::terminal_input::TerminalEvent;
-use super::turn_reader::{Start, TurnReader, TurnUpdate, Updates};
 use super::{Input, Outcome};
 use crate::error::Failure;
+use crate::remote::Remote;
 use crate::terminal::single_line;
+use crate::turn_reader::{Start, TurnReader, TurnUpdate, Updates};
 
 /// How many updates of a turn wait for the terminal; then the stream waits.
 const MAX_UPDATES_AHEAD: usize = 256;

@@ -5,8 +5,8 @@ use api::engine::TaskStatus;
 use api::files::FileKind;
 use serde_json::Value;
 
-use super::remote::Remote;
 use crate::client::ClientError;
+use crate::remote::Remote;
 use crate::terminal::single_line;
 
 /// The most conversations, facts or files that are listed.

@@ -4,9 +4,9 @@ use api::TaskId;
 use api::engine::{Role, TaskMessage, TaskStatus};
 use http_service::clock::{Clock as _, SystemClock};
 
-use super::remote::Remote;
 use super::screen::message_texts;
 use crate::client::ClientError;
+use crate::remote::Remote;
 
 /// How many earlier messages are shown.
 const MAX_EARLIER_MESSAGES: u32 = 20;

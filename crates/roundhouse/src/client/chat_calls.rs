@@ -86,7 +86,7 @@ impl Engine {
     }
 
     /// A URL of the engine, with its path and query encoded.
-    fn url_with(&self, path: &[&str], query: &[(&str, &str)]) -> anyhow::Result<Url> {
+    pub(super) fn url_with(&self, path: &[&str], query: &[(&str, &str)]) -> anyhow::Result<Url> {
         let invalid = || anyhow::anyhow!("the engine's address is not a URL");
         let mut url = Url::parse(&self.base).map_err(|_| invalid())?;
         url.path_segments_mut().map_err(|()| invalid())?.pop_if_empty().extend(path);

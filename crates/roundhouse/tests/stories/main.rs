@@ -15,6 +15,9 @@
 mod a2a;
 mod support;
 
+mod acp;
+mod acp_stdio;
+mod agui;
 mod approvals;
 mod audio;
 mod audit_cli;

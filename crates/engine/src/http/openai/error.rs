@@ -25,48 +25,48 @@ impl VendorError {
     }
 
     /// A field is invalid; `expected` says what it must be.
-    pub(super) fn invalid(param: &str, expected: impl std::fmt::Display) -> Self {
+    pub(in crate::http) fn invalid(param: &str, expected: impl std::fmt::Display) -> Self {
         let message = format!("`{param}`: {expected}");
         Self { param: Some(param.to_owned()), ..Self::new(400, "invalid_value", message) }
     }
 
     /// A field, or this value of it, has no meaning for an agent of this kind.
-    pub(super) fn unsupported(param: &str, reason: impl std::fmt::Display) -> Self {
+    pub(in crate::http) fn unsupported(param: &str, reason: impl std::fmt::Display) -> Self {
         Self { code: "unsupported_parameter".to_owned(), ..Self::invalid(param, reason) }
     }
 
     /// A field is not known.
-    pub(super) fn unknown(param: &str) -> Self {
+    pub(in crate::http) fn unknown(param: &str) -> Self {
         let name: String = param.chars().take(64).collect();
         Self { code: "unknown_parameter".to_owned(), ..Self::invalid(&name, "there is no such parameter") }
     }
 
-    pub(super) fn not_found(message: &str, code: &str) -> Self {
+    pub(in crate::http) fn not_found(message: &str, code: &str) -> Self {
         Self::new(404, code, message)
     }
 
-    pub(super) fn conflict(message: &str, code: &str) -> Self {
+    pub(in crate::http) fn conflict(message: &str, code: &str) -> Self {
         Self::new(409, code, message)
     }
 
     /// The turn goes on, and its answer does not come in this response.
-    pub(super) fn unfinished(code: &str, message: &str) -> Self {
+    pub(in crate::http) fn unfinished(code: &str, message: &str) -> Self {
         Self::new(503, code, message)
     }
 
     /// Names the field that the error is about, unless it names one.
-    pub(super) fn about(mut self, param: &str) -> Self {
+    pub(in crate::http) fn about(mut self, param: &str) -> Self {
         self.param.get_or_insert_with(|| param.to_owned());
         self
     }
 
     /// The code.
-    pub(super) fn code(&self) -> &str {
+    pub(in crate::http) fn code(&self) -> &str {
         &self.code
     }
 
     /// The message.
-    pub(super) fn message(&self) -> &str {
+    pub(in crate::http) fn message(&self) -> &str {
         &self.message
     }
 

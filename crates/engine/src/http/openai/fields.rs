@@ -6,35 +6,38 @@ use serde_json::{Map, Value};
 use super::error::VendorError;
 
 /// Fields that were not taken yet.
-pub(super) struct Fields {
+pub(in crate::http) struct Fields {
     fields: Map<String, Value>,
     /// The path before their names, such as `stream_options.`.
     path: String,
 }
 
 impl Fields {
-    pub(super) fn new(fields: Map<String, Value>) -> Self {
+    pub(in crate::http) fn new(fields: Map<String, Value>) -> Self {
         Self { fields, path: String::new() }
     }
 
     /// The name of a field, from the body's root on.
-    pub(super) fn name(&self, field: &str) -> String {
+    pub(in crate::http) fn name(&self, field: &str) -> String {
         format!("{}{field}", self.path)
     }
 
     /// Takes a field. `null` counts as absent.
-    pub(super) fn take(&mut self, field: &str) -> Option<Value> {
+    pub(in crate::http) fn take(&mut self, field: &str) -> Option<Value> {
         self.fields.remove(field).filter(|value| !value.is_null())
     }
 
     /// Takes a field of a type of the API, whose error says what it must be.
-    pub(super) fn parse<T: DeserializeOwned>(&mut self, field: &str) -> Result<Option<T>, VendorError> {
+    pub(in crate::http) fn parse<T: DeserializeOwned>(
+        &mut self,
+        field: &str,
+    ) -> Result<Option<T>, VendorError> {
         let Some(value) = self.take(field) else { return Ok(None) };
         let invalid = |error: serde_json::Error| VendorError::invalid(&self.name(field), error);
         serde_json::from_value(value).map(Some).map_err(invalid)
     }
 
-    pub(super) fn text(&mut self, field: &str) -> Result<Option<String>, VendorError> {
+    pub(in crate::http) fn text(&mut self, field: &str) -> Result<Option<String>, VendorError> {
         match self.take(field) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
@@ -42,7 +45,7 @@ impl Fields {
         }
     }
 
-    pub(super) fn flag(&mut self, field: &str) -> Result<Option<bool>, VendorError> {
+    pub(in crate::http) fn flag(&mut self, field: &str) -> Result<Option<bool>, VendorError> {
         match self.take(field) {
             None => Ok(None),
             Some(Value::Bool(flag)) => Ok(Some(flag)),
@@ -50,7 +53,7 @@ impl Fields {
         }
     }
 
-    pub(super) fn list(&mut self, field: &str) -> Result<Option<Vec<Value>>, VendorError> {
+    pub(in crate::http) fn list(&mut self, field: &str) -> Result<Option<Vec<Value>>, VendorError> {
         match self.take(field) {
             None => Ok(None),
             Some(Value::Array(list)) => Ok(Some(list)),
@@ -58,7 +61,7 @@ impl Fields {
         }
     }
 
-    pub(super) fn object(&mut self, field: &str) -> Result<Option<Self>, VendorError> {
+    pub(in crate::http) fn object(&mut self, field: &str) -> Result<Option<Self>, VendorError> {
         match self.take(field) {
             None => Ok(None),
             Some(value) => object_of(value, &self.name(field)).map(Some),
@@ -66,7 +69,7 @@ impl Fields {
     }
 
     /// Takes a field that may only have a value that changes nothing.
-    pub(super) fn neutral(
+    pub(in crate::http) fn neutral(
         &mut self,
         field: &str,
         allowed: &[Value],
@@ -81,12 +84,12 @@ impl Fields {
     }
 
     /// Takes fields that a client may send for the vendor's own use. Returns those that it sent.
-    pub(super) fn hints(&mut self, names: &[&'static str]) -> Vec<&'static str> {
+    pub(in crate::http) fn hints(&mut self, names: &[&'static str]) -> Vec<&'static str> {
         names.iter().copied().filter(|name| self.take(name).is_some()).collect()
     }
 
     /// Refuses the fields that were not taken, unless they are null.
-    pub(super) fn finish(mut self) -> Result<(), VendorError> {
+    pub(in crate::http) fn finish(mut self) -> Result<(), VendorError> {
         self.fields.retain(|_, value| !value.is_null());
         match self.fields.keys().next() {
             Some(name) => Err(VendorError::unknown(&self.name(name))),
@@ -96,7 +99,7 @@ impl Fields {
 }
 
 /// The fields of `value`, which is called `name`.
-pub(super) fn object_of(value: Value, name: &str) -> Result<Fields, VendorError> {
+pub(in crate::http) fn object_of(value: Value, name: &str) -> Result<Fields, VendorError> {
     match value {
         Value::Object(fields) => Ok(Fields { fields, path: format!("{name}.") }),
         _ => Err(VendorError::invalid(name, "must be an object")),

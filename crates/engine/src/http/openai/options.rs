@@ -20,8 +20,8 @@ pub(super) const HINTS: [&str; 5] =
 /// The object `roundhouse`: what the vendor's API has no field for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Extension {
-    pub(super) task_id: Option<TaskId>,
+pub(in crate::http) struct Extension {
+    pub(in crate::http) task_id: Option<TaskId>,
     direct: Option<bool>,
     super_thinking: Option<bool>,
     max_turns: Option<MaxTurns>,
@@ -32,7 +32,11 @@ pub(super) struct Extension {
 
 impl Extension {
     /// The request to run the turn of `prompt`.
-    pub(super) fn into_execute(self, task_id: TaskId, prompt: Prompt) -> Result<Execute, VendorError> {
+    pub(in crate::http) fn into_execute(
+        self,
+        task_id: TaskId,
+        prompt: Prompt,
+    ) -> Result<Execute, VendorError> {
         let Prompt { instructions, message, media, .. } = prompt;
         let instructions = instructions.map(|text| {
             serde_json::from_value(Value::String(text))
@@ -80,7 +84,7 @@ pub(super) fn take_model(fields: &mut Fields) -> Result<(String, Option<String>)
 }
 
 /// The effort. `none` leaves it to the configuration.
-pub(super) fn parse_effort(param: &str, name: Option<&str>) -> Result<Option<Effort>, VendorError> {
+pub(in crate::http) fn parse_effort(param: &str, name: Option<&str>) -> Result<Option<Effort>, VendorError> {
     let name = match name {
         None | Some("none") => return Ok(None),
         Some("minimal") => "low",

@@ -13,15 +13,15 @@ const HISTORY_NOTE: &str =
 
 /// The beginning of a turn.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Prompt {
+pub(in crate::http) struct Prompt {
     /// The texts of the system and the developer.
-    pub(super) instructions: Option<String>,
+    pub(in crate::http) instructions: Option<String>,
     /// The text of the user.
-    pub(super) message: String,
+    pub(in crate::http) message: String,
     /// What is attached to it.
-    pub(super) media: Vec<ContentBlock>,
+    pub(in crate::http) media: Vec<ContentBlock>,
     /// Whether earlier messages were left out, because the task has its own.
-    pub(super) leaves_history_out: bool,
+    pub(in crate::http) leaves_history_out: bool,
 }
 
 /// A message of a request.
@@ -40,7 +40,7 @@ enum Role {
 
 impl Prompt {
     /// Makes the prompt of `messages`, which the request calls `param`. `has_history`: the task has a history.
-    pub(super) fn new(
+    pub(in crate::http) fn new(
         param: &str,
         messages: Vec<Value>,
         first_instructions: Option<String>,

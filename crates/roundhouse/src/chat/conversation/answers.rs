@@ -9,8 +9,8 @@ use api::event::HitlRequest;
 use super::commands::Done;
 use super::{Conversation, Input, Outcome, Phase};
 use crate::chat::answer_parser::parse_answer;
-use crate::chat::remote::Remote;
 use crate::client::ClientError;
+use crate::remote::Remote;
 
 /// A request that awaits an answer from this terminal.
 pub(super) struct OpenQuestion {

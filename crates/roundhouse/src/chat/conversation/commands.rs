@@ -6,9 +6,10 @@ use uuid::Uuid;
 
 use super::{AnswerOutcome, Conversation, Input, Outcome, Phase};
 use crate::chat::command::{Command, help};
+use crate::chat::look_up;
 use crate::chat::opening::{self, Opening};
-use crate::chat::{look_up, remote::Remote};
 use crate::client::ClientError;
+use crate::remote::Remote;
 use crate::terminal::single_line;
 
 /// The name of the model that the configuration chooses.

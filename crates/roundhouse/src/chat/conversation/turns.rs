@@ -64,7 +64,7 @@ impl Conversation {
         }
     }
 
-    fn end_turn(&mut self, ended: Result<(), String>) {
+    fn end_turn(&mut self, ended: anyhow::Result<()>) {
         self.screen.finish_turn();
         self.reading.is_away = false;
         self.reading.is_rest = false;
@@ -75,7 +75,7 @@ impl Conversation {
             // The turn may be running, or not: the next message waits for its end.
             self.reading.is_unseen = true;
             self.queue.clear();
-            self.fail(Outcome::Failed, &error);
+            self.fail(Outcome::Failed, &format!("{error:#}"));
         }
         self.take_from_queue();
     }

@@ -1,6 +1,7 @@
 //! What the stories share: environments to run the binary in, clients of both services, and the contract's
 //! schemas.
 
+pub(crate) mod acp_client;
 pub(crate) mod browser;
 pub(crate) mod cassettes;
 pub(crate) mod cluster;

@@ -172,6 +172,15 @@ impl Peers {
         self.folder.join("node/node")
     }
 
+    /// The command line of a client with the Python SDKs of other protocols, and its variables.
+    pub(crate) fn front_client(&self, file: &str) -> (Vec<String>, BTreeMap<String, String>) {
+        let packages = self.folder.join("python-fronts").to_str().unwrap().to_owned();
+        let variables =
+            [("PYTHONPATH".to_owned(), packages), ("PYTHONDONTWRITEBYTECODE".to_owned(), "1".to_owned())];
+        let program = sources_folder().join(file).to_str().unwrap().to_owned();
+        (vec![PYTHON.to_owned(), program], variables.into())
+    }
+
     /// An environment for programs of Node, with the installed libraries.
     pub(crate) fn node_home(&self) -> TestEnv {
         let home = TestEnv::new();

@@ -1,7 +1,7 @@
 //! The user's engine, wherever it is now: it may sleep, or be restarted on another port or with another key.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use api::{ErrorCode, UserId};
 use parking_lot::Mutex;
@@ -10,12 +10,14 @@ use crate::client::{ClientError, Engine, Orchestrator};
 
 /// How often a request that may not have arrived is sent again.
 const MAX_RESENDS: u32 = 3;
+/// How long an engine may be away. A fleet restarts it within seconds; one that has failed is not waited for longer.
+pub(crate) const MAX_AWAY: Duration = Duration::from_mins(3);
 /// The pause before another attempt to reach the engine.
-pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(500);
+pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// The engine, and the orchestrator that knows its address.
 #[derive(Clone)]
-pub(super) struct Remote {
+pub(crate) struct Remote {
     orchestrator: Arc<Orchestrator>,
     user: UserId,
     engine: Arc<Mutex<Arc<Engine>>>,
@@ -23,7 +25,7 @@ pub(super) struct Remote {
 
 impl Remote {
     /// Admits the user.
-    pub(super) async fn admit(orchestrator: Orchestrator, user: UserId) -> Result<Self, ClientError> {
+    pub(crate) async fn admit(orchestrator: Orchestrator, user: UserId) -> Result<Self, ClientError> {
         let engine = orchestrator.admit(&user).await?;
         Ok(Self {
             orchestrator: Arc::new(orchestrator),
@@ -33,19 +35,19 @@ impl Remote {
     }
 
     /// The engine as it was last seen.
-    pub(super) fn engine(&self) -> Arc<Engine> {
+    pub(crate) fn engine(&self) -> Arc<Engine> {
         Arc::clone(&self.engine.lock())
     }
 
     /// Asks the orchestrator where the engine is.
-    pub(super) async fn find_again(&self) -> Result<Arc<Engine>, ClientError> {
+    pub(crate) async fn find_again(&self) -> Result<Arc<Engine>, ClientError> {
         let engine = Arc::new(self.orchestrator.admit(&self.user).await?);
         *self.engine.lock() = Arc::clone(&engine);
         Ok(engine)
     }
 
     /// Makes a request that can be repeated, until it has been answered.
-    pub(super) async fn call<T>(
+    pub(crate) async fn call<T>(
         &self,
         request: impl AsyncFn(Arc<Engine>) -> Result<T, ClientError>,
     ) -> Result<T, ClientError> {
@@ -58,6 +60,22 @@ impl Remote {
                     }
                     resends += 1;
                     self.find_again().await?;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Makes a request that can be repeated, also while the engine is away: until it has been answered.
+    pub(crate) async fn call_patiently<T>(
+        &self,
+        request: impl AsyncFn(Arc<Engine>) -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
+        let begun = Instant::now();
+        loop {
+            match self.call(&request).await {
+                Err(error) if is_retryable(&error) && begun.elapsed() < MAX_AWAY => {
+                    tokio::time::sleep(RETRY_PAUSE).await;
                 }
                 answer => return answer,
             }

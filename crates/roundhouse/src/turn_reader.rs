@@ -2,7 +2,7 @@
 //! engine, and passes on every event exactly once.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use api::engine::Execute;
 use api::event::{Event, HitlRequest, SentEvent};
@@ -11,22 +11,21 @@ use futures::StreamExt as _;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-use super::remote::{RETRY_PAUSE, Remote};
 use crate::client::{ClientError, Engine, Events};
-
-/// How long an engine may be away. A fleet restarts it within seconds; one that has failed is not waited for longer.
-const MAX_AWAY: Duration = Duration::from_mins(3);
+use crate::remote::{MAX_AWAY, RETRY_PAUSE, Remote};
 
 /// What is to be read.
-pub(super) enum Start {
+pub(crate) enum Start {
     /// Send a message and read its turn; first the rest of the turn before, if its end was not seen.
     Message { message: Box<Execute>, after_rest: bool },
-    /// Read the turn that is running.
+    /// Read what is left of the turns that are running.
     Rest,
+    /// Read the turn that is running to its end, also if the engine stops before.
+    Turn,
 }
 
 /// What has happened.
-pub(super) enum TurnUpdate {
+pub(crate) enum TurnUpdate {
     Event(SentEvent),
     /// A request of the agent. Only one that is open needs an answer; others were answered already.
     Request {
@@ -43,14 +42,14 @@ pub(super) enum TurnUpdate {
     /// It answers again.
     Back,
     /// Nothing more follows.
-    Ended(Result<(), String>),
+    Ended(anyhow::Result<()>),
 }
 
 /// Where updates go. Whoever waits for them may have left.
-pub(super) type Updates = mpsc::Sender<TurnUpdate>;
+pub(crate) type Updates = mpsc::Sender<TurnUpdate>;
 
 /// Reads one turn.
-pub(super) struct TurnReader {
+pub(crate) struct TurnReader {
     remote: Remote,
     task: TaskId,
     /// The `ts` of the last event that was passed on.
@@ -72,17 +71,17 @@ enum Until {
 }
 
 impl TurnReader {
-    pub(super) const fn new(remote: Remote, task: TaskId, last_ts: i64, updates: Updates) -> Self {
+    pub(crate) const fn new(remote: Remote, task: TaskId, last_ts: i64, updates: Updates) -> Self {
         Self { remote, task, last_ts, open_request: None, away_since: None, updates }
     }
 
     /// Reads, and reports how it ended.
-    pub(super) async fn run(mut self, start: Start) {
+    pub(crate) async fn run(mut self, start: Start) {
         let ended = match start {
-            Start::Rest => self.read_rest().await,
+            Start::Rest => self.read_rest(Until::EndOfStream).await,
+            Start::Turn => self.read_rest(Until::EndOfTurn).await,
             Start::Message { message, after_rest } => self.send_and_read(*message, after_rest).await,
         };
-        let ended = ended.map_err(|error| format!("{error:#}"));
         self.report(TurnUpdate::Ended(ended)).await;
     }
 
@@ -96,13 +95,13 @@ impl TurnReader {
         message.client_request_id = Some(ClientRequestId::new(Uuid::now_v7().to_string())?);
         if after_rest {
             self.report(TurnUpdate::RestFirst).await;
-            self.read_rest().await?;
+            self.read_rest(Until::EndOfStream).await?;
         }
         let events = match self.send(&message).await {
             // Another client is using the same task.
             Err(ClientError::Refused { code: ErrorCode::TaskBusy, .. }) => {
                 self.report(TurnUpdate::RestFirst).await;
-                self.read_rest().await?;
+                self.read_rest(Until::EndOfStream).await?;
                 self.send(&message).await?
             }
             events => events?,
@@ -131,13 +130,13 @@ impl TurnReader {
         }
     }
 
-    async fn read_rest(&mut self) -> anyhow::Result<()> {
+    async fn read_rest(&mut self, until: Until) -> anyhow::Result<()> {
         let (task, last_ts) = (self.task.clone(), self.last_ts);
         let replay = async |engine: Arc<Engine>| engine.replay(&task, last_ts).await;
         match self.remote.call(replay).await {
             Err(ClientError::Refused { code: ErrorCode::TaskNotFound, .. }) => Ok(()),
             Err(error) => Err(error.into()),
-            Ok(events) => self.read(events, None, Until::EndOfStream).await,
+            Ok(events) => self.read(events, None, until).await,
         }
     }
 

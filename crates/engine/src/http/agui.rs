@@ -1,0 +1,155 @@
+//! AG-UI, the Agent User Interaction Protocol: `POST /agui` runs a turn and streams it as the events of a run. A thread is
+//! a task. A run is a turn, or the part of a turn between two requests to a person; nothing is kept beside the log.
+
+mod input;
+mod projection;
+mod resume;
+
+use api::engine::Execute;
+use api::{ClientRequestId, TurnId};
+use axum::body::Body;
+use axum::extract::{FromRequest, FromRequestParts, Request, State as Extract};
+use axum::http::request::Parts;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use self::input::{RunInput, Start};
+use self::projection::{RunProjection, Seen};
+use super::openai::{BearerAuthenticated, VendorBody, VendorError, annotate};
+use super::projection::stream_response;
+use super::{AppState, Shared};
+use crate::agent::{Accepted, AgentError, TurnEvents};
+
+/// A refusal in the protocol's form: the event `RUN_ERROR`.
+#[derive(Debug)]
+pub(super) struct RunError(VendorError);
+
+impl<E: Into<VendorError>> From<E> for RunError {
+    fn from(error: E) -> Self {
+        Self(error.into())
+    }
+}
+
+impl IntoResponse for RunError {
+    fn into_response(self) -> Response {
+        let event = json!({"type": "RUN_ERROR", "message": self.0.message(), "code": self.0.code()});
+        let (head, _) = self.0.into_response().into_parts();
+        Response::from_parts(head, Body::from(event.to_string()))
+    }
+}
+
+/// A caller with the valid key.
+pub(super) struct RunCaller;
+
+impl FromRequestParts<AppState> for RunCaller {
+    type Rejection = RunError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, RunError> {
+        BearerAuthenticated::from_request_parts(parts, state).await?;
+        Ok(Self)
+    }
+}
+
+/// The body of a request, and its memory.
+pub(super) struct RunBody(VendorBody);
+
+impl FromRequest<AppState> for RunBody {
+    type Rejection = RunError;
+
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, RunError> {
+        Ok(Self(VendorBody::from_request(request, state).await?))
+    }
+}
+
+/// Runs a turn, or continues one that waits for a person, and streams it as AG-UI events. The same `runId` again is the
+/// same run: it streams what `messages` does not have yet.
+#[utoipa::path(
+    post, path = "/agui", operation_id = "run_agui_agent", tag = "agui",
+    request_body = Value, security(("engine_key" = []), ("bearer" = [])),
+    responses(
+        (status = 200, description = "The events of the run", body = Value, content_type = "text/event-stream"),
+        (status = 400, description = "A field is invalid, or has no meaning here", body = Value),
+        (status = 401, description = "The key is missing or wrong", body = Value),
+        (status = 404, description = "There is no such interrupt or model", body = Value),
+        (status = 409, description = "Another turn is running on the thread", body = Value),
+        (status = 413, description = "The body is too large", body = Value),
+        (status = 429, description = "A cap on usage is reached", body = Value),
+        (status = 500, description = "An unexpected failure", body = Value),
+        (status = 503, description = "The engine is stopping or overloaded", body = Value),
+    ),
+)]
+pub(super) async fn run_agui_agent(
+    _: RunCaller,
+    Extract(AppState(shared)): Extract<AppState>,
+    RunBody(VendorBody(body, memory)): RunBody,
+) -> Result<Response, RunError> {
+    let RunInput { thread, run_id, start, without_effect } = RunInput::parse(body)?;
+    let (events, projection) = match start {
+        Start::Message { request, messages } => {
+            let request_id = request_id(&run_id)?;
+            let known =
+                shared.brain.turn_by_request(&thread, request_id.as_str()).map_err(AgentError::from)?;
+            let known = known.map(|turn| turn.turn_id);
+            let (messages, seen) = split_seen(messages, known);
+            // Of a known run it is not known whether its thread was new then.
+            let has_history = shared.brain.task(&thread).map_err(AgentError::from)?.is_some();
+            let second = known.map(|_| (request.clone(), messages.clone()));
+            let first =
+                submit(&shared, request.into_execute(&thread, messages, has_history)?, &request_id).await;
+            let events = match (first, second) {
+                (Err(_), Some((request, messages))) => {
+                    submit(&shared, request.into_execute(&thread, messages, !has_history)?, &request_id)
+                        .await?
+                }
+                (first, _) => first?,
+            };
+            (events, RunProjection::new(thread.as_str(), run_id, seen))
+        }
+        Start::Resume { entry, messages } => {
+            let interrupt = resume::Interrupt::parse(&entry.interrupt_id)?;
+            let (_, seen) = split_seen(messages, Some(interrupt.turn_id));
+            let expected = resume::answer(&shared, &thread, &interrupt, entry).await?;
+            let turn = resume::follow(&shared, &thread, &interrupt).await?;
+            let projection = RunProjection::new(thread.as_str(), run_id, seen);
+            (turn.events, projection.resuming(interrupt.request_id, expected))
+        }
+    };
+    // The turn has what it needs of the body.
+    drop(memory);
+    let mut response = stream_response(events, projection);
+    annotate(response.headers_mut(), thread.as_str(), &without_effect);
+    Ok(response)
+}
+
+fn request_id(run_id: &str) -> Result<ClientRequestId, RunError> {
+    let id = ClientRequestId::new(format!("agui-{run_id}"));
+    Ok(id.map_err(|error| VendorError::invalid("runId", error))?)
+}
+
+async fn submit(
+    shared: &Shared,
+    execute: Execute,
+    request_id: &ClientRequestId,
+) -> Result<TurnEvents, RunError> {
+    let execute = Execute { client_request_id: Some(request_id.clone()), ..execute };
+    let Accepted { stream, .. } = shared.agent.submit(execute).await?;
+    Ok(TurnEvents::new(stream))
+}
+
+/// Takes out of `messages` what the client has of this turn already.
+fn split_seen(messages: Vec<Value>, turn_id: Option<TurnId>) -> (Vec<Value>, Seen) {
+    let mut seen = Seen::default();
+    let Some(turn_id) = turn_id else { return (messages, seen) };
+    let prefix = projection::message_prefix(turn_id);
+    let is_of_turn =
+        |message: &Value| message.get("id").and_then(Value::as_str).is_some_and(|id| id.starts_with(&prefix));
+    let (of_turn, others) = messages.into_iter().partition::<Vec<_>, _>(is_of_turn);
+    for message in &of_turn {
+        seen.add(message);
+    }
+    (others, seen)
+}
+
+#[cfg(test)]
+#[path = "../../tests/unit/http/agui.rs"]
+mod tests;
