@@ -26,7 +26,7 @@ struct SourceTree {
 
 impl SourceTree {
     fn read(workspace: &Path) -> Self {
-        let mut files: Vec<PathBuf> = ["crates", "testing", "catalog", "deploy"]
+        let mut files: Vec<PathBuf> = ["api", "crates", "testing", "catalog", "deploy"]
             .iter()
             .flat_map(|folder| files(&workspace.join(folder)))
             .collect();

@@ -164,29 +164,29 @@ export interface paths {
         };
         /**
          * Forwards a request to the user's engine and streams the response back. The orchestrator adds the engine's key;
-         *     the engine's own limits apply. Counts as activity.
+         *     the engine's own limits apply. Counts as activity. A browser token in `Authorization` is passed on instead of the key.
          */
         get: operations["proxy_get"];
         /**
          * Forwards a request to the user's engine and streams the response back. The orchestrator adds the engine's key;
-         *     the engine's own limits apply. Counts as activity.
+         *     the engine's own limits apply. Counts as activity. A browser token in `Authorization` is passed on instead of the key.
          */
         put: operations["proxy_put"];
         /**
          * Forwards a request to the user's engine and streams the response back. The orchestrator adds the engine's key;
-         *     the engine's own limits apply. Counts as activity.
+         *     the engine's own limits apply. Counts as activity. A browser token in `Authorization` is passed on instead of the key.
          */
         post: operations["proxy_post"];
         /**
          * Forwards a request to the user's engine and streams the response back. The orchestrator adds the engine's key;
-         *     the engine's own limits apply. Counts as activity.
+         *     the engine's own limits apply. Counts as activity. A browser token in `Authorization` is passed on instead of the key.
          */
         delete: operations["proxy_delete"];
         options?: never;
         head?: never;
         /**
          * Forwards a request to the user's engine and streams the response back. The orchestrator adds the engine's key;
-         *     the engine's own limits apply. Counts as activity.
+         *     the engine's own limits apply. Counts as activity. A browser token in `Authorization` is passed on instead of the key.
          */
         patch: operations["proxy_patch"];
         trace?: never;
@@ -237,6 +237,41 @@ export interface paths {
         /** Stops a running engine: SIGTERM, 30 seconds of grace, SIGKILL. Its data stays. */
         post: operations["stop_engine"];
         delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/engines/{user_id}/tokens": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the tokens of a user's engine that have not expired, newest first, without the tokens themselves. */
+        get: operations["list_browser_tokens"];
+        put?: never;
+        /** Mints a token with which a page may talk to the user's engine. The token is returned only here. */
+        post: operations["mint_browser_token"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/engines/{user_id}/tokens/{token_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Revokes a token, at once and for good. It may be called again. */
+        delete: operations["revoke_browser_token"];
         options?: never;
         head?: never;
         patch?: never;
@@ -296,6 +331,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/inbox": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the questions that wait for a person, of all the product's engines, also of those that sleep. Oldest first. */
+        get: operations["list_inbox"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/metrics": {
         parameters: {
             query?: never;
@@ -323,6 +375,24 @@ export interface paths {
         /** Returns metrics of this orchestrator since it started: refusals by code, repairs, the supervisor's lag. */
         get: operations["get_prometheus_metrics"];
         put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/origins": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Returns the origins of the calling product's pages. */
+        get: operations["get_origins"];
+        /** Replaces the origins whose pages may call the product's engines. */
+        put: operations["replace_origins"];
         post?: never;
         delete?: never;
         options?: never;
@@ -421,12 +491,17 @@ export interface components {
             /** @description Wake the engine if it sleeps. */
             auto_wake?: boolean;
         };
+        /** @description Body and response of `/origins`: the origins of the product's pages. */
+        AllowedOrigins: {
+            /** @description The origins, such as `https://app.example.com`: at most 32. */
+            origins: components["schemas"]["Origins"];
+        };
         AllowedVersions: string[];
         /**
          * @description The event that an audit row records.
          * @enum {string}
          */
-        AuditEvent: "register" | "policy_update" | "provision" | "provision_failed" | "start" | "stop" | "sleep" | "wake" | "crash" | "restart" | "rotate_key" | "destroy";
+        AuditEvent: "register" | "policy_update" | "provision" | "provision_failed" | "start" | "stop" | "sleep" | "wake" | "crash" | "restart" | "rotate_key" | "destroy" | "mint_token" | "revoke_token" | "set_origins" | "question_asked" | "question_settled";
         /** @description Response of `GET /audit`. */
         AuditList: {
             /** @description The page, newest row first. */
@@ -471,6 +546,7 @@ export interface components {
          * @description http or https, without credentials, query and fragment
          */
         BaseUrl: string;
+        BrowserToken: string;
         /** @description The resource limits of an engine. */
         Caps: {
             /** @description Whether they are in force for the engine as it runs now. */
@@ -599,7 +675,7 @@ export interface components {
          * @description A stable error code. Clients should decide by the code, never by the message.
          * @enum {string}
          */
-        ErrorCode: "INVALID_REQUEST" | "MODEL_NOT_PERMITTED" | "TOOL_DENIED" | "TOOL_FAILED" | "INVALID_STATE" | "INVALID_ISSUER" | "OAUTH_DENIED" | "INVALID_PLATFORM_KEY" | "INVALID_ADMIN_KEY" | "INVALID_ENGINE_KEY" | "POLICY_DENIED" | "PLATFORM_SKILL" | "USER_SERVERS_NOT_PERMITTED" | "NOT_FOUND" | "PRODUCT_NOT_FOUND" | "ENGINE_NOT_FOUND" | "TASK_NOT_FOUND" | "TASK_NOT_RUNNING" | "MESSAGE_NOT_FOUND" | "TURN_NOT_FOUND" | "HITL_NOT_PENDING" | "SCHEDULE_NOT_FOUND" | "DELIVERY_NOT_FOUND" | "APPROVAL_NOT_FOUND" | "SKILL_NOT_FOUND" | "SERVER_NOT_FOUND" | "CONNECTION_NOT_FOUND" | "FILE_NOT_FOUND" | "UPLOAD_NOT_FOUND" | "FILE_NOT_ACCESSIBLE" | "METHOD_NOT_FOUND" | "METHOD_NOT_ALLOWED" | "REQUEST_TIMEOUT" | "PRODUCT_SLUG_EXISTS" | "ENGINE_ALREADY_EXISTS" | "ENGINE_NOT_RUNNING" | "ENGINE_ALREADY_RUNNING" | "APPROVAL_ANSWERED" | "TASK_BUSY" | "TASK_EXISTS" | "SCHEDULE_EXISTS" | "SKILL_EXISTS" | "SERVER_EXISTS" | "TOOLS_CHANGED" | "FACT_REPLACED" | "FILE_CONFLICT" | "UPLOAD_CONFLICT" | "WEBHOOK_NOT_CONFIGURED" | "PRECONDITION_FAILED" | "RANGE_NOT_SATISFIABLE" | "PAYLOAD_TOO_LARGE" | "QUOTA_EXCEEDED" | "RATE_LIMITED" | "QUEUE_FULL" | "SCHEDULE_LIMIT" | "SERVER_LIMIT" | "USAGE_CAP_REACHED" | "INTERNAL_ERROR" | "BACKEND_ERROR" | "OUTPUT_INVALID" | "SERVER_FAILED" | "ASSETS_NOT_CONFIGURED" | "STARTING_UP" | "PORT_EXHAUSTION" | "CAPACITY_EXHAUSTED" | "SHUTTING_DOWN" | "QUIESCED" | "OVERLOADED" | "BOOT_TIMEOUT" | "STORAGE_FULL";
+        ErrorCode: "INVALID_REQUEST" | "MODEL_NOT_PERMITTED" | "TOOL_DENIED" | "TOOL_FAILED" | "INVALID_STATE" | "INVALID_ISSUER" | "OAUTH_DENIED" | "INVALID_PLATFORM_KEY" | "INVALID_ADMIN_KEY" | "INVALID_ENGINE_KEY" | "INVALID_TOKEN" | "TOKEN_EXPIRED" | "TOKEN_REVOKED" | "TOKEN_SCOPE" | "POLICY_DENIED" | "PLATFORM_SKILL" | "USER_SERVERS_NOT_PERMITTED" | "NOT_FOUND" | "PRODUCT_NOT_FOUND" | "ENGINE_NOT_FOUND" | "TASK_NOT_FOUND" | "TASK_NOT_RUNNING" | "MESSAGE_NOT_FOUND" | "TURN_NOT_FOUND" | "HITL_NOT_PENDING" | "TOKEN_NOT_FOUND" | "SCHEDULE_NOT_FOUND" | "DELIVERY_NOT_FOUND" | "APPROVAL_NOT_FOUND" | "SKILL_NOT_FOUND" | "SERVER_NOT_FOUND" | "CONNECTION_NOT_FOUND" | "FILE_NOT_FOUND" | "UPLOAD_NOT_FOUND" | "FILE_NOT_ACCESSIBLE" | "METHOD_NOT_FOUND" | "METHOD_NOT_ALLOWED" | "REQUEST_TIMEOUT" | "PRODUCT_SLUG_EXISTS" | "ENGINE_ALREADY_EXISTS" | "ENGINE_NOT_RUNNING" | "ENGINE_ALREADY_RUNNING" | "APPROVAL_ANSWERED" | "TASK_BUSY" | "TASK_EXISTS" | "SCHEDULE_EXISTS" | "SKILL_EXISTS" | "SERVER_EXISTS" | "TOOLS_CHANGED" | "FACT_REPLACED" | "FILE_CONFLICT" | "UPLOAD_CONFLICT" | "WEBHOOK_NOT_CONFIGURED" | "PRECONDITION_FAILED" | "RANGE_NOT_SATISFIABLE" | "PAYLOAD_TOO_LARGE" | "QUOTA_EXCEEDED" | "RATE_LIMITED" | "QUEUE_FULL" | "SCHEDULE_LIMIT" | "TOKEN_LIMIT" | "SERVER_LIMIT" | "USAGE_CAP_REACHED" | "INTERNAL_ERROR" | "BACKEND_ERROR" | "OUTPUT_INVALID" | "SERVER_FAILED" | "ASSETS_NOT_CONFIGURED" | "STARTING_UP" | "PORT_EXHAUSTION" | "CAPACITY_EXHAUSTED" | "SHUTTING_DOWN" | "QUIESCED" | "OVERLOADED" | "BOOT_TIMEOUT" | "STORAGE_FULL";
         /** @description The error, for programs (`code`) and for people (`message`). */
         ErrorDetail: {
             /** @description The stable code. */
@@ -659,7 +735,26 @@ export interface components {
          * @enum {string}
          */
         HealthStatus: "ok" | "starting";
+        HitlId: string;
+        /**
+         * @description The kind of answer that a paused agent needs.
+         * @enum {string}
+         */
+        HitlKind: "permission" | "question";
+        /** @description Response of `GET /inbox`. */
+        Inbox: {
+            /** @description The page, oldest question first. */
+            questions: components["schemas"]["InboxQuestion"][];
+        };
+        /** @description A question in a product's inbox. */
+        InboxQuestion: components["schemas"]["WaitingQuestion"] & {
+            /** @description The engine that asks. */
+            engine_id: components["schemas"]["EngineId"];
+            /** @description The engine's user. */
+            user_id: components["schemas"]["UserId"];
+        };
         IntegerFrom1To100: number;
+        IntegerFrom60To86400: number;
         /** @description Response of `GET /metrics`. */
         Metrics: {
             /**
@@ -693,6 +788,18 @@ export interface components {
              */
             total_provisions: number;
         };
+        /** @description Body of `POST /engines/{user_id}/tokens`. */
+        MintToken: {
+            lifetime_s?: components["schemas"]["IntegerFrom60To86400"] | null;
+            /** @description What the token permits. */
+            scopes: components["schemas"]["Scopes"];
+            task_id?: components["schemas"]["TaskId"] | null;
+        };
+        /** @description Response of `POST /engines/{user_id}/tokens`. */
+        MintedToken: components["schemas"]["TokenSummary"] & {
+            /** @description The token, for `Authorization: Bearer`. It is returned only here. */
+            token: components["schemas"]["BrowserToken"];
+        };
         /** @description Body of `POST /admin/versions/move`. */
         MoveEngines: {
             after?: components["schemas"]["EngineId"] | null;
@@ -725,6 +832,8 @@ export interface components {
             action: components["schemas"]["Action"];
             at: components["schemas"]["Timestamp"] | null;
         };
+        /** @description At most 32 different origins. */
+        Origins: string[];
         PlatformKey: string;
         /**
          * @description The permissions and quotas of a product, and the settings of its engines.
@@ -870,11 +979,26 @@ export interface components {
              */
             n: number;
         };
+        /** @description Response of `DELETE /engines/{user_id}/tokens/{token_id}`. */
+        RevokedToken: components["schemas"]["TokenSummary"] & {
+            /**
+             * @description Whether the engine refuses it from now on. `false`: the engine runs but has not answered yet; it is told again
+             *     until it does.
+             */
+            in_force: boolean;
+        };
         /** @description Response of `POST /engines/{user_id}/rotate-key`. */
         RotatedKey: {
             /** @description The engine's new key. The previous one is invalid. */
             new_api_key: components["schemas"]["EngineKey"];
         };
+        /**
+         * @description What a token permits.
+         * @enum {string}
+         */
+        Scope: "chat" | "read" | "answer";
+        /** @description One to three scopes, each once. */
+        Scopes: components["schemas"]["Scope"][];
         /** @description Decimals allowed */
         Seconds: number;
         /** @description 1 to 63 lower-case letters, digits and hyphens, with no hyphen at either end */
@@ -891,12 +1015,35 @@ export interface components {
             /** @description `stopped`. */
             status: components["schemas"]["EngineStatus"];
         };
+        /** @description 1 to 1,024 bytes of UTF-8 */
+        TaskId: string;
         /**
          * Format: date-time
          * @description ISO 8601, UTC, with milliseconds
          * @example 2026-11-20T11:30:31.042Z
          */
         Timestamp: string;
+        TokenId: string;
+        /** @description Response of `GET /engines/{user_id}/tokens`. */
+        TokenList: {
+            /** @description The page: tokens that have not expired, newest first. */
+            tokens: components["schemas"]["TokenSummary"][];
+        };
+        /** @description A browser token without its secret. */
+        TokenSummary: {
+            /** @description The engine for which it is valid. */
+            engine_id: components["schemas"]["EngineId"];
+            /** @description When it expires. */
+            expires_at: components["schemas"]["Timestamp"];
+            /** @description When it was minted. */
+            issued_at: components["schemas"]["Timestamp"];
+            revoked_at: components["schemas"]["Timestamp"] | null;
+            /** @description What it permits. */
+            scopes: components["schemas"]["Scopes"];
+            task_id: components["schemas"]["TaskId"] | null;
+            /** @description The token's id, by which it can be revoked. */
+            token_id: components["schemas"]["TokenId"];
+        };
         /** @description A transition from one state to another. */
         Transition: {
             /** @description When it happened. */
@@ -908,6 +1055,7 @@ export interface components {
             reason: string | null;
             to: components["schemas"]["EngineStatus"] | null;
         };
+        TurnId: string;
         /** @description 1 to 256 bytes of UTF-8 without control characters */
         UserId: string;
         /** @description The engines of a product on one image. */
@@ -934,6 +1082,25 @@ export interface components {
             default: components["schemas"]["EngineImage"];
             /** @description The number of engines of each product on each image. */
             versions: components["schemas"]["VersionCount"][];
+        };
+        /** @description A question that waits for a person. It has no content: the engine has that. */
+        WaitingQuestion: {
+            /** @description When the turn ends if nobody answers. */
+            expires_at: components["schemas"]["Timestamp"];
+            /** @description What kind of answer is needed. */
+            kind: components["schemas"]["HitlKind"];
+            /** @description The request's id. */
+            request_id: components["schemas"]["HitlId"];
+            /** @description When it was asked. */
+            since: components["schemas"]["Timestamp"];
+            /** @description The task whose agent is paused. */
+            task_id: components["schemas"]["TaskId"];
+            /** @description The title of the conversation; null if it has none. */
+            title: string | null;
+            /** @description The tool that needs an approval; null for a question. */
+            tool: string | null;
+            /** @description The turn that waits. */
+            turn_id: components["schemas"]["TurnId"];
         };
     };
     responses: never;
@@ -1956,7 +2123,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `INVALID_PLATFORM_KEY` */
+            /** @description `INVALID_PLATFORM_KEY`; with a browser token `INVALID_TOKEN`, `TOKEN_EXPIRED`, `TOKEN_REVOKED` */
             401: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -2059,7 +2226,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `INVALID_PLATFORM_KEY` */
+            /** @description `INVALID_PLATFORM_KEY`; with a browser token `INVALID_TOKEN`, `TOKEN_EXPIRED`, `TOKEN_REVOKED` */
             401: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -2173,7 +2340,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `INVALID_PLATFORM_KEY` */
+            /** @description `INVALID_PLATFORM_KEY`; with a browser token `INVALID_TOKEN`, `TOKEN_EXPIRED`, `TOKEN_REVOKED` */
             401: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -2287,7 +2454,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `INVALID_PLATFORM_KEY` */
+            /** @description `INVALID_PLATFORM_KEY`; with a browser token `INVALID_TOKEN`, `TOKEN_EXPIRED`, `TOKEN_REVOKED` */
             401: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -2401,7 +2568,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `INVALID_PLATFORM_KEY` */
+            /** @description `INVALID_PLATFORM_KEY`; with a browser token `INVALID_TOKEN`, `TOKEN_EXPIRED`, `TOKEN_REVOKED` */
             401: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -2834,6 +3001,316 @@ export interface operations {
             };
         };
     };
+    list_browser_tokens: {
+        parameters: {
+            query?: {
+                /** @description Page size; 100 by default */
+                limit?: number;
+                /** @description Only tokens older than the one with this id */
+                before?: components["schemas"]["TokenId"];
+            };
+            header?: never;
+            path: {
+                /** @description The product's user */
+                user_id: components["schemas"]["UserId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A page of tokens */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TokenList"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_PLATFORM_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `ENGINE_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    mint_browser_token: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The product's user */
+                user_id: components["schemas"]["UserId"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MintToken"];
+            };
+        };
+        responses: {
+            /** @description The token */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MintedToken"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_PLATFORM_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `POLICY_DENIED`: suspended */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `ENGINE_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `REQUEST_TIMEOUT` */
+            408: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `TOKEN_LIMIT`, with `Retry-After` */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    revoke_browser_token: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The product's user */
+                user_id: components["schemas"]["UserId"];
+                /** @description The token's id */
+                token_id: components["schemas"]["TokenId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The revoked token */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RevokedToken"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_PLATFORM_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `POLICY_DENIED`: suspended */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `ENGINE_NOT_FOUND`, `TOKEN_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     change_engine_version: {
         parameters: {
             query?: never;
@@ -3081,6 +3558,80 @@ export interface operations {
             };
         };
     };
+    list_inbox: {
+        parameters: {
+            query?: {
+                /** @description Page size; 100 by default */
+                limit?: number;
+                /** @description Only questions after the one with this id */
+                after?: components["schemas"]["HitlId"];
+                /** @description Only questions of this user's engine, which is asked first if it runs */
+                user_id?: components["schemas"]["UserId"];
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A page of questions */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Inbox"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_PLATFORM_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     get_fleet_metrics: {
         parameters: {
             query?: never;
@@ -3159,6 +3710,166 @@ export interface operations {
             };
             /** @description `INVALID_ADMIN_KEY` */
             401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    get_origins: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The origins */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AllowedOrigins"];
+                };
+            };
+            /** @description `INVALID_PLATFORM_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    replace_origins: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AllowedOrigins"];
+            };
+        };
+        responses: {
+            /** @description The new origins */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AllowedOrigins"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_PLATFORM_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `POLICY_DENIED`: suspended */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `REQUEST_TIMEOUT` */
+            408: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];

@@ -2,8 +2,10 @@
 //! them.
 
 /// The texts, for `http_service::http::openapi::add_examples`.
-pub(super) const EXAMPLES: [&str; 27] = [
+pub(super) const EXAMPLES: [&str; 30] = [
+    include_str!("examples/a2a.json"),
     include_str!("examples/admin.json"),
+    include_str!("examples/agui.json"),
     include_str!("examples/approvals.json"),
     include_str!("examples/assets.json"),
     include_str!("examples/cassettes.json"),
@@ -15,6 +17,7 @@ pub(super) const EXAMPLES: [&str; 27] = [
     include_str!("examples/health.json"),
     include_str!("examples/hitl.json"),
     include_str!("examples/learning.json"),
+    include_str!("examples/mcp.json"),
     include_str!("examples/media.json"),
     include_str!("examples/memory.json"),
     include_str!("examples/openai.json"),

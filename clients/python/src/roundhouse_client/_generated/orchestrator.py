@@ -43,6 +43,11 @@ class AuditRow(BaseModel):
             "restart",
             "rotate_key",
             "destroy",
+            "mint_token",
+            "revoke_token",
+            "set_origins",
+            "question_asked",
+            "question_settled",
         ]
         | str
     )
@@ -171,6 +176,10 @@ class ErrorDetail(BaseModel):
             "INVALID_PLATFORM_KEY",
             "INVALID_ADMIN_KEY",
             "INVALID_ENGINE_KEY",
+            "INVALID_TOKEN",
+            "TOKEN_EXPIRED",
+            "TOKEN_REVOKED",
+            "TOKEN_SCOPE",
             "POLICY_DENIED",
             "PLATFORM_SKILL",
             "USER_SERVERS_NOT_PERMITTED",
@@ -182,6 +191,7 @@ class ErrorDetail(BaseModel):
             "MESSAGE_NOT_FOUND",
             "TURN_NOT_FOUND",
             "HITL_NOT_PENDING",
+            "TOKEN_NOT_FOUND",
             "SCHEDULE_NOT_FOUND",
             "DELIVERY_NOT_FOUND",
             "APPROVAL_NOT_FOUND",
@@ -216,6 +226,7 @@ class ErrorDetail(BaseModel):
             "RATE_LIMITED",
             "QUEUE_FULL",
             "SCHEDULE_LIMIT",
+            "TOKEN_LIMIT",
             "SERVER_LIMIT",
             "USAGE_CAP_REACHED",
             "INTERNAL_ERROR",
@@ -554,6 +565,38 @@ class StoppedEngine(BaseModel):
     status: Literal["provisioning", "running", "sleeping", "stopped", "failed", "destroying"] | str
 
 
+class TokenSummary(BaseModel):
+    """
+    A browser token without its secret.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    engine_id: str
+    """
+    The engine for which it is valid.
+    """
+    expires_at: AwareDatetime
+    """
+    When it expires.
+    """
+    issued_at: AwareDatetime
+    """
+    When it was minted.
+    """
+    revoked_at: AwareDatetime | None
+    scopes: list[Literal["chat", "read", "answer"] | str]
+    """
+    One to three scopes, each once.
+    """
+    task_id: str | None
+    token_id: str
+    """
+    The token's id, by which it can be revoked.
+    """
+
+
 class Transition(BaseModel):
     """
     A transition from one state to another.
@@ -630,6 +673,59 @@ class VersionList(BaseModel):
     versions: list[VersionCount]
     """
     The number of engines of each product on each image.
+    """
+
+
+class WaitingQuestion(BaseModel):
+    """
+    A question that waits for a person. It has no content: the engine has that.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    expires_at: AwareDatetime
+    """
+    When the turn ends if nobody answers.
+    """
+    kind: Literal["permission", "question"] | str
+    request_id: str
+    """
+    The request's id.
+    """
+    since: AwareDatetime
+    """
+    When it was asked.
+    """
+    task_id: str
+    """
+    The task whose agent is paused.
+    """
+    title: str | None
+    """
+    The title of the conversation; null if it has none.
+    """
+    tool: str | None
+    """
+    The tool that needs an approval; null for a question.
+    """
+    turn_id: str
+    """
+    The turn that waits.
+    """
+
+
+class AllowedOrigins(BaseModel):
+    """
+    Body and response of `/origins`: the origins of the product's pages.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    origins: list[str]
+    """
+    At most 32 different origins.
     """
 
 
@@ -754,6 +850,38 @@ class Health(BaseModel):
     status: Literal["ok", "starting"] | str
 
 
+class InboxQuestion(WaitingQuestion):
+    """
+    A question in a product's inbox.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    engine_id: str
+    """
+    The engine that asks.
+    """
+    user_id: str
+    """
+    The engine's user.
+    """
+
+
+class MintedToken(TokenSummary):
+    """
+    Response of `POST /engines/{user_id}/tokens`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    token: str
+    """
+    The token, for `Authorization: Bearer`. It is returned only here.
+    """
+
+
 class ProductList(BaseModel):
     """
     Response of `GET /products`.
@@ -769,6 +897,35 @@ class ProductList(BaseModel):
     total: int
     """
     The total number of products.
+    """
+
+
+class RevokedToken(TokenSummary):
+    """
+    Response of `DELETE /engines/{user_id}/tokens/{token_id}`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    in_force: bool
+    """
+    Whether the engine refuses it from now on. `false`: the engine runs but has not answered yet; it is told again
+    until it does.
+    """
+
+
+class TokenList(BaseModel):
+    """
+    Response of `GET /engines/{user_id}/tokens`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    tokens: list[TokenSummary]
+    """
+    The page: tokens that have not expired, newest first.
     """
 
 
@@ -788,3 +945,17 @@ class Admission(BaseModel):
     reason: (
         Literal["engine_not_found", "engine_sleeping", "engine_unhealthy", "engine_stopped"] | str | None
     ) = None
+
+
+class Inbox(BaseModel):
+    """
+    Response of `GET /inbox`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    questions: list[InboxQuestion]
+    """
+    The page, oldest question first.
+    """

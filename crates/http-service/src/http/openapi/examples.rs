@@ -66,7 +66,7 @@ fn add_request(operation: &mut Operation, example: Option<Value>) {
 fn add_responses(operation: &mut Operation, examples: &BTreeMap<String, Value>) {
     let successes = || operation.responses.responses.iter().filter(|(status, _)| status.starts_with('2'));
     let schemas: BTreeMap<String, String> = successes()
-        .filter_map(|(status, response)| Some((status.clone(), json_content(response)?)))
+        .filter_map(|(status, response)| Some((status.clone(), answer(response)?)))
         .map(|(status, content)| (status, schema(content)))
         .collect();
     for (status, response) in &mut operation.responses.responses {
@@ -75,7 +75,7 @@ fn add_responses(operation: &mut Operation, examples: &BTreeMap<String, Value>) 
             let mut with_same = schemas.iter().filter(|(_, other)| *other == own);
             with_same.find_map(|(status, _)| examples.get(status))
         });
-        if let Some(content) = json_content_mut(response) {
+        if let Some(content) = answer_mut(response) {
             content.example = example.cloned();
         }
     }
@@ -85,6 +85,9 @@ fn add_events(operation: &mut Operation, events: &BTreeMap<String, Value>) {
     for response in operation.responses.responses.values_mut() {
         let RefOr::T(response) = response else { continue };
         let Some(RefOr::T(content)) = response.content.get_mut(EVENT_STREAM) else { continue };
+        if !is_of_this_service(content) {
+            continue;
+        }
         for (name, event) in events {
             let example = ExampleBuilder::new().value(Some(event.clone())).build();
             content.examples.insert(name.clone(), example.into());
@@ -92,16 +95,29 @@ fn add_events(operation: &mut Operation, events: &BTreeMap<String, Value>) {
     }
 }
 
-fn json_content(response: &RefOr<Response>) -> Option<&Content> {
-    let RefOr::T(response) = response else { return None };
-    let RefOr::T(content) = response.content.get(JSON)? else { return None };
-    Some(content)
+/// Whether a stream has the service's own events, whose schema has a name, and not those of another protocol.
+const fn is_of_this_service(stream: &Content) -> bool {
+    matches!(stream.schema, Some(RefOr::Ref(_)))
 }
 
-fn json_content_mut(response: &mut RefOr<Response>) -> Option<&mut Content> {
+/// What an answer's own example is about: JSON, or an event of another protocol.
+fn answer(response: &RefOr<Response>) -> Option<&Content> {
     let RefOr::T(response) = response else { return None };
-    let RefOr::T(content) = response.content.get_mut(JSON)? else { return None };
-    Some(content)
+    let content = |media_type: &str| match response.content.get(media_type) {
+        Some(RefOr::T(content)) => Some(content),
+        _ => None,
+    };
+    content(JSON).or_else(|| content(EVENT_STREAM).filter(|stream| !is_of_this_service(stream)))
+}
+
+/// The same, to be changed.
+fn answer_mut(response: &mut RefOr<Response>) -> Option<&mut Content> {
+    let RefOr::T(response) = response else { return None };
+    let media_type = if response.content.contains_key(JSON) { JSON } else { EVENT_STREAM };
+    match response.content.get_mut(media_type) {
+        Some(RefOr::T(content)) if media_type == JSON || !is_of_this_service(content) => Some(content),
+        _ => None,
+    }
 }
 
 /// The schema as a text, to compare it.
