@@ -11,7 +11,19 @@ import pytest
 from cutting import stored
 from fleet import Fleet as RunningFleet
 from fleet import eventually
-from roundhouse_client import Admin, AsyncFleet, Engine, Event, Fleet, NetworkError, NotAdmittedError, errors
+from roundhouse_client import (
+    Admin,
+    AsyncFleet,
+    Decision,
+    Engine,
+    Event,
+    Fleet,
+    NetworkError,
+    NotAdmittedError,
+    Reply,
+    Request,
+    errors,
+)
 from roundhouse_client.events import TextDeltaEvent, TurnCompletedEvent, TurnResumedEvent
 
 
@@ -178,6 +190,36 @@ def test_engine_killed_in_mid_answer(running: RunningFleet, fleet: Fleet, user: 
 
 def test_engine_killed_behind_the_proxy(running: RunningFleet, fleet: Fleet, user: str) -> None:
     check_killed(running, fleet, user, proxy=True)
+
+
+def test_page_with_a_browser_token(running: RunningFleet, fleet: Fleet, user: str) -> None:
+    origin = "https://app.example.com"
+    assert fleet.set_origins([origin]).origins == [origin] == fleet.origins().origins
+    engine = fleet.admit(user)
+    token = fleet.mint_token(user, ["chat", "answer"], task="mine", lifetime=600)
+    assert [known.token_id for known in fleet.tokens(user, page_size=1)] == [token.token_id]
+    asked: list[str] = []
+
+    def allow(request: Request) -> Reply:
+        (question,) = fleet.inbox(user=user, page_size=1)
+        assert question.request_id == request.request_id
+        asked.append(question.request_id)
+        return Decision("allow_once")
+
+    for address in (engine.url, f"{running.url}/engines/{user}/proxy"):
+        with Engine(address, token=token.token) as page:
+            assert page.run("mine", "write page.txt: ja", on_request=allow).text().startswith("Done: ")
+            assert list(fleet.inbox(user=user)) == []
+            with pytest.raises(errors.TokenScopeError):
+                page.run("other", "Hello").text()
+            with pytest.raises(errors.TokenScopeError):
+                page.download("page.txt").read()
+    assert len(set(asked)) == 2
+    assert fleet.revoke_token(user, token.token_id).in_force
+    with Engine(engine.url, token=token.token) as page, pytest.raises(errors.TokenRevokedError):
+        page.run("mine", "Hello").text()
+    with pytest.raises(ValueError, match="key or with a browser token"):
+        Engine(engine.url)
 
 
 def test_typed_errors_of_the_orchestrator(running: RunningFleet, fleet: Fleet, user: str) -> None:

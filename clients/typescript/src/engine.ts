@@ -32,12 +32,19 @@ import type { UploadBody, UploadOptions } from "./upload.js";
 export type TurnFields = Omit<Execute, "task_id" | "message" | "background">;
 export type RunOptions = TurnFields & TurnOptions;
 
-export interface EngineOptions extends HttpOptions {
-  /** The engine's address. */
+export type EngineOptions = HttpOptions & {
+  /** The engine's address; with a token also that of the orchestrator's proxy to it. */
   readonly url: string;
-  /** The engine's key. */
-  readonly key: string;
-}
+} & (
+    | {
+        /** The engine's key. */
+        readonly key: string;
+      }
+    | {
+        /** A browser token, which the product's backend has minted with `fleet.mintToken`. */
+        readonly token: string;
+      }
+  );
 
 /** A user's engine. One that a `Fleet` has admitted is admitted again if it sleeps or its key was rotated. */
 export class Engine {
@@ -55,7 +62,7 @@ export class Engine {
   readonly #access: AccessSource;
 
   constructor(options: EngineOptions | ({ readonly access: AccessSource } & HttpOptions)) {
-    this.#access = "access" in options ? options.access : fixedAccess(options.url, options.key);
+    this.#access = "access" in options ? options.access : fixedAccess(options);
     this.api = new Api(new Http(this.#access, options));
     this.tasks = new Tasks(this.api);
     this.memory = new Memory(this.api);
@@ -180,8 +187,10 @@ export class Engine {
   }
 }
 
-function fixedAccess(url: string, key: string): AccessSource {
-  const access = { url: url.replace(/\/+$/, ""), headers: { "x-engine-key": key } };
+function fixedAccess(options: EngineOptions): AccessSource {
+  const headers: Record<string, string> =
+    "key" in options ? { "x-engine-key": options.key } : { authorization: `Bearer ${options.token}` };
+  const access = { url: options.url.replace(/\/+$/, ""), headers };
   return { current: () => access };
 }
 

@@ -10,15 +10,20 @@ import { readSse } from "./sse.js";
 import { LinkedAbort, sleep, throwIfAborted, unlessAborted } from "./time.js";
 import type {
   AuditRow,
+  BrowserScope,
+  BrowserTokenSummary,
   EngineRecord,
   EngineStatus,
   EngineSummary,
   Explanation,
   FleetMetrics,
   FleetStatus,
+  InboxQuestion,
+  MintedToken,
   OrchestratorPaths,
   OrchestratorSchemas,
   ProvisionedEngine,
+  RevokedToken,
 } from "./types.js";
 
 export interface FleetOptions extends HttpOptions {
@@ -150,6 +155,65 @@ export class Fleet {
     const { tail, ...rest } = options;
     const args = { path: { user_id: userId }, query: { tail }, ...rest };
     return (await this.api.call("get", "/engines/{user_id}/logs", args)).lines;
+  }
+
+  /**
+   * Mints a token with which a page may call the user's engine: what `scopes` permit, only `taskId` if it is given, for
+   * 15 minutes by default. The page uses it as `new Engine({ url, token })`.
+   */
+  mintToken(
+    userId: string,
+    scopes: readonly BrowserScope[],
+    options: { readonly taskId?: string; readonly lifetimeS?: number } & CallOptions = {},
+  ): Promise<MintedToken> {
+    const { taskId, lifetimeS, ...rest } = options;
+    const body = {
+      scopes: [...scopes],
+      ...(taskId === undefined ? {} : { task_id: taskId }),
+      ...(lifetimeS === undefined ? {} : { lifetime_s: lifetimeS }),
+    };
+    return this.api.call("post", "/engines/{user_id}/tokens", { path: { user_id: userId }, body, ...rest });
+  }
+
+  /** The tokens of a user's engine that have not expired, the newest first, without their secrets. */
+  tokens(
+    userId: string,
+    options: { readonly pageSize?: number } & CallOptions = {},
+  ): Pages<BrowserTokenSummary> {
+    const { pageSize = PAGE_SIZE, ...rest } = options;
+    return byCursor(async (before?: string) => {
+      const args = { path: { user_id: userId }, query: { limit: pageSize, before }, ...rest };
+      const { tokens } = await this.api.call("get", "/engines/{user_id}/tokens", args);
+      return { items: tokens, next: tokens.length < pageSize ? null : tokens.at(-1)?.token_id };
+    });
+  }
+
+  /** Revokes a token. `in_force` is false while the engine runs and has not been reached. */
+  revokeToken(userId: string, tokenId: string, options: CallOptions = {}): Promise<RevokedToken> {
+    const path = { user_id: userId, token_id: tokenId };
+    return this.api.call("delete", "/engines/{user_id}/tokens/{token_id}", { path, ...options });
+  }
+
+  /** The origins of the product's pages, which may call its engines with tokens. */
+  async origins(options: CallOptions = {}): Promise<string[]> {
+    return (await this.api.call("get", "/origins", options)).origins;
+  }
+
+  /** Replaces the origins of the product's pages. */
+  async setOrigins(origins: readonly string[], options: CallOptions = {}): Promise<string[]> {
+    return (await this.api.call("put", "/origins", { body: { origins: [...origins] }, ...options })).origins;
+  }
+
+  /** What waits for a person at the product's engines, also at those that sleep, the oldest question first. */
+  inbox(
+    options: { readonly userId?: string; readonly pageSize?: number } & CallOptions = {},
+  ): Pages<InboxQuestion> {
+    const { userId, pageSize = PAGE_SIZE, ...rest } = options;
+    return byCursor(async (after?: string) => {
+      const query = { limit: pageSize, after, user_id: userId };
+      const { questions } = await this.api.call("get", "/inbox", { query, ...rest });
+      return { items: questions, next: questions.length < pageSize ? null : questions.at(-1)?.request_id };
+    });
   }
 
   status(options: CallOptions = {}): Promise<FleetStatus> {

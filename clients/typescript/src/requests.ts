@@ -83,7 +83,10 @@ export class Requests {
 
   async #answer(onRequest: OnRequest, request: HitlRequestEvent, signal: AbortSignal): Promise<void> {
     // A replay shows requests that were answered long ago.
-    const { pending } = await this.#api.call("get", "/hitl/pending", { signal });
+    const { pending } = await this.#api.call("get", "/hitl/pending", {
+      query: { task_id: request.task_id },
+      signal,
+    });
     if (!pending.some((entry) => entry.request_id === request.request_id)) return;
     const approval = this.#approvals.get(request.request_id);
     const answer = await onRequest(request, { signal, ...(approval === undefined ? {} : { approval }) });

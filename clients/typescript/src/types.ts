@@ -11,17 +11,24 @@ export type OrchestratorSchemas = Orchestrator["schemas"];
 
 // The orchestrator.
 export type AuditRow = OrchestratorSchemas["AuditRow"];
+export type BrowserScope = OrchestratorSchemas["Scope"];
+/** A browser token without its secret. */
+export type BrowserTokenSummary = OrchestratorSchemas["TokenSummary"];
 export type EngineRecord = OrchestratorSchemas["EngineRecord"];
 export type EngineStatus = OrchestratorSchemas["EngineStatus"];
 export type EngineSummary = OrchestratorSchemas["EngineSummary"];
 export type Explanation = OrchestratorSchemas["Explanation"];
 export type FleetMetrics = OrchestratorSchemas["Metrics"];
 export type FleetStatus = OrchestratorSchemas["FleetStatus"];
+/** A question that waits for a person. */
+export type InboxQuestion = OrchestratorSchemas["InboxQuestion"];
+export type MintedToken = OrchestratorSchemas["MintedToken"];
 /** What a product may do. What is left out or null does not limit it. */
 export type Policy = Partial<OrchestratorSchemas["Policy"]>;
 export type ProductSummary = OrchestratorSchemas["ProductSummary"];
 export type ProvisionedEngine = OrchestratorSchemas["ProvisionedEngine"];
 export type RegisteredProduct = OrchestratorSchemas["RegisteredProduct"];
+export type RevokedToken = OrchestratorSchemas["RevokedToken"];
 
 // The engine: turns and people.
 export type ApprovalGrant = EngineSchemas["ApprovalGrant"];

@@ -18,6 +18,8 @@ import {
   PolicyDeniedError,
   QuotaExceededError,
   RateLimitedError,
+  TokenRevokedError,
+  TokenScopeError,
   type TurnEvent,
 } from "../src/index.js";
 import { expectRefusal } from "./support/errors.js";
@@ -179,6 +181,47 @@ suite("stories of fleets", () => {
   test("engine_killed_in_mid_answer", () => checkKilled("killed", false));
 
   test("engine_killed_behind_the_proxy", () => checkKilled("killed-behind-the-proxy", true));
+
+  test("page_with_a_browser_token", async () => {
+    const origins = ["https://app.example.com"];
+    assert.deepEqual(await fleet.setOrigins(origins), origins);
+    assert.deepEqual(await fleet.origins(), origins);
+    const engine = await fleet.admit("page");
+    const { token, token_id } = await fleet.mintToken("page", ["chat", "answer"], {
+      taskId: "mine",
+      lifetimeS: 600,
+    });
+    const known = await fleet.tokens("page", { pageSize: 1 }).toArray();
+    assert.deepEqual(
+      known.map((one) => one.token_id),
+      [token_id],
+    );
+    for (const url of [engine.url, `${running.url}/engines/page/proxy`]) {
+      const page = new Engine({ url, token });
+      const asked: string[] = [];
+      const turn = page.run("mine", "write page.txt: ja", {
+        onRequest: async (request) => {
+          const questions = await fleet.inbox({ userId: "page", pageSize: 1 }).toArray();
+          asked.push(request.request_id);
+          assert.deepEqual(
+            questions.map((question) => question.request_id),
+            asked,
+          );
+          return { decision: "allow_once" };
+        },
+      });
+      assert.match(await turn.text(), /^Done: /);
+      assert.equal(asked.length, 1);
+      assert.deepEqual(await fleet.inbox({ userId: "page" }).toArray(), []);
+      await assert.rejects(page.run("other", "Hello").text(), TokenScopeError);
+      await assert.rejects(page.download("page.txt"), TokenScopeError);
+    }
+    assert.equal((await fleet.revokeToken("page", token_id)).in_force, true);
+    await assert.rejects(
+      new Engine({ url: engine.url, token }).run("mine", "Hello").text(),
+      TokenRevokedError,
+    );
+  });
 
   test("typed_errors_of_the_orchestrator", async () => {
     await fleet.provision("errors");

@@ -281,6 +281,14 @@ pub enum HitlRespondedStatus {
     Resumed,
 }
 
+/// Query of `GET /hitl/pending`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ListPending {
+    /// Only requests of this task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task_id: Option<TaskId>,
+}
+
 /// Response of `GET /hitl/pending`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HitlPending {

@@ -454,7 +454,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Lists the requests that wait for a person, of all tasks. */
+        /** Lists the requests that wait for a person, of all tasks or of one. */
         get: operations["list_pending_hitl"];
         put?: never;
         post?: never;
@@ -6792,8 +6792,8 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["TurnReport"];
                     "text/event-stream": components["schemas"]["TurnEvent"];
+                    "application/json": components["schemas"]["TurnReport"];
                 };
             };
             /** @description With `background`; or, without a stream, the turn goes on */
@@ -7517,7 +7517,10 @@ export interface operations {
     };
     list_pending_hitl: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Only requests of this task */
+                task_id?: components["schemas"]["TaskId"];
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -7533,6 +7536,17 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["HitlPending"];
+                };
+            };
+            /** @description INVALID_REQUEST */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
                 };
             };
             /** @description INVALID_ENGINE_KEY, INVALID_TOKEN, TOKEN_EXPIRED, TOKEN_REVOKED */
@@ -15067,9 +15081,9 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "*/*": string;
                     "application/json": components["schemas"]["FolderListing"];
                     "application/zip": string;
+                    "*/*": string;
                 };
             };
             /** @description The requested part of the file */

@@ -20,8 +20,10 @@ export class Hitl {
   }
 
   /** The requests that wait, of all tasks. */
-  async pending(options: CallOptions = {}): Promise<PendingRequest[]> {
-    return (await this.#api.call("get", "/hitl/pending", options)).pending;
+  async pending(options: { readonly taskId?: string } & CallOptions = {}): Promise<PendingRequest[]> {
+    const { taskId, ...rest } = options;
+    const query = taskId === undefined ? {} : { task_id: taskId };
+    return (await this.#api.call("get", "/hitl/pending", { query, ...rest })).pending;
   }
 
   /** Answers the pending request of a task. With `request_id` only this one, and the call can be repeated. */

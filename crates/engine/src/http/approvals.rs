@@ -1,7 +1,7 @@
 //! `/tasks/{task_id}/approvals` and `/approvals/grants`: tool calls that wait for a person, as fields, the person's
 //! decisions, and the lasting ones among them.
 
-use api::approvals::{ApprovalGrants, ApprovalRespond, ApprovalResponded, Approvals};
+use api::approvals::{ApprovalDecision, ApprovalGrants, ApprovalRespond, ApprovalResponded, Approvals};
 use api::engine::{Deleted, DeletedStatus};
 use api::{ErrorBody, ErrorCode, TaskId};
 use axum::extract::State as Extract;
@@ -9,7 +9,7 @@ use http_service::http::{ApiError, Path};
 
 use super::AppState;
 use super::admission::Admitted;
-use super::auth::Authenticated;
+use super::auth::{Authenticated, Caller};
 
 /// Lists the tool calls of a task that wait for a decision, oldest first.
 #[utoipa::path(
@@ -52,11 +52,14 @@ pub(super) async fn approvals(
     ),
 )]
 pub(super) async fn answer_approval(
-    _: Authenticated,
+    caller: Caller,
     Extract(AppState(shared)): Extract<AppState>,
     Path((task_id, request_id)): Path<(TaskId, String)>,
     Admitted(respond, _memory): Admitted<ApprovalRespond>,
 ) -> Result<axum::Json<ApprovalResponded>, ApiError> {
+    if respond.decision == ApprovalDecision::AllowAlways {
+        caller.check_all_tasks()?;
+    }
     Ok(axum::Json(shared.agent.answer_approval(task_id, &request_id, respond).await?))
 }
 

@@ -2,10 +2,11 @@
 
 use api::engine::{
     Deleted, DeletedStatus, GrantScope, Grants, HitlPending, HitlRespond, HitlResponded, HitlRespondedStatus,
+    ListPending,
 };
-use api::{ErrorBody, ErrorCode};
+use api::{ErrorBody, ErrorCode, TaskId};
 use axum::extract::State as Extract;
-use http_service::http::{ApiError, Path};
+use http_service::http::{ApiError, Path, Query};
 
 use super::AppState;
 use super::admission::Admitted;
@@ -38,11 +39,13 @@ pub(super) async fn respond(
     Ok(axum::Json(HitlResponded { status: HitlRespondedStatus::Resumed, request_id }))
 }
 
-/// Lists the requests that wait for a person, of all tasks.
+/// Lists the requests that wait for a person, of all tasks or of one.
 #[utoipa::path(
     get, path = "/hitl/pending", operation_id = "list_pending_hitl", security(("engine_key" = [])),
+    params(("task_id" = Option<TaskId>, Query, description = "Only requests of this task")),
     responses(
         (status = 200, body = HitlPending, description = "The requests"),
+        (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
     ),
@@ -50,8 +53,13 @@ pub(super) async fn respond(
 pub(super) async fn pending(
     _: Authenticated,
     Extract(AppState(shared)): Extract<AppState>,
+    Query(ListPending { task_id }): Query<ListPending>,
 ) -> Result<axum::Json<HitlPending>, ApiError> {
-    Ok(axum::Json(HitlPending { pending: shared.agent.pending_requests().await? }))
+    let mut pending = shared.agent.pending_requests().await?;
+    if let Some(task_id) = task_id {
+        pending.retain(|request| request.task_id == task_id);
+    }
+    Ok(axum::Json(HitlPending { pending }))
 }
 
 /// Lists a person's lasting approvals.

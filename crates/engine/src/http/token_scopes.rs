@@ -31,7 +31,7 @@ pub(super) struct Rule {
 }
 
 /// The calls that tokens may make.
-pub(super) static RULES: [Rule; 20] = [
+pub(super) static RULES: [Rule; 21] = [
     rule(Method::POST, "/execute", &[Chat], Body),
     rule(Method::POST, "/execute/cancel", &[Chat], Body),
     rule(Method::POST, "/execute/steer", &[Chat], Body),
@@ -50,7 +50,8 @@ pub(super) static RULES: [Rule; 20] = [
     rule(Method::GET, "/conversations", &[Read], Nowhere),
     rule(Method::GET, "/conversations/search", &[Read], Nowhere),
     rule(Method::GET, "/tasks/{task_id}/approvals", &[Read, Answer], Path),
-    rule(Method::GET, "/hitl/pending", &[Read, Answer], Nowhere),
+    rule(Method::POST, "/tasks/{task_id}/approvals/{request_id}", &[Answer], Path),
+    rule(Method::GET, "/hitl/pending", &[Read, Answer], Query),
     rule(Method::POST, "/hitl/respond", &[Answer], Body),
 ];
 

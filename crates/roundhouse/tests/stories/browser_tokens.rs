@@ -32,8 +32,16 @@ async fn a_page_chats_and_answers_a_question_on_either_way() {
         let request = stream.next_hitl_request().await;
         let waiting = page.get(&format!("/tasks/{way}/approvals")).await.assert_ok("approvals:array");
         assert_eq!(waiting["approvals"][0]["request_id"], request.data["request_id"]);
-        let answer = page.post("/hitl/respond", &json!({"task_id": way, "answer": "yes"})).await;
-        answer.assert_ok("status:text request_id:hitl");
+        let pending = page.get(&format!("/hitl/pending?task_id={way}")).await.assert_ok("pending:array");
+        assert_eq!(pending["pending"][0]["request_id"], request.data["request_id"]);
+        if is_direct {
+            let path = format!("/tasks/{way}/approvals/{}", request.data["request_id"].as_str().unwrap());
+            let answer = page.post(&path, &json!({"decision": "allow_once"})).await;
+            answer.assert_ok("request_id:hitl decision:text");
+        } else {
+            let answer = page.post("/hitl/respond", &json!({"task_id": way, "answer": "yes"})).await;
+            answer.assert_ok("status:text request_id:hitl");
+        }
         let events = stream.collect().await;
         assert_eq!(assert_completed(&events), "Done.");
         let replay = page.request(Method::GET, &format!("/execute/replay?task_id={way}"));
@@ -118,6 +126,7 @@ async fn a_token_for_one_task_opens_no_other_in_any_spelling() {
             "/conversations",
             "/conversations/search?query=7316",
             "/hitl/pending",
+            "/hitl/pending?task_id=other",
             "/execute/replay",
             "/execute/replay?task_id=other",
             "/execute/replay?task_id=mine&task_id=other",
@@ -129,6 +138,11 @@ async fn a_token_for_one_task_opens_no_other_in_any_spelling() {
             let body = json!({"task_id": "other", "message": "Hi!", "answer": "yes"});
             page.post(path, &body).await.assert_error(403, "TOKEN_SCOPE");
         }
+        let allow = json!({"decision": "allow_once"});
+        page.post("/tasks/other/approvals/hitl-1", &allow).await.assert_error(403, "TOKEN_SCOPE");
+        // A lasting approval concerns all tasks.
+        let always = json!({"decision": "allow_always"});
+        page.post("/tasks/mine/approvals/hitl-1", &always).await.assert_error(403, "TOKEN_SCOPE");
         // A body that names both tasks.
         let both = r#"{"task_id": "mine", "task_id": "other", "message": "Hi!"}"#;
         send(page.request(Method::POST, "/execute").body(both)).await.assert_error(400, "INVALID_REQUEST");
@@ -173,6 +187,10 @@ async fn what_is_closed_is_closed_to_every_token() {
         }
         let call = page.post("/rpc", &json!({"subsystem": "control", "op": "set_key_hash"})).await;
         assert_eq!((call.status, &call.body["error"]), (403, &json!("TOKEN_SCOPE")));
+        for path in ["/agui", "/a2a", "/mcp"] {
+            let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+            assert_eq!(page.post(path, &call).await.status, 403, "{path}");
+        }
         for path in ["/v1/chat/completions", "/v1/responses"] {
             let call = page.post(path, &json!({"model": "default", "input": "Hi!", "messages": []})).await;
             assert_eq!((call.status, &call.body["error"]["code"]), (403, &json!("token_scope")));

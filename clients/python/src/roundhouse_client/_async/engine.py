@@ -47,18 +47,25 @@ class AsyncEngine:
     """A user's engine.
 
     One from `AsyncFleet.admit` admits its user again by itself when the engine is asleep, has moved or has
-    another key. One that is made from an address and a key only has these.
+    another key. One that is made from an address and a key only has these. With a browser `token` in place of
+    the key, the address may also be that of the orchestrator's proxy to the engine.
     """
 
     def __init__(
         self,
         url: str,
-        key: str,
+        key: str | None = None,
         *,
+        token: str | None = None,
         retry: RetryPolicy | None = None,
         http: httpx.AsyncClient | None = None,
     ) -> None:
-        endpoint = Endpoint.engine(url, key)
+        if key is not None and token is None:
+            endpoint = Endpoint.engine(url, key)
+        elif token is not None and key is None:
+            endpoint = Endpoint.page(url, token)
+        else:
+            raise ValueError("an engine is called with its key or with a browser token")
         self._set_up(
             AsyncConnection(http or new_http_client(), endpoint, retry or RetryPolicy()), http is None
         )

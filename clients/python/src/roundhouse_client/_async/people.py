@@ -12,9 +12,9 @@ from .resource import AsyncResource
 class AsyncHitlResource(AsyncResource):
     """The requests of all tasks, for products that answer them outside of a turn's iterator."""
 
-    async def pending(self) -> HitlPending:
+    async def pending(self, *, task: str | None = None) -> HitlPending:
         """The requests that wait, the oldest first."""
-        return await self._call(Call("GET", "/hitl/pending", HitlPending))
+        return await self._call(Call("GET", "/hitl/pending", HitlPending, query={"task_id": task}))
 
     async def approvals(self, task: str) -> ApprovalList:
         """The tool calls of a task that wait for a decision, as fields."""

@@ -46,6 +46,11 @@ class Endpoint:
         """An engine."""
         return cls(_base(url), {"X-Engine-Key": key})
 
+    @classmethod
+    def page(cls, url: str, token: str) -> Endpoint:
+        """An engine, or the orchestrator's proxy to one, for whoever has a browser token."""
+        return cls(_base(url), {"Authorization": f"Bearer {token}"})
+
     def proxied(self, user_id: str) -> Endpoint:
         """The engine of a user, through this orchestrator."""
         return Endpoint(f"{self.url}/engines/{segment(user_id)}/proxy", self.headers)

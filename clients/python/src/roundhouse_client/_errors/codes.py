@@ -116,7 +116,7 @@ class HitlNotPendingError(NotFoundError):
 
 
 class TokenNotFoundError(NotFoundError):
-    """This user's engine has no such browser token in force."""
+    """The user's engine has no such browser token in force."""
 
 
 class ScheduleNotFoundError(NotFoundError):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
@@ -16,6 +16,7 @@ from .._core.retry import RetryPolicy
 from .._errors.base import NetworkError, NotAdmittedError
 from ..models import (
     Admission,
+    AllowedOrigins,
     AuditList,
     AuditRow,
     ChangedVersion,
@@ -27,15 +28,21 @@ from ..models import (
     Explanation,
     FleetStatus,
     Health,
+    Inbox,
+    InboxQuestion,
     Metrics,
+    MintedToken,
     MovedEngines,
     ProductList,
     ProvisionedEngine,
     RegisteredProduct,
     ReplacedPolicy,
+    RevokedToken,
     RotatedKey,
     StartedEngine,
     StoppedEngine,
+    TokenList,
+    TokenSummary,
     VersionList,
 )
 from ._runtime import sleep
@@ -44,6 +51,7 @@ from .engine import Engine
 
 T = TypeVar("T")
 
+BrowserScope = Literal["chat", "read", "answer"]
 EngineStatus = Literal["provisioning", "running", "sleeping", "stopped", "failed", "destroying"]
 
 
@@ -194,6 +202,60 @@ class Fleet(_Orchestrator):
         """Moves the engine to another image, or with `default` back to the deployment's."""
         path, body = f"/engines/{segment(user)}/version", {"engine_version": engine_version}
         return self._connection.call(Call("PUT", path, ChangedVersion, body=body))
+
+    def mint_token(
+        self,
+        user: str,
+        scopes: Sequence[BrowserScope],
+        *,
+        task: str | None = None,
+        lifetime: int | None = None,
+    ) -> MintedToken:
+        """Mints a token with which a page may call the user's engine.
+
+        It permits what its scopes say, for one task if `task` is given, for `lifetime` seconds (900 by
+        default).
+        """
+        body = given(scopes=list(scopes), task_id=task, lifetime_s=lifetime)
+        path = f"/engines/{segment(user)}/tokens"
+        return self._connection.call(Call("POST", path, MintedToken, body=body))
+
+    def tokens(self, user: str, *, page_size: int = 100) -> Iterator[TokenSummary]:
+        """The tokens of the user's engine that have not expired, the newest first, without their secrets."""
+        before: str | None = None
+        while True:
+            path, query = f"/engines/{segment(user)}/tokens", {"limit": page_size, "before": before}
+            page = self._connection.call(Call("GET", path, TokenList, query=query))
+            for token in page.tokens:
+                yield token
+            if len(page.tokens) < page_size:
+                return
+            before = page.tokens[-1].token_id
+
+    def revoke_token(self, user: str, token_id: str) -> RevokedToken:
+        """Revokes a token. `in_force` is false while the engine runs and has not been reached."""
+        return self._engine_call("DELETE", user, f"/tokens/{segment(token_id)}", RevokedToken)
+
+    def origins(self) -> AllowedOrigins:
+        """The origins of the product's pages, which may call its engines with tokens."""
+        return self._connection.call(Call("GET", "/origins", AllowedOrigins))
+
+    def set_origins(self, origins: Sequence[str]) -> AllowedOrigins:
+        """Replaces the origins of the product's pages."""
+        body = {"origins": list(origins)}
+        return self._connection.call(Call("PUT", "/origins", AllowedOrigins, body=body))
+
+    def inbox(self, *, user: str | None = None, page_size: int = 100) -> Iterator[InboxQuestion]:
+        """What waits for a person at the product's engines, also at those that sleep, the oldest first."""
+        after: str | None = None
+        while True:
+            query = {"limit": page_size, "after": after, "user_id": user}
+            page = self._connection.call(Call("GET", "/inbox", Inbox, query=query))
+            for question in page.questions:
+                yield question
+            if len(page.questions) < page_size:
+                return
+            after = page.questions[-1].request_id
 
     def status(self) -> FleetStatus:
         """How many engines there are, by state."""

@@ -13,9 +13,9 @@ from .resource import Resource
 class HitlResource(Resource):
     """The requests of all tasks, for products that answer them outside of a turn's iterator."""
 
-    def pending(self) -> HitlPending:
+    def pending(self, *, task: str | None = None) -> HitlPending:
         """The requests that wait, the oldest first."""
-        return self._call(Call("GET", "/hitl/pending", HitlPending))
+        return self._call(Call("GET", "/hitl/pending", HitlPending, query={"task_id": task}))
 
     def approvals(self, task: str) -> ApprovalList:
         """The tool calls of a task that wait for a decision, as fields."""

@@ -259,5 +259,6 @@ class Turn:
         """Whether a request still waits: one of a replay may have been answered."""
         if self._connects <= 1 and self._execute is not None:
             return True
-        pending = self._connection.call(Call("GET", "/hitl/pending", HitlPending), self._reconnect)
+        call = Call("GET", "/hitl/pending", HitlPending, query={"task_id": request.task_id})
+        pending = self._connection.call(call, self._reconnect)
         return any(waiting.request_id == request.request_id for waiting in pending.pending)
