@@ -14,9 +14,10 @@ use serde_json::{Value, json};
 
 use crate::baselines::{FILE, REPLAY};
 use crate::client::{Client, HttpRequest};
+use crate::front::Front;
 use crate::probe;
 use crate::process::{Process, free_port, log_file};
-use crate::provider::{MODEL_NAME, Wire};
+use crate::provider::MODEL_NAME;
 
 /// The model configuration of an engine.
 #[derive(Clone, Debug)]
@@ -142,27 +143,20 @@ impl Engine {
         Ok(request.body(Full::from(serde_json::to_vec(&body)?))?)
     }
 
-    /// Builds the request for a `direct` turn through the front that speaks the protocol of `wire`.
+    /// Builds the request for a turn through another protocol.
     pub(crate) fn front(
         &self,
         client: &Client,
-        wire: Wire,
+        front: Front,
         task: &str,
         message: &str,
     ) -> anyhow::Result<HttpRequest> {
-        let mut body = json!({
-            "model": "default", "stream": true, "roundhouse": {"task_id": task, "direct": true},
-        });
-        let (path, field, value) = match wire {
-            Wire::Responses => ("/v1/responses", "input", json!(message)),
-            _ => ("/v1/chat/completions", "messages", json!([{"role": "user", "content": message}])),
-        };
-        if let Some(fields) = body.as_object_mut() {
-            fields.insert(field.to_owned(), value);
-        }
         let bearer = format!("Bearer {}", self.key.expose());
-        let request = client.request(Method::POST, path).header(AUTHORIZATION, bearer);
-        Ok(request.body(Full::from(serde_json::to_vec(&body)?))?)
+        let mut request = client.request(Method::POST, front.path()).header(AUTHORIZATION, bearer);
+        if let Some((name, value)) = front.header() {
+            request = request.header(name, value);
+        }
+        Ok(request.body(Full::from(serde_json::to_vec(&front.request(task, message))?))?)
     }
 
     /// Starts a request for the file of the file measurement. The baseline ignores the engine's key.

@@ -7,6 +7,7 @@ mod binary;
 mod client;
 mod context;
 mod engine;
+mod front;
 mod health_monitor;
 mod load;
 mod measure;

@@ -144,6 +144,30 @@ impl StreamedResponse {
         text.finish()
     }
 
+    /// Parses a stream whose messages are JSON. `read` returns the text that a message adds, and whether it is the last.
+    ///
+    /// # Errors
+    /// Those of `read`; a message after the last one; the stream has no last message or no text.
+    pub(crate) fn json_text(
+        &self,
+        read: impl Fn(&Value) -> anyhow::Result<(Option<&Value>, bool)>,
+    ) -> anyhow::Result<TimedText> {
+        let mut text = TextCollector::new(self.sent);
+        let mut has_ended = false;
+        for (at, sse) in &self.events {
+            ensure!(!has_ended, "{sse:?} came after the last message");
+            let message = serde_json::from_str(sse.data.as_deref().unwrap_or_default());
+            let message: Value = message.context("a message is not JSON")?;
+            let (delta, is_last) = read(&message)?;
+            if let Some(delta) = delta.and_then(Value::as_str) {
+                text.add(*at, delta);
+            }
+            has_ended = is_last;
+        }
+        ensure!(has_ended, "the stream has no last message");
+        text.finish()
+    }
+
     /// Returns the deltas of a provider's answer with their arrival times.
     ///
     /// # Errors

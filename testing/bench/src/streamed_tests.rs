@@ -6,6 +6,7 @@ use mock_llm::{Fault, Reply};
 
 use super::*;
 use crate::client::parse_address;
+use crate::front::Front;
 use crate::provider::FixedReplyProvider;
 
 fn started() -> Event {
@@ -132,4 +133,26 @@ async fn a_request_that_breaks_the_protocol_is_an_error_later_at_the_latest() {
     let request = client.request(Method::POST, Wire::OpenAi.path()).body(Full::from(execute)).unwrap();
     assert!(send_sse(&mut client, request).await.is_err());
     assert!(provider.check_and_clear().is_err());
+}
+
+#[test]
+fn a_stream_of_another_protocol_needs_its_end() {
+    let messages = |all: &[&str]| {
+        let at = Instant::now();
+        let sse = |data: &&str| (at, Sse { data: Some((*data).to_owned()), ..Sse::default() });
+        StreamedResponse { sent: at, events: all.iter().map(sse).collect() }
+    };
+    let delta = r#"{"type": "TEXT_MESSAGE_CONTENT", "delta": "one"}"#;
+    let end = r#"{"type": "RUN_FINISHED"}"#;
+    let read = |all: &[&str]| Front::AgUi.text(&messages(all)).map(|text| text.text);
+    assert_eq!(read(&[delta, end]).unwrap(), "one");
+    for wrong in [vec![delta], vec![end], vec![delta, end, delta], vec![delta, r#"{"type": "RUN_ERROR"}"#]] {
+        assert!(read(&wrong).is_err(), "{wrong:?}");
+    }
+    let text = r#"{"result": {"artifactUpdate": {"artifact": {"parts": [{"text": "one"}]}}}}"#;
+    let state =
+        |name: &str| format!(r#"{{"result": {{"statusUpdate": {{"status": {{"state": "{name}"}}}}}}}}"#);
+    let (completed, failed) = (state("TASK_STATE_COMPLETED"), state("TASK_STATE_FAILED"));
+    assert_eq!(Front::AgentToAgent.text(&messages(&[text, &completed])).unwrap().text, "one");
+    Front::AgentToAgent.text(&messages(&[text, &failed])).unwrap_err();
 }

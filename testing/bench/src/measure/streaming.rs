@@ -12,6 +12,7 @@ use mock_llm::{CapturedRequest, Reply};
 use crate::client::{Client, HttpRequest, parse_address};
 use crate::context::{BenchContext, log_progress};
 use crate::engine::{DEFAULT_MESSAGE, Engine, EngineSetup, ModelConfig};
+use crate::front::Front;
 use crate::provider::{FixedReplyProvider, Wire};
 use crate::streamed::{self, TimedText};
 
@@ -147,16 +148,16 @@ impl StreamingSetup {
         self.engine.connect().await
     }
 
-    /// Runs a turn in a task of its own through the front that speaks the protocol of `wire`.
+    /// Runs a turn in a task of its own through another protocol.
     pub(super) async fn run_front_turn(
         &mut self,
         client: &mut Client,
-        wire: Wire,
+        front: Front,
     ) -> anyhow::Result<TimedText> {
         self.turn_count += 1;
         let (task, message) = (format!("task-{}", self.turn_count), self.message.for_turn(self.turn_count));
-        let request = self.engine.front(client, wire, &task, &message)?;
-        self.check_text(streamed::send_sse(client, request).await?.provider_text(wire)?)
+        let request = self.engine.front(client, front, &task, &message)?;
+        self.check_text(front.text(&streamed::send_sse(client, request).await?)?)
     }
 
     /// Runs a turn in a task of its own, so that the requests to the provider differ only in what is recalled.
