@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import httpx
 import pytest
 
 from cutting import Cutter, after_events, once_after, stored, through
@@ -17,6 +18,7 @@ from roundhouse_client import (
     Reply,
     Request,
     RetryPolicy,
+    Turn,
     TurnCancelledError,
     errors,
     models,
@@ -149,12 +151,17 @@ def test_asked_once_over_cut_connections(engine: Engine, task: str) -> None:
     assert len(asked) == 1, "what was answered is not asked again"
 
 
-def test_turn_cancelled(engine: Engine, task: str) -> None:
-    turn = engine.run(task, "slowly")
+def until_text(turn: Turn) -> None:
+    """Reads a turn until it says something."""
     for event in turn:
         if isinstance(event, TextDeltaEvent):
-            turn.cancel()
-            break
+            return
+
+
+def test_turn_cancelled(engine: Engine, task: str) -> None:
+    turn = engine.run(task, "slowly")
+    until_text(turn)
+    turn.cancel()
     assert isinstance(list(turn)[-1], TurnCancelledEvent)
     with pytest.raises(TurnCancelledError):
         turn.result()
@@ -165,11 +172,53 @@ def test_turn_cancelled(engine: Engine, task: str) -> None:
 
 def test_queued_message_cancelled(engine: Engine, task: str) -> None:
     running = engine.run(task, "slowly").start()
-    queued = engine.run(task, "then this", on_busy="queue")
+    queued = engine.run(task, "then this", on_busy="queue").start()
     queued.cancel()
     with pytest.raises(TurnCancelledError):
         queued.result()
     assert running.text().endswith("nine ten")
+
+
+def test_late_cancel_spares_the_next_turn(engine: Engine, task: str) -> None:
+    following: list[Turn] = []
+
+    def hold(request: httpx.Request) -> None:
+        # The cancellation is on its way until its turn has ended and the next one runs.
+        if request.url.path == "/execute/cancel":
+            assert turn.turn_id is not None
+            engine.follow(task, turn.turn_id).text()
+            following.append(engine.run(task, "slowly"))
+            until_text(following[-1])
+
+    key = engine._connection.endpoint.headers["X-Engine-Key"]
+    with (
+        httpx.Client(event_hooks={"request": [hold]}, timeout=60) as http,
+        Engine(engine.url, key, http=http) as late,
+    ):
+        turn = late.run(task, "slowly")
+        until_text(turn)
+        turn.cancel()
+    (other,) = following
+    with pytest.raises(errors.TaskNotRunningError):
+        engine.cancel(task, turn_id=turn.turn_id)
+    with pytest.raises(errors.TaskNotRunningError):
+        engine.steer(task, "In French.", turn_id=turn.turn_id)
+    assert other.text().endswith("nine ten")
+    assert [record.state for record in engine.tasks.turns(task).turns] == ["completed", "completed"]
+
+
+def test_cancelled_before_its_first_event(engine: Engine, task: str) -> None:
+    turn = engine.run(task, "slowly").start()
+    turn.close()
+    assert not turn.turn_id
+    turn.cancel()
+    with pytest.raises(TurnCancelledError):
+        turn.result()
+    (record,) = engine.tasks.turns(task).turns
+    assert (record.turn_id, record.state) == (turn.turn_id, "cancelled")
+    engine.run(f"{task}-unsent", "Hello").cancel()
+    with pytest.raises(errors.TaskNotFoundError):
+        engine.tasks.turns(f"{task}-unsent")
 
 
 def test_typed_errors_of_the_engine(engine: Engine, task: str) -> None:

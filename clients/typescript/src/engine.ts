@@ -2,9 +2,9 @@
 
 import { Api, type CallOptions } from "./api.js";
 import type { Download, DownloadOptions } from "./download.js";
+import { beginInBackground, executeBody, type TurnFields } from "./execute.js";
 import { type AccessSource, Http, type HttpOptions } from "./http.js";
 import type { Pages } from "./pages.js";
-import { randomId } from "./random.js";
 import { type FileInfo, type FilePath, Files } from "./resources/files.js";
 import { Hitl } from "./resources/hitl.js";
 import { Memory } from "./resources/memory.js";
@@ -20,7 +20,6 @@ import type {
   EngineHealth,
   EnginePaths,
   EngineSchemas,
-  Execute,
   Feedback,
   FileEntry,
   UploadedFile,
@@ -28,9 +27,13 @@ import type {
 } from "./types.js";
 import type { UploadBody, UploadOptions } from "./upload.js";
 
-/** The fields of `POST /execute` beside the message, under the names that they have there. */
-export type TurnFields = Omit<Execute, "task_id" | "message" | "background">;
 export type RunOptions = TurnFields & TurnOptions;
+
+/** Which turn of a task is meant. */
+export interface OfTurn {
+  /** Only this turn: a `TaskNotRunningError` if it has ended, also while another one runs. By default any. */
+  readonly turnId?: string | undefined;
+}
 
 export type EngineOptions = HttpOptions & {
   /** The engine's address; with a token also that of the orchestrator's proxy to it. */
@@ -93,9 +96,7 @@ export class Engine {
   /** Sends a message whose turn nobody needs to watch. `follow` reads it later. */
   start(taskId: string, message: string, options: TurnFields & CallOptions = {}): Promise<BackgroundTurn> {
     const { signal, timeoutMs, ...fields } = options;
-    const body = { ...executeBody(taskId, message, fields), background: true };
-    const call = { method: "POST", path: "/execute", json: body, signal, timeoutMs };
-    return this.api.http.json({ ...call, repeatable: typeof body.client_request_id === "string" });
+    return beginInBackground(this.api, executeBody(taskId, message, fields), { signal, timeoutMs });
   }
 
   /** Reads a turn that was begun elsewhere, after the position `after`, by default from its beginning. */
@@ -105,13 +106,20 @@ export class Engine {
   }
 
   /** Hands the running turn of a task a message. */
-  steer(taskId: string, message: string, options: CallOptions = {}): Promise<EngineSchemas["Steered"]> {
-    return this.api.call("post", "/execute/steer", { body: { task_id: taskId, message }, ...options });
+  steer(
+    taskId: string,
+    message: string,
+    options: OfTurn & CallOptions = {},
+  ): Promise<EngineSchemas["Steered"]> {
+    const { turnId = null, ...rest } = options;
+    const body = { task_id: taskId, turn_id: turnId, message };
+    return this.api.call("post", "/execute/steer", { body, ...rest });
   }
 
-  /** Cancels the running turn of a task, whichever it is. `turn.cancel()` cancels a certain one. */
-  cancel(taskId: string, options: CallOptions = {}): Promise<EngineSchemas["Cancelled"]> {
-    return this.api.call("post", "/execute/cancel", { body: { task_id: taskId }, ...options });
+  /** Cancels the running turn of a task: any, or the one with `turnId`. `turn.cancel()` also finds a queued one. */
+  cancel(taskId: string, options: OfTurn & CallOptions = {}): Promise<EngineSchemas["Cancelled"]> {
+    const { turnId = null, ...rest } = options;
+    return this.api.call("post", "/execute/cancel", { body: { task_id: taskId, turn_id: turnId }, ...rest });
   }
 
   /** Uploads a file into the workspace. */
@@ -192,10 +200,4 @@ function fixedAccess(options: EngineOptions): AccessSource {
     "key" in options ? { "x-engine-key": options.key } : { authorization: `Bearer ${options.token}` };
   const access = { url: options.url.replace(/\/+$/, ""), headers };
   return { current: () => access };
-}
-
-/** A message with an idempotency key, unless it may be given to a running turn: then the engine takes none. */
-function executeBody(taskId: string, message: string, fields: TurnFields): Execute {
-  const key = fields.on_busy === "steer" ? {} : { client_request_id: fields.client_request_id ?? randomId() };
-  return { ...fields, ...key, task_id: taskId, message };
 }

@@ -3,10 +3,11 @@
 export { Admin, type AdminOptions } from "./admin.js";
 export { Api, type CallOptions } from "./api.js";
 export { Download, type DownloadOptions } from "./download.js";
-export { Engine, type EngineOptions, type RunOptions, type TurnFields } from "./engine.js";
+export { Engine, type EngineOptions, type OfTurn, type RunOptions } from "./engine.js";
 export * from "./error-codes.js";
 export * from "./errors.js";
 export type * from "./events.js";
+export type { TurnFields } from "./execute.js";
 export { type AdmitOptions, Fleet, type FleetOptions } from "./fleet.js";
 export type { Fetch, HttpOptions } from "./http.js";
 export { type Page, Pages } from "./pages.js";

@@ -1,8 +1,10 @@
 /** A turn: its events, read over as many connections as it takes, and its result. */
 
 import type { Api } from "./api.js";
-import { BackendError, TaskNotFoundError, TaskNotRunningError, TurnNotFoundError } from "./error-codes.js";
+import { cancelTurn, isGone } from "./cancel.js";
+import { BackendError, TaskBusyError } from "./error-codes.js";
 import {
+  ApiError,
   NetworkError,
   type RoundhouseError,
   TurnCancelledError,
@@ -10,6 +12,7 @@ import {
   TurnLostError,
 } from "./errors.js";
 import { type ApprovalRequestEvent, type HitlRequestEvent, parseEvent, type TurnEvent } from "./events.js";
+import { beginInBackground, isIdempotent } from "./execute.js";
 import { type OnRequest, Requests } from "./requests.js";
 import { Attempts, isPassing } from "./retry.js";
 import { readSse, type SseMessage } from "./sse.js";
@@ -82,6 +85,8 @@ export class Turn implements AsyncIterable<TurnEvent> {
   #citations: readonly Citation[] = [];
   #end: End | undefined;
   #isRead = false;
+  /** Whether the message may have arrived. */
+  #isSent = false;
   #identified = deferred();
 
   constructor(api: Api<EnginePaths>, start: TurnStart, options: TurnOptions) {
@@ -137,31 +142,27 @@ export class Turn implements AsyncIterable<TurnEvent> {
     return (await this.result()).text;
   }
 
-  /** Cancels the turn, or takes its message out of the queue. False: it had ended, or was never sent. */
+  /**
+   * Cancels the turn, or takes its message out of the queue; another turn of the task is not touched.
+   * False: it had ended otherwise, or was never sent.
+   */
   async cancel(): Promise<boolean> {
     if (this.#turnId === undefined && this.#isRead) await this.#identified.promise;
-    if (this.#turnId === undefined || this.#end !== undefined) return false;
-    const turn = { task_id: this.taskId, turn_id: this.#turnId };
-    try {
-      const { state } = await this.#api.call("get", "/tasks/{task_id}/turns/{turn_id}", { path: turn });
-      if (state === "queued" && (await this.#takeOut(turn))) return true;
-      if (state === "completed" || state === "failed" || state === "cancelled") return false;
-      const body = { task_id: turn.task_id };
-      const cancelled = await this.#api.call("post", "/execute/cancel", { body });
-      return cancelled.turn_id === turn.turn_id;
-    } catch (error) {
-      if (error instanceof TaskNotRunningError || isGone(error)) return false;
-      throw error;
-    }
+    const turnId = this.#turnId ?? (await this.#find());
+    if (turnId === undefined || this.#end !== undefined) return false;
+    return cancelTurn(this.#api, { task_id: this.taskId, turn_id: turnId });
   }
 
-  /** False: its turn has begun meanwhile. */
-  async #takeOut(path: { task_id: string; turn_id: string }): Promise<boolean> {
+  /** The id of a turn of which no event was read, by the idempotency key of its message, if that was sent. */
+  async #find(): Promise<string | undefined> {
+    if (!this.#isSent || this.#start.kind !== "message" || !isIdempotent(this.#start.body)) return undefined;
     try {
-      await this.#api.call("delete", "/tasks/{task_id}/queue/{turn_id}", { path });
-      return true;
+      const { turn_id } = await beginInBackground(this.#api, this.#start.body);
+      this.#identify(turn_id);
+      return turn_id;
     } catch (error) {
-      if (error instanceof TurnNotFoundError) return false;
+      // It never arrived.
+      if (error instanceof TaskBusyError) return undefined;
       throw error;
     }
   }
@@ -228,15 +229,31 @@ export class Turn implements AsyncIterable<TurnEvent> {
   async *#connect(signal: AbortSignal): AsyncGenerator<SseMessage[], void> {
     const idleMs = this.#options.idleMs ?? DEFAULT_IDLE_MS;
     if (this.#start.kind === "message" && this.#position === undefined) {
-      const { body } = this.#start;
-      const call = { method: "POST", path: "/execute", json: body, signal, retryMs: 0 };
-      yield* readSse(await this.#api.http.stream(call), idleMs, signal);
+      yield* readSse(await this.#send(this.#start.body, signal), idleMs, signal);
       return;
     }
     const after = this.#position ?? 0;
     yield* this.#replay(after, idleMs, signal);
     // A replay ends with the last turn of the task. If nothing of this turn came, there is nothing more.
     if (this.#end === undefined && this.#position === after) await this.#throwIfOver();
+  }
+
+  async #send(body: Execute, signal: AbortSignal): Promise<Response> {
+    throwIfAborted(signal);
+    const wasSent = this.#isSent;
+    this.#isSent = true;
+    try {
+      return await this.#api.http.stream({
+        method: "POST",
+        path: "/execute",
+        json: body,
+        signal,
+        retryMs: 0,
+      });
+    } catch (error) {
+      this.#isSent = wasSent || !isRefused(error);
+      throw error;
+    }
   }
 
   async *#replay(after: number, idleMs: number, signal: AbortSignal): AsyncGenerator<SseMessage[], void> {
@@ -376,14 +393,10 @@ function withoutEngine(error: unknown): unknown {
   return new NetworkError("the proxy has no answer of the engine", { sent: true, cause: error });
 }
 
-/** Whether the engine recognizes the message if it is sent again. */
-function isIdempotent(body: Execute): boolean {
-  return typeof body.client_request_id === "string";
-}
-
-/** The task or the turn is not there any more. */
-function isGone(error: unknown): boolean {
-  return error instanceof TaskNotFoundError || error instanceof TurnNotFoundError;
+/** Whether a message has certainly not arrived, or was turned away. */
+function isRefused(error: unknown): boolean {
+  if (error instanceof NetworkError) return !error.sent;
+  return error instanceof ApiError && !(error instanceof BackendError);
 }
 
 function failure(

@@ -13,6 +13,8 @@ import {
   SkillNotFoundError,
   TaskBusyError,
   TaskNotFoundError,
+  TaskNotRunningError,
+  type Turn,
   type TurnEvent,
   TurnCancelledError,
 } from "../src/index.js";
@@ -193,6 +195,60 @@ suite("stories of turns", () => {
     assert.equal(await queued.cancel(), true);
     await assert.rejects(queued.text(), TurnCancelledError);
     assert.match(await running.text(), /nine ten$/);
+  });
+
+  test("late_cancel_spares_the_next_turn", async () => {
+    const next: Turn[] = [];
+    const late = new Engine({
+      url: engine.url,
+      key,
+      // The cancellation is on its way until its turn has ended and the next one runs.
+      fetch: async (url, init) => {
+        if (url.endsWith("/execute/cancel")) {
+          await engine.follow("late", turn.turnId ?? "").text();
+          const other = engine.run("late", "slowly");
+          await readUntil(other, "text_delta");
+          next.push(other);
+        }
+        return fetch(url, init);
+      },
+    });
+    const turn = late.run("late", "slowly");
+    await readUntil(turn, "text_delta");
+    const { turnId } = turn;
+    assert.equal(await turn.cancel(), false);
+    await expectRefusal(engine.cancel("late", { turnId }), TaskNotRunningError, "TASK_NOT_RUNNING", 404);
+    const steering = engine.steer("late", "In French.", { turnId });
+    await expectRefusal(steering, TaskNotRunningError, "TASK_NOT_RUNNING", 404);
+    assert.equal(next.length, 1);
+    assert.match((await next[0]?.text()) ?? "", /nine ten$/);
+    assert.match(await turn.text(), /nine ten$/);
+  });
+
+  test("cancelled_before_its_first_event", async () => {
+    const stop = new AbortController();
+    let sent = 0;
+    const client = new Engine({
+      url: engine.url,
+      key,
+      // The reader leaves between the acceptance of the message and the first event.
+      fetch: async (url, init) => {
+        const response = await fetch(url, init);
+        if (url.endsWith("/execute") && ++sent === 1) stop.abort();
+        return response;
+      },
+    });
+    const turn = client.run("left-early", "slowly", { signal: stop.signal });
+    await assert.rejects(turn.text(), { name: "AbortError" });
+    assert.equal(turn.turnId, undefined);
+    assert.equal(await turn.cancel(), true);
+    const turns = await engine.tasks.turns("left-early").toArray();
+    assert.deepEqual(
+      turns.map(({ turn_id, state }) => [turn_id, state]),
+      [[turn.turnId, "cancelled"]],
+    );
+    assert.equal(await client.run("unsent", "Hello").cancel(), false);
+    await assert.rejects(engine.tasks.turns("unsent").toArray(), TaskNotFoundError);
   });
 
   test("typed_errors_of_the_engine", async () => {

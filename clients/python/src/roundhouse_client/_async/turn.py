@@ -7,11 +7,12 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from types import TracebackType
+from typing import Any
 
 from typing_extensions import Self
 
 from .._core.call import Call, segment
-from .._core.execute import replay_call
+from .._core.execute import cancel_call, find_call, replay_call, take_out_call
 from .._core.retry import RetryPolicy
 from .._core.turn import TurnResult, TurnState, reply_call
 from .._errors.base import NetworkError, NotFoundError, RoundhouseError, TurnLostError
@@ -20,6 +21,8 @@ from .._errors.codes import (
     ApprovalNotFoundError,
     BackendError,
     HitlNotPendingError,
+    TaskBusyError,
+    TaskNotFoundError,
     TaskNotRunningError,
     TurnNotFoundError,
 )
@@ -28,6 +31,9 @@ from ..models import HitlPending, TurnRecord
 from ..options import AsyncRequestHandler, Request
 from ._runtime import resolve, sleep
 from .connection import AsyncConnection, AsyncEventStream
+
+ENDED = ("completed", "failed", "cancelled")
+"""The states of turns that have ended."""
 
 RECONNECT = RetryPolicy(deadline=180.0, max_attempts=1000)
 """How long a turn is looked for after its stream broke, before its iterator gives up."""
@@ -57,6 +63,7 @@ class AsyncTurn:
         self._reconnect = reconnect
         self._stream: AsyncEventStream | None = None
         self._connects = 0
+        self._sent = False
         self._loops = 0
         self._received: deque[Event] = deque()
         self._open_request: Request | None = None
@@ -104,17 +111,49 @@ class AsyncTurn:
         return (await self.result()).text
 
     async def cancel(self) -> None:
-        """Cancels the turn, or takes its message out of the queue; does nothing if it has ended."""
-        while self.turn_id is None and not self._state.ended:
+        """Cancels the turn, or takes its message out of the queue; another turn of the task is not touched.
+
+        Does nothing if the turn has ended or its message was never sent.
+        """
+        if self.turn_id is None:
+            await self._identify()
+        if self.turn_id is None or self._state.ended:
+            return
+        deadline, attempt = time.monotonic() + self._reconnect.deadline, 0
+        with suppress(TaskNotFoundError, TurnNotFoundError):
+            while not await self._end(self.turn_id):
+                # It began between two requests, or its engine did just now: the next round finds it.
+                if time.monotonic() > deadline:
+                    raise NetworkError("the turn is not cancelled: its engine does not run it", sent=False)
+                attempt += 1
+                await sleep(self._reconnect.back_off(attempt))
+
+    async def _end(self, turn_id: str) -> bool:
+        """Whether the turn has ended, by itself or by this."""
+        calls: tuple[Call[Any], ...] = (
+            cancel_call(self.task_id, turn_id),
+            take_out_call(self.task_id, turn_id),
+        )
+        for call in calls:
+            with suppress(TaskNotFoundError, TaskNotRunningError, TurnNotFoundError):
+                await self._connection.call(call)
+                return True
+        return (await self._record()).state in ENDED
+
+    async def _identify(self) -> None:
+        """Learns the id of a turn of which no event was received, if its message may have arrived."""
+        if self._execute is None or not self._sent:
+            return
+        if self._execute.repeatable:
+            # Its idempotency key finds it, also while somebody else reads its events.
+            with suppress(TaskBusyError):
+                found = await self._connection.call(find_call(self._execute), self._reconnect)
+                self._state.turn_id = found.turn_id
+            return
+        while self.turn_id is None and self._stream is not None:
             event = await self._receive()
             if event is not None:
                 self._received.append(event)
-        if self._state.ended:
-            return
-        with suppress(TaskNotRunningError, TurnNotFoundError):
-            call = self._state.cancel_call(await self._record())
-            if call is not None:
-                await self._connection.call(call)
 
     async def aclose(self) -> None:
         """Closes the connection. The turn goes on."""
@@ -196,12 +235,19 @@ class AsyncTurn:
         else:
             assert self._execute is not None
             call, policy = self._execute, self._connection.retry if self._connects == 0 else self._reconnect
+        sent, self._sent = self._sent, True
         try:
             self._stream = await self._connection.events(call, policy)
         except NotFoundError as error:
+            self._sent = sent
             if position is None:
                 raise
             raise TurnLostError("the events of the turn are gone with its task", code=error.code) from error
+        except RoundhouseError as error:
+            self._sent = (
+                sent or isinstance(error, BackendError) or (isinstance(error, NetworkError) and error.sent)
+            )
+            raise
         self._connects += 1
         if self._connects == 1:
             self._progress()
@@ -233,7 +279,7 @@ class AsyncTurn:
             record = await self._record()
         except NotFoundError as error:
             raise TurnLostError("the turn is not part of its task any more", code=error.code) from error
-        if record.state in ("completed", "failed", "cancelled"):
+        if record.state in ENDED:
             self._known_ended = record
         else:
             # It is queued, or goes on: there is something to wait for, however long.

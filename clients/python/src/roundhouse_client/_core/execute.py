@@ -6,8 +6,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
-from ..models import BackgroundTurn
-from .call import Call, given
+from ..models import BackgroundTurn, Cancelled, Steered
+from .call import Call, given, segment
 
 
 class TurnOptions(TypedDict, total=False):
@@ -61,6 +61,31 @@ def background_call(task_id: str, message: str, options: TurnOptions) -> Call[Ba
     """The request that begins a turn in the background."""
     body, repeatable = _body(task_id, message, options)
     return Call("POST", "/execute", BackgroundTurn, body={**body, "background": True}, idempotent=repeatable)
+
+
+def find_call(execute: Call[None]) -> Call[BackgroundTurn]:
+    """The request that finds the turn of a message with an idempotency key, or begins it if there is none."""
+    return Call(
+        "POST", "/execute", BackgroundTurn, body={**execute.body, "background": True}, idempotent=True
+    )
+
+
+def cancel_call(task_id: str, turn_id: str | None) -> Call[Cancelled]:
+    """The request that cancels the turn that runs on a task, and no other one than `turn_id`."""
+    body = given(task_id=task_id, turn_id=turn_id)
+    return Call("POST", "/execute/cancel", Cancelled, body=body, idempotent=turn_id is not None)
+
+
+def take_out_call(task_id: str, turn_id: str) -> Call[None]:
+    """The request that takes the message of a turn out of the queue."""
+    return Call("DELETE", f"/tasks/{segment(task_id)}/queue/{segment(turn_id)}", idempotent=True)
+
+
+def steer_call(task_id: str, turn_id: str | None, message: str) -> Call[Steered]:
+    """The request that gives the turn that runs on a task a message, and no other one than `turn_id`."""
+    return Call(
+        "POST", "/execute/steer", Steered, body=given(task_id=task_id, turn_id=turn_id, message=message)
+    )
 
 
 def replay_call(task_id: str, after: int) -> Call[None]:

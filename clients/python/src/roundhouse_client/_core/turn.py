@@ -173,15 +173,6 @@ class TurnState:
             event=event,
         )
 
-    def cancel_call(self, record: TurnRecord) -> Call[None] | None:
-        """The request that cancels the turn; `None` if it has ended."""
-        task = segment(self.task_id)
-        if record.state == "queued":
-            return Call("DELETE", f"/tasks/{task}/queue/{segment(record.turn_id)}")
-        if record.state in ("running", "waiting_for_person"):
-            return Call("POST", "/execute/cancel", body={"task_id": self.task_id})
-        return None
-
 
 def reply_call(task_id: str, request_id: str, reply: Reply) -> Call[None] | None:
     """The request that gives an answer, which may be repeated; `None` if there is none."""

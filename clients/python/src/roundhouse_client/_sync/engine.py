@@ -13,7 +13,7 @@ from typing_extensions import Self, Unpack
 
 from .._core.call import Call, file_path, given
 from .._core.endpoint import Endpoint
-from .._core.execute import TurnOptions, background_call, execute_call
+from .._core.execute import TurnOptions, background_call, cancel_call, execute_call, steer_call
 from .._core.retry import RetryPolicy
 from .._core.transfers import CHUNK_BYTES, Content, file_of, info_call
 from .._core.turn import TurnState
@@ -123,15 +123,13 @@ class Engine:
         """A turn that has begun, or is queued, with all of its events from the first one on."""
         return Turn(self._connection, TurnState(task, turn_id=turn_id), None, on_request)
 
-    def cancel(self, task: str) -> Cancelled:
-        """Cancels the turn that runs on the task."""
-        call = Call("POST", "/execute/cancel", Cancelled, body={"task_id": task})
-        return self._connection.call(call)
+    def cancel(self, task: str, *, turn_id: str | None = None) -> Cancelled:
+        """Cancels the turn that runs on the task, whichever it is; with `turn_id` no other one."""
+        return self._connection.call(cancel_call(task, turn_id))
 
-    def steer(self, task: str, message: str) -> Steered:
-        """Gives the turn that runs on the task another message."""
-        body = {"task_id": task, "message": message}
-        return self._connection.call(Call("POST", "/execute/steer", Steered, body=body))
+    def steer(self, task: str, message: str, *, turn_id: str | None = None) -> Steered:
+        """Gives the turn that runs on the task another message; with `turn_id` no other one."""
+        return self._connection.call(steer_call(task, turn_id, message))
 
     def messages(self, task: str, *, page_size: int = 50) -> Iterator[ConversationMessage]:
         """All messages of a task, the newest first. Pages are read as they are needed."""
