@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -32,6 +33,21 @@ def test_the_version_is_that_of_the_binary() -> None:
 
 def test_the_licence_is_that_of_the_repository() -> None:
     assert (PACKAGE / "LICENSE").read_text() == (REPOSITORY / "LICENSE").read_text()
+
+
+def test_what_is_imported_is_declared() -> None:
+    """Each by itself, so that no dependency is there only because another one needs it."""
+    imported: set[str] = set()
+    for path in (PACKAGE / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {name.name.partition(".")[0] for name in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+                imported.add(node.module.partition(".")[0])
+    listed = re.search(r"^dependencies = \[(.+)\]$", (PACKAGE / "pyproject.toml").read_text(), re.MULTILINE)
+    assert listed is not None
+    declared = {name.replace("-", "_") for name in re.findall(r'"([\w-]+)[><=]', listed[1])}
+    assert imported - sys.stdlib_module_names == declared
 
 
 def test_every_code_and_every_event_of_the_services_has_its_class() -> None:
