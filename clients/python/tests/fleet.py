@@ -95,12 +95,12 @@ class Fleet:
     def _read(self, name: str) -> str:
         return (self.folder / "fleet" / name).read_text().strip()
 
-    def admit(self, user: str) -> tuple[str, str]:
+    def admit(self, user: str, *, key: str | None = None) -> tuple[str, str]:
         """The address and the key of a user's engine, without the client under test."""
         request = urllib.request.Request(
             f"{self.url}/engines/{quote(user, safe='')}/admit",
             data=b'{"auto_provision": true, "auto_wake": true}',
-            headers={"X-Platform-Key": self.key},
+            headers={"X-Platform-Key": key or self.key},
             method="POST",
         )
         with urllib.request.urlopen(request, timeout=90) as response:

@@ -6,7 +6,7 @@ import { createServer, type Server } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { Admin, Fleet, type Policy } from "../../src/index.js";
+import { Admin, Fleet, type HttpOptions, type Policy } from "../../src/index.js";
 import { eventually } from "./wait.js";
 
 /** What the agents say, in the tests of every client. */
@@ -61,9 +61,9 @@ export class TestFleet {
   }
 
   /** Another product with a policy of its own. */
-  async product(slug: string, policy: Policy): Promise<Fleet> {
+  async product(slug: string, policy: Policy, options: HttpOptions = {}): Promise<Fleet> {
     const product = await this.admin.register({ slug, display_name: slug, policy });
-    return new Fleet({ url: this.#url, productKey: product.platform_api_key });
+    return new Fleet({ url: this.#url, productKey: product.platform_api_key, ...options });
   }
 
   /** Kills the processes of a user's engine, as a crash does. */
