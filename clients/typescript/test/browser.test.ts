@@ -1,62 +1,30 @@
 /** The built package in a browser, which reaches an engine through the product's own site. */
 
 import assert from "node:assert/strict";
-import { existsSync, mkdtempSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import { after, before, suite, test } from "node:test";
-import { type BrowserContext, chromium, type Page } from "playwright-core";
+import type { Page } from "playwright-core";
 import type * as Client from "../src/index.js";
+import { Browser, PACKAGE, skip } from "./support/browser.js";
 import { collect } from "./support/events.js";
 import { TestFleet } from "./support/fleet.js";
 import { Site } from "./support/site.js";
-
-const CHROMIUM = "/usr/bin/chromium";
-const ARGUMENTS = [
-  "--no-sandbox",
-  "--disable-gpu",
-  "--disable-quic",
-  "--no-first-run",
-  "--disable-background-networking",
-  "--disable-component-update",
-  "--disable-sync",
-];
-/** What the page imports. */
-const PACKAGE = "/client/index.js";
-
-const isMissing = !existsSync(CHROMIUM);
-if (isMissing && process.env["ROUNDHOUSE_REQUIRE_ALL"] === "1") {
-  throw new Error(`${CHROMIUM} is missing; \`.ci/browser\` installs it`);
-}
-const skip = isMissing && `${CHROMIUM} is missing; \`.ci/browser\` installs it`;
 
 suite("in a browser", { skip }, () => {
   let fleet: TestFleet;
   let engine: Client.Engine;
   let site: Site;
-  let data: string;
-  let browser: BrowserContext;
+  let browser: Browser;
   let page: Page;
-  const faults: string[] = [];
 
   before(async () => {
     fleet = await TestFleet.start();
     engine = await fleet.fleet.admit("ada");
     site = await Site.start({ url: engine.url, key: (await fleet.fleet.engineRecord("ada")).api_key });
-    data = mkdtempSync(join(tmpdir(), "roundhouse-chromium-"));
-    browser = await chromium.launchPersistentContext(data, {
-      executablePath: CHROMIUM,
-      args: ARGUMENTS,
-      timeout: 15_000,
-    });
-    page = await browser.newPage();
-    page.setDefaultTimeout(15_000);
-    page.on("pageerror", (error) => faults.push(error.message));
-    await page.goto(site.url);
+    browser = await Browser.start();
+    page = await browser.open(site.url);
   });
   after(async () => {
-    await browser.close();
-    rmSync(data, { recursive: true, force: true });
+    await browser.end();
     await site.end();
     await fleet.end();
   });
@@ -128,6 +96,6 @@ suite("in a browser", { skip }, () => {
   });
 
   test("the page has thrown nothing", () => {
-    assert.deepEqual(faults, []);
+    assert.deepEqual(browser.faults, []);
   });
 });

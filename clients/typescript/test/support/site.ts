@@ -1,4 +1,4 @@
-/** A product's site: a page, the built package, and the user's engine below `/engine`, to which it adds the key. */
+/** A product's site: a page and the built package; and the user's engine below `/engine`, if the site has its key. */
 
 import { once } from "node:events";
 import { readFileSync } from "node:fs";
@@ -15,19 +15,23 @@ import { fileURLToPath } from "node:url";
 const PACKAGE = fileURLToPath(new URL("../../../dist/", import.meta.url));
 const PAGE = "<!doctype html><html lang=en><title>A product</title><h1>A product</h1></html>";
 
+interface EngineAccess {
+  readonly url: string;
+  readonly key: string;
+}
+
 export class Site {
-  readonly #engine: { readonly url: string; readonly key: string };
   readonly #server: Server;
   /** After how many events each stream is cut. */
   cutAfter = Infinity;
   cuts = 0;
 
-  private constructor(engine: { readonly url: string; readonly key: string }) {
-    this.#engine = engine;
+  private constructor(engine: EngineAccess | undefined) {
     this.#server = createServer((request, response) => {
       const path = request.url ?? "/";
-      if (path.startsWith("/engine/")) this.#forward(path.slice("/engine".length), request, response);
-      else if (/^\/client\/[\w/-]+\.js$/.test(path)) {
+      if (engine !== undefined && path.startsWith("/engine/")) {
+        this.#forward(engine, path.slice("/engine".length), request, response);
+      } else if (/^\/client\/[\w/-]+\.js$/.test(path)) {
         response.setHeader("content-type", "text/javascript");
         response.end(readFileSync(PACKAGE + path.slice("/client/".length)));
       } else {
@@ -38,7 +42,7 @@ export class Site {
     });
   }
 
-  static async start(engine: { readonly url: string; readonly key: string }): Promise<Site> {
+  static async start(engine?: EngineAccess): Promise<Site> {
     const site = new Site(engine);
     site.#server.listen(0, "127.0.0.1");
     await once(site.#server, "listening");
@@ -54,9 +58,9 @@ export class Site {
     await new Promise((resolve) => this.#server.close(resolve));
   }
 
-  #forward(path: string, request: IncomingMessage, response: ServerResponse): void {
-    const { hostname, port } = new URL(this.#engine.url);
-    const headers = { ...request.headers, host: `${hostname}:${port}`, "x-engine-key": this.#engine.key };
+  #forward(engine: EngineAccess, path: string, request: IncomingMessage, response: ServerResponse): void {
+    const { hostname, port } = new URL(engine.url);
+    const headers = { ...request.headers, host: `${hostname}:${port}`, "x-engine-key": engine.key };
     const outgoing = sendRequest({ hostname, port, path, method: request.method, headers }, (answer) => {
       response.writeHead(answer.statusCode ?? 502, answer.headers);
       const isStream = answer.headers["content-type"]?.startsWith("text/event-stream") === true;
