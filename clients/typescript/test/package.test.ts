@@ -11,7 +11,20 @@ import { promisify } from "node:util";
 import { TestFleet } from "./support/fleet.js";
 
 const root = fileURLToPath(new URL("../../", import.meta.url));
-const EXAMPLES = ["quickstart", "events", "files"];
+/** What is in the package beside its code. */
+const BESIDE = ["CHANGELOG.md", "LICENSE", "README.md", "package.json"];
+const TOOLS = join(root, "node_modules/.bin");
+/** The examples, and what they print. */
+const OUTPUTS = {
+  quickstart: [/^Hello! You said: "Hello!"\./],
+  events: [/→ write_file/, /end_turn, \d+ tokens/],
+  files: [/année\.txt 15\n15 of 15 bytes\nFILE_NOT_FOUND 404\n$/],
+};
+const EXAMPLES = Object.keys(OUTPUTS) as (keyof typeof OUTPUTS)[];
+
+function checkOutput(example: keyof typeof OUTPUTS, output: string): void {
+  for (const expected of OUTPUTS[example]) assert.match(output, expected);
+}
 
 /** Everything is checked, the declarations of the package too. */
 const TSCONFIG = {
@@ -43,6 +56,8 @@ suite("the package", () => {
   async function run(command: string, args: string[], cwd = project): Promise<string> {
     const environment = {
       ...process.env,
+      DENO_DIR: join(project, ".deno"),
+      DENO_NO_UPDATE_CHECK: "1",
       ROUNDHOUSE_URL: fleet.url,
       ROUNDHOUSE_PRODUCT_KEY: fleet.productKey,
     };
@@ -59,10 +74,10 @@ suite("the package", () => {
       await run("npm", ["pack", "--json", "--ignore-scripts", "--pack-destination", project], root),
     ) as [{ filename: string; files: { path: string }[] }];
     const files = packed[0].files.map((file) => file.path);
-    for (const file of ["dist/index.js", "dist/index.d.ts", "README.md", "LICENSE", "package.json"]) {
+    for (const file of ["dist/index.js", "dist/index.d.ts", ...BESIDE]) {
       assert.ok(files.includes(file), `${file} is missing`);
     }
-    assert.ok(files.every((file) => /^(dist\/|README\.md$|LICENSE$|package\.json$)/.test(file)));
+    assert.ok(files.every((file) => file.startsWith("dist/") || BESIDE.includes(file)));
 
     writeFileSync(join(project, "package.json"), JSON.stringify({ private: true, type: "module" }));
     writeFileSync(join(project, "tsconfig.json"), JSON.stringify(TSCONFIG));
@@ -81,13 +96,15 @@ suite("the package", () => {
     symlinkSync(join(root, "node_modules/undici-types"), join(project, "node_modules/undici-types"));
     for (const name of EXAMPLES) cpSync(join(root, `examples/${name}.ts`), join(project, `${name}.ts`));
     await run(process.execPath, [join(root, "node_modules/typescript/bin/tsc")]);
-    const outputs = [];
-    for (const name of EXAMPLES) outputs.push(await run(process.execPath, [`${name}.js`]));
-    const [quickstart, events, transfers] = outputs;
-    assert.match(quickstart ?? "", /^Hello! You said: "Hello!"\./);
-    assert.match(events ?? "", /→ write_file/);
-    assert.match(events ?? "", /end_turn, \d+ tokens/);
-    assert.match(transfers ?? "", /année\.txt 15\n15 of 15 bytes\nFILE_NOT_FOUND 404\n$/);
+    for (const name of EXAMPLES) checkOutput(name, await run(process.execPath, [`${name}.js`]));
+  });
+
+  test("Deno and Bun run the examples as they are written", async () => {
+    const deno = ["run", "--quiet", "--no-config", "--node-modules-dir=manual", "--allow-env", "--allow-net"];
+    for (const name of EXAMPLES) {
+      checkOutput(name, await run(join(TOOLS, "deno"), [...deno, `${name}.ts`]));
+      checkOutput(name, await run(join(TOOLS, "bun"), ["--no-install", `${name}.ts`]));
+    }
   });
 
   test("it imports nothing that a browser does not have", async () => {
