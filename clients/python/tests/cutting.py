@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 
+from clients import Client
 from roundhouse_client import Engine, Event, RetryPolicy, Turn
 
 PATIENT = RetryPolicy(base=0.01, cap=0.05, max_attempts=20)
@@ -86,9 +87,14 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
         pass
 
 
-def through(cutter: Cutter, engine: Engine) -> Engine:
+def key_of(engine: Engine) -> str:
+    """The key of an engine."""
+    return engine._connection.endpoint.headers["X-Engine-Key"]
+
+
+def through(cutter: Cutter, engine: Engine, client: Client) -> Engine:
     """The engine, reached through the proxy, by a client that comes back soon."""
-    return Engine(cutter.url, engine._connection.endpoint.headers["X-Engine-Key"], retry=PATIENT)
+    return client.engine(cutter.url, key_of(engine), retry=PATIENT)
 
 
 def stored(engine: Engine, turn: Turn) -> list[Event]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from clients import Client
 from content import data
 from cutting import Cutter, through
 from roundhouse_client import Engine, errors
@@ -29,7 +30,7 @@ def test_upload_and_download(engine: Engine, task: str, tmp_path: Path) -> None:
     assert caught.value.status == 404
 
 
-def test_upload_resumed(engine: Engine, task: str) -> None:
+def test_upload_resumed(client: Client, engine: Engine, task: str) -> None:
     content = data(2 << 20)
     answers = [0]
     last_answers: list[bytes] = []
@@ -42,7 +43,7 @@ def test_upload_resumed(engine: Engine, task: str) -> None:
         answers[0] += 1
         return 0 if b"HTTP/1.1 204" in seen and answers[0] % 2 else None
 
-    with Cutter(engine.url, cut) as cutter, through(cutter, engine) as cut_engine:
+    with Cutter(engine.url, cut) as cutter, through(cutter, engine, client) as cut_engine:
         uploaded = cut_engine.upload(f"{task}/a.bin", content, chunk_bytes=1 << 18)
         assert cutter.cuts > 1
     assert len(last_answers) == 1
@@ -50,7 +51,7 @@ def test_upload_resumed(engine: Engine, task: str) -> None:
     assert engine.download(f"{task}/a.bin").read() == content
 
 
-def test_download_resumed(engine: Engine, task: str) -> None:
+def test_download_resumed(client: Client, engine: Engine, task: str) -> None:
     content = data(4 << 20)
     engine.upload(f"{task}/a.bin", content)
     left = [4]
@@ -61,18 +62,18 @@ def test_download_resumed(engine: Engine, task: str) -> None:
             return 1 << 20
         return None
 
-    with Cutter(engine.url, cut) as cutter, through(cutter, engine) as cut_engine:
+    with Cutter(engine.url, cut) as cutter, through(cutter, engine, client) as cut_engine:
         assert cut_engine.download(f"{task}/a.bin").read() == content
         assert cutter.cuts >= 3
 
 
-def test_changed_file_is_not_mixed(engine: Engine, task: str) -> None:
+def test_changed_file_is_not_mixed(client: Client, engine: Engine, task: str) -> None:
     engine.upload(f"{task}/a.bin", data(4 << 20))
 
     def cut(seen: bytes) -> int | None:
         return 1 << 20 if len(seen) > 1 << 20 else None
 
-    with Cutter(engine.url, cut) as cutter, through(cutter, engine) as cut_engine:
+    with Cutter(engine.url, cut) as cutter, through(cutter, engine, client) as cut_engine:
         chunks = iter(cut_engine.download(f"{task}/a.bin"))
         next(chunks)
         engine.upload(f"{task}/a.bin", data(2 << 20))

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
 
-import anyio
 import httpx
 import pytest
 
+from clients import Client
 from cutting import stored
 from fleet import Fleet as RunningFleet
 from fleet import eventually
 from roundhouse_client import (
-    Admin,
-    AsyncFleet,
     Decision,
-    Engine,
     Event,
     Fleet,
     NetworkError,
@@ -28,10 +27,12 @@ from roundhouse_client.events import TextDeltaEvent, TurnCompletedEvent, TurnRes
 
 
 @pytest.fixture(scope="module", autouse=True)
-def limited_key(running: RunningFleet) -> str:
+def limited_key(client: Client, running: RunningFleet) -> str:
     """The key of a product whose rate is used up. Most of its minute passes during the other stories."""
-    with Admin(running.url, running.admin_key) as admin:
-        key = admin.register("patient", "Patient", policy={"rate_limit_rpm": 1}).platform_api_key
+    with client.admin(running.url, running.admin_key) as admin:
+        key = admin.register(
+            f"patient-{uuid.uuid4()}", "Patient", policy={"rate_limit_rpm": 1}
+        ).platform_api_key
     running.admit("one", key=key)
     return key
 
@@ -46,39 +47,60 @@ def test_first_admit(fleet: Fleet, user: str) -> None:
     assert fleet.engine_record(user).engine_id == record.engine_id
 
 
-def test_hundred_users_at_once(running: RunningFleet) -> None:
-    async def session() -> None:
-        async with AsyncFleet(running.url, running.key) as fleet:
-            answers: dict[int, str] = {}
-
-            async def one(number: int) -> None:
-                engine = await fleet.admit(f"crowd-{number}")
-                answers[number] = await engine.run("crowd", f"I am number {number}").text()
-
-            async with anyio.create_task_group() as group:
-                for number in range(100):
-                    group.start_soon(one, number)
-            assert answers == {number: f"You said: I am number {number}" for number in range(100)}
-            listed = [engine.user_id async for engine in fleet.engines(page_size=30)]
-            assert set(listed) >= {f"crowd-{number}" for number in range(100)}
-            assert len(set(listed)) == len(listed), "no engine is on two pages"
-            async with anyio.create_task_group() as group:
-                for number in range(100):
-                    group.start_soon(fleet.destroy, f"crowd-{number}")
-
-    anyio.run(session)
+def test_hundred_users_at_once(fleet: Fleet) -> None:
+    users = [f"crowd-{number}" for number in range(100)]
+    with ThreadPoolExecutor(len(users)) as pool:
+        answers = list(pool.map(lambda user: fleet.admit(user).run("crowd", f"I am {user}").text(), users))
+        assert answers == [f"You said: I am {user}" for user in users]
+        listed = [engine.user_id for engine in fleet.engines(page_size=30)]
+        assert set(listed) >= set(users)
+        assert len(set(listed)) == len(listed), "no engine is on two pages"
+    with ThreadPoolExecutor(10) as pool:
+        list(pool.map(fleet.destroy, users))
 
 
-def test_sleeping_engine_is_woken(running: RunningFleet, user: str) -> None:
-    with Admin(running.url, running.admin_key) as admin:
+def test_sleeping_engine_is_woken(client: Client, running: RunningFleet, user: str) -> None:
+    with client.admin(running.url, running.admin_key) as admin:
         product = admin.register(user, "Sleepy", policy={"idle_sleep_threshold_s": 0.2})
-    with Fleet(running.url, product.platform_api_key) as fleet:
+    with client.fleet(running.url, product.platform_api_key) as fleet:
         engine = fleet.admit("ada")
         assert engine.run("before", "Hello").text() == "You said: Hello"
         eventually("the engine sleeps", lambda: fleet.engine_record("ada").status == "sleeping", 60)
         assert [message.role for message in engine.messages("before")] == ["assistant", "user"]
         eventually("the engine sleeps", lambda: fleet.engine_record("ada").status == "sleeping", 60)
         assert engine.run("after", "Good morning").text() == "You said: Good morning"
+
+
+def test_retry_after_is_honoured(client: Client, running: RunningFleet, limited_key: str, user: str) -> None:
+    with client.admin(running.url, running.admin_key) as admin:
+        product = admin.register(user, "Slow", policy={"rate_limit_rpm": 1})
+    with client.fleet(running.url, product.platform_api_key) as fleet:
+        fleet.admit("one")
+        started = time.monotonic()
+        with pytest.raises(errors.RateLimitedError) as caught:
+            fleet.admit("one", deadline=5)
+        assert time.monotonic() - started < 4, "a wait beyond the deadline is not begun"
+        assert caught.value.retry_after is not None
+        assert 5 < caught.value.retry_after <= 60
+        assert (caught.value.code, caught.value.status) == ("RATE_LIMITED", 429)
+        assert caught.value.request_id
+
+    answers: list[tuple[float, httpx.Response]] = []
+
+    def record(response: httpx.Response) -> None:
+        answers.append((time.monotonic(), response))
+
+    with (
+        client.http(after=record) as http,
+        client.fleet(running.url, limited_key, http=http) as fleet,
+    ):
+        while all(response.status_code != 429 for _, response in answers):
+            # If the minute is over already, this begins another one.
+            fleet.admit("one", deadline=90)
+    (refused_at, refused), (admitted_at, admitted) = answers[-2:]
+    assert (refused.status_code, admitted.status_code) == (429, 200)
+    assert len(answers) <= 3, "it comes back once"
+    assert admitted_at - refused_at >= int(refused.headers["retry-after"]) >= 1
 
 
 def test_stopped_engine_stays_stopped(fleet: Fleet, user: str) -> None:
@@ -91,14 +113,14 @@ def test_stopped_engine_stays_stopped(fleet: Fleet, user: str) -> None:
     assert engine.run("again", "Hello").text() == "You said: Hello"
 
 
-def test_key_rotated_under_a_client(running: RunningFleet, fleet: Fleet, user: str) -> None:
+def test_key_rotated_under_a_client(client: Client, running: RunningFleet, fleet: Fleet, user: str) -> None:
     engine = fleet.admit(user)
     address, key = running.admit(user)
     fleet.rotate_key(user)
     assert engine.run("rotated", "Hello").text() == "You said: Hello"
     fleet.rotate_key(user)
     engine.upload("a.txt", b"a")
-    with Engine(address, key) as old, pytest.raises(errors.InvalidEngineKeyError) as caught:
+    with client.engine(address, key) as old, pytest.raises(errors.InvalidEngineKeyError) as caught:
         old.run("rotated", "Hello").text()
     assert (caught.value.status, caught.value.code) == (401, "INVALID_ENGINE_KEY")
 
@@ -112,25 +134,21 @@ def test_key_rotated_in_mid_turn(fleet: Fleet, user: str) -> None:
     assert turn.text().endswith("nine ten")
 
 
-def test_one_admission_for_many_calls(running: RunningFleet, user: str) -> None:
+def test_one_admission_for_many_calls(client: Client, running: RunningFleet, user: str) -> None:
     admissions: list[str] = []
 
-    async def count(request: httpx.Request) -> None:
+    def count(request: httpx.Request) -> None:
         if request.url.path.endswith("/admit"):
             admissions.append(request.url.path)
 
-    async def session() -> None:
-        async with (
-            httpx.AsyncClient(event_hooks={"request": [count]}, timeout=60) as http,
-            AsyncFleet(running.url, running.key, http=http) as fleet,
-        ):
-            engine = await fleet.admit(user)
-            await fleet.rotate_key(user)
-            async with anyio.create_task_group() as group:
-                for _ in range(20):
-                    group.start_soon(engine.usage)
-
-    anyio.run(session)
+    with (
+        client.http(before=count) as http,
+        client.fleet(running.url, running.key, http=http) as fleet,
+        ThreadPoolExecutor(20) as pool,
+    ):
+        engine = fleet.admit(user)
+        fleet.rotate_key(user)
+        list(pool.map(lambda _: engine.usage(), range(20)))
     assert len(admissions) == 2
 
 
@@ -162,7 +180,7 @@ def test_engine_killed_behind_the_proxy(running: RunningFleet, fleet: Fleet, use
     check_killed(running, fleet, user, proxy=True)
 
 
-def test_page_with_a_browser_token(running: RunningFleet, fleet: Fleet, user: str) -> None:
+def test_page_with_a_browser_token(client: Client, running: RunningFleet, fleet: Fleet, user: str) -> None:
     origin = "https://app.example.com"
     assert fleet.set_origins([origin]).origins == [origin] == fleet.origins().origins
     engine = fleet.admit(user)
@@ -177,7 +195,7 @@ def test_page_with_a_browser_token(running: RunningFleet, fleet: Fleet, user: st
         return Decision("allow_once")
 
     for address in (engine.url, f"{running.url}/engines/{user}/proxy"):
-        with Engine(address, token=token.token) as page:
+        with client.engine(address, token=token.token) as page:
             assert page.run("mine", "write page.txt: ja", on_request=allow).text().startswith("Done: ")
             assert list(fleet.inbox(user=user)) == []
             with pytest.raises(errors.TokenScopeError):
@@ -186,13 +204,15 @@ def test_page_with_a_browser_token(running: RunningFleet, fleet: Fleet, user: st
                 page.download("page.txt").read()
     assert len(set(asked)) == 2
     assert fleet.revoke_token(user, token.token_id).in_force
-    with Engine(engine.url, token=token.token) as page, pytest.raises(errors.TokenRevokedError):
+    with client.engine(engine.url, token=token.token) as page, pytest.raises(errors.TokenRevokedError):
         page.run("mine", "Hello").text()
     with pytest.raises(ValueError, match="key or with a browser token"):
-        Engine(engine.url)
+        client.engine(engine.url)
 
 
-def test_typed_errors_of_the_orchestrator(running: RunningFleet, fleet: Fleet, user: str) -> None:
+def test_typed_errors_of_the_orchestrator(
+    client: Client, running: RunningFleet, fleet: Fleet, user: str
+) -> None:
     fleet.provision(user)
     with pytest.raises(errors.EngineAlreadyExistsError):
         fleet.provision(user)
@@ -207,52 +227,20 @@ def test_typed_errors_of_the_orchestrator(running: RunningFleet, fleet: Fleet, u
     with pytest.raises(NotAdmittedError) as refused:
         fleet.wake(f"no-{user}")
     assert refused.value.reason == "engine_not_found"
-    with Fleet(running.url, "pk-svc-wrong") as wrong, pytest.raises(errors.InvalidPlatformKeyError):
+    with client.fleet(running.url, "pk-svc-wrong") as wrong, pytest.raises(errors.InvalidPlatformKeyError):
         wrong.status()
-    with Admin(running.url, "wrong") as wrong_admin, pytest.raises(errors.InvalidAdminKeyError):
+    with client.admin(running.url, "wrong") as wrong_admin, pytest.raises(errors.InvalidAdminKeyError):
         wrong_admin.products()
-    with Admin(running.url, running.admin_key) as admin:
+    with client.admin(running.url, running.admin_key) as admin:
         with pytest.raises(errors.InvalidRequestError):
             admin.register("Not A Slug", "x")
         product = admin.register(user, "Small", policy={"max_engines": 0})
-        with Fleet(running.url, product.platform_api_key) as full:
+        with client.fleet(running.url, product.platform_api_key) as full:
             with pytest.raises(errors.QuotaExceededError):
                 full.admit("one")
             admin.replace_policy(product.product_id, {"suspended": True})
             with pytest.raises(errors.PolicyDeniedError):
                 full.admit("one")
-    with Fleet("http://127.0.0.1:9", "pk-svc-x") as nobody, pytest.raises(NetworkError) as broken:
+    with client.fleet("http://127.0.0.1:9", "pk-svc-x") as nobody, pytest.raises(NetworkError) as broken:
         nobody.admit(user, deadline=0.5)
     assert not broken.value.sent
-
-
-def test_retry_after_is_honoured(running: RunningFleet, limited_key: str, user: str) -> None:
-    with Admin(running.url, running.admin_key) as admin:
-        product = admin.register(user, "Slow", policy={"rate_limit_rpm": 1})
-    with Fleet(running.url, product.platform_api_key) as fleet:
-        fleet.admit("one")
-        started = time.monotonic()
-        with pytest.raises(errors.RateLimitedError) as caught:
-            fleet.admit("one", deadline=5)
-        assert time.monotonic() - started < 4, "a wait beyond the deadline is not begun"
-        assert caught.value.retry_after is not None
-        assert 5 < caught.value.retry_after <= 60
-        assert (caught.value.code, caught.value.status) == ("RATE_LIMITED", 429)
-        assert caught.value.request_id
-
-    answers: list[tuple[float, httpx.Response]] = []
-
-    def record(response: httpx.Response) -> None:
-        answers.append((time.monotonic(), response))
-
-    with (
-        httpx.Client(event_hooks={"response": [record]}, timeout=60) as http,
-        Fleet(running.url, limited_key, http=http) as fleet,
-    ):
-        while all(response.status_code != 429 for _, response in answers):
-            # If the minute is over already, this begins another one.
-            fleet.admit("one", deadline=90)
-    (refused_at, refused), (admitted_at, admitted) = answers[-2:]
-    assert (refused.status_code, admitted.status_code) == (429, 200)
-    assert len(answers) <= 3, "it comes back once"
-    assert admitted_at - refused_at >= int(refused.headers["retry-after"]) >= 1

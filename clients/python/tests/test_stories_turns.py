@@ -5,7 +5,8 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from cutting import Cutter, after_events, once_after, stored, through
+from clients import Client
+from cutting import Cutter, after_events, key_of, once_after, stored, through
 from fickle import fickle_model
 from fleet import Fleet as RunningFleet
 from roundhouse_client import (
@@ -13,7 +14,6 @@ from roundhouse_client import (
     Decision,
     Engine,
     Event,
-    Fleet,
     NetworkError,
     Reply,
     Request,
@@ -33,12 +33,12 @@ from roundhouse_client.events import (
 )
 
 
-def test_cut_once_after_any_event(engine: Engine, task: str) -> None:
+def test_cut_once_after_any_event(client: Client, engine: Engine, task: str) -> None:
     count = len(list(engine.run(f"{task}-uncut", "remember colour = blau")))
     assert count > 8
     # Deltas of one millisecond are one event, so turns differ a little in their number of events.
     for number in range(count + 1):
-        with Cutter(engine.url, once_after(number)) as cutter, through(cutter, engine) as cut:
+        with Cutter(engine.url, once_after(number)) as cutter, through(cutter, engine, client) as cut:
             turn = cut.run(f"{task}-{number}", "remember colour = blau")
             received = list(turn)
         assert received == stored(engine, turn), f"cut after {number} events"
@@ -48,10 +48,10 @@ def test_cut_once_after_any_event(engine: Engine, task: str) -> None:
         assert len(engine.tasks.turns(turn.task_id).turns) == 1, "the message was not sent twice"
 
 
-def test_cut_after_every_event(engine: Engine, task: str) -> None:
+def test_cut_after_every_event(client: Client, engine: Engine, task: str) -> None:
     with (
         Cutter(engine.url, lambda seen: after_events(seen, 1)) as cutter,
-        through(cutter, engine) as cut,
+        through(cutter, engine, client) as cut,
     ):
         turn = cut.run(task, "remember colour = blau")
         received = list(turn)
@@ -61,12 +61,12 @@ def test_cut_after_every_event(engine: Engine, task: str) -> None:
     assert cutter.cuts >= len(received) - 1
 
 
-def test_repeated_step_is_void() -> None:
+def test_repeated_step_is_void(client: Client) -> None:
     with fickle_model() as model:
         variables = {"LLM_PROVIDER": "openai-compatible", "LLM_MODEL": "m", "LLM_BASE_URL": model}
         with (
             RunningFleet(**variables, LLM_API_KEY="provider-key") as running,
-            Fleet(running.url, running.key) as fleet,
+            client.fleet(running.url, running.key) as fleet,
         ):
             turn = fleet.admit("ada").run("fickle", "Count")
             shown: list[Event] = []
@@ -131,7 +131,7 @@ def test_permission_with_edited_input(engine: Engine, task: str) -> None:
         engine.download(f"{task}.txt").read()
 
 
-def test_asked_once_over_cut_connections(engine: Engine, task: str) -> None:
+def test_asked_once_over_cut_connections(client: Client, engine: Engine, task: str) -> None:
     asked: list[str] = []
 
     def answer(request: Request) -> Reply:
@@ -140,7 +140,7 @@ def test_asked_once_over_cut_connections(engine: Engine, task: str) -> None:
 
     with (
         Cutter(engine.url, lambda seen: after_events(seen, 1)) as cutter,
-        through(cutter, engine) as cut,
+        through(cutter, engine, client) as cut,
     ):
         turn = cut.run(task, "ask me", on_request=answer)
         received = list(turn)
@@ -179,7 +179,7 @@ def test_queued_message_cancelled(engine: Engine, task: str) -> None:
     assert running.text().endswith("nine ten")
 
 
-def test_late_cancel_spares_the_next_turn(engine: Engine, task: str) -> None:
+def test_late_cancel_spares_the_next_turn(client: Client, engine: Engine, task: str) -> None:
     following: list[Turn] = []
 
     def hold(request: httpx.Request) -> None:
@@ -190,10 +190,9 @@ def test_late_cancel_spares_the_next_turn(engine: Engine, task: str) -> None:
             following.append(engine.run(task, "slowly"))
             until_text(following[-1])
 
-    key = engine._connection.endpoint.headers["X-Engine-Key"]
     with (
-        httpx.Client(event_hooks={"request": [hold]}, timeout=60) as http,
-        Engine(engine.url, key, http=http) as late,
+        client.http(before=hold) as http,
+        client.engine(engine.url, key_of(engine), http=http) as late,
     ):
         turn = late.run(task, "slowly")
         until_text(turn)
@@ -221,7 +220,7 @@ def test_cancelled_before_its_first_event(engine: Engine, task: str) -> None:
         engine.tasks.turns(f"{task}-unsent")
 
 
-def test_typed_errors_of_the_engine(engine: Engine, task: str) -> None:
+def test_typed_errors_of_the_engine(client: Client, engine: Engine, task: str) -> None:
     with pytest.raises(errors.InvalidRequestError) as invalid:
         engine.run(task, " ").result()
     assert (invalid.value.code, invalid.value.status) == ("INVALID_REQUEST", 400)
@@ -243,7 +242,7 @@ def test_typed_errors_of_the_engine(engine: Engine, task: str) -> None:
     with pytest.raises(errors.SkillNotFoundError):
         engine.skills.get("unknown")
     with (
-        Engine("http://127.0.0.1:9", "sk-svc-x", retry=RetryPolicy(deadline=0.5)) as nobody,
+        client.engine("http://127.0.0.1:9", "sk-svc-x", retry=RetryPolicy(deadline=0.5)) as nobody,
         pytest.raises(NetworkError),
     ):
         nobody.cancel(task)

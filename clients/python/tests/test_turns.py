@@ -8,6 +8,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from clients import Client
 from cutting import Cutter, after_events, is_stream, stored, through
 from fleet import Fleet as RunningFleet
 from fleet import eventually
@@ -53,7 +54,9 @@ def test_the_text_of_texts_that_are_not_english(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 40, 150, 333, 470, 611])
-def test_a_stream_that_is_cut_within_events_has_all_events_once(engine: Engine, task: str, size: int) -> None:
+def test_a_stream_that_is_cut_within_events_has_all_events_once(
+    client: Client, engine: Engine, task: str, size: int
+) -> None:
     left = [3]
 
     def cut(seen: bytes) -> int | None:
@@ -63,7 +66,7 @@ def test_a_stream_that_is_cut_within_events_has_all_events_once(engine: Engine, 
         left[0] -= 1
         return start + size
 
-    with Cutter(engine.url, cut) as cutter, through(cutter, engine) as cut_engine:
+    with Cutter(engine.url, cut) as cutter, through(cutter, engine, client) as cut_engine:
         turn = cut_engine.run(task, "remember colour = blau")
         received = list(turn)
     assert received == stored(engine, turn)
@@ -115,7 +118,7 @@ def test_a_busy_task_refuses_queues_and_steers(engine: Engine, task: str) -> Non
         assert queued.text() == "You said: and then"
 
 
-def test_a_queued_turn_whose_stream_is_cut_is_joined_again(engine: Engine, task: str) -> None:
+def test_a_queued_turn_whose_stream_is_cut_is_joined_again(client: Client, engine: Engine, task: str) -> None:
     running = engine.run(task, "slowly").start()
     left = [3]
 
@@ -127,7 +130,7 @@ def test_a_queued_turn_whose_stream_is_cut_is_joined_again(engine: Engine, task:
         return None
 
     with Cutter(engine.url, cut) as cutter:
-        with through(cutter, engine) as cut_engine:
+        with through(cutter, engine, client) as cut_engine:
             turn = cut_engine.run(task, "and then", on_busy="queue")
             assert turn.text() == "You said: and then"
         assert left == [0]
