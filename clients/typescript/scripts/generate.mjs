@@ -69,14 +69,19 @@ async function servedDocuments() {
 
 async function ask({ url, key }) {
   const orchestrator = await (await fetch(`${url}/openapi.json`)).json();
-  const admission = await fetch(`${url}/engines/generate/admit`, {
-    method: "POST",
-    headers: { "x-platform-key": key },
-    body: JSON.stringify({ auto_provision: true }),
-  });
-  const { engine } = await admission.json();
+  const engine = await admittedEngine(url, key);
   const response = await fetch(`${engine.url}/openapi.json`, { headers: { "x-engine-key": engine.api_key } });
   return { orchestrator, engine: await response.json() };
+}
+
+/** A machine that is busy may refuse the first admissions. */
+async function admittedEngine(url, key) {
+  const request = { method: "POST", headers: { "x-platform-key": key }, body: '{"auto_provision": true}' };
+  for (const deadline = Date.now() + DEADLINE_MS; ; await sleep(500)) {
+    const answer = await (await fetch(`${url}/engines/generate/admit`, request)).json();
+    if (answer.engine) return answer.engine;
+    if (Date.now() > deadline) throw new Error(`no engine was admitted: ${JSON.stringify(answer)}`);
+  }
 }
 
 async function readyFleet(up, folder) {
