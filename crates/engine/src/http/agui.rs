@@ -83,7 +83,7 @@ pub(super) async fn run_agui_agent(
     Extract(AppState(shared)): Extract<AppState>,
     RunBody(VendorBody(body, memory)): RunBody,
 ) -> Result<Response, RunError> {
-    let RunInput { thread, run_id, start, without_effect } = RunInput::parse(body)?;
+    let RunInput { thread, run_id, start, mut without_effect } = RunInput::parse(body)?;
     let (events, projection) = match start {
         Start::Message { request, messages } => {
             let request_id = request_id(&run_id)?;
@@ -94,12 +94,13 @@ pub(super) async fn run_agui_agent(
             // Of a known run it is not known whether its thread was new then.
             let has_history = shared.brain.task(&thread).map_err(AgentError::from)?.is_some();
             let second = known.map(|_| (request.clone(), messages.clone()));
-            let first =
-                submit(&shared, request.into_execute(&thread, messages, has_history)?, &request_id).await;
+            let (execute, unused_fields) = request.into_execute(&thread, messages, has_history)?;
+            without_effect.extend(unused_fields);
+            let first = submit(&shared, execute, &request_id).await;
             let events = match (first, second) {
                 (Err(_), Some((request, messages))) => {
-                    submit(&shared, request.into_execute(&thread, messages, !has_history)?, &request_id)
-                        .await?
+                    let (execute, _) = request.into_execute(&thread, messages, !has_history)?;
+                    submit(&shared, execute, &request_id).await?
                 }
                 (first, _) => first?,
             };

@@ -20,7 +20,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 pub(super) use chat::*;
 pub(super) use error::VendorError;
-pub(super) use fields::Fields;
+pub(super) use fields::{Fields, WithoutEffect};
 use http_service::http::{ApiError, WARNING_HEADER};
 pub(super) use models::*;
 pub(super) use options::{Extension, parse_effort};
@@ -82,14 +82,13 @@ pub(super) async fn unknown_path(_: BearerAuthenticated) -> VendorError {
 }
 
 /// Sets the headers that name the task, and the fields that were accepted without an effect.
-pub(super) fn annotate(headers: &mut HeaderMap, task_id: &str, without_effect: &[&'static str]) {
+pub(super) fn annotate(headers: &mut HeaderMap, task_id: &str, without_effect: &WithoutEffect) {
     // A task id may be any text; a header may not.
     if let Ok(value) = HeaderValue::from_str(task_id) {
         headers.insert(TASK_HEADER, value);
     }
-    let text = format!("fields without effect: {}", without_effect.join(", "));
-    if !without_effect.is_empty()
-        && let Ok(value) = HeaderValue::try_from(text)
+    if let Some(names) = without_effect.list()
+        && let Ok(value) = HeaderValue::try_from(format!("fields without effect: {names}"))
     {
         headers.insert(WARNING_HEADER, value);
     }

@@ -130,6 +130,13 @@ async fn what_means_nothing_for_an_agent_is_refused_by_name() {
         (json!({"stream_options": {"odd": 1}}), "stream_options.odd"),
         (json!({"reasoning_effort": "huge"}), "reasoning_effort"),
         (json!({"max_tokens": 1}), "max_tokens"),
+        (json!({"max_tokens": 300, "max_completion_tokens": 400}), "max_tokens"),
+        (
+            json!({"messages": [
+                {"role": "assistant", "content": "Hi", "audio": {"id": "audio_1"}}, {"role": "user", "content": "Hi"},
+            ]}),
+            "messages[0].audio",
+        ),
         (json!({"metadata": {"a": 1}}), "metadata"),
         (json!({"response_format": {"type": "xml"}}), "response_format.type"),
         (json!({"roundhouse": {"odd": 1}}), "roundhouse"),
@@ -178,6 +185,72 @@ async fn what_means_nothing_for_an_agent_is_refused_by_name() {
     let response = chat(&fixture, &chat_body("Hi", neutral)).await;
     assert_eq!(response.status, 200, "{}", response.body);
     assert_eq!(response.header("roundhouse-warning"), Some("fields without effect: user"));
+}
+
+#[tokio::test]
+async fn what_has_no_effect_is_named_and_never_dropped_in_silence() {
+    let fixture = EngineFixture::for_wire("openai", (0..4).map(|_| Reply::from_text("{}"))).await;
+    let picture = |detail: &str| {
+        let url = format!("data:image/png;base64,{PNG_BASE64}");
+        json!({"type": "image_url", "image_url": {"url": url, "detail": detail}})
+    };
+    let named = |response: &HttpResponse| {
+        assert_eq!(response.status, 200, "{}", response.body);
+        response.header("roundhouse-warning").map(str::to_owned)
+    };
+    let form = json!({"name": "any", "schema": {"type": "object"}, "description": "Anything."});
+    let parts = json!([
+        {"type": "text", "text": "Look.", "prompt_cache_breakpoint": {"mode": "explicit"}},
+        picture("high"), picture("low"),
+    ]);
+    let fields = json!({
+        "stream_options": {"include_obfuscation": true}, "user": "ann",
+        "max_tokens": 300, "max_completion_tokens": 300,
+        "response_format": {"type": "json_schema", "json_schema": form},
+        "messages": [
+            {"role": "user", "content": "Hi", "name": "Ann"},
+            {"role": "assistant", "content": "", "refusal": "No.", "reasoning_content": "Hm."},
+            {"role": "user", "content": parts, "name": "Ben"},
+        ],
+    });
+    assert_eq!(
+        named(&chat(&fixture, &chat_body("", fields)).await).as_deref(),
+        Some(
+            "fields without effect: user, stream_options.include_obfuscation, \
+             response_format.json_schema.description, messages[].name, messages[].refusal, \
+             messages[].reasoning_content, messages[].content[].prompt_cache_breakpoint, \
+             messages[].content[].image_url.detail"
+        )
+    );
+    let fields = json!({
+        "reasoning": {"effort": "low", "summary": "auto", "generate_summary": "concise"},
+        "truncation": "auto", "stream_options": {"include_obfuscation": true},
+        "text": {"format": {"type": "json_schema", "name": "any", "schema": {"type": "object"}, "description": "Any."}},
+        "input": [{"role": "user", "content": [
+            {"type": "input_text", "text": "Look."},
+            {"type": "input_image", "image_url": format!("data:image/png;base64,{PNG_BASE64}"), "detail": "low"},
+        ]}],
+    });
+    let response = fixture.engine.post("/v1/responses", &response_body("", fields)).await;
+    assert_eq!(
+        named(&response).as_deref(),
+        Some(
+            "fields without effect: stream_options.include_obfuscation, reasoning.summary, \
+             reasoning.generate_summary, text.format.description, truncation, input[].content[].detail"
+        )
+    );
+    // What changes nothing is not named.
+    let fields = json!({
+        "stream_options": {"include_obfuscation": false},
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "Look."}, picture("auto")]},
+            {"role": "assistant", "content": "A point.", "refusal": null, "audio": null, "annotations": []},
+            {"role": "user", "content": "And now?"},
+        ],
+    });
+    assert_eq!(named(&chat(&fixture, &chat_body("", fields)).await), None);
+    let fields = json!({"truncation": "disabled", "reasoning": {"effort": "low"}});
+    assert_eq!(named(&fixture.engine.post("/v1/responses", &response_body("Hi", fields)).await), None);
 }
 
 #[tokio::test]

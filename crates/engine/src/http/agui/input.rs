@@ -6,7 +6,7 @@ use api::turn_options::Effort;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::http::openai::{Extension, Fields, Prompt, VendorError, parse_effort};
+use crate::http::openai::{Extension, Fields, Prompt, VendorError, WithoutEffect, parse_effort};
 
 /// A request for a run.
 pub(super) struct RunInput {
@@ -15,7 +15,7 @@ pub(super) struct RunInput {
     pub(super) run_id: String,
     pub(super) start: Start,
     /// The fields that were accepted without an effect.
-    pub(super) without_effect: Vec<&'static str>,
+    pub(super) without_effect: WithoutEffect,
 }
 
 /// How a run begins.
@@ -66,11 +66,11 @@ impl RunInput {
         let tools = "the agent's tools are those of its catalog and of its user; a run cannot bring its own";
         fields.neutral("tools", &[json!([])], tools)?;
         fields.neutral("parentRunId", &[], "a run cannot be the part of another one here")?;
-        let mut without_effect = Vec::new();
+        let mut without_effect = WithoutEffect::default();
         let state = fields.take("state");
         if state.is_some_and(|state| state != json!({}) && state != json!("")) {
             // What the agent tells the client about its memory comes back with each request.
-            without_effect.push("state");
+            without_effect.add("state");
         }
         let context = take_context(&mut fields)?;
         let request = take_options(&mut fields, context)?;
@@ -138,20 +138,22 @@ impl MessageRequest {
         Ok(extension)
     }
 
-    /// The turn to run. `has_history`: the thread has a history of its own.
+    /// The turn to run, and the fields of messages that have no effect. `has_history`: the thread has a history of
+    /// its own.
     pub(super) fn into_execute(
         self,
         thread: &TaskId,
         messages: Vec<Value>,
         has_history: bool,
-    ) -> Result<Execute, VendorError> {
+    ) -> Result<(Execute, WithoutEffect), VendorError> {
         let messages = messages.into_iter().enumerate();
         let messages: Result<Vec<_>, _> =
             messages.filter_map(|(at, message)| spoken(at, message).transpose()).collect();
         let extension = self.parse_extension()?;
         let prompt = Prompt::new("messages", messages?, self.context, has_history)?;
+        let unused_fields = prompt.unused_fields.clone();
         let execute = extension.into_execute(thread.clone(), prompt)?;
-        Ok(Execute { model: self.model, effort: self.effort, ..execute })
+        Ok((Execute { model: self.model, effort: self.effort, ..execute }, unused_fields))
     }
 }
 

@@ -2,10 +2,11 @@
 
 use api::TaskId;
 use api::engine::Execute;
+use api::turn_options::MaxOutputTokens;
 use serde_json::{Map, Value, json};
 
 use super::error::VendorError;
-use super::fields::Fields;
+use super::fields::{Fields, WithoutEffect};
 use super::options::{self, Extension, HINTS};
 use super::prompt::Prompt;
 
@@ -21,7 +22,7 @@ pub(super) struct ChatRequest {
     /// Whether a stream ends with the usage.
     pub(super) includes_usage: bool,
     /// The fields that were accepted without an effect.
-    pub(super) without_effect: Vec<&'static str>,
+    pub(super) without_effect: WithoutEffect,
 }
 
 impl ChatRequest {
@@ -37,32 +38,41 @@ impl ChatRequest {
         let (model, model_name) = options::take_model(&mut fields)?;
         options::take_neutral(&mut fields)?;
         take_refused(&mut fields)?;
-        let mut without_effect = fields.hints(&HINTS);
+        let mut without_effect = WithoutEffect::default();
+        fields.hints(&HINTS, &mut without_effect);
         let is_streamed = fields.flag("stream")?.unwrap_or_default();
         let mut includes_usage = false;
         if let Some(mut stream) = fields.object("stream_options")? {
             includes_usage = stream.flag("include_usage")?.unwrap_or_default();
-            stream.flag("include_obfuscation")?;
+            options::take_obfuscation(&mut stream, &mut without_effect)?;
             stream.finish()?;
         }
         let effort = options::parse_effort("reasoning_effort", fields.text("reasoning_effort")?.as_deref())?;
-        let max_tokens = fields.parse("max_tokens")?;
-        let max_output_tokens = fields.parse("max_completion_tokens")?.or(max_tokens);
+        let max_output_tokens = take_max_tokens(&mut fields)?;
         let metadata = fields.parse("metadata")?;
         let format = fields.take("response_format");
-        let response_format = options::parse_format("response_format", format, Some("json_schema"))?;
+        let response_format =
+            options::parse_format("response_format", format, Some("json_schema"), &mut without_effect)?;
         let messages = fields.list("messages")?.unwrap_or_default();
         let task = extension.task_id.clone().or(header_task);
         let prompt = Prompt::new("messages", messages, None, task.is_some())?;
         fields.finish()?;
-        if prompt.leaves_history_out {
-            without_effect.push("messages before the last answer");
-        }
+        without_effect.extend(prompt.without_effect());
         let execute = extension.into_execute(task.unwrap_or(new_task), prompt)?;
         let execute =
             Execute { model: model_name, effort, max_output_tokens, metadata, response_format, ..execute };
         Ok(Self { execute, model, is_streamed, includes_usage, without_effect })
     }
+}
+
+/// The budget, under its present name or the one that it had before.
+fn take_max_tokens(fields: &mut Fields) -> Result<Option<MaxOutputTokens>, VendorError> {
+    let (before, now) = (fields.parse("max_tokens")?, fields.parse("max_completion_tokens")?);
+    if before.is_some() && now.is_some() && before != now {
+        let reason = "must be that of `max_completion_tokens`, which is its new name";
+        return Err(VendorError::invalid("max_tokens", reason));
+    }
+    Ok(now.or(before))
 }
 
 /// Takes the fields of this kind of request that can mean nothing for an agent.

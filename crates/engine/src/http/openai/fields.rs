@@ -5,6 +5,31 @@ use serde_json::{Map, Value};
 
 use super::error::VendorError;
 
+/// What a request was taken with although it has no effect. The response names it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(in crate::http) struct WithoutEffect(Vec<String>);
+
+impl WithoutEffect {
+    /// Adds a name, once.
+    pub(in crate::http) fn add(&mut self, name: impl Into<String>) {
+        let name = name.into();
+        if !self.0.contains(&name) {
+            self.0.push(name);
+        }
+    }
+
+    pub(in crate::http) fn extend(&mut self, others: Self) {
+        for name in others.0 {
+            self.add(name);
+        }
+    }
+
+    /// The names as a text; `None` if there are none.
+    pub(in crate::http) fn list(&self) -> Option<String> {
+        (!self.0.is_empty()).then(|| self.0.join(", "))
+    }
+}
+
 /// Fields that were not taken yet.
 pub(in crate::http) struct Fields {
     fields: Map<String, Value>,
@@ -83,9 +108,30 @@ impl Fields {
         }
     }
 
-    /// Takes fields that a client may send for the vendor's own use. Returns those that it sent.
-    pub(in crate::http) fn hints(&mut self, names: &[&'static str]) -> Vec<&'static str> {
-        names.iter().copied().filter(|name| self.take(name).is_some()).collect()
+    /// Takes fields that have no effect here, and adds those that were sent to `without_effect`.
+    pub(in crate::http) fn hints(&mut self, names: &[&str], without_effect: &mut WithoutEffect) {
+        for name in names {
+            self.hint_unless(name, &[], without_effect);
+        }
+    }
+
+    /// Takes a field that has no effect here. A value that would change nothing anyway need not be named.
+    pub(in crate::http) fn hint_unless(
+        &mut self,
+        name: &str,
+        neutral: &[Value],
+        without_effect: &mut WithoutEffect,
+    ) {
+        if self.take(name).is_some_and(|value| !neutral.contains(&value)) {
+            without_effect.add(without_places(&self.name(name)));
+        }
+    }
+
+    /// Takes fields that only repeat what an answer had beside its content.
+    pub(in crate::http) fn discard(&mut self, names: &[&str]) {
+        for name in names {
+            self.take(name);
+        }
     }
 
     /// Refuses the fields that were not taken, unless they are null.
@@ -104,6 +150,20 @@ pub(in crate::http) fn object_of(value: Value, name: &str) -> Result<Fields, Ven
         Value::Object(fields) => Ok(Fields { fields, path: format!("{name}.") }),
         _ => Err(VendorError::invalid(name, "must be an object")),
     }
+}
+
+/// The name of a field for all elements of a list: `messages[].name` instead of `messages[7].name`, so that a long
+/// list does not become a long header.
+fn without_places(name: &str) -> String {
+    name.chars()
+        .fold((String::new(), false), |(mut text, is_place), each| {
+            let is_place = is_place && each != ']';
+            if !is_place {
+                text.push(each);
+            }
+            (text, is_place || each == '[')
+        })
+        .0
 }
 
 /// Whether two values are equal; numbers by their value, however they are written.

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::error::VendorError;
-use super::fields::{Fields, object_of};
+use super::fields::{Fields, WithoutEffect, object_of};
 use super::prompt::Prompt;
 
 /// The name of the model that the engine's configuration chooses.
@@ -96,12 +96,24 @@ pub(in crate::http) fn parse_effort(param: &str, name: Option<&str>) -> Result<O
     serde_json::from_value(json!(name)).map(Some).map_err(invalid)
 }
 
+/// Padding that hides the length of pieces from whoever listens. There is none.
+pub(super) fn take_obfuscation(
+    stream_options: &mut Fields,
+    without_effect: &mut WithoutEffect,
+) -> Result<(), VendorError> {
+    if stream_options.flag("include_obfuscation")?.unwrap_or_default() {
+        without_effect.add(stream_options.name("include_obfuscation"));
+    }
+    Ok(())
+}
+
 /// The form of the answer: `format` is the vendor's object, and `schema_member` the member that has the schema, if it
 /// is not the object itself.
 pub(super) fn parse_format(
     param: &str,
     format: Option<Value>,
     schema_member: Option<&str>,
+    without_effect: &mut WithoutEffect,
 ) -> Result<Option<ResponseFormat>, VendorError> {
     let Some(format) = format else { return Ok(None) };
     let mut fields = object_of(format, param)?;
@@ -126,8 +138,10 @@ pub(super) fn parse_format(
                 "schema": inner.take("schema"),
                 "strict": inner.flag("strict")?.unwrap_or_default(),
             });
-            // The schema says what it is for, too.
-            inner.text("description")?;
+            // What the form is for, the schema can say itself.
+            if inner.text("description")?.is_some() {
+                without_effect.add(inner.name("description"));
+            }
             inner.finish()?;
             return parse_form(param, form).map(Some);
         }

@@ -5,7 +5,7 @@ use api::content::ContentBlock;
 use serde_json::{Value, json};
 
 use super::error::VendorError;
-use super::fields::{Fields, object_of};
+use super::fields::{Fields, WithoutEffect, object_of};
 
 /// What stands before the earlier messages of a request that begins a task.
 const HISTORY_NOTE: &str =
@@ -21,7 +21,9 @@ pub(in crate::http) struct Prompt {
     /// What is attached to it.
     pub(in crate::http) media: Vec<ContentBlock>,
     /// Whether earlier messages were left out, because the task has its own.
-    pub(in crate::http) leaves_history_out: bool,
+    leaves_history_out: bool,
+    /// The fields of messages that have no effect.
+    pub(in crate::http) unused_fields: WithoutEffect,
 }
 
 /// A message of a request.
@@ -47,9 +49,10 @@ impl Prompt {
         has_history: bool,
     ) -> Result<Self, VendorError> {
         let mut instructions: Vec<String> = first_instructions.into_iter().collect();
-        let mut spoken = Vec::new();
+        let (mut spoken, mut unused_fields) = (Vec::new(), WithoutEffect::default());
         for (index, message) in messages.into_iter().enumerate() {
-            let message = parse_message(object_of(message, &format!("{param}[{index}]"))?)?;
+            let fields = object_of(message, &format!("{param}[{index}]"))?;
+            let message = parse_message(fields, &mut unused_fields)?;
             match message.role {
                 Role::Instructions => instructions.push(message.text),
                 Role::User | Role::Assistant => spoken.push(message),
@@ -69,7 +72,16 @@ impl Prompt {
             media.extend(message.media);
         }
         let instructions = (!instructions.is_empty()).then(|| instructions.join("\n\n"));
-        Ok(Self { instructions, message: join(texts), media, leaves_history_out })
+        Ok(Self { instructions, message: join(texts), media, leaves_history_out, unused_fields })
+    }
+
+    /// What has no effect: fields of messages, and earlier messages of a task that has its own.
+    pub(in crate::http) fn without_effect(&self) -> WithoutEffect {
+        let mut without_effect = self.unused_fields.clone();
+        if self.leaves_history_out {
+            without_effect.add("messages before the last answer");
+        }
+        without_effect
     }
 }
 
@@ -95,7 +107,7 @@ fn join(texts: Vec<String>) -> String {
     texts.into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n\n")
 }
 
-fn parse_message(mut fields: Fields) -> Result<Message, VendorError> {
+fn parse_message(mut fields: Fields, unused: &mut WithoutEffect) -> Result<Message, VendorError> {
     fields.neutral(
         "type",
         &[json!("message")],
@@ -117,13 +129,14 @@ fn parse_message(mut fields: Fields) -> Result<Message, VendorError> {
     let content_name = fields.name("content");
     let (text, media) = match fields.take("content") {
         Some(Value::String(text)) => (text, Vec::new()),
-        Some(Value::Array(parts)) => parse_parts(&content_name, parts, role)?,
+        Some(Value::Array(parts)) => parse_parts(&content_name, parts, role, unused)?,
         _ => return Err(VendorError::invalid(&content_name, "must be a string or a list of parts")),
     };
     let calls = "calls of tools cannot be sent: the agent calls its tools itself";
     fields.neutral("tool_calls", &[json!([])], calls)?;
-    // What an answer had beside its text, when it is sent back.
-    fields.hints(&["name", "id", "status", "phase", "refusal", "annotations", "audio", "reasoning_content"]);
+    fields.neutral("audio", &[], "recordings of answers are not known here; send the text")?;
+    fields.hints(&["name", "refusal", "reasoning_content"], unused);
+    fields.discard(&["id", "status", "phase", "annotations"]);
     fields.finish()?;
     Ok(Message { role, text, media })
 }
@@ -132,6 +145,7 @@ fn parse_parts(
     param: &str,
     parts: Vec<Value>,
     role: Role,
+    unused: &mut WithoutEffect,
 ) -> Result<(String, Vec<ContentBlock>), VendorError> {
     let (mut texts, mut media) = (Vec::new(), Vec::new());
     for (index, part) in parts.into_iter().enumerate() {
@@ -141,7 +155,8 @@ fn parse_parts(
             Some("text" | "input_text" | "output_text") => {
                 let text = fields.text("text")?;
                 texts.push(text.ok_or_else(|| VendorError::invalid(&fields.name("text"), "must be given"))?);
-                fields.hints(&["annotations", "logprobs", "prompt_cache_breakpoint"]);
+                fields.hints(&["prompt_cache_breakpoint"], unused);
+                fields.discard(&["annotations", "logprobs"]);
                 fields.finish()?;
             }
             Some("image_url" | "input_image" | "file" | "input_file") if role != Role::User => {
@@ -157,24 +172,26 @@ fn parse_parts(
                     Some(object) => object_of(object, &fields.name("image_url"))?,
                     None => return Err(VendorError::invalid(&fields.name("image_url"), "must be given")),
                 };
-                media.push(image_of(&mut image, "url")?);
+                media.push(image_of(&mut image, "url", unused)?);
+                fields.hints(&["prompt_cache_breakpoint"], unused);
                 image.finish()?;
                 fields.finish()?;
             }
             Some("input_image") => {
-                media.push(image_of(&mut fields, "image_url")?);
+                media.push(image_of(&mut fields, "image_url", unused)?);
                 fields.finish()?;
             }
             Some("file") => {
                 let file = fields.object("file")?;
                 let mut file =
                     file.ok_or_else(|| VendorError::invalid(&fields.name("file"), "must be given"))?;
-                media.push(file_of(&mut file)?);
+                media.push(file_of(&mut file, unused)?);
+                fields.hints(&["prompt_cache_breakpoint"], unused);
                 file.finish()?;
                 fields.finish()?;
             }
             Some("input_file") => {
-                media.push(file_of(&mut fields)?);
+                media.push(file_of(&mut fields, unused)?);
                 fields.finish()?;
             }
             _ => {
@@ -186,20 +203,23 @@ fn parse_parts(
     Ok((join(texts), media))
 }
 
-fn image_of(fields: &mut Fields, url_member: &str) -> Result<ContentBlock, VendorError> {
+fn image_of(
+    fields: &mut Fields,
+    url_member: &str,
+    unused: &mut WithoutEffect,
+) -> Result<ContentBlock, VendorError> {
     let files = "uploaded files of the vendor are not known here; send the image itself";
     fields.neutral("file_id", &[], files)?;
-    // How closely a model looks is its own choice.
-    fields.hints(&["detail", "prompt_cache_breakpoint"]);
+    take_hints_of_media(fields, unused);
     let name = fields.name(url_member);
     let url = fields.text(url_member)?.ok_or_else(|| VendorError::invalid(&name, "must be given"))?;
     block(&name, media_of("image", &name, &url, None)?)
 }
 
-fn file_of(fields: &mut Fields) -> Result<ContentBlock, VendorError> {
+fn file_of(fields: &mut Fields, unused: &mut WithoutEffect) -> Result<ContentBlock, VendorError> {
     let files = "uploaded files of the vendor are not known here; send the file itself as `file_data`";
     fields.neutral("file_id", &[], files)?;
-    fields.hints(&["detail", "prompt_cache_breakpoint"]);
+    take_hints_of_media(fields, unused);
     let name = fields.text("filename")?;
     if let Some(url) = fields.text("file_url")? {
         return block(&fields.name("file_url"), json!({"type": "document", "url": url, "name": name}));
@@ -218,6 +238,12 @@ fn media_of(kind: &str, param: &str, url: &str, name: Option<&str>) -> Result<Va
         return Ok(json!({"type": kind, "media_type": media_type, "data": data, "name": name}));
     }
     Ok(json!({"type": kind, "url": url, "name": name}))
+}
+
+/// How closely a model looks is its own choice, and where its provider's cache begins is the engine's.
+fn take_hints_of_media(fields: &mut Fields, unused: &mut WithoutEffect) {
+    fields.hint_unless("detail", &[json!("auto")], unused);
+    fields.hints(&["prompt_cache_breakpoint"], unused);
 }
 
 fn block(param: &str, block: Value) -> Result<ContentBlock, VendorError> {

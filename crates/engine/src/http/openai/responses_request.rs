@@ -5,12 +5,15 @@ use api::engine::Execute;
 use serde_json::{Map, Value, json};
 
 use super::error::VendorError;
-use super::fields::Fields;
+use super::fields::{Fields, WithoutEffect};
 use super::options::{self, Extension, HINTS};
 use super::prompt::Prompt;
 
 /// Items of an answer that a client may send back with its history. The agent knows them.
 const ANSWER_ITEMS: [&str; 4] = ["reasoning", "mcp_call", "mcp_approval_request", "mcp_list_tools"];
+
+/// Why a request does not say what becomes of a long conversation.
+const HISTORY: &str = "the engine compacts conversations as its configuration says";
 
 /// A request for a response, whose task is yet to be found.
 #[derive(Debug)]
@@ -20,7 +23,7 @@ pub(super) struct ResponseRequest {
     pub(super) is_streamed: bool,
     pub(super) in_background: bool,
     /// The fields that were accepted without an effect.
-    pub(super) without_effect: Vec<&'static str>,
+    pub(super) without_effect: WithoutEffect,
     extension: Extension,
     instructions: Option<String>,
     messages: Vec<Value>,
@@ -50,16 +53,18 @@ impl ResponseRequest {
         let (_, model) = options::take_model(&mut fields)?;
         options::take_neutral(&mut fields)?;
         take_refused(&mut fields)?;
-        let mut without_effect = fields.hints(&HINTS);
+        let mut without_effect = WithoutEffect::default();
+        fields.hints(&HINTS, &mut without_effect);
         let is_streamed = fields.flag("stream")?.unwrap_or_default();
         let in_background = fields.flag("background")?.unwrap_or_default();
         if let Some(mut stream) = fields.object("stream_options")? {
-            stream.flag("include_obfuscation")?;
+            options::take_obfuscation(&mut stream, &mut without_effect)?;
             stream.finish()?;
         }
         let place = take_place(&mut fields, extension.task_id.clone().or(header_task))?;
-        let effort = take_effort(&mut fields)?;
-        let response_format = take_format(&mut fields)?;
+        let effort = take_effort(&mut fields, &mut without_effect)?;
+        let response_format = take_format(&mut fields, &mut without_effect)?;
+        take_truncation(&mut fields, &mut without_effect)?;
         let max_output_tokens = fields.parse("max_output_tokens")?;
         let metadata = fields.parse("metadata")?;
         let instructions = fields.text("instructions")?;
@@ -68,7 +73,7 @@ impl ResponseRequest {
         let before = messages.len();
         messages.retain(|item| !is_answer_item(item));
         if messages.len() < before {
-            without_effect.push("items of input that are no messages");
+            without_effect.add("items of input that are no messages");
         }
         let options = Execute {
             model,
@@ -91,12 +96,10 @@ impl ResponseRequest {
     }
 
     /// The turn to run in `task_id`.
-    pub(super) fn into_execute(self, task_id: TaskId) -> Result<(Execute, Vec<&'static str>), VendorError> {
+    pub(super) fn into_execute(self, task_id: TaskId) -> Result<(Execute, WithoutEffect), VendorError> {
         let Self { place, mut without_effect, extension, instructions, messages, options, .. } = self;
         let prompt = Prompt::new("input", messages, instructions, place != Place::New)?;
-        if prompt.leaves_history_out {
-            without_effect.push("messages before the last answer");
-        }
+        without_effect.extend(prompt.without_effect());
         let execute = extension.into_execute(task_id, prompt)?;
         let Execute { model, effort, max_output_tokens, metadata, response_format, .. } = options;
         let execute = Execute { model, effort, max_output_tokens, metadata, response_format, ..execute };
@@ -142,30 +145,44 @@ fn take_place(fields: &mut Fields, task: Option<TaskId>) -> Result<Place, Vendor
     }
 }
 
-fn take_effort(fields: &mut Fields) -> Result<Option<api::turn_options::Effort>, VendorError> {
+fn take_effort(
+    fields: &mut Fields,
+    without_effect: &mut WithoutEffect,
+) -> Result<Option<api::turn_options::Effort>, VendorError> {
     let Some(mut reasoning) = fields.object("reasoning")? else { return Ok(None) };
     let effort = options::parse_effort("reasoning.effort", reasoning.text("effort")?.as_deref())?;
     // Reasoning is sent as the model gives it.
-    reasoning.hints(&["summary", "generate_summary"]);
+    reasoning.hints(&["summary", "generate_summary"], without_effect);
     reasoning.finish()?;
     Ok(effort)
 }
 
-fn take_format(fields: &mut Fields) -> Result<Option<api::response_format::ResponseFormat>, VendorError> {
+fn take_format(
+    fields: &mut Fields,
+    without_effect: &mut WithoutEffect,
+) -> Result<Option<api::response_format::ResponseFormat>, VendorError> {
     let Some(mut text) = fields.object("text")? else { return Ok(None) };
     let verbosity = "say in the instructions how long answers are to be";
     text.neutral("verbosity", &[json!("medium")], verbosity)?;
-    let format = options::parse_format("text.format", text.take("format"), None)?;
+    let format = options::parse_format("text.format", text.take("format"), None, without_effect)?;
     text.finish()?;
     Ok(format)
+}
+
+/// What becomes of a conversation that is too long. The engine never drops items from its middle, it compacts.
+fn take_truncation(fields: &mut Fields, without_effect: &mut WithoutEffect) -> Result<(), VendorError> {
+    match fields.text("truncation")?.as_deref() {
+        None | Some("disabled") => {}
+        Some("auto") => without_effect.add("truncation"),
+        Some(_) => return Err(VendorError::unsupported("truncation", HISTORY)),
+    }
+    Ok(())
 }
 
 /// Takes the fields of this kind of request that can mean nothing for an agent.
 fn take_refused(fields: &mut Fields) -> Result<(), VendorError> {
     fields.neutral("include", &[json!([])], "responses have what they have; nothing can be added")?;
-    let history = "the engine compacts conversations as its configuration says";
-    fields.neutral("truncation", &[json!("disabled"), json!("auto")], history)?;
-    fields.neutral("context_management", &[json!([])], history)?;
+    fields.neutral("context_management", &[json!([])], HISTORY)?;
     fields.neutral("prompt", &[], "stored prompts of the vendor are not known here")?;
     fields.neutral("max_tool_calls", &[], "use `roundhouse.max_turns`, which limits the model's calls")?;
     fields.neutral("moderation", &[], "it has no meaning for an agent's turn")

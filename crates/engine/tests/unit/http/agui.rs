@@ -100,7 +100,7 @@ fn what_the_agent_said_itself_is_no_message() {
     else {
         panic!("a message begins a turn")
     };
-    let execute = request.into_execute(&TaskId::new("t").unwrap(), messages, true).unwrap();
+    let execute = request.into_execute(&TaskId::new("t").unwrap(), messages, true).unwrap().0;
     assert_eq!(execute.message, "And now?");
 }
 
