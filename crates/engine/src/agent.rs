@@ -279,7 +279,16 @@ impl Agent {
     }
 
     /// Answers the pending HITL request of a task.
-    pub async fn respond(&self, mut respond: HitlRespond) -> Result<HitlId, AgentError> {
+    pub async fn respond(&self, respond: HitlRespond) -> Result<HitlId, AgentError> {
+        self.respond_as(respond, None).await
+    }
+
+    /// Likewise; the journal keeps the caller's own id of the answer with it: see [`Agent::has_answer`].
+    pub(crate) async fn respond_as(
+        &self,
+        mut respond: HitlRespond,
+        answer_id: Option<String>,
+    ) -> Result<HitlId, AgentError> {
         let task_id = respond.task_id.clone();
         let pending = self.brain.pending_of_task(&task_id)?;
         let intake = if pending.is_some() && attachment_intake::is_needed(&respond.content_blocks) {
@@ -287,7 +296,7 @@ impl Agent {
         } else {
             Intake::default()
         };
-        let response = HitlResponse::new(pending, respond, intake);
+        let response = HitlResponse::new(pending, respond, intake, answer_id);
         let outcome = match response {
             Ok(response) => {
                 let now = self.services.clock.monotonic();

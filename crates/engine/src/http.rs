@@ -86,7 +86,6 @@ struct Shared {
     agent: Arc<Agent>,
     mcp: Mcp,
     mcp_calls: mcp_server::CallSignals,
-    a2a_answers: a2a::AnsweredMessages,
     brain: Brain,
     files: UserFiles,
     active_config: Arc<ActiveConfig>,
@@ -112,7 +111,6 @@ impl AppState {
         Self(Arc::new(Shared {
             mcp: agent.mcp().clone(),
             mcp_calls: mcp_server::CallSignals::new(),
-            a2a_answers: a2a::AnsweredMessages::default(),
             agent,
             brain,
             active_config,

@@ -209,6 +209,7 @@ mod tests {
                 request_id: HitlId::new(),
                 answer,
                 remarks: Vec::new(),
+                answer_id: None,
             }),
             1 => any::<String>().prop_map(|text| Step::Resulted {
                 call_id: CallId::new(),

@@ -113,6 +113,9 @@ pub enum Step {
         /// Further remarks and attachments of the user, for the model.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         remarks: Vec<Content>,
+        /// The caller's own id of the answer, by which it is recognized if it is sent again.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        answer_id: Option<String>,
     },
     /// Hooks of the catalog have seen a call, before it runs or after it. What they decided is stored before it
     /// takes effect.
@@ -224,6 +227,15 @@ impl Step {
             | Self::Unknown => false,
             Self::Delegated { did, .. } => did.is_progress(),
             _ => true,
+        }
+    }
+
+    /// The caller's own id of the answer that the step is, of the turn itself or of a sub-agent.
+    pub(super) fn answer_id(&self) -> Option<&str> {
+        match self {
+            Self::Resolved { answer_id, .. } => answer_id.as_deref(),
+            Self::Delegated { did, .. } => did.answer_id(),
+            _ => None,
         }
     }
 

@@ -88,6 +88,11 @@ impl Brain {
         self.read_long(|reader| turn_page(reader, task, limit, before))
     }
 
+    /// Whether an answer of a person with this id, which is its caller's own, has continued a turn. Blocks.
+    pub fn has_answer(&self, turn_id: TurnId, answer_id: &str) -> Result<bool, StoreError> {
+        self.read_long(|reader| has_answer(reader, turn_id, answer_id))
+    }
+
     /// How a turn began; `None` if it has not begun, or if an edit has removed its events. Blocks.
     pub fn turn_start(&self, turn_id: TurnId) -> Result<Option<TurnStart>, StoreError> {
         self.read_long(|reader| turn_start(reader, turn_id))
@@ -167,6 +172,31 @@ fn turn_start(reader: &Connection, turn_id: TurnId) -> Result<Option<TurnStart>,
         Ok(TurnStart { task_id, opened_ts, overrides })
     };
     query.query_row([turn_id.to_string()], row).optional()
+}
+
+fn has_answer(reader: &Connection, turn_id: TurnId, answer_id: &str) -> Result<bool, Error> {
+    let mut query = reader.prepare_cached("SELECT task, turn FROM turns WHERE turn_id = ?1")?;
+    let row = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?));
+    let Some((task, turn)) = query.query_row([turn_id.to_string()], row).optional()? else {
+        return Ok(false);
+    };
+    // From the newest step on: a task may have a long journal, and the turn is one of its last.
+    let mut query = reader.prepare_cached(
+        "SELECT turn, CASE WHEN turn = ?2 AND instr(body, '\"answer_id\"') > 0 THEN body END
+         FROM steps WHERE task = ?1 ORDER BY step DESC",
+    )?;
+    let mut rows = query.query([task, turn])?;
+    while let Some(row) = rows.next()? {
+        if row.get::<_, i64>(0)? < turn {
+            break;
+        }
+        let body: Option<String> = row.get(1)?;
+        let step = body.and_then(|body| parse_step(&body).ok());
+        if step.as_ref().and_then(Step::answer_id) == Some(answer_id) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// A column with the id of a task.

@@ -30,8 +30,10 @@ pub(super) struct HitlResponse {
     /// What is known of them.
     intake: Box<Intake>,
     scope: Option<GrantScope>,
+    /// The caller's own id of the answer.
+    answer_id: Option<String>,
     /// What only the answer to an approval request has.
-    approval: Option<ApprovalAnswer>,
+    approval: Option<Box<ApprovalAnswer>>,
 }
 
 impl HitlResponse {
@@ -41,6 +43,7 @@ impl HitlResponse {
         pending: Option<HitlId>,
         respond: HitlRespond,
         intake: Intake,
+        answer_id: Option<String>,
     ) -> Result<Self, AgentError> {
         let HitlRespond { answer, feedback, content_blocks, request_id, scope, .. } = respond;
         let pending = pending.ok_or(AgentError::NotPending)?;
@@ -55,6 +58,7 @@ impl HitlResponse {
             content_blocks,
             intake: Box::new(intake),
             scope,
+            answer_id,
             approval: None,
         })
     }
@@ -74,7 +78,8 @@ impl HitlResponse {
             content_blocks: Vec::new(),
             intake: Box::default(),
             scope,
-            approval: Some(answer),
+            answer_id: None,
+            approval: Some(Box::new(answer)),
         }
     }
 
@@ -170,7 +175,7 @@ impl Resolution {
         attachments: Vec<Content>,
     ) -> Self {
         let &PendingHitl { request_id, call_id, owner, .. } = pending;
-        let HitlResponse { answer, feedback, approval, .. } = response;
+        let HitlResponse { answer, feedback, approval, answer_id, .. } = response;
         let (changed, pattern) = approval.map(|answer| (answer.input, answer.pattern)).unwrap_or_default();
         let call = thread.call(call_id);
         let changed = changed.filter(|input| call.is_some_and(|call| call.input != *input));
@@ -205,7 +210,7 @@ impl Resolution {
                 remarks.insert(0, Content::Text { text: describe_change(&input) });
                 Step::InputChanged { request_id, call_id, input, answer, remarks }
             }
-            None => Step::Resolved { request_id, answer, remarks },
+            None => Step::Resolved { request_id, answer, remarks, answer_id },
         };
         resolution.steps.push(wrap_step(owner, step));
         if let (Some(call), Some(reason)) = (call, refusal) {
@@ -284,8 +289,8 @@ impl Resolution {
             if is_granted {
                 let (request_id, answer) = (other.request_id, "yes".to_owned());
                 self.close(thread, other, &answer, decision, Some(grant.id));
-                self.steps
-                    .push(wrap_step(other.owner, Step::Resolved { request_id, answer, remarks: Vec::new() }));
+                let step = Step::Resolved { request_id, answer, remarks: Vec::new(), answer_id: None };
+                self.steps.push(wrap_step(other.owner, step));
             }
             !is_granted
         });

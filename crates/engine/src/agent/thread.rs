@@ -240,7 +240,7 @@ impl Thread {
                     owner: None,
                 });
             }
-            Step::Resolved { request_id, answer, remarks } => {
+            Step::Resolved { request_id, answer, remarks, .. } => {
                 self.apply_resolution(request_id, answer, remarks);
             }
             Step::Hooked { call_id, input, notes, .. } => self.apply_hooks(call_id, input, notes, source),

@@ -19,6 +19,11 @@ impl Agent {
         self.read(move |brain| brain.turn_record(task, turn_id)).await?.ok_or_else(unknown_turn)
     }
 
+    /// Whether an answer with this id, which is its caller's own, has continued a turn.
+    pub(crate) async fn has_answer(&self, turn_id: TurnId, answer_id: String) -> Result<bool, AgentError> {
+        self.read(move |brain| brain.has_answer(turn_id, &answer_id)).await
+    }
+
     /// A page of the turns of a task, the newest first.
     pub async fn turns(&self, task_id: &TaskId, page: ListTurns) -> Result<TurnList, AgentError> {
         let task = self.known_task(task_id)?;

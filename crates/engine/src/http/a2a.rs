@@ -1,7 +1,6 @@
 //! The Agent2Agent protocol, version 1.0, over JSON-RPC: other agents send this one messages. A context is a task of
 //! ours, a task of the protocol is a turn.
 
-mod answers;
 mod card;
 mod errors;
 mod operations;
@@ -16,7 +15,6 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde_json::Value;
 
-pub(super) use self::answers::AnsweredMessages;
 use super::AppState;
 use super::auth::BearerAuthenticated;
 use super::json_rpc::{self, Fault, Message, RpcBody};

@@ -140,8 +140,42 @@ async def permission():
         show(**known.shown())
 
 
+class Told(Known):
+    """Says when the first text has come."""
+
+    def take(self, event):
+        had = self.text
+        super().take(event)
+        if self.text and not had:
+            show(began=True)
+
+
+async def retried():
+    """The engine is killed while it waits for the answer, and after it got it; then the answer is sent again."""
+    async with Connection() as agent:
+        known = await agent.send("Write.", context="task")
+        show(state=known.state)
+    await pressed_enter()
+    async with Connection() as agent:
+        waiting = await agent.client.get_task(GetTaskRequest(id=known.task))
+        show(waits=TaskState.Name(waiting.status.state))
+        try:
+            await agent.send("yes", task=known.task, message_id="words")
+            show(broken=False)
+        except Exception as error:
+            show(broken=type(error).__name__)
+    await pressed_enter()
+    async with Connection() as agent:
+        known = await agent.send("yes", task=known.task, message_id="words")
+        show(state=known.state, question=known.question)
+        known = await agent.send("no", task=known.task, message_id="other words", known=known)
+        show(**known.shown())
+        again = await agent.send("yes", task=known.task, message_id="words")
+        show(**again.shown())
+
+
 async def killed():
-    known = Known()
+    known = Told()
     try:
         async with Connection() as agent:
             await agent.send("Tell.", context="task", message_id="once", known=known)

@@ -91,11 +91,45 @@ async fn a_person_is_asked_in_the_middle_and_answers_in_words_or_by_data() {
 }
 
 #[tokio::test]
+async fn a_message_that_answered_a_question_answers_no_other_one_after_a_kill() {
+    let gate = Gate::new();
+    let replies = [write_file_reply("a.txt"), Reply::from_text("Hm, b.").hold(1, &gate)];
+    let fixture = EngineFixture::new(replies).await;
+    let Some(mut client) = sdk("retried", &fixture) else { return };
+    client.wait_for("\"state\"").await;
+    let fixture = fixture.kill_and_start().await;
+    client.press_enter().await;
+    // The answer is in the journal, and its caller does not know.
+    wait_gate_reached(&gate).await;
+    fixture.provider.enqueue_all([write_file_reply("b.txt"), Reply::from_text("Done.")]);
+    let fixture = fixture.kill_and_start().await;
+    client.wait_for("\"broken\"").await;
+    client.press_enter().await;
+    let shown = client.finish().await;
+    assert_eq!(
+        shown[..2],
+        [json!({"state": "input_required"}), json!({"waits": "TASK_STATE_INPUT_REQUIRED"})]
+    );
+    assert_ne!(shown[2]["broken"], json!(false));
+    assert_eq!(shown[3]["state"], "input_required");
+    assert!(shown[3]["question"]["parts"][0]["text"].as_str().unwrap().contains("b.txt"), "{}", shown[3]);
+    for shown in &shown[4..] {
+        let states = shown["states"].as_array().unwrap();
+        assert_eq!((&shown["text"], states.last()), (&json!("Done."), Some(&json!("completed"))), "{shown}");
+    }
+    assert_eq!(shown.len(), 6);
+    let workspace = fixture.setup.workspace();
+    assert!(workspace.join("a.txt").exists() && !workspace.join("b.txt").exists());
+    assert_eq!(fixture.model_calls(), 4);
+}
+
+#[tokio::test]
 async fn a_client_gets_exactly_the_rest_after_a_kill() {
     let gate = Gate::new();
     let text = "Es war einmal ein längerer Text, der in vielen Stücken kam.";
     let fixture = EngineFixture::new([Reply::from_text(text).deltas(12).hold(6, &gate)]).await;
     let Some(mut client) = sdk("killed", &fixture) else { return };
+    client.wait_for("\"began\"").await;
     wait_gate_reached(&gate).await;
     let rest = Gate::new();
     fixture.provider.enqueue(Reply::from_text(text).deltas(12).hold(9, &rest));
@@ -106,12 +140,12 @@ async fn a_client_gets_exactly_the_rest_after_a_kill() {
     client.wait_for("\"subscribed\"").await;
     rest.release();
     let shown = client.finish().await;
-    assert_ne!(shown[0]["broken"], json!(false));
-    let had = shown[0]["had"].as_str().unwrap();
-    assert!(text.starts_with(had), "{had}");
-    let states = shown[2]["states"].as_array().unwrap();
-    assert_eq!((&shown[2]["text"], states.last()), (&json!(text), Some(&json!("completed"))), "{shown:?}");
-    assert_eq!(shown[3], json!({"same": true, "text": text}));
+    assert_ne!(shown[1]["broken"], json!(false));
+    let had = shown[1]["had"].as_str().unwrap();
+    assert!(!had.is_empty() && had.len() < text.len() && text.starts_with(had), "{had}");
+    let states = shown[3]["states"].as_array().unwrap();
+    assert_eq!((&shown[3]["text"], states.last()), (&json!(text), Some(&json!("completed"))), "{shown:?}");
+    assert_eq!(shown[4], json!({"same": true, "text": text}));
     assert_eq!(fixture.engine.messages("task").await.len(), 2);
 }
 

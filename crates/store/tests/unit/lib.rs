@@ -145,6 +145,45 @@ async fn starts_count_until_a_step_and_an_ended_turn_is_no_longer_open() {
 }
 
 #[tokio::test]
+async fn an_answer_is_known_by_its_callers_id() {
+    let (_folder, file) = temp_brain_file();
+    let brain = Brain::open(&file).unwrap();
+    let (row, other) = (brain.reserve_task(), brain.reserve_task());
+    let turns = [TurnId::new(), TurnId::new(), TurnId::new()];
+    let resolved = |answer: &str, answer_id: Option<&str>| Step::Resolved {
+        request_id: HitlId::new(),
+        answer: answer.into(),
+        remarks: Vec::new(),
+        answer_id: answer_id.map(str::to_owned),
+    };
+    let steps = [
+        (0, resolved("yes", Some("a"))),
+        (1, resolved("say \"answer_id\"", None)),
+        (1, resolved("b", Some("say \"c\""))),
+        (1, Step::Delegated { call_id: CallId::new(), did: Box::new(resolved("yes", Some("d"))) }),
+        (2, resolved("yes", Some("e"))),
+    ];
+    write(&brain, move |tx| {
+        tx.insert_task(row, &task_id("t"), NOW)?;
+        tx.insert_task(other, &task_id("o"), NOW)?;
+        for (place, turn) in turns.into_iter().enumerate() {
+            let row = if place == 2 { other } else { row };
+            tx.insert_turn(row, &new_turn(turn, MessageId::new()), 7, NOW)?;
+            for (_, step) in steps.iter().filter(|(of, _)| *of == place) {
+                tx.insert_step(row, turn, NOW, 7, step)?;
+            }
+        }
+        Ok(())
+    })
+    .await
+    .unwrap();
+    let known = |turn: usize, id: &str| brain.has_answer(turns[turn], id).unwrap();
+    assert!(known(0, "a") && known(1, "say \"c\"") && known(1, "d") && known(2, "e"));
+    assert!(!known(1, "a") && !known(0, "d") && !known(1, "b") && !known(1, "e") && !known(2, "d"));
+    assert!(!brain.has_answer(TurnId::new(), "a").unwrap());
+}
+
+#[tokio::test]
 async fn a_new_turn_gives_up_one_that_was_never_ended() {
     let (_folder, file) = temp_brain_file();
     let brain = Brain::open(&file).unwrap();

@@ -132,29 +132,22 @@ async fn answer(shared: &Shared, message: Message) -> Result<Turn, Fault> {
         return Err(Fault::invalid_params("`message.contextId`: must be that of the task"));
     }
     let content = Content::parse(message.parts)?;
+    let message_id = message.message_id;
+    // What waits is read first: if this message has answered the question before it, the journal says so by now.
+    let pending = shared.agent.pending_requests().await.map_err(errors::of_agent)?;
+    if shared.agent.has_answer(turn.turn_id, message_id.clone()).await.map_err(errors::of_agent)? {
+        return Ok(turn);
+    }
     if record.ended_at.is_some() {
         return Err(errors::unsupported("the task has ended; send the message without `taskId`"));
     }
-    if !shared.a2a_answers.insert(turn.turn_id, &message.message_id) {
-        return Ok(turn);
-    }
-    let outcome = respond(shared, &turn, &record, content).await;
-    if outcome.is_err() {
-        shared.a2a_answers.remove(turn.turn_id, &message.message_id);
-    }
-    outcome?;
-    Ok(turn)
-}
-
-async fn respond(shared: &Shared, turn: &Turn, record: &TurnRecord, content: Content) -> Result<(), Fault> {
     let is_waiting = record.state == TurnState::WaitingForPerson;
-    let pending = shared.agent.pending_requests().await.map_err(errors::of_agent)?;
     let request = pending.iter().find(|request| is_waiting && request.task_id == turn.task_id);
     let not_waiting = || errors::unsupported("the task works and asks nothing; wait for it, or cancel it");
-    let Some(respond) = content.into_answer(request.ok_or_else(not_waiting)?)? else { return Ok(()) };
-    match shared.agent.respond(respond).await {
+    let Some(respond) = content.into_answer(request.ok_or_else(not_waiting)?)? else { return Ok(turn) };
+    match shared.agent.respond_as(respond, Some(message_id)).await {
         // Another answer was faster.
-        Ok(_) | Err(AgentError::NotPending) => Ok(()),
+        Ok(_) | Err(AgentError::NotPending) => Ok(turn),
         Err(error) => Err(errors::of_agent(error)),
     }
 }

@@ -163,7 +163,7 @@ impl Journal {
                     let input = json!({"changed": variant});
                     self.push(Step::InputChanged { request_id, call_id, input, answer, remarks });
                 } else {
-                    self.push(Step::Resolved { request_id, answer, remarks });
+                    self.push(Step::Resolved { request_id, answer, remarks, answer_id: None });
                 }
                 if refused {
                     self.push_result(call_id, false);

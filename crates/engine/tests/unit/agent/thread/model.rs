@@ -60,7 +60,7 @@ impl<'a> CallRecord<'a> {
         let find_request = |id: &HitlId| requests.iter().find(|(request_id, _)| request_id == id);
         let resolved = || {
             steps.iter().filter_map(|step| match step {
-                Step::Resolved { request_id, answer, remarks }
+                Step::Resolved { request_id, answer, remarks, .. }
                 | Step::InputChanged { request_id, answer, remarks, .. } => {
                     find_request(request_id).map(|(_, kind)| (*kind, answer, remarks))
                 }
