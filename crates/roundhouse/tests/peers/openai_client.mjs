@@ -2,7 +2,7 @@
 import { createInterface } from "node:readline";
 import OpenAI from "openai";
 
-const [scenario, baseURL, apiKey] = process.argv.slice(2);
+const [scenario, baseURL, apiKey, idempotencyKey] = process.argv.slice(2);
 const client = (key = apiKey) => new OpenAI({ baseURL, apiKey: key, maxRetries: 0, timeout: 60_000 });
 const show = (fields) => console.log(JSON.stringify(fields));
 const messages = (content) => [{ role: "user", content }];
@@ -34,6 +34,62 @@ async function chat() {
   show({ refusals });
 }
 
+async function permission() {
+  const stream = await client().chat.completions.create({
+    model, messages: messages("Write."), stream: true, roundhouse: { task_id: "task" },
+  });
+  let content = "";
+  for await (const chunk of stream) {
+    if (chunk.roundhouse) show({ asked: chunk.roundhouse.hitl_request.kind });
+    content += chunk.choices[0]?.delta?.content ?? "";
+  }
+  show({ content });
+}
+
+async function asked() {
+  const api = client();
+  const waiting = await api.responses.create({ model, input: "Write.", conversation: "task" });
+  show({ status: waiting.status, items: waiting.output.map((item) => item.type), id: waiting.id });
+  await line();
+  let last;
+  for await (const event of await api.responses.retrieve(waiting.id, { stream: true })) last = event;
+  const [message] = last.response.output.filter((item) => item.type === "message");
+  show({ status: last.response.status, text: message.content[0].text });
+  process.exit(0);
+}
+
+// Reads a completion until the engine dies, and after a line of input makes the same request again.
+async function again() {
+  const read = async () => {
+    let text = "";
+    let id = null;
+    try {
+      const request = { model, messages: messages("Erzähl."), stream: true };
+      for await (const chunk of await client().chat.completions.create(request, { headers: { "Idempotency-Key": "once" } })) {
+        id = chunk.id;
+        const piece = chunk.choices[0]?.delta?.content ?? "";
+        if (piece && !text) show({ began: true });
+        text += piece;
+      }
+      return { broken: false, text, id };
+    } catch (error) {
+      return { broken: error.constructor.name, text, id };
+    }
+  };
+  show(await read());
+  await line();
+  show(await read());
+  process.exit(0);
+}
+
+// Does not notice that the engine dies: the SDK tries again, as often as it does by default.
+async function retries() {
+  const api = new OpenAI({ baseURL, apiKey, timeout: 60_000 });
+  const headers = idempotencyKey ? { "Idempotency-Key": idempotencyKey } : {};
+  const done = await api.chat.completions.create({ model, messages: messages("Erzähl.") }, { headers });
+  show({ text: done.choices[0].message.content });
+}
+
 async function resume() {
   const api = client();
   const events = [];
@@ -57,4 +113,4 @@ async function resume() {
   process.exit(0);
 }
 
-await { chat, resume }[scenario]();
+await { chat, permission, asked, again, retries, resume }[scenario]();

@@ -63,6 +63,35 @@ def permission():
     show(content=text)
 
 
+def again():
+    """Reads a completion until the engine dies, and after a line of input makes the same request again."""
+    def read():
+        text, id = "", None
+        try:
+            for chunk in client().chat.completions.create(
+                    model="default", messages=user("Erzähl."), stream=True, extra_headers={"Idempotency-Key": "once"}):
+                id = chunk.id
+                piece = chunk.choices[0].delta.content or ""
+                if piece and not text:
+                    show(began=True)
+                text += piece
+            return {"broken": False, "text": text, "id": id}
+        except Exception as error:
+            return {"broken": type(error).__name__, "text": text, "id": id}
+
+    show(**read())
+    sys.stdin.readline()
+    show(**read())
+
+
+def retries():
+    """Does not notice that the engine dies: the SDK tries again, as often as it does by default."""
+    api = openai.OpenAI(base_url=base_url, api_key=key, timeout=60)
+    headers = {"Idempotency-Key": sys.argv[4]} if len(sys.argv) > 4 else {}
+    done = api.chat.completions.create(model="default", messages=user("Erzähl."), extra_headers=headers)
+    show(text=done.choices[0].message.content)
+
+
 def errors():
     def refused(call, *arguments, **fields):
         try:
@@ -160,4 +189,4 @@ def resume():
 
 
 {function.__name__: function
- for function in (chat, permission, errors, quota, responses, asked, cancel, resume)}[sys.argv[1]]()
+ for function in (chat, permission, again, retries, errors, quota, responses, asked, cancel, resume)}[sys.argv[1]]()

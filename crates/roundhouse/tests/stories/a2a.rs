@@ -6,7 +6,7 @@ use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 
 use crate::support::engine_calls::direct_message;
-use crate::support::engine_fixture::{PNG_BASE64, wait_gate_reached, write_file_reply};
+use crate::support::engine_fixture::{PNG_BASE64, ProxiedEngine, wait_gate_reached, write_file_reply};
 use crate::support::http::{HttpResponse, client, send};
 use crate::support::peers::Peers;
 use crate::support::sdk_client::SdkClient;
@@ -14,8 +14,11 @@ use crate::support::{EngineFixture, Fleet, with_deadline};
 
 /// Starts the SDK; skips the story and returns `None` if it is not installed.
 fn sdk(scenario: &str, fixture: &EngineFixture) -> Option<SdkClient> {
-    let arguments = [scenario, &fixture.engine.url, &fixture.engine.key];
-    Some(Peers::installed()?.start_client("python-a2a", "a2a_client.py", &arguments))
+    sdk_at(&fixture.engine.url, &fixture.engine.key, scenario)
+}
+
+fn sdk_at(url: &str, key: &str, scenario: &str) -> Option<SdkClient> {
+    Some(Peers::installed()?.start_client("python-a2a", "a2a_client.py", &[scenario, url, key]))
 }
 
 #[tokio::test]
@@ -272,6 +275,18 @@ async fn a_message_with_an_attachment_is_answered_at_once_or_when_it_is_done() {
     let other = message(&json!({"contextId": "task", "parts": [{"text": "Other."}]}));
     assert_refused(&send(post(&fixture, request("SendMessage", &other))).await, -32602);
     assert_eq!(fixture.model_calls(), 1);
+}
+
+#[tokio::test]
+async fn the_sdk_discovers_and_answers_through_the_proxy() {
+    let replies = [write_file_reply("a.txt"), write_file_reply("b.txt"), Reply::from_text("Done.")];
+    let proxied = ProxiedEngine::start(replies).await;
+    let Some(client) = sdk_at(&proxied.url, &proxied.key, "permission") else { return };
+    let shown = client.finish().await;
+    let states: Vec<&Value> = shown.iter().filter_map(|shown| shown.get("state")).collect();
+    assert_eq!(states, ["input_required", "input_required"]);
+    assert_eq!(shown.last().unwrap()["text"], "Done.");
+    assert_eq!(proxied.provider.requests().len(), 3);
 }
 
 #[tokio::test]

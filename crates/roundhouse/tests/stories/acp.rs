@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::acp_client::{AcpClient, AcpSdk, initialize_params};
 use crate::support::engine_fixture::{PNG_BASE64, ask_user_reply, wait_gate_reached, write_file_reply};
+use crate::support::tcp_forwarder::TcpForwarder;
 use crate::support::{Fleet, RunningUp, eventually, processes};
 
 /// A fleet whose model answers with `replies`.
@@ -344,6 +345,27 @@ async fn a_permission_that_was_given_elsewhere_is_withdrawn() {
     assert_eq!(up.product().engine("ada").await.respond(&session, "yes").await.status, 200);
     client.wait_for("the request is withdrawn", |line| (line["withdrawn"] == 1).then_some(())).await;
     assert_eq!(client.stop_reason(tag).await, "end_turn");
+}
+
+#[tokio::test]
+async fn an_engine_elsewhere_is_used_through_its_orchestrator() {
+    for sdk in [AcpSdk::Node, AcpSdk::Python] {
+        let (_fleet, up, _provider) = start([write_file_reply("a.txt"), Reply::from_text("Wrote it.")]).await;
+        // Only the orchestrator can be reached at this address.
+        let address = up.base.replace("http://", "").parse().unwrap();
+        let forwarder = TcpForwarder::bind_any("127.0.0.1", address);
+        let orchestrator = format!("http://{}", forwarder.address);
+        let key = up.product().key;
+        let Some(mut client) = AcpClient::start_elsewhere(sdk, &orchestrator, &key) else { return };
+        client.call("initialize", initialize_params()).await.unwrap();
+        let session = client.new_session().await;
+        let tag = client.prompt(&session, "Write").await;
+        client.asked("permission", 1).await;
+        client.select(1, "allow_once").await;
+        assert_eq!(client.stop_reason(tag).await, "end_turn");
+        assert_eq!(client.text(&session, "agent_message_chunk"), "Wrote it.");
+        assert_eq!(client.close().await, 0);
+    }
 }
 
 #[tokio::test]

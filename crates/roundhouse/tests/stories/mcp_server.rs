@@ -6,7 +6,7 @@ use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
 use crate::support::engine_calls::direct_message;
-use crate::support::engine_fixture::{wait_gate_reached, write_file_reply};
+use crate::support::engine_fixture::{ProxiedEngine, wait_gate_reached, write_file_reply};
 use crate::support::http::{HttpResponse, client, send};
 use crate::support::peers::Peers;
 use crate::support::sdk_client::SdkClient;
@@ -17,8 +17,11 @@ const MODES: [(&str, &str); 2] = [("legacy", "2025-11-25"), ("auto", "2026-07-28
 
 /// Starts the SDK; skips the story and returns `None` if it is not installed.
 fn sdk(scenario: &str, mode: &str, fixture: &EngineFixture) -> Option<SdkClient> {
-    let url = format!("{}/mcp", fixture.engine.url);
-    let arguments = [scenario, mode, &url, &fixture.engine.key];
+    sdk_at(&fixture.engine.url, &fixture.engine.key, scenario, mode)
+}
+
+fn sdk_at(url: &str, key: &str, scenario: &str, mode: &str) -> Option<SdkClient> {
+    let arguments = [scenario, mode, &format!("{url}/mcp"), key];
     Some(Peers::installed()?.start_client("python", "mcp_client.py", &arguments))
 }
 
@@ -430,6 +433,20 @@ async fn the_stop_of_the_engine_is_said_and_the_turn_goes_on() {
             (turns.body["turns"][0]["state"] == "completed").then_some(())
         })
         .await;
+    }
+}
+
+#[tokio::test]
+async fn the_sdk_asks_a_person_through_the_proxy() {
+    for (mode, _) in MODES {
+        let replies = [write_file_reply("a.txt"), write_file_reply("b.txt"), Reply::from_text("Done.")];
+        let proxied = ProxiedEngine::start(replies).await;
+        let Some(client) = sdk_at(&proxied.url, &proxied.key, "permission", mode) else { return };
+        let shown = client.finish().await;
+        let last = shown.last().unwrap();
+        assert_eq!((&last["text"], &last["status"]), (&json!("Done."), &json!("completed")), "{mode}");
+        assert_eq!(last["asked"].as_array().unwrap().len(), 2, "{mode}");
+        assert_eq!(proxied.provider.requests().len(), 3, "{mode}: no call was run twice");
     }
 }
 

@@ -10,34 +10,41 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::support::engine_calls::direct_message;
-use crate::support::engine_fixture::{wait_gate_reached, write_file_reply};
+use crate::support::engine_fixture::{ProxiedEngine, wait_gate_reached, write_file_reply};
 use crate::support::peers::Peers;
 use crate::support::sdk_client::{self, SdkClient};
+use crate::support::tcp_forwarder::TcpForwarder;
 use crate::support::{EngineFixture, TestEnv, skip};
 
 /// Starts the Python SDK; skips the story and returns `None` if it is not installed.
 fn python_client(scenario: &str, fixture: &EngineFixture) -> Option<SdkClient> {
+    python_sdk(&[scenario, &format!("{}/v1", fixture.engine.url), &fixture.engine.key])
+}
+
+fn python_sdk(arguments: &[&str]) -> Option<SdkClient> {
     let Some(python) = env::var("ROUNDHOUSE_TEST_PYTHON").ok().filter(|python| !python.is_empty()) else {
         skip("OpenAI's Python SDK: ROUNDHOUSE_TEST_PYTHON names no interpreter");
         return None;
     };
-    Some(start(TestEnv::new(), &[&python, &sdk_client::script("openai_client.py"), scenario], fixture))
+    let script = sdk_client::script("openai_client.py");
+    let line = [&[&*python, &script], arguments].concat();
+    Some(SdkClient::start(TestEnv::new(), &line, BTreeMap::new()))
 }
 
 /// Starts the npm SDK; skips the story and returns `None` if it is not installed.
 fn node_client(scenario: &str, fixture: &EngineFixture) -> Option<SdkClient> {
+    node_sdk(&[scenario, &format!("{}/v1", fixture.engine.url), &fixture.engine.key])
+}
+
+fn node_sdk(arguments: &[&str]) -> Option<SdkClient> {
     let peers = Peers::installed()?;
     let home = peers.node_home();
     let program = home.path().join("openai_client.mjs");
     fs::copy(sdk_client::script("openai_client.mjs"), &program).unwrap();
     let node = peers.node();
-    let line = [node.to_str().unwrap(), program.to_str().unwrap(), scenario].map(str::to_owned);
-    Some(start(home, &[&line[0], &line[1], &line[2]], fixture))
-}
-
-fn start(home: TestEnv, line: &[&str], fixture: &EngineFixture) -> SdkClient {
-    let url = format!("{}/v1", fixture.engine.url);
-    SdkClient::start(home, &[line, &[url.as_str(), &fixture.engine.key]].concat(), BTreeMap::new())
+    let line = [node, program].map(|path| path.to_str().unwrap().to_owned());
+    let line = [&line.each_ref().map(String::as_str), arguments].concat();
+    Some(SdkClient::start(home, &line, BTreeMap::new()))
 }
 
 #[tokio::test]
@@ -96,15 +103,24 @@ async fn python_is_told_when_to_come_back_at_a_cap() {
     assert_eq!(client.finish().await, [json!({"code": "insufficient_quota", "waits": true})]);
 }
 
-#[tokio::test]
-async fn python_streams_on_while_a_person_is_asked() {
+async fn streams_on_while_a_person_is_asked(start: impl FnOnce(&str, &EngineFixture) -> Option<SdkClient>) {
     let fixture = EngineFixture::new([write_file_reply("notes.txt"), Reply::from_text("Done.")]).await;
-    let Some(mut client) = python_client("permission", &fixture) else { return };
+    let Some(mut client) = start("permission", &fixture) else { return };
     client.wait_for("\"asked\"").await;
     assert_eq!(fixture.engine.respond("task", "yes").await.status, 200);
     let shown = client.finish().await;
     assert_eq!(shown, [json!({"asked": "permission"}), json!({"content": "Done."})]);
     assert!(fixture.setup.workspace().join("notes.txt").exists());
+}
+
+#[tokio::test]
+async fn python_streams_on_while_a_person_is_asked() {
+    streams_on_while_a_person_is_asked(python_client).await;
+}
+
+#[tokio::test]
+async fn node_streams_on_while_a_person_is_asked() {
+    streams_on_while_a_person_is_asked(node_client).await;
 }
 
 #[tokio::test]
@@ -128,10 +144,9 @@ async fn python_uses_responses() {
     assert_eq!(shown[7], json!({"gone": "response_not_found"}));
 }
 
-#[tokio::test]
-async fn python_sees_what_a_response_waits_for() {
+async fn sees_what_a_response_waits_for(start: impl FnOnce(&str, &EngineFixture) -> Option<SdkClient>) {
     let fixture = EngineFixture::new([write_file_reply("notes.txt"), Reply::from_text("Done.")]).await;
-    let Some(mut client) = python_client("asked", &fixture) else { return };
+    let Some(mut client) = start("asked", &fixture) else { return };
     client.wait_for("\"items\"").await;
     let fixture = fixture.kill_and_start().await;
     client.press_enter().await;
@@ -143,6 +158,16 @@ async fn python_sees_what_a_response_waits_for() {
         (&json!("in_progress"), Some(&json!("mcp_approval_request")))
     );
     assert_eq!(shown[1], json!({"status": "completed", "text": "Done."}));
+}
+
+#[tokio::test]
+async fn python_sees_what_a_response_waits_for() {
+    sees_what_a_response_waits_for(python_client).await;
+}
+
+#[tokio::test]
+async fn node_sees_what_a_response_waits_for() {
+    sees_what_a_response_waits_for(node_client).await;
 }
 
 #[tokio::test]
@@ -206,4 +231,90 @@ async fn node_chats_and_uses_responses() {
         ["NotFoundError", "response_not_found"],
     ]);
     assert_eq!(shown[2]["refusals"], refusals);
+}
+
+/// The engine is killed while the client reads a completion, which has no positions: with the same key, the same request
+/// gives the whole answer of the same turn.
+async fn completes_after_a_kill(start: impl FnOnce(&str, &EngineFixture) -> Option<SdkClient>) {
+    let gate = Gate::new();
+    let text = "Es war einmal ein längerer Text, der in vielen Stücken kam.";
+    let fixture = EngineFixture::new([Reply::from_text(text).deltas(12).hold(6, &gate)]).await;
+    let Some(mut client) = start("again", &fixture) else { return };
+    client.wait_for("\"began\"").await;
+    wait_gate_reached(&gate).await;
+    fixture.provider.enqueue(Reply::from_text(text).deltas(12));
+    let fixture = fixture.kill_and_start().await;
+    client.wait_for("\"broken\"").await;
+    client.press_enter().await;
+    let shown = client.finish().await;
+    assert_ne!(shown[1]["broken"], json!(false), "the stream did not break: {shown:?}");
+    let had = shown[1]["text"].as_str().unwrap();
+    assert!(!had.is_empty() && had.len() < text.len() && text.starts_with(had), "{had}");
+    assert_eq!(
+        shown[2..],
+        [json!({"began": true}), json!({"broken": false, "text": text, "id": shown[1]["id"]})]
+    );
+    assert_eq!(fixture.engine.messages("openai-chat-once").await.len(), 2);
+    assert_eq!(fixture.model_calls(), 2);
+}
+
+#[tokio::test]
+async fn python_completes_after_a_kill() {
+    completes_after_a_kill(python_client).await;
+}
+
+#[tokio::test]
+async fn node_completes_after_a_kill() {
+    completes_after_a_kill(node_client).await;
+}
+
+/// The engine is killed under a call without a stream, which the SDK makes again by itself: with a key it joins its turn,
+/// without one it is another turn.
+async fn tries_again_by_itself(start: impl Fn(&[&str]) -> Option<SdkClient>) {
+    for (key, tasks) in [(&["once"][..], 1), (&[][..], 2)] {
+        let gate = Gate::new();
+        let fixture = EngineFixture::new([Reply::from_text("Never said.").hold(1, &gate)]).await;
+        // The SDKs give up within two seconds if nothing listens.
+        let forwarder =
+            TcpForwarder::bind_patient(fixture.engine.url.replace("http://", "").parse().unwrap());
+        let url = format!("http://{}/v1", forwarder.address);
+        let Some(client) = start(&[&["retries", url.as_str(), &fixture.engine.key], key].concat()) else {
+            return;
+        };
+        wait_gate_reached(&gate).await;
+        fixture.provider.set_default_reply(Reply::from_text("Done."));
+        let fixture = fixture.kill_and_start().await;
+        assert_eq!(client.finish().await, [json!({"text": "Done."})]);
+        assert_eq!(fixture.engine.tasks("").await.1, tasks, "{key:?}");
+    }
+}
+
+#[tokio::test]
+async fn python_tries_again_by_itself() {
+    tries_again_by_itself(python_sdk).await;
+}
+
+#[tokio::test]
+async fn node_tries_again_by_itself() {
+    tries_again_by_itself(node_sdk).await;
+}
+
+/// A person is asked in the middle of a completion that is streamed through the orchestrator.
+async fn is_served_through_the_proxy(start: impl FnOnce(&[&str]) -> Option<SdkClient>) {
+    let proxied = ProxiedEngine::start([write_file_reply("notes.txt"), Reply::from_text("Done.")]).await;
+    let url = format!("{}/v1", proxied.url);
+    let Some(mut client) = start(&["permission", &url, &proxied.key]) else { return };
+    client.wait_for("\"asked\"").await;
+    assert_eq!(proxied.engine.respond("task", "yes").await.status, 200);
+    assert_eq!(client.finish().await, [json!({"asked": "permission"}), json!({"content": "Done."})]);
+}
+
+#[tokio::test]
+async fn python_is_served_through_the_proxy() {
+    is_served_through_the_proxy(python_sdk).await;
+}
+
+#[tokio::test]
+async fn node_is_served_through_the_proxy() {
+    is_served_through_the_proxy(node_sdk).await;
 }

@@ -36,10 +36,21 @@ impl AcpClient {
     /// Starts an editor for a user, whose agent is started with further `arguments`; skips the story and returns `None`
     /// if the SDK is not installed.
     pub(crate) fn start(sdk: AcpSdk, fleet: &Fleet, arguments: &[&str]) -> Option<Self> {
-        let peers = Peers::installed()?;
         let folder = fleet.folder().to_str().unwrap();
-        let agent = [&[BINARY, "acp", "--user", "ada", "--dir", folder], arguments].concat();
-        let (home, line, variables) = match sdk {
+        Self::launch(sdk, &[&["--dir", folder], arguments].concat(), BTreeMap::new())
+    }
+
+    /// Starts an editor whose agent uses the engine through this orchestrator, with nothing but its address and the
+    /// product's key.
+    pub(crate) fn start_elsewhere(sdk: AcpSdk, orchestrator: &str, key: &str) -> Option<Self> {
+        let key = ("ROUNDHOUSE_PLATFORM_KEY".to_owned(), key.to_owned());
+        Self::launch(sdk, &["--url", orchestrator, "--proxy"], [key].into())
+    }
+
+    fn launch(sdk: AcpSdk, arguments: &[&str], more_variables: BTreeMap<String, String>) -> Option<Self> {
+        let peers = Peers::installed()?;
+        let agent = [&[BINARY, "acp", "--user", "ada"], arguments].concat();
+        let (home, line, mut variables) = match sdk {
             AcpSdk::Node => {
                 let home = peers.node_home();
                 let program = home.path().join("acp_client.mjs");
@@ -53,6 +64,7 @@ impl AcpClient {
                 (TestEnv::new(), line, variables)
             }
         };
+        variables.extend(more_variables);
         let line: Vec<&str> = line.iter().map(String::as_str).chain(agent).collect();
         let (program, input) = home.run_program_interactive(&line, &variables);
         Some(Self { program, input, calls: 0, _home: home })

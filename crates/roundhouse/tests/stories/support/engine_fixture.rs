@@ -3,7 +3,7 @@
 use mock_llm::{CapturedRequest, Gate, MockProvider, Reply};
 use serde_json::json;
 
-use super::{Engine, Program, StandaloneEngine, with_deadline};
+use super::{Engine, Fleet, Program, RunningUp, StandaloneEngine, with_deadline};
 
 /// The provider protocols that stories run with.
 pub(crate) const WIRES: [&str; 2] = ["anthropic", "openai"];
@@ -18,6 +18,32 @@ pub(crate) struct EngineFixture {
     pub(crate) setup: StandaloneEngine,
     pub(crate) program: Program,
     pub(crate) engine: Engine,
+}
+
+/// An engine of a fleet, as a product reaches it through the orchestrator.
+pub(crate) struct ProxiedEngine {
+    pub(crate) provider: MockProvider,
+    /// The engine itself.
+    pub(crate) engine: Engine,
+    /// The address of the engine at the orchestrator.
+    pub(crate) url: String,
+    /// The product's key.
+    pub(crate) key: String,
+    _fleet: Fleet,
+    _up: RunningUp,
+}
+
+impl ProxiedEngine {
+    pub(crate) async fn start(replies: impl IntoIterator<Item = Reply>) -> Self {
+        let provider = mock_provider().await;
+        provider.enqueue_all(replies);
+        let fleet = Fleet::new().with_provider(&provider);
+        let up = fleet.start_up().await;
+        let product = up.product();
+        let engine = product.engine("ada").await;
+        let url = format!("{}/engines/ada/proxy", product.base);
+        Self { provider, engine, url, key: product.key, _fleet: fleet, _up: up }
+    }
 }
 
 /// A provider that refuses what its vendor would refuse, including thinking blocks in the wrong position.

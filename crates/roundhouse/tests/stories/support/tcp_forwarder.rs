@@ -1,6 +1,7 @@
 //! A TCP forwarder: lets containers reach the host's loopback interface, and connections that can be cut.
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
 
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
@@ -21,6 +22,25 @@ impl TcpForwarder {
 
     /// Listens at `from` and forwards connections to `to`.
     pub(crate) fn bind(from: impl ToSocketAddrs, to: SocketAddr) -> Self {
+        Self::forward(from, move || TcpStream::connect(to))
+    }
+
+    /// Listens on a free port and forwards connections to `to`; while nothing listens there, they wait.
+    pub(crate) fn bind_patient(to: SocketAddr) -> Self {
+        Self::forward(("127.0.0.1", 0), move || async move {
+            loop {
+                match TcpStream::connect(to).await {
+                    Ok(connection) => return Ok(connection),
+                    Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+                }
+            }
+        })
+    }
+
+    fn forward<F>(from: impl ToSocketAddrs, connect: impl Fn() -> F + Send + 'static) -> Self
+    where
+        F: Future<Output = std::io::Result<TcpStream>> + Send + 'static,
+    {
         let listener = std::net::TcpListener::bind(from).unwrap();
         listener.set_nonblocking(true).unwrap();
         let listener = TcpListener::from_std(listener).unwrap();
@@ -29,8 +49,9 @@ impl TcpForwarder {
             // Dropping the set with the task ends the connections.
             let mut connections = JoinSet::new();
             while let Ok((mut inbound, _)) = listener.accept().await {
+                let outbound = connect();
                 connections.spawn(async move {
-                    if let Ok(mut outbound) = TcpStream::connect(to).await {
+                    if let Ok(mut outbound) = outbound.await {
                         // A broken connection is noticed by its other end.
                         let _ = copy_bidirectional(&mut inbound, &mut outbound).await;
                     }
