@@ -106,6 +106,7 @@ use learning::Learner;
 use llm::Gateway;
 use mcp::Mcp;
 use queue_runner::QueueRunner;
+pub(crate) use recall::RECALLED_KEY;
 pub(crate) use reload::CatalogReloader;
 pub use reload::ReloadError;
 use resources::memory_budget::MemoryBudget;

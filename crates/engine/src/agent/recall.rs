@@ -14,7 +14,7 @@ use store::{Brain, MemoryQuery, SearchHit, SearchScope, TaskRow};
 use super::{Services, corrections_note};
 
 /// The working memory key under which clients receive what was recalled.
-const WORKING_MEMORY_KEY: &str = "recalled";
+pub(crate) const RECALLED_KEY: &str = "recalled";
 /// How long the search may take, because the user waits for it. Tests allow for a busy machine.
 const SEARCH_TIMEOUT: Duration = if cfg!(test) { Duration::from_secs(10) } else { Duration::from_millis(50) };
 /// The size limit of the memories in a turn, in tokens and as a percentage of the model's context window.
@@ -100,8 +100,7 @@ impl Recalled {
             return commit;
         }
         let value: Value = all.iter().map(client_item).collect();
-        let update =
-            Event::WorkingMemoryUpdate(WorkingMemoryUpdate { key: WORKING_MEMORY_KEY.into(), value });
+        let update = Event::WorkingMemoryUpdate(WorkingMemoryUpdate { key: RECALLED_KEY.into(), value });
         all.into_iter().fold(commit, add_recalled).event(update)
     }
 }

@@ -6,7 +6,7 @@ mod projection;
 mod resume;
 
 use api::engine::Execute;
-use api::{ClientRequestId, TurnId};
+use api::{ClientRequestId, TaskId, TurnId};
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Request, State as Extract};
 use axum::http::request::Parts;
@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use self::input::{RunInput, Start};
-use self::projection::{RunProjection, Seen};
+use self::projection::{KnownState, RunProjection, Seen};
 use super::openai::{BearerAuthenticated, VendorBody, VendorError, annotate};
 use super::projection::stream_response;
 use super::{AppState, Shared};
@@ -104,14 +104,16 @@ pub(super) async fn run_agui_agent(
                 }
                 (first, _) => first?,
             };
-            (events, RunProjection::new(thread.as_str(), run_id, seen))
+            let state = known_state(&shared, &thread).await?;
+            (events, RunProjection::new(thread.as_str(), run_id, seen, state))
         }
         Start::Resume { entry, messages } => {
             let interrupt = resume::Interrupt::parse(&entry.interrupt_id)?;
             let (_, seen) = split_seen(messages, Some(interrupt.turn_id));
             let expected = resume::answer(&shared, &thread, &interrupt, entry).await?;
             let turn = resume::follow(&shared, &thread, &interrupt).await?;
-            let projection = RunProjection::new(thread.as_str(), run_id, seen);
+            let state = known_state(&shared, &thread).await?;
+            let projection = RunProjection::new(thread.as_str(), run_id, seen, state);
             (turn.events, projection.resuming(interrupt.request_id, expected))
         }
     };
@@ -120,6 +122,20 @@ pub(super) async fn run_agui_agent(
     let mut response = stream_response(events, projection);
     annotate(response.headers_mut(), thread.as_str(), &without_effect);
     Ok(response)
+}
+
+/// The working memory of a thread, for whoever opens it.
+async fn known_state(shared: &Shared, thread: &TaskId) -> Result<KnownState, RunError> {
+    // The time is read first: what was written until then is in the memory.
+    let Some(task) = shared.brain.task(thread).map_err(AgentError::from)? else {
+        return Ok(KnownState::default());
+    };
+    match shared.agent.working_memory(thread).await {
+        Ok(memory) => Ok(KnownState { memory, as_of: task.last_ts }),
+        // The thread is being deleted.
+        Err(AgentError::UnknownTask) => Ok(KnownState::default()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn request_id(run_id: &str) -> Result<ClientRequestId, RunError> {

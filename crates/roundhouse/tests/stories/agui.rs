@@ -268,6 +268,43 @@ async fn the_same_run_gives_exactly_the_rest_after_a_kill() {
 }
 
 #[tokio::test]
+async fn who_opens_a_thread_gets_its_working_memory() {
+    let replies = [memory_set_reply("ort", "Köln"), Reply::from_text("Noted.")];
+    let fixture = EngineFixture::new(replies).await;
+    let Some(mut first) = FrontEnd::of(&fixture, "task").await else { return };
+    first.say("I live there.").await;
+    let end = first.run(json!({"runId": "r1"})).await;
+    assert_eq!(end["state"]["ort"], "Köln", "{end}");
+    assert_eq!(first.events(1)[1]["snapshot"], json!({}));
+    let fixture = fixture.kill_and_start().await;
+    // Another client, which has seen nothing of it.
+    fixture.provider.enqueue_all([memory_set_reply("zeit", "morgen"), Reply::from_text("Noted, too.")]);
+    let Some(mut second) = FrontEnd::of(&fixture, "task").await else { return };
+    second.say("When do we leave?").await;
+    let end = second.run(json!({"runId": "r2"})).await;
+    assert_eq!((&end["state"]["ort"], &end["state"]["zeit"]), (&json!("Köln"), &json!("morgen")), "{end}");
+    let events = second.events(1);
+    assert_eq!(kinds(&events)[..2], ["RUN_STARTED", "STATE_SNAPSHOT"]);
+    assert_eq!(events[1]["snapshot"], json!({"ort": "Köln"}));
+    // What was changed and deleted meanwhile is not in the first one's state any more.
+    let change =
+        fixture.engine.request(Method::PUT, "/tasks/task/memory/ort").json(&json!({"value": "Bonn"}));
+    assert_eq!(send(change).await.status, 200);
+    assert_eq!(fixture.engine.delete("/tasks/task/memory/zeit").await.status, 200);
+    fixture.provider.enqueue(Reply::from_text("Bonn."));
+    first.order(&json!({"url": format!("{}/agui", fixture.engine.url)})).await;
+    first.say("Where?").await;
+    let end = first.run(json!({"runId": "r3"})).await;
+    assert_eq!(first.events(2)[1]["snapshot"], json!({"ort": "Bonn"}));
+    assert_eq!((&end["state"]["ort"], end["state"].get("zeit")), (&json!("Bonn"), None), "{end}");
+    // A run that is taken up again does not bring back what it wrote.
+    let again = fixture.engine.request(Method::POST, "/agui");
+    let again = again.json(&input("task", "r1", "I live there.", json!({}))).send().await.unwrap();
+    let again = again.text().await.unwrap();
+    assert!(again.contains("Noted.") && again.contains("Bonn") && !again.contains("STATE_DELTA"), "{again}");
+}
+
+#[tokio::test]
 async fn an_aborted_run_goes_on_and_a_cancelled_one_ends() {
     let gates = [Gate::new(), Gate::new()];
     let replies = [

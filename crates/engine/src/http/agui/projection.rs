@@ -3,17 +3,18 @@
 //! A run begins with the turn, or after the request to a person that it answers; it ends with the turn, or at the next
 //! such request. What the client has already is left out, so that the same run again gives exactly the rest.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use api::approvals::{ApprovalRequest, ApprovalResolved};
 use api::event::{
     BlockStart, Event, HitlRequest, HitlResolved, Lifecycle, SentEvent, StopReason, ToolCall, ToolResult,
-    Usage,
+    Usage, WorkingMemoryUpdate,
 };
 use api::{HitlId, TurnId};
 use serde_json::{Value, json};
 
 use super::resume::{self, Expected};
+use crate::agent::RECALLED_KEY;
 use crate::http::openai::VendorError;
 use crate::http::projection::{Projector, push_sse};
 
@@ -62,11 +63,38 @@ impl Seen {
     }
 }
 
+/// The thread's working memory, with which a run begins.
+#[derive(Clone, Debug, Default)]
+pub(super) struct KnownState {
+    pub(super) memory: BTreeMap<String, Value>,
+    /// The time of an event; the changes until then are in `memory`.
+    pub(super) as_of: i64,
+}
+
+impl KnownState {
+    /// The patch that brings a client up to date with a write at `ts`; `None` if nothing changes.
+    fn patch(&mut self, ts: i64, update: WorkingMemoryUpdate) -> Option<Value> {
+        let WorkingMemoryUpdate { key, value } = update;
+        // What a turn recalls is told with its beginning, and no part of the memory.
+        if ts <= self.as_of && key != RECALLED_KEY {
+            return None;
+        }
+        let path = format!("/{}", key.replace('~', "~0").replace('/', "~1"));
+        if value.is_null() {
+            self.memory.remove(&key)?;
+            return Some(json!({"op": "remove", "path": path}));
+        }
+        self.memory.insert(key, value.clone());
+        Some(json!({"op": "add", "path": path, "value": value}))
+    }
+}
+
 /// A run.
 pub(super) struct RunProjection {
     thread: String,
     run_id: String,
     seen: Seen,
+    state: KnownState,
     /// The request that the run answers, whose event it begins after, and the answer.
     resumes: Option<(HitlId, Expected)>,
     phase: Phase,
@@ -99,11 +127,12 @@ struct OpenMessage {
 
 impl RunProjection {
     /// A run that begins with its turn.
-    pub(super) fn new(thread: &str, run_id: String, seen: Seen) -> Self {
+    pub(super) fn new(thread: &str, run_id: String, seen: Seen, state: KnownState) -> Self {
         Self {
             thread: thread.to_owned(),
             run_id,
             seen,
+            state,
             resumes: None,
             phase: Phase::Before,
             ts: 0,
@@ -140,6 +169,7 @@ impl RunProjection {
         let (thread, run_id) = (&self.thread, &self.run_id);
         let data = json!({"threadId": thread, "runId": run_id, "protocolVersion": PROTOCOL_VERSION});
         self.emit(out, "RUN_STARTED", data);
+        self.emit(out, "STATE_SNAPSHOT", json!({"snapshot": self.state.memory}));
     }
 
     fn finish(&mut self, out: &mut String, outcome: &Value, result: Option<Value>) {
@@ -327,9 +357,9 @@ impl Projector for RunProjection {
                 self.check_answer(request_id, &Expected::Answer(answer), out);
             }
             Event::WorkingMemoryUpdate(update) => {
-                let key = update.key.replace('~', "~0").replace('/', "~1");
-                let patch = json!({"op": "add", "path": format!("/{key}"), "value": update.value});
-                self.emit(out, "STATE_DELTA", json!({"delta": [patch]}));
+                if let Some(patch) = self.state.patch(self.ts, update) {
+                    self.emit(out, "STATE_DELTA", json!({"delta": [patch]}));
+                }
             }
             Event::Usage(usage) => self.usage = usage,
             event @ (Event::ToolHook(_)

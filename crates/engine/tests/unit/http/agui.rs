@@ -3,7 +3,7 @@
 use api::approvals::ApprovalDecision;
 use api::event::{
     BlockStart, BlockType, Delta, Event, HitlKind, HitlRequest, HitlResolved, Lifecycle, SentEvent,
-    StopReason, ToolCall, ToolResult,
+    StopReason, ToolCall, ToolResult, WorkingMemoryUpdate,
 };
 use api::{CallId, HitlId, MessageId, TaskId, Timestamp, TurnId};
 use pretty_assertions::assert_eq;
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 use super::input::{RunInput, Start};
-use super::projection::{RunProjection, Seen};
+use super::projection::{KnownState, RunProjection, Seen};
 use super::resume::{Expected, Interrupt};
 use super::split_seen;
 use crate::http::projection::Projector;
@@ -168,9 +168,10 @@ fn kinds(events: &[Value]) -> Vec<&str> {
 fn a_run_ends_at_a_request_and_the_next_one_begins_there() {
     let (turn_id, request_id) = (TurnId::new(), HitlId::new());
     let events = turn_events(turn_id, request_id, "red");
-    let first = run(RunProjection::new("t", "r1".into(), Seen::default()), &events);
+    let first = run(RunProjection::new("t", "r1".into(), Seen::default(), KnownState::default()), &events);
     let expected = [
         "RUN_STARTED",
+        "STATE_SNAPSHOT",
         "REASONING_START",
         "REASONING_MESSAGE_START",
         "REASONING_MESSAGE_CONTENT",
@@ -191,12 +192,13 @@ fn a_run_ends_at_a_request_and_the_next_one_begins_there() {
     assert_eq!((parsed.turn_id, parsed.request_id), (turn_id, request_id));
 
     let resumed = |answer: Expected| {
-        let projection = RunProjection::new("t", "r2".into(), Seen::default());
+        let projection = RunProjection::new("t", "r2".into(), Seen::default(), KnownState::default());
         run(projection.resuming(request_id, answer), &events)
     };
     let second = resumed(Expected::Answer("red".into()));
     let expected = [
         "RUN_STARTED",
+        "STATE_SNAPSHOT",
         "TOOL_CALL_RESULT",
         "TEXT_MESSAGE_START",
         "TEXT_MESSAGE_CONTENT",
@@ -207,8 +209,43 @@ fn a_run_ends_at_a_request_and_the_next_one_begins_there() {
     assert_eq!(second.last().unwrap()["outcome"], json!({"type": "success"}));
     // Another answer than the one that counts is not passed over.
     let other = resumed(Expected::Answer("green".into()));
-    assert_eq!(kinds(&other), ["RUN_STARTED", "RUN_ERROR"]);
+    assert_eq!(kinds(&other), ["RUN_STARTED", "STATE_SNAPSHOT", "RUN_ERROR"]);
     assert_eq!(kinds(&resumed(Expected::Decision(ApprovalDecision::Deny))), expected);
+}
+
+#[test]
+fn a_client_has_the_working_memory_with_the_beginning_and_each_write_once() {
+    let (turn_id, message_id) = (TurnId::new(), MessageId::new());
+    let write =
+        |key: &str, value: Value| Event::WorkingMemoryUpdate(WorkingMemoryUpdate { key: key.into(), value });
+    let events = [
+        Event::ThreadLifecycle(Lifecycle::Started { message_id }),
+        write("recalled", json!(["a"])),
+        write("a/b", json!(1)),
+        write("a/b", json!(2)),
+        write("gone", json!(null)),
+        write("c~", json!(3)),
+        write("a/b", json!(null)),
+        write("a/b", json!(null)),
+    ];
+    let task_id = TaskId::new("t").unwrap();
+    let events: Vec<SentEvent> = events
+        .into_iter()
+        .zip(1..)
+        .map(|(event, ts)| SentEvent { task_id: task_id.clone(), turn_id, ts, event })
+        .collect();
+    // The memory was read after the first write.
+    let state = KnownState { memory: [("a/b".to_owned(), json!(1))].into(), as_of: 3 };
+    let shown = run(RunProjection::new("t", "r".into(), Seen::default(), state), &events);
+    assert_eq!(shown[1]["snapshot"], json!({"a/b": 1}));
+    let patches: Vec<&Value> = shown[2..].iter().map(|event| &event["delta"][0]).collect();
+    let expected = [
+        json!({"op": "add", "path": "/recalled", "value": ["a"]}),
+        json!({"op": "add", "path": "/a~1b", "value": 2}),
+        json!({"op": "add", "path": "/c~0", "value": 3}),
+        json!({"op": "remove", "path": "/a~1b"}),
+    ];
+    assert_eq!(patches, expected.iter().collect::<Vec<_>>());
 }
 
 /// What a client has after these events: the texts of messages and calls, by id.
@@ -249,7 +286,7 @@ fn after_each_event_the_same_run_gives_exactly_the_rest() {
     let events = turn_events(turn_id, request_id, "red");
     for is_resumed in [false, true] {
         let whole_run = |seen| {
-            let projection = RunProjection::new("t", "r".into(), seen);
+            let projection = RunProjection::new("t", "r".into(), seen, KnownState::default());
             let answer = Expected::Answer("red".into());
             run(if is_resumed { projection.resuming(request_id, answer) } else { projection }, &events)
         };
