@@ -18,6 +18,7 @@ mod examples;
 mod execute;
 mod facts;
 mod file_response;
+mod front_schemas;
 mod health;
 mod hitl;
 mod json_rpc;

@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use super::AppState;
 use super::auth::BearerAuthenticated;
+use super::front_schemas::{AgentCard, JsonRpcAnswer, JsonRpcMessage};
 use super::json_rpc::{self, Fault, Message, RpcBody};
 
 /// The header that names the version of a request.
@@ -27,7 +28,7 @@ const VERSION_HEADER: &str = "a2a-version";
     get, path = "/.well-known/agent-card.json", operation_id = "get_agent_card", tag = "a2a",
     security(("engine_key" = []), ("bearer" = [])),
     responses(
-        (status = 200, description = "The agent card", body = Value),
+        (status = 200, description = "The agent card", body = AgentCard),
         (status = 401, description = "INVALID_ENGINE_KEY", body = ErrorBody),
         (status = 500, description = "INTERNAL_ERROR", body = ErrorBody),
     ),
@@ -44,10 +45,12 @@ pub(super) async fn agent_card(
 /// Receives a request of the Agent2Agent protocol, and answers it as JSON or as a stream of events.
 #[utoipa::path(
     post, path = "/a2a", operation_id = "call_agent", tag = "a2a",
-    request_body = Value, security(("engine_key" = []), ("bearer" = [])),
+    request_body = JsonRpcMessage, security(("engine_key" = []), ("bearer" = [])),
     params(("A2A-Version" = String, Header, description = "The version of the protocol: 1.0")),
     responses(
-        (status = 200, description = "The answer, which may be an error of JSON-RPC, or a stream", body = Value),
+        (status = 200, description = "The answer, which may be an error of JSON-RPC, or a stream", content(
+            (JsonRpcAnswer = "application/json"), (inline(JsonRpcAnswer) = "text/event-stream"),
+        )),
         (status = 400, description = "INVALID_REQUEST: the body could not be read to its end", body = ErrorBody),
         (status = 401, description = "INVALID_ENGINE_KEY", body = ErrorBody),
         (status = 413, description = "PAYLOAD_TOO_LARGE", body = ErrorBody),

@@ -7,18 +7,39 @@ mod resume;
 
 use api::engine::Execute;
 use api::{ClientRequestId, TaskId, TurnId};
-use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Request, State as Extract};
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::ToSchema;
 
 use self::input::{RunInput, Start};
 use self::projection::{KnownState, RunProjection, Seen};
-use super::openai::{BearerAuthenticated, VendorBody, VendorError, annotate};
+use super::front_schemas::{RunAgentInput, RunEvent};
+use super::openai::{BearerAuthenticated, VendorBody, VendorError, annotate, refusals};
 use super::projection::stream_response;
 use super::{AppState, Shared};
 use crate::agent::{Accepted, AgentError, TurnEvents};
+
+/// The body of a refusal: the event `RUN_ERROR`.
+#[derive(Serialize, ToSchema)]
+struct RunErrorEvent {
+    #[serde(rename = "type")]
+    kind: RunErrorType,
+    /// What is wrong, where, and what to do.
+    message: String,
+    /// The code, by which programs recognize it.
+    code: String,
+}
+
+/// The only type of [`RunErrorEvent`].
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+enum RunErrorType {
+    /// The run is refused or has failed.
+    RunError,
+}
 
 /// A refusal in the protocol's form: the event `RUN_ERROR`.
 #[derive(Debug)]
@@ -32,9 +53,10 @@ impl<E: Into<VendorError>> From<E> for RunError {
 
 impl IntoResponse for RunError {
     fn into_response(self) -> Response {
-        let event = json!({"type": "RUN_ERROR", "message": self.0.message(), "code": self.0.code()});
+        let (message, code) = (self.0.message().to_owned(), self.0.code().to_owned());
+        let event = axum::Json(RunErrorEvent { kind: RunErrorType::RunError, message, code });
         let (head, _) = self.0.into_response().into_parts();
-        Response::from_parts(head, Body::from(event.to_string()))
+        Response::from_parts(head, event.into_response().into_body())
     }
 }
 
@@ -65,17 +87,18 @@ impl FromRequest<AppState> for RunBody {
 /// same run: it streams what `messages` does not have yet.
 #[utoipa::path(
     post, path = "/agui", operation_id = "run_agui_agent", tag = "agui",
-    request_body = Value, security(("engine_key" = []), ("bearer" = [])),
+    request_body = RunAgentInput, security(("engine_key" = []), ("bearer" = [])),
     responses(
-        (status = 200, description = "The events of the run", body = Value, content_type = "text/event-stream"),
-        (status = 400, description = "A field is invalid, or has no meaning here", body = Value),
-        (status = 401, description = "The key is missing or wrong", body = Value),
-        (status = 404, description = "There is no such interrupt or model", body = Value),
-        (status = 409, description = "Another turn is running on the thread", body = Value),
-        (status = 413, description = "The body is too large", body = Value),
-        (status = 429, description = "A cap on usage is reached", body = Value),
-        (status = 500, description = "An unexpected failure", body = Value),
-        (status = 503, description = "The engine is stopping or overloaded", body = Value),
+        (status = 200, description = "The events of the run", body = inline(RunEvent), content_type = "text/event-stream"),
+        (status = 400, description = refusals::INVALID_FIELD, body = RunErrorEvent),
+        (status = 401, description = refusals::WRONG_KEY, body = RunErrorEvent),
+        (status = 404, description = refusals::UNKNOWN_INTERRUPT, body = RunErrorEvent),
+        (status = 408, description = refusals::LATE_BODY, body = RunErrorEvent),
+        (status = 409, description = refusals::BUSY_THREAD, body = RunErrorEvent),
+        (status = 413, description = refusals::LARGE_BODY, body = RunErrorEvent),
+        (status = 429, description = refusals::CAP, body = RunErrorEvent),
+        (status = 500, description = refusals::INTERNAL, body = RunErrorEvent),
+        (status = 503, description = refusals::STOPPING, body = RunErrorEvent),
     ),
 )]
 pub(super) async fn run_agui_agent(

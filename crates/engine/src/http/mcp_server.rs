@@ -26,6 +26,7 @@ use serde_json::{Value, json};
 use self::caller::Caller;
 use super::admission::BodyMemory;
 use super::auth::BearerAuthenticated;
+use super::front_schemas::{JsonRpcAnswer, JsonRpcMessage};
 use super::json_rpc::{self, Fault, Message, RequestId, RpcBody};
 use super::{AppState, Shared};
 
@@ -64,19 +65,21 @@ impl IntoResponse for Refusal {
 /// Receives a message of the Model Context Protocol, and answers it as JSON or as a stream of events.
 #[utoipa::path(
     post, path = "/mcp", operation_id = "call_mcp", tag = "mcp",
-    request_body = Value, security(("engine_key" = []), ("bearer" = [])),
+    request_body = JsonRpcMessage, security(("engine_key" = []), ("bearer" = [])),
     params(
         ("MCP-Protocol-Version" = Option<String>, Header, description = "The revision; 2025-03-26 by default"),
         ("Mcp-Session-Id" = Option<String>, Header, description = "What the answer to `initialize` named, if it was"),
     ),
     responses(
-        (status = 200, description = "The answer to a request, or a stream that ends with it", body = Value),
+        (status = 200, description = "The answer to a request, or a stream that ends with it", content(
+            (JsonRpcAnswer = "application/json"), (inline(JsonRpcAnswer) = "text/event-stream"),
+        )),
         (status = 202, description = "A notification or a person's answer was accepted"),
-        (status = 400, description = "The message, its revision or its headers are invalid", body = Value),
+        (status = 400, description = "The message, its revision or its headers are invalid", body = JsonRpcAnswer),
         (status = 401, description = "INVALID_ENGINE_KEY", body = ErrorBody),
         (status = 403, description = "The request comes from a web page that is not of this machine", body = Value),
-        (status = 404, description = "There is no such method or session", body = Value),
-        (status = 406, description = "The caller does not accept JSON and event streams", body = Value),
+        (status = 404, description = "There is no such method or session", body = JsonRpcAnswer),
+        (status = 406, description = "The caller does not accept JSON and event streams", body = JsonRpcAnswer),
         (status = 413, description = "PAYLOAD_TOO_LARGE", body = ErrorBody),
         (status = 500, description = "INTERNAL_ERROR", body = ErrorBody),
         (status = 503, description = "SHUTTING_DOWN, OVERLOADED", body = ErrorBody),

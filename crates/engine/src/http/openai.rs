@@ -10,6 +10,7 @@ mod ids;
 mod models;
 mod options;
 mod prompt;
+pub(super) mod refusals;
 mod responses;
 mod responses_items;
 mod responses_projection;

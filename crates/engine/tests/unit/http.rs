@@ -106,6 +106,43 @@ fn the_event_streams_are_a_union_of_all_events() {
 }
 
 #[test]
+fn the_fronts_are_described_with_their_streams_and_errors() {
+    let document = serde_json::to_value(document()).unwrap();
+    for (path, method) in [
+        ("/v1/chat/completions", "post"),
+        ("/v1/responses", "post"),
+        ("/v1/responses/{response_id}", "get"),
+        ("/agui", "post"),
+        ("/a2a", "post"),
+        ("/mcp", "post"),
+    ] {
+        let stream = &document["paths"][path][method]["responses"]["200"]["content"]["text/event-stream"];
+        assert!(stream["schema"]["properties"].is_object(), "the stream of {method} {path}: {stream}");
+    }
+    for (path, item) in document["paths"].as_object().unwrap() {
+        let errors = match path.as_str() {
+            "/agui" => "RunErrorEvent",
+            path if path.starts_with("/v1/") => "VendorErrorBody",
+            _ => continue,
+        };
+        for (method, operation) in item.as_object().unwrap() {
+            let responses = operation["responses"].as_object().unwrap();
+            assert!(responses.contains_key("403"), "{method} {path} has tokens to refuse");
+            for (status, response) in responses.iter().filter(|(status, _)| status.as_str() >= "400") {
+                let schema = &response["content"]["application/json"]["schema"]["$ref"];
+                let expected = format!("#/components/schemas/{errors}");
+                assert_eq!(schema, &expected, "{status} of {method} {path}");
+            }
+            let contents =
+                [&operation["requestBody"], &responses["200"]].map(|body| body["content"].as_object());
+            for (media_type, content) in contents.into_iter().flatten().flatten() {
+                assert_ne!(content["schema"], json!({}), "{media_type} of {method} {path}");
+            }
+        }
+    }
+}
+
+#[test]
 fn every_operation_describes_the_refusals_that_it_shares_with_others() {
     let document = serde_json::to_value(document()).unwrap();
     for (path, methods) in document["paths"].as_object().unwrap() {

@@ -11,9 +11,12 @@ use serde_json::Value;
 
 use super::chat_projection::{ChatFold, ChatProjection, engine_stops};
 use super::chat_request::ChatRequest;
+use super::error::VendorErrorBody;
+use super::refusals;
 use super::{BearerAuthenticated, VendorBody, VendorError, annotate, task_of_header};
 use crate::agent::{Accepted, TurnEvents};
 use crate::http::AppState;
+use crate::http::front_schemas::{ChatCompletion, ChatCompletionChunk, ChatCompletionRequest};
 use crate::http::projection::{patient_response, stream_response};
 
 /// How long a call without a stream waits for its turn: as long as the vendor's clients do.
@@ -22,22 +25,26 @@ pub(super) const MAX_WAIT: Duration = Duration::from_mins(10);
 /// Runs a turn and answers in the form of OpenAI's chat completions.
 #[utoipa::path(
     post, path = "/v1/chat/completions", operation_id = "openai_create_chat_completion", tag = "openai",
-    request_body = Value, security(("engine_key" = []), ("bearer" = [])),
+    request_body = ChatCompletionRequest, security(("engine_key" = []), ("bearer" = [])),
     params(
         ("Roundhouse-Task" = Option<String>, Header, description = "The task to continue; a new one by default"),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes the request safe to repeat"),
     ),
     responses(
-        (status = 200, description = "The completion, or its chunks", body = Value),
-        (status = 400, description = "A field is invalid, or has no meaning here", body = Value),
-        (status = 401, description = "The key is missing or wrong", body = Value),
-        (status = 404, description = "There is no such model", body = Value),
-        (status = 409, description = "Another turn is running on the task, or the turn was cancelled", body = Value),
-        (status = 413, description = "The body is too large", body = Value),
-        (status = 429, description = "A cap on usage is reached", body = Value),
-        (status = 500, description = "An unexpected failure", body = Value),
-        (status = 502, description = "The model's provider refuses", body = Value),
-        (status = 503, description = "The engine is stopping or overloaded, or the provider is", body = Value),
+        (status = 200, description = "The completion, or its chunks", content(
+            (ChatCompletion = "application/json"), (inline(ChatCompletionChunk) = "text/event-stream"),
+        )),
+        (status = 400, description = refusals::INVALID_FIELD, body = VendorErrorBody),
+        (status = 401, description = refusals::WRONG_KEY, body = VendorErrorBody),
+        (status = 403, description = refusals::TOKEN, body = VendorErrorBody),
+        (status = 404, description = refusals::UNKNOWN_MODEL, body = VendorErrorBody),
+        (status = 408, description = refusals::LATE_BODY, body = VendorErrorBody),
+        (status = 409, description = refusals::BUSY_OR_CANCELLED, body = VendorErrorBody),
+        (status = 413, description = refusals::LARGE_BODY, body = VendorErrorBody),
+        (status = 429, description = refusals::CAP, body = VendorErrorBody),
+        (status = 500, description = refusals::INTERNAL, body = VendorErrorBody),
+        (status = 502, description = refusals::PROVIDER, body = VendorErrorBody),
+        (status = 503, description = refusals::UNFINISHED, body = VendorErrorBody),
     ),
 )]
 pub(in crate::http) async fn create_chat_completion(

@@ -5,9 +5,32 @@ use api::event::{Failure, FailureCode};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use http_service::http::ApiError;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::ToSchema;
 
 use crate::agent::AgentError;
+
+/// The body of a refusal or failure in the vendor's form.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::http) struct VendorErrorBody {
+    error: VendorErrorDetails,
+}
+
+/// The error of a [`VendorErrorBody`].
+#[derive(Debug, Serialize, ToSchema)]
+struct VendorErrorDetails {
+    /// What is wrong, where, and what to do.
+    message: String,
+    /// The class of the error.
+    #[serde(rename = "type")]
+    #[schema(value_type = String)]
+    kind: &'static str,
+    /// The field that the error is about, if it is about one.
+    param: Option<String>,
+    /// The code, by which programs recognize it.
+    code: String,
+}
 
 /// A refusal or failure in the vendor's form.
 #[derive(Debug)]
@@ -82,7 +105,10 @@ impl VendorError {
     /// The body.
     pub(crate) fn body(&self) -> Value {
         let Self { code, message, param, .. } = self;
-        json!({"error": {"message": message, "type": self.kind(), "param": param, "code": code}})
+        let (message, param, code) = (message.clone(), param.clone(), code.clone());
+        let error = VendorErrorDetails { message, kind: self.kind(), param, code };
+        // Texts can always be serialized as JSON.
+        serde_json::to_value(VendorErrorBody { error }).unwrap_or_default()
     }
 }
 

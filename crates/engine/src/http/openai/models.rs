@@ -4,17 +4,21 @@ use axum::extract::State as Extract;
 use http_service::http::Path;
 use serde_json::{Value, json};
 
+use super::error::VendorErrorBody;
 use super::options::DEFAULT_MODEL;
+use super::refusals;
 use super::{BearerAuthenticated, Vendor, VendorError};
 use crate::http::AppState;
+use crate::http::front_schemas::{ModelList, ModelObject};
 
 /// Lists the models that a request can name, in the form of OpenAI's API. `default` is the configured one.
 #[utoipa::path(
     get, path = "/v1/models", operation_id = "openai_list_models", tag = "openai",
     security(("engine_key" = []), ("bearer" = [])),
     responses(
-        (status = 200, description = "The models", body = Value),
-        (status = 401, description = "The key is missing or wrong", body = Value),
+        (status = 200, description = "The models", body = ModelList),
+        (status = 401, description = refusals::WRONG_KEY, body = VendorErrorBody),
+        (status = 403, description = refusals::TOKEN, body = VendorErrorBody),
     ),
 )]
 pub(in crate::http) async fn list_models(
@@ -31,9 +35,11 @@ pub(in crate::http) async fn list_models(
     params(("model" = String, Path, description = "The name of the model")),
     security(("engine_key" = []), ("bearer" = [])),
     responses(
-        (status = 200, description = "The model", body = Value),
-        (status = 401, description = "The key is missing or wrong", body = Value),
-        (status = 404, description = "There is no such model", body = Value),
+        (status = 200, description = "The model", body = ModelObject),
+        (status = 400, description = refusals::INVALID_PARAMETER, body = VendorErrorBody),
+        (status = 401, description = refusals::WRONG_KEY, body = VendorErrorBody),
+        (status = 403, description = refusals::TOKEN, body = VendorErrorBody),
+        (status = 404, description = refusals::UNKNOWN_MODEL, body = VendorErrorBody),
     ),
 )]
 pub(in crate::http) async fn read_model(

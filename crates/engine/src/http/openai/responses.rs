@@ -15,11 +15,14 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::chat::{MAX_WAIT, idempotency_key, new_task};
+use super::error::VendorErrorBody;
+use super::refusals;
 use super::responses_items::Settings;
 use super::responses_projection::ResponseProjection;
 use super::responses_request::{Place, ResponseRequest};
 use super::{BearerAuthenticated, Vendor, VendorBody, VendorError, annotate, ids, task_of_header};
 use crate::agent::{Accepted, AgentError, FollowedTurn, TurnEvents};
+use crate::http::front_schemas::{CreateResponseRequest, DeletedResponse, ResponseEvent, ResponseObject};
 use crate::http::projection::{Projector as _, patient_response, stream_response};
 use crate::http::{AppState, Shared};
 
@@ -29,21 +32,25 @@ const CANCEL_WAIT: Duration = Duration::from_secs(10);
 /// Runs a turn and answers in the form of OpenAI's responses.
 #[utoipa::path(
     post, path = "/v1/responses", operation_id = "openai_create_response", tag = "openai",
-    request_body = Value, security(("engine_key" = []), ("bearer" = [])),
+    request_body = CreateResponseRequest, security(("engine_key" = []), ("bearer" = [])),
     params(
         ("Roundhouse-Task" = Option<String>, Header, description = "The task to continue; a new one by default"),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes the request safe to repeat"),
     ),
     responses(
-        (status = 200, description = "The response, or its events", body = Value),
-        (status = 400, description = "A field is invalid, or has no meaning here", body = Value),
-        (status = 401, description = "The key is missing or wrong", body = Value),
-        (status = 404, description = "There is no such model, or no such previous response", body = Value),
-        (status = 409, description = "Another turn is running on the task", body = Value),
-        (status = 413, description = "The body is too large", body = Value),
-        (status = 429, description = "A cap on usage is reached", body = Value),
-        (status = 500, description = "An unexpected failure", body = Value),
-        (status = 503, description = "The engine is stopping or overloaded", body = Value),
+        (status = 200, description = "The response, or its events", content(
+            (ResponseObject = "application/json"), (inline(ResponseEvent) = "text/event-stream"),
+        )),
+        (status = 400, description = refusals::INVALID_FIELD, body = VendorErrorBody),
+        (status = 401, description = refusals::WRONG_KEY, body = VendorErrorBody),
+        (status = 403, description = refusals::TOKEN, body = VendorErrorBody),
+        (status = 404, description = refusals::UNKNOWN_MODEL_OR_RESPONSE, body = VendorErrorBody),
+        (status = 408, description = refusals::LATE_BODY, body = VendorErrorBody),
+        (status = 409, description = refusals::BUSY, body = VendorErrorBody),
+        (status = 413, description = refusals::LARGE_BODY, body = VendorErrorBody),
+        (status = 429, description = refusals::CAP, body = VendorErrorBody),
+        (status = 500, description = refusals::INTERNAL, body = VendorErrorBody),
+        (status = 503, description = refusals::STOPPING, body = VendorErrorBody),
     ),
 )]
 pub(in crate::http) async fn create_response(
@@ -196,11 +203,14 @@ pub(in crate::http) struct ReadResponse {
         ("starting_after" = Option<i64>, Query, description = "The number of the last event that the client has"),
     ),
     responses(
-        (status = 200, description = "The response, or its events", body = Value),
-        (status = 400, description = "A parameter is invalid", body = Value),
-        (status = 401, description = "The key is missing or wrong", body = Value),
-        (status = 404, description = "There is no such response", body = Value),
-        (status = 500, description = "An unexpected failure", body = Value),
+        (status = 200, description = "The response, or its events", content(
+            (ResponseObject = "application/json"), (inline(ResponseEvent) = "text/event-stream"),
+        )),
+        (status = 400, description = refusals::INVALID_PARAMETER, body = VendorErrorBody),
+        (status = 401, description = refusals::WRONG_KEY, body = VendorErrorBody),
+        (status = 403, description = refusals::TOKEN, body = VendorErrorBody),
+        (status = 404, description = refusals::UNKNOWN_RESPONSE, body = VendorErrorBody),
+        (status = 500, description = refusals::INTERNAL, body = VendorErrorBody),
     ),
 )]
 pub(in crate::http) async fn read_response(
@@ -226,11 +236,13 @@ pub(in crate::http) async fn read_response(
     security(("engine_key" = []), ("bearer" = [])),
     params(("response_id" = String, Path, description = "The response")),
     responses(
-        (status = 200, description = "The response as it is now", body = Value),
-        (status = 401, description = "The key is missing or wrong", body = Value),
-        (status = 404, description = "There is no such response", body = Value),
-        (status = 500, description = "An unexpected failure", body = Value),
-        (status = 503, description = "The engine is stopping", body = Value),
+        (status = 200, description = "The response as it is now", body = ResponseObject),
+        (status = 400, description = refusals::INVALID_PARAMETER, body = VendorErrorBody),
+        (status = 401, description = refusals::WRONG_KEY, body = VendorErrorBody),
+        (status = 403, description = refusals::TOKEN, body = VendorErrorBody),
+        (status = 404, description = refusals::UNKNOWN_RESPONSE, body = VendorErrorBody),
+        (status = 500, description = refusals::INTERNAL, body = VendorErrorBody),
+        (status = 503, description = refusals::CANCEL_UNFINISHED, body = VendorErrorBody),
     ),
 )]
 pub(in crate::http) async fn cancel_response(
@@ -264,11 +276,13 @@ pub(in crate::http) async fn cancel_response(
     security(("engine_key" = []), ("bearer" = [])),
     params(("response_id" = String, Path, description = "The response")),
     responses(
-        (status = 200, description = "It was deleted", body = Value),
-        (status = 401, description = "The key is missing or wrong", body = Value),
-        (status = 404, description = "There is no such response", body = Value),
-        (status = 409, description = "It is running, or part of a conversation", body = Value),
-        (status = 500, description = "An unexpected failure", body = Value),
+        (status = 200, description = "It was deleted", body = DeletedResponse),
+        (status = 400, description = refusals::INVALID_PARAMETER, body = VendorErrorBody),
+        (status = 401, description = refusals::WRONG_KEY, body = VendorErrorBody),
+        (status = 403, description = refusals::TOKEN, body = VendorErrorBody),
+        (status = 404, description = refusals::UNKNOWN_RESPONSE, body = VendorErrorBody),
+        (status = 409, description = refusals::PART_OF_CONVERSATION, body = VendorErrorBody),
+        (status = 500, description = refusals::INTERNAL, body = VendorErrorBody),
     ),
 )]
 pub(in crate::http) async fn delete_response(

@@ -4,7 +4,8 @@
 //! {"operations": {"admit_user": {"request": {}, "responses": {"200": {}}}}, "events": {"text_delta": {}}}
 //! ```
 //!
-//! Operations are named by their ids. A status without an answer of its own has that of another success with the same
+//! Operations are named by their ids; `stream` is an event of an answer that is either JSON or a stream of another
+//! protocol. A status without an answer of its own has that of another success with the same
 //! schema. The events are messages of the service's event streams.
 
 use std::collections::BTreeMap;
@@ -33,6 +34,8 @@ struct OperationExamples {
     request: Option<Value>,
     #[serde(default)]
     responses: BTreeMap<String, Value>,
+    /// An event of another protocol, where an answer is either JSON or a stream of these.
+    stream: Option<Value>,
 }
 
 /// Adds the examples of `texts` to `document`. A text that cannot be parsed is left out: a document without examples is
@@ -51,6 +54,7 @@ pub fn add_examples(document: &mut OpenApi, texts: &[&str]) {
             if let Some(own) = own {
                 add_request(operation, own.request);
                 add_responses(operation, &own.responses);
+                add_stream(operation, own.stream.as_ref());
             }
         }
     }
@@ -76,6 +80,16 @@ fn add_responses(operation: &mut Operation, examples: &BTreeMap<String, Value>) 
             with_same.find_map(|(status, _)| examples.get(status))
         });
         if let Some(content) = answer_mut(response) {
+            content.example = example.cloned();
+        }
+    }
+}
+
+fn add_stream(operation: &mut Operation, example: Option<&Value>) {
+    for (status, response) in &mut operation.responses.responses {
+        let RefOr::T(response) = response else { continue };
+        let Some(RefOr::T(content)) = response.content.get_mut(EVENT_STREAM) else { continue };
+        if status.starts_with('2') && !is_of_this_service(content) && content.example.is_none() {
             content.example = example.cloned();
         }
     }
