@@ -265,6 +265,7 @@ http_service::routes! {
     openai::cancel_response,
     openai::delete_response,
     mcp_server::mcp,
+    mcp_server::resume_mcp,
     a2a::agent_card,
     a2a::a2a,
     rpc::rpc,

@@ -9,6 +9,7 @@ mod cancellation;
 mod elicitation;
 mod handshake;
 mod lookups;
+mod resumption;
 mod revision;
 mod stateless;
 mod tools;
@@ -34,6 +35,8 @@ use super::{AppState, Shared};
 const VERSION_HEADER: &str = "mcp-protocol-version";
 /// The header that names the session of a request.
 const SESSION_HEADER: &str = "mcp-session-id";
+/// The header that names the last event that a caller has of a stream.
+const LAST_EVENT_HEADER: &str = "last-event-id";
 /// The code for headers that contradict the body.
 const HEADER_MISMATCH: i64 = -32020;
 /// The code for a revision that is not spoken here.
@@ -94,6 +97,51 @@ pub(super) async fn mcp(
     receive(&shared, &headers, message, memory).await.unwrap_or_else(IntoResponse::into_response)
 }
 
+/// Takes the stream of a call up again after its event `Last-Event-ID`, in the revisions whose events have ids.
+#[utoipa::path(
+    get, path = "/mcp", operation_id = "resume_mcp", tag = "mcp", security(("engine_key" = []), ("bearer" = [])),
+    params(
+        ("Last-Event-ID" = String, Header, description = "The id of the last event that the caller has"),
+        ("MCP-Protocol-Version" = Option<String>, Header, description = "The revision; that of the session by default"),
+        ("Mcp-Session-Id" = Option<String>, Header, description = "That of the call"),
+    ),
+    responses(
+        (status = 200, description = "The rest of the stream", body = inline(JsonRpcAnswer), content_type = "text/event-stream"),
+        (status = 400, description = "The id, the revision or the headers are invalid", body = JsonRpcAnswer),
+        (status = 401, description = "INVALID_ENGINE_KEY", body = ErrorBody),
+        (status = 403, description = "The request comes from a web page that is not of this machine", body = Value),
+        (status = 404, description = "There is no such event or session", body = JsonRpcAnswer),
+        (status = 405, description = "There is no `Last-Event-ID`: outside of calls the server sends nothing", body = JsonRpcAnswer),
+        (status = 406, description = "The caller does not accept event streams", body = JsonRpcAnswer),
+        (status = 500, description = "An unexpected failure", body = JsonRpcAnswer),
+    ),
+)]
+pub(super) async fn resume_mcp(
+    _: BearerAuthenticated,
+    Extract(AppState(shared)): Extract<AppState>,
+    headers: HeaderMap,
+) -> Response {
+    resume(&shared, &headers).await.unwrap_or_else(IntoResponse::into_response)
+}
+
+async fn resume(shared: &Arc<Shared>, headers: &HeaderMap) -> Result<Response, Refusal> {
+    check_origin(headers)?;
+    check_accept(headers, &[EVENT_STREAM])?;
+    let bad_request = |fault| Refusal::bad_request(None, fault);
+    let version = single_header(headers, VERSION_HEADER).map_err(bad_request)?;
+    let revision =
+        version.map(|version| version.parse::<Revision>().map_err(|_| unsupported_version(version)));
+    let revision = revision.transpose().map_err(bad_request)?;
+    let last_event = single_header(headers, LAST_EVENT_HEADER).map_err(bad_request)?;
+    let Some(last_event) = last_event.filter(|_| revision.is_none_or(Revision::has_event_ids)) else {
+        let message =
+            "the server sends nothing outside of calls; `Last-Event-ID` takes the stream of one up again";
+        let fault = Fault::invalid_request(message);
+        return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, None, fault));
+    };
+    handshake::take_up(shared, headers, revision, last_event).await
+}
+
 async fn receive(
     shared: &Arc<Shared>,
     headers: &HeaderMap,
@@ -101,7 +149,7 @@ async fn receive(
     memory: BodyMemory,
 ) -> Result<Response, Refusal> {
     check_origin(headers)?;
-    check_accept(headers)?;
+    check_accept(headers, &[JSON, EVENT_STREAM])?;
     let message = message.map_err(|fault| Refusal::bad_request(None, fault))?;
     let id = match &message {
         Message::Request { id, .. } => Some(id.clone()),
@@ -132,22 +180,26 @@ fn check_origin(headers: &HeaderMap) -> Result<(), Refusal> {
     Err(Refusal::new(StatusCode::FORBIDDEN, None, Fault::invalid_request(message)))
 }
 
-/// Both forms of an answer must be accepted, as the protocol demands.
-fn check_accept(headers: &HeaderMap) -> Result<(), Refusal> {
+/// A media type and the range that contains it.
+type MediaType = (&'static str, &'static str);
+const JSON: MediaType = ("application/json", "application/*");
+const EVENT_STREAM: MediaType = ("text/event-stream", "text/*");
+
+/// All forms that an answer can have must be accepted, as the protocol demands.
+fn check_accept(headers: &HeaderMap, forms: &[MediaType]) -> Result<(), Refusal> {
     let values = || headers.get_all(header::ACCEPT).into_iter().filter_map(|value| value.to_str().ok());
     let types: Vec<String> = values()
         .flat_map(|value| value.split(','))
         .map(|range| range.split(';').next().unwrap_or_default().trim().to_ascii_lowercase())
         .collect();
-    let accepts = |exact: &str, group: &str| {
+    let accepts = |(exact, group): &MediaType| {
         types.iter().any(|range| range == exact || range == group || range == "*/*")
     };
-    if types.is_empty()
-        || (accepts("application/json", "application/*") && accepts("text/event-stream", "text/*"))
-    {
+    if types.is_empty() || forms.iter().all(accepts) {
         return Ok(());
     }
-    let message = "`Accept`: must contain application/json and text/event-stream";
+    let names: Vec<&str> = forms.iter().map(|(exact, _)| *exact).collect();
+    let message = format!("`Accept`: must contain {}", names.join(" and "));
     Err(Refusal::new(StatusCode::NOT_ACCEPTABLE, None, Fault::invalid_request(message)))
 }
 

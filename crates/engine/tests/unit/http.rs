@@ -115,6 +115,7 @@ fn the_fronts_are_described_with_their_streams_and_errors() {
         ("/agui", "post"),
         ("/a2a", "post"),
         ("/mcp", "post"),
+        ("/mcp", "get"),
     ] {
         let stream = &document["paths"][path][method]["responses"]["200"]["content"]["text/event-stream"];
         assert!(stream["schema"]["properties"].is_object(), "the stream of {method} {path}: {stream}");

@@ -126,6 +126,36 @@ async def killed():
         show(turns=[turn["state"] for turn in turns])
 
 
+async def resumed():
+    """The engine is killed while it answers, and the SDK takes the stream up again by itself."""
+    progress = []
+
+    async def reported(done, _total, message):
+        progress.append([done, message])
+        show(progress=message)
+
+    async with Connection() as client:
+        result = await client.call_tool("ask", {"message": "Tell.", "task_id": "task"}, progress_callback=reported)
+        show(text=text(result), progress=progress)
+        turns = (await client.call_tool("tasks", {"task_id": "task"})).structured_content["turns"]
+        show(turns=[turn["state"] for turn in turns])
+
+
+async def asked_over_a_kill():
+    """The engine is killed while its question is shown."""
+    asked = []
+
+    async def elicit(_context, request):
+        asked.append(request.message)
+        show(asked=len(asked))
+        await pressed_enter()
+        return ElicitResult(action="accept", content={"answer": "yes"})
+
+    async with Connection(elicit) as client:
+        result = await client.call_tool("ask", {"message": "Write.", "task_id": "task"})
+        show(text=text(result), asked=len(asked))
+
+
 async def cancel():
     async with Connection() as client:
         call = asyncio.create_task(client.call_tool("ask", {"message": "Think.", "task_id": "task"}))

@@ -1,6 +1,8 @@
 //! Other agents use an engine as a server of the Model Context Protocol: with the official SDK in the revisions with a
 //! handshake and in the one without, and by hand where the SDK is too polite.
 
+mod resumed;
+
 use mock_llm::{Gate, MockProvider, Reply};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
@@ -134,7 +136,8 @@ async fn an_answer_is_fetched_after_a_kill() {
         client.wait_for("\"broken\"").await;
         client.press_enter().await;
         let shown = client.finish().await;
-        assert_ne!(shown[0]["broken"], json!(false), "{mode}");
+        // With a handshake, the SDK takes the call up again by itself if the engine is back in time.
+        assert!(mode == "legacy" || shown[0]["broken"] != json!(false), "{shown:?}");
         assert_eq!((&shown[1]["text"], &shown[1]["structured"]["task_id"]), (&json!(text), &json!("task")));
         assert_eq!(shown[2], json!({"turns": ["completed"]}), "{mode}: it ran once");
         assert_eq!(fixture.engine.messages("task").await.len(), 2);

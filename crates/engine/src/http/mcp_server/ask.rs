@@ -8,6 +8,7 @@ use api::turns::BackgroundTurn;
 use api::{ClientRequestId, HitlId, TaskId, TurnId};
 use axum::http::StatusCode;
 use axum::response::Response;
+use futures::StreamExt as _;
 use http_service::http::{ApiError, parse_fields};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -18,6 +19,7 @@ use super::ask_projection::{AskProjection, Asking};
 use super::caller::Caller;
 use super::cancellation::{CallListener, Signal};
 use super::elicitation::{self, Answer};
+use super::resumption::EventId;
 use super::tools::{self, ToolCall};
 use crate::agent::{Accepted, Agent, AgentError, FollowedTurn, TurnEvents};
 use crate::http::Shared;
@@ -63,19 +65,9 @@ pub(super) async fn ask(
     // The turn has what it needs of the body.
     drop(memory);
     let BegunTurn { events, task_id, turn_id, dismissed } = begun;
-    let asking = match (caller.elicits, caller.revision.has_handshake()) {
-        (false, _) => Asking::Never,
-        (true, true) => Asking::ByRequest,
-        (true, false) => Asking::ByResult,
-    };
-    let projection = AskProjection::new(
-        id,
-        caller.revision,
-        asking,
-        progress_token,
-        (task_id.clone(), turn_id),
-        dismissed,
-    );
+    let turn = (task_id.clone(), turn_id);
+    let projection = AskProjection::new(id, caller.revision, asking(caller), progress_token, turn, dismissed);
+    let first_event = projection.first_event();
     let open = OpenCall {
         events,
         projection,
@@ -83,10 +75,48 @@ pub(super) async fn ask(
         turn: TurnOfCall { agent: Arc::clone(&shared.agent), task_id, turn_id },
         ends_with_connection: !caller.revision.has_handshake(),
     };
-    Ok(sse_response(futures::stream::unfold(open, |mut open| async move {
+    Ok(stream(first_event, open))
+}
+
+/// Takes the stream of a call up again, after the event with this id.
+pub(super) async fn take_up(shared: &Arc<Shared>, caller: &Caller, id: EventId) -> Result<Response, Fault> {
+    let EventId { turn_id, request, progress_token, place } = id;
+    let listener = caller.session.map(|session| shared.mcp_calls.subscribe(session, request.clone()));
+    let unknown =
+        || Fault::invalid_request("`Last-Event-ID`: there is no such event; its task may be deleted");
+    let turn = match shared.agent.follow(&turn_id.to_string()).await {
+        Err(AgentError::UnknownTurn(_)) => return Err(unknown()),
+        turn => turn.map_err(|error| internal(&error))?,
+    };
+    let FollowedTurn { events, task_id, .. } = turn;
+    let of_turn = (task_id.clone(), turn_id);
+    let projection =
+        AskProjection::new(request, caller.revision, asking(caller), progress_token, of_turn, Vec::new());
+    let open = OpenCall {
+        events,
+        projection: projection.taken_up_at(place),
+        listener,
+        turn: TurnOfCall { agent: Arc::clone(&shared.agent), task_id, turn_id },
+        ends_with_connection: false,
+    };
+    Ok(stream(None, open))
+}
+
+fn asking(caller: &Caller) -> Asking {
+    match (caller.elicits, caller.revision.has_handshake()) {
+        (false, _) => Asking::Never,
+        (true, true) => Asking::ByRequest,
+        (true, false) => Asking::ByResult,
+    }
+}
+
+/// The response that streams an open call.
+fn stream(first_event: Option<String>, open: OpenCall) -> Response {
+    let messages = futures::stream::unfold(open, |mut open| async move {
         let chunk = open.next_chunk().await?;
         Some((chunk, open))
-    })))
+    });
+    sse_response(futures::stream::iter(first_event).chain(messages))
 }
 
 /// The turn of a call.

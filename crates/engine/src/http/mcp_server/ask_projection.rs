@@ -8,6 +8,7 @@ use api::turns::TurnState;
 use api::{HitlId, TaskId, TurnId};
 use serde_json::{Value, json};
 
+use super::resumption::{EventId, Place, RETRY_MS};
 use super::revision::Revision;
 use super::{elicitation, tools};
 use crate::agent::ReportFold;
@@ -34,11 +35,12 @@ pub(super) struct AskProjection {
     revision: Revision,
     asking: Asking,
     progress_token: Option<Value>,
-    /// The number of notifications of progress so far.
-    progress: u64,
+    place: Place,
+    /// The time of the last event whose message the caller has, if the stream is taken up again.
+    known_until: Option<i64>,
+    /// Whether events follow that the caller knows.
+    is_behind: bool,
     fold: ReportFold,
-    /// What a person was asked by a request.
-    asked: BTreeSet<HitlId>,
     /// What the caller's user does not want to answer.
     dismissed: BTreeSet<HitlId>,
     has_ended: bool,
@@ -59,12 +61,44 @@ impl AskProjection {
             revision,
             asking,
             progress_token,
-            progress: 0,
+            place: Place::default(),
+            known_until: None,
+            is_behind: false,
             fold,
-            asked: BTreeSet::new(),
             dismissed: dismissed.into_iter().collect(),
             has_ended: false,
         }
+    }
+
+    /// The same for a caller that has everything until `place`.
+    pub(super) fn taken_up_at(self, place: Place) -> Self {
+        Self { place, known_until: Some(place.ts), is_behind: true, ..self }
+    }
+
+    /// The event with which a stream begins, so that it can be taken up again before it has said something.
+    pub(super) fn first_event(&self) -> Option<String> {
+        self.revision
+            .has_first_event()
+            .then(|| format!("id: {}\nretry: {RETRY_MS}\ndata:\n\n", self.event_id()))
+    }
+
+    fn event_id(&self) -> EventId {
+        EventId {
+            turn_id: self.fold.report().turn_id,
+            request: self.id.clone(),
+            progress_token: self.progress_token.clone(),
+            place: self.place,
+        }
+    }
+
+    fn send(&self, out: &mut String, message: &Value) {
+        use std::fmt::Write as _;
+
+        if self.revision.has_event_ids() {
+            // Writing to a `String` cannot fail.
+            let _ = writeln!(out, "id: {}", self.event_id());
+        }
+        push_sse(out, None, message);
     }
 
     /// Ends it without a result.
@@ -80,7 +114,7 @@ impl AskProjection {
 
     fn finish(&mut self, out: &mut String, message: &Value) {
         self.has_ended = true;
-        push_sse(out, None, message);
+        self.send(out, message);
     }
 
     /// Ends it with the outcome of the turn, or with what the turn waits for.
@@ -91,9 +125,9 @@ impl AskProjection {
 
     fn report_progress(&mut self, out: &mut String, message: &str) {
         let Some(token) = &self.progress_token else { return };
-        self.progress += 1;
-        let params = json!({"progressToken": token, "progress": self.progress, "message": message});
-        push_sse(out, None, &json_rpc::call(None, "notifications/progress", &params));
+        self.place.progress += 1;
+        let params = json!({"progressToken": token, "progress": self.place.progress, "message": message});
+        self.send(out, &json_rpc::call(None, "notifications/progress", &params));
     }
 
     fn ask(&mut self, out: &mut String, request: &HitlRequest) {
@@ -105,9 +139,10 @@ impl AskProjection {
                 "requestState": self.fold.report().turn_id,
             }));
             self.finish(out, &json_rpc::result(&self.id, &result));
-        } else if self.asked.insert(request.request_id) {
+        } else if self.place.asked != Some(request.request_id) {
+            self.place.asked = Some(request.request_id);
             let id = RequestId::text(request.request_id.to_string());
-            push_sse(out, None, &json_rpc::call(Some(&id), "elicitation/create", &params));
+            self.send(out, &json_rpc::call(Some(&id), "elicitation/create", &params));
         }
     }
 }
@@ -180,20 +215,28 @@ impl Projector for AskProjection {
         if self.has_ended {
             return;
         }
-        if let Some(message) = progress_message(&event) {
+        let is_known = self.known_until.is_some_and(|known| event.ts <= known);
+        self.is_behind = self.known_until.is_some_and(|known| event.ts < known);
+        self.place.ts = self.place.ts.max(event.ts);
+        if !is_known && let Some(message) = progress_message(&event) {
             self.report_progress(out, &message);
         }
         // Its reason follows.
         let is_errored = matches!(event.event, Event::ThreadLifecycle(Lifecycle::Errored { .. }));
         self.fold.apply(event);
-        if self.fold.has_ended() && !is_errored {
+        if !self.fold.has_ended() || is_errored {
+            return;
+        }
+        if is_known {
+            self.has_ended = true;
+        } else {
             self.finish_with_report(out);
         }
     }
 
     fn caught_up(&mut self, out: &mut String) {
         let Some(request) = self.fold.report().pending.first().cloned() else { return };
-        if self.has_ended {
+        if self.has_ended || self.is_behind {
             return;
         }
         if self.asking == Asking::Never || self.dismissed.contains(&request.request_id) {

@@ -12,16 +12,17 @@ use uuid::Uuid;
 use super::caller::{Caller, Session};
 use super::cancellation::Signal;
 use super::elicitation::{self, Answer};
+use super::resumption::EventId;
 use super::revision::Revision;
 use super::stateless::PROTOCOL_VERSION_KEY;
 use super::{
-    HEADER_MISMATCH, INSTRUCTIONS, Refusal, SESSION_HEADER, VERSION_HEADER, call_tool, server_info,
+    HEADER_MISMATCH, INSTRUCTIONS, Refusal, SESSION_HEADER, VERSION_HEADER, ask, call_tool, server_info,
     single_header, tools,
 };
 use crate::agent::AgentError;
 use crate::http::Shared;
 use crate::http::admission::BodyMemory;
-use crate::http::json_rpc::{self, Fault, Message, RequestId};
+use crate::http::json_rpc::{self, Fault, INTERNAL_ERROR, Message, RequestId};
 
 /// Receives a message. Requests that name no revision are of the one before the header existed, or of that of their
 /// session.
@@ -60,6 +61,26 @@ pub(super) async fn receive(
             Ok(StatusCode::ACCEPTED.into_response())
         }
     }
+}
+
+/// Takes the stream of a call up again after the event that a caller names; the caller says in its headers who it is, as
+/// in a request.
+pub(super) async fn take_up(
+    shared: &Arc<Shared>,
+    headers: &HeaderMap,
+    revision: Option<Revision>,
+    last_event: &str,
+) -> Result<Response, Refusal> {
+    let caller = find_caller(headers, revision, None)?;
+    let Ok(id) = last_event.parse::<EventId>() else {
+        let fault = Fault::invalid_request("`Last-Event-ID`: must be the id of an event of a call's stream");
+        return Err(Refusal::bad_request(None, fault));
+    };
+    ask::take_up(shared, &caller, id).await.map_err(|fault| {
+        let is_internal = fault.code == INTERNAL_ERROR;
+        let status = if is_internal { StatusCode::INTERNAL_SERVER_ERROR } else { StatusCode::NOT_FOUND };
+        Refusal::new(status, None, fault)
+    })
 }
 
 /// The caller of a request, which need not have a session.

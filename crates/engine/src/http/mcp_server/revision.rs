@@ -42,6 +42,16 @@ impl Revision {
         self <= Self::LAST_WITH_HANDSHAKE
     }
 
+    /// Whether a stream whose connection broke is taken up again with the id of its last event.
+    pub(super) fn has_event_ids(self) -> bool {
+        self.has_handshake()
+    }
+
+    /// Whether a stream begins with an event that has an id and no message.
+    pub(super) fn has_first_event(self) -> bool {
+        self == Self::V2025_11_25
+    }
+
     /// Whether a server can ask the caller's user something.
     pub(super) fn has_elicitation(self) -> bool {
         self >= Self::V2025_06_18

@@ -4,7 +4,7 @@ use api::memory::{MAX_QUERY, MAX_SEARCH_OFFSET};
 use serde_json::{Map, Value, json};
 
 use super::revision::Revision;
-use crate::http::json_rpc::Fault;
+use crate::http::json_rpc::{Fault, RequestId};
 
 pub(super) const ASK: &str = "ask";
 pub(super) const TASKS: &str = "tasks";
@@ -32,8 +32,10 @@ impl ToolCall {
         };
         let arguments = object(params.remove("arguments"), "arguments")?;
         let progress_token = params.get("_meta").and_then(|meta| meta.get("progressToken")).cloned();
-        if !progress_token.as_ref().is_none_or(|token| token.is_string() || token.is_number()) {
-            return Err(Fault::invalid_params("`_meta.progressToken`: must be a text or an integer"));
+        // Like the id of a request, all that is sent about it repeats the token.
+        if progress_token.clone().is_some_and(|token| RequestId::parse(token).is_none()) {
+            let message = "`_meta.progressToken`: must be an integer or a text of at most 256 bytes";
+            return Err(Fault::invalid_params(message));
         }
         let request_state = match params.remove("requestState") {
             None | Some(Value::Null) => None,

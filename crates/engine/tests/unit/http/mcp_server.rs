@@ -4,12 +4,15 @@ use api::event::{
     Delta, Event, Failure, FailureCode, HitlKind, HitlRequest, HitlResolved, Lifecycle, SentEvent, StopReason,
 };
 use api::{HitlId, MessageId, TaskId, Timestamp, TurnId};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use pretty_assertions::assert_eq;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::ask_projection::{AskProjection, Asking};
 use super::caller::{Caller, Session};
+use super::resumption::EventId;
 use super::revision::Revision;
 use super::tools::ToolCall;
 use crate::http::json_rpc::RequestId;
@@ -119,12 +122,34 @@ fn projection(revision: Revision, asking: Asking) -> AskProjection {
 
 /// What a caller receives if it has read everything after each of the `pauses`.
 fn stream(projection: &mut AskProjection, events: &[Event], pauses: &[bool]) -> Vec<Value> {
+    let encoded = encoded_stream(projection, events, pauses);
+    encoded.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect()
+}
+
+/// The same with the ids of the events.
+fn stream_with_ids(
+    projection: &mut AskProjection,
+    events: &[Event],
+    pauses: &[bool],
+) -> Vec<(EventId, Value)> {
+    let encoded = encoded_stream(projection, events, pauses);
+    let events = encoded.split_terminator("\n\n").map(|event| event.split_once('\n').unwrap());
+    events
+        .map(|(id, data)| {
+            let id = id.strip_prefix("id: ").unwrap().parse().unwrap();
+            (id, serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap())
+        })
+        .collect()
+}
+
+fn encoded_stream(projection: &mut AskProjection, events: &[Event], pauses: &[bool]) -> String {
     let mut out = String::new();
+    let turn_id: TurnId = format!("turn_{}", "0".repeat(32)).parse().unwrap();
     for (at, event) in events.iter().enumerate() {
         let sent = SentEvent {
             task_id: TaskId::new("t").unwrap(),
-            turn_id: TurnId::new(),
-            ts: i64::try_from(at).unwrap(),
+            turn_id,
+            ts: i64::try_from(at + 1).unwrap(),
             event: event.clone(),
         };
         projection.apply(sent, &mut out);
@@ -133,7 +158,7 @@ fn stream(projection: &mut AskProjection, events: &[Event], pauses: &[bool]) -> 
         }
     }
     projection.interrupt(&mut out);
-    out.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect()
+    out
 }
 
 proptest! {
@@ -178,6 +203,50 @@ proptest! {
         }
         let questions = messages.iter().filter(|message| message["method"] == "elicitation/create");
         prop_assert!(questions.count() <= usize::from(by_request));
+    }
+}
+
+proptest! {
+    /// A caller that names the last event that it has gets exactly the rest, in particular no question twice.
+    #[test]
+    fn a_call_is_taken_up_after_each_of_its_messages(
+        steps in prop::collection::vec(0..6_u8, 0..8), end in 0..4_u8,
+        pauses in prop::collection::vec(any::<bool>(), 12),
+    ) {
+        let questions = [HitlId::new(), HitlId::new()];
+        let mut events = vec![Event::ThreadLifecycle(Lifecycle::Started { message_id: message_id() })];
+        events.extend(steps.iter().map(|step| match step {
+            0 => Event::TextDelta(Delta { text: "a".into() }),
+            1 => Event::ThreadLifecycle(Lifecycle::Resumed { message_id: message_id() }),
+            2 | 3 => asks(questions[usize::from(*step - 2)]),
+            _ => resolves(questions[usize::from(*step - 4)]),
+        }));
+        if end < 3 {
+            events.extend(end_of(end));
+        }
+        let turn = (TaskId::new("t").unwrap(), TurnId::new());
+        let new = || AskProjection::new(
+            RequestId::text("call"), Revision::V2025_11_25, Asking::ByRequest, Some(json!(7)), turn.clone(), Vec::new(),
+        );
+        let first: EventId =
+            new().first_event().unwrap().lines().next().unwrap().strip_prefix("id: ").unwrap().parse().unwrap();
+        let all = stream_with_ids(&mut new(), &events, &pauses);
+        let rest_after = |id: &EventId| {
+            stream_with_ids(&mut new().taken_up_at(id.place), &events, &pauses)
+        };
+        prop_assert_eq!(&rest_after(&first), &all);
+        for (at, (id, message)) in all.iter().enumerate() {
+            // That the engine stops is no event of the turn.
+            if message.get("error").is_none() {
+                prop_assert_eq!(&rest_after(id), &all[at + 1..]);
+            }
+        }
+    }
+
+    #[test]
+    fn no_id_of_an_event_breaks_it(text in ".{0,60}", bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+        let _ = text.parse::<EventId>();
+        let _ = URL_SAFE_NO_PAD.encode(bytes).parse::<EventId>();
     }
 }
 
