@@ -4,9 +4,12 @@ use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use crate::engine::MaxTurns;
+use crate::response_format::ResponseFormat;
 use crate::serde_helpers::{BoundedInt, null_as_default};
 use crate::text::{TextRule, ValidatedText};
-use crate::turn_options::TurnOverrides;
+use crate::turn_options::{
+    AllowedTools, Effort, Instructions, MaxCost, MaxOutputTokens, MaxTokens, Metadata, TurnOverrides,
+};
 use crate::turns::TurnState;
 use crate::{TaskId, Timestamp, TurnId};
 
@@ -85,6 +88,7 @@ pub enum MissedPolicy {
 
 /// The options of a schedule's turns, as in `POST /execute`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(from = "FlatOptions")]
 pub struct ScheduleOptions {
     /// Skip planning and run the loop directly.
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "std::ops::Not::not")]
@@ -98,6 +102,48 @@ pub struct ScheduleOptions {
     /// What is set for its turns only.
     #[serde(flatten)]
     pub overrides: TurnOverrides,
+}
+
+/// [`ScheduleOptions`] as they are parsed: a parser of a flattened part takes every field, so it cannot say which ones
+/// nothing knows.
+#[derive(Deserialize)]
+struct FlatOptions {
+    #[serde(default, deserialize_with = "null_as_default")]
+    direct: bool,
+    #[serde(default, deserialize_with = "null_as_default")]
+    super_thinking: bool,
+    max_turns: Option<MaxTurns>,
+    model: Option<String>,
+    effort: Option<Effort>,
+    instructions: Option<Instructions>,
+    allowed_tools: Option<AllowedTools>,
+    max_output_tokens: Option<MaxOutputTokens>,
+    max_tokens: Option<MaxTokens>,
+    max_cost_usd: Option<MaxCost>,
+    metadata: Option<Metadata>,
+    response_format: Option<ResponseFormat>,
+}
+
+impl From<FlatOptions> for ScheduleOptions {
+    fn from(options: FlatOptions) -> Self {
+        let FlatOptions { direct, super_thinking, max_turns, .. } = options;
+        Self {
+            direct,
+            super_thinking,
+            max_turns,
+            overrides: TurnOverrides {
+                model: options.model,
+                effort: options.effort,
+                instructions: options.instructions,
+                allowed_tools: options.allowed_tools,
+                max_output_tokens: options.max_output_tokens,
+                max_tokens: options.max_tokens,
+                max_cost_usd: options.max_cost_usd,
+                metadata: options.metadata,
+                response_format: options.response_format,
+            },
+        }
+    }
 }
 
 /// What a schedule does, and when.

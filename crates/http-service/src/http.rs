@@ -4,6 +4,7 @@ mod bearer;
 pub mod cors;
 mod error;
 mod extract;
+mod known_fields;
 mod layers;
 pub mod openapi;
 mod routes;
@@ -12,11 +13,13 @@ mod unknown_fields;
 
 pub use bearer::{browser_token, refusal_code};
 pub use error::{ApiError, BodyTimeout, is_body_timeout};
-pub use extract::{BodyAdmission, Json, Path, Query, parse_fields, parse_json, read_admitted_body};
+pub use extract::{BodyAdmission, Json, LenientJson, Path, Query, parse_fields, read_admitted_body};
 pub(crate) use layers::with_request_id;
 pub use layers::{ClientAddress, apply_layers, apply_layers_counting_errors};
 #[doc(hidden)]
 pub use routes::described;
-pub use unknown_fields::{UnknownFields, WARNING_HEADER, parse_json_noting_unknown};
+pub use unknown_fields::{
+    ResponseWarnings, UnknownFields, WARNING_HEADER, parse_json_noting_unknown, parse_json_refusing_unknown,
+};
 #[doc(hidden)]
 pub use utoipa_axum::paste;

@@ -13,6 +13,7 @@
 
 pub mod openapi;
 pub mod openapi_examples;
+pub mod unknown_fields;
 pub mod wall_clock;
 
 use std::ops::RangeInclusive;

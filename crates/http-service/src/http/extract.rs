@@ -21,12 +21,13 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::error::Category;
 use serde_json::{Map, Value};
 
+use super::unknown_fields::{ResponseWarnings, parse_json_noting_unknown, parse_json_refusing_unknown};
 use super::{ApiError, BodyTimeout, is_body_timeout, serde_errors};
 
 /// The number of characters kept at either end of a message, which may quote a value as long as a body.
 const KEPT_CHARS_PER_END: usize = 200;
 
-fn invalid_request(message: impl Into<String>) -> ApiError {
+pub(super) fn invalid_request(message: impl Into<String>) -> ApiError {
     ApiError::new(ErrorCode::InvalidRequest, truncate_middle(message.into()))
 }
 
@@ -41,7 +42,7 @@ fn truncate_middle(message: String) -> String {
     head.chain(" … ".chars()).chain(tail).collect()
 }
 
-/// A JSON body of any `Content-Type`. An empty body counts as `{}`.
+/// A JSON body of any `Content-Type`, whose unknown fields are refused. An empty body counts as `{}`.
 #[derive(Debug)]
 pub struct Json<T>(pub T);
 
@@ -49,10 +50,30 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let body =
-            Bytes::from_request(request, state).await.map_err(|rejection| body_rejection(&rejection))?;
-        parse_json(&body).map(Json)
+        let body = read_body(request, state).await?;
+        parse_json_refusing_unknown(&body).map(Json)
     }
+}
+
+/// Like [`Json`] for the endpoints of the contract: unknown fields are ignored, and a header of the response names
+/// them.
+#[derive(Debug)]
+pub struct LenientJson<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for LenientJson<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let warnings = ResponseWarnings::of(request.extensions());
+        let body = read_body(request, state).await?;
+        let (parsed, unknown) = parse_json_noting_unknown(&body)?;
+        warnings.name(unknown);
+        Ok(Self(parsed))
+    }
+}
+
+async fn read_body<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, ApiError> {
+    Bytes::from_request(request, state).await.map_err(|rejection| body_rejection(&rejection))
 }
 
 /// Decides whether more of a body may be kept in memory.
@@ -64,7 +85,7 @@ pub trait BodyAdmission {
 /// Reads a body to its end. Each piece is admitted before it is kept.
 ///
 /// # Errors
-/// Returns the same errors as [`Json`], or that of `admission`.
+/// Returns the errors of a body that is too large or incomplete, or that of `admission`.
 pub async fn read_admitted_body(
     request: Request,
     admission: &mut (impl BodyAdmission + Send),
@@ -112,11 +133,8 @@ fn incomplete_body(error: &(dyn std::error::Error + 'static)) -> ApiError {
     }
 }
 
-/// Parses a `T` from a JSON body. An empty body counts as `{}`.
-///
-/// # Errors
-/// Returns the same errors as [`Json`].
-pub fn parse_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+/// Parses a `T` from a JSON body; unknown fields are ignored. An empty body counts as `{}`.
+pub(super) fn parse_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     // serde skips an ignored field unread, so the encoding must be checked beforehand.
     let Ok(body) = std::str::from_utf8(body) else { return Err(invalid_request("the body must be UTF-8")) };
     let body = if body.trim_ascii().is_empty() { "{}" } else { body };
@@ -157,7 +175,7 @@ fn syntax_error(what: &str, error: &serde_json::Error) -> ApiError {
 /// Parses a `T` from the fields of an object of a body.
 ///
 /// # Errors
-/// Returns the same errors as [`Json`].
+/// Returns the same errors as [`Json`], but for unknown fields, which are ignored.
 pub fn parse_fields<T: DeserializeOwned>(object: Map<String, Value>) -> Result<T, ApiError> {
     serde_path_to_error::deserialize(Value::Object(object)).map_err(|error| field_error(&error))
 }

@@ -12,6 +12,7 @@ use std::task::{Context, Poll, ready};
 
 use api::ErrorCode;
 use axum::Router;
+use axum::body::HttpBody as _;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
@@ -22,7 +23,7 @@ use tower::{Layer, Service};
 use tracing::Span;
 use uuid::Uuid;
 
-use super::ApiError;
+use super::{ApiError, ResponseWarnings};
 use crate::trace_context::TraceContext;
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -122,6 +123,8 @@ where
             http_route = route.as_ref().map_or("-", MatchedPath::as_str),
             client_address = client.map(tracing::field::display),
         );
+        // Only a body can have unknown fields.
+        let warnings = (!request.body().is_end_stream()).then(|| ResponseWarnings::attach(&mut request));
         let response = {
             let _entered = span.enter();
             self.inner.call(request)
@@ -135,6 +138,7 @@ where
                 request_id,
                 trace,
                 route,
+                warnings,
                 on_error: Arc::clone(&self.layer.on_error),
             }),
         }
@@ -146,6 +150,7 @@ struct ResponseFinisher {
     request_id: HeaderValue,
     trace: TraceContext,
     route: Option<MatchedPath>,
+    warnings: Option<ResponseWarnings>,
     on_error: Arc<dyn Fn(ErrorCode) + Send + Sync>,
 }
 
@@ -190,6 +195,9 @@ impl ResponseFinisher {
         }
         let headers = response.headers_mut();
         headers.insert(REQUEST_ID.clone(), self.request_id);
+        if let Some(warnings) = self.warnings {
+            warnings.apply(headers);
+        }
         if let Ok(traceparent) = self.trace.into_header() {
             headers.insert(TRACEPARENT.clone(), traceparent);
         }
@@ -199,7 +207,9 @@ impl ResponseFinisher {
 /// Adds a request id (the caller's or a new one) and a trace context to a response that comes from no route.
 pub(crate) fn with_request_id(headers: &HeaderMap, mut response: Response) -> Response {
     let (request_id, trace) = (request_id(headers), TraceContext::from_header(headers.get(&TRACEPARENT)));
-    ResponseFinisher { request_id, trace, route: None, on_error: Arc::new(|_| {}) }.apply(&mut response);
+    let finisher =
+        ResponseFinisher { request_id, trace, route: None, warnings: None, on_error: Arc::new(|_| {}) };
+    finisher.apply(&mut response);
     response
 }
 

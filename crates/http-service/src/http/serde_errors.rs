@@ -29,6 +29,17 @@ pub(super) fn rephrase(message: &str) -> String {
     message.to_owned()
 }
 
+/// Returns the error of a field that an object does not have, in the words of [`rephrase`].
+pub(super) fn unknown_field(name: &str, known: &[&str]) -> String {
+    let quoted: Vec<String> = known.iter().map(|known| format!("`{known}`")).collect();
+    match quoted.as_slice() {
+        [] => format!("there is no field `{name}`"),
+        [only] => format!("there is no field `{name}`; it must be {only}"),
+        [first, second] => format!("there is no field `{name}`; it must be {first} or {second}"),
+        _ => format!("there is no field `{name}`; it must be one of {}", quoted.join(", ")),
+    }
+}
+
 /// Returns the field named by an error that serde reports at the enclosing object: a missing or duplicate field.
 pub(super) fn field_name(message: &str) -> Option<&str> {
     quoted(message, "missing field ").or_else(|| quoted(message, "duplicate field "))
@@ -143,5 +154,10 @@ mod tests {
             "{unknown}"
         );
         assert_eq!(rephrase("must be 1 to 256 bytes"), "must be 1 to 256 bytes");
+        let lists: [&'static [&'static str]; 3] = [&["a"], &["a", "b"], &["a", "b", "c"]];
+        for known in lists {
+            let serde: serde_json::Error = serde::de::Error::unknown_field("x", known);
+            assert_eq!(unknown_field("x", known), rephrase(&serde.to_string()));
+        }
     }
 }

@@ -1,10 +1,16 @@
-//! Fields of a body that the service does not know: they are ignored, and a header of the response names them.
+//! Fields of a body that the service does not know. An endpoint of the contract ignores them, and a header of the
+//! response names them. Every other endpoint refuses them: a misspelled restriction must not be dropped.
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use std::sync::{Arc, OnceLock};
+
+use axum::extract::Request;
+use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue};
 use serde::de::DeserializeOwned;
+use serde_ignored::Path;
 
-use super::ApiError;
-use super::extract::parse_json;
+use super::extract::{invalid_request, parse_json};
+use super::known_fields::known_fields;
+use super::{ApiError, serde_errors};
 
 /// The header that warns about something in the request that has no effect.
 pub const WARNING_HEADER: HeaderName = HeaderName::from_static("roundhouse-warning");
@@ -22,15 +28,15 @@ pub struct UnknownFields {
 
 impl UnknownFields {
     /// Adds a field that has no effect.
-    pub fn push(&mut self, path: &str) {
+    fn push(&mut self, path: &[String]) {
         self.count += 1;
         if self.names.len() < MAX_NAMED_FIELDS {
-            self.names.push(printable(path));
+            self.names.push(printable(&path.join(".")));
         }
     }
 
     /// Sets the header that names them, if there are any.
-    pub fn warn(&self, headers: &mut HeaderMap) {
+    fn warn(&self, headers: &mut HeaderMap) {
         if self.names.is_empty() {
             return;
         }
@@ -43,9 +49,35 @@ impl UnknownFields {
     }
 }
 
-/// The path without the marks of optional fields, which are segments of their own.
-fn without_marks(path: &str) -> String {
-    path.split('.').filter(|segment| *segment != "?").collect::<Vec<_>>().join(".")
+/// Where an extractor leaves the unknown fields of a request for the layer that sets the headers of its response.
+#[derive(Clone, Default)]
+pub struct ResponseWarnings(Arc<OnceLock<UnknownFields>>);
+
+impl ResponseWarnings {
+    /// Gives the request a place for them.
+    pub(super) fn attach(request: &mut Request) -> Self {
+        let warnings = Self::default();
+        request.extensions_mut().insert(warnings.clone());
+        warnings
+    }
+
+    /// Returns those of the request with these extensions.
+    pub fn of(extensions: &Extensions) -> Self {
+        extensions.get().cloned().unwrap_or_default()
+    }
+
+    /// Has the response name `fields`.
+    pub fn name(&self, fields: UnknownFields) {
+        // A body is parsed once.
+        let _ = self.0.set(fields);
+    }
+
+    /// Sets the header of the response.
+    pub(super) fn apply(&self, headers: &mut HeaderMap) {
+        if let Some(fields) = self.0.get() {
+            fields.warn(headers);
+        }
+    }
 }
 
 /// The name with nothing in it that could be taken for another part of a header.
@@ -55,26 +87,70 @@ fn printable(path: &str) -> String {
     path.chars().take(MAX_NAME_CHARS).map(safe).collect()
 }
 
+/// Returns the names and indexes that lead to a field.
+fn segments(path: &Path<'_>) -> Vec<String> {
+    let (parent, segment) = match path {
+        Path::Root => return Vec::new(),
+        Path::Seq { parent, index } => (parent, index.to_string()),
+        Path::Map { parent, key } => (parent, key.clone()),
+        Path::Some { parent } | Path::NewtypeStruct { parent } | Path::NewtypeVariant { parent } => {
+            return segments(parent);
+        }
+    };
+    let mut segments = segments(parent);
+    segments.push(segment);
+    segments
+}
+
 /// Parses a `T` from a JSON body like [`parse_json`], and collects the fields that it does not have.
 ///
 /// # Errors
 /// Returns the same errors as [`parse_json`].
 pub fn parse_json_noting_unknown<T: DeserializeOwned>(body: &[u8]) -> Result<(T, UnknownFields), ApiError> {
     let mut unknown = UnknownFields::default();
+    let parsed = parse_with(body, |path| unknown.push(&segments(&path)))?;
+    Ok((parsed, unknown))
+}
+
+/// Parses a `T` from a JSON body like [`parse_json`], and refuses fields that it does not have.
+///
+/// # Errors
+/// Returns the same errors as [`parse_json`], and one that names the first unknown field and the known ones.
+pub fn parse_json_refusing_unknown<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    let mut unknown: Option<Vec<String>> = None;
+    let parsed = parse_with(body, |path| {
+        unknown.get_or_insert_with(|| segments(&path));
+    })?;
+    match unknown.as_deref().and_then(<[String]>::split_last) {
+        None => Ok(parsed),
+        Some((name, parents)) => Err(refusal::<T>(name, parents)),
+    }
+}
+
+/// Parses a `T` and calls `note` with each field that it does not have.
+fn parse_with<T: DeserializeOwned>(body: &[u8], note: impl FnMut(Path<'_>)) -> Result<T, ApiError> {
     let mut deserializer = serde_json::Deserializer::from_slice(body);
-    let note = |path: serde_ignored::Path<'_>| unknown.push(&without_marks(&path.to_string()));
     let parsed = serde_ignored::deserialize(&mut deserializer, note);
     let is_object = body.trim_ascii_start().starts_with(b"{") && std::str::from_utf8(body).is_ok();
     match parsed {
-        Ok(parsed) if is_object && deserializer.end().is_ok() => Ok((parsed, unknown)),
+        Ok(parsed) if is_object && deserializer.end().is_ok() => Ok(parsed),
         // It says what is wrong, and takes an empty body for an empty object.
-        _ => parse_json(body).map(|parsed| (parsed, UnknownFields::default())),
+        _ => parse_json(body),
     }
+}
+
+fn refusal<T: DeserializeOwned>(name: &str, parents: &[String]) -> ApiError {
+    let name: String = name.chars().take(MAX_NAME_CHARS).collect();
+    let text = serde_errors::unknown_field(&name, known_fields::<T>(parents).unwrap_or_default());
+    invalid_request(if parents.is_empty() { text } else { format!("`{}`: {text}", parents.join(".")) })
 }
 
 #[cfg(test)]
 mod tests {
+    use api::ErrorCode;
+    use api::browser::MintToken;
     use api::engine::Execute;
+    use api::schedules::CreateSchedule;
     use proptest::prelude::*;
 
     use super::*;
@@ -92,6 +168,8 @@ mod tests {
         let two = r#"{"task_id": "a", "massage": "b", "response_format": {"type": "json_schema", "name": "x",
             "schema": {"type": "object", "odd": 1}, "nmae": 1}}"#;
         assert_eq!(warning(two).unwrap(), "unknown fields: massage, response_format.nmae");
+        let media = r#"{"task_id": "a", "media": [{"type": "text", "text": "b", "txt": 1}]}"#;
+        assert_eq!(warning(media).unwrap(), "unknown fields: media.0.txt");
     }
 
     #[test]
@@ -104,10 +182,42 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_the_same() {
+    fn a_refusal_names_the_field_and_those_that_there_are() {
+        fn refusal<T: DeserializeOwned>(body: &str) -> String {
+            let Err(error) = parse_json_refusing_unknown::<T>(body.as_bytes()) else {
+                panic!("{body} was accepted");
+            };
+            let (code, message) = error.into_parts();
+            assert_eq!(code, ErrorCode::InvalidRequest);
+            message
+        }
+        assert_eq!(
+            refusal::<MintToken>(r#"{"scopes": ["chat"], "taskId": "x"}"#),
+            "there is no field `taskId`; it must be one of `scopes`, `task_id`, `lifetime_s`"
+        );
+        let time = r#"{"name": "a", "message": "b", "when": {"cron": "* * * * *", "timezone": "UTC"}}"#;
+        assert_eq!(
+            refusal::<CreateSchedule>(time),
+            "`when`: there is no field `timezone`; it must be one of `cron`, `time_zone`, `at`, `every_seconds`, \
+             `start`"
+        );
+        let options = r#"{"name": "a", "message": "b", "when": {}, "options": {"max_token": 5}}"#;
+        let message = refusal::<CreateSchedule>(options);
+        assert!(
+            message.starts_with("`options`: there is no field `max_token`; it must be one of `direct`, ")
+        );
+        assert!(message.ends_with("`response_format`"), "{message}");
+        let long = refusal::<MintToken>(&format!(r#"{{"scopes": ["chat"], "{}": 1}}"#, "x".repeat(5_000)));
+        assert!(long.len() < 200 && long.ends_with("`lifetime_s`"), "{long}");
+    }
+
+    #[test]
+    fn other_refusals_are_the_same() {
         for body in ["", "[]", "{}", "{\"task_id\": 7}", "{\"task_id\": \"a\"} x", "{\"task_id\": \"a\""] {
+            let plain = parse_json::<Execute>(body.as_bytes()).unwrap_err().into_parts();
             let noted = parse_json_noting_unknown::<Execute>(body.as_bytes()).unwrap_err().into_parts();
-            assert_eq!(noted, parse_json::<Execute>(body.as_bytes()).unwrap_err().into_parts(), "{body}");
+            let refused = parse_json_refusing_unknown::<Execute>(body.as_bytes()).unwrap_err().into_parts();
+            assert_eq!((&noted, &refused), (&plain, &plain), "{body}");
         }
     }
 
@@ -115,8 +225,8 @@ mod tests {
         #[test]
         fn any_name_makes_a_valid_header(names in prop::collection::vec(any::<String>(), 1..40)) {
             let mut unknown = UnknownFields::default();
-            for name in &names {
-                unknown.push(name);
+            for name in names {
+                unknown.push(&[name]);
             }
             let mut headers = HeaderMap::new();
             unknown.warn(&mut headers);

@@ -9,7 +9,7 @@ use api::orchestrator::{
 use api::{ErrorBody, UserId};
 use axum::Json as Answer;
 use axum::extract::State;
-use http_service::http::{ApiError, Json, Path, Query};
+use http_service::http::{ApiError, LenientJson, Path, Query};
 
 use super::auth::AuthenticatedProduct;
 use super::error::to_api_error;
@@ -42,7 +42,7 @@ type JsonResult<T> = Result<Answer<T>, ApiError>;
 pub(super) async fn provision(
     AuthenticatedProduct(product): AuthenticatedProduct,
     State(fleet): State<Arc<Fleet>>,
-    Json(request): Json<ProvisionEngine>,
+    LenientJson(request): LenientJson<ProvisionEngine>,
 ) -> JsonResult<ProvisionedEngine> {
     fleet.engines.provision(&product, request).await.map(Answer).map_err(to_api_error)
 }
@@ -72,7 +72,7 @@ pub(super) async fn admit(
     AuthenticatedProduct(product): AuthenticatedProduct,
     State(fleet): State<Arc<Fleet>>,
     Path(user_id): Path<UserId>,
-    Json(request): Json<Admit>,
+    LenientJson(request): LenientJson<Admit>,
 ) -> JsonResult<Admission> {
     fleet.engines.admit(&product, user_id, request).await.map(Answer).map_err(to_api_error)
 }

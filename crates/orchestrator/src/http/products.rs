@@ -8,7 +8,7 @@ use api::orchestrator::{
 };
 use api::{ErrorBody, ProductId};
 use axum::extract::State;
-use http_service::http::{ApiError, Json, Path, Query};
+use http_service::http::{ApiError, LenientJson, Path, Query};
 
 use super::auth::Admin;
 use super::error::to_api_error;
@@ -32,7 +32,7 @@ use crate::fleet::{Fleet, FleetError};
 pub(super) async fn register(
     _admin: Admin,
     State(fleet): State<Arc<Fleet>>,
-    Json(request): Json<RegisterProduct>,
+    LenientJson(request): LenientJson<RegisterProduct>,
 ) -> Result<axum::Json<RegisteredProduct>, ApiError> {
     fleet.products.register(request).await.map(axum::Json).map_err(to_api_error)
 }
@@ -57,7 +57,7 @@ pub(super) async fn replace_policy(
     _admin: Admin,
     State(fleet): State<Arc<Fleet>>,
     Path(product_id): Path<String>,
-    Json(request): Json<ReplacePolicy>,
+    LenientJson(request): LenientJson<ReplacePolicy>,
 ) -> Result<axum::Json<ReplacedPolicy>, ApiError> {
     // An invalid id cannot belong to any product.
     let product_id = product_id.parse().map_err(|_| to_api_error(FleetError::ProductNotFound))?;

@@ -342,6 +342,26 @@ async fn suspend(deployment: &Deployment, orchestrator: &Orchestrator, slug: &st
 }
 
 #[tokio::test]
+async fn a_misspelled_restriction_mints_nothing() {
+    let deployment = Deployment::new();
+    let (_orchestrator, product) = deployment.start_with_product().await;
+    product.engine("ada").await;
+    for (wrong, named) in [
+        (json!({"scopes": ["chat"], "taskId": "x"}), "taskId"),
+        (json!({"scopes": ["chat"], "task": "x"}), "task"),
+        (json!({"scopes": ["chat"], "task_id": "x", "lifetime": 60}), "lifetime"),
+    ] {
+        let refused = product.mint("ada", wrong).await;
+        let message = refused.assert_error(400, "INVALID_REQUEST");
+        assert_eq!(
+            message,
+            format!("there is no field `{named}`; it must be one of `scopes`, `task_id`, `lifetime_s`")
+        );
+    }
+    assert_eq!(product.tokens("ada", "").await, Vec::<Value>::new());
+}
+
+#[tokio::test]
 async fn tokens_are_minted_listed_and_revoked_by_their_product_alone() {
     let deployment = Deployment::new();
     let (orchestrator, product) = deployment.start_with_product().await;

@@ -20,10 +20,11 @@ pub(super) fn complete(document: &mut OpenApi) {
     for item in document.paths.paths.values_mut() {
         for (method, operation) in operations(item) {
             add_shared_refusals(method, operation);
+            let takes_json = takes_json(operation);
             for (status, response) in &mut operation.responses.responses {
                 if let RefOr::T(response) = response {
                     list_error_codes(response);
-                    refer_to_headers(status, response);
+                    refer_to_headers(status, takes_json, response);
                 }
             }
         }
@@ -36,12 +37,24 @@ pub(super) fn complete(document: &mut OpenApi) {
             "The id of the request: the caller's, or a new one. The log has it too",
         ),
         ("traceparent", Type::String, "The trace context (W3C) of the response"),
+        (
+            "Roundhouse-Warning",
+            Type::String,
+            "The fields of the request that had no effect, if there are any. Only operations of the contract ignore \
+             unknown fields; the others refuse them",
+        ),
         ("Retry-After", Type::Integer, "The number of seconds after which to retry, if that is known"),
     ] {
         let mut header = Header::new(ObjectBuilder::new().schema_type(schema_type).build());
         header.description = Some(description.to_owned());
         components.headers.insert(name.to_owned(), header.into());
     }
+}
+
+/// Whether the operation has a JSON body.
+fn takes_json(operation: &Operation) -> bool {
+    let body = operation.request_body.as_ref();
+    body.is_some_and(|body| matches!(body, RefOr::T(body) if body.content.contains_key("application/json")))
 }
 
 /// Adds the refusals that come from reading any parameters or any body.
@@ -107,10 +120,11 @@ pub(super) fn error_codes(text: &str) -> Vec<ErrorCode> {
         .collect()
 }
 
-fn refer_to_headers(status: &str, response: &mut Response) {
+fn refer_to_headers(status: &str, takes_json: bool, response: &mut Response) {
     let may_be_retried = ["429", "503"].contains(&status);
     let retry_after = may_be_retried.then_some("Retry-After");
-    for name in ["X-Request-Id", "traceparent"].into_iter().chain(retry_after) {
+    let warning = (takes_json && status.starts_with('2')).then_some("Roundhouse-Warning");
+    for name in ["X-Request-Id", "traceparent"].into_iter().chain(retry_after).chain(warning) {
         let reference = RefOr::Ref(Ref::new(format!("#/components/headers/{name}")));
         response.headers.entry(name.to_owned()).or_insert(reference);
     }

@@ -9,13 +9,14 @@ use http_body_util::BodyExt as _;
 use tower::ServiceExt as _;
 
 use super::*;
-use crate::http::{Json, Path};
+use crate::http::{Json, LenientJson, Path};
 
 fn app() -> Router {
     let router = Router::new()
         .route("/panic", get(panics))
         .route("/echo/{name}", get(|Path(name): Path<String>| async move { name }))
-        .route("/json", post(|Json(_): Json<Admit>| async { "accepted" }));
+        .route("/json", post(|Json(_): Json<Admit>| async { "accepted" }))
+        .route("/lenient", post(|LenientJson(_): LenientJson<Admit>| async { "accepted" }));
     apply_layers(router, 64)
 }
 
@@ -69,6 +70,24 @@ async fn paths_are_percent_decoded() {
 async fn an_empty_body_is_an_empty_object() {
     let (status, _, body) = answer(request("POST", "/json", "")).await;
     assert_eq!((status, body.as_str()), (StatusCode::OK, "accepted"));
+}
+
+#[tokio::test]
+async fn unknown_fields_are_refused_or_named_in_a_header() {
+    let body = r#"{"auto_wake": true, "autowake": true}"#;
+    let (status, headers, text) = answer(request("POST", "/json", body)).await;
+    assert_eq!((status, headers.contains_key("roundhouse-warning")), (StatusCode::BAD_REQUEST, false));
+    assert!(
+        text.contains("there is no field `autowake`; it must be `auto_provision` or `auto_wake`"),
+        "{text}"
+    );
+    let (status, headers, _) = answer(request("POST", "/lenient", body)).await;
+    assert_eq!(
+        (status, &headers["roundhouse-warning"]),
+        (StatusCode::OK, &HeaderValue::from_static("unknown fields: autowake"))
+    );
+    let (_, headers, _) = answer(request("POST", "/lenient", r#"{"auto_wake": true}"#)).await;
+    assert!(!headers.contains_key("roundhouse-warning"));
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ mod hostile;
 mod metrics;
 mod policies;
 mod products;
+mod unknown_fields;
 
 use api::ErrorCode;
 use pretty_assertions::assert_eq;
