@@ -332,5 +332,8 @@ mod tests;
 #[path = "../tests/unit/http/transfer.rs"]
 mod transfer_tests;
 #[cfg(test)]
+#[path = "../tests/unit/http/unknown_fields.rs"]
+mod unknown_fields_tests;
+#[cfg(test)]
 #[path = "../tests/unit/http/workspace.rs"]
 mod workspace_tests;

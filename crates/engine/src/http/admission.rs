@@ -6,7 +6,8 @@ use std::sync::LazyLock;
 use axum::extract::{FromRequest, Request};
 use bytes::Bytes;
 use http_service::http::{
-    ApiError, BodyAdmission, UnknownFields, parse_json, parse_json_noting_unknown, read_admitted_body,
+    ApiError, BodyAdmission, ResponseWarnings, parse_json_noting_unknown, parse_json_refusing_unknown,
+    read_admitted_body,
 };
 use resources::memory_budget::{GrowingReservation, MAX_UNCOUNTED_BYTES, MemoryUse};
 use resources::threads::{BODY_PARSE_THREADS, Lane};
@@ -21,12 +22,13 @@ const PARSED_SIZE_FACTOR: usize = 3;
 /// The threads that parse large bodies.
 static PARSE_LANE: LazyLock<Lane> = LazyLock::new(|| Lane::new(BODY_PARSE_THREADS));
 
-/// A parsed JSON body, and the memory of both forms, which is held until the response. It comes after
-/// `Authenticated` in a handler's arguments: a caller without a key reserves nothing.
+/// A parsed JSON body, and the memory of both forms, which is held until the response. Unknown fields are refused. It
+/// comes after `Authenticated` in a handler's arguments: a caller without a key reserves nothing.
 pub(super) struct Admitted<T>(pub(super) T, pub(super) BodyMemory);
 
-/// Like [`Admitted`], with the fields of the body that are ignored because nothing knows them.
-pub(super) struct AdmittedNoting<T>(pub(super) T, pub(super) UnknownFields, pub(super) BodyMemory);
+/// Like [`Admitted`] for the endpoints of the contract: unknown fields are ignored, and a header of the response names
+/// them.
+pub(super) struct AdmittedLenient<T>(pub(super) T, pub(super) BodyMemory);
 
 /// The memory of a request's body.
 pub(super) struct BodyMemory(GrowingReservation);
@@ -46,17 +48,19 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for Admitted<T>
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
-        let (parsed, memory) = admit(request, state, parse_json).await?;
+        let (parsed, memory) = admit(request, state, parse_json_refusing_unknown).await?;
         Ok(Self(parsed, memory))
     }
 }
 
-impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for AdmittedNoting<T> {
+impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for AdmittedLenient<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
+        let warnings = ResponseWarnings::of(request.extensions());
         let ((parsed, unknown), memory) = admit(request, state, parse_json_noting_unknown).await?;
-        Ok(Self(parsed, unknown, memory))
+        warnings.name(unknown);
+        Ok(Self(parsed, memory))
     }
 }
 
@@ -114,10 +118,11 @@ mod tests {
         let here = std::thread::current().id();
         for (length, is_here) in [(10, true), (MAX_UNCOUNTED_BYTES + 1, false)] {
             let body = format!("{{\"text\": \"{}\"}}", "x".repeat(length));
-            let (Parsed(thread), ()) = parse_body(&lane, body.into(), (), parse_json).await.unwrap();
+            let (Parsed(thread), ()) =
+                parse_body(&lane, body.into(), (), parse_json_refusing_unknown).await.unwrap();
             assert_eq!(thread == here, is_here, "{length}");
         }
         let torn = format!("{{\"text\": \"{}", "x".repeat(MAX_UNCOUNTED_BYTES));
-        assert!(parse_body::<Parsed, _>(&lane, torn.into(), (), parse_json).await.is_err());
+        assert!(parse_body::<Parsed, _>(&lane, torn.into(), (), parse_json_refusing_unknown).await.is_err());
     }
 }

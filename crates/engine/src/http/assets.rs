@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use http_service::http::{ApiError, Path, Query};
 
 use super::AppState;
-use super::admission::Admitted;
+use super::admission::AdmittedLenient;
 use super::auth::Authenticated;
 use super::error::mcp_error;
 
@@ -65,7 +65,7 @@ pub(super) async fn connections(
 pub(super) async fn connect(
     _: Authenticated,
     Extract(AppState(shared)): Extract<AppState>,
-    Admitted(connect, _memory): Admitted<Connect>,
+    AdmittedLenient(connect, _memory): AdmittedLenient<Connect>,
 ) -> Result<axum::Json<ConnectOutcome>, ApiError> {
     Ok(axum::Json(shared.mcp.connect(connect).await.map_err(mcp_error)?))
 }
@@ -87,7 +87,7 @@ pub(super) async fn connect(
 pub(super) async fn callback(
     _: Authenticated,
     Extract(AppState(shared)): Extract<AppState>,
-    Admitted(callback, _memory): Admitted<Callback>,
+    AdmittedLenient(callback, _memory): AdmittedLenient<Callback>,
 ) -> Result<axum::Json<CallbackOutcome>, ApiError> {
     let (connection, _) = shared.mcp.callback(callback).await.map_err(mcp_error)?;
     Ok(axum::Json(CallbackOutcome { status: ConnectedStatus::Connected, connection }))

@@ -8,7 +8,7 @@ use axum::response::IntoResponse;
 use http_service::http::{ApiError, Path};
 
 use super::AppState;
-use super::admission::Admitted;
+use super::admission::AdmittedLenient;
 use super::auth::Authenticated;
 
 /// Returns the cassette of a turn that has ended.
@@ -57,7 +57,7 @@ pub(super) async fn export(
 pub(super) async fn run(
     _: Authenticated,
     Extract(AppState(shared)): Extract<AppState>,
-    Admitted(run, _memory): Admitted<RunCassette>,
+    AdmittedLenient(run, _memory): AdmittedLenient<RunCassette>,
 ) -> Result<axum::Json<CassetteReport>, ApiError> {
     Ok(axum::Json(shared.agent.run_cassette(run).await?))
 }

@@ -17,7 +17,7 @@ use http_service::http::{ApiError, Query};
 use utoipa::IntoParams;
 
 use super::AppState;
-use super::admission::AdmittedNoting;
+use super::admission::AdmittedLenient;
 use super::auth::{Authenticated, Caller};
 use crate::agent::{Accepted, TurnEvents, TurnStream};
 
@@ -53,14 +53,14 @@ pub(super) async fn execute(
     Extract(AppState(shared)): Extract<AppState>,
     headers: HeaderMap,
     Query(query): Query<ReportQuery>,
-    AdmittedNoting(request, unknown, memory): AdmittedNoting<Execute>,
+    AdmittedLenient(request, memory): AdmittedLenient<Execute>,
 ) -> Result<Response, ApiError> {
     caller.check_task(&request.task_id)?;
     let in_background = request.background;
     let is_streamed = request.stream.unwrap_or_else(|| !wants_json(&headers));
     let is_structured = request.response_format.is_some();
     let Accepted { turn, stream } = shared.agent.submit(request).await?;
-    let mut response = if in_background {
+    Ok(if in_background {
         (StatusCode::ACCEPTED, axum::Json(turn)).into_response()
     } else if is_streamed {
         sse_response(stream)
@@ -70,9 +70,7 @@ pub(super) async fn execute(
         let ids = (turn.task_id, turn.turn_id);
         let events = TurnEvents::new(stream);
         report_response(shared.agent.report(events, ids, is_structured, wait_time(&query)).await?)
-    };
-    unknown.warn(response.headers_mut());
-    Ok(response)
+    })
 }
 
 /// Whether `Accept` names JSON and nothing else. Many libraries name it among others, or `*/*`, unasked.

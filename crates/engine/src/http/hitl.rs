@@ -9,7 +9,7 @@ use axum::extract::State as Extract;
 use http_service::http::{ApiError, Path, Query};
 
 use super::AppState;
-use super::admission::Admitted;
+use super::admission::AdmittedLenient;
 use super::auth::{Authenticated, Caller};
 
 /// Answers a task's request to a person. The turn continues at once.
@@ -29,7 +29,7 @@ use super::auth::{Authenticated, Caller};
 pub(super) async fn respond(
     caller: Caller,
     Extract(AppState(shared)): Extract<AppState>,
-    Admitted(request, _memory): Admitted<HitlRespond>,
+    AdmittedLenient(request, _memory): AdmittedLenient<HitlRespond>,
 ) -> Result<axum::Json<HitlResponded>, ApiError> {
     caller.check_task(&request.task_id)?;
     if request.scope == Some(GrantScope::Engine) {

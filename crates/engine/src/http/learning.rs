@@ -8,7 +8,7 @@ use axum::extract::State as Extract;
 use http_service::http::{ApiError, Path, Query};
 
 use super::AppState;
-use super::admission::Admitted;
+use super::admission::AdmittedLenient;
 use super::auth::Authenticated;
 
 /// Records a person's feedback on the newest turn of a task.
@@ -28,7 +28,7 @@ use super::auth::Authenticated;
 pub(super) async fn give_feedback(
     _: Authenticated,
     Extract(AppState(shared)): Extract<AppState>,
-    Admitted(feedback, _memory): Admitted<Feedback>,
+    AdmittedLenient(feedback, _memory): AdmittedLenient<Feedback>,
 ) -> Result<axum::Json<FeedbackRecorded>, ApiError> {
     Ok(axum::Json(shared.agent.give_feedback(feedback).await?))
 }

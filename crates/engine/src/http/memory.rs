@@ -11,7 +11,7 @@ use http_service::http::{ApiError, Path, Query};
 use store::{SearchHit, SearchScope};
 
 use super::AppState;
-use super::admission::Admitted;
+use super::admission::AdmittedLenient;
 use super::auth::Authenticated;
 
 /// Searches the records of knowledge, best match first.
@@ -30,7 +30,7 @@ use super::auth::Authenticated;
 pub(super) async fn search(
     _: Authenticated,
     Extract(AppState(shared)): Extract<AppState>,
-    Admitted(request, _memory): Admitted<MemorySearch>,
+    AdmittedLenient(request, _memory): AdmittedLenient<MemorySearch>,
 ) -> Result<axum::Json<KnowledgeResults>, ApiError> {
     let found = shared.agent.search_memory(request, SearchScope::Knowledge).await?;
     Ok(axum::Json(KnowledgeResults { results: found.into_iter().filter_map(to_knowledge_result).collect() }))
@@ -82,7 +82,7 @@ pub(super) async fn list(
 pub(super) async fn save(
     _: Authenticated,
     Extract(AppState(shared)): Extract<AppState>,
-    Admitted(request, _memory): Admitted<SaveKnowledge>,
+    AdmittedLenient(request, _memory): AdmittedLenient<SaveKnowledge>,
 ) -> Result<axum::Json<Knowledge>, ApiError> {
     Ok(axum::Json(shared.agent.save_knowledge(request).await?))
 }

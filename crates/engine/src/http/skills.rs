@@ -12,7 +12,7 @@ use axum::routing::{MethodRouter, get};
 use http_service::http::{ApiError, Path};
 
 use super::AppState;
-use super::admission::Admitted;
+use super::admission::AdmittedLenient;
 use super::auth::Authenticated;
 
 /// The path at which skills are created.
@@ -85,7 +85,7 @@ pub(super) async fn read(
 pub(super) async fn create(
     _: Authenticated,
     Extract(AppState(shared)): Extract<AppState>,
-    Admitted(request, _memory): Admitted<CreateSkill>,
+    AdmittedLenient(request, _memory): AdmittedLenient<CreateSkill>,
 ) -> Result<axum::Json<Skill>, ApiError> {
     Ok(axum::Json(shared.agent.create_skill(request).await?))
 }
@@ -110,7 +110,7 @@ pub(super) async fn update(
     _: Authenticated,
     Extract(AppState(shared)): Extract<AppState>,
     path: SkillPath,
-    Admitted(request, _memory): Admitted<UpdateSkill>,
+    AdmittedLenient(request, _memory): AdmittedLenient<UpdateSkill>,
 ) -> Result<axum::Json<Skill>, ApiError> {
     Ok(axum::Json(shared.agent.update_skill(&skill_name(path), request).await?))
 }

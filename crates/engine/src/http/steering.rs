@@ -6,7 +6,7 @@ use axum::extract::State as Extract;
 use http_service::http::ApiError;
 
 use super::AppState;
-use super::admission::Admitted;
+use super::admission::AdmittedLenient;
 use super::auth::Caller;
 
 /// Cancels a task's turn that is running or waiting for a person. Its effects remain. With `turn_id` no other turn is
@@ -27,7 +27,7 @@ use super::auth::Caller;
 pub(super) async fn cancel(
     caller: Caller,
     Extract(AppState(shared)): Extract<AppState>,
-    Admitted(request, _memory): Admitted<Cancel>,
+    AdmittedLenient(request, _memory): AdmittedLenient<Cancel>,
 ) -> Result<axum::Json<Cancelled>, ApiError> {
     caller.check_task(&request.task_id)?;
     let turn_id = shared.agent.cancel(&request.task_id, request.turn_id).await?;
@@ -52,7 +52,7 @@ pub(super) async fn cancel(
 pub(super) async fn steer(
     caller: Caller,
     Extract(AppState(shared)): Extract<AppState>,
-    Admitted(request, _memory): Admitted<Steer>,
+    AdmittedLenient(request, _memory): AdmittedLenient<Steer>,
 ) -> Result<axum::Json<Steered>, ApiError> {
     caller.check_task(&request.task_id)?;
     let message_id = shared.agent.steer(&request.task_id, request.turn_id, request.message).await?;
