@@ -488,7 +488,8 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get?: never;
+        /** Takes the stream of a call up again after its event `Last-Event-ID`, in the revisions whose events have ids. */
+        get: operations["resume_mcp"];
         put?: never;
         /** Receives a message of the Model Context Protocol, and answers it as JSON or as a stream of events. */
         post: operations["call_mcp"];
@@ -1526,6 +1527,29 @@ export interface components {
             /** @description The address, `https`. (`http` only for this machine, where the operator allows that.) */
             url: string;
         };
+        /** @description The card of an agent, as the Agent2Agent protocol defines it. */
+        AgentCard: {
+            capabilities: {
+                [key: string]: unknown;
+            };
+            description: string;
+            name: string;
+            securityRequirements?: {
+                [key: string]: unknown;
+            }[];
+            securitySchemes?: {
+                [key: string]: unknown;
+            };
+            skills: {
+                [key: string]: unknown;
+            }[];
+            supportedInterfaces: {
+                [key: string]: unknown;
+            }[];
+            version: string;
+        } & {
+            [key: string]: unknown;
+        };
         /**
          * @description The data of `agent_event`: an event of a sub-agent, wrapped because the turn itself did not send it.
          *
@@ -2400,6 +2424,45 @@ export interface components {
              */
             warnings: string[];
         };
+        /** @description A completion, as OpenAI's API defines it. */
+        ChatCompletion: {
+            choices: {
+                [key: string]: unknown;
+            }[];
+            created: number;
+            id: string;
+            model: string;
+            object: string;
+            usage?: {
+                [key: string]: unknown;
+            };
+        } & {
+            [key: string]: unknown;
+        };
+        /** @description A request for a completion, as OpenAI's API defines it. Which fields mean what is in docs/openai-api.md. */
+        ChatCompletionRequest: {
+            max_completion_tokens?: number;
+            messages: {
+                [key: string]: unknown;
+            }[];
+            metadata?: {
+                [key: string]: unknown;
+            };
+            model?: string;
+            reasoning_effort?: string;
+            response_format?: {
+                [key: string]: unknown;
+            };
+            roundhouse?: {
+                [key: string]: unknown;
+            };
+            stream?: boolean;
+            stream_options?: {
+                [key: string]: unknown;
+            };
+        } & {
+            [key: string]: unknown;
+        };
         /**
          * @description A check that a lesson must pass before it is adopted.
          * @enum {string}
@@ -2765,6 +2828,31 @@ export interface components {
             /** @description The turn that was corrected. */
             turn_id: components["schemas"]["TurnId"];
         };
+        /** @description A request for a response, as OpenAI's API defines it. Which fields mean what is in docs/openai-api.md. */
+        CreateResponseRequest: {
+            background?: boolean;
+            conversation?: unknown;
+            input: unknown;
+            instructions?: string;
+            max_output_tokens?: number;
+            metadata?: {
+                [key: string]: unknown;
+            };
+            model?: string;
+            previous_response_id?: string;
+            reasoning?: {
+                [key: string]: unknown;
+            };
+            roundhouse?: {
+                [key: string]: unknown;
+            };
+            stream?: boolean;
+            text?: {
+                [key: string]: unknown;
+            };
+        } & {
+            [key: string]: unknown;
+        };
         /** @description Body of `POST /schedules`. */
         CreateSchedule: {
             id?: components["schemas"]["ScheduleId"] | null;
@@ -2823,6 +2911,14 @@ export interface components {
         Deleted: {
             /** @description `deleted`. */
             status: components["schemas"]["DeletedStatus"];
+        };
+        /** @description A response that was deleted. */
+        DeletedResponse: {
+            deleted: boolean;
+            id: string;
+            object: string;
+        } & {
+            [key: string]: unknown;
         };
         /**
          * @description The only status of [`Deleted`].
@@ -3458,6 +3554,40 @@ export interface components {
         IntegerFrom1To5: number;
         IntegerFrom256: number;
         IntegerFrom60To315360000: number;
+        /** @description A message of JSON-RPC 2.0 of the engine: the answer to a request, with `result` or `error` (`code`, `message`, `data`), or what is sent on the stream before it. */
+        JsonRpcAnswer: {
+            error?: {
+                [key: string]: unknown;
+            };
+            id?: unknown;
+            jsonrpc: string;
+            method?: string;
+            params?: {
+                [key: string]: unknown;
+            };
+            result?: {
+                [key: string]: unknown;
+            };
+        } & {
+            [key: string]: unknown;
+        };
+        /** @description A message of JSON-RPC 2.0 to the engine: a request, a notification, or the answer to a request of the engine. */
+        JsonRpcMessage: {
+            error?: {
+                [key: string]: unknown;
+            };
+            id?: unknown;
+            jsonrpc: string;
+            method?: string;
+            params?: {
+                [key: string]: unknown;
+            };
+            result?: {
+                [key: string]: unknown;
+            };
+        } & {
+            [key: string]: unknown;
+        };
         /** @description A record of knowledge. */
         Knowledge: {
             /** @description The statement itself. */
@@ -3707,6 +3837,24 @@ export interface components {
              */
             seconds_ago: number;
         };
+        /** @description The models that a request can name. */
+        ModelList: {
+            data: {
+                [key: string]: unknown;
+            }[];
+            object: string;
+        } & {
+            [key: string]: unknown;
+        };
+        /** @description A model that a request can name. */
+        ModelObject: {
+            created: number;
+            id: string;
+            object: string;
+            owned_by: string;
+        } & {
+            [key: string]: unknown;
+        };
         /** @description The usage of a model's calls. */
         ModelSpending: {
             /**
@@ -3954,6 +4102,28 @@ export interface components {
         };
         /** @description 1 to 64 letters, digits, `_` and `-` */
         ResponseFormatName: string;
+        /** @description A response, as OpenAI's API defines it. */
+        ResponseObject: {
+            conversation: {
+                [key: string]: unknown;
+            };
+            created_at: number;
+            error?: unknown;
+            id: string;
+            incomplete_details?: unknown;
+            metadata?: {
+                [key: string]: unknown;
+            };
+            model: string;
+            object: string;
+            output: {
+                [key: string]: unknown;
+            }[];
+            status: string;
+            usage?: unknown;
+        } & {
+            [key: string]: unknown;
+        };
         /**
          * @description The author of a message.
          * @enum {string}
@@ -4006,6 +4176,30 @@ export interface components {
             result: components["schemas"]["RpcOutcome"];
         };
         RuleText: string;
+        /** @description The input of a run, as AG-UI defines it. Which fields mean what is in docs/ag-ui.md. */
+        RunAgentInput: {
+            context?: {
+                [key: string]: unknown;
+            }[];
+            forwardedProps?: {
+                [key: string]: unknown;
+            };
+            messages: {
+                [key: string]: unknown;
+            }[];
+            protocolVersion?: string;
+            resume?: {
+                [key: string]: unknown;
+            }[];
+            runId: string;
+            state?: unknown;
+            threadId: string;
+            tools?: {
+                [key: string]: unknown;
+            }[];
+        } & {
+            [key: string]: unknown;
+        };
         /** @description Body of `POST /cassettes/run`. */
         RunCassette: {
             /** @description The cassette. */
@@ -4013,6 +4207,19 @@ export interface components {
             /** @description What is different from the recorded turn. */
             with?: components["schemas"]["ReplayWith"];
         };
+        /** @description The body of a refusal: the event `RUN_ERROR`. */
+        RunErrorEvent: {
+            /** @description The code, by which programs recognize it. */
+            code: string;
+            /** @description What is wrong, where, and what to do. */
+            message: string;
+            type: components["schemas"]["RunErrorType"];
+        };
+        /**
+         * @description The only type of [`RunErrorEvent`].
+         * @enum {string}
+         */
+        RunErrorType: "RUN_ERROR";
         /**
          * @description What became of a due time.
          * @enum {string}
@@ -5190,6 +5397,21 @@ export interface components {
             /** @description Its name as the agent knows it. */
             tool: string;
         };
+        /** @description The body of a refusal or failure in the vendor's form. */
+        VendorErrorBody: {
+            error: components["schemas"]["VendorErrorDetails"];
+        };
+        /** @description The error of a [`VendorErrorBody`]. */
+        VendorErrorDetails: {
+            /** @description The code, by which programs recognize it. */
+            code: string;
+            /** @description What is wrong, where, and what to do. */
+            message: string;
+            /** @description The field that the error is about, if it is about one. */
+            param?: string | null;
+            /** @description The class of the error. */
+            type: string;
+        };
         /** @description A model's verdict on an answer that was given with the lesson in place. */
         Verdict: {
             /** @description The new answer, or its beginning if it is long. */
@@ -5319,6 +5541,8 @@ export interface components {
     headers: {
         /** @description The number of seconds after which to retry, if that is known */
         "Retry-After": number;
+        /** @description The fields of the request that had no effect, if there are any. Only operations of the contract ignore unknown fields; the others refuse them */
+        "Roundhouse-Warning": string;
         /** @description The id of the request: the caller's, or a new one. The log has it too */
         "X-Request-Id": string;
         /** @description The trace context (W3C) of the response */
@@ -5345,7 +5569,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["AgentCard"];
                 };
             };
             /** @description INVALID_ENGINE_KEY, INVALID_TOKEN, TOKEN_EXPIRED, TOKEN_REVOKED */
@@ -5395,19 +5619,36 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": unknown;
+                "application/json": components["schemas"]["JsonRpcMessage"];
             };
         };
         responses: {
             /** @description The answer, which may be an error of JSON-RPC, or a stream */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["JsonRpcAnswer"];
+                    "text/event-stream": {
+                        error?: {
+                            [key: string]: unknown;
+                        };
+                        id?: unknown;
+                        jsonrpc: string;
+                        method?: string;
+                        params?: {
+                            [key: string]: unknown;
+                        };
+                        result?: {
+                            [key: string]: unknown;
+                        };
+                    } & {
+                        [key: string]: unknown;
+                    };
                 };
             };
             /** @description INVALID_REQUEST: the body could not be read to its end */
@@ -5711,22 +5952,37 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": unknown;
+                "application/json": components["schemas"]["RunAgentInput"];
             };
         };
         responses: {
             /** @description The events of the run */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/event-stream": unknown;
+                    "text/event-stream": {
+                        delta?: unknown;
+                        messageId?: string;
+                        outcome?: {
+                            [key: string]: unknown;
+                        };
+                        runId?: string;
+                        snapshot?: unknown;
+                        threadId?: string;
+                        timestamp?: number;
+                        toolCallId?: string;
+                        type: string;
+                    } & {
+                        [key: string]: unknown;
+                    };
                 };
             };
-            /** @description A field is invalid, or has no meaning here */
+            /** @description `invalid_value`, `unsupported_parameter`, `unknown_parameter`: a field is invalid, or has no meaning here; `invalid_request`: the body is no JSON object */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5734,10 +5990,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["RunErrorEvent"];
                 };
             };
-            /** @description The key is missing or wrong, INVALID_TOKEN, TOKEN_EXPIRED, TOKEN_REVOKED */
+            /** @description `invalid_api_key`: the key is missing or wrong, INVALID_TOKEN, TOKEN_EXPIRED, TOKEN_REVOKED */
             401: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5745,7 +6001,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["RunErrorEvent"];
                 };
             };
             /** @description TOKEN_SCOPE */
@@ -5756,10 +6012,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["RunErrorEvent"];
                 };
             };
-            /** @description There is no such interrupt or model */
+            /** @description `interrupt_not_found`, `model_not_found`: there is no such interrupt or model */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5767,10 +6023,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["RunErrorEvent"];
                 };
             };
-            /** @description `REQUEST_TIMEOUT` */
+            /** @description `request_timeout`: the body did not arrive in time */
             408: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5778,10 +6034,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ErrorBody"];
+                    "application/json": components["schemas"]["RunErrorEvent"];
                 };
             };
-            /** @description Another turn is running on the thread */
+            /** @description `task_busy`: another turn is running on the thread */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5789,10 +6045,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["RunErrorEvent"];
                 };
             };
-            /** @description The body is too large */
+            /** @description `payload_too_large`: the body is too large */
             413: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5800,10 +6056,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["RunErrorEvent"];
                 };
             };
-            /** @description A cap on usage is reached */
+            /** @description `insufficient_quota`: a cap on usage is reached */
             429: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -5812,10 +6068,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["RunErrorEvent"];
                 };
             };
-            /** @description An unexpected failure */
+            /** @description `internal_error`: an unexpected failure */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5823,10 +6079,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["RunErrorEvent"];
                 };
             };
-            /** @description The engine is stopping or overloaded */
+            /** @description `shutting_down`, `quiesced`, `overloaded`: the engine is stopping or overloaded */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -5835,7 +6091,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["RunErrorEvent"];
                 };
             };
         };
@@ -5991,6 +6247,7 @@ export interface operations {
             /** @description The connection is established */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -6106,6 +6363,7 @@ export interface operations {
             /** @description The connection, or where the user must authorize it */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -6522,6 +6780,7 @@ export interface operations {
             /** @description The run, compared with the recorded turn */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -6787,6 +7046,7 @@ export interface operations {
             /** @description The turn's events; without a stream, its outcome */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -6799,6 +7059,7 @@ export interface operations {
             /** @description With `background`; or, without a stream, the turn goes on */
             202: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -6937,6 +7198,7 @@ export interface operations {
             /** @description The turn is cancelled */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -7137,6 +7399,7 @@ export interface operations {
             /** @description The message is accepted */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -7252,6 +7515,7 @@ export interface operations {
             /** @description The feedback is recorded */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -7600,6 +7864,7 @@ export interface operations {
             /** @description The turn continues */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -7699,6 +7964,127 @@ export interface operations {
             };
         };
     };
+    resume_mcp: {
+        parameters: {
+            query?: never;
+            header: {
+                /** @description The id of the last event that the caller has */
+                "Last-Event-ID": string;
+                /** @description The revision; that of the session by default */
+                "MCP-Protocol-Version"?: string;
+                /** @description That of the call */
+                "Mcp-Session-Id"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The rest of the stream */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": {
+                        error?: {
+                            [key: string]: unknown;
+                        };
+                        id?: unknown;
+                        jsonrpc: string;
+                        method?: string;
+                        params?: {
+                            [key: string]: unknown;
+                        };
+                        result?: {
+                            [key: string]: unknown;
+                        };
+                    } & {
+                        [key: string]: unknown;
+                    };
+                };
+            };
+            /** @description The id, the revision or the headers are invalid */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JsonRpcAnswer"];
+                };
+            };
+            /** @description INVALID_ENGINE_KEY, INVALID_TOKEN, TOKEN_EXPIRED, TOKEN_REVOKED */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description The request comes from a web page that is not of this machine, TOKEN_SCOPE */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description There is no such event or session */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JsonRpcAnswer"];
+                };
+            };
+            /** @description There is no `Last-Event-ID`: outside of calls the server sends nothing */
+            405: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JsonRpcAnswer"];
+                };
+            };
+            /** @description The caller does not accept event streams */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JsonRpcAnswer"];
+                };
+            };
+            /** @description An unexpected failure */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JsonRpcAnswer"];
+                };
+            };
+        };
+    };
     call_mcp: {
         parameters: {
             query?: never;
@@ -7713,24 +8099,42 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": unknown;
+                "application/json": components["schemas"]["JsonRpcMessage"];
             };
         };
         responses: {
             /** @description The answer to a request, or a stream that ends with it */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["JsonRpcAnswer"];
+                    "text/event-stream": {
+                        error?: {
+                            [key: string]: unknown;
+                        };
+                        id?: unknown;
+                        jsonrpc: string;
+                        method?: string;
+                        params?: {
+                            [key: string]: unknown;
+                        };
+                        result?: {
+                            [key: string]: unknown;
+                        };
+                    } & {
+                        [key: string]: unknown;
+                    };
                 };
             };
             /** @description A notification or a person's answer was accepted */
             202: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -7745,7 +8149,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["JsonRpcAnswer"];
                 };
             };
             /** @description INVALID_ENGINE_KEY, INVALID_TOKEN, TOKEN_EXPIRED, TOKEN_REVOKED */
@@ -7778,7 +8182,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["JsonRpcAnswer"];
                 };
             };
             /** @description The caller does not accept JSON and event streams */
@@ -7789,7 +8193,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["JsonRpcAnswer"];
                 };
             };
             /** @description `REQUEST_TIMEOUT` */
@@ -7910,6 +8314,7 @@ export interface operations {
             /** @description The same request has added it before */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -7921,6 +8326,7 @@ export interface operations {
             /** @description The server is added */
             201: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -8223,6 +8629,7 @@ export interface operations {
             /** @description The server after the change */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -8341,6 +8748,7 @@ export interface operations {
             /** @description The server with its approved tools */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -8470,6 +8878,7 @@ export interface operations {
             /** @description The connection, or where the user must authorize it */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -8903,6 +9312,7 @@ export interface operations {
             /** @description The new fact */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -9113,6 +9523,7 @@ export interface operations {
             /** @description The document is imported */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -9288,6 +9699,7 @@ export interface operations {
             /** @description The record */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -9403,6 +9815,7 @@ export interface operations {
             /** @description The best matches */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -9782,6 +10195,7 @@ export interface operations {
             /** @description The result */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -9986,6 +10400,7 @@ export interface operations {
             /** @description The same request has created it before */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -9997,6 +10412,7 @@ export interface operations {
             /** @description The schedule is created */
             201: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -10287,6 +10703,7 @@ export interface operations {
             /** @description The schedule after the change */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -10575,6 +10992,7 @@ export interface operations {
             /** @description The skill is created */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -10773,6 +11191,7 @@ export interface operations {
             /** @description The skill after the change */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -11385,6 +11804,7 @@ export interface operations {
             /** @description The decision is stored */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -11594,6 +12014,7 @@ export interface operations {
             /** @description The conversation after the change */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -11712,6 +12133,7 @@ export interface operations {
             /** @description The new task */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -12291,6 +12713,7 @@ export interface operations {
             /** @description The working memory after the change */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -12513,6 +12936,7 @@ export interface operations {
             /** @description The working memory after the change */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -13646,22 +14070,41 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": unknown;
+                "application/json": components["schemas"]["ChatCompletionRequest"];
             };
         };
         responses: {
             /** @description The completion, or its chunks */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["ChatCompletion"];
+                    "text/event-stream": {
+                        choices?: {
+                            [key: string]: unknown;
+                        }[];
+                        created?: number;
+                        error?: {
+                            [key: string]: unknown;
+                        };
+                        id?: string;
+                        model?: string;
+                        object?: string;
+                        roundhouse?: {
+                            [key: string]: unknown;
+                        };
+                        usage?: unknown;
+                    } & {
+                        [key: string]: unknown;
+                    };
                 };
             };
-            /** @description A field is invalid, or has no meaning here */
+            /** @description `invalid_value`, `unsupported_parameter`, `unknown_parameter`: a field is invalid, or has no meaning here; `invalid_request`: the body is no JSON object */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13669,10 +14112,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
-            /** @description The key is missing or wrong */
+            /** @description `invalid_api_key`: the key is missing or wrong */
             401: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13680,10 +14123,21 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
-            /** @description There is no such model */
+            /** @description `token_scope`: browser tokens are not accepted here */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VendorErrorBody"];
+                };
+            };
+            /** @description `model_not_found`: there is no such model */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13691,10 +14145,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
-            /** @description `REQUEST_TIMEOUT` */
+            /** @description `request_timeout`: the body did not arrive in time */
             408: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13702,10 +14156,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ErrorBody"];
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
-            /** @description Another turn is running on the task, or the turn was cancelled */
+            /** @description `task_busy`, `turn_cancelled`: another turn is running on the task, or the turn was cancelled */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13713,10 +14167,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
-            /** @description The body is too large */
+            /** @description `payload_too_large`: the body is too large */
             413: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13724,10 +14178,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
-            /** @description A cap on usage is reached */
+            /** @description `insufficient_quota`: a cap on usage is reached */
             429: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -13736,10 +14190,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
-            /** @description An unexpected failure */
+            /** @description `internal_error`: an unexpected failure */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13747,10 +14201,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
-            /** @description The model's provider refuses */
+            /** @description `provider_refused`, `provider_auth`, `output_invalid`: the model's provider refuses */
             502: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13758,10 +14212,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
-            /** @description The engine is stopping or overloaded, or the provider is */
+            /** @description `shutting_down`, `quiesced`, `overloaded`, `provider_unavailable`, `provider_not_configured`: the engine or the provider is stopping or overloaded; `turn_unfinished`: the turn goes on */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -13770,7 +14224,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
         };
@@ -13792,10 +14246,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["ModelList"];
                 };
             };
-            /** @description The key is missing or wrong */
+            /** @description `invalid_api_key`: the key is missing or wrong */
             401: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13803,7 +14257,18 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
+                };
+            };
+            /** @description `token_scope`: browser tokens are not accepted here */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
         };
@@ -13828,10 +14293,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["ModelObject"];
                 };
             };
-            /** @description `INVALID_REQUEST` */
+            /** @description `invalid_request`: a parameter is invalid */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13839,10 +14304,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ErrorBody"];
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
-            /** @description The key is missing or wrong */
+            /** @description `invalid_api_key`: the key is missing or wrong */
             401: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13850,10 +14315,21 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
-            /** @description There is no such model */
+            /** @description `token_scope`: browser tokens are not accepted here */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VendorErrorBody"];
+                };
+            };
+            /** @description `model_not_found`: there is no such model */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13861,7 +14337,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
         };
@@ -13880,22 +14356,36 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": unknown;
+                "application/json": components["schemas"]["CreateResponseRequest"];
             };
         };
         responses: {
             /** @description The response, or its events */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["ResponseObject"];
+                    "text/event-stream": {
+                        delta?: string;
+                        item?: {
+                            [key: string]: unknown;
+                        };
+                        response?: {
+                            [key: string]: unknown;
+                        };
+                        sequence_number: number;
+                        type: string;
+                    } & {
+                        [key: string]: unknown;
+                    };
                 };
             };
-            /** @description A field is invalid, or has no meaning here */
+            /** @description `invalid_value`, `unsupported_parameter`, `unknown_parameter`: a field is invalid, or has no meaning here; `invalid_request`: the body is no JSON object */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13903,10 +14393,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
-            /** @description The key is missing or wrong */
+            /** @description `invalid_api_key`: the key is missing or wrong */
             401: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13914,10 +14404,21 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
-            /** @description There is no such model, or no such previous response */
+            /** @description `token_scope`: browser tokens are not accepted here */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VendorErrorBody"];
+                };
+            };
+            /** @description `model_not_found`, `response_not_found`: there is no such model, or no such previous response */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13925,10 +14426,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
-            /** @description `REQUEST_TIMEOUT` */
+            /** @description `request_timeout`: the body did not arrive in time */
             408: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13936,10 +14437,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ErrorBody"];
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
-            /** @description Another turn is running on the task */
+            /** @description `task_busy`, `response_not_completed`: another turn is running on the task, or the previous response has no answer */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13947,10 +14448,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
-            /** @description The body is too large */
+            /** @description `payload_too_large`: the body is too large */
             413: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13958,10 +14459,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
-            /** @description A cap on usage is reached */
+            /** @description `insufficient_quota`: a cap on usage is reached */
             429: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -13970,10 +14471,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
-            /** @description An unexpected failure */
+            /** @description `internal_error`: an unexpected failure */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13981,10 +14482,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
-            /** @description The engine is stopping or overloaded */
+            /** @description `shutting_down`, `quiesced`, `overloaded`: the engine is stopping or overloaded */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -13993,7 +14494,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
         };
@@ -14023,10 +14524,23 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["ResponseObject"];
+                    "text/event-stream": {
+                        delta?: string;
+                        item?: {
+                            [key: string]: unknown;
+                        };
+                        response?: {
+                            [key: string]: unknown;
+                        };
+                        sequence_number: number;
+                        type: string;
+                    } & {
+                        [key: string]: unknown;
+                    };
                 };
             };
-            /** @description A parameter is invalid */
+            /** @description `invalid_request`: a parameter is invalid */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14034,10 +14548,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
-            /** @description The key is missing or wrong */
+            /** @description `invalid_api_key`: the key is missing or wrong */
             401: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14045,10 +14559,21 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
-            /** @description There is no such response */
+            /** @description `token_scope`: browser tokens are not accepted here */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VendorErrorBody"];
+                };
+            };
+            /** @description `response_not_found`: there is no such response */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14056,10 +14581,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
-            /** @description An unexpected failure */
+            /** @description `internal_error`: an unexpected failure */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14067,7 +14592,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
         };
@@ -14092,10 +14617,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["DeletedResponse"];
                 };
             };
-            /** @description `INVALID_REQUEST` */
+            /** @description `invalid_request`: a parameter is invalid */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14103,10 +14628,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ErrorBody"];
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
-            /** @description The key is missing or wrong */
+            /** @description `invalid_api_key`: the key is missing or wrong */
             401: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14114,10 +14639,21 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
-            /** @description There is no such response */
+            /** @description `token_scope`: browser tokens are not accepted here */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VendorErrorBody"];
+                };
+            };
+            /** @description `response_not_found`: there is no such response */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14125,10 +14661,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
-            /** @description It is running, or part of a conversation */
+            /** @description `task_busy`, `response_in_conversation`: it is running, or part of a conversation */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14136,10 +14672,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
-            /** @description An unexpected failure */
+            /** @description `internal_error`: an unexpected failure */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14147,7 +14683,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
         };
@@ -14172,10 +14708,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["ResponseObject"];
                 };
             };
-            /** @description `INVALID_REQUEST` */
+            /** @description `invalid_request`: a parameter is invalid */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14183,10 +14719,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ErrorBody"];
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
-            /** @description The key is missing or wrong */
+            /** @description `invalid_api_key`: the key is missing or wrong */
             401: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14194,10 +14730,21 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
-            /** @description There is no such response */
+            /** @description `token_scope`: browser tokens are not accepted here */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VendorErrorBody"];
+                };
+            };
+            /** @description `response_not_found`: there is no such response */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14205,10 +14752,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
-            /** @description An unexpected failure */
+            /** @description `internal_error`: an unexpected failure */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14216,10 +14763,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
-            /** @description The engine is stopping */
+            /** @description `shutting_down`, `turn_unfinished`: the engine is stopping, or the turn has not ended yet */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -14228,7 +14775,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["VendorErrorBody"];
                 };
             };
         };

@@ -1109,6 +1109,8 @@ export interface components {
     headers: {
         /** @description The number of seconds after which to retry, if that is known */
         "Retry-After": number;
+        /** @description The fields of the request that had no effect, if there are any. Only operations of the contract ignore unknown fields; the others refuse them */
+        "Roundhouse-Warning": string;
         /** @description The id of the request: the caller's, or a new one. The log has it too */
         "X-Request-Id": string;
         /** @description The trace context (W3C) of the response */
@@ -1190,6 +1192,7 @@ export interface operations {
             /** @description The result for each engine */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -1433,6 +1436,7 @@ export interface operations {
             /** @description The engine is running */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -1791,6 +1795,7 @@ export interface operations {
             /** @description The admitted engine, or the reason why there is none */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -3106,6 +3111,7 @@ export interface operations {
             /** @description The token */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -3330,6 +3336,7 @@ export interface operations {
             /** @description The engine is on that version */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -3805,6 +3812,7 @@ export interface operations {
             /** @description The new origins */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -3981,6 +3989,7 @@ export interface operations {
             /** @description Registered */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
@@ -4088,6 +4097,7 @@ export interface operations {
             /** @description The new policy */
             200: {
                 headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;

@@ -9,6 +9,24 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, RootModel
 
 
+class AgentCard(BaseModel):
+    """
+    The card of an agent, as the Agent2Agent protocol defines it.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    capabilities: dict[str, Any]
+    description: str
+    name: str
+    securityRequirements: list[dict[str, Any]] | None = None
+    securitySchemes: dict[str, Any] | None = None
+    skills: list[dict[str, Any]]
+    supportedInterfaces: list[dict[str, Any]]
+    version: str
+
+
 class ApprovalPreviewAddress(BaseModel):
     """
     A request to a server.
@@ -131,6 +149,22 @@ class CatalogCounts(BaseModel):
     """
 
 
+class ChatCompletion(BaseModel):
+    """
+    A completion, as OpenAI's API defines it.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    choices: list[dict[str, Any]]
+    created: int
+    id: str
+    model: str
+    object: str
+    usage: dict[str, Any] | None = None
+
+
 class ConnectOutcomeAuthorizationRequired(BaseModel):
     """
     The user must authorize the engine.
@@ -207,6 +241,19 @@ class CreatedUpload(BaseModel):
     """
     The upload is continued at `/workspace-uploads/{upload_id}`, which is also in `Location`.
     """
+
+
+class DeletedResponse(BaseModel):
+    """
+    A response that was deleted.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    deleted: bool
+    id: str
+    object: str
 
 
 class Episode(BaseModel):
@@ -372,6 +419,22 @@ class ImportCounts(BaseModel):
     """
 
 
+class JsonRpcAnswer(BaseModel):
+    """
+    A message of JSON-RPC 2.0 of the engine: the answer to a request, with `result` or `error` (`code`, `message`, `data`), or what is sent on the stream before it.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    error: dict[str, Any] | None = None
+    id: Any | None = None
+    jsonrpc: str
+    method: str | None = None
+    params: dict[str, Any] | None = None
+    result: dict[str, Any] | None = None
+
+
 class Match(BaseModel):
     """
     A marked place of a text, in characters (Unicode code points).
@@ -504,6 +567,32 @@ class MessageBlockToolUse(BaseModel):
     The id of the call.
     """
     type: Literal["tool_use"]
+
+
+class ModelList(BaseModel):
+    """
+    The models that a request can name.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    data: list[dict[str, Any]]
+    object: str
+
+
+class ModelObject(BaseModel):
+    """
+    A model that a request can name.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    created: int
+    id: str
+    object: str
+    owned_by: str
 
 
 class OutputSchema(BaseModel):
@@ -654,6 +743,27 @@ class ResponseFormat(BaseModel):
     """
     The only type of [`ResponseFormat`].
     """
+
+
+class ResponseObject(BaseModel):
+    """
+    A response, as OpenAI's API defines it.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    conversation: dict[str, Any]
+    created_at: int
+    error: Any | None = None
+    id: str
+    incomplete_details: Any | None = None
+    metadata: dict[str, Any] | None = None
+    model: str
+    object: str
+    output: list[dict[str, Any]]
+    status: str
+    usage: Any | None = None
 
 
 class ScheduleTime(BaseModel):
