@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use http_service::lock::FileLock;
 use parking_lot::Mutex;
-use rusqlite::Connection;
+use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::oneshot;
 
 use super::StoreError;
@@ -283,15 +283,22 @@ impl Committer {
             self.connection.pragma_update(None, "synchronous", synchronous)?;
             self.synchronous = Some(durability);
         }
-        let transaction = self.connection.transaction()?;
+        let transaction = self.begin()?;
         let tx = WriteTx { transaction: &transaction };
         group.iter().try_for_each(|batch| batch.write(&tx))?;
         Ok(transaction.commit()?)
     }
 
+    /// Begins a transaction with the write lock, for which it waits: the write-ahead log may just be truncated for an
+    /// erasure. A transaction that reads first fails at once instead of waiting when it comes to write, see
+    /// <https://www.sqlite.org/lang_transaction.html>.
+    fn begin(&mut self) -> Result<Transaction<'_>, rusqlite::Error> {
+        self.connection.transaction_with_behavior(TransactionBehavior::Immediate)
+    }
+
     /// Commits a write that changes nothing, to test whether the brain can be written.
     fn probe_write(&mut self) -> Result<(), StoreError> {
-        let transaction = self.connection.transaction()?;
+        let transaction = self.begin()?;
         transaction.execute("UPDATE additions SET at = at", [])?;
         Ok(transaction.commit()?)
     }

@@ -6,6 +6,7 @@ mod broken_streams;
 mod cancelling;
 mod child_processes;
 mod compaction;
+mod emptied_log;
 mod events;
 mod histories;
 mod loops;
