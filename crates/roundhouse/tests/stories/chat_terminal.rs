@@ -7,10 +7,8 @@ use mock_llm::{CapturedRequest, MockProvider, Reply};
 use serde_json::Value;
 use unicode_width::UnicodeWidthStr as _;
 
+use crate::support::terminal::WIDTHS;
 use crate::support::{Fleet, RunningUp, Terminal};
-
-/// The widths at which everything is tried.
-const WIDTHS: [u16; 2] = [40, 120];
 
 /// A fleet whose model answers every message with `reply`.
 async fn fleet(reply: Reply) -> (Fleet, RunningUp, MockProvider) {
@@ -19,18 +17,6 @@ async fn fleet(reply: Reply) -> (Fleet, RunningUp, MockProvider) {
     let fleet = Fleet::new().with_provider(&provider);
     let up = fleet.start_up().await;
     (fleet, up, provider)
-}
-
-/// Opens the conversation of the user `ada` that has the terminal's width for a name.
-async fn open(fleet: &Fleet, columns: u16, variables: &[(&str, &str)]) -> Terminal {
-    let task = format!("wide-{columns}");
-    let folder = fleet.folder().to_str().unwrap();
-    let arguments = ["chat", "--user", "ada", "--dir", folder, "--task", &task];
-    let mut environment = fleet.variables.clone();
-    environment.extend(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
-    let mut terminal = Terminal::start(&fleet.test_env, &arguments, &environment, columns);
-    terminal.wait_for(">").await;
-    terminal
 }
 
 /// The text of the newest message of the user in a request.
@@ -67,7 +53,7 @@ async fn keys_edit_the_message_and_bring_back_earlier_ones() {
     let (fleet, _up, provider) = fleet(Reply::from_text("I see.")).await;
     for columns in WIDTHS {
         let heard = Heard::from_now(&provider);
-        let mut terminal = open(&fleet, columns, &[]).await;
+        let mut terminal = Terminal::open_chat(&fleet, columns, &[]).await;
         terminal.send("worl\x1b[D\x1b[D\x1b[D\x1b[Dhello \x1b[F\u{3bb}\x7fd\r");
         assert_eq!(heard.message(1).await, "hello world");
         terminal.wait_for_count("I see.", 1).await;
@@ -83,7 +69,7 @@ async fn keys_edit_the_message_and_bring_back_earlier_ones() {
         terminal.send("\x04");
         assert!(terminal.wait_for_exit().await.success());
 
-        let mut again = open(&fleet, columns, &[]).await;
+        let mut again = Terminal::open_chat(&fleet, columns, &[]).await;
         again.send("\x1b[A\x1b[A");
         again.wait_for("> hello world!").await;
         let history = fleet.test_env.path().join(".local/state/roundhouse/chat-ada.history");
@@ -99,7 +85,7 @@ async fn pasted_text_of_any_length_and_number_of_lines_is_one_message() {
     let long = "y".repeat(50_000);
     for columns in WIDTHS {
         let heard = Heard::from_now(&provider);
-        let mut terminal = open(&fleet, columns, &[]).await;
+        let mut terminal = Terminal::open_chat(&fleet, columns, &[]).await;
         let text = lines.join("\n");
         terminal.paste(&text);
         terminal.wait_for("line 119").await;
@@ -116,12 +102,16 @@ async fn pasted_text_of_any_length_and_number_of_lines_is_one_message() {
 #[tokio::test]
 async fn a_byte_that_is_no_text_neither_ends_the_chat_nor_is_lost_silently() {
     let (fleet, _up, provider) = fleet(Reply::from_text("I see.")).await;
-    let mut terminal = open(&fleet, 40, &[]).await;
-    terminal.send(b"a\xffb");
-    // The emulator leaves out the replacement character itself.
-    terminal.wait_for("A byte that is not UTF-8 became").await;
-    terminal.send("\r");
-    assert_eq!(Heard { provider: &provider, before: 0 }.message(1).await, "a\u{fffd}b");
+    for columns in WIDTHS {
+        let heard = Heard::from_now(&provider);
+        let mut terminal = Terminal::open_chat(&fleet, columns, &[]).await;
+        terminal.send(b"a\xffb");
+        // The emulator leaves out the replacement character itself.
+        terminal.wait_for("A byte that is not UTF-8 became").await;
+        terminal.send("\r");
+        assert_eq!(heard.message(1).await, "a\u{fffd}b");
+        terminal.wait_for("I see.").await;
+    }
 }
 
 #[tokio::test]
@@ -131,7 +121,7 @@ async fn answers_are_wrapped_between_words_at_any_width() {
     let text = format!("{words} {words}\n\n    indented code stays");
     let (fleet, _up, _provider) = fleet(Reply::from_text(text).chars_per_delta(3)).await;
     for columns in WIDTHS {
-        let mut terminal = open(&fleet, columns, &[]).await;
+        let mut terminal = Terminal::open_chat(&fleet, columns, &[]).await;
         terminal.enter("go on");
         terminal.wait_for("code stays").await;
         let rows = terminal.rows();
@@ -159,7 +149,7 @@ async fn commands_do_what_they_say() {
     for columns in WIDTHS {
         let heard = Heard::from_now(&provider);
         let task = format!("wide-{columns}");
-        let mut terminal = open(&fleet, columns, &[]).await;
+        let mut terminal = Terminal::open_chat(&fleet, columns, &[]).await;
         for (line, shown) in [
             ("/help", "/retry answer your last message again"),
             ("/nonsense", "There is no command /nonsense. There are /help, /new, /tasks, /edit,"),
@@ -215,15 +205,17 @@ async fn commands_do_what_they_say() {
 #[tokio::test]
 async fn a_message_that_was_to_be_changed_stays_if_that_is_given_up() {
     let (fleet, _up, provider) = fleet(Reply::from_text("I see.")).await;
-    let mut terminal = open(&fleet, 120, &[]).await;
-    terminal.enter("first");
-    terminal.wait_for_count("I see.", 1).await;
-    terminal.enter("/edit");
-    terminal.wait_for("Ctrl-C leaves it as it was.").await;
-    terminal.send("\x03second\r");
-    terminal.wait_for_count("I see.", 2).await;
-    let messages = provider.requests().last().unwrap().body["messages"].to_string();
-    assert!(messages.contains("first") && messages.contains("second"), "{messages}");
+    for columns in WIDTHS {
+        let mut terminal = Terminal::open_chat(&fleet, columns, &[]).await;
+        terminal.enter("first");
+        terminal.wait_for_count("I see.", 1).await;
+        terminal.enter("/edit");
+        terminal.wait_for("Ctrl-C leaves it as it was.").await;
+        terminal.send("\x03second\r");
+        terminal.wait_for_count("I see.", 2).await;
+        let messages = provider.requests().last().unwrap().body["messages"].to_string();
+        assert!(messages.contains("first") && messages.contains("second"), "{messages}");
+    }
 }
 
 #[tokio::test]
@@ -232,7 +224,7 @@ async fn a_dumb_terminal_gets_plain_lines_and_can_be_used() {
     let (fleet, _up, provider) = fleet(Reply::from_text(text)).await;
     for columns in WIDTHS {
         let heard = Heard::from_now(&provider);
-        let mut terminal = open(&fleet, columns, &[("TERM", "dumb")]).await;
+        let mut terminal = Terminal::open_chat(&fleet, columns, &[("TERM", "dumb")]).await;
         terminal.send("/help\n");
         terminal.wait_for("/retry answer your last message again").await;
         terminal.send("one\\\ntwo\n");

@@ -5,10 +5,8 @@ use mock_llm::{Gate, MockProvider, Reply};
 use rustix::process::Signal;
 use serde_json::json;
 
+use crate::support::terminal::WIDTHS;
 use crate::support::{Fleet, Terminal, processes};
-
-/// The widths at which everything is tried.
-const WIDTHS: [u16; 2] = [40, 120];
 
 /// A script whose answer takes a second or two.
 const SLOW_SCRIPT: &str = "
@@ -30,27 +28,12 @@ async fn fleet(replies: impl IntoIterator<Item = Reply>) -> (Fleet, MockProvider
     (Fleet::new().with_provider(&provider), provider)
 }
 
-/// Opens a conversation that has the terminal's width for a name.
-async fn open(fleet: &Fleet, columns: u16, variables: &[(&str, &str)]) -> Terminal {
-    open_task(fleet, &format!("wide-{columns}"), columns, variables).await
-}
-
-async fn open_task(fleet: &Fleet, task: &str, columns: u16, variables: &[(&str, &str)]) -> Terminal {
-    let folder = fleet.folder().to_str().unwrap();
-    let arguments = ["chat", "--user", "ada", "--dir", folder, "--task", task];
-    let mut environment = fleet.variables.clone();
-    environment.extend(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
-    let mut terminal = Terminal::start(&fleet.test_env, &arguments, &environment, columns);
-    terminal.wait_for(">").await;
-    terminal
-}
-
 #[tokio::test]
 async fn a_killed_engine_is_waited_for_and_exactly_the_rest_follows() {
     let fleet = Fleet::new().with_script(SLOW_SCRIPT);
     let _up = fleet.start_up().await;
     for columns in WIDTHS {
-        let mut terminal = open(&fleet, columns, &[]).await;
+        let mut terminal = Terminal::open_chat(&fleet, columns, &[]).await;
         terminal.enter("count");
         terminal.wait_for("seven eight").await;
         processes::signal(fleet.engine_process(), Signal::KILL);
@@ -72,7 +55,7 @@ async fn ctrl_c_cancels_the_turn_and_twice_leaves() {
     let _up = fleet.start_up().await;
     for columns in WIDTHS {
         provider.enqueue_all([held(), Reply::from_text("I am listening."), held()]);
-        let mut terminal = open(&fleet, columns, &[]).await;
+        let mut terminal = Terminal::open_chat(&fleet, columns, &[]).await;
         terminal.enter("tell me");
         terminal.wait_for("The first half").await;
         terminal.wait_for("working … (Ctrl-C cancels)").await;
@@ -86,7 +69,7 @@ async fn ctrl_c_cancels_the_turn_and_twice_leaves() {
         terminal.send("\x03\x03");
         assert!(terminal.wait_for_exit().await.success());
 
-        let mut idle = open_task(&fleet, "idle", columns, &[]).await;
+        let mut idle = Terminal::open_chat_about(&fleet, "idle", columns, &[]).await;
         idle.send("\x03");
         idle.wait_for("Ctrl-C again leaves").await;
         idle.send("\x03");
@@ -98,8 +81,9 @@ async fn ctrl_c_cancels_the_turn_and_twice_leaves() {
 async fn the_terminal_is_as_before_however_the_chat_ends() {
     let (fleet, _provider) = fleet([]).await;
     let _up = fleet.start_up().await;
-    for end in ["/quit", "Ctrl-D", "SIGTERM", "SIGHUP"] {
-        let mut terminal = open(&fleet, 40, &[]).await;
+    let ends = ["/quit", "Ctrl-D", "SIGTERM", "SIGHUP"];
+    for (columns, end) in WIDTHS.into_iter().flat_map(|columns| ends.map(|end| (columns, end))) {
+        let mut terminal = Terminal::open_chat(&fleet, columns, &[]).await;
         assert!(!terminal.is_cooked());
         terminal.send("\x1b[200~half a pa");
         terminal.wait_for("half a pa").await;
@@ -130,7 +114,7 @@ async fn a_conversation_that_is_opened_again_shows_what_was_said_and_the_turn_th
             Reply::from_text("Hello, and welcome."),
             Reply::from_text("The first half, and the second half.").deltas(4).hold(2, &gate),
         ]);
-        let mut terminal = open(&fleet, columns, &[]).await;
+        let mut terminal = Terminal::open_chat(&fleet, columns, &[]).await;
         terminal.enter("good morning");
         terminal.wait_for("Hello, and welcome.").await;
         terminal.enter("tell me");
@@ -139,7 +123,7 @@ async fn a_conversation_that_is_opened_again_shows_what_was_said_and_the_turn_th
         terminal.wait_for_exit().await;
         assert!(terminal.text().contains("The turn goes on without you"), "{}", terminal.text());
 
-        let mut again = open(&fleet, columns, &[]).await;
+        let mut again = Terminal::open_chat(&fleet, columns, &[]).await;
         let text = again.wait_for("The first half").await;
         assert!(text.contains("> good morning Hello, and welcome. > tell me The first half"), "{text}");
         gate.release();
@@ -148,7 +132,7 @@ async fn a_conversation_that_is_opened_again_shows_what_was_said_and_the_turn_th
         again.enter("/quit");
         again.wait_for_exit().await;
 
-        let mut later = open(&fleet, columns, &[]).await;
+        let mut later = Terminal::open_chat(&fleet, columns, &[]).await;
         let text = later.wait_for("the second half.").await;
         assert_eq!(text.matches("The first half").count(), 1, "{text}");
     }
@@ -164,8 +148,9 @@ async fn thinking_is_told_from_the_answer_also_without_colours() {
         ("c", 40, &[("NO_COLOR", "1")][..], false),
         ("d", 120, &[("NO_COLOR", "1")][..], false),
         ("e", 40, &[("TERM", "dumb")][..], false),
+        ("f", 120, &[("TERM", "dumb")][..], false),
     ] {
-        let mut terminal = open_task(&fleet, task, columns, variables).await;
+        let mut terminal = Terminal::open_chat_about(&fleet, task, columns, variables).await;
         terminal.enter("count");
         terminal.wait_for("and that is all.").await;
         let rows = terminal.rows();
@@ -196,7 +181,7 @@ async fn requests_of_the_agent_are_answered_and_a_draft_is_no_answer() {
             Reply::new().tool_use("ask_user", input.clone()),
             Reply::from_text("Thank you."),
         ]);
-        let mut terminal = open(&fleet, columns, &[]).await;
+        let mut terminal = Terminal::open_chat(&fleet, columns, &[]).await;
         terminal.enter("write it down");
         terminal.wait_for("working …").await;
         terminal.send("y");
@@ -229,14 +214,15 @@ async fn no_control_character_of_the_model_or_a_tool_reaches_the_terminal() {
     let evil = "\u{1b}]0;title\u{7}\u{1b}[2J\u{9b}31m\u{8}\rx";
     let (fleet, provider) = fleet([]).await;
     let _up = fleet.start_up().await;
-    for (columns, variables) in [(40, &[][..]), (120, &[][..]), (40, &[("TERM", "dumb")][..])] {
+    let kinds = [&[][..], &[("TERM", "dumb")][..]];
+    for (columns, variables) in WIDTHS.into_iter().flat_map(|columns| kinds.map(|kind| (columns, kind))) {
         provider.enqueue_all([
             Reply::new()
                 .text(format!("Say {evil} it."))
                 .tool_use("working_memory_set", json!({"key": format!("k{evil}"), "value": evil})),
             Reply::from_text(format!("End {evil} of it.")).chars_per_delta(1),
         ]);
-        let mut terminal = open(&fleet, columns, variables).await;
+        let mut terminal = Terminal::open_chat(&fleet, columns, variables).await;
         terminal.enter("be evil");
         terminal.wait_for("of it.").await;
         terminal.enter("/memory");
@@ -254,26 +240,30 @@ async fn no_control_character_of_the_model_or_a_tool_reaches_the_terminal() {
 
 #[tokio::test]
 async fn messages_that_are_typed_during_a_turn_are_sent_after_it() {
-    let gate = Gate::new();
-    let (fleet, provider) = fleet([
-        Reply::from_text("The first half, and the second half.").deltas(4).hold(2, &gate),
-        Reply::from_text("And that is all."),
-        Reply::from_text("The same again."),
-    ])
-    .await;
+    let (fleet, provider) = fleet([]).await;
     let _up = fleet.start_up().await;
-    let mut terminal = open(&fleet, 40, &[]).await;
-    terminal.enter("tell me");
-    terminal.wait_for("The first half").await;
-    terminal.enter("is that all?");
-    terminal.wait_for("This waits until the turn has ended.").await;
-    terminal.enter("/retry");
-    terminal.wait_for_count("This waits until the turn has ended.", 2).await;
-    assert_eq!(provider.requests().len(), 1);
-    gate.release();
-    terminal.wait_for("And that is all.").await;
-    terminal.wait_for("The same again.").await;
-    let again = provider.requests()[2].body["messages"].to_string();
-    assert!(again.contains("is that all?") && !again.contains("And that is all."), "{again}");
-    assert!(provider.requests()[1].body["messages"].to_string().contains("is that all?"));
+    for columns in WIDTHS {
+        let gate = Gate::new();
+        let before = provider.requests().len();
+        provider.enqueue_all([
+            Reply::from_text("The first half, and the second half.").deltas(4).hold(2, &gate),
+            Reply::from_text("And that is all."),
+            Reply::from_text("The same again."),
+        ]);
+        let mut terminal = Terminal::open_chat(&fleet, columns, &[]).await;
+        terminal.enter("tell me");
+        terminal.wait_for("The first half").await;
+        terminal.enter("is that all?");
+        terminal.wait_for("This waits until the turn has ended.").await;
+        terminal.enter("/retry");
+        terminal.wait_for_count("This waits until the turn has ended.", 2).await;
+        assert_eq!(provider.requests().len(), before + 1);
+        gate.release();
+        terminal.wait_for("And that is all.").await;
+        terminal.wait_for("The same again.").await;
+        let messages = |number: usize| provider.requests()[before + number].body["messages"].to_string();
+        let again = messages(2);
+        assert!(again.contains("is that all?") && !again.contains("And that is all."), "{again}");
+        assert!(messages(1).contains("is that all?"));
+    }
 }

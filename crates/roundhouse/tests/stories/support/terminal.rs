@@ -14,7 +14,10 @@ use rustix::process::Pid;
 use rustix::termios::{LocalModes, tcgetattr};
 
 use super::test_env::BINARY;
-use super::{DEADLINE, TestEnv, eventually};
+use super::{DEADLINE, Fleet, TestEnv, eventually};
+
+/// The widths at which everything is tried in a terminal.
+pub(crate) const WIDTHS: [u16; 2] = [40, 120];
 
 /// The height of the terminals.
 const ROWS: u16 = 24;
@@ -72,6 +75,27 @@ impl Terminal {
             record.lock().is_complete = true;
         });
         Self { child, pty, seen, columns }
+    }
+
+    /// Opens the conversation of the user `ada` in `roundhouse chat` that has the terminal's width for a name.
+    pub(crate) async fn open_chat(fleet: &Fleet, columns: u16, variables: &[(&str, &str)]) -> Self {
+        Self::open_chat_about(fleet, &format!("wide-{columns}"), columns, variables).await
+    }
+
+    /// Opens a conversation of the user `ada` in `roundhouse chat`, and waits for its prompt.
+    pub(crate) async fn open_chat_about(
+        fleet: &Fleet,
+        task: &str,
+        columns: u16,
+        variables: &[(&str, &str)],
+    ) -> Self {
+        let folder = fleet.folder().to_str().unwrap();
+        let arguments = ["chat", "--user", "ada", "--dir", folder, "--task", task];
+        let mut environment = fleet.variables.clone();
+        environment.extend(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        let mut terminal = Self::start(&fleet.test_env, &arguments, &environment, columns);
+        terminal.wait_for(">").await;
+        terminal
     }
 
     /// Sends bytes, as the keyboard does.
