@@ -32,6 +32,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(110);
 /// The longest time until a cassette has been run: as long as the engine lets it run, plus a margin.
 const RUN_TIMEOUT: Duration = Duration::from_mins(11);
 
+/// What it means that the orchestrator does not respond.
+const NO_ORCHESTRATOR: &str = "the orchestrator does not answer (is `roundhouse up` running?)";
+
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientError {
@@ -146,7 +149,7 @@ impl Engine {
     /// Sends a message. Repeating it with the same `client_request_id` does not add it twice.
     pub(crate) async fn execute(&self, message: &Execute) -> Result<Events, ClientError> {
         let request = self.http.post(format!("{}/execute", self.base)).json(message);
-        Ok(event_stream(send(self.with_key(request)).await?))
+        Ok(event_stream(self.send(request).await?))
     }
 
     /// Streams the events of a task after `after`.
@@ -159,13 +162,13 @@ impl Engine {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             url.query_pairs_mut().append_pair(name, &value);
         }
-        Ok(event_stream(send(self.with_key(self.http.get(url))).await?))
+        Ok(event_stream(self.send(self.http.get(url)).await?))
     }
 
     /// Returns the requests that await an answer of the user, over all tasks.
     pub(crate) async fn pending(&self) -> Result<Vec<PendingRequest>, ClientError> {
         let request = self.http.get(format!("{}/hitl/pending", self.base));
-        let response = send(self.with_key(request)).await?;
+        let response = self.send(request).await?;
         let HitlPending { pending } =
             response.json().await.context("the list of pending requests could not be parsed")?;
         Ok(pending)
@@ -174,7 +177,7 @@ impl Engine {
     /// Sends the user's answer to a request.
     pub(crate) async fn respond(&self, answer: &HitlRespond) -> Result<(), ClientError> {
         let request = self.http.post(format!("{}/hitl/respond", self.base)).json(answer);
-        send(self.with_key(request)).await.map(drop)
+        self.send(request).await.map(drop)
     }
 
     /// Returns the tool servers that the catalog names.
@@ -232,7 +235,7 @@ impl Engine {
     ) -> Result<CassetteReport, ClientError> {
         let body = CassetteRun { cassette, with };
         let request = self.http.post(self.url_of("/cassettes/run")).json(&body);
-        let response = send_within(RUN_TIMEOUT, self.with_key(request)).await?;
+        let response = self.send_within(RUN_TIMEOUT, request).await?;
         Ok(response.json().await.context("the report could not be parsed")?)
     }
 
@@ -242,15 +245,25 @@ impl Engine {
 
     /// Sends a request and parses the JSON response.
     async fn send_json<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, ClientError> {
-        let response = send(self.with_key(request)).await?;
-        let body = tokio::time::timeout(ANSWER_TIMEOUT, response.json()).await;
-        Ok(body
-            .context("the response was not complete in time")?
-            .context("the response could not be parsed")?)
+        parse(self.send(request).await?).await
     }
 
-    fn with_key(&self, request: RequestBuilder) -> RequestBuilder {
-        request.header(self.key_name, self.key.clone())
+    /// Sends a request with the key.
+    async fn send(&self, request: RequestBuilder) -> Result<Response, ClientError> {
+        self.send_within(ANSWER_TIMEOUT, request).await
+    }
+
+    /// Like [`Engine::send`], with another time limit.
+    async fn send_within(&self, limit: Duration, request: RequestBuilder) -> Result<Response, ClientError> {
+        let request = request.header(self.key_name, self.key.clone());
+        let no_response = || match self.key_name {
+            ENGINE_KEY_HEADER => format!(
+                "the engine does not answer at {} (if that is an address inside a container, use --proxy)",
+                self.base
+            ),
+            _ => NO_ORCHESTRATOR.to_owned(),
+        };
+        send_within(limit, request, no_response).await
     }
 }
 
@@ -275,17 +288,22 @@ enum Refusal {
     Flat(RpcError),
 }
 
-/// Sends a request and returns a successful response; an error response becomes a [`ClientError`].
+/// Sends a request to the orchestrator.
 async fn send(request: RequestBuilder) -> Result<Response, ClientError> {
-    send_within(ANSWER_TIMEOUT, request).await
+    send_within(ANSWER_TIMEOUT, request, || NO_ORCHESTRATOR.to_owned()).await
 }
 
-/// Like [`send`], with another time limit.
-async fn send_within(limit: Duration, request: RequestBuilder) -> Result<Response, ClientError> {
+/// Sends a request and returns a successful response; an error response becomes a [`ClientError`]. `no_response` says
+/// what it means that nobody listens.
+async fn send_within(
+    limit: Duration,
+    request: RequestBuilder,
+    no_response: impl FnOnce() -> String,
+) -> Result<Response, ClientError> {
     let response = tokio::time::timeout(limit, request.send())
         .await
         .context("there was no response in time")?
-        .context("there was no response: is `roundhouse up` running?")?;
+        .with_context(no_response)?;
     if response.status().is_success() {
         return Ok(response);
     }
@@ -300,6 +318,12 @@ async fn send_within(limit: Duration, request: RequestBuilder) -> Result<Respons
         }
         Refusal::Flat(RpcError { error: code, message }) => ClientError::Refused { code, message },
     })
+}
+
+/// Parses a JSON response.
+async fn parse<T: DeserializeOwned>(response: Response) -> Result<T, ClientError> {
+    let body = tokio::time::timeout(ANSWER_TIMEOUT, response.json()).await;
+    Ok(body.context("the response was not complete in time")?.context("the response could not be parsed")?)
 }
 
 fn event_stream(response: Response) -> Events {

@@ -1,5 +1,5 @@
 //! Helpers shared by the tests of several crates: events as a client reads them, deadlines, a clock that does not
-//! wait, captured logs, and fixtures of more than one crate.
+//! wait, captured logs, a terminal, and fixtures of more than one crate.
 
 #![allow(
     clippy::expect_used,
@@ -13,6 +13,7 @@
 
 pub mod openapi;
 pub mod openapi_examples;
+pub mod terminal;
 pub mod unknown_fields;
 pub mod wall_clock;
 

@@ -89,13 +89,11 @@ fn unknown(name: &str) -> String {
     )
 }
 
-/// The commands and keys, for the person.
-pub(super) fn help(has_editor: bool) -> String {
-    let mut help = String::new();
-    for (name, argument, does) in COMMANDS {
-        // Writing to a `String` cannot fail.
-        let _ = writeln!(help, "{:<20}{does}", format!("{name} {argument}"));
-    }
+/// The width from which on what a command or a key does fits beside it.
+const MIN_COLUMNS_FOR_TABLE: usize = 70;
+
+/// The commands and keys, for the person, on a terminal of this width.
+pub(super) fn help(has_editor: bool, columns: usize) -> String {
     let keys: &[(&str, &str)] = if has_editor {
         &[
             ("Enter", "send"),
@@ -111,8 +109,15 @@ pub(super) fn help(has_editor: bool) -> String {
             ("Ctrl-D", "leave; a turn that runs goes on"),
         ]
     };
-    for (key, does) in keys {
-        let _ = writeln!(help, "{key:<20}{does}");
+    let mut help = String::new();
+    let commands = COMMANDS.iter().map(|(name, argument, does)| (format!("{name} {argument}"), *does));
+    for (name, does) in commands.chain(keys.iter().map(|(key, does)| ((*key).to_owned(), *does))) {
+        // Writing to a `String` cannot fail.
+        let _ = if columns < MIN_COLUMNS_FOR_TABLE {
+            writeln!(help, "{}: {does}", name.trim_end())
+        } else {
+            writeln!(help, "{name:<20}{does}")
+        };
     }
     help.push_str("Lines with | in front are what the model thinks before it answers.");
     help
@@ -168,10 +173,11 @@ mod tests {
 
     #[test]
     fn every_command_is_in_the_help_and_the_help_fits() {
-        for has_editor in [true, false] {
-            let help = help(has_editor);
+        for (has_editor, columns) in [(true, 80), (false, 80), (true, 40), (false, 40)] {
+            let help = help(has_editor, columns);
             assert!(COMMANDS.iter().all(|(name, ..)| help.contains(name)));
-            assert!(help.lines().all(|line| line.len() < 80), "{help}");
+            assert!(help.lines().all(|line| line.len() < 70), "{help}");
+            assert_eq!(help.contains("\n/new [NAME]: begin a conversation\n"), columns < 70, "{help}");
         }
         assert!(COMMANDS.iter().all(|(name, ..)| matches!(parse(name), Typed::Command(_))));
     }

@@ -229,8 +229,10 @@ impl Conversation {
                 Flow::Continue(())
             }
             Next::Terminal(TerminalEvent::Edits(edits)) => self.handle_edits(edits),
-            Next::Terminal(TerminalEvent::Resized) => {
-                self.screen.paper.invalidate();
+            // What is shown next is painted for the new size.
+            Next::Terminal(TerminalEvent::Resized) => Flow::Continue(()),
+            Next::Terminal(TerminalEvent::Continued) => {
+                self.take_terminal_back();
                 Flow::Continue(())
             }
             Next::Line(Some(Ok(line))) => self.handle_line(line),
@@ -267,7 +269,7 @@ impl Conversation {
                     continue;
                 }
                 Edit::Redraw => {
-                    self.screen.paper.clear_screen();
+                    self.screen.paper.scroll_away();
                     continue;
                 }
                 Edit::Replaced => {
@@ -304,6 +306,16 @@ impl Conversation {
             && let Err(error) = input.terminal.suspend()
         {
             self.screen.problem(&format!("The program cannot be suspended: {error}"));
+        }
+    }
+
+    /// Whatever has stopped the program: if the terminal was used meanwhile, what it shows below is not ours.
+    fn take_terminal_back(&mut self) {
+        let Input::Editor(input) = &self.input else { return };
+        match input.terminal.make_raw_again() {
+            Ok(true) => self.screen.paper.forget_area(),
+            Ok(false) => {}
+            Err(error) => self.screen.problem(&format!("The terminal cannot be used: {error}")),
         }
     }
 

@@ -265,7 +265,8 @@ impl Editor {
         let (mut column, mut cursor) = (indent.len(), None);
         for (at, grapheme) in self.text.grapheme_indices(true) {
             if grapheme == "\n" {
-                cursor = cursor.or((at == self.cursor).then(|| (rows.len() - 1, column)));
+                // A character may be wider than the terminal.
+                cursor = cursor.or((at == self.cursor).then(|| (rows.len() - 1, column.min(columns))));
                 rows.push(indent.clone());
                 column = indent.len();
                 continue;

@@ -2,7 +2,11 @@
 //! the message that is being written. What is complete moves up out of it and is never touched again, so that the
 //! terminal's own scrolling, searching and copying work as ever.
 
+use unicode_segmentation::UnicodeSegmentation as _;
+
 use super::flow::{RESET, Row, Style};
+use super::raw_terminal::Size;
+use crate::terminal::wrap::{broken_rows, columns_of, first_columns};
 
 /// Rows that are left for the conversation, however long the message is.
 const ROWS_FOR_CONVERSATION: usize = 3;
@@ -15,20 +19,28 @@ pub(super) struct LiveRows {
     pub(super) cursor: (usize, usize),
 }
 
-/// The area as it was painted last.
+/// The area.
 #[derive(Debug)]
 pub(super) struct LiveArea {
     colours: bool,
+    /// Whether the terminal breaks its rows anew when it becomes narrower.
+    reflows: bool,
     /// Rows that are complete and not painted yet.
     complete: Vec<Row>,
-    /// The row of the area in which the cursor was left.
-    cursor_row: usize,
-    painted: Option<LiveRows>,
+    painted: Option<PaintedArea>,
+}
+
+/// The area as it was painted last.
+#[derive(Debug, PartialEq, Eq)]
+struct PaintedArea {
+    live: LiveRows,
+    /// The terminal's width at that time.
+    columns: usize,
 }
 
 impl LiveArea {
-    pub(super) const fn new(colours: bool) -> Self {
-        Self { colours, complete: Vec::new(), cursor_row: 0, painted: None }
+    pub(super) const fn new(colours: bool, reflows: bool) -> Self {
+        Self { colours, reflows, complete: Vec::new(), painted: None }
     }
 
     /// Adds rows above the area, to be painted with it.
@@ -36,60 +48,70 @@ impl LiveArea {
         self.complete.extend(rows);
     }
 
-    /// Forgets what is on the screen, so that all of it is painted again.
-    pub(super) fn invalidate(&mut self) {
+    /// Forgets the area on the screen: what is there now is not its own, and it is painted where the cursor is.
+    pub(super) fn forget(&mut self) {
         self.painted = None;
     }
 
-    /// Returns what to write to the terminal so that it shows the complete rows, and `live` below them. Of `live`,
-    /// only as many rows as the screen of `height` rows can have are shown, those around the cursor.
-    pub(super) fn paint(&mut self, live: LiveRows, height: usize) -> String {
-        let live = visible(live, height.saturating_sub(ROWS_FOR_CONVERSATION).max(1));
-        if self.complete.is_empty() && self.painted.as_ref() == Some(&live) {
+    /// Returns what to write to a terminal of this size so that it shows the complete rows, and `live` below them. Of
+    /// `live`, only as many rows as the screen can have are shown, those around the cursor.
+    pub(super) fn paint(&mut self, live: LiveRows, size: Size) -> String {
+        let live = visible(live, size.rows.saturating_sub(ROWS_FOR_CONVERSATION).max(1));
+        let area = PaintedArea { live, columns: size.columns };
+        if self.complete.is_empty() && self.painted.as_ref() == Some(&area) {
             return String::new();
         }
         // The cursor is hidden so that it does not jump.
         let mut output = String::from("\x1b[?25l");
-        self.erase(&mut output);
-        for row in std::mem::take(&mut self.complete) {
-            self.write_row(&row, &mut output);
-            output.push_str("\r\n");
-        }
+        self.replace_by_complete(size.columns, &mut output);
         // A row that is wider than expected is cut off rather than wrapped: the number of rows must be right.
         output.push_str("\x1b[?7l");
-        for (number, row) in live.rows.iter().enumerate() {
+        for (number, row) in area.live.rows.iter().enumerate() {
             if number > 0 {
                 output.push_str("\r\n");
             }
             self.write_row(row, &mut output);
         }
-        output.push_str("\x1b[?7h\r");
-        let (row, column) = live.cursor;
-        move_cursor(live.rows.len().saturating_sub(1).saturating_sub(row), 'A', &mut output);
-        move_cursor(column, 'C', &mut output);
-        output.push_str("\x1b[?25h");
-        self.cursor_row = row;
-        self.painted = Some(live);
+        self.place_cursor(&area.live, &mut output);
+        output.push_str("\x1b[?7h\x1b[?25h");
+        self.painted = Some(area);
         output
     }
 
-    /// Returns what to write so that the area is gone; the cursor is where it began.
-    pub(super) fn clear(&mut self) -> String {
+    /// Moves the cursor from the end of the last row to its place. The beginning of its row is written again rather
+    /// than skipped, because terminals differ in the width of some characters.
+    fn place_cursor(&self, live: &LiveRows, output: &mut String) {
+        let LiveRows { rows, cursor: (row, column) } = live;
+        output.push('\r');
+        move_cursor(rows.len().saturating_sub(1).saturating_sub(*row), 'A', output);
+        if let Some(Row { style, text }) = rows.get(*row) {
+            let before = first_columns(text, *column);
+            self.write_row(&Row { style: *style, text: before.to_owned() }, output);
+            move_cursor(column.saturating_sub(columns_of(before)), 'C', output);
+        }
+    }
+
+    /// Returns what to write to a terminal of this width so that the area is gone; the cursor is where it began.
+    pub(super) fn clear(&mut self, columns: usize) -> String {
         let mut output = String::new();
-        self.erase(&mut output);
+        self.replace_by_complete(columns, &mut output);
+        output
+    }
+
+    /// Erases the area, and writes the complete rows in its place.
+    fn replace_by_complete(&mut self, columns: usize, output: &mut String) {
+        let painted = self.painted.take();
+        output.push('\r');
+        move_cursor(
+            painted.map_or(0, |painted| painted.rows_above_cursor(columns, self.reflows)),
+            'A',
+            output,
+        );
+        output.push_str("\x1b[J");
         for row in std::mem::take(&mut self.complete) {
-            self.write_row(&row, &mut output);
+            self.write_row(&row, output);
             output.push_str("\r\n");
         }
-        self.painted = None;
-        output
-    }
-
-    fn erase(&mut self, output: &mut String) {
-        output.push('\r');
-        move_cursor(self.cursor_row, 'A', output);
-        output.push_str("\x1b[J");
-        self.cursor_row = 0;
     }
 
     fn write_row(&self, row: &Row, output: &mut String) {
@@ -99,6 +121,24 @@ impl LiveArea {
         if style != Style::Plain {
             output.push_str(RESET);
         }
+    }
+}
+
+impl PaintedArea {
+    /// How many rows of a terminal that is `columns` wide by now are above the cursor.
+    fn rows_above_cursor(&self, columns: usize, reflows: bool) -> usize {
+        let (row, column) = self.live.cursor;
+        if !reflows || columns >= self.columns {
+            return row;
+        }
+        // A row that was too wide had been cut off.
+        let rows_of = |text: &str| broken_rows(first_columns(text, self.columns), columns);
+        let above = self.live.rows.iter().take(row).map(|row| rows_of(&row.text)).sum::<usize>();
+        // The cursor stays with the character behind it.
+        let text = self.live.rows.get(row).map_or("", |row| row.text.as_str());
+        let before = first_columns(text, column).len();
+        let behind = text.get(before..).and_then(|text| text.graphemes(true).next()).map_or(0, str::len);
+        above + rows_of(text.get(..before + behind).unwrap_or(text)) - 1
     }
 }
 
@@ -123,6 +163,7 @@ fn visible(live: LiveRows, max: usize) -> LiveRows {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use testkit::terminal::{Emulator, OnResize};
 
     use super::*;
 
@@ -134,32 +175,19 @@ mod tests {
         LiveRows { rows: texts.iter().map(|text| row(text)).collect(), cursor }
     }
 
-    /// What a terminal shows, with what has scrolled out of it, without empty rows at the end.
-    fn all_rows(terminal: &mut vt100::Parser) -> Vec<String> {
-        let (height, width) = terminal.screen().size();
-        terminal.screen_mut().set_scrollback(usize::MAX);
-        let hidden = terminal.screen().scrollback();
-        let mut rows = Vec::new();
-        for offset in (0..=hidden).rev() {
-            terminal.screen_mut().set_scrollback(offset);
-            let shown = terminal.screen().rows(0, width.get());
-            let count = if offset == 0 { usize::from(height.get()) } else { 1 };
-            rows.extend(shown.take(count));
-        }
-        while rows.last().is_some_and(String::is_empty) {
-            rows.pop();
-        }
-        rows
+    fn size(columns: usize, rows: usize) -> Size {
+        Size { columns, rows }
     }
 
     #[test]
     fn nothing_is_written_if_nothing_changed() {
-        let mut area = LiveArea::new(true);
+        let mut area = LiveArea::new(true, true);
         let rows = live(&["> a".to_owned()], (0, 3));
-        assert!(!area.paint(rows.clone(), 24).is_empty());
-        assert_eq!(area.paint(rows.clone(), 24), "");
-        area.invalidate();
-        assert!(!area.paint(rows, 24).is_empty());
+        assert!(!area.paint(rows.clone(), size(80, 24)).is_empty());
+        assert_eq!(area.paint(rows.clone(), size(80, 24)), "");
+        assert!(!area.paint(rows.clone(), size(40, 24)).is_empty());
+        area.forget();
+        assert!(!area.paint(rows, size(40, 24)).is_empty());
     }
 
     #[test]
@@ -175,6 +203,20 @@ mod tests {
         assert_eq!(shown(8), ("5678".into(), 3));
     }
 
+    #[test]
+    fn the_cursor_is_where_the_terminal_shows_the_text_before_it() {
+        for (text, column) in [("> 日本語", 4), ("> 👩‍👩‍👧x", 8), ("> e\u{301}x", 3), ("> שלום", 4)]
+        {
+            let mut terminal = Emulator::new(20, 8, OnResize::Reflow);
+            let mut area = LiveArea::new(true, true);
+            terminal.write(area.paint(live(&[text.to_owned()], (0, column)), size(20, 8)).as_bytes());
+            assert_eq!(terminal.cursor(), (0, column), "{text}");
+            terminal.write(b"!");
+            let written = format!("{}!", first_columns(text, column));
+            assert!(terminal.rows()[0].starts_with(&written), "{:?}", terminal.rows());
+        }
+    }
+
     proptest! {
         #[test]
         fn the_screen_shows_every_complete_row_once_and_the_area_below(
@@ -184,25 +226,49 @@ mod tests {
             ),
             height in 5_u16..12,
         ) {
-            let mut terminal = vt100::Parser::new(height.try_into().unwrap(), 10.try_into().unwrap(), 1_000);
-            let mut area = LiveArea::new(true);
+            let mut terminal = Emulator::new(10, height, OnResize::Cut);
+            let mut area = LiveArea::new(true, true);
             let mut expected: Vec<String> = Vec::new();
             for (complete, texts, at) in steps {
                 let cursor = (usize::from(at) % texts.len(), usize::from(at) % 9);
                 area.add_complete(complete.iter().map(|text| row(text)));
                 expected.extend(complete);
                 let shown = visible(live(&texts, cursor), usize::from(height) - ROWS_FOR_CONVERSATION);
-                terminal.process(area.paint(live(&texts, cursor), usize::from(height)).as_bytes());
+                terminal.write(area.paint(live(&texts, cursor), size(10, height.into())).as_bytes());
                 let now: Vec<String> =
                     expected.iter().cloned().chain(shown.rows.into_iter().map(|row| row.text)).collect();
-                prop_assert_eq!(&all_rows(&mut terminal), &now);
-                terminal.screen_mut().set_scrollback(0);
-                let (row, column) = terminal.screen().cursor_position();
-                prop_assert_eq!(usize::from(column), cursor.1);
-                prop_assert_eq!(terminal.screen().rows(0, 10).nth(row.into()), now.get(expected.len() + shown.cursor.0).cloned());
+                prop_assert_eq!(terminal.rows(), now);
+                prop_assert_eq!(terminal.cursor(), (expected.len() + shown.cursor.0, cursor.1));
             }
-            terminal.process(area.clear().as_bytes());
-            prop_assert_eq!(all_rows(&mut terminal), expected);
+            terminal.write(area.clear(10).as_bytes());
+            prop_assert_eq!(terminal.rows(), expected);
+        }
+
+        #[test]
+        fn the_area_is_found_again_at_any_width(
+            steps in prop::collection::vec(
+                (prop::collection::vec("[a-z]{1,5}", 0..4), prop::collection::vec("[A-Z]{1,11}", 1..4), any::<u16>(), 6_u16..13),
+                1..12,
+            ),
+            on_resize in prop::sample::select(vec![OnResize::Cut, OnResize::Reflow]),
+        ) {
+            let mut terminal = Emulator::new(12, 9, on_resize);
+            let mut area = LiveArea::new(true, on_resize == OnResize::Reflow);
+            let mut expected: Vec<String> = Vec::new();
+            for (complete, mut texts, at, columns) in steps {
+                terminal.resize(columns, 9);
+                for text in &mut texts {
+                    text.truncate(usize::from(columns) - 1);
+                }
+                let row_number = usize::from(at) % texts.len();
+                let cursor = (row_number, usize::from(at) % (texts[row_number].len() + 1));
+                area.add_complete(complete.iter().map(|text| row(text)));
+                expected.extend(complete);
+                terminal.write(area.paint(live(&texts, cursor), size(columns.into(), 9)).as_bytes());
+                let now: Vec<String> = expected.iter().chain(&texts).cloned().collect();
+                prop_assert_eq!(terminal.rows(), now);
+                prop_assert_eq!(terminal.cursor(), (expected.len() + cursor.0, cursor.1));
+            }
         }
     }
 }

@@ -59,6 +59,7 @@ pub(super) async fn memory(
         push_line(&mut list, "In this conversation:");
     }
     for (key, value) in &working {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         push_line(&mut list, &format!("- {}", single_line(&format!("{key}: {value}"), MAX_ENTRY_CHARS)));
     }
     let (facts, total) = remote.call(async |engine| engine.facts(MAX_LISTED).await).await?;
@@ -106,7 +107,8 @@ pub(super) async fn has_model(remote: &Remote, name: &str) -> Result<bool, Clien
 
 /// Lists a folder of the workspace.
 pub(super) async fn files(remote: &Remote, folder: &str) -> Result<String, ClientError> {
-    let listing = remote.call(async |engine| engine.list_folder(folder, MAX_LISTED).await).await?;
+    let found = remote.call(async |engine| engine.list_folder(folder, MAX_LISTED).await).await?;
+    let Some(listing) = found else { return Ok("This is a file, not a folder.".into()) };
     if listing.entries.is_empty() {
         return Ok("The folder is empty.".into());
     }

@@ -39,7 +39,8 @@ impl Paper {
     pub(super) fn new(is_edited: bool) -> Self {
         let colours = http_service::logging::color_enabled();
         let kind = if is_edited {
-            Kind::Live { area: LiveArea::new(colours), flow: Flow::default() }
+            let reflows = raw_terminal::reflows(|name| std::env::var_os(name));
+            Kind::Live { area: LiveArea::new(colours, reflows), flow: Flow::default() }
         } else if io::stdout().is_terminal() {
             Kind::Rows { flow: Flow::default(), colours }
         } else {
@@ -139,31 +140,34 @@ impl Paper {
     /// Paints the live area with these rows below the row of the conversation that is not complete.
     pub(super) fn paint(&mut self, mut below: LiveRows) {
         let Kind::Live { area, flow } = &mut self.kind else { return };
+        // The terminal may have become narrower since this row was begun.
+        area.add_complete(flow.push("", row_columns()));
         if let Some(partial) = flow.partial_row() {
             below.rows.insert(0, partial);
             below.cursor.0 += 1;
         }
-        let output = area.paint(below, raw_terminal::size().rows);
+        let output = area.paint(below, raw_terminal::size());
         self.write(&output);
     }
 
-    /// Forgets what is on the screen.
-    pub(super) fn invalidate(&mut self) {
+    /// Forgets the live area on the screen, which is not where it was.
+    pub(super) fn forget_area(&mut self) {
         if let Kind::Live { area, .. } = &mut self.kind {
-            area.invalidate();
+            area.forget();
         }
     }
 
-    /// Erases the screen; the live area is painted at its top.
-    pub(super) fn clear_screen(&mut self) {
+    /// Scrolls the screen away; the live area is painted at its top.
+    pub(super) fn scroll_away(&mut self) {
         self.clear_area();
-        self.write("\x1b[H\x1b[2J");
+        let height = raw_terminal::size().rows;
+        self.write(&format!("\x1b[{height}H{}\x1b[H", "\n".repeat(height)));
     }
 
     /// Removes the live area.
     pub(super) fn clear_area(&mut self) {
         if let Kind::Live { area, .. } = &mut self.kind {
-            let output = area.clear();
+            let output = area.clear(raw_terminal::size().columns);
             self.write(&output);
         }
     }
@@ -211,7 +215,7 @@ impl StreamState {
 }
 
 /// The width of rows. The last column stays free, because terminals differ in what they do after it.
-fn row_columns() -> usize {
+pub(super) fn row_columns() -> usize {
     columns().unwrap_or(80).saturating_sub(1).max(1)
 }
 

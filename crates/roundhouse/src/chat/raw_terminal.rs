@@ -1,9 +1,10 @@
 //! The terminal as the editor needs it: every byte arrives as it is typed, and pasted text is marked as such.
 
+use std::ffi::OsString;
 use std::io::{self, Read as _, Write as _};
 
 use rustix::process::{Signal, kill_current_process_group};
-use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use tokio::sync::mpsc;
 
 /// How much is read at once.
@@ -32,6 +33,15 @@ pub(super) fn size() -> Size {
     }
 }
 
+/// Whether the terminal breaks its rows anew when it becomes narrower. Nearly all do; those that do not, and can be
+/// known, are named here.
+pub(super) fn reflows(variable: impl Fn(&str) -> Option<OsString>) -> bool {
+    let is_set = |name| variable(name).is_some_and(|value| !value.is_empty());
+    // A terminal within another one decides by itself.
+    is_set("TMUX")
+        || !(is_set("XTERM_VERSION") || is_set("STY") || variable("TERM").is_some_and(|term| term == "linux"))
+}
+
 /// The terminal in raw mode. It is as before when this is dropped.
 pub(super) struct RawTerminal {
     original: Termios,
@@ -51,6 +61,16 @@ impl RawTerminal {
         // What was typed already is kept.
         tcsetattr(io::stdin(), OptionalActions::Now, &raw)?;
         write_now("\x1b[?2004h")
+    }
+
+    /// Enters raw mode again if somebody has left it, as a shell does while the program is stopped. Returns whether that
+    /// was necessary.
+    pub(super) fn make_raw_again(&self) -> io::Result<bool> {
+        let is_raw = !tcgetattr(io::stdin())?.local_modes.contains(LocalModes::ICANON);
+        if !is_raw {
+            self.make_raw()?;
+        }
+        Ok(!is_raw)
     }
 
     fn restore(&self) -> io::Result<()> {
@@ -99,4 +119,25 @@ pub(super) fn spawn_reader() -> mpsc::Receiver<Vec<u8>> {
         }
     });
     reads
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terminals_that_cut_rows_off_are_known() {
+        for (variables, expected) in [
+            (&[("TERM", "xterm-256color")][..], true),
+            (&[("TERM", "xterm"), ("XTERM_VERSION", "XTerm(390)")][..], false),
+            (&[("TERM", "tmux"), ("XTERM_VERSION", "XTerm(390)"), ("TMUX", "/tmp/tmux")][..], true),
+            (&[("TERM", "linux")][..], false),
+            (&[("TERM", "screen"), ("STY", "1.pts")][..], false),
+        ] {
+            let variable = |name: &str| {
+                variables.iter().find(|(set, _)| *set == name).map(|(_, value)| OsString::from(value))
+            };
+            assert_eq!(reflows(variable), expected, "{variables:?}");
+        }
+    }
 }

@@ -19,6 +19,7 @@ pub(super) struct TerminalInput {
     decoder: Decoder,
     reads: mpsc::Receiver<Vec<u8>>,
     resized: Signal,
+    continued: Signal,
     /// What was being written when the agent asked something.
     draft: Option<String>,
 }
@@ -28,6 +29,8 @@ pub(super) enum TerminalEvent {
     /// What the keys have led to, in their order.
     Edits(Vec<Edit>),
     Resized,
+    /// The program was stopped, and goes on.
+    Continued,
     /// The terminal is gone.
     Gone,
 }
@@ -43,6 +46,7 @@ impl TerminalInput {
         }
         Ok(Self {
             resized: signal(SignalKind::window_change())?,
+            continued: signal(SignalKind::from_raw(rustix::process::Signal::CONT.as_raw()))?,
             terminal: RawTerminal::enter()?,
             editor,
             history_error,
@@ -57,6 +61,7 @@ impl TerminalInput {
         let first = tokio::select! {
             read = self.reads.recv() => read,
             _ = self.resized.recv() => return TerminalEvent::Resized,
+            _ = self.continued.recv() => return TerminalEvent::Continued,
         };
         let Some(mut bytes) = first else { return TerminalEvent::Gone };
         while let Ok(more) = self.reads.try_recv() {

@@ -8,15 +8,16 @@ use api::memory::{KnowledgeResult, KnowledgeResults};
 use api::rpc::{GatewayConfig, RpcResult};
 use api::{ErrorCode, TaskId};
 use reqwest::Url;
+use reqwest::header::CONTENT_DISPOSITION;
 use serde_json::{Value, json};
 
-use super::{ClientError, Engine, send};
+use super::{ClientError, Engine, parse};
 
 impl Engine {
     /// Cancels the turn of a task.
     pub(crate) async fn cancel(&self, task_id: &TaskId) -> Result<(), ClientError> {
         let request = self.http.post(self.url_of("/execute/cancel"));
-        send(self.with_key(request).json(&Cancel { task_id: task_id.clone(), turn_id: None })).await.map(drop)
+        self.send(request.json(&Cancel { task_id: task_id.clone(), turn_id: None })).await.map(drop)
     }
 
     /// Returns a conversation; `None` if there is none with this name.
@@ -77,12 +78,20 @@ impl Engine {
         Ok(config)
     }
 
-    /// Lists a folder of the workspace. The folder's name is a path with slashes, empty for the workspace itself.
-    pub(crate) async fn list_folder(&self, folder: &str, limit: u32) -> Result<FolderListing, ClientError> {
+    /// Lists a folder of the workspace; `None` if it is a file. The folder's name is a path with slashes, empty for the
+    /// workspace itself.
+    pub(crate) async fn list_folder(
+        &self,
+        folder: &str,
+        limit: u32,
+    ) -> Result<Option<FolderListing>, ClientError> {
         let names = folder.split('/').filter(|name| !name.is_empty());
         let path: Vec<&str> = std::iter::once("workspace").chain(names).collect();
         let url = self.url_with(&path, &[("format", "json"), ("limit", &limit.to_string())])?;
-        self.send_json(self.http.get(url)).await
+        let response = self.send(self.http.get(url)).await?;
+        // A file is sent as it is, with its name; of a folder there is only the list.
+        let is_file = response.headers().contains_key(CONTENT_DISPOSITION);
+        if is_file { Ok(None) } else { parse(response).await.map(Some) }
     }
 
     /// A URL of the engine, with its path and query encoded.

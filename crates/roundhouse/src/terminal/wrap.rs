@@ -2,16 +2,47 @@
 //! as one: a grapheme cluster, such as a letter with its accents or a family of emoji.
 
 use unicode_segmentation::UnicodeSegmentation as _;
-use unicode_width::UnicodeWidthStr as _;
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+
+/// What joins emoji to one.
+const ZERO_WIDTH_JOINER: char = '\u{200d}';
 
 /// The number of columns that `text`, without control characters, takes.
 pub(crate) fn columns_of(text: &str) -> usize {
     text.graphemes(true).map(grapheme_columns).sum()
 }
 
-/// The number of columns of one character. No terminal shows one in more than two.
+/// The number of columns of one character. Terminals differ in what they take for one: some show the persons of a
+/// family, or the tone of a skin, beside each other. The most that one of them takes is counted, so that no row is
+/// wider than the terminal.
 pub(crate) fn grapheme_columns(grapheme: &str) -> usize {
-    grapheme.width().min(2)
+    let alone = |character: char| character.width().unwrap_or(0);
+    let part = |part: &str| part.width().max(part.chars().map(alone).sum());
+    grapheme.split(ZERO_WIDTH_JOINER).map(part).sum()
+}
+
+/// The beginning of `text` that takes `columns` columns.
+pub(crate) fn first_columns(text: &str, columns: usize) -> &str {
+    let mut used = 0;
+    let end = text.grapheme_indices(true).find(|(_, grapheme)| {
+        used += grapheme_columns(grapheme);
+        used > columns
+    });
+    end.and_then(|(at, _)| text.get(..at)).unwrap_or(text)
+}
+
+/// The number of rows that a terminal of this width makes of `text` if it breaks it anywhere.
+pub(crate) fn broken_rows(text: &str, columns: usize) -> usize {
+    let (mut rows, mut used) = (1, 0);
+    for grapheme in text.graphemes(true) {
+        let width = grapheme_columns(grapheme);
+        if used + width > columns {
+            rows += 1;
+            used = 0;
+        }
+        used += width;
+    }
+    rows
 }
 
 /// Breaks a line into rows of at most `columns` columns: at spaces, or beside a wide character, as in Chinese and
@@ -116,10 +147,20 @@ mod tests {
             ("日本abc", 6, &["日本", "abc"]),
             ("日本", 1, &["日", "本"]),
             ("e\u{301}e\u{301}e\u{301}", 2, &["e\u{301}e\u{301}", "e\u{301}"]),
-            ("👩‍👩‍👧 and 👍🏽", 6, &["👩‍👩‍👧 and", "👍🏽"]),
+            ("👩‍👩‍👧 and 👍🏽", 10, &["👩‍👩‍👧 and", "👍🏽"]),
+            ("שלום עולם", 5, &["שלום", "עולם"]),
         ] {
             assert_eq!(wrap(line, columns), rows, "{line:?} in {columns}");
         }
+    }
+
+    #[test]
+    fn a_row_is_found_by_its_columns() {
+        assert_eq!(first_columns("> 日本語", 4), "> 日");
+        assert_eq!(first_columns("> e\u{301}x", 3), "> e\u{301}");
+        assert_eq!(first_columns("ab", 9), "ab");
+        let rows = |text: &str, columns| broken_rows(text, columns);
+        assert_eq!([rows("", 5), rows("abcde", 5), rows("abcdef", 5), rows("日本語", 5)], [1, 1, 2, 2]);
     }
 
     proptest! {

@@ -8,6 +8,7 @@ use super::{AnswerOutcome, Conversation, Input, Outcome, Phase};
 use crate::chat::command::{Command, help};
 use crate::chat::look_up;
 use crate::chat::opening::{self, Opening};
+use crate::chat::paper::row_columns;
 use crate::client::ClientError;
 use crate::remote::Remote;
 use crate::terminal::single_line;
@@ -40,7 +41,7 @@ impl Conversation {
     pub(super) fn run_command(&mut self, command: Command) {
         let (remote, task) = (self.remote.clone(), self.task.clone());
         match command {
-            Command::Help => self.screen.listing(&help(self.screen.paper.is_live())),
+            Command::Help => self.screen.listing(&help(self.screen.paper.is_live(), row_columns())),
             Command::New(name) => self.open(name.unwrap_or_else(|| self.new_task())),
             Command::Open(name) => self.open(name),
             Command::Tasks => self.spawn(async move { Done::Shown(look_up::tasks(&remote, &task).await) }),

@@ -15,6 +15,7 @@ pub(crate) mod engine_calls;
 pub(crate) mod engine_fixture;
 pub(crate) mod fake_services;
 pub(crate) mod fleet;
+pub(crate) mod heard;
 pub(crate) mod http;
 pub(crate) mod image;
 pub(crate) mod peers;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
-use std::num::NonZero;
 use std::process::{Child, ExitStatus};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,6 +11,7 @@ use pty_process::Size;
 use pty_process::blocking::{Command, Pty};
 use rustix::process::Pid;
 use rustix::termios::{LocalModes, tcgetattr};
+use testkit::terminal::{Emulator, OnResize};
 
 use super::test_env::BINARY;
 use super::{DEADLINE, Fleet, TestEnv, eventually};
@@ -21,37 +21,35 @@ pub(crate) const WIDTHS: [u16; 2] = [40, 120];
 
 /// The height of the terminals.
 const ROWS: u16 = 24;
-/// How many rows that have scrolled out are kept.
-const SCROLLBACK: usize = 20_000;
 
 /// A terminal with a program in it. Dropping it ends the program.
 pub(crate) struct Terminal {
     child: Child,
     pty: Arc<Pty>,
     seen: Arc<Mutex<Seen>>,
-    columns: u16,
 }
 
 /// What the program has written.
 struct Seen {
-    screen: vt100::Parser,
+    screen: Emulator,
     bytes: Vec<u8>,
     /// Whether nothing more will come.
     is_complete: bool,
 }
 
 impl Terminal {
-    /// Starts the binary in a terminal of this width.
+    /// Starts a program, with its arguments, in a terminal of this width. With the variable `XTERM_VERSION` the terminal
+    /// cuts rows off when it becomes narrower, as xterm does.
     pub(crate) fn start(
         test_env: &TestEnv,
-        arguments: &[&str],
+        line: &[&str],
         variables: &BTreeMap<String, String>,
         columns: u16,
     ) -> Self {
         let (pty, pts) = pty_process::blocking::open().unwrap();
         pty.resize(Size::new(ROWS, columns)).unwrap();
-        let child = Command::new(BINARY)
-            .args(arguments)
+        let child = Command::new(line[0])
+            .args(&line[1..])
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", test_env.path())
@@ -59,9 +57,10 @@ impl Terminal {
             .envs(variables)
             .spawn(pts)
             .unwrap();
+        let on_resize =
+            if variables.contains_key("XTERM_VERSION") { OnResize::Cut } else { OnResize::Reflow };
         let pty = Arc::new(pty);
-        let (height, width) = (NonZero::new(ROWS).unwrap(), NonZero::new(columns).unwrap());
-        let screen = vt100::Parser::new(height, width, SCROLLBACK);
+        let screen = Emulator::new(columns, ROWS, on_resize);
         let seen = Arc::new(Mutex::new(Seen { screen, bytes: Vec::new(), is_complete: false }));
         let (output, record) = (Arc::clone(&pty), Arc::clone(&seen));
         std::thread::spawn(move || {
@@ -69,12 +68,12 @@ impl Terminal {
             // Reading fails once the program has ended.
             while let Ok(count @ 1..) = (&*output).read(&mut bytes) {
                 let mut seen = record.lock();
-                seen.screen.process(&bytes[..count]);
+                seen.screen.write(&bytes[..count]);
                 seen.bytes.extend_from_slice(&bytes[..count]);
             }
             record.lock().is_complete = true;
         });
-        Self { child, pty, seen, columns }
+        Self { child, pty, seen }
     }
 
     /// Opens the conversation of the user `ada` in `roundhouse chat` that has the terminal's width for a name.
@@ -90,10 +89,10 @@ impl Terminal {
         variables: &[(&str, &str)],
     ) -> Self {
         let folder = fleet.folder().to_str().unwrap();
-        let arguments = ["chat", "--user", "ada", "--dir", folder, "--task", task];
+        let line = [BINARY, "chat", "--user", "ada", "--dir", folder, "--task", task];
         let mut environment = fleet.variables.clone();
         environment.extend(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
-        let mut terminal = Self::start(&fleet.test_env, &arguments, &environment, columns);
+        let mut terminal = Self::start(&fleet.test_env, &line, &environment, columns);
         terminal.wait_for(">").await;
         terminal
     }
@@ -108,25 +107,37 @@ impl Terminal {
         self.send(format!("{line}\r"));
     }
 
-    /// Pastes text, as terminals do: marked, and with carriage returns for line breaks.
+    /// Pastes text, as most terminals do: marked, and with carriage returns for line breaks.
     pub(crate) fn paste(&self, text: &str) {
-        self.send(format!("\x1b[200~{}\x1b[201~", text.replace('\n', "\r")));
+        self.paste_as_it_is(&text.replace('\n', "\r"));
+    }
+
+    /// Pastes text with its own line breaks.
+    pub(crate) fn paste_as_it_is(&self, text: &str) {
+        self.send(format!("\x1b[200~{text}\x1b[201~"));
+    }
+
+    /// Changes the width, as a person does who drags the window's border.
+    pub(crate) fn resize(&self, columns: u16) {
+        // What the program writes for the new size must not be shown in the old one.
+        let mut seen = self.seen.lock();
+        seen.screen.resize(columns, ROWS);
+        self.pty.resize(Size::new(ROWS, columns)).unwrap();
     }
 
     /// All rows, with those that have scrolled out.
     pub(crate) fn rows(&self) -> Vec<String> {
-        let mut seen = self.seen.lock();
-        let screen = seen.screen.screen_mut();
-        screen.set_scrollback(usize::MAX);
-        let hidden = screen.scrollback();
-        let mut rows = Vec::new();
-        for offset in (1..=hidden).rev() {
-            screen.set_scrollback(offset);
-            rows.extend(screen.rows(0, self.columns).next());
-        }
-        screen.set_scrollback(0);
-        rows.extend(screen.rows(0, self.columns));
-        rows
+        self.seen.lock().screen.rows()
+    }
+
+    /// The rows on the screen.
+    pub(crate) fn screen_rows(&self) -> Vec<String> {
+        self.seen.lock().screen.screen_rows()
+    }
+
+    /// The row of the cursor up to it.
+    pub(crate) fn text_before_cursor(&self) -> String {
+        self.seen.lock().screen.text_before_cursor()
     }
 
     /// The text of all rows, with single spaces, so that it does not depend on where lines are broken.
