@@ -16,6 +16,7 @@ mod metrics;
 mod path_rewrite;
 mod products;
 mod proxy;
+mod start_page;
 mod startup_gate;
 mod versions;
 
@@ -122,7 +123,7 @@ pub(crate) fn routes(fleet: Arc<Fleet>, admin_key: AdminKey) -> Routes {
 fn router_without_middleware(app: AppState) -> Router {
     // The document lists only the proxy's common methods.
     let routes = table().route(proxy::PATH, any(proxy::proxy)).route(docs::OPENAPI_PATH, docs::serve());
-    routes.with_state(app)
+    routes.route(start_page::START_PAGE_PATH, start_page::serve()).with_state(app)
 }
 
 fn starting_up() -> ApiError {

@@ -37,8 +37,8 @@ use crate::terminal::print_line;
 const PRODUCT: &str = "demo";
 /// The audit log's reason for engines that were put to sleep when `up` ended.
 const SLEEP_REASON: &str = "up_ended";
-/// What `--open` opens.
-const OPEN_PATH: &str = "/openapi.json";
+/// What `--open` opens: the orchestrator's page for browsers.
+const OPEN_PATH: &str = "/";
 
 /// Arguments of `roundhouse up`.
 #[derive(clap::Args)]
@@ -52,7 +52,7 @@ pub(crate) struct Args {
     /// The address of this machine to listen on. `0.0.0.0` is all of them, as needed in a container.
     #[arg(long, value_name = "ADDRESS", default_value_t = Ipv4Addr::LOCALHOST.into())]
     host: IpAddr,
-    /// Open the description of the API in a browser.
+    /// Open the orchestrator's page, which says how to go on, in a browser.
     #[arg(long)]
     open: bool,
 }

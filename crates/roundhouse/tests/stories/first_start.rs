@@ -154,8 +154,10 @@ async fn the_browser_is_opened_and_one_that_is_missing_is_no_failure() {
         fs::read_to_string(&log).ok().filter(|text| text.ends_with('\n'))
     })
     .await;
-    let document = send(client().get(opened.trim())).await;
-    assert_eq!(document.status, 200, "{opened}");
+    let page = client().get(opened.trim()).send().await.unwrap();
+    assert_eq!((page.status().as_u16(), page.url().path()), (200, "/"), "{opened}");
+    let page = page.text().await.unwrap();
+    assert!(page.contains("roundhouse chat --user ada") && page.contains("/openapi.json"), "{page}");
     up.signal_and_wait(Signal::TERM).await.assert_success();
 
     let fleet = fleet.with_env("BROWSER", "/no/such/browser");

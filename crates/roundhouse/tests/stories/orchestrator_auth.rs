@@ -120,7 +120,7 @@ async fn no_path_and_no_method_leaves_the_envelope() {
     let key = up.product().key;
     for headers in [&[][..], &[("x-platform-key", key.as_str())]] {
         for head in [
-            "GET /",
+            "GET //",
             "GET /nothing",
             "GET /engines/ada/nothing",
             "GET /engines/a/b",
@@ -130,6 +130,7 @@ async fn no_path_and_no_method_leaves_the_envelope() {
         }
         for (head, allowed) in [
             ("PUT /engines", "GET"),
+            ("POST /", "GET"),
             ("POST /health", "GET"),
             ("DELETE /engines/ada/admit", "POST"),
             ("GET /engines/ada/start", "POST"),

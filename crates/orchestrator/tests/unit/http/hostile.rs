@@ -107,7 +107,8 @@ fn matches_contract_type(method: &str, route: &str, body: &[u8]) -> bool {
         ("GET", "/audit") => parses_as::<AuditList>(body),
         ("GET", "/status") => parses_as::<FleetStatus>(body),
         ("GET", "/metrics") => parses_as::<Metrics>(body),
-        // Lines of text, not JSON.
+        // Neither is JSON: a page, and lines of text.
+        ("GET", "/") => body.starts_with(b"<!doctype html>"),
         ("GET", "/metrics/prometheus") => body.ends_with(b"# EOF\n"),
         _ => false,
     }

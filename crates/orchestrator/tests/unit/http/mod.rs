@@ -12,8 +12,12 @@ mod products;
 mod unknown_fields;
 
 use api::ErrorCode;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use tower::ServiceExt as _;
 
 use super::docs::document;
 use super::examples::EXAMPLES;
@@ -64,6 +68,41 @@ async fn the_document_is_served_without_a_key() {
     let (status, _, served) = app.send("GET", "/openapi.json", &[], "").await;
     assert_eq!((status, served["openapi"].as_str().unwrap()), (200, "3.1.0"));
     assert_eq!(served, serde_json::to_value(document()).unwrap());
+}
+
+#[tokio::test]
+async fn the_start_page_needs_no_key_and_runs_nothing() {
+    let app = TestApp::new().await;
+    let request = |method: &str| {
+        let request = axum::http::Request::builder().method(method).uri("/");
+        app.router().oneshot(request.body(axum::body::Body::empty()).unwrap())
+    };
+    let response = request("GET").await.unwrap();
+    assert_eq!(response.status(), 200);
+    let headers = response.headers().clone();
+    let page = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    let page = std::str::from_utf8(&page).unwrap();
+    assert_eq!(headers["content-type"], "text/html; charset=utf-8");
+    assert_eq!(headers["x-content-type-options"], "nosniff");
+    assert!(page.contains(&format!("Roundhouse {}", crate::config::VERSION)), "{page}");
+    for path in ["/openapi.json", "/health"] {
+        assert!(page.contains(&format!("href=\"{path}\"")), "{page}");
+        assert_eq!(app.send("GET", path, &[], "").await.0, 200);
+    }
+    let style = page.split_once("<style>").unwrap().1.split_once("</style>").unwrap().0;
+    let hash = BASE64_STANDARD.encode(Sha256::digest(style));
+    let policy = headers["content-security-policy"].to_str().unwrap();
+    assert!(policy.starts_with(&format!("default-src 'none'; style-src 'sha256-{hash}';")), "{hash}");
+    for active in ["<script", "onload", "src=", "style=", "http:", "https:"] {
+        assert!(!page.contains(active), "{active}");
+    }
+    let head = request("HEAD").await.unwrap();
+    assert_eq!(
+        (head.status().as_u16(), head.headers()["content-type"].clone()),
+        (200, headers["content-type"].clone())
+    );
+    let refused = request("POST").await.unwrap();
+    assert_eq!((refused.status().as_u16(), refused.headers()["allow"].to_str().unwrap()), (405, "GET,HEAD"));
 }
 
 #[tokio::test]
