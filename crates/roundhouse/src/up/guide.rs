@@ -30,8 +30,8 @@ impl fmt::Display for Guide<'_> {
             std::env::current_exe().map_or_else(|_| "roundhouse".into(), |path| shell_quoted(&path));
         let dir = if *default { String::new() } else { format!(" \\\n    --dir {}", shell_quoted(folder)) };
         writeln!(f, "Roundhouse is up at {base}")?;
-        writeln!(f, "  product  demo, its key in {}", folder.join(PLATFORM_KEY_FILE).display())?;
-        writeln!(f, "  folder   {} (keys, registry, engines, catalog)", folder.display())?;
+        writeln!(f, "  folder   {}", folder.display())?;
+        writeln!(f, "  product  demo, its key in {PLATFORM_KEY_FILE} of the folder")?;
         writeln!(f, "  model    {model}")?;
         if !bound.ip().is_loopback() {
             write_warning(f, *bound)?;
@@ -57,7 +57,9 @@ fn write_warning(f: &mut fmt::Formatter<'_>, bound: SocketAddr) -> fmt::Result {
     writeln!(f, "\nWARNING: others can reach port {port} at {whom}.")?;
     writeln!(f, "Calls need a key, but keys and answers are not encrypted: use this only in a")?;
     writeln!(f, "container, or in a network whose members you trust. From elsewhere, engines are")?;
-    writeln!(f, "reached through the orchestrator, under /engines/USER/proxy/.")
+    writeln!(f, "reached through the orchestrator, under /engines/USER/proxy/, and by")?;
+    writeln!(f, "`roundhouse chat --proxy --url http://ADDRESS:{port}`, with the product's key")?;
+    writeln!(f, "in ROUNDHOUSE_PLATFORM_KEY.")
 }
 
 /// Quotes a path as one word of a shell.

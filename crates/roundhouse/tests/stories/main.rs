@@ -62,6 +62,7 @@ mod docker_lifecycle;
 mod docker_orchestrator_killed;
 mod docker_ports;
 mod docker_sandbox;
+mod docker_up;
 mod docker_upgrade;
 mod docker_web;
 mod doctor;

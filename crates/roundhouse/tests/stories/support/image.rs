@@ -58,7 +58,7 @@ fn build(docker: &Docker) -> Result<String, String> {
         return Ok(reference);
     }
     let old = docker.run_blocking(&["image", "inspect", "--format", "{{.Id}}", &reference]);
-    build_from(docker, Path::new(BINARY), &reference, &binary)?;
+    build_from(docker, Target::Engine, Path::new(BINARY), &reference, &binary)?;
     if let Ok(old) = old {
         // The removal fails if a container of another run needs the image.
         let _ = docker.run_blocking(&["image", "rm", &old]);
@@ -66,7 +66,14 @@ fn build(docker: &Docker) -> Result<String, String> {
     Ok(reference)
 }
 
-/// The image of another program than the one under test. Dropping it removes the image.
+/// A stage of the shipped Dockerfile.
+#[derive(Clone, Copy)]
+enum Target {
+    Engine,
+    Orchestrator,
+}
+
+/// An image of its own. Dropping it removes the image.
 pub(crate) struct ProgramImage {
     docker: Docker,
     pub(crate) reference: String,
@@ -75,8 +82,18 @@ pub(crate) struct ProgramImage {
 impl ProgramImage {
     pub(crate) fn build(docker: &Docker, program: &Path, version: &str) -> Self {
         let reference = reference(version);
-        build_from(docker, program, &reference, &program.display().to_string()).unwrap();
+        build_from(docker, Target::Engine, program, &reference, &program.display().to_string()).unwrap();
         Self { docker: docker.clone(), reference }
+    }
+
+    /// The orchestrator's image with the program under test, under a name of its own; skips the story and returns
+    /// `None` if it cannot be built.
+    pub(crate) fn of_orchestrator(docker: &Docker) -> Option<Self> {
+        // The same base is needed, and its lack is reported once.
+        current_build(docker)?;
+        let reference = format!("{}-orchestrator-{}:test", repository(), std::process::id());
+        build_from(docker, Target::Orchestrator, Path::new(BINARY), &reference, BINARY).unwrap();
+        Some(Self { docker: docker.clone(), reference })
     }
 }
 
@@ -88,7 +105,17 @@ impl Drop for ProgramImage {
 }
 
 /// Builds with the shipped Dockerfile from a stripped copy of the program.
-fn build_from(docker: &Docker, program: &Path, reference: &str, binary: &str) -> Result<(), String> {
+fn build_from(
+    docker: &Docker,
+    target: Target,
+    program: &Path,
+    reference: &str,
+    binary: &str,
+) -> Result<(), String> {
+    let target = match target {
+        Target::Engine => "engine",
+        Target::Orchestrator => "orchestrator",
+    };
     let context = TempDir::with_prefix("roundhouse-image-").map_err(|error| error.to_string())?;
     let copy = context.path().join("roundhouse");
     let stripped = Command::new("strip").arg("-o").arg(&copy).arg(program).status();
@@ -98,7 +125,7 @@ fn build_from(docker: &Docker, program: &Path, reference: &str, binary: &str) ->
     let file = dockerfile();
     let base = format!("BASE={}", base_image());
     let label = format!("roundhouse.test.binary={binary}");
-    let options = ["build", "--quiet", "--target", "engine", "--file", text(&file)];
+    let options = ["build", "--quiet", "--target", target, "--file", text(&file)];
     let arguments = ["--build-arg", &base, "--label", &label, "--tag", reference, text(context.path())];
     docker.run_blocking(&[options.as_slice(), &arguments].concat()).map(drop)
 }
