@@ -178,20 +178,33 @@ async fn python_cancels_a_response() {
     assert_eq!(client.finish().await, [json!({"status": "in_progress"}), json!({"status": "cancelled"})]);
 }
 
-/// The engine is killed while the client reads, and the client then asks for the rest: it has each event once.
-async fn assert_exactly_the_rest(start: impl FnOnce(&EngineFixture) -> Option<SdkClient>) {
+/// A text that comes in several pieces.
+const LONG_TEXT: &str = "Es war einmal ein längerer Text, der in vielen Stücken kam.";
+
+/// Kills the engine while the client, which has said that it has `begun`, reads an answer. Returns the engine that was
+/// started then, and all that the client has shown once it has asked it for the rest.
+async fn kill_in_mid_answer(
+    start: impl FnOnce(&EngineFixture) -> Option<SdkClient>,
+    begun: &str,
+) -> Option<(EngineFixture, Vec<Value>)> {
     let gate = Gate::new();
-    let text = "Es war einmal ein längerer Text, der in vielen Stücken kam.";
-    let fixture = EngineFixture::new([Reply::from_text(text).deltas(12).hold(6, &gate)]).await;
-    let Some(mut client) = start(&fixture) else { return };
-    client.wait_for("\"id\"").await;
+    let answer = || Reply::from_text(LONG_TEXT).deltas(12);
+    let fixture = EngineFixture::new([answer().hold(6, &gate)]).await;
+    let mut client = start(&fixture)?;
+    client.wait_for(begun).await;
     wait_gate_reached(&gate).await;
-    fixture.provider.enqueue(Reply::from_text(text).deltas(12));
+    fixture.provider.enqueue(answer());
     let fixture = fixture.kill_and_start().await;
     client.wait_for("\"broken\"").await;
     client.press_enter().await;
     let shown = client.finish().await;
     assert_ne!(shown[1]["broken"], json!(false), "the stream did not break: {shown:?}");
+    Some((fixture, shown))
+}
+
+/// After a kill the client asks for the rest: it has each event once.
+async fn assert_exactly_the_rest(start: impl FnOnce(&EngineFixture) -> Option<SdkClient>) {
+    let Some((fixture, shown)) = kill_in_mid_answer(start, "\"id\"").await else { return };
     let path = format!("/v1/responses/{}?stream=true", shown[0]["id"].as_str().unwrap());
     let whole = fixture.engine.request(Method::GET, &path).send().await.unwrap().text().await.unwrap();
     let whole: Vec<Value> =
@@ -202,7 +215,7 @@ async fn assert_exactly_the_rest(start: impl FnOnce(&EngineFixture) -> Option<Sd
     };
     assert_eq!(keys(shown[2]["events"].as_array().unwrap()), keys(&whole));
     let deltas: String = whole.iter().filter_map(|event| event["delta"].as_str()).collect();
-    assert_eq!(deltas, text);
+    assert_eq!(deltas, LONG_TEXT);
 }
 
 #[tokio::test]
@@ -233,26 +246,18 @@ async fn node_chats_and_uses_responses() {
     assert_eq!(shown[2]["refusals"], refusals);
 }
 
-/// The engine is killed while the client reads a completion, which has no positions: with the same key, the same request
-/// gives the whole answer of the same turn.
+/// A completion has no positions: after a kill, the same request with the same key gives the whole answer of the same
+/// turn.
 async fn completes_after_a_kill(start: impl FnOnce(&str, &EngineFixture) -> Option<SdkClient>) {
-    let gate = Gate::new();
-    let text = "Es war einmal ein längerer Text, der in vielen Stücken kam.";
-    let fixture = EngineFixture::new([Reply::from_text(text).deltas(12).hold(6, &gate)]).await;
-    let Some(mut client) = start("again", &fixture) else { return };
-    client.wait_for("\"began\"").await;
-    wait_gate_reached(&gate).await;
-    fixture.provider.enqueue(Reply::from_text(text).deltas(12));
-    let fixture = fixture.kill_and_start().await;
-    client.wait_for("\"broken\"").await;
-    client.press_enter().await;
-    let shown = client.finish().await;
-    assert_ne!(shown[1]["broken"], json!(false), "the stream did not break: {shown:?}");
+    let Some((fixture, shown)) = kill_in_mid_answer(|fixture| start("again", fixture), "\"began\"").await
+    else {
+        return;
+    };
     let had = shown[1]["text"].as_str().unwrap();
-    assert!(!had.is_empty() && had.len() < text.len() && text.starts_with(had), "{had}");
+    assert!(!had.is_empty() && had.len() < LONG_TEXT.len() && LONG_TEXT.starts_with(had), "{had}");
     assert_eq!(
         shown[2..],
-        [json!({"began": true}), json!({"broken": false, "text": text, "id": shown[1]["id"]})]
+        [json!({"began": true}), json!({"broken": false, "text": LONG_TEXT, "id": shown[1]["id"]})]
     );
     assert_eq!(fixture.engine.messages("openai-chat-once").await.len(), 2);
     assert_eq!(fixture.model_calls(), 2);
