@@ -203,12 +203,18 @@ impl From<Refusal> for FleetError {
 
 impl From<RegistryError> for FleetError {
     fn from(error: RegistryError) -> Self {
-        match error {
-            error @ (RegistryError::Unreachable(_) | RegistryError::LostLeadership) => {
-                Self::RegistryUnavailable(Cause(Arc::new(error)))
+        Arc::new(error).into()
+    }
+}
+
+impl From<Arc<RegistryError>> for FleetError {
+    fn from(error: Arc<RegistryError>) -> Self {
+        match &*error {
+            RegistryError::Unreachable(_) | RegistryError::LostLeadership => {
+                Self::RegistryUnavailable(Cause(error))
             }
             RegistryError::Unreadable { column } => Self::UnreadableRow(column),
-            error => Self::internal(error),
+            _ => Self::Internal(Cause(error)),
         }
     }
 }

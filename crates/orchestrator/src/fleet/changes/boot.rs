@@ -67,7 +67,7 @@ pub(super) enum BootFailureCause {
     Keys(KeyError),
     /// Every port that was tried is in use by something that is not an engine.
     NoFreePort,
-    /// Another port could not be leased.
+    /// The registry could not be asked for what a launch needs.
     Registry(Arc<RegistryError>),
 }
 
@@ -120,7 +120,7 @@ impl BootFailure {
             BootFailureCause::Keys(error) => (*error).into(),
             BootFailureCause::Backend(error) => error.clone().into(),
             BootFailureCause::NoFreePort => FleetError::PortExhaustion,
-            BootFailureCause::Registry(error) => FleetError::internal(Arc::clone(error)),
+            BootFailureCause::Registry(error) => Arc::clone(error).into(),
             BootFailureCause::Exited(_) => FleetError::Backend(self.message()),
         }
     }

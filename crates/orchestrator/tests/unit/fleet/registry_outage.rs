@@ -208,6 +208,22 @@ async fn an_engine_launched_while_the_server_is_away_for_long_is_cleaned_up() {
     app.assert_hash_chain().await;
 }
 
+/// A launch reads what browsers may do with the engine. That it cannot be read is no fault of the orchestrator.
+#[tokio::test]
+async fn a_server_that_goes_away_amid_a_boot_is_said_to_be_away() {
+    let Some((app, proxy)) = app_via_proxy().await else { return };
+    let product = app.register_product("demo", json!({})).await;
+    proxy.cut_at("SELECT origins");
+    let provisioned = app.while_time_passes(STEP, product.provision("ann")).await;
+    assert!(proxy.was_cut(), "no query was cut");
+    assert_eq!(summarize(provisioned), "503 STARTING_UP");
+    assert_eq!(app.backend.count(BackendCall::Launch), 0);
+    app.wait_unclaimed().await;
+    wait_until_admitted(&product, "ann").await;
+    app.assert_consistent().await;
+    app.assert_hash_chain().await;
+}
+
 /// An operator's change whose commit was not confirmed is made once, and takes effect.
 #[tokio::test]
 async fn a_registration_and_a_policy_of_which_nobody_heard_hold() {

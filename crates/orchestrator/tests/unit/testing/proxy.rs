@@ -25,6 +25,8 @@ struct State {
     /// A pending commit loss: the next commit reaches the server, but the connection is cut before its response
     /// reaches the client.
     commit_loss: Option<CommitLoss>,
+    /// All connections are cut when a client sends this text, once.
+    cut_at: Option<&'static str>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -78,6 +80,16 @@ impl FaultProxy {
         self.state.send_modify(|state| state.commit_loss = Some(CommitLoss::Armed));
     }
 
+    /// Cuts all connections instead of sending the next query that contains `text`.
+    pub(crate) fn cut_at(&self, text: &'static str) {
+        self.state.send_modify(|state| state.cut_at = Some(text));
+    }
+
+    /// Whether connections were cut at a query, so that no cut is pending.
+    pub(crate) fn was_cut(&self) -> bool {
+        self.state.borrow().cut_at.is_none()
+    }
+
     /// Whether the response to a commit has been lost, so that no loss is pending.
     pub(crate) fn commit_ack_dropped(&self) -> bool {
         self.state.borrow().commit_loss.is_none()
@@ -118,6 +130,20 @@ async fn pump(
         }
         let _ = changes.wait_for(|state| !state.hangs).await;
         let bytes = &buffer[..count];
+        if side == Side::Client
+            && state.send_if_modified(|state| {
+                let cuts = state
+                    .cut_at
+                    .is_some_and(|text| bytes.windows(text.len()).any(|window| window == text.as_bytes()));
+                if cuts {
+                    state.cut_at = None;
+                    state.disconnects += 1;
+                }
+                cuts
+            })
+        {
+            return Ok(());
+        }
         if side == Side::Client && bytes.windows(6).any(|window| window == b"COMMIT") {
             state.send_if_modified(|state| {
                 loses_ack = state.commit_loss == Some(CommitLoss::Armed);
