@@ -30,8 +30,10 @@ pub struct Health {
 pub enum HealthStatus {
     /// Ready.
     Ok,
-    /// Not yet: starting, or the standby of another orchestrator.
+    /// Not yet.
     Starting,
+    /// It takes over when the active orchestrator of its registry ends or falls silent.
+    Standby,
 }
 
 /// Body of `POST /products/register`.

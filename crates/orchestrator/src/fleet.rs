@@ -258,9 +258,10 @@ impl Fleet {
         tasks.spawn(Arc::clone(&self.scheduled_wakes).run(shutdown.clone()));
     }
 
-    /// Whether the registry has been compared with the running instances. Nothing is served before that.
+    /// Whether this orchestrator serves: the registry has been compared with the running instances, and no other
+    /// orchestrator can have taken over since.
     pub(crate) fn is_ready(&self) -> bool {
-        *self.ready.borrow()
+        *self.ready.borrow() && self.shared.registry.is_leading()
     }
 
     /// Checks that a product may make a call that does more than read.

@@ -127,5 +127,6 @@ fn router_without_middleware(app: AppState) -> Router {
 }
 
 fn starting_up() -> ApiError {
-    ApiError::new(ErrorCode::StartingUp, "the orchestrator is starting; retry in a second").retry_after(1)
+    let message = "this orchestrator is starting, a standby, or cut off from its registry; retry in a second";
+    ApiError::new(ErrorCode::StartingUp, message).retry_after(1)
 }

@@ -31,8 +31,8 @@ use crate::registry::{DEPLOYMENT_ID, HOST, KEY_CHECK, OpenRegistryError, Registr
 /// sealed it.
 pub(crate) const KEY_CHECK_TEXT: &str = "roundhouse";
 
-/// How often a standby checks whether the registry is free.
-const STANDBY_POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a standby pauses between two attempts to open the registry, each of which waits for a while.
+const STANDBY_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long requests, and the operations they started, may take to finish at shutdown.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -286,7 +286,8 @@ impl Orchestrator {
         let lifecycle = async {
             // Without an orchestrator there is nothing to serve.
             let stop_serving = serve_shutdown.clone().drop_guard();
-            let opened = shutdown.run_until_cancelled(Box::pin(Self::open_or_stand_by(config, clock))).await;
+            let opened =
+                shutdown.run_until_cancelled(Box::pin(Self::open_or_stand_by(config, clock, &gate))).await;
             let Some(orchestrator) = opened.transpose()? else { return Ok(None) };
             stop_serving.disarm();
             gate.open(orchestrator.routes());
@@ -314,7 +315,11 @@ impl Orchestrator {
     }
 
     /// Opens the registry as soon as no other orchestrator holds it.
-    async fn open_or_stand_by(config: Config, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
+    async fn open_or_stand_by(
+        config: Config,
+        clock: Arc<dyn Clock>,
+        gate: &http::StartupGate,
+    ) -> Result<Self, OpenError> {
         let mut last_holder = None;
         loop {
             match Self::open(config.clone(), Arc::clone(&clock)).await {
@@ -328,7 +333,8 @@ impl Orchestrator {
                         );
                     }
                     last_holder = Some(holder);
-                    clock.sleep(STANDBY_POLL_INTERVAL).await;
+                    gate.stand_by();
+                    clock.sleep(STANDBY_PAUSE).await;
                 }
                 // A standby survives every outage that the active orchestrator survives.
                 Err(error @ OpenError::Unreachable { .. }) if last_holder.is_some() => {
@@ -337,7 +343,7 @@ impl Orchestrator {
                         error,
                         "The registry is unreachable; this orchestrator remains a standby."
                     );
-                    clock.sleep(STANDBY_POLL_INTERVAL).await;
+                    clock.sleep(STANDBY_PAUSE).await;
                 }
                 opened => return opened,
             }

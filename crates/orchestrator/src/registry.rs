@@ -160,6 +160,36 @@ impl Registry {
         }
     }
 
+    /// Whether no other orchestrator can have taken over the registry by now. Does not ask the database.
+    pub(crate) fn is_leading(&self) -> bool {
+        match &self.lock {
+            RegistryLock::File { .. } => true,
+            RegistryLock::Session(lock) => lock.is_leased(),
+        }
+    }
+
+    /// Waits for `read`, but no longer than this orchestrator certainly leads: whoever asked is better served by its
+    /// successor than by waiting for a server that does not answer.
+    async fn while_leading<T>(
+        &self,
+        read: impl Future<Output = Result<T, RegistryError>>,
+    ) -> Result<T, RegistryError> {
+        let lease_expired = async {
+            match &self.lock {
+                RegistryLock::File { .. } => std::future::pending().await,
+                // Only a read that is not answered at once gets here.
+                RegistryLock::Session(lock) => Box::pin(lock.lease_expired()).await,
+            }
+        };
+        tokio::select! {
+            biased;
+            result = read => result,
+            () = lease_expired => {
+                Err(RegistryError::Unreachable(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())))
+            }
+        }
+    }
+
     /// Returns when another orchestrator has taken over the registry.
     pub(crate) async fn lost_leadership(&self) {
         match &self.lock {

@@ -11,7 +11,7 @@
 //! holds what was acknowledged, `schedule` plans the kills, `setup` brings about the state that a kill needs,
 //! `kill` kills, `aftermath` determines what a kill interrupted; `checker`, `audit_log` and `secrets` are the
 //! rules. Another run, [`DueMinute`], kills orchestrator and engines when schedules are due, and judges what became
-//! of them with `due_verdict`.
+//! of them with `due_verdict`. And [`Failover`] takes the active one of two orchestrators away again and again.
 
 mod aftermath;
 mod audit_log;
@@ -24,6 +24,7 @@ mod due_clock;
 mod due_minute;
 mod due_verdict;
 mod engine_host;
+mod failover;
 mod kill;
 mod load;
 mod processes;
@@ -56,6 +57,7 @@ use crate::counters::Counters;
 pub use self::due_clock::ClockPlan;
 pub use self::due_minute::DueMinute;
 pub use self::engine_host::Backend;
+pub use self::failover::Failover;
 pub use self::report::unmet_coverage;
 
 /// Where the registry is.

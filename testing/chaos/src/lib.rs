@@ -48,6 +48,7 @@ mod wire;
 pub use campaign::Campaign;
 pub use counters::Counters;
 pub use fleet::FleetCampaign;
+pub use postgres::PostgresServer;
 pub use report::{Report, unmet_coverage};
 pub use wire::Wire;
 pub use workload::{Feature, Workload};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
-use chaos::fleet::{self, Backend, ClockPlan, Database, DueMinute};
+use chaos::fleet::{self, Backend, ClockPlan, Database, DueMinute, Failover};
 use chaos::mutants::{self, ENGINE_MUTANTS, ORCHESTRATOR_MUTANTS};
 use chaos::{Campaign, Counters, Feature, FleetCampaign, Report, Wire, Workload, unmet_coverage};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -43,6 +43,8 @@ enum Command {
     Fleet(FleetOptions),
     /// Kills the orchestrator and engines when the schedules of many users are due.
     DueMinute(DueMinuteOptions),
+    /// Takes the active one of two orchestrators away again and again, under admits at a steady rate.
+    Failover(FailoverOptions),
     /// Runs against an orchestrator with each mutant, and requires that each is detected.
     FleetMutants {
         #[command(flatten)]
@@ -133,6 +135,31 @@ struct DueMinuteOptions {
     clock: ClockPlan,
 }
 
+#[derive(Args)]
+struct FailoverOptions {
+    /// The `roundhouse` binary; for mutants, the one that `.ci/mutants binary` builds.
+    #[arg(long, default_value = "target/release/roundhouse")]
+    orchestrator: PathBuf,
+    /// The orchestrators' backend.
+    #[arg(long, value_enum, default_value_t = Backend::Process)]
+    backend: Backend,
+    /// How often the active orchestrator is taken away.
+    #[arg(long, default_value_t = 100)]
+    takeovers: u64,
+    /// The number of users with a running engine.
+    #[arg(long, default_value_t = 10)]
+    users: usize,
+    /// The number of admits per second.
+    #[arg(long, default_value_t = 200)]
+    rate: u32,
+    /// The longest time without an admit that is allowed, in milliseconds.
+    #[arg(long, default_value_t = 5_000)]
+    max_gap_ms: u64,
+    /// Require that a violation is found with each of these mutants.
+    #[arg(long)]
+    mutant: Vec<String>,
+}
+
 #[derive(Clone, Copy)]
 enum WireChoice {
     One(Wire),
@@ -200,6 +227,7 @@ async fn run(Cli { command, engine, options }: Cli) -> anyhow::Result<bool> {
         }
         Some(Command::Fleet(fleet)) => run_fleet_campaign(&fleet, &options).await,
         Some(Command::DueMinute(due)) => run_due_minute(&due, &options).await,
+        Some(Command::Failover(failover)) => run_failover(&failover, &options).await,
         Some(Command::FleetMutants { fleet, which }) => {
             let campaign = fleet.campaign(&options, fleet.rounds.unwrap_or(300));
             run_mutants(&campaign.binary, &which.selected(ORCHESTRATOR_MUTANTS), async |mutant| {
@@ -295,6 +323,30 @@ async fn run_due_minute(due: &DueMinuteOptions, options: &Options) -> anyhow::Re
         kills: due.kills,
         clock: due.clock,
     };
+    let counters = run.run().await?;
+    print_report(options, &counters, begin.elapsed(), &run.unmet_coverage(&counters))
+}
+
+async fn run_failover(failover: &FailoverOptions, options: &Options) -> anyhow::Result<bool> {
+    ensure_exists(&failover.orchestrator)?;
+    let begin = Instant::now();
+    let run = Failover {
+        binary: failover.orchestrator.clone(),
+        backend: failover.backend,
+        seed: options.seed,
+        takeovers: failover.takeovers,
+        users: failover.users,
+        rate: failover.rate,
+        time_limit: Duration::from_secs(options.seconds),
+        max_gap: Duration::from_millis(failover.max_gap_ms),
+        mutant: None,
+    };
+    if !failover.mutant.is_empty() {
+        return run_mutants(&run.binary, &failover.mutant, async |mutant| {
+            Failover { mutant: Some(mutant), ..run.clone() }.run().await
+        })
+        .await;
+    }
     let counters = run.run().await?;
     print_report(options, &counters, begin.elapsed(), &run.unmet_coverage(&counters))
 }

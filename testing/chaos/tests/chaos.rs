@@ -2,12 +2,13 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use chaos::fleet::{self, Backend, ClockPlan, Database, DueMinute};
-use chaos::{Campaign, Counters, FleetCampaign, Report, Wire, Workload, unmet_coverage};
+use chaos::fleet::{self, Backend, ClockPlan, Database, DueMinute, Failover};
+use chaos::{Campaign, Counters, FleetCampaign, PostgresServer, Report, Wire, Workload, unmet_coverage};
 use serde_json::Value;
 
 /// The number of kills per wire protocol.
@@ -85,6 +86,34 @@ async fn each_due_time_runs_once_whatever_is_killed_around_it() {
         users: 6,
         kills: 10,
         clock: ClockPlan::Steady,
+    };
+    let begin = std::time::Instant::now();
+    let counters = run.run().await.unwrap();
+    let report = Report { counters: &counters, elapsed: begin.elapsed() };
+    let unmet_coverage = run.unmet_coverage(&counters);
+    assert!(counters.violations().is_empty() && unmet_coverage.is_empty(), "{unmet_coverage:?}\n{report}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn whatever_happens_to_the_active_orchestrator_the_other_one_takes_over() {
+    if let Err(missing) = PostgresServer::programs() {
+        let must = std::env::var_os("ROUNDHOUSE_REQUIRE_ALL").is_some();
+        assert!(!must, "{missing:#}");
+        // Written directly to standard error, so that the test harness does not capture it.
+        writeln!(std::io::stderr(), "skipped: {missing:#}").unwrap();
+        return;
+    }
+    let run = Failover {
+        binary: binary(),
+        backend: Backend::Process,
+        seed: 1,
+        takeovers: 5,
+        users: 3,
+        rate: 20,
+        time_limit: Duration::from_mins(1),
+        // The machine is busy with other tests.
+        max_gap: Duration::from_secs(15),
+        mutant: None,
     };
     let begin = std::time::Instant::now();
     let counters = run.run().await.unwrap();

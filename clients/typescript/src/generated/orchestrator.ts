@@ -734,7 +734,7 @@ export interface components {
          * @description Whether the orchestrator is ready.
          * @enum {string}
          */
-        HealthStatus: "ok" | "starting";
+        HealthStatus: "ok" | "starting" | "standby";
         HitlId: string;
         /**
          * @description The kind of answer that a paused agent needs.
@@ -3551,7 +3551,7 @@ export interface operations {
                     "application/json": components["schemas"]["Health"];
                 };
             };
-            /** @description Starting: `status` is `starting`, and `error` has `STARTING_UP` */
+            /** @description Not ready: `status` is `starting` or `standby`, and `error` has `STARTING_UP` */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];

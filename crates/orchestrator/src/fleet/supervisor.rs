@@ -76,7 +76,7 @@ impl Supervisor {
                         Some(permits) => permits.acquire().await.ok(),
                         None => None,
                     };
-                    supervisor.perform(due).await;
+                    Box::pin(supervisor.perform(due)).await;
                 };
                 tasks.spawn(async move { shutdown.run_until_cancelled(performed).await });
             }

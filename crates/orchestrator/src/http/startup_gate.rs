@@ -2,9 +2,11 @@
 //! orchestrator holds it.
 
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
+use api::orchestrator::HealthStatus;
 use axum::Router;
 use axum::extract::Request;
 use axum::response::Response;
@@ -19,19 +21,32 @@ use super::{MAX_BODY_BYTES, Routes, health, starting_up};
 #[derive(Clone)]
 pub(crate) struct StartupGate {
     routes: Arc<OnceLock<Routes>>,
+    /// Whether another orchestrator holds the registry.
+    is_standby: Arc<AtomicBool>,
     startup_router: Router,
 }
 
 impl StartupGate {
     /// Returns a closed gate.
     pub(crate) fn new() -> Self {
+        let is_standby = Arc::new(AtomicBool::new(false));
         let refuse = any(async || starting_up());
-        let starting = Router::new().route("/health", get(async || health::starting_response()));
+        let standby = Arc::clone(&is_standby);
+        let health = get(async move || {
+            let is_standby = standby.load(Ordering::Relaxed);
+            health::unready_response(if is_standby { HealthStatus::Standby } else { HealthStatus::Starting })
+        });
+        let starting = Router::new().route("/health", health);
         // Explicit routes instead of a fallback: unmatched paths would be answered with 404, although they may
         // exist once the gate is open.
         let starting = starting.route("/", refuse.clone()).route("/{*path}", refuse);
         let starting = apply_layers(starting, MAX_BODY_BYTES);
-        Self { routes: Arc::default(), startup_router: starting }
+        Self { routes: Arc::default(), is_standby, startup_router: starting }
+    }
+
+    /// Reports from now on that another orchestrator holds the registry.
+    pub(crate) fn stand_by(&self) {
+        self.is_standby.store(true, Ordering::Relaxed);
     }
 
     /// Opens the gate: `routes` answer all further requests.

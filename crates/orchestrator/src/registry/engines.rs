@@ -47,12 +47,12 @@ impl Registry {
     /// Returns the part of the engine of `owner` that the admit of a running engine needs. It is that admit's only
     /// query.
     pub(crate) async fn admit_view(&self, owner: &EngineOwner) -> Result<Option<AdmitView>, RegistryError> {
-        self.hot_read().admit_view(owner).await
+        self.while_leading(self.hot_read().admit_view(owner)).await
     }
 
     /// Returns the engine of `owner`.
     pub(crate) async fn engine(&self, owner: &EngineOwner) -> Result<Option<EngineRow>, RegistryError> {
-        self.hot_read().engine(owner).await
+        self.while_leading(self.hot_read().engine(owner)).await
     }
 
     /// Returns the engine with this id.

@@ -9,7 +9,7 @@ use sqlx::{AnyConnection, AnyPool, Row as _};
 
 use super::access::with_deadline;
 use super::hot_read::HotReadPool;
-use super::leader_lock::{AcquiredLock, LOCK_CLASS};
+use super::leader_lock::{AcquiredLock, LOCK_CLASS, SessionName};
 use super::open_error::OpenRegistryError;
 use super::postgres_read_pool::PostgresReadPool;
 use super::schema::{DatabaseKind, init_meta, migrate, reject_foreign};
@@ -47,8 +47,9 @@ const WRITE_SETTINGS: &str =
 /// Acquires the leader lock of the database and brings its schema up to date.
 pub(super) async fn open(url: &PostgresUrl) -> Result<OpenedRegistry, OpenRegistryError> {
     let options: AnyConnectOptions = url.expose().parse()?;
-    let hot_read = PgConnectOptions::from_str(url.expose())?;
-    let mut acquired = AcquiredLock::acquire(options.clone()).await?;
+    let name = SessionName::generate();
+    let hot_read = PgConnectOptions::from_str(url.expose())?.application_name(name.as_str());
+    let mut acquired = AcquiredLock::acquire(options.clone(), name.clone()).await?;
     reject_foreign(&mut acquired.connection, DatabaseKind::Postgres).await?;
     let found = init_meta(&mut acquired.connection).await?;
     // Done before the schema changes: the previous leader expects the old one.
@@ -56,8 +57,8 @@ pub(super) async fn open(url: &PostgresUrl) -> Result<OpenedRegistry, OpenRegist
     migrate(&mut acquired.connection, DatabaseKind::Postgres, found).await?;
     let lock = acquired.maintain(epoch);
     Ok(OpenedRegistry {
-        writes: connect_pool(options.clone(), WRITE_POOL_SIZE, WRITE_SETTINGS),
-        reads: connect_pool(options, READ_POOL_SIZE, READ_SETTINGS),
+        writes: connect_pool(options.clone(), WRITE_POOL_SIZE, WRITE_SETTINGS, &name),
+        reads: connect_pool(options, READ_POOL_SIZE, READ_SETTINGS, &name),
         hot_read_pool: HotReadPool::Postgres(Box::new(PostgresReadPool::new(hot_read))),
         lock: RegistryLock::Session(lock),
         #[cfg(test)]
@@ -65,7 +66,13 @@ pub(super) async fn open(url: &PostgresUrl) -> Result<OpenedRegistry, OpenRegist
     })
 }
 
-fn connect_pool(options: AnyConnectOptions, connections: u32, settings: &'static str) -> AnyPool {
+fn connect_pool(
+    options: AnyConnectOptions,
+    connections: u32,
+    settings: &'static str,
+    name: &SessionName,
+) -> AnyPool {
+    let name = name.clone();
     AnyPoolOptions::new()
         .max_connections(connections)
         .acquire_timeout(ACQUIRE_TIMEOUT)
@@ -73,7 +80,13 @@ fn connect_pool(options: AnyConnectOptions, connections: u32, settings: &'static
         .test_before_acquire(true)
         .idle_timeout(None)
         .max_lifetime(None)
-        .after_connect(move |connection, _| Box::pin(configure_connection(connection, settings)))
+        .after_connect(move |connection, _| {
+            let name = name.clone();
+            Box::pin(async move {
+                name.set_on(connection).await?;
+                configure_connection(connection, settings).await
+            })
+        })
         // The query also runs the rollback that a dropped transaction has queued. A connection whose server hangs
         // is discarded.
         .after_release(|connection, _| {

@@ -3,14 +3,17 @@
 use std::collections::BTreeMap;
 
 use futures::future::join_all;
+use mock_llm::{Gate, MockProvider, Reply};
 use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::support::engine_calls::direct_message;
+use crate::support::engine_fixture::wait_gate_reached;
 use crate::support::http::{client, send};
 use crate::support::schema::{ENGINE_RECORD, PROVISIONED};
 use crate::support::turn::assert_completed;
-use crate::support::{Deployment, Product, ProgramExit, eventually};
+use crate::support::{Deployment, Product, ProgramExit, eventually, processes};
 
 const NEW_MASTER_KEY: &str = "BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBA";
 const OTHER_MASTER_KEY: &str = "CCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCA";
@@ -240,6 +243,37 @@ async fn a_standby_waits_says_for_whom_and_takes_over() {
     third.wait_ready().await;
     assert_eq!(product.status("bob").await, "stopped");
     assert_eq!(product.audit_rows("provision").await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_frozen_orchestrator_is_replaced_and_ends_when_it_goes_on() {
+    let provider = MockProvider::start().await.unwrap();
+    let gate = Gate::new();
+    let text = "The answer goes on while the orchestrator does not.";
+    provider.enqueue(Reply::from_text(text).chars_per_delta(5).hold(4, &gate));
+    let Some(deployment) = Deployment::postgres() else { return };
+    let deployment = deployment.with_provider(&provider);
+    let (orchestrator, product) = deployment.start_with_product().await;
+    let engine = product.engine("ada").await;
+    let process = deployment.process_of(&engine);
+    let mut standby = deployment.launch_second();
+    let holder = orchestrator.program.pid().as_raw_nonzero().to_string();
+    standby.program.wait_for_output(&holder).await.expect("it names the holder");
+    let stream = engine.execute_with(&direct_message("task", "Tell me.")).await;
+    wait_gate_reached(&gate).await;
+
+    processes::signal(orchestrator.program.pid(), Signal::STOP);
+    standby.wait_ready().await;
+    let product = Product::new(&standby.base, &product.key);
+    assert_eq!(product.engine("ada").await.key, engine.key);
+    assert_eq!(deployment.process_of(&engine), process, "it was adopted, not restarted");
+    let exit = orchestrator.signal_and_wait(Signal::CONT).await;
+    assert_eq!(exit.code, Some(1), "{exit:?}");
+    assert!(exit.output.contains("another orchestrator has taken over the registry"), "{exit:?}");
+    gate.release();
+    assert_eq!(assert_completed(&stream.collect().await), text);
+    product.stop("ada").await.assert_ok("status:text");
+    assert_eq!(product.audit_rows("stop").await.len(), 1);
 }
 
 #[tokio::test]

@@ -53,6 +53,13 @@ impl Cluster {
         self.server.url_at(&self.proxy.address.to_string())
     }
 
+    /// Starts another proxy, for one of several orchestrators, and returns it with the URL that leads through it.
+    pub(crate) async fn start_proxy(&self) -> anyhow::Result<(Proxy, String)> {
+        let proxy = Proxy::start(self.server.socket()).await?;
+        let url = self.server.url_at(&proxy.address.to_string());
+        Ok((proxy, url))
+    }
+
     /// Returns the registry as the harness reads it, without the proxy.
     pub(crate) fn registry(&self) -> Registry {
         Registry::postgres(&self.server.url())

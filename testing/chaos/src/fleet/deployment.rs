@@ -24,6 +24,9 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// How many ports the engines have where they are to run out of them.
 const LIMITED_PORT_COUNT: u16 = 6;
 
+/// How many orchestrators of one deployment there may be at once.
+pub(crate) const REPLICA_COUNT: u16 = 2;
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Deployment {
@@ -139,6 +142,20 @@ impl Deployment {
         let ports = [("ORCH_PORT_MIN", first + 1), ("ORCH_PORT_MAX", max)];
         config.env.extend(ports.map(|(name, port)| (name.to_owned(), port.to_string())));
         config.start(first)
+    }
+
+    /// Starts one of several orchestrators of this deployment, with an address of its own, which reaches the
+    /// registry through `database_url`.
+    pub(crate) fn start_replica(&self, number: u16, database_url: &str) -> anyhow::Result<ServiceProcess> {
+        let (first, last) = self.ports.bounds();
+        let mut config = self.service_config.clone();
+        let variables = [
+            ("ORCH_DATABASE_URL", database_url.to_owned()),
+            ("ORCH_PORT_MIN", (first + REPLICA_COUNT).to_string()),
+            ("ORCH_PORT_MAX", last.to_string()),
+        ];
+        config.env.extend(variables.map(|(name, value)| (name.to_owned(), value)));
+        config.start(first + number)
     }
 
     /// Starts the orchestrator and waits until it is ready. Like an operator, restarts it while the previous one

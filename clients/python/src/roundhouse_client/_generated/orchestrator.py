@@ -847,7 +847,7 @@ class Health(BaseModel):
         extra="allow",
     )
     error: ErrorDetail | None = None
-    status: Literal["ok", "starting"] | str
+    status: Literal["ok", "starting", "standby"] | str
 
 
 class InboxQuestion(WaitingQuestion):

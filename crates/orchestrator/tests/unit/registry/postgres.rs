@@ -171,6 +171,43 @@ async fn one_that_is_cut_off_loses_the_registry_to_the_next() {
     assert_eq!(second.get_or_insert_meta("colour", "blue").await.unwrap(), "blue");
 }
 
+/// A frozen orchestrator: its connections stay open, and nothing comes over them. It is also amid a change.
+#[tokio::test]
+async fn regression_o25_a_leader_that_is_silent_is_replaced_within_seconds_and_knows_it_before() {
+    let Some(database) = TestDatabase::create_on_test_server().await else { return };
+    let proxy = FaultProxy::start(database.address()).await;
+    let first = Registry::open(&database.url_via_port(proxy.port()), NOW).await.unwrap();
+    let changing = first.begin().await.unwrap();
+    assert!(first.is_leading());
+    let silent_since = tokio::time::Instant::now();
+    proxy.hang(true);
+    let second = poll_until(async || Registry::open(database.url(), NOW).await.ok());
+    let second = tokio::time::timeout(TEST_TIMEOUT / 3, second).await.expect("it was not replaced");
+    assert!(!first.is_leading() && second.is_leading());
+    let took = silent_since.elapsed();
+    assert!(took > Duration::from_secs(2), "it was replaced after {took:?}");
+    assert!(took < Duration::from_secs(8), "its successor waited for the change that it was amid: {took:?}");
+    proxy.hang(false);
+    tokio::time::timeout(TEST_TIMEOUT, first.lost_leadership()).await.expect("the first one never noticed");
+    assert!(changing.commit().await.is_err());
+    let error = first.get_or_insert_meta("colour", "red").await.unwrap_err();
+    assert!(matches!(error, RegistryError::LostLeadership), "{error:?}");
+    assert_eq!(second.get_or_insert_meta("colour", "blue").await.unwrap(), "blue");
+}
+
+#[tokio::test]
+async fn one_that_renews_its_lease_is_not_replaced() {
+    let Some(fixture) = Fixture::on_server().await else { return };
+    let holder = fixture.holder().await;
+    let started = tokio::time::Instant::now();
+    // More than two leases.
+    while started.elapsed() < Duration::from_secs(7) {
+        assert!(matches!(refusal(fixture.database.url()).await, OpenRegistryError::Held(_)));
+        assert!(fixture.registry.is_leading());
+    }
+    assert_eq!(fixture.holder().await, holder);
+}
+
 #[tokio::test]
 async fn of_two_that_open_a_new_database_at_once_one_makes_it() {
     let Some(database) = TestDatabase::create_on_test_server().await else { return };
