@@ -1,6 +1,7 @@
 //! [`DeadlineBackend`], through which `fleet` calls a backend: it puts a deadline on every call, and checks
 //! that the engines' data is available before a call that depends on it.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +13,8 @@ use tokio::sync::Mutex;
 
 use super::blocking::run_blocking;
 use super::{
-    BackendError, BackendFuture, BrainCopy, DataRoot, DataUnavailable, EngineBackend, EngineListing,
-    Instance, InstanceExit, LaunchSpec, ResourceLimits, Target,
+    Addressing, BackendError, BackendFuture, BrainCopy, DataRoot, DataUnavailable, EngineBackend,
+    EngineListing, Instance, InstanceExit, LaunchSpec, Placement, ResourceLimits, Target,
 };
 
 /// Deadline of calls that change nothing.
@@ -80,6 +81,21 @@ impl DeadlineBackend {
     /// See [`EngineBackend::has_single_image`].
     pub fn has_single_image(&self) -> bool {
         self.backend.has_single_image()
+    }
+
+    /// See [`EngineBackend::addressing`].
+    pub fn addressing(&self) -> Addressing {
+        self.backend.addressing()
+    }
+
+    /// See [`EngineBackend::address`].
+    pub fn address(&self, engine_id: EngineId, placement: Placement) -> Option<SocketAddr> {
+        self.backend.address(engine_id, placement)
+    }
+
+    /// See [`EngineBackend::url_authority`].
+    pub fn url_authority(&self, engine_id: EngineId, placement: Placement) -> Option<String> {
+        self.backend.url_authority(engine_id, placement)
     }
 
     /// See [`EngineBackend::check_image`].

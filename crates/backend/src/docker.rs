@@ -19,7 +19,7 @@ mod spec;
 mod tests;
 
 use std::fmt;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,8 +40,8 @@ use super::engine_folder::{EngineFolder, EngineFolders, STILL_RUNNING_MESSAGE};
 use super::engine_log::MAX_SAVED_LINES;
 use super::fence::Fenced;
 use super::{
-    BackendError, BackendFuture, BrainCopy, EngineBackend, EngineListing, Instance, InstanceExit, LaunchSpec,
-    ResourceLimits, Target,
+    Addressing, BackendError, BackendFuture, BrainCopy, EngineBackend, EngineListing, Instance, InstanceExit,
+    LaunchSpec, Placement, ResourceLimits, Target,
 };
 
 /// Time limit of the network check at startup, which delays the orchestrator's readiness.
@@ -63,6 +63,8 @@ pub struct Options {
     pub data_root: PathBuf,
     /// The folder of the catalog that all engines read.
     pub catalog: PathBuf,
+    /// The host in the engines' URLs, as products reach it.
+    pub url_host: String,
     /// The user and group that the engines run as.
     pub user: User,
 }
@@ -329,10 +331,22 @@ impl EngineBackend for DockerBackend {
         })
     }
 
+    fn addressing(&self) -> Addressing {
+        Addressing::HostPort
+    }
+
     /// A port that the daemon has published for a container may look free here; then the launch fails with
     /// [`BackendError::PortTaken`].
     fn port_is_free(&self, port: u16) -> bool {
         TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+    }
+
+    fn address(&self, _: EngineId, placement: Placement) -> Option<SocketAddr> {
+        placement.loopback_address()
+    }
+
+    fn url_authority(&self, _: EngineId, placement: Placement) -> Option<String> {
+        placement.authority_on(&self.inner.options.url_host)
     }
 
     fn has_data(&self, engine_id: EngineId) -> BackendFuture<'_, bool> {

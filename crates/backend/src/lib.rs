@@ -3,6 +3,7 @@
 //! A backend handles processes or containers and knows no rules: the orchestrator's `fleet` decides what may
 //! happen to an engine. A backend's calls may hang; [`DeadlineBackend`] puts a deadline on each.
 
+mod address;
 mod blocking;
 mod brain_copy;
 mod cooperative_yield;
@@ -17,6 +18,7 @@ pub mod process;
 mod root_lock;
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use api::policy::{Cpus, Policy};
@@ -25,6 +27,7 @@ use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use secrecy::SecretString;
 
+pub use address::{Addressing, Placement};
 pub use cooperative_yield::CooperativeYield;
 #[cfg(any(test, feature = "testing"))]
 pub use data_root::remove_marker;
@@ -71,8 +74,8 @@ pub struct LaunchSpec {
     pub is_first: bool,
     /// The image that the engine runs.
     pub image: EngineImage,
-    /// The host port on which the engine must listen.
-    pub port: u16,
+    /// Where the engine must listen.
+    pub placement: Placement,
     /// The hash of the key that the engine must accept.
     pub key_hash: KeyHash,
     /// Environment variables in addition to those of the container contract.
@@ -209,8 +212,19 @@ pub trait EngineBackend: Send + Sync + 'static {
     /// Fails unless `image` can be launched.
     fn check_image<'a>(&'a self, image: &'a EngineImage) -> BackendFuture<'a, ()>;
 
-    /// Whether `port` is free on the host. Does not block.
+    /// How its engines are addressed. Always the same.
+    fn addressing(&self) -> Addressing;
+
+    /// Whether `port` is free on the host. Does not block. It is asked only under [`Addressing::HostPort`].
     fn port_is_free(&self, port: u16) -> bool;
+
+    /// Where this orchestrator can connect to the engine now; `None` if the backend does not know, for example
+    /// because the engine does not run. Does not block: it is called for each request to the engine.
+    fn address(&self, engine_id: EngineId, placement: Placement) -> Option<SocketAddr>;
+
+    /// The host and the port in the `url` that products get, also while the engine does not run. It stays the same
+    /// as long as the engine keeps its placement. Does not block.
+    fn url_authority(&self, engine_id: EngineId, placement: Placement) -> Option<String>;
 
     /// Whether the engine's folder exists and contains its brain.
     fn has_data(&self, engine_id: EngineId) -> BackendFuture<'_, bool>;

@@ -5,6 +5,9 @@
 //! no pool to maintain for thousands of engines that are checked twice a minute, and nothing to parse but a
 //! status line, headers and a body.
 
+use std::fmt;
+use std::net::SocketAddr;
+
 use api::engine::{ENGINE_KEY_HEADER, EngineHealth};
 use api::proof::{CHALLENGE_HEADER, Challenge, PROOF_HEADER, WAITING_HEADER};
 use api::{EngineKey, ErrorBody, ErrorCode, KeyHash};
@@ -19,11 +22,14 @@ use zeroize::Zeroizing;
 /// Why a probe of an engine failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProbeError {
+    /// Its backend knows no address of it.
+    #[error("it has no address yet")]
+    NoAddress,
     /// No connection could be made, or it broke.
-    #[error("it does not answer on port {port}: {reason}")]
+    #[error("it does not answer on {}: {reason}", Place(*address))]
     Unreachable {
-        /// The port that was probed.
-        port: u16,
+        /// The address that was probed.
+        address: SocketAddr,
         /// The operating system's error.
         reason: String,
     },
@@ -31,22 +37,22 @@ pub enum ProbeError {
     #[error("it sent an unexpected response: {0}")]
     Malformed(String),
     /// The engine does not know the command: it is of an earlier version.
-    #[error("the engine on port {port} does not know the command")]
+    #[error("the engine on {} does not know the command", Place(*address))]
     UnknownCommand {
-        /// The port that was probed.
-        port: u16,
+        /// The address that was probed.
+        address: SocketAddr,
     },
     /// The key was refused.
-    #[error("the program on port {port} refuses the key")]
+    #[error("the program on {} refuses the key", Place(*address))]
     KeyRefused {
-        /// The port that was probed.
-        port: u16,
+        /// The address that was probed.
+        address: SocketAddr,
     },
     /// There was no proof of the key, although this engine is able to give one.
-    #[error("the program on port {port} gives no proof that it has this engine's key")]
+    #[error("the program on {} gives no proof that it has this engine's key", Place(*address))]
     Unproven {
-        /// The port that was probed.
-        port: u16,
+        /// The address that was probed.
+        address: SocketAddr,
     },
     /// There was no answer in time.
     #[error("it did not answer within {seconds} s")]
@@ -55,28 +61,45 @@ pub enum ProbeError {
         seconds: u64,
     },
     /// The response to an authenticated request is not that of an engine that accepts the key.
-    #[error("the program on port {port} does not accept this engine's key: it answered {answer}")]
+    #[error("the program on {} does not accept this engine's key: it answered {answer}", Place(*address))]
     WrongEngine {
-        /// The port that was probed.
-        port: u16,
+        /// The address that was probed.
+        address: SocketAddr,
         /// The response's status line, or what is wrong with the response.
         answer: String,
     },
 }
 
+/// An address as messages name it: on this host, the port says it all.
+struct Place(SocketAddr);
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.ip().is_loopback() { write!(f, "port {}", self.0.port()) } else { self.0.fmt(f) }
+    }
+}
+
 /// Checks the health and the identity of engines, and sends them commands. The calls have no deadline of
 /// their own: callers drop them when they have waited long enough.
 pub trait Probe: Send + Sync + 'static {
-    /// Requests `/health` of the engine on `port`, and checks its proof that it has the key with `hash`.
-    fn check_health(&self, port: u16, hash: KeyHash) -> BoxFuture<'_, Result<HealthReport, ProbeError>>;
+    /// Requests `/health` of the engine at `address`, and checks its proof that it has the key with `hash`.
+    fn check_health(
+        &self,
+        address: SocketAddr,
+        hash: KeyHash,
+    ) -> BoxFuture<'_, Result<HealthReport, ProbeError>>;
 
-    /// Checks that the engine on `port` accepts `key`, by sending it the key.
-    fn identify<'a>(&'a self, port: u16, key: &'a EngineKey) -> BoxFuture<'a, Result<(), ProbeError>>;
+    /// Checks that the engine at `address` accepts `key`, by sending it the key.
+    fn identify<'a>(
+        &'a self,
+        address: SocketAddr,
+        key: &'a EngineKey,
+    ) -> BoxFuture<'a, Result<(), ProbeError>>;
 
     /// Sends `command` to the engine's `/rpc` and returns the `result` of the response.
     fn rpc<'a>(
         &'a self,
-        port: u16,
+        address: SocketAddr,
         key: &'a EngineKey,
         command: &'a Value,
     ) -> BoxFuture<'a, Result<Value, ProbeError>>;
@@ -104,11 +127,8 @@ pub enum KeyProof {
     Absent,
 }
 
-/// The [`Probe`] that sends HTTP requests to engines on `host`.
-pub struct HttpProbe {
-    /// The host name or address of the engines.
-    pub host: &'static str,
-}
+/// The [`Probe`] that sends HTTP requests to engines.
+pub struct HttpProbe;
 
 /// The end of a response's head.
 const HEAD_END: &[u8] = b"\r\n\r\n";
@@ -117,13 +137,17 @@ const HEAD_END: &[u8] = b"\r\n\r\n";
 const MAX_RESPONSE_BYTES: u64 = 64 * 1024;
 
 impl Probe for HttpProbe {
-    fn check_health(&self, port: u16, hash: KeyHash) -> BoxFuture<'_, Result<HealthReport, ProbeError>> {
+    fn check_health(
+        &self,
+        address: SocketAddr,
+        hash: KeyHash,
+    ) -> BoxFuture<'_, Result<HealthReport, ProbeError>> {
         Box::pin(async move {
             let challenge = Challenge::generate();
             let challenge =
-                challenge.map_err(|error| ProbeError::Unreachable { port, reason: error.to_string() })?;
+                challenge.map_err(|error| ProbeError::Unreachable { address, reason: error.to_string() })?;
             let header = format!("{CHALLENGE_HEADER}: {challenge}\r\n");
-            let response = self.send_request(port, "GET /health", &header, "").await?;
+            let response = self.send_request(address, "GET /health", &header, "").await?;
             let body = expect_body(&response, "200").map_err(ProbeError::Malformed)?;
             let health = serde_json::from_slice(body)
                 .map_err(|error| ProbeError::Malformed(unexpected_body(&error)))?;
@@ -137,32 +161,36 @@ impl Probe for HttpProbe {
         })
     }
 
-    fn identify<'a>(&'a self, port: u16, key: &'a EngineKey) -> BoxFuture<'a, Result<(), ProbeError>> {
+    fn identify<'a>(
+        &'a self,
+        address: SocketAddr,
+        key: &'a EngineKey,
+    ) -> BoxFuture<'a, Result<(), ProbeError>> {
         Box::pin(async move {
             // The cheapest request that requires the key: no task has this id.
             let target = format!("GET /execute/replay?task_id={}", Uuid::now_v7().simple());
-            let response = self.send_request(port, &target, &key_header(key), "").await?;
+            let response = self.send_request(address, &target, &key_header(key), "").await?;
             if expect_body(&response, "401").is_ok() {
-                return Err(ProbeError::KeyRefused { port });
+                return Err(ProbeError::KeyRefused { address });
             }
-            expect_no_such_task(&response).map_err(|answer| ProbeError::WrongEngine { port, answer })
+            expect_no_such_task(&response).map_err(|answer| ProbeError::WrongEngine { address, answer })
         })
     }
 
     fn rpc<'a>(
         &'a self,
-        port: u16,
+        address: SocketAddr,
         key: &'a EngineKey,
         command: &'a Value,
     ) -> BoxFuture<'a, Result<Value, ProbeError>> {
         Box::pin(async move {
             let response =
-                self.send_request(port, "POST /rpc", &key_header(key), &command.to_string()).await?;
+                self.send_request(address, "POST /rpc", &key_header(key), &command.to_string()).await?;
             if expect_body(&response, "401").is_ok() {
-                return Err(ProbeError::KeyRefused { port });
+                return Err(ProbeError::KeyRefused { address });
             }
             if ["400", "404"].iter().any(|status| expect_body(&response, status).is_ok()) {
-                return Err(ProbeError::UnknownCommand { port });
+                return Err(ProbeError::UnknownCommand { address });
             }
             let body = expect_body(&response, "200").map_err(ProbeError::Malformed)?;
             let RpcResult { result } = serde_json::from_slice(body)
@@ -188,18 +216,17 @@ impl HttpProbe {
     /// complete header line, or empty.
     async fn send_request(
         &self,
-        port: u16,
+        address: SocketAddr,
         target: &str,
         header: &str,
         body: &str,
     ) -> Result<Vec<u8>, ProbeError> {
-        let host = self.host;
         let length = body.len();
         let request = Zeroizing::new(format!(
-            "{target} HTTP/1.0\r\nHost: {host}:{port}\r\n{header}Content-Length: {length}\r\n\r\n{body}"
+            "{target} HTTP/1.0\r\nHost: {address}\r\n{header}Content-Length: {length}\r\n\r\n{body}"
         ));
         let exchange = async {
-            let mut stream = TcpStream::connect((host, port)).await?;
+            let mut stream = TcpStream::connect(address).await?;
             stream.write_all(request.as_bytes()).await?;
             let mut response = Vec::new();
             stream.take(MAX_RESPONSE_BYTES).read_to_end(&mut response).await?;
@@ -207,7 +234,7 @@ impl HttpProbe {
         };
         exchange
             .await
-            .map_err(|error: std::io::Error| ProbeError::Unreachable { port, reason: error.to_string() })
+            .map_err(|error: std::io::Error| ProbeError::Unreachable { address, reason: error.to_string() })
     }
 }
 
@@ -248,6 +275,8 @@ fn expect_body<'a>(response: &'a [u8], status: &str) -> Result<&'a [u8], String>
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
     use tokio::net::TcpListener;
 
     use super::*;
@@ -255,12 +284,13 @@ mod tests {
     const HEALTHY_BODY: &str = r#"{"status": "ok", "uptime_seconds": 1.5,
         "subsystems": {"database": "ok", "llm_provider": "ok", "asset_directory": "ok"}}"#;
 
-    const PROBE: HttpProbe = HttpProbe { host: "127.0.0.1" };
+    /// An address where nothing answers.
+    const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
 
-    /// Returns the port of a server that answers one request with `answer`, and a future of the received request.
-    async fn engine(answer: &'static str) -> (u16, impl Future<Output = String>) {
+    /// Returns the address of a server that answers one request with `answer`, and a future of the received request.
+    async fn engine(answer: &'static str) -> (SocketAddr, impl Future<Output = String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
+        let address = listener.local_addr().unwrap();
         let engine = async move {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut request = [0; 1_024];
@@ -268,13 +298,13 @@ mod tests {
             stream.write_all(answer.as_bytes()).await.unwrap();
             String::from_utf8(request[..length].to_vec()).unwrap()
         };
-        (port, engine)
+        (address, engine)
     }
 
     /// Runs a health check against a server that sends `answer`.
     async fn check_health_of(answer: &'static str) -> Result<EngineHealth, ProbeError> {
-        let (port, engine) = engine(answer).await;
-        let (report, request) = tokio::join!(PROBE.check_health(port, KeyHash::of("a key")), engine);
+        let (address, engine) = engine(answer).await;
+        let (report, request) = tokio::join!(HttpProbe.check_health(address, KeyHash::of("a key")), engine);
         assert!(request.starts_with("GET /health HTTP/1."), "{request}");
         report.map(|report| report.health)
     }
@@ -282,8 +312,8 @@ mod tests {
     /// Runs an identity check against a server that sends `answer`.
     async fn identify_of(answer: &'static str) -> Result<(), ProbeError> {
         let key = EngineKey::generate().unwrap();
-        let (port, engine) = engine(answer).await;
-        let (identified, request) = tokio::join!(PROBE.identify(port, &key), engine);
+        let (address, engine) = engine(answer).await;
+        let (identified, request) = tokio::join!(HttpProbe.identify(address, &key), engine);
         assert!(request.starts_with("GET /execute/replay?task_id="), "{request}");
         assert!(request.contains(&format!("\r\nx-engine-key: {}\r\n", key.expose())));
         assert!(request.ends_with("\r\n\r\n"));
@@ -307,8 +337,17 @@ mod tests {
             let error = check_health_of(answer).await.unwrap_err().to_string();
             assert!(error.contains(expected), "{answer:?}: {error}");
         }
-        let unreachable = PROBE.check_health(1, KeyHash::of("a key")).await.unwrap_err();
-        assert!(matches!(unreachable, ProbeError::Unreachable { port: 1, .. }));
+        let unreachable = HttpProbe.check_health(NOBODY, KeyHash::of("a key")).await.unwrap_err();
+        assert!(matches!(unreachable, ProbeError::Unreachable { address: NOBODY, .. }));
+    }
+
+    #[test]
+    fn a_message_names_the_port_on_this_host_and_the_address_elsewhere() {
+        let refused =
+            |address: &str| ProbeError::KeyRefused { address: address.parse().unwrap() }.to_string();
+        assert_eq!(refused("127.0.0.1:9001"), "the program on port 9001 refuses the key");
+        assert_eq!(refused("10.1.2.3:8000"), "the program on 10.1.2.3:8000 refuses the key");
+        assert_eq!(refused("[fd00::3]:8000"), "the program on [fd00::3]:8000 refuses the key");
     }
 
     /// Converts line breaks to those of HTTP.
@@ -330,12 +369,12 @@ mod tests {
             (include_str!("../fixtures/0.1/quiesce.json"), include_str!("../fixtures/0.1/quiesce.http")),
             (include_str!("../fixtures/0.1/activity.json"), include_str!("../fixtures/0.1/activity.http")),
         ] {
-            let (port, engine) = engine(on_the_wire(answer).leak()).await;
+            let (address, engine) = engine(on_the_wire(answer).leak()).await;
             let command: Value = serde_json::from_str(command).unwrap();
-            let (result, received) = tokio::join!(PROBE.rpc(port, &key, &command), engine);
+            let (result, received) = tokio::join!(HttpProbe.rpc(address, &key, &command), engine);
             assert!(result.unwrap().is_object());
             let request = on_the_wire(include_str!("../fixtures/0.1/rpc_request.http"));
-            let (body, port) = (command.to_string(), port.to_string());
+            let (body, port) = (command.to_string(), address.port().to_string());
             let request = request
                 .replace("PORT", &port)
                 .replace("LENGTH", &body.len().to_string())
@@ -349,7 +388,7 @@ mod tests {
     async fn check_proof(hash: Option<KeyHash>) -> (KeyProof, String, EngineKey) {
         let key = EngineKey::generate().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
+        let address = listener.local_addr().unwrap();
         let hash = hash.map(|hash| if hash == KeyHash::of("its own") { key.hash() } else { hash });
         let engine = async move {
             let (mut stream, _) = listener.accept().await.unwrap();
@@ -363,7 +402,7 @@ mod tests {
             stream.write_all(answer.as_bytes()).await.unwrap();
             request
         };
-        let (report, request) = tokio::join!(PROBE.check_health(port, key.hash()), engine);
+        let (report, request) = tokio::join!(HttpProbe.check_health(address, key.hash()), engine);
         (report.unwrap().proof, request, key)
     }
 
@@ -397,6 +436,9 @@ mod tests {
             assert!(error.to_string().contains(expected), "{answer:?}: {error}");
         }
         let key = EngineKey::generate().unwrap();
-        assert!(matches!(PROBE.identify(1, &key).await, Err(ProbeError::Unreachable { port: 1, .. })));
+        assert!(matches!(
+            HttpProbe.identify(NOBODY, &key).await,
+            Err(ProbeError::Unreachable { address: NOBODY, .. })
+        ));
     }
 }

@@ -15,7 +15,7 @@ mod watched_process;
 mod tests;
 
 use std::collections::{HashMap, HashSet};
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -37,8 +37,8 @@ use super::engine_folder::{EngineFolder, EngineFolders, STILL_RUNNING_MESSAGE};
 use super::engine_log::MAX_LOG_BYTES;
 use super::fence::Fenced;
 use super::{
-    BackendError, BackendFuture, BrainCopy, EngineBackend, EngineListing, Instance, InstanceExit, LaunchSpec,
-    ResourceLimits, Target,
+    Addressing, BackendError, BackendFuture, BrainCopy, EngineBackend, EngineListing, Instance, InstanceExit,
+    LaunchSpec, Placement, ResourceLimits, Target,
 };
 use crate::VERSION;
 
@@ -56,6 +56,8 @@ pub struct Options {
     pub data_root: PathBuf,
     /// The folder of the catalog that all engines read.
     pub catalog: PathBuf,
+    /// The host in the engines' URLs, as products reach it.
+    pub url_host: String,
 }
 
 /// The [`EngineBackend`] that runs engines as processes.
@@ -278,8 +280,20 @@ impl EngineBackend for ProcessBackend {
         Box::pin(std::future::ready(check_own_image(image)))
     }
 
+    fn addressing(&self) -> Addressing {
+        Addressing::HostPort
+    }
+
     fn port_is_free(&self, port: u16) -> bool {
         TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+    }
+
+    fn address(&self, _: EngineId, placement: Placement) -> Option<SocketAddr> {
+        placement.loopback_address()
+    }
+
+    fn url_authority(&self, _: EngineId, placement: Placement) -> Option<String> {
+        placement.authority_on(&self.inner.options.url_host)
     }
 
     fn has_data(&self, engine_id: EngineId) -> BackendFuture<'_, bool> {

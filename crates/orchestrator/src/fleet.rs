@@ -45,7 +45,7 @@ use std::time::Duration;
 
 use api::orchestrator::Policy;
 use api::{DisplayName, EngineImage, PlatformKey, ProductId, Slug};
-use backend::{DataRoot, DeadlineBackend, EngineBackend, Probe};
+use backend::{Addressing, DataRoot, DeadlineBackend, EngineBackend, Probe};
 use http_service::clock::Clock;
 use secrecy::SecretString;
 use tokio::sync::{broadcast, watch};
@@ -83,7 +83,7 @@ use self::versions::Versions;
 use crate::config::PortRange;
 use crate::domain::SupervisionRules;
 use crate::keys::Vault;
-use crate::registry::{PortAllocator, Registry};
+use crate::registry::{Placements, PortAllocator, Registry};
 
 /// Time that an operation may take beyond its boot: at least the sum of the timeouts of the backend calls around
 /// it.
@@ -128,8 +128,6 @@ pub(crate) struct Settings {
     pub(crate) engine_env: Vec<(String, SecretString)>,
     pub(crate) boot_timeout: Duration,
     pub(crate) ports: PortRange,
-    /// The host in engine URLs, as callers reach it.
-    pub(crate) url_host: String,
     pub(crate) rules: SupervisionRules,
 }
 
@@ -143,23 +141,32 @@ pub(crate) struct FleetDeps {
     pub(crate) clock: Arc<dyn Clock>,
 }
 
+/// Returns what places the engines of `backend`: `ports` are leased if its engines listen on ports of the host.
+fn placements(ports: PortRange, backend: &Arc<dyn EngineBackend>) -> Placements {
+    match backend.addressing() {
+        Addressing::HostPort => {
+            let backend = Arc::clone(backend);
+            Placements::HostPorts(PortAllocator::new(ports, move |port| backend.port_is_free(port)))
+        }
+        Addressing::OwnAddress => Placements::OwnAddresses,
+    }
+}
+
 impl Fleet {
     pub(crate) fn new(settings: Settings, deps: FleetDeps) -> Arc<Self> {
-        let Settings { claim_owner, engine_image, engine_env, boot_timeout, ports, url_host, rules } =
-            settings;
+        let Settings { claim_owner, engine_image, engine_env, boot_timeout, ports, rules } = settings;
         let FleetDeps { registry, vault, backend, data, probe, clock } = deps;
         let operation_timeout = boot_timeout + OPERATION_OVERHEAD;
-        let port_backend = Arc::clone(&backend);
-        let ports = PortAllocator::new(ports, move |port| port_backend.port_is_free(port));
+        let placements = placements(ports, &backend);
         let (exits, _) = broadcast::channel(EXIT_CHANNEL_CAPACITY);
         let (ready, is_ready) = watch::channel(false);
         let stream_shutdown = CancellationToken::new();
         let telemetry = Arc::new(Telemetry::new());
 
-        let supervision = Arc::new(Supervision::new(rules, Arc::clone(&clock)));
+        let supervision = Arc::new(Supervision::new(rules, backend.addressing(), Arc::clone(&clock)));
         let backend = DeadlineBackend::new(backend, Arc::clone(&clock), data);
         let shared = Arc::new(Shared { registry, backend, keys: EngineKeys::new(vault), clock });
-        let records = Arc::new(Records::new(Arc::clone(&shared), url_host));
+        let records = Arc::new(Records::new(Arc::clone(&shared)));
         let client = Arc::new(EngineClient::new(Arc::clone(&shared), probe, Arc::clone(&supervision)));
         let browsers = Arc::new(Browsers::new(Arc::clone(&shared), Arc::clone(&client)));
         let inbox = Arc::new(Inbox::new(Arc::clone(&shared), Arc::clone(&client)));
@@ -178,7 +185,7 @@ impl Fleet {
             shared: Arc::clone(&shared),
             policies: Arc::clone(&policies),
             client: Arc::clone(&client),
-            ports,
+            placements,
             exits: exits.clone(),
             engine_env,
             boot_timeout,

@@ -220,7 +220,7 @@ impl Orchestrator {
         let identity = registry.identity(&config.database).await;
         let identity = identity.map_err(|error| registry_error(&config.database, error))?;
         let data = DataRoot::new(config.data_root.clone(), deployment_id.clone(), known).with_lock(identity);
-        let probe: Arc<dyn Probe> = Arc::new(HttpProbe { host: "127.0.0.1" });
+        let probe: Arc<dyn Probe> = Arc::new(HttpProbe);
         let backend: Arc<dyn EngineBackend> = match &config.backend {
             BackendKind::Process => {
                 let options = process::Options {
@@ -230,6 +230,7 @@ impl Orchestrator {
                     deployment_id,
                     data_root: config.data_root.clone(),
                     catalog: config.catalog.clone(),
+                    url_host: config.url_host.clone(),
                 };
                 Arc::new(ProcessBackend::new(options, Arc::clone(&clock)))
             }
@@ -240,6 +241,7 @@ impl Orchestrator {
                     deployment_id,
                     data_root: config.data_root.clone(),
                     catalog: config.catalog.clone(),
+                    url_host: config.url_host.clone(),
                     user: docker::User::for_engines(),
                 };
                 let backend = DockerBackend::new(options, Arc::clone(&clock));
@@ -258,7 +260,6 @@ impl Orchestrator {
             engine_env: config.engine_env,
             boot_timeout: config.boot_timeout,
             ports: config.ports,
-            url_host: config.url_host,
             rules: config.rules,
         };
         let fleet = Fleet::new(settings, parts);

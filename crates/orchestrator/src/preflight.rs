@@ -131,6 +131,7 @@ async fn check_backend(config: &Config) -> Result<(), PreflightError> {
         deployment_id: String::new(),
         data_root: config.data_root.clone(),
         catalog: config.catalog.clone(),
+        url_host: config.url_host.clone(),
         user: docker::User::for_engines(),
     };
     let backend = DockerBackend::new(options, Arc::new(SystemClock::new()));

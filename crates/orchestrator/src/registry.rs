@@ -62,7 +62,7 @@ use leader_lock::LeaderLock;
 pub(crate) use meta::{DEPLOYMENT_ID, HOST, KEY_CHECK};
 use notify::Notifier;
 pub(crate) use open_error::OpenRegistryError;
-pub(crate) use ports::PortAllocator;
+pub(crate) use ports::{Placements, PortAllocator};
 pub(crate) use products::Product;
 pub(crate) use reseal::{ResealError, SealedSecret};
 pub(crate) use row::{EngineRow, PlacedEngine, RunningEngine};

@@ -55,8 +55,11 @@ pub(super) fn launch_error(error: &Error, launch: &LaunchSpec) -> BackendError {
         {
             BackendError::NoImage(launch.image.clone())
         }
-        Error::DockerResponseServerError { message, .. } if contains_any(message, &PORT_TAKEN_MESSAGES) => {
-            BackendError::PortTaken(launch.port)
+        Error::DockerResponseServerError { message, .. }
+            if let Some(port) = launch.placement.host_port()
+                && contains_any(message, &PORT_TAKEN_MESSAGES) =>
+        {
+            BackendError::PortTaken(port)
         }
         _ => docker_backend_error(error),
     }

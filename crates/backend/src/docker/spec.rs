@@ -48,8 +48,11 @@ pub(super) fn container(options: &Options, launch: &LaunchSpec, network: &str) -
 
 fn host_config(options: &Options, launch: &LaunchSpec, network: &str) -> HostConfig {
     let data = options.data_root.join(launch.engine_id.to_string());
-    let published =
-        PortBinding { host_ip: Some("127.0.0.1".to_owned()), host_port: Some(launch.port.to_string()) };
+    let published = launch.placement.host_port().map(|port| {
+        let binding =
+            PortBinding { host_ip: Some("127.0.0.1".to_owned()), host_port: Some(port.to_string()) };
+        HashMap::from([(CONTAINER_PORT.to_owned(), Some(vec![binding]))])
+    });
     let limits = ContainerLimits::from_resource_limits(&launch.limits);
     HostConfig {
         cap_drop: Some(vec!["ALL".to_owned()]),
@@ -66,7 +69,7 @@ fn host_config(options: &Options, launch: &LaunchSpec, network: &str) -> HostCon
             bind_mount(options.catalog.display().to_string(), "/catalog", true),
         ]),
         network_mode: Some(network.to_owned()),
-        port_bindings: Some(HashMap::from([(CONTAINER_PORT.to_owned(), Some(vec![published]))])),
+        port_bindings: published,
         restart_policy: Some(RestartPolicy {
             name: Some(RestartPolicyNameEnum::NO),
             maximum_retry_count: None,

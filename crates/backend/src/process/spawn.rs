@@ -40,8 +40,10 @@ pub(super) fn command(
         .env("SQLITE_DB_PATH", folder.path().join("brain.sqlite"))
         .env("CATALOG_DIR", &options.catalog)
         .env("ENGINE_HOST", "127.0.0.1")
-        .env("ENGINE_PORT", launch.port.to_string())
         .current_dir(folder.path());
+    if let Some(port) = launch.placement.host_port() {
+        command.env("ENGINE_PORT", port.to_string());
+    }
     command
 }
 

@@ -33,6 +33,7 @@ impl Fixture {
             deployment_id: EngineId::new().to_string(),
             data_root: folder.path().join("engines"),
             catalog: folder.path().join("catalog"),
+            url_host: "127.0.0.1".into(),
         };
         let engine_id = EngineId::new();
         let home = options.data_root.join(engine_id.to_string());
@@ -48,7 +49,7 @@ impl Fixture {
             generation: 1,
             is_first: true,
             image: format!("svc-engine:{VERSION}").parse().unwrap(),
-            port: 9_001,
+            placement: Placement::HostPort(9_001),
             key_hash: EngineKey::generate().unwrap().hash(),
             env: vec![("LLM_API_KEY".into(), SecretString::from("provider secret"))],
             limits: ResourceLimits::default(),

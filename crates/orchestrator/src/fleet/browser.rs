@@ -280,7 +280,7 @@ impl Browsers {
 
     async fn tell(&self, engine_id: EngineId) -> Result<Told, FleetError> {
         let Some(row) = self.shared.registry.engine_by_id(engine_id).await? else { return Ok(Told::Yes) };
-        let Some(engine) = row.running() else {
+        let Some(engine) = self.shared.running(&row) else {
             // One that is launched later reads it then; one that is being launched may have read it before.
             return Ok(if row.claim.is_some() { Told::NotYet } else { Told::Yes });
         };

@@ -1,17 +1,18 @@
-//! Asks engines on their ports: for their health, to verify that they are who they should be, and with commands.
+//! Asks engines where they listen: for their health, to verify that they are who they should be, and with commands.
 //!
-//! The process on an engine's port has to prove that it holds the engine's key; only if it gives no proof, as
+//! The process at an engine's address has to prove that it holds the engine's key; only if it gives no proof, as
 //! engines of earlier versions do, is the key sent to it. An engine that must be able to give a proof is never sent
 //! the key.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::browser::BrowserAccess;
 use api::engine::{EngineHealth, HEALTHY};
 use api::inbox::WaitingQuestions;
-use api::{EngineKey, KeyHash, Timestamp};
-use backend::{KeyProof, Probe, ProbeError};
+use api::{EngineId, EngineKey, KeyHash, Timestamp};
+use backend::{KeyProof, Placement, Probe, ProbeError};
 use serde_json::{Value, json};
 
 use super::shared::Shared;
@@ -32,6 +33,8 @@ pub(super) enum Readiness {
 
 /// What a healthy answer says beside its health.
 pub(super) struct CheckedHealth {
+    /// Where it comes from.
+    pub(super) address: SocketAddr,
     /// Whether it comes from the engine.
     pub(super) proof: KeyProof,
     /// The tag of the questions that wait for a person.
@@ -53,54 +56,78 @@ impl EngineClient {
         Self { shared, probe, supervision }
     }
 
-    /// Checks that what answers on `port` meets `readiness`, and returns what it proves to have the key with this hash
-    /// with. Fails with a message.
+    /// Where the engine can be reached now.
+    fn address(&self, engine_id: EngineId, placement: Placement) -> Result<SocketAddr, ProbeError> {
+        self.shared.backend.address(engine_id, placement).ok_or(ProbeError::NoAddress)
+    }
+
+    /// Checks that what answers for the engine meets `readiness`, and returns what it proves to have the key with this
+    /// hash with. Fails with a message.
     pub(super) async fn check_health(
         &self,
-        port: u16,
+        engine_id: EngineId,
+        placement: Placement,
         key_hash: KeyHash,
         readiness: Readiness,
     ) -> Result<CheckedHealth, String> {
-        let response = self.probe.check_health(port, key_hash).await.map_err(|error| error.to_string())?;
+        let address = self.address(engine_id, placement).map_err(|error| error.to_string())?;
+        let response = self.probe.check_health(address, key_hash).await.map_err(|error| error.to_string())?;
         check_health(&response.health, readiness)?;
-        Ok(CheckedHealth { proof: response.proof, waiting: response.waiting })
+        Ok(CheckedHealth { address, proof: response.proof, waiting: response.waiting })
     }
 
-    /// Checks that what answers on `port` meets `readiness` and is the engine, just launched, that holds `key`.
-    /// Fails with a message.
+    /// Checks that what answers for the engine, just launched, meets `readiness` and holds `key`. Fails with a message.
     pub(super) async fn check_launched(
         &self,
-        port: u16,
+        engine_id: EngineId,
+        placement: Placement,
         key: &EngineKey,
         readiness: Readiness,
     ) -> Result<(), String> {
-        let CheckedHealth { proof, .. } = self.check_health(port, key.hash(), readiness).await?;
+        let CheckedHealth { address, proof, .. } =
+            self.check_health(engine_id, placement, key.hash(), readiness).await?;
         let verified = if proof == KeyProof::Absent && self.shared.backend.has_single_image() {
             // The engine is this very program, which gives a proof.
-            Err(ProbeError::Unproven { port })
+            Err(ProbeError::Unproven { address })
         } else {
-            self.verify_proof(port, key, proof).await
+            self.verify_proof(address, key, proof).await
         };
         verified.map_err(|error| error.to_string())
     }
 
-    /// Verifies that the process on `port` is the engine that holds `key`.
-    pub(super) async fn verify_identity(&self, port: u16, key: &EngineKey) -> Result<(), ProbeError> {
-        let response = self.probe.check_health(port, key.hash()).await?;
-        self.verify_proof(port, key, response.proof).await
+    /// Verifies that what answers for the engine holds `key`.
+    pub(super) async fn verify_identity(
+        &self,
+        engine_id: EngineId,
+        placement: Placement,
+        key: &EngineKey,
+    ) -> Result<(), ProbeError> {
+        let address = self.address(engine_id, placement)?;
+        let response = self.probe.check_health(address, key.hash()).await?;
+        self.verify_proof(address, key, response.proof).await
     }
 
     /// Verifies it like [`EngineClient::verify_identity`], within the time of a command.
-    pub(super) async fn verify_identity_in_time(&self, port: u16, key: &EngineKey) -> Result<(), ProbeError> {
-        self.with_command_timeout(self.verify_identity(port, key)).await
+    pub(super) async fn verify_identity_in_time(
+        &self,
+        engine: RunningEngine<'_>,
+        key: &EngineKey,
+    ) -> Result<(), ProbeError> {
+        let verified = self.verify_identity(engine.row.engine_id, engine.placement, key);
+        self.with_command_timeout(verified).await
     }
 
     /// Verifies an engine that has answered with this `proof`.
-    async fn verify_proof(&self, port: u16, key: &EngineKey, proof: KeyProof) -> Result<(), ProbeError> {
+    async fn verify_proof(
+        &self,
+        address: SocketAddr,
+        key: &EngineKey,
+        proof: KeyProof,
+    ) -> Result<(), ProbeError> {
         match proof {
             KeyProof::Valid => Ok(()),
-            KeyProof::Invalid => Err(ProbeError::KeyRefused { port }),
-            KeyProof::Absent => self.probe.identify(port, key).await,
+            KeyProof::Invalid => Err(ProbeError::KeyRefused { address }),
+            KeyProof::Absent => self.probe.identify(address, key).await,
         }
     }
 
@@ -216,7 +243,8 @@ impl EngineClient {
         key: &EngineKey,
         command: &Value,
     ) -> Result<Value, ProbeError> {
-        let response = self.with_command_timeout(self.probe.rpc(engine.port, key, command)).await;
+        let address = self.address(engine.row.engine_id, engine.placement)?;
+        let response = self.with_command_timeout(self.probe.rpc(address, key, command)).await;
         if matches!(response, Err(ProbeError::KeyRefused { .. })) {
             self.supervision.set_key_state(engine.row.engine_id, KeyState::Refused);
         }

@@ -1,5 +1,6 @@
 //! The operations of the products' API on engines: one function per endpoint.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use api::orchestrator::{
@@ -28,7 +29,8 @@ const REQUESTED_REASON: &str = "requested";
 /// The address and the key of a running engine.
 pub(crate) struct EngineEndpoint {
     pub(crate) engine_id: EngineId,
-    pub(crate) port: u16,
+    /// Where it can be reached; `None` if its backend does not know.
+    pub(crate) address: Option<SocketAddr>,
     pub(crate) key: EngineKey,
 }
 
@@ -165,8 +167,9 @@ impl Engines {
     pub(crate) async fn resolve_endpoint_of(&self, owner: EngineOwner) -> Result<EngineEndpoint, FleetError> {
         let request = OperationRequest::new(owner, RequestKind::Proxy, REQUESTED_REASON);
         let row = engine_of(self.executor.execute(&request).await?)?;
-        let port = row.running().ok_or(FleetError::EngineNotRunning)?.port;
-        Ok(EngineEndpoint { engine_id: row.engine_id, port, key: self.records.key(&row)? })
+        let placement = self.shared.running(&row).ok_or(FleetError::EngineNotRunning)?.placement;
+        let address = self.shared.backend.address(row.engine_id, placement);
+        Ok(EngineEndpoint { engine_id: row.engine_id, address, key: self.records.key(&row)? })
     }
 
     /// Records that an engine refused a call with the registry's key: health checks ask it for the key from now
@@ -213,8 +216,9 @@ impl Engines {
     }
 
     fn running_url(&self, row: &EngineRow) -> Result<String, FleetError> {
-        let engine = row.running().ok_or(FleetError::EngineNotRunning)?;
-        Ok(self.records.url(engine.port))
+        let url =
+            self.shared.running(row).and_then(|engine| self.records.url(row.engine_id, engine.placement));
+        url.ok_or(FleetError::EngineNotRunning)
     }
 }
 

@@ -114,7 +114,7 @@ impl Explainer {
 
     /// Why a running engine does not sleep, as sentences; `None` if it does not run.
     async fn awake_reasons(&self, row: &EngineRow) -> Option<Vec<String>> {
-        let engine = row.running()?;
+        let engine = self.shared.running(row)?;
         let mut reasons = Vec::new();
         match self.supervision.idleness(row.engine_id) {
             Some((admitted_at, Some(idle_deadline))) => reasons.push(format!(

@@ -39,7 +39,7 @@ impl Inbox {
         let registry = &self.shared.registry;
         if let Some(user_id) = &user_id
             && let Some(row) = registry.engine(&product.engine_owner(user_id.clone())).await?
-            && let Some(engine) = row.running()
+            && let Some(engine) = self.shared.running(&row)
         {
             // What is stored is returned if it does not answer.
             self.refresh(engine).await;
@@ -56,7 +56,7 @@ impl Inbox {
         }
         // While it is being changed, its key may be in doubt; the next check asks again.
         let Ok(Some(row)) = self.shared.registry.engine_by_id(engine_id).await else { return };
-        if let Some(engine) = row.running().filter(|_| row.claim.is_none())
+        if let Some(engine) = self.shared.running(&row).filter(|_| row.claim.is_none())
             && self.refresh(engine).await
         {
             self.tags.lock().insert(engine_id, tag);

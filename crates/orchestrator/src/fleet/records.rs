@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use api::EngineKey;
 use api::orchestrator::{EngineRecord, EngineSummary};
+use api::{EngineId, EngineKey};
+use backend::Placement;
 
 use super::shared::Shared;
 use crate::domain::EngineOwner;
@@ -12,18 +13,22 @@ use crate::registry::{AdmitView, EngineRow};
 
 pub(super) struct Records {
     shared: Arc<Shared>,
-    /// The host in engine URLs, as callers reach it.
-    url_host: String,
 }
 
 impl Records {
-    pub(super) const fn new(shared: Arc<Shared>, url_host: String) -> Self {
-        Self { shared, url_host }
+    pub(super) const fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
     }
 
-    /// The URL of an engine on `port`, as callers reach it.
-    pub(super) fn url(&self, port: u16) -> String {
-        format!("http://{}:{port}", self.url_host)
+    /// The URL of an engine at its placement, as callers reach it.
+    pub(super) fn url(&self, engine_id: EngineId, placement: Placement) -> Option<String> {
+        let authority = self.shared.backend.url_authority(engine_id, placement)?;
+        Some(format!("http://{authority}"))
+    }
+
+    /// The URL of an engine in any state that has leased `port`; `None` if it has no place.
+    pub(super) fn last_url(&self, engine_id: EngineId, port: Option<u16>) -> Option<String> {
+        self.url(engine_id, self.shared.backend.addressing().placement(port)?)
     }
 
     /// The engine's key.
@@ -36,7 +41,7 @@ impl Records {
         EngineSummary {
             engine_id: row.engine_id,
             status: row.status,
-            url: row.port.map(|port| self.url(port)),
+            url: self.last_url(row.engine_id, row.port),
             engine_version: row.engine_version,
             created_at: row.created_at,
             last_health_at: row.last_health_at,
@@ -61,7 +66,7 @@ impl Records {
             engine_id: engine.engine_id,
             user_id: owner.user_id,
             status: engine.status,
-            url: engine.port.map(|port| self.url(port)),
+            url: self.last_url(engine.engine_id, engine.port),
             engine_version: engine.engine_version,
             created_at: engine.created_at,
             last_health_at: engine.last_health_at,

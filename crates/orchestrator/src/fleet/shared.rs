@@ -6,11 +6,18 @@ use backend::DeadlineBackend;
 use http_service::clock::Clock;
 
 use super::engine_keys::EngineKeys;
-use crate::registry::Registry;
+use crate::registry::{EngineRow, Registry, RunningEngine};
 
 pub(crate) struct Shared {
     pub(super) registry: Registry,
     pub(super) backend: DeadlineBackend,
     pub(super) keys: EngineKeys,
     pub(super) clock: Arc<dyn Clock>,
+}
+
+impl Shared {
+    /// Returns the engine as a running one, if it is.
+    pub(super) fn running<'a>(&self, row: &'a EngineRow) -> Option<RunningEngine<'a>> {
+        row.running(self.backend.addressing())
+    }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use api::orchestrator::EngineStatus;
 use api::{EngineId, KeyHash, ProductId, Timestamp};
-use backend::Instance;
+use backend::{Addressing, Instance, Placement};
 use http_service::clock::Clock;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
@@ -43,7 +43,7 @@ pub(super) struct DueAction {
 /// The data that a health check of a running engine needs.
 #[derive(Clone, Debug)]
 pub(super) struct CheckTarget {
-    pub(super) port: u16,
+    pub(super) placement: Placement,
     pub(super) instance: Instance,
     /// The number of consecutive failed checks.
     pub(super) failed_checks: u32,
@@ -56,6 +56,8 @@ pub(super) struct CheckTarget {
 /// The monitors of all supervised engines, ordered by their due times.
 pub(super) struct Supervision {
     rules: SupervisionRules,
+    /// How the engines are addressed.
+    addressing: Addressing,
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
     /// Notified when something may have become due earlier.
@@ -106,8 +108,8 @@ impl State {
 }
 
 impl Supervision {
-    pub(super) fn new(rules: SupervisionRules, clock: Arc<dyn Clock>) -> Self {
-        Self { rules, clock, state: Mutex::default(), changed: Notify::new() }
+    pub(super) fn new(rules: SupervisionRules, addressing: Addressing, clock: Arc<dyn Clock>) -> Self {
+        Self { rules, addressing, clock, state: Mutex::default(), changed: Notify::new() }
     }
 
     /// The monotonic clock, for everything that must not depend on the wall clock.
@@ -165,7 +167,7 @@ impl Supervision {
         }
         let threshold = state.idle_thresholds.get(&row.owner.product_id).copied();
         let threshold = threshold.unwrap_or(self.rules.idle_threshold);
-        let monitor = match row.running() {
+        let monitor = match row.running(self.addressing) {
             Some(running) => Some(EngineMonitor::running(running, activity, &self.rules, threshold, now)),
             None if row.status == EngineStatus::Failed => row.restart_at.map(|at| {
                 // If the wall clock was set meanwhile, the difference can be arbitrary.
@@ -259,10 +261,10 @@ impl Supervision {
     pub(super) fn check_target(&self, engine_id: EngineId) -> Option<CheckTarget> {
         let state = self.state();
         let monitor = state.monitors.get(&engine_id)?;
-        let RunningMonitor { port, instance, failed_checks, key_state, key_hash, key_proven, .. } =
+        let RunningMonitor { placement, instance, failed_checks, key_state, key_hash, key_proven, .. } =
             monitor.as_running()?;
         Some(CheckTarget {
-            port: *port,
+            placement: *placement,
             instance: instance.clone(),
             failed_checks: *failed_checks,
             key_state: *key_state,

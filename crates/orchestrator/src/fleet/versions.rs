@@ -45,7 +45,7 @@ impl Versions {
         Ok(ChangedVersion {
             engine_id: row.engine_id,
             status: row.status,
-            url: row.port.map(|port| self.records.url(port)),
+            url: self.records.last_url(row.engine_id, row.port),
             pinned: row.pinned,
             crosses_major: from.major() != row.engine_version.major(),
             copied_brain_format: copy.and_then(|copy| copy.format),

@@ -4,6 +4,7 @@
 mod by_browser;
 mod half_open_stream;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -112,11 +113,11 @@ async fn by_product(
 ) -> Result<Response, ApiError> {
     let (user_id, _) = path;
     let target = engine_target(request.uri()).ok_or_else(invalid_path_error)?;
-    let EngineEndpoint { engine_id, port, key } =
+    let EngineEndpoint { engine_id, address, key } =
         fleet.engines.resolve_endpoint(&product, user_id).await.map_err(to_api_error)?;
     let mut headers = forwarded_headers(request.headers(), &key).ok_or_else(ApiError::internal)?;
     say_address(&mut headers, request.headers(), request.uri().path());
-    let response = proxy_client.send(addressed(request, port, &target, headers)?).await?;
+    let response = proxy_client.send(addressed(request, address, &target, headers)?).await?;
     if response.status() == StatusCode::UNAUTHORIZED {
         fleet.engines.mark_key_refused(engine_id);
     }
@@ -154,7 +155,7 @@ impl ProxyClient {
                     return Err(BodyTimeout.into());
                 }
                 tracing::warn!(error, "A request could not be forwarded to an engine.");
-                Err(ApiError::new(ErrorCode::BackendError, "the engine did not answer this request"))
+                Err(unanswered_error())
             }
             None => Err(ApiError::new(ErrorCode::BackendError, "the engine did not answer in time")),
         }
@@ -170,15 +171,28 @@ impl Drop for NotifyOnDrop {
     }
 }
 
-/// Returns the request as it is sent to the engine on `port`.
-fn addressed(request: Request, port: u16, target: &str, headers: HeaderMap) -> Result<Request, ApiError> {
+/// Returns the request as it is sent to the engine at `address`.
+fn addressed(
+    request: Request,
+    address: Option<SocketAddr>,
+    target: &str,
+    headers: HeaderMap,
+) -> Result<Request, ApiError> {
+    let Some(address) = address else {
+        tracing::warn!("A request could not be forwarded to an engine: its backend knows no address of it.");
+        return Err(unanswered_error());
+    };
     let (parts, body) = request.into_parts();
-    let uri = format!("http://127.0.0.1:{port}{target}").parse::<Uri>().map_err(|_| invalid_path_error())?;
+    let uri = format!("http://{address}{target}").parse::<Uri>().map_err(|_| invalid_path_error())?;
     let mut outgoing = Request::new(body);
     *outgoing.method_mut() = parts.method;
     *outgoing.uri_mut() = uri;
     *outgoing.headers_mut() = headers;
     Ok(outgoing)
+}
+
+fn unanswered_error() -> ApiError {
+    ApiError::new(ErrorCode::BackendError, "the engine did not answer this request")
 }
 
 fn invalid_path_error() -> ApiError {

@@ -1,13 +1,14 @@
-//! Claims: an operation marks an engine's row as its own by compare-and-swap on the generation, and leases a port if
-//! it launches the engine.
+//! Claims: an operation marks an engine's row as its own by compare-and-swap on the generation, and gives the engine a
+//! place if it launches it.
 
 use api::orchestrator::EngineStatus;
 use api::{EngineId, EngineImage, KeyHash, Timestamp};
+use backend::Placement;
 use sqlx::Row as _;
 
 use super::access::with_deadline;
 use super::audit_log::ProductTx;
-use super::ports::PortAllocator;
+use super::ports::{Placements, PortAllocator};
 use super::row::{EngineRow, PlacedEngine};
 use super::{Registry, RegistryError};
 use crate::domain::EngineOwner;
@@ -69,19 +70,19 @@ pub(crate) enum ClaimRefused {
 type ClaimResult<T> = Result<Result<T, ClaimRefused>, RegistryError>;
 
 impl Registry {
-    /// Inserts and claims the row of a new engine: policy check, row and port lease in one transaction.
+    /// Inserts and claims the row of a new engine: policy check, row and placement in one transaction.
     pub(crate) async fn claim_new_engine(
         &self,
         engine: &NewEngine,
         claim: &Claim,
-        ports: &PortAllocator,
+        placements: &Placements,
     ) -> ClaimResult<PlacedEngine> {
         let mut tx = self.begin_product_tx(engine.owner.product_id, 0).await?;
         if let Some(refused) = self.refuse_new_engine(&mut tx, engine, claim).await? {
             return Ok(Err(refused));
         }
-        self.lock_multi_engine(tx.connection()).await?;
-        let Some(port) = ports.lease(tx.connection(), None).await? else {
+        placements.lock(self, tx.connection()).await?;
+        let Some(placement) = placements.place(tx.connection(), None).await? else {
             return Ok(Err(ClaimRefused::NoPort));
         };
         let row = EngineRow {
@@ -94,7 +95,7 @@ impl Registry {
             sealed_secrets_key: engine.sealed_secrets_key.clone(),
             engine_version: engine.engine_version.clone(),
             pinned: engine.pinned,
-            port: None,
+            port: placement.host_port(),
             instance: None,
             created_at: engine.created_at,
             last_health_at: None,
@@ -103,9 +104,9 @@ impl Registry {
             restarts: 0,
             restart_at: None,
         };
-        insert_claimed(&mut tx, &row, port, claim).await?;
+        insert_claimed(&mut tx, &row, claim).await?;
         tx.commit().await?;
-        Ok(Ok(row.placed(port)))
+        Ok(Ok(row.placed(placement)))
     }
 
     /// Returns why the product may not have this new engine; `None` if it may.
@@ -169,7 +170,7 @@ impl Registry {
             return Ok(Err(ClaimRefused::Stale));
         }
         tx.commit().await?;
-        engine.set_port(port);
+        engine.place(Placement::HostPort(port));
         Ok(Ok(()))
     }
 
@@ -183,23 +184,23 @@ impl Registry {
         Ok(claimed)
     }
 
-    /// Claims the engine of `seen` like [`Registry::claim`], and leases it a port.
-    pub(crate) async fn claim_with_port(
+    /// Claims the engine of `seen` like [`Registry::claim`], and places it.
+    pub(crate) async fn claim_and_place(
         &self,
         seen: &EngineRow,
         claim: &Claim,
-        ports: &PortAllocator,
+        placements: &Placements,
     ) -> ClaimResult<PlacedEngine> {
         let mut tx = self.begin_product_tx(seen.owner.product_id, 0).await?;
-        self.lock_multi_engine(tx.connection()).await?;
+        placements.lock(self, tx.connection()).await?;
         let row = match self.claim_row(&mut tx, seen, claim).await? {
             Ok(row) => row,
             Err(refused) => return Ok(Err(refused)),
         };
-        let Some(port) = ports.lease(tx.connection(), row.port).await? else {
+        let Some(placement) = placements.place(tx.connection(), row.port).await? else {
             return Ok(Err(ClaimRefused::NoPort));
         };
-        if row.port != Some(port) {
+        if let Some(port) = placement.host_port().filter(|port| row.port != Some(*port)) {
             with_deadline(
                 sqlx::query("UPDATE engines SET port = $1 WHERE engine_id = $2")
                     .bind(i64::from(port))
@@ -209,7 +210,7 @@ impl Registry {
             .await?;
         }
         tx.commit().await?;
-        Ok(Ok(row.placed(port)))
+        Ok(Ok(row.placed(placement)))
     }
 
     /// Claims the row in `tx`, which is not committed if the claim is refused.
@@ -282,13 +283,8 @@ const fn claim_sql(change: Change) -> &'static str {
     }
 }
 
-/// Inserts the row of a new engine, claimed and with its port.
-async fn insert_claimed(
-    tx: &mut ProductTx,
-    row: &EngineRow,
-    port: u16,
-    claim: &Claim,
-) -> Result<(), RegistryError> {
+/// Inserts the row of a new engine, claimed and with its port, if it has one.
+async fn insert_claimed(tx: &mut ProductTx, row: &EngineRow, claim: &Claim) -> Result<(), RegistryError> {
     with_deadline(
         sqlx::query(
             "INSERT INTO engines \
@@ -305,7 +301,7 @@ async fn insert_claimed(
         .bind(row.sealed_secrets_key.clone())
         .bind(row.engine_version.as_str().to_owned())
         .bind(i64::from(row.pinned))
-        .bind(i64::from(port))
+        .bind(row.port.map(i64::from))
         .bind(row.created_at.unix_ms())
         .bind(row.generation)
         .bind(claim.change.as_str())

@@ -1,4 +1,5 @@
-//! Leases of host ports: one engine per port, whatever its state.
+//! Places for engines that are about to be launched. Where engines listen on ports of the host, each leases one: one
+//! engine per port, whatever its state.
 //!
 //! A stopped engine keeps its port, and thus its address, until no other port is free. So the range limits the
 //! number of running engines, not of users.
@@ -6,11 +7,46 @@
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use api::orchestrator::EngineStatus;
+use backend::Placement;
 use sqlx::{AnyConnection, Row as _};
 
-use super::RegistryError;
 use super::access::with_deadline;
+use super::{Registry, RegistryError};
 use crate::config::PortRange;
+
+/// What gives engines their places.
+pub(crate) enum Placements {
+    /// Each engine leases a port of the host.
+    HostPorts(PortAllocator),
+    /// The backend gives each engine an address of its own.
+    OwnAddresses,
+}
+
+impl Placements {
+    /// Prevents others from leasing a port until the transaction ends.
+    pub(super) async fn lock(
+        &self,
+        registry: &Registry,
+        connection: &mut AnyConnection,
+    ) -> Result<(), RegistryError> {
+        match self {
+            Self::HostPorts(_) => registry.lock_multi_engine(connection).await,
+            Self::OwnAddresses => Ok(()),
+        }
+    }
+
+    /// Places an engine whose last port was `last`. Returns `None` if no port is available.
+    pub(super) async fn place(
+        &self,
+        connection: &mut AnyConnection,
+        last: Option<u16>,
+    ) -> Result<Option<Placement>, RegistryError> {
+        match self {
+            Self::HostPorts(ports) => Ok(ports.lease(connection, last).await?.map(Placement::HostPort)),
+            Self::OwnAddresses => Ok(Some(Placement::OwnAddress)),
+        }
+    }
+}
 
 /// Allocates the ports that may be leased.
 pub(crate) struct PortAllocator {

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use api::orchestrator::EngineStatus;
 use api::{EngineId, EngineImage, KeyHash, Timestamp, UserId};
-use backend::{Instance, Target};
+use backend::{Addressing, Instance, Placement, Target};
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 use sqlx::postgres::PgRow;
@@ -40,6 +40,7 @@ pub(crate) struct EngineRow {
     pub(crate) engine_version: EngineImage,
     /// Whether the engine is pinned to its version instead of following the deployment's.
     pub(crate) pinned: bool,
+    /// The port of the host that it has leased.
     pub(crate) port: Option<u16>,
     /// The process or container that runs it.
     pub(crate) instance: Option<Instance>,
@@ -55,47 +56,50 @@ pub(crate) struct EngineRow {
     pub(crate) restart_at: Option<Timestamp>,
 }
 
-/// An engine with the port that it has leased: it can be launched.
+/// An engine that has its place: it can be launched.
 #[derive(Clone, Debug)]
 pub(crate) struct PlacedEngine {
     pub(crate) row: EngineRow,
-    port: u16,
+    placement: Placement,
 }
 
 impl PlacedEngine {
-    pub(crate) const fn port(&self) -> u16 {
-        self.port
+    pub(crate) const fn placement(&self) -> Placement {
+        self.placement
     }
 
-    pub(super) const fn set_port(&mut self, port: u16) {
-        self.row.port = Some(port);
-        self.port = port;
+    pub(super) const fn place(&mut self, placement: Placement) {
+        if let Placement::HostPort(port) = placement {
+            self.row.port = Some(port);
+        }
+        self.placement = placement;
     }
 }
 
-/// A running engine: it listens on `port`, and `instance` is its process or container.
+/// A running engine: it listens at its `placement`, and `instance` is its process or container.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunningEngine<'a> {
     pub(crate) row: &'a EngineRow,
-    pub(crate) port: u16,
+    pub(crate) placement: Placement,
     pub(crate) instance: &'a Instance,
 }
 
 impl EngineRow {
-    /// Returns the engine as a running one, if it is.
-    pub(crate) fn running(&self) -> Option<RunningEngine<'_>> {
-        match (self.status, self.port, &self.instance) {
-            (EngineStatus::Running, Some(port), Some(instance)) => {
-                Some(RunningEngine { row: self, port, instance })
+    /// Returns the engine as a running one, if it is, of a backend with this addressing.
+    pub(crate) fn running(&self, addressing: Addressing) -> Option<RunningEngine<'_>> {
+        match (self.status, addressing.placement(self.port), &self.instance) {
+            (EngineStatus::Running, Some(placement), Some(instance)) => {
+                Some(RunningEngine { row: self, placement, instance })
             }
             _ => None,
         }
     }
 
-    /// Returns the engine with `port`, which it has leased.
-    pub(crate) fn placed(mut self, port: u16) -> PlacedEngine {
-        self.port = Some(port);
-        PlacedEngine { row: self, port }
+    /// Returns the engine at its `placement`.
+    pub(crate) const fn placed(self, placement: Placement) -> PlacedEngine {
+        let mut engine = PlacedEngine { row: self, placement };
+        engine.place(placement);
+        engine
     }
 
     /// Returns the engine and generation on which an operation under this row may act.

@@ -14,7 +14,7 @@ async fn regression_o05_what_ends_behind_our_back_is_noticed() {
     let name = container_name(fixture.engine_id);
     for (cause, code) in [("kill", 137), ("stop", 7), ("remove", 137), ("end", 128 + 10)] {
         let launch = fixture.launch();
-        let port = launch.port;
+        let port = launch.placement.host_port().unwrap();
         let instance = fixture.launch_and_wait(launch).await;
         match cause {
             "kill" => {

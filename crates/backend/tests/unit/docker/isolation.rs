@@ -9,7 +9,7 @@ use super::support::{Fixture, run_inside, target_of};
 async fn an_engine_has_no_power_over_anything_but_its_data() {
     let Some(fixture) = Fixture::new().await else { return };
     let launch = fixture.launch();
-    let (port, key_hash) = (launch.port, launch.key_hash.to_hex());
+    let (port, key_hash) = (launch.placement.host_port().unwrap(), launch.key_hash.to_hex());
     fixture.launch_and_wait(launch).await;
     let user = fixture.options.user;
     assert_eq!(run_inside(port, "echo $(id -u):$(id -g)").await, user.to_string());
@@ -63,7 +63,7 @@ async fn caps_hold_and_are_shown() {
     let policy = r#"{"engine_memory_mb": 128, "engine_cpus": 0.5, "engine_pids": 24}"#;
     let limits = ResourceLimits::from_policy(&serde_json::from_str::<Policy>(policy).unwrap());
     let launch = LaunchSpec { limits, ..fixture.launch() };
-    let port = launch.port;
+    let port = launch.placement.host_port().unwrap();
     fixture.launch_and_wait(launch).await;
     assert_eq!(fixture.backend.resource_limits(fixture.engine_id).await, Ok(Some(limits)));
     let output =

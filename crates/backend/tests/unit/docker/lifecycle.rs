@@ -15,7 +15,7 @@ async fn an_engine_answers_on_its_port_ends_when_it_is_told_and_keeps_its_data()
     let Some(fixture) = Fixture::new().await else { return };
     let mut exits = fixture.backend.exits();
     let launch = fixture.launch();
-    let port = launch.port;
+    let port = launch.placement.host_port().unwrap();
     let instance = fixture.launch_and_wait(launch).await;
     let alive = EngineListing {
         engine_id: fixture.engine_id,
@@ -33,7 +33,7 @@ async fn an_engine_answers_on_its_port_ends_when_it_is_told_and_keeps_its_data()
     assert_eq!(fixture.containers().await, []);
 
     let second_launch = fixture.launch();
-    let port = second_launch.port;
+    let port = second_launch.placement.host_port().unwrap();
     fixture.launch_and_wait(second_launch).await;
     assert_eq!(run_inside(port, "cat /data/note").await, "kept");
     fixture.backend.remove_with_data(target_of(fixture.engine_id)).await.unwrap();
@@ -61,7 +61,7 @@ async fn a_killed_engine_leaves_its_log_until_its_next_launch() {
     let engine_id = fixture.engine_id;
     assert!(fixture.backend.log_tail(engine_id, 10).await.unwrap().is_empty());
     let launch = fixture.stubborn();
-    let port = launch.port;
+    let port = launch.placement.host_port().unwrap();
     fixture.launch_and_wait(launch).await;
     fixture.backend.kill(target_of(engine_id)).await.unwrap();
     assert_eq!(fixture.containers().await, [(engine_id, ContainerState::Exited)]);
@@ -70,7 +70,9 @@ async fn a_killed_engine_leaves_its_log_until_its_next_launch() {
     assert_eq!(log, ["oops", "ready"]);
     assert_eq!(fixture.backend.log_tail(engine_id, 1).await.unwrap().len(), 1);
     // The container is not started again: the next launch creates another one, on the same port.
-    let instance = fixture.launch_and_wait(LaunchSpec { port, ..fixture.launch() }).await;
+    let instance = fixture
+        .launch_and_wait(LaunchSpec { placement: Placement::HostPort(port), ..fixture.launch() })
+        .await;
     let listed = fixture.backend.list().await.unwrap();
     assert_eq!(listed, [EngineListing { engine_id, instance, generation: 3, running: true }]);
     fixture.backend.remove_instance(target_of(engine_id)).await.unwrap();
@@ -183,15 +185,19 @@ async fn regression_o13_a_port_that_something_else_has_is_said_and_nothing_is_le
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     assert!(!fixture.backend.port_is_free(port));
-    let error = fixture.backend.launch(LaunchSpec { port, ..fixture.launch() }).await.unwrap_err();
+    let error = fixture
+        .backend
+        .launch(LaunchSpec { placement: Placement::HostPort(port), ..fixture.launch() })
+        .await
+        .unwrap_err();
     assert_eq!(error, BackendError::PortTaken(port));
     assert_eq!(fixture.containers().await, []);
     drop(listener);
     let first = fixture.launch();
-    let port = first.port;
+    let port = first.placement.host_port().unwrap();
     fixture.launch_and_wait(first).await;
     // The port of another engine.
-    let second = LaunchSpec { port, ..fixture.launch_of(EngineId::new()) };
+    let second = LaunchSpec { placement: Placement::HostPort(port), ..fixture.launch_of(EngineId::new()) };
     assert_eq!(fixture.backend.launch(second).await.unwrap_err(), BackendError::PortTaken(port));
     assert_eq!(fixture.containers().await, [(fixture.engine_id, ContainerState::Running)]);
 }
@@ -233,7 +239,9 @@ async fn a_launch_that_nobody_waits_for_any_more_is_out_of_the_way_of_the_next()
         let _ = tokio::time::timeout(Duration::from_millis(timeout_ms), launch).await;
     }
     let port = free_port();
-    let instance = fixture.launch_and_wait(LaunchSpec { port, ..fixture.launch() }).await;
+    let instance = fixture
+        .launch_and_wait(LaunchSpec { placement: Placement::HostPort(port), ..fixture.launch() })
+        .await;
     let engine_id = fixture.engine_id;
     assert_eq!(
         fixture.backend.list().await.unwrap(),

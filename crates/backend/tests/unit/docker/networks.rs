@@ -55,7 +55,7 @@ impl Fixture {
 async fn engines_cannot_reach_one_another() {
     let Some(fixture) = Fixture::new().await else { return };
     let (first, second) = (fixture.launch(), fixture.launch_of(EngineId::new()));
-    let (port, second_id) = (first.port, second.engine_id);
+    let (port, second_id) = (first.placement.host_port().unwrap(), second.engine_id);
     fixture.launch_and_wait(first).await;
     fixture.launch_and_wait(second).await;
     let connect = |address: &str| {

@@ -17,6 +17,7 @@ fn options() -> Options {
         deployment_id: "DEPLOYMENT".into(),
         data_root: PathBuf::from("DATA_ROOT"),
         catalog: PathBuf::from("CATALOG"),
+        url_host: "127.0.0.1".into(),
         user: User::ENGINE,
     }
 }
@@ -29,7 +30,7 @@ fn launch() -> LaunchSpec {
         generation: 3,
         is_first: true,
         image: "svc-engine:0.1.0".parse().unwrap(),
-        port: 9_001,
+        placement: Placement::HostPort(9_001),
         key_hash: KeyHash::from_hex(hash).unwrap(),
         env: vec![("LLM_API_KEY".into(), SecretString::from("provider secret"))],
         limits: ResourceLimits::default(),
@@ -45,7 +46,7 @@ fn regression_o19_the_container_is_the_one_that_is_kept() {
         .replace("ENGINE\"", &format!("{}\"", launch.engine_id))
         .replace("PRODUCT", &launch.product_id.to_string())
         .replace("IMAGE", launch.image.as_str())
-        .replace("PORT", &launch.port.to_string());
+        .replace("PORT", "9001");
     let expected: Value = serde_json::from_str(&expected).unwrap();
     assert_eq!(container_name(launch.engine_id), expected["name"]);
     let body = serde_json::to_value(spec::container(&options(), &launch, "NETWORK")).unwrap();

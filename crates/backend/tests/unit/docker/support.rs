@@ -69,6 +69,7 @@ impl Fixture {
             deployment_id: Uuid::now_v7().simple().to_string(),
             data_root: folder.path().join("engines"),
             catalog: folder.path().join("catalog"),
+            url_host: "127.0.0.1".into(),
             user: User::for_engines(),
         };
         std::fs::create_dir(&options.data_root).unwrap();
@@ -89,7 +90,7 @@ impl Fixture {
             generation: 3,
             is_first: true,
             image: self.image.clone(),
-            port: free_port(),
+            placement: Placement::HostPort(free_port()),
             key_hash: EngineKey::generate().unwrap().hash(),
             env: vec![("LLM_API_KEY".into(), SecretString::from("provider secret"))],
             limits: ResourceLimits::default(),
@@ -105,7 +106,7 @@ impl Fixture {
 
     /// Launches an engine and waits until it answers.
     pub(super) async fn launch_and_wait(&self, launch: LaunchSpec) -> Instance {
-        let port = launch.port;
+        let port = launch.placement.host_port().unwrap();
         let instance = self.backend.launch(launch).await.unwrap();
         assert_eq!(run_inside(port, "echo hello").await, "hello");
         instance

@@ -50,7 +50,7 @@ async fn regression_o19_a_container_of_an_earlier_version_is_adopted_stopped_and
     // A launch replaces it and keeps its data.
     launch_as_0_1().await;
     let launch = fixture.launch();
-    let port = launch.port;
+    let port = launch.placement.host_port().unwrap();
     fixture.launch_and_wait(launch).await;
     assert_eq!(run_inside(port, "cat /data/brain.sqlite").await, "brain");
     backend.remove_instance(target_of(*engine_id)).await.unwrap();

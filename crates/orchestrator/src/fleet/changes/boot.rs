@@ -1,7 +1,7 @@
 //! Boots an engine: launches it and polls its health until it is healthy, has exited, or the deadline has passed.
 //!
-//! The process that answers on the engine's port need not be the engine: another program on the host, such as
-//! another deployment's engine, may have taken the port first. A healthy answer therefore counts only if it proves
+//! The process that answers at the engine's address need not be the engine: another program on the host, such as
+//! another deployment's engine, may have taken its port first. A healthy answer therefore counts only if it proves
 //! possession of the engine's key.
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::fleet::policies::Policies;
 use crate::fleet::shared::Shared;
 use crate::fleet::transitions::FAILURE_LOG_LINES;
 use crate::keys::KeyError;
-use crate::registry::{ClaimRefused, EngineRow, NextState, PlacedEngine, PortAllocator, RegistryError};
+use crate::registry::{ClaimRefused, EngineRow, NextState, PlacedEngine, Placements, RegistryError};
 
 /// The variable with the base URL to which authorization servers redirect users.
 const OAUTH_REDIRECT_BASE_URL_VAR: &str = "OAUTH_REDIRECT_BASE_URL";
@@ -142,7 +142,7 @@ pub(in crate::fleet) struct Boots {
     pub(in crate::fleet) shared: Arc<Shared>,
     pub(in crate::fleet) policies: Arc<Policies>,
     pub(in crate::fleet) client: Arc<EngineClient>,
-    pub(in crate::fleet) ports: PortAllocator,
+    pub(in crate::fleet) placements: Placements,
     /// The exits that the backend has reported.
     pub(in crate::fleet) exits: broadcast::Sender<InstanceExit>,
     /// Environment variables passed through to every engine.
@@ -185,7 +185,7 @@ impl Boots {
             reason = wait_for_exit(exits, engine.row.engine_id, &instance) => {
                 return Err(BootFailureCause::Exited(reason));
             }
-            () = self.wait_until_ready(engine.port(), &key, readiness, &mut last_error) => {}
+            () = self.wait_until_ready(engine, &key, readiness, &mut last_error) => {}
             () = clock.sleep(self.boot_timeout) => {
                 return Err(BootFailureCause::TimedOut(last_error));
             }
@@ -206,18 +206,19 @@ impl Boots {
                 generation: row.generation,
                 is_first: row.status == EngineStatus::Provisioning,
                 image: row.engine_version.clone(),
-                port: engine.port(),
+                placement: engine.placement(),
                 key_hash: row.key_hash,
                 env,
                 limits: ResourceLimits::from_policy(&self.policies.get(row.owner.product_id)),
             };
-            match self.shared.backend.launch(launch).await {
-                Err(BackendError::PortTaken(port)) => {
+            let ports = match (self.shared.backend.launch(launch).await, &self.placements) {
+                (Err(BackendError::PortTaken(port)), Placements::HostPorts(ports)) => {
                     tracing::info!(engine_id = %row.engine_id, port, "A port is in use; trying another one.");
+                    ports
                 }
-                launched => return launched.map_err(BootFailureCause::Backend),
-            }
-            let leased = self.shared.registry.lease_another_port(engine, &self.ports).await;
+                (launched, _) => return launched.map_err(BootFailureCause::Backend),
+            };
+            let leased = self.shared.registry.lease_another_port(engine, ports).await;
             match leased.map_err(|error| BootFailureCause::Registry(Arc::new(error)))? {
                 Ok(()) => {}
                 Err(ClaimRefused::NoPort) => return Err(BootFailureCause::NoFreePort),
@@ -262,7 +263,7 @@ impl Boots {
     /// Polls until the engine that holds `key` meets `readiness`. `last_error` holds the error of the last poll.
     async fn wait_until_ready(
         &self,
-        port: u16,
+        engine: &PlacedEngine,
         key: &EngineKey,
         readiness: Readiness,
         last_error: &mut String,
@@ -270,8 +271,10 @@ impl Boots {
         let clock = &self.shared.clock;
         let started = clock.monotonic();
         loop {
+            let (engine_id, placement) = (engine.row.engine_id, engine.placement());
+            let check = self.client.check_launched(engine_id, placement, key, readiness);
             let result = tokio::select! {
-                result = self.client.check_launched(port, key, readiness) => result,
+                result = check => result,
                 () = clock.sleep(HEALTH_TIMEOUT) => {
                     Err(format!("it did not answer within {} s", HEALTH_TIMEOUT.as_secs()))
                 }

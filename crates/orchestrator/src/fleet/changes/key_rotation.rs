@@ -50,7 +50,7 @@ impl Changes {
         let (key, pending) = self.shared.keys.generate(seen.engine_id)?;
         let claim = Claim { pending: Some(pending.clone()), ..self.transitions.new_claim(Change::Rotate) };
         let row = self.shared.registry.claim(&seen, &claim).await??;
-        let engine = row.running().ok_or(FleetError::EngineNotRunning)?;
+        let engine = self.shared.running(&row).ok_or(FleetError::EngineNotRunning)?;
         operation.mark_claimed(row.generation);
         let current = self.shared.keys.key(&row)?;
         match self.client.replace_key(engine, &current, &key).await {
@@ -133,7 +133,7 @@ impl Changes {
         let current = self.shared.keys.key(engine.row)?;
         let next = self.shared.keys.unseal(engine.row.engine_id, &pending.sealed)?;
         for (key, accepted) in [(&next, AcceptedKey::Pending), (&current, AcceptedKey::Current)] {
-            match self.client.verify_identity_in_time(engine.port, key).await {
+            match self.client.verify_identity_in_time(engine, key).await {
                 Ok(()) => return Ok(accepted),
                 Err(ProbeError::KeyRefused { .. }) => {}
                 Err(error) => return Ok(AcceptedKey::Unknown(error.to_string())),

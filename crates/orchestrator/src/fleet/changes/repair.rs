@@ -59,7 +59,7 @@ impl Changes {
             }
             Some(change @ (Change::Stop | Change::Sleep)) => self.finish_stop(&row, change).await?,
             Some(Change::Rotate) => {
-                let engine = row.running().ok_or(FleetError::EngineNotRunning)?;
+                let engine = self.shared.running(&row).ok_or(FleetError::EngineNotRunning)?;
                 self.settle_rotation(engine, "interrupted").await?;
             }
             None if row.status != EngineStatus::Running => {
@@ -82,7 +82,7 @@ impl Changes {
             .any(|listed| listed.running && listed.engine_id == row.engine_id);
         if runs
             && change == Change::Sleep
-            && let Some(engine) = row.running()
+            && let Some(engine) = self.shared.running(row)
             && !self.can_finish_sleep(engine).await
         {
             self.settle(row, NextState::Unchanged, None).await?;

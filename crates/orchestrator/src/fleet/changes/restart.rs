@@ -31,7 +31,7 @@ impl Changes {
                 .await?;
             return Err(error.into());
         }
-        let claimed = self.shared.registry.claim_with_port(&seen, &claim, &self.boots.ports).await?;
+        let claimed = self.shared.registry.claim_and_place(&seen, &claim, &self.boots.placements).await?;
         let mut engine = claimed?;
         self.mark_claimed(operation, &engine.row);
         let failure = match self.boot_with_image(&mut engine, image).await {

@@ -36,7 +36,7 @@ impl Changes {
         self.shared.backend.ping().await?;
         let claim = self.transitions.new_claim(operation.change);
         let row = self.shared.registry.claim(&seen, &claim).await??;
-        let engine = row.running().ok_or(FleetError::EngineNotRunning)?;
+        let engine = self.shared.running(&row).ok_or(FleetError::EngineNotRunning)?;
         operation.mark_claimed(row.generation);
         let only_if_idle = matches!(request.kind, RequestKind::Sleep { if_idle: true });
         if only_if_idle && !self.quiesce_if_idle(engine).await {

@@ -57,11 +57,11 @@ impl Changes {
             self.set_version(&row, &pending.image, pinned).await?;
             return self.settle_move(row, &pending, NextState::Unchanged, None).await;
         }
-        let running = seen.running().map(|engine| (engine.port, engine.instance.clone()));
+        let running = self.shared.running(&seen).map(|engine| (engine.placement, engine.instance.clone()));
         let claimed = match &running {
-            // It has its port already.
-            Some((port, _)) => registry.claim(&seen, &claim).await?.map(|row| row.placed(*port)),
-            None => registry.claim_with_port(&seen, &claim, &self.boots.ports).await?,
+            // It has its place already.
+            Some((placement, _)) => registry.claim(&seen, &claim).await?.map(|row| row.placed(*placement)),
+            None => registry.claim_and_place(&seen, &claim, &self.boots.placements).await?,
         };
         let mut engine = claimed.map_err(refused_error)?;
         operation.mark_claimed(engine.row.generation);

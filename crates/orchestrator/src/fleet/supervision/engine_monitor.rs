@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{KeyHash, Timestamp};
-use backend::Instance;
+use backend::{Instance, Placement};
 use tokio::sync::Notify;
 
 use crate::domain::{EngineOwner, SupervisionRules};
@@ -83,7 +83,7 @@ pub(in crate::fleet) enum KeyState {
 /// The state of a running engine.
 pub(super) struct RunningMonitor {
     pub(super) instance: Instance,
-    pub(super) port: u16,
+    pub(super) placement: Placement,
     check_at: MonoMillis,
     /// Whether a check is under way.
     check_in_progress: bool,
@@ -113,10 +113,10 @@ impl EngineMonitor {
     ) -> Self {
         let admitted_at = activity.admitted_at.unwrap_or(wall);
         let healthy_since_at = activity.healthy_since.unwrap_or(wall);
-        let RunningEngine { row, port, instance } = engine;
+        let RunningEngine { row, placement, instance } = engine;
         let mut running = RunningMonitor {
             instance: instance.clone(),
-            port,
+            placement,
             check_at: now.saturating_add(check_phase(row, rules.check_interval)),
             check_in_progress: false,
             key_state: KeyState::Accepted,

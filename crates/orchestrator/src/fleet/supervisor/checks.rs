@@ -72,9 +72,9 @@ impl Supervisor {
         engine_id: EngineId,
         check_target: &CheckTarget,
     ) -> Result<Option<String>, String> {
-        let CheckTarget { port, key_hash, .. } = *check_target;
-        let CheckedHealth { proof, waiting } =
-            self.client.check_health(port, key_hash, Readiness::BrainOnly).await?;
+        let CheckTarget { placement, key_hash, .. } = *check_target;
+        let CheckedHealth { address, proof, waiting } =
+            self.client.check_health(engine_id, placement, key_hash, Readiness::BrainOnly).await?;
         let key_in_doubt = match proof {
             KeyProof::Valid => {
                 self.supervision.mark_key_proven(engine_id);
@@ -82,7 +82,7 @@ impl Supervisor {
             }
             KeyProof::Invalid => true,
             KeyProof::Absent if check_target.key_proven => {
-                return Err(ProbeError::Unproven { port }.to_string());
+                return Err(ProbeError::Unproven { address }.to_string());
             }
             KeyProof::Absent => check_target.key_state != KeyState::Accepted,
         };
@@ -94,7 +94,7 @@ impl Supervisor {
         let Some(key) = self.shared.keys.key(&row).ok().filter(|_| row.claim.is_none()) else {
             return Ok(None);
         };
-        match self.client.verify_identity(port, &key).await {
+        match self.client.verify_identity(engine_id, placement, &key).await {
             Ok(()) => {
                 self.supervision.mark_key_accepted(engine_id);
                 Ok(None)

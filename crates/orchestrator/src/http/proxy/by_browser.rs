@@ -79,7 +79,7 @@ async fn forward(
     let permit = stream_permit(fleet, owner.product_id)?;
     let endpoint = fleet.engines.resolve_endpoint_of(owner).await.map_err(to_api_error)?;
     let headers = forwarded_headers(request.headers(), token).ok_or_else(ApiError::internal)?;
-    let response = app.proxy_client.send(addressed(request, endpoint.port, &target, headers)?).await?;
+    let response = app.proxy_client.send(addressed(request, endpoint.address, &target, headers)?).await?;
     Ok(response.map(|body| with_guard(body, permit)))
 }
 

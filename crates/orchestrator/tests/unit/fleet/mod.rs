@@ -15,6 +15,7 @@ mod linearize;
 mod model;
 mod moves;
 mod operations;
+mod own_addresses;
 mod registry_outage;
 mod restarts;
 mod rotation;

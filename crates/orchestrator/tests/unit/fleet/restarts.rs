@@ -113,7 +113,7 @@ async fn engines_that_died_meanwhile_have_failed_and_orphans_are_ended() {
     let launch: LaunchSpec = app.backend.launches().remove(0);
     let app = app.kill_and_replace().await;
     app.backend.crash(ann["engine_id"].as_str().unwrap().parse().unwrap());
-    app.backend.run_orphan(EngineId::new(), LaunchSpec { port: 9_099, ..launch });
+    app.backend.run_orphan(EngineId::new(), 9_099, launch);
     app.start().await;
     assert_eq!(summarize(again!(app, key).get("ann").await), "200 failed");
     app.wait_until(|| app.backend.running().len() == 2).await;

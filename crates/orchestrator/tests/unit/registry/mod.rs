@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use api::orchestrator::{EngineStatus, Policy};
 use api::{DisplayName, EngineId, EngineKey, PlatformKey, ProductId, Slug, Timestamp, UserId};
-use backend::Instance;
+use backend::{Instance, Placement};
 use futures::future::join_all;
 use serde_json::json;
 use sqlx::{AnyPool, Row as _};
@@ -27,7 +27,7 @@ const NOW: Timestamp = Timestamp::from_unix_ms(1_795_174_231_042);
 struct Fixture {
     registry: Registry,
     product_id: ProductId,
-    ports: PortAllocator,
+    placements: Placements,
     folder: tempfile::TempDir,
     database: TestDatabase,
 }
@@ -51,7 +51,8 @@ impl Fixture {
         let entry = AuditEntry { engine: None, ..entry(EngineId::new(), Event::Register) };
         assert!(registry.register(&product, &entry).await.unwrap());
         let ports = PortAllocator::new(PortRange::new(9_001, 9_020).unwrap(), |_| true);
-        Self { registry, product_id: product.product_id, ports, folder, database }
+        let placements = Placements::HostPorts(ports);
+        Self { registry, product_id: product.product_id, placements, folder, database }
     }
 
     fn new_engine(&self, user: &str) -> NewEngine {
@@ -69,7 +70,8 @@ impl Fixture {
 
     async fn claim_new_engine(&self, user: &str) -> Result<EngineRow, ClaimRefused> {
         let engine = self.new_engine(user);
-        let claimed = self.registry.claim_new_engine(&engine, &claim(Change::Provision), &self.ports).await;
+        let claimed =
+            self.registry.claim_new_engine(&engine, &claim(Change::Provision), &self.placements).await;
         claimed.unwrap().map(|engine| engine.row)
     }
 
@@ -250,8 +252,9 @@ async fn ports_come_in_turn_and_last_ones_first() {
     fixture.registry.settle(&bob, NextState::Removed, None).await.unwrap();
     // The port that was just freed does not go to another user at once.
     assert_eq!(fixture.claim_new_engine("eve").await.unwrap().port, Some(9_003));
-    let again = fixture.registry.claim_with_port(&ann, &claim(Change::Start), &fixture.ports).await.unwrap();
-    assert_eq!(again.unwrap().port(), 9_001);
+    let again =
+        fixture.registry.claim_and_place(&ann, &claim(Change::Start), &fixture.placements).await.unwrap();
+    assert_eq!(again.unwrap().placement(), Placement::HostPort(9_001));
 }
 
 #[tokio::test]
@@ -264,13 +267,13 @@ async fn a_full_range_takes_from_those_at_rest_and_never_from_those_that_run() {
     let failed = fixture.settled("failed", EngineStatus::Failed).await;
     // A stopped engine that is being started keeps its port.
     let starting =
-        fixture.registry.claim_with_port(&failed, &claim(Change::Start), &fixture.ports).await.unwrap();
-    assert_eq!(Some(starting.unwrap().port()), failed.port);
+        fixture.registry.claim_and_place(&failed, &claim(Change::Start), &fixture.placements).await.unwrap();
+    assert_eq!(starting.unwrap().placement().host_port(), failed.port);
     assert_eq!(fixture.claim_new_engine("taker").await.unwrap().port, sleeping.port);
     assert_eq!(fixture.registry.engine(&sleeping.owner).await.unwrap().unwrap().port, None);
     assert_eq!(fixture.claim_new_engine("late").await.unwrap_err(), ClaimRefused::NoPort);
     let refused =
-        fixture.registry.claim_with_port(&sleeping, &claim(Change::Wake), &fixture.ports).await.unwrap();
+        fixture.registry.claim_and_place(&sleeping, &claim(Change::Wake), &fixture.placements).await.unwrap();
     assert_eq!(refused.unwrap_err(), ClaimRefused::NoPort);
     assert_eq!(fixture.registry.engine(&sleeping.owner).await.unwrap().unwrap().claim, None);
 }
@@ -279,11 +282,12 @@ async fn a_full_range_takes_from_those_at_rest_and_never_from_those_that_run() {
 async fn ports_that_something_else_holds_are_skipped() {
     let fixture = Fixture::new().await;
     let ports = PortAllocator::new(PortRange::new(9_001, 9_005).unwrap(), |port| port == 9_004);
+    let placements = Placements::HostPorts(ports);
     let lease = async |user| {
         let engine = fixture.new_engine(user);
-        fixture.registry.claim_new_engine(&engine, &claim(Change::Provision), &ports).await.unwrap()
+        fixture.registry.claim_new_engine(&engine, &claim(Change::Provision), &placements).await.unwrap()
     };
-    assert_eq!(lease("ann").await.unwrap().port(), 9_004);
+    assert_eq!(lease("ann").await.unwrap().placement(), Placement::HostPort(9_004));
     assert_eq!(lease("bob").await.unwrap_err(), ClaimRefused::NoPort);
 }
 

@@ -102,7 +102,7 @@ async fn who_was_deposed_writes_nothing_any_more() {
     let results = [
         registry.settle(&claimed, next, Some(&entry)).await.map(|_| ()),
         registry.claim(&claimed, &claim(Change::Destroy)).await.map(|_| ()),
-        registry.claim_new_engine(&new, &claim(Change::Provision), &fixture.ports).await.map(|_| ()),
+        registry.claim_new_engine(&new, &claim(Change::Provision), &fixture.placements).await.map(|_| ()),
         registry.register(&other, &AuditEntry { engine: None, ..entry.clone() }).await.map(|_| ()),
         registry.replace_policy(fixture.product_id, &Policy::default(), |_| entry.clone()).await.map(|_| ()),
         registry.save_activity(&activities).await,
@@ -307,8 +307,10 @@ async fn products_that_lease_ports_at_once_never_share_one() {
         tokio::spawn(async move {
             let mut engine = fixture.new_engine(&format!("u{number}"));
             engine.owner.product_id = product_id;
-            let claimed =
-                fixture.registry.claim_new_engine(&engine, &claim(Change::Provision), &fixture.ports).await;
+            let claimed = fixture
+                .registry
+                .claim_new_engine(&engine, &claim(Change::Provision), &fixture.placements)
+                .await;
             let Ok(engine) = claimed.unwrap() else { return };
             let settled = fixture
                 .registry
@@ -318,7 +320,7 @@ async fn products_that_lease_ports_at_once_never_share_one() {
             // The claim may be refused: its port may have gone to another engine meanwhile.
             let _ = fixture
                 .registry
-                .claim_with_port(&settled, &claim(Change::Wake), &fixture.ports)
+                .claim_and_place(&settled, &claim(Change::Wake), &fixture.placements)
                 .await
                 .unwrap();
         })

@@ -11,7 +11,7 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request};
 use axum::response::Response;
-use backend::{DataRoot, LaunchSpec};
+use backend::DataRoot;
 use http_service::clock::{Clock, ManualClock};
 use secrecy::SecretString;
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
-use super::{FaultBackend, ResponseRecorder, TestDatabase, on_postgres};
+use super::{FaultBackend, ResponseRecorder, TestDatabase, addressing, on_postgres};
 use crate::config::{
     BackendKind, Config, DEFAULT_NETWORK, DatabaseUrl, PortRange, SupervisionRules, VERSION,
 };
@@ -80,19 +80,23 @@ impl TestApp {
     /// [`TestApp::start`].
     pub(crate) async fn with_database(database: TestDatabase, url: DatabaseUrl) -> Self {
         let clock = Arc::new(ManualClock::at(Timestamp::from_unix_ms(1_795_174_231_042)));
-        let backend = FaultBackend::new(Arc::clone(&clock) as Arc<dyn Clock>);
         let folder = tempfile::tempdir().unwrap();
         let config = config(&folder, url);
+        let backend = Self::new_backend(&clock, &config);
         Self::build_unready(clock, backend, Arc::new(folder), Arc::new(database), config).await
     }
 
     async fn in_folder(folder: tempfile::TempDir, change: impl FnOnce(&mut Config)) -> Self {
         let clock = Arc::new(ManualClock::at(Timestamp::from_unix_ms(1_795_174_231_042)));
-        let backend = FaultBackend::new(Arc::clone(&clock) as Arc<dyn Clock>);
         let database = TestDatabase::new(folder.path()).await;
         let mut config = config(&folder, database.url().clone());
         change(&mut config);
+        let backend = Self::new_backend(&clock, &config);
         Self::build_unready(clock, backend, Arc::new(folder), Arc::new(database), config).await
+    }
+
+    fn new_backend(clock: &Arc<ManualClock>, config: &Config) -> Arc<FaultBackend> {
+        FaultBackend::new(Arc::clone(clock) as Arc<dyn Clock>, addressing(), config.ports.min())
     }
 
     async fn build_unready(
@@ -210,8 +214,9 @@ impl TestApp {
             values.join(", ")
         );
         self.execute(copy).await;
-        for (engine_id, port) in ids.iter().zip(launch.port + 1..) {
-            self.backend.run_orphan(*engine_id, LaunchSpec { engine_id: *engine_id, port, ..launch.clone() });
+        let port = launch.placement.host_port().unwrap_or(9_001);
+        for (engine_id, port) in ids.iter().zip(port + 1..) {
+            self.backend.run_orphan(*engine_id, port, launch.clone());
         }
         ids
     }

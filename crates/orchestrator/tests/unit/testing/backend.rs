@@ -1,24 +1,28 @@
-//! A simulated backend without processes. Each call succeeds unless a test has injected a fault for it. Calls that
+//! A simulated backend without processes, whose engines have ports of the host, or addresses of their own. Each call succeeds unless a test has injected a fault for it. Calls that
 //! the fleet must never make, such as two engines on one port, panic.
 
+mod addresses;
 mod calls;
 mod controls;
 mod engines;
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use api::{EngineId, EngineImage, KeyHash};
 use backend::{
-    BackendError, BackendFuture, BrainCopy, EngineBackend, EngineListing, Instance, InstanceExit, LaunchSpec,
-    ResourceLimits, Target,
+    Addressing, BackendError, BackendFuture, BrainCopy, EngineBackend, EngineListing, Instance, InstanceExit,
+    LaunchSpec, Placement, ResourceLimits, Target,
 };
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use http_service::clock::Clock;
 use serde_json::Value;
 use tokio::sync::mpsc;
+
+pub(crate) use self::addresses::{addressing, also_with_own_addresses, use_own_addresses};
 
 /// A call that can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -66,6 +70,9 @@ pub(crate) enum SimulatedHealth {
 
 /// A backend that fails as a test specifies.
 pub(crate) struct FaultBackend {
+    addressing: Addressing,
+    /// The port of every engine that has an address of its own.
+    own_port: u16,
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
     exits: Mutex<mpsc::UnboundedSender<InstanceExit>>,
@@ -74,6 +81,12 @@ pub(crate) struct FaultBackend {
 
 struct State {
     running: HashMap<EngineId, (Instance, LaunchSpec)>,
+    /// The addresses of running engines that have one of their own.
+    own_addresses: HashMap<EngineId, SocketAddr>,
+    /// Whether engines get no address.
+    withholds_addresses: bool,
+    /// How many addresses were given to engines.
+    addresses_given: u32,
     /// Further instances of engines, launched by an orchestrator that had been replaced.
     strays: Vec<EngineListing>,
     /// Remains, such as exited containers, of engines that ended or never started.
@@ -111,10 +124,13 @@ struct State {
 }
 
 impl FaultBackend {
-    pub(crate) fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
+    pub(crate) fn new(clock: Arc<dyn Clock>, addressing: Addressing, own_port: u16) -> Arc<Self> {
         let (exits, listener) = mpsc::unbounded_channel();
         let state = State {
             running: HashMap::new(),
+            own_addresses: HashMap::new(),
+            withholds_addresses: false,
+            addresses_given: 0,
             strays: Vec::new(),
             remains: HashMap::new(),
             resource_limits: None,
@@ -140,6 +156,8 @@ impl FaultBackend {
             probe_counts: HashMap::new(),
         };
         Arc::new(Self {
+            addressing,
+            own_port,
             clock,
             state: Mutex::new(state),
             exits: Mutex::new(exits),
@@ -172,6 +190,7 @@ impl FaultBackend {
         let ended = {
             let mut state = self.state();
             state.frozen.remove(&engine_id);
+            state.own_addresses.remove(&engine_id);
             state.running.remove(&engine_id)
         };
         if let Some((instance, _)) = ended {

@@ -23,9 +23,29 @@ impl EngineBackend for FaultBackend {
         })
     }
 
+    fn addressing(&self) -> Addressing {
+        self.addressing
+    }
+
     fn port_is_free(&self, port: u16) -> bool {
+        assert_eq!(self.addressing, Addressing::HostPort, "its engines have no ports");
         let state = self.state();
-        !state.occupied_ports.contains(&port) && state.running.values().all(|(_, launch)| launch.port != port)
+        let placement = Placement::HostPort(port);
+        !state.occupied_ports.contains(&port)
+            && state.running.values().all(|(_, launch)| launch.placement != placement)
+    }
+
+    fn address(&self, engine_id: EngineId, placement: Placement) -> Option<SocketAddr> {
+        self.assert_known(placement);
+        self.state().address(engine_id, placement)
+    }
+
+    fn url_authority(&self, engine_id: EngineId, placement: Placement) -> Option<String> {
+        self.assert_known(placement);
+        Some(match placement {
+            Placement::HostPort(port) => format!("127.0.0.1:{port}"),
+            Placement::OwnAddress => format!("{engine_id}.engines:8000"),
+        })
     }
 
     fn has_data(&self, engine_id: EngineId) -> BackendFuture<'_, bool> {
@@ -39,7 +59,10 @@ impl EngineBackend for FaultBackend {
         self.respond(BackendCall::Launch, move |backend| {
             let engine_id = launch.engine_id;
             backend.end_target(launch.target(), "replaced")?;
-            assert!(backend.port_is_free(launch.port), "two engines on port {}", launch.port);
+            backend.assert_known(launch.placement);
+            if let Some(port) = launch.placement.host_port() {
+                assert!(backend.port_is_free(port), "two engines on port {port}");
+            }
             let mut state = backend.state();
             let instance = Instance::new(format!("instance {}", state.launches.len()));
             state.remains.remove(&engine_id);
@@ -50,6 +73,7 @@ impl EngineBackend for FaultBackend {
             *format = major.max(*format);
             let starts = can_open && !state.crashing_images.contains(&launch.image);
             state.running.insert(engine_id, (instance.clone(), launch));
+            backend.assign_address(&mut state, engine_id);
             drop(state);
             if !starts {
                 backend.end(engine_id, "exit status: 1");

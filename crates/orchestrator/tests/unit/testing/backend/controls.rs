@@ -134,7 +134,11 @@ impl FaultBackend {
 
     /// Returns the ports of the running engines.
     pub(crate) fn ports(&self) -> HashMap<EngineId, u16> {
-        self.state().running.iter().map(|(engine_id, (_, launch))| (*engine_id, launch.port)).collect()
+        let state = self.state();
+        let ports = state.running.iter().filter_map(|(engine_id, (_, launch))| {
+            launch.placement.host_port().map(|port| (*engine_id, port))
+        });
+        ports.collect()
     }
 
     pub(crate) fn launches(&self) -> Vec<LaunchSpec> {
@@ -166,7 +170,9 @@ impl FaultBackend {
 
     /// Kills an engine from outside, without an exit event.
     pub(crate) fn crash_silently(&self, engine_id: EngineId) {
-        self.state().running.remove(&engine_id);
+        let mut state = self.state();
+        state.own_addresses.remove(&engine_id);
+        state.running.remove(&engine_id);
     }
 
     /// Reports the exit of an engine that is already running again.
@@ -175,9 +181,14 @@ impl FaultBackend {
         let _ = self.exits.lock().unwrap().send(InstanceExit { engine_id, instance, reason: None });
     }
 
-    /// Adds a running engine that no orchestrator launched.
-    pub(crate) fn run_orphan(&self, engine_id: EngineId, launch: LaunchSpec) {
-        self.state().running.insert(engine_id, (Instance::new("orphan"), launch));
+    /// Adds a running engine that no orchestrator launched, on `port` if it has none of its own addresses.
+    pub(crate) fn run_orphan(&self, engine_id: EngineId, port: u16, launch: LaunchSpec) {
+        let placement = self.addressing.placement(Some(port)).expect("it has a port");
+        let mut state = self.state();
+        state
+            .running
+            .insert(engine_id, (Instance::new("orphan"), LaunchSpec { engine_id, placement, ..launch }));
+        self.assign_address(&mut state, engine_id);
     }
 
     /// Sets the generation of a running engine to one that the registry does not know.

@@ -1,5 +1,7 @@
 //! The simulated engines of the fault backend: their health, their identity and their control interface.
 
+use std::net::SocketAddr;
+
 use api::engine::{EngineHealth, Subsystems};
 use api::{EngineKey, KeyHash};
 use backend::{HealthReport, KeyProof, Probe, ProbeError};
@@ -9,16 +11,23 @@ use serde_json::{Value, json};
 use super::{BackendCall, FaultBackend, SimulatedHealth, State};
 
 impl FaultBackend {
-    /// Executes `command` on the engine on `port`.
-    fn handle_command(&self, port: u16, key: &EngineKey, command: &Value) -> Result<Value, ProbeError> {
+    /// Executes `command` on the engine at `address`.
+    fn handle_command(
+        &self,
+        address: SocketAddr,
+        key: &EngineKey,
+        command: &Value,
+    ) -> Result<Value, ProbeError> {
         let mut state = self.state();
+        let found = state.engine_at(address).map(|(engine_id, _)| engine_id);
         let State { running, busy, next_due, browser_access, .. } = &mut *state;
-        let found = running.iter_mut().find(|(_, (_, launch))| launch.port == port);
-        let Some((engine_id, (_, launch))) = found else {
-            return Err(ProbeError::Unreachable { port, reason: "connection refused".to_owned() });
+        let Some((engine_id, (_, launch))) =
+            found.and_then(|found| running.get_mut(&found).map(|run| (found, run)))
+        else {
+            return Err(unreachable(address));
         };
         if !launch.key_hash.matches(key.expose()) {
-            return Err(ProbeError::KeyRefused { port });
+            return Err(ProbeError::KeyRefused { address });
         }
         match command["op"].as_str() {
             Some("set_key_hash") => {
@@ -26,25 +35,24 @@ impl FaultBackend {
                 Ok(json!({}))
             }
             Some("set_browser_access") => {
-                browser_access.insert(*engine_id, command.clone());
+                browser_access.insert(engine_id, command.clone());
                 Ok(json!({}))
             }
             Some("waiting") => Ok(json!({"questions": []})),
-            Some("quiesce") => Ok(json!({"quiesced": command["lift"] != true && !busy.contains(engine_id)})),
-            Some("next_due") => Ok(json!({"next_due_at": next_due.get(engine_id)})),
+            Some("quiesce") => Ok(json!({"quiesced": command["lift"] != true && !busy.contains(&engine_id)})),
+            Some("next_due") => Ok(json!({"next_due_at": next_due.get(&engine_id)})),
             Some("activity") => Ok(json!({
-                "running_turns": i32::from(busy.contains(engine_id)), "pending_hitl": 0,
+                "running_turns": i32::from(busy.contains(&engine_id)), "pending_hitl": 0,
                 "last_activity_at": null, "confinement": "none",
             })),
             other => panic!("engines do not know {other:?}"),
         }
     }
 
-    /// Returns the health that the engine on `port` reports. A frozen engine never answers.
-    fn simulated_health(&self, port: u16) -> BoxFuture<'_, Result<EngineHealth, ProbeError>> {
+    /// Returns the health that the engine at `address` reports. A frozen engine never answers.
+    fn simulated_health(&self, address: SocketAddr) -> BoxFuture<'_, Result<EngineHealth, ProbeError>> {
         let mut state = self.state();
-        let on_port = state.running.iter().find(|(_, (_, launch))| launch.port == port);
-        let engine_id = on_port.map(|(engine_id, _)| *engine_id);
+        let engine_id = state.engine_at(address).map(|(engine_id, _)| engine_id);
         let is_running = engine_id.is_some();
         if let Some(engine_id) = engine_id {
             *state.probe_counts.entry(engine_id).or_default() += 1;
@@ -74,20 +82,22 @@ impl FaultBackend {
             SimulatedHealth::Unreachable
             | SimulatedHealth::Healthy
             | SimulatedHealth::Provider(_)
-            | SimulatedHealth::Database(_) => {
-                Err(ProbeError::Unreachable { port, reason: "connection refused".to_owned() })
-            }
+            | SimulatedHealth::Database(_) => Err(unreachable(address)),
         };
         Box::pin(std::future::ready(answer))
     }
 }
 
 impl Probe for FaultBackend {
-    fn check_health(&self, port: u16, hash: KeyHash) -> BoxFuture<'_, Result<HealthReport, ProbeError>> {
+    fn check_health(
+        &self,
+        address: SocketAddr,
+        hash: KeyHash,
+    ) -> BoxFuture<'_, Result<HealthReport, ProbeError>> {
         Box::pin(async move {
-            let health = self.simulated_health(port).await?;
+            let health = self.simulated_health(address).await?;
             let state = self.state();
-            let engine = state.running.values().find(|(_, launch)| launch.port == port);
+            let engine = state.engine_at(address);
             let proof = match engine {
                 _ if state.health == SimulatedHealth::WrongEngine => KeyProof::Absent,
                 Some((_, launch)) if state.proves_keys && launch.key_hash == hash => KeyProof::Valid,
@@ -98,28 +108,28 @@ impl Probe for FaultBackend {
         })
     }
 
-    fn identify<'a>(&'a self, port: u16, key: &'a EngineKey) -> BoxFuture<'a, Result<(), ProbeError>> {
+    fn identify<'a>(
+        &'a self,
+        address: SocketAddr,
+        key: &'a EngineKey,
+    ) -> BoxFuture<'a, Result<(), ProbeError>> {
         let mut state = self.state();
         state.keys_sent += 1;
-        let mut launches = state.running.values().map(|(_, launch)| launch);
-        let accepts_key = launches.any(|launch| launch.port == port && launch.key_hash.matches(key.expose()));
-        if state.running.iter().any(|(id, (_, launch))| launch.port == port && state.frozen.contains(id)) {
+        let engine = state.engine_at(address);
+        if engine.is_some_and(|(engine_id, _)| state.frozen.contains(&engine_id)) {
             return Box::pin(std::future::pending());
         }
         let answer = match state.health {
-            SimulatedHealth::WrongEngine => Err(ProbeError::WrongEngine { port, answer: "200".to_owned() }),
-            SimulatedHealth::Unreachable => {
-                Err(ProbeError::Unreachable { port, reason: "connection refused".to_owned() })
+            SimulatedHealth::WrongEngine => {
+                Err(ProbeError::WrongEngine { address, answer: "200".to_owned() })
             }
-            SimulatedHealth::Healthy | SimulatedHealth::Provider(_) | SimulatedHealth::Database(_)
-                if accepts_key =>
-            {
-                Ok(())
-            }
+            SimulatedHealth::Unreachable => Err(unreachable(address)),
             SimulatedHealth::Healthy | SimulatedHealth::Provider(_) | SimulatedHealth::Database(_) => {
-                let is_running = state.running.values().any(|(_, launch)| launch.port == port);
-                let unreachable = ProbeError::Unreachable { port, reason: "connection refused".to_owned() };
-                Err(if is_running { ProbeError::KeyRefused { port } } else { unreachable })
+                match engine {
+                    Some((_, launch)) if launch.key_hash.matches(key.expose()) => Ok(()),
+                    Some(_) => Err(ProbeError::KeyRefused { address }),
+                    None => Err(unreachable(address)),
+                }
             }
         };
         Box::pin(std::future::ready(answer))
@@ -127,22 +137,26 @@ impl Probe for FaultBackend {
 
     fn rpc<'a>(
         &'a self,
-        port: u16,
+        address: SocketAddr,
         key: &'a EngineKey,
         command: &'a Value,
     ) -> BoxFuture<'a, Result<Value, ProbeError>> {
         Box::pin(async move {
-            let unreachable = || ProbeError::Unreachable { port, reason: "connection refused".to_owned() };
             let is_frozen = {
                 let state = self.state();
-                state.running.iter().any(|(id, (_, launch))| launch.port == port && state.frozen.contains(id))
+                state.engine_at(address).is_some_and(|(engine_id, _)| state.frozen.contains(&engine_id))
             };
             if is_frozen {
                 std::future::pending::<()>().await;
             }
-            self.respond(BackendCall::Rpc, |backend| Ok(backend.handle_command(port, key, command)))
+            self.respond(BackendCall::Rpc, |backend| Ok(backend.handle_command(address, key, command)))
                 .await
-                .map_err(|_| unreachable())?
+                .map_err(|_| unreachable(address))?
         })
     }
+}
+
+/// The error of a probe where nothing listens.
+fn unreachable(address: SocketAddr) -> ProbeError {
+    ProbeError::Unreachable { address, reason: "connection refused".to_owned() }
 }
