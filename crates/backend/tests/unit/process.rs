@@ -405,6 +405,19 @@ async fn a_port_is_free_unless_something_listens_there() {
     assert!(fixture.backend.port_is_free(port));
 }
 
+#[tokio::test]
+async fn an_engine_is_on_its_port_of_this_host_and_has_the_url_of_the_host_that_is_named() {
+    let options = Options { url_host: "engines.example".into(), ..Fixture::new(OBEDIENT).options.clone() };
+    let (backend, engine_id) = (new_backend(&options), EngineId::new());
+    assert_eq!(backend.addressing(), Addressing::HostPort);
+    assert_eq!(backend.addressing().placement(None), None);
+    let placement = backend.addressing().placement(Some(9_001)).unwrap();
+    assert_eq!(backend.address(engine_id, placement), Some("127.0.0.1:9001".parse().unwrap()));
+    assert_eq!(backend.url_authority(engine_id, placement).as_deref(), Some("engines.example:9001"));
+    assert_eq!(backend.address(engine_id, Placement::OwnAddress), None);
+    assert_eq!(backend.url_authority(engine_id, Placement::OwnAddress), None);
+}
+
 /// A search of all processes of the host for each of hundreds of launches would slow down everything else.
 #[tokio::test]
 async fn those_who_look_for_processes_at_once_share_a_look_and_see_what_was_launched_before() {

@@ -324,3 +324,14 @@ async fn a_port_that_something_else_holds_is_skipped() {
     app.backend.occupy_port(9_002);
     assert_eq!(product.start("ann").await.1["url"], "http://127.0.0.1:9003");
 }
+
+crate::testing::also_with_own_addresses! {
+    an_engines_life_is_in_the_ledger,
+    an_admit_of_a_running_engine_asks_the_backend_nothing_and_writes_nothing,
+    a_provision_that_fails_leaves_only_its_row_in_the_ledger,
+    an_engine_that_ends_while_it_boots_is_not_waited_for,
+    an_engine_whose_port_was_taken_is_not_mistaken_for_what_took_it,
+    a_wake_waits_for_the_brain_and_not_for_the_provider,
+    a_start_that_fails_makes_the_engine_failed_once,
+    an_exit_is_a_crash_once_it_has_lasted_a_second,
+}

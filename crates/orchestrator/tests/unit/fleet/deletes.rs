@@ -131,3 +131,9 @@ async fn a_delete_that_loses_the_backend_is_finished_later() {
     assert_eq!(summarize(product.admit("ann", json!({"auto_provision": true})).await), "200 running");
     app.assert_consistent().await;
 }
+
+crate::testing::also_with_own_addresses! {
+    a_delete_cancels_a_provision_and_a_waiting_admit_goes_on_as_for_no_engine,
+    two_deletes_at_once_destroy_once,
+    a_delete_that_loses_the_backend_is_finished_later,
+}

@@ -84,3 +84,7 @@ async fn regression_o06_every_engine_says_why_it_is_awake_and_when_it_will_sleep
     assert_eq!(failed["next_action"]["action"], "restart");
     assert_eq!(failed["restart_attempt"], json!({"n": 0, "max": 8}));
 }
+
+crate::testing::also_with_own_addresses! {
+    regression_o06_every_engine_says_why_it_is_awake_and_when_it_will_sleep,
+}

@@ -128,3 +128,8 @@ async fn regression_o28_what_answers_in_the_place_of_an_engine_that_boots_is_sen
     assert_eq!(summarize(product.provision("ann").await), "200 running");
     assert_eq!(app.backend.keys_sent(), 0);
 }
+
+crate::testing::also_with_own_addresses! {
+    regression_o28_no_key_is_sent_to_show_whose_an_engine_is,
+    regression_o28_what_gives_no_proof_where_the_engine_did_is_not_the_engine,
+}

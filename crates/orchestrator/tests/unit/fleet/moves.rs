@@ -279,3 +279,9 @@ async fn an_operator_sees_versions_and_moves_engines_some_at_a_time() {
     let (status, _, _) = app.send("GET", "/admin/versions", &[("X-Admin-Key", "wrong")], "").await;
     assert_eq!(status, 401);
 }
+
+crate::testing::also_with_own_addresses! {
+    a_running_engine_is_moved_across_a_major_version_and_back_to_the_default,
+    regression_o26_a_move_that_does_not_come_up_is_taken_back_with_the_brain_of_before,
+    an_engine_at_rest_is_tried_on_the_other_version_and_rests_again,
+}

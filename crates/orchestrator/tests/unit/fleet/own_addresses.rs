@@ -29,7 +29,7 @@ async fn they_lease_no_ports_and_have_urls_that_stay() {
     assert_eq!(listed, urls.iter().collect::<Vec<_>>());
     assert_eq!(product.start("ann").await.1["url"], urls[0]);
     let version = json!({"engine_version": "default"});
-    assert_eq!(product.call("POST", "/engines/ann/version", &version).await.1["url"], urls[0]);
+    assert_eq!(product.call("PUT", "/engines/ann/version", &version).await.1["url"], urls[0]);
     assert!(app.rows("SELECT engine_id FROM engines WHERE port IS NOT NULL").await.is_empty());
     app.assert_consistent().await;
 }

@@ -200,3 +200,12 @@ async fn sleeping_all_waits_for_what_is_under_way() {
     assert!(app.audit_lines().await.contains(&"sleep running→sleeping up_ended".to_owned()));
     app.assert_consistent().await;
 }
+
+crate::testing::also_with_own_addresses! {
+    regression_o04_running_engines_are_adopted_undisturbed,
+    half_done_changes_are_rolled_back_finished_or_void,
+    a_process_from_a_half_done_start_does_not_stay,
+    engines_that_died_meanwhile_have_failed_and_orphans_are_ended,
+    regression_o01_remains_go_with_their_engines_and_those_of_failed_ones_stay_for_their_log,
+    sleeping_all_waits_for_what_is_under_way,
+}

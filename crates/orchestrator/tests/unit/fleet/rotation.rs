@@ -146,3 +146,9 @@ async fn a_rotation_that_was_cut_off_is_settled_by_what_the_engine_takes() {
         assert_eq!(rotated, received);
     }
 }
+
+crate::testing::also_with_own_addresses! {
+    the_new_key_is_the_key_from_then_on,
+    an_answer_that_was_lost_is_found_out,
+    a_rotation_that_was_cut_off_is_settled_by_what_the_engine_takes,
+}

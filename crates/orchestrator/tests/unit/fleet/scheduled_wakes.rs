@@ -130,3 +130,7 @@ async fn engines_that_hang_delay_only_those_of_their_product() {
     assert!(app.wall_ms() <= due, "woken {} ms late", app.wall_ms() - due);
     app.backend.clear_faults();
 }
+
+crate::testing::also_with_own_addresses! {
+    an_engine_is_woken_shortly_before_its_schedule_is_due_and_sleeps_again,
+}

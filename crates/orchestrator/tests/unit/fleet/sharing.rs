@@ -231,3 +231,7 @@ async fn a_rate_limit_holds_and_says_when_to_come_back() {
         app.send("POST", "/engines/ann/admit", &[("X-Platform-Key", &none.key)], "{}").await;
     assert_eq!((status, headers.get("retry-after")), (429, None));
 }
+
+crate::testing::also_with_own_addresses! {
+    regression_o03_a_thousand_admits_of_a_new_user_make_one_engine,
+}

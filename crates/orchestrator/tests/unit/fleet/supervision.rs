@@ -415,3 +415,11 @@ async fn a_hung_engine_that_is_idle_fails_all_the_same() {
     wait_for_status(&product, "failed").await;
     assert!(app.since(started) <= SECOND * 130, "{:?}", app.since(started));
 }
+
+crate::testing::also_with_own_addresses! {
+    what_ends_by_itself_is_brought_back_after_a_back_off,
+    an_admit_waits_for_the_restart_that_is_due,
+    a_hung_engine_fails_after_three_checks_and_is_ended,
+    what_nobody_needs_sleeps_and_is_woken,
+    regression_o04_idle_times_counters_and_back_offs_outlive_the_orchestrator,
+}

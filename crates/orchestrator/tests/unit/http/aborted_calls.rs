@@ -114,3 +114,8 @@ async fn half_an_answer_is_none() {
         }
     }
 }
+
+crate::testing::also_with_own_addresses! {
+    the_answer_of_an_engine_that_hears_no_more_is_passed_on,
+    half_an_answer_is_none,
+}

@@ -1,5 +1,6 @@
-//! A simulated backend without processes, whose engines have ports of the host, or addresses of their own. Each call succeeds unless a test has injected a fault for it. Calls that
-//! the fleet must never make, such as two engines on one port, panic.
+//! A simulated backend without processes, whose engines have ports of the host, or addresses of their own. Each call
+//! succeeds unless a test has injected a fault for it. Calls that the fleet must never make, such as two engines on one
+//! port, panic.
 
 mod addresses;
 mod calls;
