@@ -222,11 +222,7 @@ fn parse_audio(
     provider: Option<Provider>,
     api: OpenAiApi,
 ) -> Option<bool> {
-    let has_audio = match provider? {
-        Provider::OpenAi => api == OpenAiApi::Chat,
-        Provider::OpenAiCompatible | Provider::Gemini => true,
-        Provider::Anthropic | Provider::Ollama | Provider::Scripted => false,
-    };
+    let has_audio = provider?.has_audio(api);
     let audio = model.optional(reader, "audio", "true or false", Value::as_bool);
     if !has_audio && audio == Some(true) {
         model.reject_field(

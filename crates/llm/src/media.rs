@@ -9,6 +9,7 @@ use api::content::MediaKind;
 
 use super::http::{is_hash, placeholder};
 use super::profile::ModelProfile;
+use super::provider::Provider;
 use super::{Content, Media, MediaText};
 
 /// The media type of PDFs.
@@ -129,9 +130,19 @@ impl SupportedMedia {
 
 /// Whether some vendor's models accept media of this kind and type.
 pub(super) fn is_taken_by_some(kind: MediaKind, media_type: &str) -> bool {
-    [OPENAI_AUDIO_MEDIA, GEMINI_MEDIA, OLLAMA_MEDIA]
-        .iter()
-        .any(|vendor| vendor.check(kind, media_type).is_ok())
+    Provider::ALL.into_iter().any(|provider| widest_media(provider).check(kind, media_type).is_ok())
+}
+
+/// What a provider's models accept at most.
+fn widest_media(provider: Provider) -> SupportedMedia {
+    match provider {
+        Provider::Anthropic => COMMON_MEDIA,
+        Provider::OpenAi | Provider::OpenAiCompatible => OPENAI_AUDIO_MEDIA,
+        Provider::Gemini => GEMINI_MEDIA,
+        Provider::Ollama => OLLAMA_MEDIA,
+        // It sends nothing.
+        Provider::Scripted => SupportedMedia { images: &[], documents: &[], audio: &[] },
+    }
 }
 
 /// Checks whether the models of Anthropic and OpenAI accept media of this kind and type.

@@ -1,5 +1,6 @@
 //! The providers by name, and the known properties of their models.
 
+use super::gateway_file::OpenAiApi;
 use super::profile::{Effort, Thinking};
 
 /// A provider, as named by `LLM_PROVIDER` and by a model's `provider` field.
@@ -213,6 +214,15 @@ impl Provider {
         }
     }
 
+    /// Whether the protocol has audio. Which models take it is another question.
+    pub(super) fn has_audio(self, api: OpenAiApi) -> bool {
+        match self {
+            Self::OpenAi => api == OpenAiApi::Chat,
+            Self::OpenAiCompatible | Self::Gemini => true,
+            Self::Anthropic | Self::Ollama | Self::Scripted => false,
+        }
+    }
+
     /// Whether a model with this name takes audio: Gemini's own models do, and those of OpenAI whose name says so
     /// (<https://platform.openai.com/docs/models>). It is unknown what other servers' models take.
     pub(super) fn takes_audio(self, model: &str) -> bool {
@@ -255,23 +265,51 @@ mod tests {
         assert_eq!(Provider::from_key_variable("LLM_API_KEY"), None);
     }
 
+    /// A page of the documentation.
+    fn page(name: &str) -> String {
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name)).unwrap()
+    }
+
+    /// A list of names as pages show it: `a`, `b` and `c`.
+    fn listed(names: &[&str], and: &str) -> String {
+        let [others @ .., last] = names else { panic!("{names:?}") };
+        let others: Vec<String> = others.iter().map(|name| format!("`{name}`")).collect();
+        format!("{}{and}`{last}`", others.join(", "))
+    }
+
     #[test]
     fn the_documentation_names_each_provider_its_key_and_its_defaults() {
-        let assert_names = |page: &str, names: &[Option<&str>]| {
-            let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-            let text = std::fs::read_to_string(docs.join(page)).unwrap();
-            for name in names.iter().flatten() {
-                assert!(text.contains(&format!("`{name}`")), "docs/{page} does not name `{name}`");
+        let assert_names = |name: &str, words: &[Option<&str>]| {
+            for word in words.iter().flatten() {
+                assert!(page(name).contains(&format!("`{word}`")), "docs/{name} does not name `{word}`");
             }
         };
         for provider in Provider::ALL {
             let (name, key, model) = (provider.name(), provider.key_variable(), provider.default_model());
-            assert_names("models.md", &[Some(name)]);
-            assert_names("configuration.md", &[Some(name), key, model, provider.default_base_url()]);
+            for table in ["models.md", "turn-options.md"] {
+                let has_row = page(table).lines().any(|line| line.starts_with(&format!("| `{name}` |")));
+                assert!(has_row, "docs/{table} has no row for `{name}` in its table of providers");
+            }
+            assert_names("configuration.md", &[model, provider.default_base_url()]);
             if provider.requires_key() {
                 assert_names("api-notes.md", &[Some(name), key, model]);
                 assert_names("../README.md", &[key]);
             }
+        }
+    }
+
+    #[test]
+    fn the_configuration_lists_all_providers_and_keys() {
+        let keys: Vec<&str> = Provider::ALL.into_iter().filter_map(Provider::key_variable).collect();
+        let vendors: Vec<&str> = Provider::vendors().filter_map(Provider::key_variable).collect();
+        for (text, places) in [
+            (format!("| `LLM_PROVIDER` | {} |", listed(&Provider::ALL.map(Provider::name), " or ")), 1),
+            (format!("if exactly one of {} is |", listed(&vendors, " and ")), 1),
+            // What `roundhouse up` passes on, and what engines read.
+            (listed(&keys, ", "), 2),
+        ] {
+            let found = page("configuration.md").matches(&text).count();
+            assert_eq!(found, places, "docs/configuration.md is to say in {places} places: {text}");
         }
     }
 

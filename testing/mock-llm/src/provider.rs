@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use crate::cache::CacheStats;
-use crate::captured::{CapturedRequest, RefusedRequest};
+use crate::captured::{CapturedRequest, RefusedRequest, Wire};
 use crate::protocol::{AcceptedKeys, Settings};
 use crate::reply::Reply;
 use crate::server;
@@ -63,6 +63,16 @@ impl MockProvider {
     /// The host for Ollama's clients, which append `/api`.
     pub fn ollama_base_url(&self) -> String {
         self.base_url()
+    }
+
+    /// The base URL for a wire's clients.
+    pub fn base_url_for(&self, wire: Wire) -> String {
+        match wire {
+            Wire::AnthropicMessages => self.base_url(),
+            Wire::OpenAiChat | Wire::OpenAiResponses => self.openai_base_url(),
+            Wire::Gemini => self.gemini_base_url(),
+            Wire::Ollama => self.ollama_base_url(),
+        }
     }
 
     /// Appends a reply to the script.

@@ -53,7 +53,7 @@ fn digits() -> Reply {
 fn text_of(stream: &str) -> String {
     let text = |data: Value| {
         let is_done = data["type"] == "response.output_text.done";
-        let candidates = [
+        let candidates: [_; Wire::COUNT] = [
             &data["delta"]["text"],
             &data["choices"][0]["delta"]["content"],
             if is_done { &Value::Null } else { &data["delta"] },
@@ -67,9 +67,9 @@ fn text_of(stream: &str) -> String {
 }
 
 fn has_end_mark(stream: &str) -> bool {
-    let marks = [
-        "data: [DONE]",
+    let marks: [&str; Wire::COUNT] = [
         "data: {\"type\":\"message_stop\"}",
+        "data: [DONE]",
         "event: response.completed",
         "\"finishReason\":\"STOP\"",
         "\"done\":true",

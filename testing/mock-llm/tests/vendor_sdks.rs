@@ -6,11 +6,22 @@
 use std::env;
 use std::io::{self, Write as _};
 
-use mock_llm::MockProvider;
+use mock_llm::{MockProvider, Wire};
 use tokio::process::Command;
 
 /// The exit code of `check.py` if an SDK cannot be imported.
 const SDK_MISSING: i32 = 77;
+
+#[test]
+fn each_wire_is_checked_with_an_sdk() {
+    let check = include_str!("vendor_sdks/check.py");
+    let wires = check.lines().find_map(|line| line.strip_prefix("WIRES = [")?.strip_suffix(']')).unwrap();
+    assert_eq!(
+        wires.split(", ").count(),
+        Wire::COUNT,
+        "`WIRES` of check.py has a module for each wire: {wires}"
+    );
+}
 
 #[tokio::test]
 async fn the_vendors_sdks_understand_the_provider() {

@@ -6,10 +6,8 @@ use super::*;
 fn the_list_is_complete() {
     let raw: serde_json::Value = serde_json::from_str(include_str!("../../src/prices.json")).unwrap();
     let list = PriceList::deserialize(&raw).unwrap();
-    let names: Vec<&str> = list.providers.keys().map(String::as_str).collect();
-    assert_eq!(names, ["anthropic", "gemini", "openai"]);
     for (name, prices) in &list.providers {
-        assert!(Provider::from_name(name).is_some(), "{name}");
+        assert!(Provider::from_name(name).is_some(), "prices.json: no provider has the name {name}");
         let text = |field: &str| raw["providers"][name][field].as_str().unwrap();
         assert!(text("source").starts_with("https://"), "{name}");
         assert!(text("as_of").parse::<jiff::civil::Date>().is_ok(), "{name}");
@@ -21,7 +19,11 @@ fn the_list_is_complete() {
     }
     // The models that are used without a configuration have prices.
     for provider in Provider::vendors() {
-        assert!(find(provider, provider.default_model().unwrap()).is_some(), "{}", provider.name());
+        let (name, model) = (provider.name(), provider.default_model().unwrap());
+        assert!(
+            find(provider, model).is_some(),
+            "prices.json has no price of {name}'s default model {model}"
+        );
     }
 }
 
