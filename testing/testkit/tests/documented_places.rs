@@ -106,6 +106,60 @@ fn the_documentation_names_files_and_code_that_are_there() {
     assert!(faults.is_empty(), "{faults:#?}");
 }
 
+/// The functions and constants of a trait that have a default: the compiler does not ask for them.
+fn defaults_of_trait<'a>(source: &'a str, name: &str) -> Vec<&'a str> {
+    let (_, rest) = source.split_once(&format!("trait {name}: ")).unwrap();
+    let (body, _) = rest.split_once("\n}\n").unwrap();
+    let mut defaults = Vec::new();
+    let mut open = None;
+    for line in body.lines() {
+        let declared = line.strip_prefix("    fn ").or_else(|| line.strip_prefix("    const "));
+        open = declared.and_then(|line| line.split(['(', '<', ':']).next()).or(open);
+        let is_declaration = line.starts_with("    fn ") || line.starts_with("    )");
+        if (is_declaration && line.ends_with('{')) || (line.starts_with("    const ") && line.contains(" = "))
+        {
+            defaults.extend(open);
+        }
+    }
+    defaults
+}
+
+#[test]
+fn a_checklist_names_what_a_new_part_may_leave_out() {
+    let workspace = workspace();
+    let read = |path: &str| fs::read_to_string(workspace.join(path)).unwrap();
+    let mut faults = Vec::new();
+    for (page, source, name) in [
+        ("docs/adding-a-tool.md", "crates/tools/src/lib.rs", "Tool"),
+        ("docs/adding-a-provider.md", "crates/llm/src/lib.rs", "ChatModel"),
+        ("docs/adding-a-provider.md", "crates/llm/src/http.rs", "Decoder"),
+        ("docs/adding-a-provider.md", "testing/mock-llm/src/protocol.rs", "Protocol"),
+    ] {
+        let (text, source) = (read(page), read(source));
+        let named: Vec<&str> = codes(&text).collect();
+        let defaults = defaults_of_trait(&source, name);
+        assert!(!defaults.is_empty(), "{name}");
+        let missing = defaults.iter().filter(|default| !named.contains(default));
+        faults.extend(
+            missing.map(|default| format!("{page}: no `{default}`, which `{name}` has a default for")),
+        );
+    }
+    assert!(faults.is_empty(), "{faults:#?}");
+}
+
+#[test]
+fn a_checklist_fits_on_a_page() {
+    const MAX_LINES: usize = 30;
+    for page in files(&workspace().join("docs")) {
+        let name = page.file_name().unwrap().to_string_lossy();
+        let lines = fs::read_to_string(&page).unwrap_or_default().lines().count();
+        assert!(
+            !name.starts_with("adding-") || lines <= MAX_LINES,
+            "docs/{name}: {lines} lines of {MAX_LINES}"
+        );
+    }
+}
+
 #[test]
 fn a_place_that_is_not_there_is_found() {
     let source = SourceTree::read(&workspace());

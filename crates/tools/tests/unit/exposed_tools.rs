@@ -1,7 +1,7 @@
 use std::path::Path;
 
 use api::CallId;
-use api::tool_names::BUILT_IN;
+use api::tool_names::{BUILT_IN, TOOL_SEARCH};
 use catalog::{AgentSpec, Catalog, Permission, Permissions};
 use futures::future::BoxFuture;
 use proptest::prelude::*;
@@ -71,9 +71,8 @@ fn answer(call: ToolUse) -> Answer {
     Answer { blocks: vec![Block::ToolUse(call)], ..Answer::default() }
 }
 
-#[tokio::test]
-async fn every_built_in_tool_has_a_reserved_name_and_every_reserved_name_a_tool() {
-    let fixture = WorkspaceFixture::new();
+/// A toolbox with every built-in tool.
+fn full_toolbox(fixture: &WorkspaceFixture) -> Toolbox {
     let providers = r#"{"providers": [{"provider": "searxng", "url": "http://search.internal"}]}"#;
     std::fs::write(fixture.catalog_folder().join("web-search.json"), providers).unwrap();
     let setup = ToolDeps {
@@ -99,18 +98,43 @@ async fn every_built_in_tool_has_a_reserved_name_and_every_reserved_name_a_tool(
     };
     let toolbox = Toolbox::built_in(&setup).with_agents(&[Arc::new(agent)]);
     // A tool of a server that does not fit into the window, so that the model has to search for it.
-    let toolbox = toolbox.with_mcp_tools(remotes(&["mail__send"]));
-    let exposed = toolbox.exposed_tools(0);
-    let offered: BTreeSet<&str> = exposed.declarations().iter().map(|spec| spec.name.as_str()).collect();
-    assert_eq!(offered, BTreeSet::from(BUILT_IN));
+    toolbox.with_mcp_tools(remotes(&["mail__send"]))
 }
 
-#[test]
-fn the_documentation_names_every_built_in_tool() {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tools.md");
-    let text = std::fs::read_to_string(page).unwrap();
+#[tokio::test]
+async fn every_built_in_tool_has_a_reserved_name_and_every_reserved_name_a_tool() {
+    let exposed = full_toolbox(&WorkspaceFixture::new()).exposed_tools(0);
+    let offered: BTreeSet<&str> = exposed.declarations().iter().map(|spec| spec.name.as_str()).collect();
+    let reserved = BTreeSet::from(BUILT_IN);
+    let (unreserved, missing) = (&offered - &reserved, &reserved - &offered);
+    assert!(unreserved.is_empty(), "`BUILT_IN` of `tool_names.rs` lacks {unreserved:?}");
+    assert!(missing.is_empty(), "`Toolbox::built_in` lacks {missing:?}");
+}
+
+#[tokio::test]
+async fn the_documentation_describes_every_built_in_tool() {
+    let page = |name: &str| {
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name)).unwrap()
+    };
+    let (tools, contract) = (page("tools.md"), page("contract.md"));
+    let (before, _) = tools.split_once("work only\nin a turn").unwrap();
+    let (_, need_turn) = before.rsplit_once("(`TOOL_DENIED`). ").unwrap();
+    let need_turn_too = contract.lines().find(|line| line.contains(" | in a turn | ")).unwrap();
+    let toolbox = full_toolbox(&WorkspaceFixture::new());
     for name in BUILT_IN {
-        assert!(text.contains(&format!("`{name}`")), "docs/tools.md does not name `{name}`");
+        let code = format!("`{name}`");
+        assert!(tools.contains(&code), "docs/tools.md does not name {code}");
+        // The search for servers' tools has a section of its own.
+        let Some(tool) = toolbox.find(name).filter(|_| name != TOOL_SEARCH) else { continue };
+        let mut rows = tools.lines().map(|line| line.split(" | ").collect::<Vec<_>>());
+        let row = rows.find(|cells| cells.len() == 4 && cells[0].contains(&code));
+        let row = row.unwrap_or_else(|| panic!("docs/tools.md has no row for {code} in its table"));
+        let permission = if tool.permission() == Permission::Allow { "allow" } else { "ask" };
+        assert!(row[2].starts_with(permission), "docs/tools.md: {code} has the permission {permission}");
+        for (page, list) in [("tools.md", need_turn), ("contract.md", need_turn_too)] {
+            let is_listed = list.contains(&code);
+            assert_eq!(is_listed, tool.needs_turn(), "docs/{page} lists the tools that need a turn: {code}");
+        }
     }
 }
 
