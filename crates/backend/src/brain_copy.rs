@@ -90,8 +90,12 @@ impl EngineFolder {
         fsync_folder(&copy)
     }
 
-    /// Gives a file or folder, if it exists, the same owner and group as the engine's folder.
+    /// Gives a file or folder, if it exists, the same owner and group as the engine's folder. Only root can; whoever
+    /// else copies a brain is the engines' user already.
     fn chown_to_owner(&self, path: &Path) -> io::Result<()> {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(());
+        }
         let (wanted, current) = match fs::symlink_metadata(path) {
             Ok(current) => (fs::symlink_metadata(self.path())?, current),
             Err(error) => return ignore_not_found(Err(error)),

@@ -51,6 +51,8 @@ pub struct DataRoot {
     lock: Option<RootLock>,
     /// The last logged reason why the data is unavailable, so that each reason is logged once.
     last_logged: Option<String>,
+    /// Whether the data is not in a folder of this host.
+    is_elsewhere: bool,
 }
 
 /// Why a deployment's data is unavailable, in terms that products may see: without paths.
@@ -76,6 +78,14 @@ pub enum DataUnavailable {
         "this engine's own folder is missing or empty: restore it, or delete the engine to give up its data"
     )]
     EngineFolderMissing,
+    /// The engine has no volume.
+    #[error(
+        "this engine's volume is missing: restore its PersistentVolumeClaim, or delete the engine to give up its data"
+    )]
+    VolumeMissing,
+    /// What the engine's volume stood for is gone.
+    #[error("this engine's volume is lost: restore it, or delete the engine to give up its data")]
+    VolumeLost,
 }
 
 /// Why a deployment's data is unavailable, with the details for the operator's log.
@@ -116,7 +126,15 @@ pub enum RootMarker {
 impl DataRoot {
     /// Creates the root in `path`, without a lock. Touches no file until the first check.
     pub fn new(path: PathBuf, deployment_id: String, known: KnownData) -> Self {
-        Self { path, deployment_id, known, was_marked: false, lock: None, last_logged: None }
+        Self {
+            path,
+            deployment_id,
+            known,
+            was_marked: false,
+            lock: None,
+            last_logged: None,
+            is_elsewhere: false,
+        }
     }
 
     /// Adds the root lock: only orchestrators of `registry` may use the root.
@@ -125,9 +143,18 @@ impl DataRoot {
         Self { lock: Some(RootLock::new(registry)), ..self }
     }
 
+    /// Creates the root of a deployment whose data is not in a folder of this host: its backend checks it.
+    pub fn elsewhere() -> Self {
+        let data = Self::new(PathBuf::new(), String::new(), KnownData::default());
+        Self { is_elsewhere: true, ..data }
+    }
+
     /// Fails if the deployment's data is unavailable. Marks a root without a marker if that is safe. Each new
     /// reason is logged with its details, such as paths, which only the operator may see. Blocks.
     pub fn check(&mut self) -> Result<(), DataUnavailable> {
+        if self.is_elsewhere {
+            return Ok(());
+        }
         let result = self.inspect();
         let reason = result.as_ref().err().map(|fault| self.operator_message(fault));
         if reason != self.last_logged {

@@ -110,28 +110,31 @@ impl DeadlineBackend {
         } else {
             self.check_engine_data(launch.engine_id).await?;
         }
-        self.with_deadline(LAUNCH_TIMEOUT, self.backend.launch(launch)).await
+        self.with_deadline(LAUNCH_TIMEOUT + self.backend.latency(), self.backend.launch(launch)).await
     }
 
     /// See [`EngineBackend::stop`].
     pub async fn stop(&self, target: Target, grace: Duration) -> Result<(), BackendError> {
-        self.with_deadline(grace + STOP_TIMEOUT_AFTER_GRACE, self.backend.stop(target, grace)).await
+        let limit = grace + STOP_TIMEOUT_AFTER_GRACE + self.backend.latency();
+        self.with_deadline(limit, self.backend.stop(target, grace)).await
     }
 
     /// See [`EngineBackend::kill`].
     pub async fn kill(&self, target: Target) -> Result<(), BackendError> {
-        self.with_deadline(REMOVAL_TIMEOUT, self.backend.kill(target)).await
+        self.with_deadline(REMOVAL_TIMEOUT + self.backend.latency(), self.backend.kill(target)).await
     }
 
     /// See [`EngineBackend::remove_instance`].
     pub async fn remove_instance(&self, target: Target) -> Result<(), BackendError> {
-        self.with_deadline(REMOVAL_TIMEOUT, self.backend.remove_instance(target)).await
+        self.with_deadline(REMOVAL_TIMEOUT + self.backend.latency(), self.backend.remove_instance(target))
+            .await
     }
 
     /// See [`EngineBackend::remove_with_data`].
     pub async fn remove_with_data(&self, target: Target) -> Result<(), BackendError> {
         self.check_data().await?;
-        self.with_deadline(REMOVAL_TIMEOUT, self.backend.remove_with_data(target)).await
+        self.with_deadline(REMOVAL_TIMEOUT + self.backend.latency(), self.backend.remove_with_data(target))
+            .await
     }
 
     /// See [`EngineBackend::copy_brain`].

@@ -49,6 +49,11 @@ impl EngineFolders {
 }
 
 impl EngineFolder {
+    /// The folder at `path`, wherever that is.
+    pub(super) fn at(path: PathBuf) -> Self {
+        Self { path }
+    }
+
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

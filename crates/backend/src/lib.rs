@@ -13,6 +13,8 @@ pub mod docker;
 mod engine_folder;
 mod engine_log;
 mod fence;
+pub mod kubernetes;
+mod log_tail;
 mod probe;
 pub mod process;
 mod root_lock;
@@ -208,6 +210,11 @@ pub trait EngineBackend: Send + Sync + 'static {
     /// Whether the backend can launch only the deployment's own image, so that no engine can stay on an earlier
     /// one.
     fn has_single_image(&self) -> bool;
+
+    /// How much longer the backend may take for a launch, or for the end of an engine, than a daemon of this host.
+    fn latency(&self) -> Duration {
+        Duration::ZERO
+    }
 
     /// Fails unless `image` can be launched.
     fn check_image<'a>(&'a self, image: &'a EngineImage) -> BackendFuture<'a, ()>;

@@ -7,6 +7,7 @@ mod backend;
 mod database;
 mod engine_env;
 mod keys;
+mod kubernetes;
 mod supervision_rules;
 
 use std::fmt;
@@ -103,9 +104,10 @@ impl fmt::Display for Config {
         };
         let passthrough: Vec<_> = engine_env.iter().map(|(name, _)| name.as_str()).collect();
         let seconds = |time: Duration| time.as_secs_f64().to_string();
-        let socket = match &self.backend {
-            BackendKind::Process => None,
-            BackendKind::Docker { socket } => Some(("ORCH_DOCKER_SOCKET", socket.display().to_string())),
+        let of_backend = match &self.backend {
+            BackendKind::Process => Vec::new(),
+            BackendKind::Docker { socket } => vec![("ORCH_DOCKER_SOCKET", socket.display().to_string())],
+            BackendKind::Kubernetes(settings) => kubernetes::display(settings),
         };
         let lines = [
             ("ORCH_DATABASE_URL", database),
@@ -134,7 +136,7 @@ impl fmt::Display for Config {
         let take_over_from = self.take_over_from.clone().map(|host| ("ORCH_TAKE_OVER_FROM", host));
         let lines: Vec<_> = lines
             .iter()
-            .chain(&socket)
+            .chain(&of_backend)
             .chain(&take_over_from)
             .map(|(name, value)| format!("{name}={value}"))
             .collect();

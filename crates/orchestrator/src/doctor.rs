@@ -24,8 +24,8 @@ const TCP_LISTEN_STATE: &str = "0A";
 pub struct Doctor {
     /// The registry's database.
     pub database: DatabaseUrl,
-    /// The folder that contains the engines' folders.
-    pub data_root: PathBuf,
+    /// The folder that contains the engines' folders; `None` if their data is not on this host.
+    pub data_root: Option<PathBuf>,
     /// Whether engines run in containers of this host.
     pub uses_containers: bool,
 }
@@ -123,8 +123,10 @@ impl Doctor {
     pub fn from_env(env: &dyn Env) -> Result<Self, ConfigErrors> {
         let mut reader = EnvReader::new(env);
         let database = DatabaseUrl::read(&mut reader);
-        let uses_containers = matches!(BackendKind::read(&mut reader), BackendKind::Docker { .. });
-        let data_root = read_data_root(&mut reader);
+        let backend = BackendKind::read(&mut reader);
+        let uses_containers = matches!(backend, BackendKind::Docker { .. });
+        let is_elsewhere = matches!(backend, BackendKind::Kubernetes(_));
+        let data_root = if is_elsewhere { None } else { Some(read_data_root(&mut reader)) };
         let doctor = database.map(|database| Self { database, data_root, uses_containers });
         reader.finish(doctor)
     }
@@ -136,9 +138,13 @@ impl Doctor {
     ///
     /// Returns a [`DoctorError`] if the registry or the engines' folders cannot be read.
     pub async fn run(&self) -> Result<Vec<Finding>, DoctorError> {
-        let folders = self.engine_folders()?;
+        let Some(data_root) = &self.data_root else {
+            // Only that the registry can be read.
+            return self.inventory().await.map(|_| Vec::new());
+        };
+        let folders = engine_folders(data_root)?;
         let known = self.inventory().await?;
-        let mut findings: Vec<_> = self.check_data_root(&known)?.into_iter().collect();
+        let mut findings: Vec<_> = check_data_root(data_root, &known)?.into_iter().collect();
         if findings.is_empty() {
             let with_folder: BTreeSet<_> = folders.iter().map(|(engine_id, _)| engine_id.as_str()).collect();
             let missing = known.settled.iter().filter(|engine_id| !with_folder.contains(engine_id.as_str()));
@@ -150,43 +156,6 @@ impl Doctor {
         let open = if self.uses_containers { open_ports() } else { BTreeSet::new() };
         findings.extend((!open.is_empty()).then_some(Finding::OpenToContainers(open)));
         Ok(findings)
-    }
-
-    /// Checks the folder that contains all engines' folders.
-    fn check_data_root(&self, known: &Inventory) -> Result<Option<Finding>, DoctorError> {
-        let folder = || self.data_root.clone();
-        let Some(id) = &known.deployment_id else { return Ok(None) };
-        let marker = read_marker(&self.data_root, id);
-        let deployment = match marker.map_err(|source| DoctorError::Folder { folder: folder(), source })? {
-            RootMarker::Ours => return Ok(None),
-            RootMarker::OtherDeployment(id) => Some(id),
-            // The folder is marked before the first launch, or at the next launch by a version that marks it.
-            RootMarker::Unmarked | RootMarker::Missing if known.settled.is_empty() => return Ok(None),
-            RootMarker::Unmarked if known.settled.iter().any(|id| self.data_root.join(id).is_dir()) => {
-                return Ok(None);
-            }
-            RootMarker::Unmarked | RootMarker::Missing => None,
-        };
-        Ok(Some(Finding::ForeignDataRoot { folder: folder(), deployment }))
-    }
-
-    /// Returns the folders that are named like an engine's, sorted.
-    fn engine_folders(&self) -> Result<Vec<(String, PathBuf)>, DoctorError> {
-        let failed = |source| DoctorError::Folder { folder: self.data_root.clone(), source };
-        let entries = match fs::read_dir(&self.data_root) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.map_err(failed)?,
-        };
-        let mut folders = Vec::new();
-        for entry in entries {
-            let entry = entry.map_err(failed)?;
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if name.parse::<EngineId>().is_ok() {
-                folders.push((name, entry.path()));
-            }
-        }
-        folders.sort();
-        Ok(folders)
     }
 
     async fn inventory(&self) -> Result<Inventory, DoctorError> {
@@ -204,6 +173,43 @@ impl Doctor {
             Err(error) => Err(unreadable(error.into())),
         }
     }
+}
+
+/// Checks the folder that contains all engines' folders.
+fn check_data_root(data_root: &Path, known: &Inventory) -> Result<Option<Finding>, DoctorError> {
+    let folder = || data_root.to_owned();
+    let Some(id) = &known.deployment_id else { return Ok(None) };
+    let marker = read_marker(data_root, id);
+    let deployment = match marker.map_err(|source| DoctorError::Folder { folder: folder(), source })? {
+        RootMarker::Ours => return Ok(None),
+        RootMarker::OtherDeployment(id) => Some(id),
+        // The folder is marked before the first launch, or at the next launch by a version that marks it.
+        RootMarker::Unmarked | RootMarker::Missing if known.settled.is_empty() => return Ok(None),
+        RootMarker::Unmarked if known.settled.iter().any(|id| data_root.join(id).is_dir()) => {
+            return Ok(None);
+        }
+        RootMarker::Unmarked | RootMarker::Missing => None,
+    };
+    Ok(Some(Finding::ForeignDataRoot { folder: folder(), deployment }))
+}
+
+/// Returns the folders that are named like an engine's, sorted.
+fn engine_folders(data_root: &Path) -> Result<Vec<(String, PathBuf)>, DoctorError> {
+    let failed = |source| DoctorError::Folder { folder: data_root.to_owned(), source };
+    let entries = match fs::read_dir(data_root) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(failed)?,
+    };
+    let mut folders = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.parse::<EngineId>().is_ok() {
+            folders.push((name, entry.path()));
+        }
+    }
+    folders.sort();
+    Ok(folders)
 }
 
 /// Returns the ports on which something listens on all addresses of this host.

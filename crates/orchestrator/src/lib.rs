@@ -22,6 +22,7 @@ pub mod rekey;
 #[path = "../tests/unit/testing/mod.rs"]
 mod testing;
 
+pub use backend::kubernetes::{COPY_ARG, copy_main};
 pub use config::Config;
 pub use fleet::{Fleet, FleetError};
 pub use keys::{KeyError, MasterKey};

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use api::AdminKey;
 use backend::docker::{self, DockerBackend, NetworkFault};
+use backend::kubernetes::{self, KubernetesBackend};
 use backend::process::{self, ProcessBackend};
 use backend::{DataRoot, EngineBackend, HttpProbe, Probe};
 use http_service::clock::Clock;
@@ -219,7 +220,12 @@ impl Orchestrator {
         let known = registry.known_data().await.map_err(|error| registry_error(&config.database, error))?;
         let identity = registry.identity(&config.database).await;
         let identity = identity.map_err(|error| registry_error(&config.database, error))?;
-        let data = DataRoot::new(config.data_root.clone(), deployment_id.clone(), known).with_lock(identity);
+        let data = match &config.backend {
+            BackendKind::Kubernetes(_) => DataRoot::elsewhere(),
+            BackendKind::Process | BackendKind::Docker { .. } => {
+                DataRoot::new(config.data_root.clone(), deployment_id.clone(), known).with_lock(identity)
+            }
+        };
         let probe: Arc<dyn Probe> = Arc::new(HttpProbe);
         let backend: Arc<dyn EngineBackend> = match &config.backend {
             BackendKind::Process => {
@@ -247,6 +253,14 @@ impl Orchestrator {
                 let backend = DockerBackend::new(options, Arc::clone(&clock));
                 backend.check_network().await.map_err(|fault| OpenError::Network(NetworkError(fault)))?;
                 Arc::new(backend)
+            }
+            BackendKind::Kubernetes(settings) => {
+                let options = kubernetes::Options {
+                    deployment_id,
+                    copy_image: config.engine_image.clone(),
+                    settings: (**settings).clone(),
+                };
+                Arc::new(KubernetesBackend::new(options, Arc::clone(&clock)))
             }
         };
         Ok(Self::from_parts(config, FleetDeps { registry, vault, backend, data, probe, clock }))

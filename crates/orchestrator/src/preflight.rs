@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backend::docker::{self, DockerBackend};
-use backend::{BackendError, EngineBackend as _};
+use backend::kubernetes::{self, KubernetesBackend, Settings};
+use backend::{BackendError, EngineBackend};
 use http_service::clock::SystemClock;
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
@@ -61,7 +62,9 @@ pub enum PreflightError {
 pub async fn preflight(config: &Config) -> Vec<PreflightError> {
     let mut errors = Vec::new();
     errors.extend(check_registry(&config.database).await.err());
-    errors.extend(check_folder("ORCH_DATA_ROOT_PATH", &config.data_root).err());
+    if !matches!(config.backend, BackendKind::Kubernetes(_)) {
+        errors.extend(check_folder("ORCH_DATA_ROOT_PATH", &config.data_root).err());
+    }
     errors.extend(check_backend(config).await.err());
     errors
 }
@@ -123,9 +126,16 @@ fn check_folder(variable: &'static str, folder: &Path) -> Result<(), PreflightEr
 }
 
 async fn check_backend(config: &Config) -> Result<(), PreflightError> {
-    let BackendKind::Docker { socket } = &config.backend else { return Ok(()) };
+    match &config.backend {
+        BackendKind::Process => Ok(()),
+        BackendKind::Docker { socket } => check_docker(config, socket).await,
+        BackendKind::Kubernetes(settings) => check_kubernetes(config, settings).await,
+    }
+}
+
+async fn check_docker(config: &Config, socket: &Path) -> Result<(), PreflightError> {
     let options = docker::Options {
-        socket: socket.clone(),
+        socket: socket.to_owned(),
         network: config.engine_network.clone(),
         // Empty, because the checks look up nothing by deployment.
         deployment_id: String::new(),
@@ -135,8 +145,29 @@ async fn check_backend(config: &Config) -> Result<(), PreflightError> {
         user: docker::User::for_engines(),
     };
     let backend = DockerBackend::new(options, Arc::new(SystemClock::new()));
+    check_reachable(config, &backend, "ORCH_DOCKER_SOCKET").await
+}
+
+async fn check_kubernetes(config: &Config, settings: &Settings) -> Result<(), PreflightError> {
+    let options = kubernetes::Options {
+        // No deployment has this id: listing its engines finds none, and checks the namespace and the rights.
+        deployment_id: "check".to_owned(),
+        copy_image: config.engine_image.clone(),
+        settings: settings.clone(),
+    };
+    let backend = KubernetesBackend::new(options, Arc::new(SystemClock::new()));
+    check_reachable(config, &backend, "ORCH_KUBERNETES_NAMESPACE").await
+}
+
+/// Checks that the backend answers and has the image. `variable` says where it is.
+async fn check_reachable(
+    config: &Config,
+    backend: &dyn EngineBackend,
+    variable: &'static str,
+) -> Result<(), PreflightError> {
     let check = async {
         backend.ping().await?;
+        backend.list().await?;
         backend.check_image(&config.engine_image).await
     };
     let checked: Result<(), BackendError> = match tokio::time::timeout(CHECK_TIMEOUT, check).await {
@@ -144,11 +175,8 @@ async fn check_backend(config: &Config) -> Result<(), PreflightError> {
         Err(_) => Err(BackendError::Unreachable(format!("no answer within {} s", CHECK_TIMEOUT.as_secs()))),
     };
     checked.map_err(|error| {
-        let variable = if matches!(error, BackendError::NoImage(_)) {
-            "ORCH_ENGINE_IMAGE"
-        } else {
-            "ORCH_DOCKER_SOCKET"
-        };
+        let is_image = matches!(error, BackendError::NoImage(_));
+        let variable = if is_image { "ORCH_ENGINE_IMAGE" } else { variable };
         PreflightError::Backend { variable, fault: error.to_string() }
     })
 }

@@ -73,6 +73,7 @@ fn main() -> ExitCode {
     match args.next() {
         Some(first) if first == sandbox::HELPER_ARG => return sandbox::helper_main(),
         Some(first) if first == documents::WORKER_ARG => return documents::worker_main(args),
+        Some(first) if first == orchestrator::COPY_ARG => return orchestrator::copy_main(args),
         _ => {}
     }
     engine_command::start_session();

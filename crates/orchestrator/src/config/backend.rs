@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use api::EngineImage;
+use backend::kubernetes::Settings;
 use http_service::env::EnvReader;
 
-use super::VERSION;
+use super::{VERSION, kubernetes};
 
 /// The default socket of a Docker daemon.
 const DEFAULT_DOCKER_SOCKET: &str = "/var/run/docker.sock";
@@ -20,19 +21,25 @@ pub enum BackendKind {
         /// The path of the daemon's Unix socket.
         socket: PathBuf,
     },
+    /// Each engine is a Pod of a Kubernetes cluster.
+    Kubernetes(Box<Settings>),
 }
 
 impl BackendKind {
-    /// Reads `ORCH_BACKEND` and, for Docker, `ORCH_DOCKER_SOCKET`.
+    /// Reads `ORCH_BACKEND`, and what belongs to the backend that it names.
     pub(crate) fn read(reader: &mut EnvReader<'_>) -> Self {
-        let docker = reader.parse_or("ORCH_BACKEND", "`docker` or `process`", true, |text| match text {
-            "docker" => Some(true),
-            "process" => Some(false),
-            _ => None,
+        let kinds = ["docker", "kubernetes", "process"];
+        let kind = reader.parse_or("ORCH_BACKEND", "`docker`, `kubernetes` or `process`", "docker", |text| {
+            kinds.into_iter().find(|kind| *kind == text)
         });
-        if !docker {
-            return Self::Process;
+        match kind {
+            "kubernetes" => Self::Kubernetes(Box::new(kubernetes::read(reader))),
+            "process" => Self::Process,
+            _ => Self::read_docker(reader),
         }
+    }
+
+    fn read_docker(reader: &mut EnvReader<'_>) -> Self {
         let socket = reader.parse_or(
             "ORCH_DOCKER_SOCKET",
             "the absolute path of the Docker daemon's socket",
@@ -47,6 +54,7 @@ impl BackendKind {
         match self {
             Self::Process => "process",
             Self::Docker { .. } => "docker",
+            Self::Kubernetes(_) => "kubernetes",
         }
     }
 
@@ -54,7 +62,7 @@ impl BackendKind {
     pub(super) fn read_image(&self, reader: &mut EnvReader<'_>) -> Option<EngineImage> {
         const IMAGE_VARIABLE: &str = "ORCH_ENGINE_IMAGE";
         match self {
-            Self::Docker { .. } => {
+            Self::Docker { .. } | Self::Kubernetes(_) => {
                 let must_be = format!("an image with an exact version, such as svc-engine:{VERSION}");
                 reader.required(IMAGE_VARIABLE, &must_be, |text| text.parse().ok())
             }

@@ -136,3 +136,83 @@ fn the_docker_daemon_is_where_the_operator_says() {
     // The process backend has no socket.
     assert!(Config::from_env(&env(&[("ORCH_DOCKER_SOCKET", "here")])).is_ok());
 }
+
+#[test]
+fn a_cluster_is_named_by_a_file_or_is_the_one_around() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("kubeconfig");
+    std::fs::write(&file, "").unwrap();
+    let file = file.to_str().unwrap();
+    let image = ("ORCH_ENGINE_IMAGE", "registry.local/svc-engine:1.2.3");
+    let namespace = ("ORCH_KUBERNETES_NAMESPACE", "engines");
+    let kubernetes = |changes: &[(&str, &str)]| {
+        let base = [("ORCH_BACKEND", "kubernetes"), image, namespace];
+        Config::from_env(&env(&[&base[..], changes].concat()))
+    };
+    let outside = kubernetes(&[("KUBECONFIG", file)]).unwrap();
+    let BackendKind::Kubernetes(settings) = &outside.backend else { panic!("{outside:?}") };
+    assert_eq!(settings.kubeconfig.as_deref(), Some(Path::new(file)));
+    assert_eq!((settings.namespace.as_str(), settings.storage.size.as_str()), ("engines", "2Gi"));
+    let text = outside.to_string();
+    assert!(
+        text.contains(&format!("KUBECONFIG={file}")) && text.contains("ORCH_KUBERNETES_SERVICE="),
+        "{text}"
+    );
+    let inside = kubernetes(&[("KUBERNETES_SERVICE_HOST", "10.0.0.1")]).unwrap();
+    let BackendKind::Kubernetes(settings) = &inside.backend else { panic!("{inside:?}") };
+    assert_eq!((settings.kubeconfig.as_deref(), settings.force_after), (None, None));
+    // Neither: what to do is said.
+    let errors = kubernetes(&[("ORCH_KUBERNETES_NAMESPACE", "")]).unwrap_err().to_string();
+    assert!(
+        errors.contains("KUBECONFIG is not set") && errors.contains("ORCH_KUBERNETES_NAMESPACE"),
+        "{errors}"
+    );
+}
+
+#[test]
+fn every_setting_of_the_cluster_is_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let kubernetes = |changes: &[(&str, &str)]| {
+        let base = [("ORCH_BACKEND", "kubernetes"), ("KUBERNETES_SERVICE_HOST", "10.0.0.1")];
+        env(&[&base[..], &[("ORCH_KUBERNETES_NAMESPACE", "engines")], changes].concat())
+    };
+    let good = kubernetes(&[
+        ("ORCH_KUBERNETES_SERVICE", "agents"),
+        ("ORCH_KUBERNETES_STORAGE_CLASS", "fast.ssd"),
+        ("ORCH_KUBERNETES_STORAGE_SIZE", "1500Mi"),
+        ("ORCH_KUBERNETES_ACCESS_MODE", "ReadWriteOncePod"),
+        ("ORCH_KUBERNETES_REQUEST_MEMORY_MB", "64"),
+        ("ORCH_KUBERNETES_REQUEST_CPU_MILLIS", "5"),
+        ("ORCH_KUBERNETES_CATALOG", "image:registry.local/catalog:7"),
+        ("ORCH_KUBERNETES_PULL_SECRET", "registry"),
+        ("ORCH_KUBERNETES_RUNTIME_CLASS", "gvisor"),
+        ("ORCH_KUBERNETES_NODE_SELECTOR", "disk=fast,pool=engines"),
+        ("ORCH_KUBERNETES_START_TIMEOUT_S", "2.5"),
+        ("ORCH_KUBERNETES_FORCE_AFTER_S", "600"),
+    ]);
+    let text = Config::from_env(&good).unwrap().to_string();
+    for (name, value) in good.iter().filter(|(name, _)| name.starts_with("ORCH_KUBERNETES_")) {
+        assert!(text.lines().any(|line| line == format!("{name}={value}")), "{name}: {text}");
+    }
+    let bad = [
+        ("KUBECONFIG", folder.path().to_str().unwrap()),
+        ("ORCH_KUBERNETES_SERVICE", "a.b"),
+        ("ORCH_KUBERNETES_STORAGE_CLASS", "Fast"),
+        ("ORCH_KUBERNETES_STORAGE_SIZE", "much"),
+        ("ORCH_KUBERNETES_ACCESS_MODE", "ReadWriteMany"),
+        ("ORCH_KUBERNETES_REQUEST_MEMORY_MB", "0"),
+        ("ORCH_KUBERNETES_REQUEST_CPU_MILLIS", "-1"),
+        ("ORCH_KUBERNETES_CATALOG", "folder:/x"),
+        ("ORCH_KUBERNETES_PULL_SECRET", "-x"),
+        ("ORCH_KUBERNETES_RUNTIME_CLASS", "x-"),
+        ("ORCH_KUBERNETES_NODE_SELECTOR", "pool"),
+        ("ORCH_KUBERNETES_START_TIMEOUT_S", "0"),
+        ("ORCH_KUBERNETES_FORCE_AFTER_S", "never"),
+    ];
+    let errors = Config::from_env(&kubernetes(&bad)).unwrap_err();
+    let found: Vec<_> = errors.iter().map(|error| error.name.as_str()).collect();
+    for (name, _) in bad {
+        assert!(found.contains(&name), "{name}: {errors}");
+    }
+    assert_eq!(found.len(), bad.len(), "{errors}");
+}
