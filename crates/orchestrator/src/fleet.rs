@@ -271,6 +271,11 @@ impl Fleet {
         *self.ready.borrow() && self.shared.registry.is_leading()
     }
 
+    /// Whether a call is served: like [`Fleet::is_ready`], but a short loss of the registry's server is waited for.
+    pub(crate) async fn serves(&self) -> bool {
+        *self.ready.borrow() && self.shared.registry.is_leading_again().await
+    }
+
     /// Checks that a product may make a call that does more than read.
     pub(crate) fn check_product_not_suspended(&self, product_id: ProductId) -> Result<(), FleetError> {
         if self.policies.get(product_id).is_suspended() { Err(FleetError::suspended()) } else { Ok(()) }

@@ -168,6 +168,14 @@ impl Registry {
         }
     }
 
+    /// Like [`Registry::is_leading`], but waits for a moment while the connection with the lock is made anew.
+    pub(crate) async fn is_leading_again(&self) -> bool {
+        match &self.lock {
+            RegistryLock::File { .. } => true,
+            RegistryLock::Session(lock) => lock.is_leased_again().await,
+        }
+    }
+
     /// Waits for `read`, but no longer than this orchestrator certainly leads: whoever asked is better served by its
     /// successor than by waiting for a server that does not answer.
     async fn while_leading<T>(

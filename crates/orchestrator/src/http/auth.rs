@@ -33,7 +33,7 @@ where
 
     async fn from_request_parts(_: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let fleet = Arc::<Fleet>::from_ref(state);
-        if fleet.is_ready() { Ok(Self(fleet)) } else { Err(starting_up()) }
+        if fleet.serves().await { Ok(Self(fleet)) } else { Err(starting_up()) }
     }
 }
 

@@ -35,6 +35,8 @@ const PING_INTERVAL: Duration = Duration::from_millis(200);
 /// How long a leader may be silent before it is replaced. It serves nothing either when it could not renew its lease
 /// for as long.
 const LEASE: Duration = Duration::from_secs(3);
+/// How long calls wait for a connection that is made anew.
+const RECONNECT_TIME: Duration = Duration::from_secs(1);
 /// How long the connection may take to answer.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time between two attempts to acquire a lost lock again.
@@ -173,13 +175,25 @@ impl LeaderLock {
         self.lease_end().is_some()
     }
 
-    /// Returns when the lease has run out.
+    /// Like [`LeaderLock::is_leased`], but waits for a moment while the connection is made anew: where the server only
+    /// restarted, nobody is refused for that.
+    pub(super) async fn is_leased_again(&self) -> bool {
+        if self.is_leased() {
+            return true;
+        }
+        let mut renewed = self.renewed.clone();
+        // Where the lease has run out, there is nothing to wait for.
+        let _ = tokio::time::timeout(RECONNECT_TIME, renewed.wait_for(Option::is_some)).await;
+        self.is_leased()
+    }
+
+    /// Returns when the lease has run out, or when the connection was not made anew in time.
     pub(super) async fn lease_expired(&self) {
         let mut renewed = self.renewed.clone();
-        while let Some(end) = self.lease_end() {
-            let is_lost = renewed.wait_for(Option::is_none);
+        while self.is_leased_again().await {
+            let Some(end) = self.lease_end() else { continue };
             // Either way, the lease may have been renewed by now.
-            let _ = tokio::time::timeout_at(end, is_lost).await;
+            let _ = tokio::time::timeout_at(end, renewed.wait_for(Option::is_none)).await;
         }
     }
 
@@ -257,9 +271,11 @@ impl LeaderLockTask {
     /// Returns when the connection no longer answers.
     async fn watch_connection(&self, current: &mut Option<AnyConnection>) {
         let Some(connection) = current else { return };
+        let mut sent = Instant::now();
         loop {
-            tokio::time::sleep(PING_INTERVAL).await;
-            let sent = Instant::now();
+            // After an answer that came late at once: the lease counts from the message, not from its answer.
+            tokio::time::sleep_until(sent + PING_INTERVAL).await;
+            sent = Instant::now();
             let answer = tokio::time::timeout(RESPONSE_TIMEOUT, connection.ping()).await;
             if !matches!(answer, Ok(Ok(()))) {
                 return;

@@ -62,7 +62,7 @@ async fn forward(
     on_product: impl FnOnce(ProductId),
 ) -> Result<Response, ApiError> {
     let fleet = &app.fleet;
-    if !fleet.is_ready() {
+    if !fleet.serves().await {
         return Err(starting_up());
     }
     let Path((user_id, _)) = request.extract_parts::<Path<(UserId, String)>>().await?;
