@@ -37,7 +37,7 @@ use crate::service_process::ServiceProcess;
 const STANDBY_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long to wait for a successor, even if it is late.
 const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long the new leader is watched while the old one may still believe that it leads.
+/// How long the old leader stays out of action beside the new one, when it must not say that it is ready.
 const AFTERMATH: Duration = Duration::from_secs(1);
 /// How long all is well before the next fault, in milliseconds.
 const PAUSE_MS: std::ops::RangeInclusive<u64> = 100..=600;
@@ -266,11 +266,11 @@ impl Failover {
         if !balancer.wait_active(successor, TAKEOVER_TIMEOUT).await {
             fleet.counters.record_violation(format!("a leader that was {} was not replaced", fault.name()));
         }
+        tokio::time::sleep(AFTERMATH).await;
         old.proxy.set_mode(ProxyMode::Open);
         if fault == Fault::Frozen {
             old.signal(Signal::CONT)?;
         }
-        tokio::time::sleep(AFTERMATH).await;
         // It notices that it was replaced, and ends.
         let status = old.process.wait_exit().await.context("the old leader goes on")?;
         if status.success() != (fault == Fault::Updated) {
