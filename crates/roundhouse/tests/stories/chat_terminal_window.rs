@@ -33,6 +33,13 @@ fn marked_rows(terminal: &Terminal) -> usize {
     terminal.rows().iter().filter(|row| row.starts_with('>')).count()
 }
 
+/// The rows of the line that is being typed, without their margin.
+fn typed_rows(terminal: &Terminal) -> Vec<String> {
+    let rows = terminal.rows();
+    let rows = rows.iter().skip_while(|row| !row.starts_with('>'));
+    rows.map(|row| row.chars().skip(2).collect::<String>().trim_end().to_owned()).collect()
+}
+
 /// Waits until the screen shows these rows and no other.
 async fn wait_for_screen(terminal: &Terminal, rows: &[&str]) {
     eventually(&format!("the screen shows {rows:?}"), async || {
@@ -57,7 +64,7 @@ async fn an_answer_goes_on_when_the_window_changes_while_it_streams() {
         terminal.wait_for("working … (Ctrl-C cancels)").await;
         terminal.send("dra");
         terminal.wait_for("> dra").await;
-        terminal.resize(to);
+        terminal.resize(to).await;
         terminal.send("ft");
         terminal.wait_for("> draft").await;
         gate.release();
@@ -85,29 +92,25 @@ async fn a_long_line_is_edited_on_when_the_window_changes() {
         eventually("the line is shown", async || squeezed(&terminal).ends_with("w029").then_some(())).await;
         // Before the third word from the end.
         terminal.send("\x1bb\x1bb\x1bb");
+        let moved = async || terminal.text_before_cursor().ends_with("w026 ").then_some(());
+        eventually("the cursor is moved", moved).await;
         let mut expected = words.clone();
         for (width, typed) in [(to, "X"), (from, "Y"), (to, "Z")] {
-            terminal.resize(width);
+            terminal.resize(width).await;
             terminal.send(typed);
             expected.insert_str(expected.find("w027").unwrap(), typed);
-            eventually(&format!("{typed} is shown"), async || {
-                terminal.text_before_cursor().ends_with(typed).then_some(())
-            })
-            .await;
-            let rows = terminal.rows();
-            let first = rows.iter().position(|row| row.starts_with('>')).unwrap();
-            let columns = usize::from(width) - 3;
-            let shown: Vec<String> = rows[first..]
-                .iter()
-                .map(|row| format!("{row:<2}").split_off(2).trim_end().to_owned())
-                .collect();
             let wanted: Vec<String> = expected
                 .as_bytes()
-                .chunks(columns)
+                .chunks(usize::from(width) - 3)
                 .map(|row| String::from_utf8_lossy(row).trim_end().to_owned())
                 .collect();
-            assert_eq!(shown, wanted, "{from} to {to} with {variables:?}, at {width}");
-            assert_eq!(marked_rows(&terminal), 1, "{rows:#?}");
+            let case = format!("{from} to {to} with {variables:?}, at {width}");
+            eventually(&format!("the line with {typed} is drawn, {case}"), async || {
+                let drawn = typed_rows(&terminal) == wanted;
+                (drawn && terminal.text_before_cursor().ends_with(typed)).then_some(())
+            })
+            .await;
+            assert_eq!(marked_rows(&terminal), 1, "{case}");
         }
         terminal.send("\r");
         assert_eq!(heard.message(1).await, expected);

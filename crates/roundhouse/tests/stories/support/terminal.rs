@@ -117,12 +117,19 @@ impl Terminal {
         self.send(format!("\x1b[200~{text}\x1b[201~"));
     }
 
-    /// Changes the width, as a person does who drags the window's border.
-    pub(crate) fn resize(&self, columns: u16) {
-        // What the program writes for the new size must not be shown in the old one.
-        let mut seen = self.seen.lock();
-        seen.screen.resize(columns, ROWS);
-        self.pty.resize(Size::new(ROWS, columns)).unwrap();
+    /// Changes the width, as a person does who drags the window's border, once all is drawn: what a program has begun
+    /// to write for one width and a terminal shows in another, nobody can set right.
+    pub(crate) async fn resize(&self, columns: u16) {
+        eventually("all is drawn", async || {
+            // What the program writes for the new size must not be shown in the old one.
+            let mut seen = self.seen.lock();
+            // The cursor is shown again after all else.
+            seen.bytes.ends_with(b"\x1b[?25h").then_some(())?;
+            seen.screen.resize(columns, ROWS);
+            self.pty.resize(Size::new(ROWS, columns)).unwrap();
+            Some(())
+        })
+        .await;
     }
 
     /// All rows, with those that have scrolled out.
