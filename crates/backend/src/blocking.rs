@@ -1,4 +1,4 @@
-//! Runs blocking work on threads of its own, and translates errors of the operating system into [`BackendError`]s.
+//! Runs blocking work on threads of its own and launches in tasks of their own, and translates errors of the operating system into [`BackendError`]s.
 
 use rustix::io::Errno;
 
@@ -12,6 +12,20 @@ pub(super) async fn run_blocking<T: Send + 'static>(
         Ok(result) => result.map_err(|error| io_backend_error(&error)),
         Err(error) => Err(failed_with("a blocking task was aborted", &error)),
     }
+}
+
+/// Does `work` on an engine in a task of its own, and then gives back its `lock`: if the caller gives up, nothing is left
+/// half-done, and the next call for this engine waits until the work has ended.
+pub(super) async fn run_to_end<T: Send + 'static>(
+    lock: impl Send + 'static,
+    work: impl Future<Output = Result<T, BackendError>> + Send + 'static,
+) -> Result<T, BackendError> {
+    let task = tokio::spawn(async move {
+        let result = work.await;
+        drop(lock);
+        result
+    });
+    task.await.unwrap_or_else(|error| Err(failed_with("the launch was aborted", &error)))
 }
 
 /// Translates an error of the operating system: exhausted resources become [`BackendError::NoCapacity`].

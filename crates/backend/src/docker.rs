@@ -35,7 +35,7 @@ use self::exit_watch::ExitWatch;
 use self::label::{engine_of, generation_of};
 use self::network::EngineNetwork;
 pub use self::network::NetworkFault;
-use super::blocking::{failed_with, run_blocking};
+use super::blocking::{run_blocking, run_to_end};
 use super::engine_folder::{EngineFolder, EngineFolders, STILL_RUNNING_MESSAGE};
 use super::engine_log::MAX_SAVED_LINES;
 use super::fence::Fenced;
@@ -358,14 +358,7 @@ impl EngineBackend for DockerBackend {
         Box::pin(async move {
             let engine_lock = self.inner.locks.lock(launch.engine_id).await;
             let inner = Arc::clone(&self.inner);
-            // The launch runs in a task of its own: if the caller gives up, no container is left
-            // half-created, and the next call for this engine waits until the launch has finished.
-            let launch_task = tokio::spawn(async move {
-                let launched = inner.launch(&launch).await;
-                drop(engine_lock);
-                launched
-            });
-            launch_task.await.unwrap_or_else(|error| Err(failed_with("the launch was aborted", &error)))
+            run_to_end(engine_lock, async move { inner.launch(&launch).await }).await
         })
     }
 

@@ -48,7 +48,7 @@ pub use self::options::{AccessMode, CatalogSource, Options, Requests, Settings, 
 use self::pods::Pods;
 pub use self::quantity::parse as parse_quantity;
 use self::saved_logs::SavedLogs;
-use super::blocking::failed_with;
+use super::blocking::run_to_end;
 use super::{
     Addressing, BackendError, BackendFuture, BrainCopy, EngineBackend, EngineListing, Instance, InstanceExit,
     LaunchSpec, Placement, ResourceLimits, Target,
@@ -172,14 +172,7 @@ impl EngineBackend for KubernetesBackend {
         Box::pin(async move {
             let engine_lock = self.inner.locks.lock(launch.engine_id).await;
             let inner = Arc::clone(&self.inner);
-            // The launch runs in a task of its own: if the caller gives up, nothing is left half-created, and the
-            // next call for this engine waits until the launch has finished.
-            let launch_task = tokio::spawn(async move {
-                let launched = inner.launch(&launch).await;
-                drop(engine_lock);
-                launched
-            });
-            launch_task.await.unwrap_or_else(|error| Err(failed_with("the launch was aborted", &error)))
+            run_to_end(engine_lock, async move { inner.launch(&launch).await }).await
         })
     }
 

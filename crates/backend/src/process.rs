@@ -32,7 +32,7 @@ use tokio::sync::mpsc;
 
 use self::label::{FoundProcess, Label};
 use self::watched_process::WatchedProcess;
-use super::blocking::{failed_with, run_blocking};
+use super::blocking::{failed_with, run_blocking, run_to_end};
 use super::engine_folder::{EngineFolder, EngineFolders, STILL_RUNNING_MESSAGE};
 use super::engine_log::MAX_LOG_BYTES;
 use super::fence::Fenced;
@@ -308,14 +308,7 @@ impl EngineBackend for ProcessBackend {
             let engine_lock = inner.locks.lock(launch.engine_id).await;
             inner.kill(launch.target()).await?;
             let inner = Arc::clone(inner);
-            // The launch runs in a task of its own: if the caller gives up, no unknown process is left
-            // behind, and the next call for this engine waits until the launch has finished.
-            let launch_task = tokio::spawn(async move {
-                let launched = inner.launch(&launch).await;
-                drop(engine_lock);
-                launched
-            });
-            launch_task.await.unwrap_or_else(|error| Err(failed_with("the launch was aborted", &error)))
+            run_to_end(engine_lock, async move { inner.launch(&launch).await }).await
         })
     }
 

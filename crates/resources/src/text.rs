@@ -25,10 +25,13 @@ fn with_ellipsis(shown: &str, text: &str) -> String {
     format!("{shown}{ellipsis}")
 }
 
-/// Formats an error with its causes, because only these say what happened on a connection.
+/// Formats an error with its causes, because only these say what happened on a connection. Some errors repeat the text
+/// of their cause, which is then not said twice.
 pub fn error_chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+    causes.map(ToString::to_string).fold(error.to_string(), |text, cause| {
+        if text.contains(&cause) { text } else { format!("{text}: {cause}") }
+    })
 }
 
 #[cfg(test)]

@@ -111,6 +111,10 @@ func (w *world) allow(set *rules, chain string, pod *core.Pod, d direction, name
 	for index := range rule.peers {
 		peer := &rule.peers[index]
 		if peer.IPBlock != nil {
+			// The rules are those of the packet filter for IPv4, which refuses them all if one is not.
+			if strings.Contains(peer.IPBlock.CIDR, ":") {
+				continue
+			}
 			block := block(set, d, peer.IPBlock)
 			for _, port := range ports(rule.ports, receiver(d, pod, nil)) {
 				set.add(chain, d.peer, peer.IPBlock.CIDR, port, block)

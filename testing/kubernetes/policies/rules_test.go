@@ -91,6 +91,12 @@ func TestRules(t *testing.T) {
 				IPBlock: &networking.IPBlock{CIDR: "0.0.0.0/0", Except: []string{"10.0.0.0/8"}},
 			}},
 		}), []string{"-d 10.0.0.0/8 -j RETURN", allow, "-d 0.0.0.0/0 -j POLICY-…"}},
+		"addresses of IPv6 are not enforced": {out(networking.NetworkPolicyEgressRule{
+			To: []networking.NetworkPolicyPeer{
+				{IPBlock: &networking.IPBlock{CIDR: "::/0", Except: []string{"fc00::/7"}}},
+				{IPBlock: &networking.IPBlock{CIDR: "8.8.8.8/32"}},
+			},
+		}), []string{"-d 8.8.8.8/32 " + allow}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			got := lines(t, each.spec)

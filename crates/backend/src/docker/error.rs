@@ -2,9 +2,8 @@
 //!
 //! The daemon reports many conditions only in the text of its messages, so they are recognized by phrases.
 
-use std::error::Error as _;
-
 use bollard::errors::Error;
+use resources::text::error_chain;
 
 use crate::{BackendError, LaunchSpec};
 
@@ -41,9 +40,9 @@ pub(super) fn docker_backend_error(error: &Error) -> BackendError {
             BackendError::Unreachable("the Docker daemon did not answer in time".to_owned())
         }
         Error::IOError { .. } | Error::HyperResponseError { .. } | Error::HyperLegacyError { .. } => {
-            BackendError::Unreachable(format!("the Docker daemon does not answer: {}", with_causes(error)))
+            BackendError::Unreachable(format!("the Docker daemon does not answer: {}", error_chain(error)))
         }
-        _ => BackendError::Failed(format!("the Docker daemon's answer is invalid: {}", with_causes(error))),
+        _ => BackendError::Failed(format!("the Docker daemon's answer is invalid: {}", error_chain(error))),
     }
 }
 
@@ -82,18 +81,4 @@ pub(super) fn is_network_gone(error: &Error) -> bool {
 fn contains_any(message: &str, phrases: &[&str]) -> bool {
     let message = message.to_lowercase();
     phrases.iter().any(|phrase| message.contains(&phrase.to_lowercase()))
-}
-
-/// Formats an error with its causes.
-fn with_causes(error: &Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        next = cause.source();
-    }
-    text
 }

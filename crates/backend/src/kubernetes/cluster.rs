@@ -15,9 +15,10 @@ use kube::api::{
 };
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use resources::text::error_chain;
 use tokio::sync::{Mutex, Semaphore};
 
-use super::error::{ClusterError, with_causes};
+use super::error::ClusterError;
 use super::options::Options;
 
 /// Time limit of one request, including the wait for its turn. Callers of the backend have their own deadlines
@@ -252,7 +253,7 @@ async fn config(kubeconfig: Option<&Path>) -> Result<Config, ClusterError> {
             ClusterError::Config(format!(
                 "the service account of this Pod cannot be used ({}): set automountServiceAccountToken, or, outside \
                  a cluster, name a kubeconfig file in KUBECONFIG",
-                with_causes(&error)
+                error_chain(&error)
             ))
         });
     };
@@ -260,7 +261,7 @@ async fn config(kubeconfig: Option<&Path>) -> Result<Config, ClusterError> {
         ClusterError::Config(format!(
             "{} (KUBECONFIG) cannot be used: {}",
             path.display(),
-            with_causes(error)
+            error_chain(error)
         ))
     };
     let file = Kubeconfig::read_from(path).map_err(|error| failed(&error))?;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use api::EngineImage;
+use resources::text::error_chain;
 
 use super::pod_state::Obstacle;
 use crate::BackendError;
@@ -73,12 +74,12 @@ fn api_backend_error(error: &kube::Error) -> BackendError {
         kube::Error::SerdeError(_) | kube::Error::FromUtf8(_) | kube::Error::BuildRequest(_) => {
             BackendError::Failed(format!(
                 "the Kubernetes API server's answer is invalid: {}",
-                with_causes(error)
+                error_chain(error)
             ))
         }
         _ => BackendError::Unreachable(format!(
             "the Kubernetes API server does not answer: {}",
-            with_causes(error)
+            error_chain(error)
         )),
     }
 }
@@ -95,20 +96,6 @@ pub(super) fn obstacle_error(obstacle: &Obstacle, image: &EngineImage) -> Backen
         }
         Obstacle::NotStartable(message) => BackendError::Failed(format!("its Pod does not start: {message}")),
     }
-}
-
-/// Formats an error with its causes.
-pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        next = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -33,6 +33,10 @@ fn an_error_is_followed_by_its_causes() {
     #[derive(Debug, thiserror::Error)]
     #[error("outside")]
     struct Outside(#[source] io::Error);
+    #[derive(Debug, thiserror::Error)]
+    #[error("outside: {0}")]
+    struct Repeating(#[source] io::Error);
     assert_eq!(error_chain(&Outside(io::Error::other("inside"))), "outside: inside");
     assert_eq!(error_chain(&io::Error::other("alone")), "alone");
+    assert_eq!(error_chain(&Repeating(io::Error::other("inside"))), "outside: inside");
 }
