@@ -10,11 +10,14 @@ use crate::support::engine_calls::direct_message;
 use crate::support::engine_fixture::{wait_gate_reached, write_file_reply};
 use crate::support::schema::ENGINE_SUMMARY;
 use crate::support::turn::{assert_completed, of_kind};
-use crate::support::{Deployment, Engine, Product, assert_fields, assert_within, eventually, with_deadline};
+use crate::support::{
+    Backend, Deployment, Engine, Product, assert_fields, assert_within, eventually, with_deadline,
+};
 
-/// A deployment whose engines sleep after `seconds`.
-fn deployment_with_idle_threshold(seconds: &str) -> Deployment {
-    Deployment::new().with_env("ORCH_IDLE_SLEEP_THRESHOLD_S", seconds)
+/// A deployment whose engines sleep after `seconds`, or later where engines are slow to start.
+fn deployment_with_idle_threshold(seconds: f64) -> Deployment {
+    let seconds = seconds * Backend::from_env().slowness();
+    Deployment::new().with_env("ORCH_IDLE_SLEEP_THRESHOLD_S", seconds.to_string())
 }
 
 /// Admits a user now and waits until their engine sleeps: an engine that was idle earlier would sleep before it.
@@ -45,7 +48,7 @@ async fn assert_slept_and_woke_once(product: &Product, user: &str) {
 
 #[tokio::test]
 async fn an_idle_engine_sleeps_and_nothing_but_an_admit_wakes_it() {
-    let deployment = deployment_with_idle_threshold("1.5");
+    let deployment = deployment_with_idle_threshold(1.5);
     let (_orchestrator, product) = deployment.start_with_product().await;
     let engine = product.engine("ada").await;
     let start = Instant::now();
@@ -70,7 +73,7 @@ async fn an_idle_engine_sleeps_and_nothing_but_an_admit_wakes_it() {
         (product.status("ada").await == "sleeping").then(|| start.elapsed())
     };
     let elapsed = eventually("it sleeps", asleep_after).await;
-    assert_within("it slept", elapsed, 1.4..8.0);
+    assert_within("it slept", elapsed, 1.4..8.0 * Backend::from_env().slowness());
     assert_eq!(deployment.process_of(&engine), None);
 
     // Nothing but an admit with `auto_wake` wakes it.
@@ -112,7 +115,7 @@ async fn a_running_turn_keeps_its_engine_awake_also_when_nobody_listens() {
     let provider = MockProvider::start().await.unwrap();
     let gate = Gate::new();
     provider.enqueue(Reply::from_text("This takes a while.").hold(2, &gate));
-    let deployment = deployment_with_idle_threshold("1")
+    let deployment = deployment_with_idle_threshold(1.0)
         .with_env("ORCH_HEALTH_CHECK_INTERVAL_S", "1")
         .with_provider(&provider);
     let (_orchestrator, product) = deployment.start_with_product().await;
@@ -143,7 +146,7 @@ async fn a_running_turn_keeps_its_engine_awake_also_when_nobody_listens() {
 async fn a_turn_that_waits_for_a_person_sleeps_and_can_be_answered_after() {
     let provider = MockProvider::start().await.unwrap();
     provider.enqueue_all([write_file_reply("notes.txt"), Reply::from_text("Done.")]);
-    let deployment = deployment_with_idle_threshold("1").with_provider(&provider);
+    let deployment = deployment_with_idle_threshold(1.0).with_provider(&provider);
     let (_orchestrator, product) = deployment.start_with_product().await;
     let engine = product.engine("ada").await;
     let (stream, request) = engine.run_until_hitl_request(&direct_message("task", "Write.")).await;
@@ -162,12 +165,12 @@ async fn a_turn_that_waits_for_a_person_sleeps_and_can_be_answered_after() {
     assert_eq!(assert_completed(&events), "Done.");
     assert_eq!(of_kind(&events, "hitl_request"), [&request]);
     assert_slept_and_woke_once(&product, "ada").await;
-    assert!(deployment.fleet.engine_folder(&engine.id).join("workspace/notes.txt").exists());
+    assert!(deployment.data_folder(&engine.id).unwrap().join("workspace/notes.txt").exists());
 }
 
 #[tokio::test]
 async fn who_is_admitted_again_and_again_stays_awake() {
-    let deployment = deployment_with_idle_threshold("1.5");
+    let deployment = deployment_with_idle_threshold(1.5);
     let (_orchestrator, product) = deployment.start_with_product().await;
     let engine: Engine = product.engine("ada").await;
     let process = deployment.process_of(&engine);
@@ -185,7 +188,7 @@ async fn who_is_admitted_again_and_again_stays_awake() {
 
 #[tokio::test]
 async fn many_admits_of_a_sleeper_wake_it_once() {
-    let deployment = deployment_with_idle_threshold("1");
+    let deployment = deployment_with_idle_threshold(1.0);
     let (_orchestrator, product) = deployment.start_with_product().await;
     let engine = product.engine("ada").await;
     product.wait_for_status("ada", "sleeping").await;
@@ -198,15 +201,16 @@ async fn many_admits_of_a_sleeper_wake_it_once() {
 
 #[tokio::test]
 async fn who_is_admitted_at_the_moment_of_sleep_gets_an_engine_that_works() {
-    let deployment = deployment_with_idle_threshold("1");
+    let deployment = deployment_with_idle_threshold(1.0);
     let (_orchestrator, product) = deployment.start_with_product().await;
-    // The pauses end before, at and after the moment when each engine would sleep.
     let users = (0..6).map(|number| {
+        // The pauses end before, at and after the moment when each engine would sleep.
+        let pause = Duration::from_millis(850 + 50 * number).mul_f64(Backend::from_env().slowness());
         let (product, user) = (product.clone(), format!("user-{number}"));
         async move {
             for _ in 0..2 {
                 product.engine(&user).await.run_turn("task", "Hello!").await;
-                tokio::time::sleep(Duration::from_millis(850 + 50 * number)).await;
+                tokio::time::sleep(pause).await;
             }
             product.engine(&user).await.messages("task").await.len()
         }
@@ -218,7 +222,7 @@ async fn who_is_admitted_at_the_moment_of_sleep_gets_an_engine_that_works() {
 
 #[tokio::test]
 async fn a_product_sets_its_own_time_and_nothing_means_never() {
-    let deployment = deployment_with_idle_threshold("1");
+    let deployment = deployment_with_idle_threshold(1.0);
     let (orchestrator, product) = deployment.start_with_product().await;
     let never = orchestrator.register("never", json!({"idle_sleep_threshold_s": 0})).await;
     let later = orchestrator.register("later", json!({"idle_sleep_threshold_s": 3600})).await;

@@ -140,7 +140,7 @@ async fn nobody_waits_for_a_restart_that_is_far_off() {
 
 /// Replaces an engine's brain with garbage; returns a closure that restores it.
 fn corrupt_brain(deployment: &Deployment, engine: &Engine) -> impl FnOnce() {
-    let folder = deployment.fleet.engine_folder(&engine.id);
+    let folder = deployment.data_folder(&engine.id).unwrap();
     let aside = deployment.fleet.test_env.path().join("aside");
     fs::create_dir(&aside).unwrap();
     let files = ["brain.sqlite", "brain.sqlite-wal", "brain.sqlite-shm"];
@@ -232,7 +232,7 @@ async fn an_engine_that_cannot_come_back_is_no_trouble_for_others() {
     // A broken engine can be deleted.
     product.delete("broken").await.assert_ok("status:text engine_id:engine");
     assert_eq!(product.list("").await.1, 1);
-    assert!(!deployment.fleet.engine_folder(&broken.id).exists());
+    assert_eq!(deployment.data_folder(&broken.id), None);
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use api::EngineId;
 use api::orchestrator::EngineStatus;
-use backend::{BackendError, Instance, KeyProof, ProbeError};
+use backend::{BackendError, Instance, InstanceExit, KeyProof, ProbeError};
 
 use super::Supervisor;
 use super::exits::EXIT_CONFIRM_DELAY;
@@ -13,7 +13,7 @@ use crate::fleet::FleetError;
 use crate::fleet::engine_client::{CheckedHealth, Readiness};
 use crate::fleet::request::OperationError;
 use crate::fleet::supervision::{CheckTarget, KeyState};
-use crate::fleet::transitions::unexpected_exit_message;
+use crate::registry::EngineRow;
 
 impl Supervisor {
     /// Checks the health of a running engine. After too many consecutive failed checks it has failed.
@@ -132,34 +132,43 @@ impl Supervisor {
         // under way, such as a stop, may be the cause; if the engine is unhealthy after it, the next check leads
         // here again.
         let Ok(operation) = self.executor.operations.begin_for_row(&row, Change::Stop) else { return Ok(()) };
-        let (supervisor, instance, reason) = (Arc::clone(self), instance.clone(), reason.to_owned());
+        let (supervisor, reason, unhealthy) = (Arc::clone(self), reason.to_owned(), instance.clone());
         let fail_engine = async move {
             let shared = &supervisor.shared;
             let row = shared.registry.engine_by_id(engine_id).await?.ok_or(OperationError::Stale)?;
-            if row.status != EngineStatus::Running || row.instance.as_ref() != Some(&instance) {
+            if row.status != EngineStatus::Running || row.instance.as_ref() != Some(&unhealthy) {
                 // The supervisor has missed a change.
                 supervisor.supervision.track(&row, false, supervisor.supervision.now());
-            } else if shared.backend.is_running(&instance).await? {
+            } else if shared.backend.is_running(&unhealthy).await? {
                 shared.registry.check_leadership().await?;
                 shared.backend.kill(row.target()).await?;
                 supervisor.transitions.record_failure(&row, &reason, "health").await?;
-            } else {
-                // It has exited. If the exit was reported, its handler records it within this time, with its
-                // reason.
-                shared.clock.sleep(EXIT_CONFIRM_DELAY).await;
-                if !shared.backend.is_running(&instance).await? {
-                    supervisor
-                        .transitions
-                        .record_failure(&row, &unexpected_exit_message(None), "exit")
-                        .await?;
-                }
             }
             Err(OperationError::Stale)
         };
         self.executor.operations.spawn(Arc::clone(&operation), fail_engine);
         match operation.outcome().await {
             Err(OperationError::Failed(error)) => Err(error),
-            Ok(_) | Err(OperationError::Stale | OperationError::Preempted) => Ok(()),
+            Ok(_) | Err(OperationError::Stale | OperationError::Preempted) => {
+                self.record_missed_exit(engine_id, instance).await
+            }
         }
+    }
+
+    /// Records the exit of an engine, unless the backend reports it.
+    async fn record_missed_exit(
+        self: &Arc<Self>,
+        engine_id: EngineId,
+        instance: &Instance,
+    ) -> Result<(), FleetError> {
+        let is_of_instance = |row: &EngineRow| row.instance.as_ref() == Some(instance);
+        let row = self.shared.registry.engine_by_id(engine_id).await?.filter(is_of_instance);
+        if row.is_none_or(|row| row.status != EngineStatus::Running) {
+            return Ok(());
+        }
+        // If the exit was reported, its handler records it within this time, with its reason.
+        self.shared.clock.sleep(EXIT_CONFIRM_DELAY).await;
+        let exit = InstanceExit { engine_id, instance: instance.clone(), reason: None };
+        Ok(self.record_exit(&exit).await?)
     }
 }

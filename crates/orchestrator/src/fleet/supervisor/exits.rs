@@ -47,13 +47,13 @@ impl Supervisor {
         }
     }
 
-    async fn record_exit(self: &Arc<Self>, exit: &InstanceExit) -> Result<(), RegistryError> {
+    /// Marks the engine of an instance that has exited as failed, unless something else has become of it.
+    pub(super) async fn record_exit(self: &Arc<Self>, exit: &InstanceExit) -> Result<(), RegistryError> {
         loop {
             let Some(row) = self.shared.registry.engine_by_id(exit.engine_id).await? else { return Ok(()) };
-            if row.claim.is_some()
-                && let Some(operation) = self.executor.operations.get(&row.owner)
-            {
-                // The operation may have caused the exit, or may not have noticed it yet.
+            if let Some(operation) = self.executor.operations.get(&row.owner) {
+                // The operation may have caused the exit, as one that kills a hung engine has, or may not have
+                // noticed it yet.
                 let _ = operation.outcome().await;
                 continue;
             }

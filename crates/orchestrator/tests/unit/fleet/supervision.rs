@@ -141,6 +141,21 @@ async fn a_hung_engine_fails_after_three_checks_and_is_ended() {
     assert_eq!(app.backend.running().len(), 1);
 }
 
+#[tokio::test]
+async fn a_hung_engine_whose_end_takes_long_was_ended_for_its_health() {
+    let app = TestApp::new().await;
+    let product = app.register_product("demo", json!({})).await;
+    let engine_id = engine_id(&product.provision("ann").await);
+    // The exit is reported long before the kill returns.
+    app.backend.inject(BackendCall::Kill, Fault::Delay(SECOND * 5));
+    app.backend.freeze(engine_id);
+    wait_for_status(&product, "failed").await;
+    wait_for_status(&product, "running").await;
+    let audit_log = app.audit_lines().await;
+    assert!(audit_log[1].starts_with("crash running→failed it did not answer within 10 s"), "{audit_log:?}");
+    assert_eq!(audit_log[2], "restart failed→running crash");
+}
+
 /// An app that checks engines so often that three checks fail before the exit of an engine is recorded.
 async fn app_with_frequent_checks() -> TestApp {
     let interval = Duration::from_millis(250);

@@ -8,6 +8,7 @@ use std::env;
 pub(crate) enum Backend {
     Process,
     Docker,
+    Kubernetes,
 }
 
 /// Where the registry is.
@@ -23,7 +24,23 @@ impl Backend {
         match env::var("ROUNDHOUSE_TEST_BACKEND").as_deref() {
             Err(_) | Ok("" | "process") => Self::Process,
             Ok("docker") => Self::Docker,
-            Ok(other) => panic!("ROUNDHOUSE_TEST_BACKEND is {other:?}, and must be `process` or `docker`"),
+            Ok("kubernetes") => Self::Kubernetes,
+            Ok(other) => {
+                panic!(
+                    "ROUNDHOUSE_TEST_BACKEND is {other:?}, and must be `process`, `docker` or `kubernetes`"
+                )
+            }
+        }
+    }
+}
+
+impl Backend {
+    /// How much longer than a process an engine may take to start. The times that stories give their deployments are
+    /// multiplied by it.
+    pub(crate) const fn slowness(self) -> f64 {
+        match self {
+            Self::Process | Self::Docker => 1.0,
+            Self::Kubernetes => 5.0,
         }
     }
 }

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::docker::{self, Docker, DockerNetwork};
 use super::fleet::write_soul;
 use super::http::{client, path_segment, send};
+use super::kubernetes::{self, Kubernetes, Namespace};
 use super::schema::{AUDIT_ROW, EXPLANATION, LAST_TRANSITION, NEXT_ACTION, RESTART_ATTEMPT};
 use super::tcp_forwarder::TcpForwarder;
 use super::{
@@ -45,9 +46,17 @@ pub(crate) struct Deployment {
 #[derive(Debug)]
 struct Resources {
     folder: PathBuf,
-    docker: Option<(Docker, DockerNetwork)>,
+    host: EngineHost,
     database: Option<PostgresDatabase>,
     forwarders: Vec<TcpForwarder>,
+}
+
+/// What runs the engines, and what a deployment has there.
+#[derive(Debug)]
+enum EngineHost {
+    Processes,
+    Docker(Docker, DockerNetwork),
+    Kubernetes(Namespace),
 }
 
 /// A started `roundhouse orchestrator`.
@@ -70,7 +79,7 @@ impl Deployment {
 
     /// A deployment with the process backend and SQLite.
     pub(crate) fn process_and_sqlite() -> Self {
-        Self::with_resources(None, None)
+        Self::with_resources(None, None, None)
     }
 
     /// A deployment with the Docker backend; `None` if this machine has no Docker.
@@ -87,29 +96,41 @@ impl Deployment {
     pub(crate) fn with_combination(backend: Backend, database: Database) -> Option<Self> {
         let docker = match backend {
             Backend::Process => None,
-            Backend::Docker => Some(Docker::local()?),
+            // The images for Kubernetes are made by Docker, too.
+            Backend::Docker | Backend::Kubernetes => Some(Docker::local()?),
+        };
+        let cluster = match backend {
+            Backend::Process | Backend::Docker => None,
+            Backend::Kubernetes => Some(Kubernetes::local()?),
         };
         let database = match database {
             Database::Sqlite => None,
             Database::Postgres => Some(PostgresDatabase::local()?),
         };
         if let Some(docker) = &docker {
-            image::current_build(docker)?;
+            let image = image::current_build(docker)?;
+            if let Some(cluster) = cluster {
+                cluster.load_image(docker, &image);
+            }
         }
-        Some(Self::with_resources(docker, database))
+        Some(Self::with_resources(docker, cluster, database))
     }
 
     /// A deployment whose engines run at this daemon, which must have their image.
     pub(crate) fn with_docker(docker: &Docker) -> Self {
-        Self::with_resources(Some(docker.clone()), None)
+        Self::with_resources(Some(docker.clone()), None, None)
     }
 
     /// A deployment whose registry is in a new database of this server.
     pub(crate) fn with_cluster(cluster: &PostgresCluster) -> Self {
-        Self::with_resources(None, Some(PostgresDatabase::create_on(&cluster.url())))
+        Self::with_resources(None, None, Some(PostgresDatabase::create_on(&cluster.url())))
     }
 
-    fn with_resources(docker: Option<Docker>, database: Option<PostgresDatabase>) -> Self {
+    fn with_resources(
+        docker: Option<Docker>,
+        cluster: Option<&'static Kubernetes>,
+        database: Option<PostgresDatabase>,
+    ) -> Self {
         let fleet = Fleet::new();
         fs::create_dir(fleet.folder()).unwrap();
         // The last 43 characters of any key are 32 random bytes.
@@ -130,44 +151,67 @@ impl Deployment {
             ("ORCH_DATA_ROOT_PATH", path("engines")),
         ];
         let folder = fleet.test_env.path().to_owned();
-        let docker = docker.map(|docker| {
-            let network = DockerNetwork::new(&docker);
-            (docker, network)
-        });
-        let resources = Resources { folder, docker, database, forwarders: Vec::new() };
+        let host = match (docker, cluster) {
+            (_, Some(cluster)) => EngineHost::Kubernetes(Namespace::new(cluster, &folder)),
+            (Some(docker), None) => {
+                let network = DockerNetwork::new(&docker);
+                EngineHost::Docker(docker, network)
+            }
+            (None, None) => EngineHost::Processes,
+        };
+        let resources = Resources { folder, host, database, forwarders: Vec::new() };
         let this = Self { resources, fleet, admin_key, master_key };
         let this = variables.into_iter().fold(this, |this, (name, value)| this.with_env(name, value));
         this.with_engines_in_containers().with_script(QUICK_SCRIPT)
     }
 
-    /// Sets the variables that engines in containers need, if the backend is Docker.
+    /// Sets the variables that engines in containers need.
     fn with_engines_in_containers(self) -> Self {
-        let Some((docker, network)) = &self.resources.docker else { return self };
-        let socket = docker.socket().to_str().unwrap().to_owned();
-        let network = network.name.clone();
         // Containers see only the catalog's folder, which therefore holds the script.
         let catalog = self.catalog();
+        let variables = match &self.resources.host {
+            EngineHost::Processes => return self,
+            EngineHost::Docker(docker, network) => vec![
+                ("ORCH_BACKEND", "docker".to_owned()),
+                ("ORCH_DOCKER_SOCKET", docker.socket().to_str().unwrap().to_owned()),
+                ("ORCH_ENGINE_NETWORK", network.name.clone()),
+                ("ORCH_CATALOG_MOUNT_PATH", catalog.to_str().unwrap().to_owned()),
+            ],
+            EngineHost::Kubernetes(namespace) => {
+                let kubeconfig = self.fleet.folder().join("kubeconfig");
+                namespace.write_kubeconfig(&kubeconfig);
+                vec![
+                    ("ORCH_BACKEND", "kubernetes".to_owned()),
+                    ("KUBECONFIG", kubeconfig.to_str().unwrap().to_owned()),
+                    ("ORCH_KUBERNETES_NAMESPACE", namespace.name.clone()),
+                    ("ORCH_KUBERNETES_STORAGE_SIZE", "16Mi".to_owned()),
+                ]
+            }
+        };
         write_soul(&catalog);
-        self.with_env("ORCH_BACKEND", "docker")
-            .with_env("ORCH_DOCKER_SOCKET", socket)
-            .with_env("ORCH_ENGINE_NETWORK", network)
-            .with_env("ORCH_ENGINE_IMAGE", image::reference(VERSION))
-            .with_env("ORCH_CATALOG_MOUNT_PATH", catalog.to_str().unwrap())
+        let this = self.with_env("ORCH_ENGINE_IMAGE", image::reference(VERSION));
+        variables.into_iter().fold(this, |this, (name, value)| this.with_env(name, value))
     }
 
-    /// The engines' catalog, with the Docker backend.
+    /// The engines' catalog, unless they are processes.
     pub(crate) fn catalog(&self) -> PathBuf {
         self.fleet.test_env.path().join("catalog")
     }
 
     /// The daemon, with the Docker backend.
     pub(crate) fn docker_daemon(&self) -> &Docker {
-        &self.resources.docker.as_ref().expect("the engines are containers").0
+        let EngineHost::Docker(docker, _) = &self.resources.host else {
+            panic!("the engines are containers")
+        };
+        docker
     }
 
     /// The engines' network, with the Docker backend.
     pub(crate) fn network(&self) -> &str {
-        &self.resources.docker.as_ref().expect("the engines are containers").1.name
+        let EngineHost::Docker(_, network) = &self.resources.host else {
+            panic!("the engines are containers")
+        };
+        &network.name
     }
 
     /// The database, with PostgreSQL.
@@ -177,11 +221,19 @@ impl Deployment {
 
     /// Sets a script for the `scripted` provider.
     pub(crate) fn with_script(self, script: &str) -> Self {
-        if self.resources.docker.is_none() {
-            return Self { fleet: self.fleet.with_script(script), ..self };
-        }
-        fs::write(self.catalog().join("script.yaml"), script).unwrap();
-        self.with_env("LLM_PROVIDER", "scripted").with_env("LLM_SCRIPT_PATH", "/catalog/script.yaml")
+        let this = match &self.resources.host {
+            EngineHost::Processes => return Self { fleet: self.fleet.with_script(script), ..self },
+            EngineHost::Docker(..) => {
+                fs::write(self.catalog().join("script.yaml"), script).unwrap();
+                self
+            }
+            EngineHost::Kubernetes(namespace) => {
+                fs::write(self.catalog().join("script.yaml"), script).unwrap();
+                let catalog = namespace.put_catalog(&self.catalog());
+                self.with_env("ORCH_KUBERNETES_CATALOG", catalog)
+            }
+        };
+        this.with_env("LLM_PROVIDER", "scripted").with_env("LLM_SCRIPT_PATH", "/catalog/script.yaml")
     }
 
     /// Sets a variable.
@@ -192,9 +244,13 @@ impl Deployment {
     /// Makes the engines use the mock provider with Anthropic's protocol.
     pub(crate) fn with_provider(mut self, provider: &mock_llm::MockProvider) -> Self {
         self.fleet = self.fleet.with_provider(provider);
-        let Some((docker, _)) = &self.resources.docker else { return self };
+        let host_address = match &self.resources.host {
+            EngineHost::Processes => return self,
+            EngineHost::Docker(docker, _) => docker.host_address(),
+            EngineHost::Kubernetes(namespace) => namespace.host_address(),
+        };
         let address = provider.base_url().strip_prefix("http://").unwrap().parse().unwrap();
-        let forwarder = TcpForwarder::bind_any(&docker.host_address(), address);
+        let forwarder = TcpForwarder::bind_any(&host_address, address);
         let base = format!("http://{}", forwarder.address);
         self.resources.forwarders.push(forwarder);
         self.with_env("LLM_BASE_URL", base)
@@ -248,12 +304,28 @@ impl Deployment {
 
     /// The process of an engine, if it runs; in a container the engine's process, not the init process.
     pub(crate) fn process_of(&self, engine: &Engine) -> Option<Pid> {
-        let found = match self.resources.docker {
-            Some(_) => docker::processes_with_data_of(&engine.id),
-            None => processes::engines_in_folder(&self.fleet.engine_folder(&engine.id)),
+        let found = match &self.resources.host {
+            EngineHost::Processes => processes::engines_in_folder(&self.fleet.engine_folder(&engine.id)),
+            EngineHost::Docker(..) => docker::processes_with_data_of(&engine.id),
+            EngineHost::Kubernetes(_) => kubernetes::processes_of(&engine.id),
         };
         assert!(found.len() < 2, "one engine, {found:?}");
         found.first().copied()
+    }
+
+    /// The folder with an engine's data, if it has any.
+    pub(crate) fn data_folder(&self, engine_id: &str) -> Option<PathBuf> {
+        match &self.resources.host {
+            EngineHost::Processes | EngineHost::Docker(..) => {
+                Some(self.fleet.engine_folder(engine_id)).filter(|folder| folder.exists())
+            }
+            EngineHost::Kubernetes(namespace) => namespace.data_folder(engine_id),
+        }
+    }
+
+    /// Whether each engine has a port of this machine.
+    pub(crate) fn has_host_ports(&self) -> bool {
+        !matches!(self.resources.host, EngineHost::Kubernetes(_))
     }
 
     /// The container of an engine, running or not.
@@ -270,14 +342,18 @@ impl Deployment {
     #[track_caller]
     pub(crate) fn kill_engine(&self, engine: &Engine) -> Pid {
         let process = self.process_of(engine).expect("the engine runs");
-        let docker = self.resources.docker.as_ref().map(|(docker, _)| docker);
-        let filter = format!("label=roundhouse.engine={}", engine.id);
-        let container =
-            docker.and_then(|docker| docker.run_blocking(&["ps", "--quiet", "--filter", &filter]).ok());
-        processes::kill(process);
-        if let (Some(docker), Some(container)) = (docker, container) {
-            // Wait until the daemon has noticed the exit; a container that is already gone needs no wait.
-            let _ = docker.run_blocking(&["wait", &container]);
+        match &self.resources.host {
+            EngineHost::Processes => processes::kill(process),
+            EngineHost::Docker(docker, _) => {
+                let filter = format!("label=roundhouse.engine={}", engine.id);
+                let container = docker.run_blocking(&["ps", "--quiet", "--filter", &filter]);
+                processes::kill(process);
+                if let Ok(container) = container {
+                    // Wait until the daemon has noticed the exit; a container that is already gone needs no wait.
+                    let _ = docker.run_blocking(&["wait", &container]);
+                }
+            }
+            EngineHost::Kubernetes(namespace) => namespace.kill(&engine.id, process),
         }
         process
     }

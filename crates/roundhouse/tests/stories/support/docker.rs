@@ -8,9 +8,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use reqwest::Client;
+use rustix::process::Pid;
 use serde_json::Value;
 
-use super::{skip, with_deadline};
+use super::{processes, skip, with_deadline};
 
 /// The socket of this machine's daemon.
 pub(crate) const LOCAL_SOCKET: &str = "/var/run/docker.sock";
@@ -64,12 +65,12 @@ impl Docker {
 
     /// Runs the client; returns its output or its error.
     pub(crate) fn run_blocking(&self, arguments: &[&str]) -> Result<String, String> {
-        command_output(self.command().args(arguments).output())
+        command_output("docker", self.command().args(arguments).output())
     }
 
     /// Runs the client without blocking the story's other tasks.
     pub(crate) async fn try_run(&self, arguments: &[&str]) -> Result<String, String> {
-        command_output(tokio::process::Command::from(self.command()).args(arguments).output().await)
+        command_output("docker", tokio::process::Command::from(self.command()).args(arguments).output().await)
     }
 
     /// Runs the client, which must succeed.
@@ -176,24 +177,23 @@ fn remove_network(docker: &Docker, name: &str) {
     let _ = docker.run_blocking(&["network", "rm", name]);
 }
 
-fn command_output(output: std::io::Result<Output>) -> Result<String, String> {
-    let output = output.map_err(|error| format!("docker cannot be run: {error}"))?;
+/// The output of a program that has ended, or its error.
+pub(crate) fn command_output(program: &str, output: std::io::Result<Output>) -> Result<String, String> {
+    let output = output.map_err(|error| format!("{program} cannot be run: {error}"))?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }
 
 /// The processes in containers whose `/data` is `engine_id`'s folder, except each container's init process.
-pub(crate) fn processes_with_data_of(engine_id: &str) -> Vec<rustix::process::Pid> {
+pub(crate) fn processes_with_data_of(engine_id: &str) -> Vec<Pid> {
     let folder = format!("/{engine_id} /data ");
     let is_engine = |process: &Path| {
         let mounts = fs::read_to_string(process.join("mountinfo")).unwrap_or_default();
-        let status = fs::read_to_string(process.join("status")).unwrap_or_default();
-        let number = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-        let is_first = number.and_then(|numbers| numbers.split_whitespace().last()) == Some("1");
-        mounts.contains(&folder) && !is_first
+        mounts.contains(&folder)
     };
-    super::processes::with_environment_text("SQLITE_DB_PATH=/data/brain.sqlite".as_ref())
-        .into_iter()
-        .filter(|pid| is_engine(&Path::new("/proc").join(pid.as_raw_nonzero().to_string())))
-        .collect()
+    let mut found = processes::with_environment_text("SQLITE_DB_PATH=/data/brain.sqlite".as_ref());
+    found.retain(|process| {
+        is_engine(&processes::proc_folder(*process)) && !processes::is_first_in_its_container(*process)
+    });
+    found
 }

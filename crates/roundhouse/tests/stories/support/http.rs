@@ -9,6 +9,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use super::kubernetes::EngineNames;
 use super::{assert_fields, with_deadline};
 
 /// A complete response.
@@ -25,8 +26,10 @@ pub(crate) struct HttpResponse {
 /// The tests' client. It keeps no idle connections, because one would belong to the runtime of the test that
 /// opened it.
 pub(crate) fn client() -> Client {
-    static CLIENT: LazyLock<Client> =
-        LazyLock::new(|| Client::builder().no_proxy().pool_max_idle_per_host(0).build().unwrap());
+    static CLIENT: LazyLock<Client> = LazyLock::new(|| {
+        let builder = Client::builder().no_proxy().pool_max_idle_per_host(0);
+        builder.dns_resolver(EngineNames).build().unwrap()
+    });
     CLIENT.clone()
 }
 

@@ -18,6 +18,7 @@ pub(crate) mod fleet;
 pub(crate) mod heard;
 pub(crate) mod http;
 pub(crate) mod image;
+pub(crate) mod kubernetes;
 pub(crate) mod peers;
 pub(crate) mod ports;
 pub(crate) mod postgres;

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
@@ -30,6 +30,18 @@ pub(crate) fn in_cgroup(name: &str) -> Vec<Pid> {
 /// The living processes in a container, including those with which the daemon starts others in it.
 pub(crate) fn in_container(container: &str) -> Vec<Pid> {
     by_proc_file("cgroup", |groups| contains(groups, container.as_bytes()))
+}
+
+/// Whether a process is the first one of its container.
+pub(crate) fn is_first_in_its_container(process: Pid) -> bool {
+    let status = fs::read_to_string(proc_folder(process).join("status")).unwrap_or_default();
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    numbers.and_then(|numbers| numbers.split_whitespace().last()) == Some("1")
+}
+
+/// The folder of a process in `/proc`.
+pub(crate) fn proc_folder(process: Pid) -> PathBuf {
+    Path::new("/proc").join(process.as_raw_nonzero().to_string())
 }
 
 /// The child processes of a process.

@@ -188,8 +188,12 @@ fn matches_type(name: &str, value: &Value) -> bool {
 }
 
 fn is_url(text: &str) -> bool {
-    let port = text.strip_prefix("http://127.0.0.1:");
-    port.is_some_and(|port| port.parse::<u16>().is_ok())
+    let authority = text.strip_prefix("http://").and_then(|text| text.split_once(':'));
+    authority.is_some_and(|(host, port)| match host {
+        "127.0.0.1" => port.parse::<u16>().is_ok(),
+        // A Pod below the Service of the engines.
+        _ => host.starts_with("roundhouse-eng-") && host.split('.').nth(3) == Some("svc") && port == "8000",
+    })
 }
 
 /// Whether `text` is the prefix and 32 bytes in base64url.
