@@ -1,5 +1,6 @@
 //! `roundhouse engine`: runs one user's engine.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -11,10 +12,10 @@ use http_service::signals::ShutdownSignals;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Failure;
-use crate::journal;
+use crate::{catalog, journal};
 
 /// Labels by which an orchestrator recognizes its engines among all processes (the engine itself ignores them), or
-/// a command that reads an engine's brain.
+/// a command that is about engines and runs none.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -36,6 +37,11 @@ pub(crate) struct Args {
 enum Command {
     /// Print the steps of a task's turns. The engine may be running.
     Journal(journal::Args),
+    /// Unpack the catalog that ships into a folder. Entries of an earlier one that were edited or removed stay so.
+    UnpackCatalog {
+        /// The folder, which is made if it is missing.
+        folder: PathBuf,
+    },
 }
 
 /// Moves an engine launched by an orchestrator into a session of its own, so that neither a terminal's signals nor
@@ -59,6 +65,7 @@ pub(crate) fn start_session() {
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
     match args.command {
         Some(Command::Journal(args)) => journal::run(args),
+        Some(Command::UnpackCatalog { folder }) => catalog::unpack(&folder).map_err(Failure::usage),
         None => serve(&args),
     }
 }

@@ -43,8 +43,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         tracing::warn!("{warning}");
     }
     http_service::rlimits::raise_file_limit();
-    // A path that the operator sets is the operator's to provide.
-    if ProcessEnv.get("ORCH_CATALOG_MOUNT_PATH").is_none() {
+    // A path that the operator sets is the operator's to provide, and no folder of this machine reaches a cluster.
+    if ProcessEnv.get("ORCH_CATALOG_MOUNT_PATH").is_none() && config.backend.runs_on_this_machine() {
         crate::catalog::unpack(&config.catalog).map_err(Failure::usage)?;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

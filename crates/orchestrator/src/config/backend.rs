@@ -49,6 +49,14 @@ impl BackendKind {
         Self::Docker { socket }
     }
 
+    /// Whether engines see folders of this machine.
+    pub const fn runs_on_this_machine(&self) -> bool {
+        match self {
+            Self::Process | Self::Docker { .. } => true,
+            Self::Kubernetes(_) => false,
+        }
+    }
+
     /// The name of this kind in `ORCH_BACKEND`.
     pub(super) const fn name(&self) -> &'static str {
         match self {

@@ -122,7 +122,14 @@ fn build_from(
     if !stripped.is_ok_and(|status| status.success()) {
         fs::copy(program, &copy).map_err(|error| error.to_string())?;
     }
-    let file = dockerfile();
+    let mut recipe = fs::read_to_string(dockerfile()).map_err(|error| error.to_string())?;
+    if program != Path::new(BINARY) {
+        // Earlier versions cannot unpack their catalog. Orchestrators mount one.
+        recipe =
+            recipe.lines().filter(|line| !line.contains("unpack-catalog")).collect::<Vec<_>>().join("\n");
+    }
+    let file = context.path().join("Dockerfile");
+    fs::write(&file, recipe).map_err(|error| error.to_string())?;
     let base = format!("BASE={}", base_image());
     let label = format!("roundhouse.test.binary={binary}");
     let options = ["build", "--quiet", "--target", target, "--file", text(&file)];
