@@ -62,7 +62,7 @@ async fn over_a_line(test: &Fixture) -> (Arc<KubernetesBackend>, Line) {
 }
 
 #[tokio::test]
-async fn an_exit_while_the_watch_is_cut_is_reported_afterwards() {
+async fn regression_k03_an_exit_while_the_watch_is_cut_is_reported_afterwards() {
     let Some(test) = Fixture::new().await else { return };
     let (backend, line) = over_a_line(&test).await;
     let mut exits = backend.exits();

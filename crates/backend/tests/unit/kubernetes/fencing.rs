@@ -4,7 +4,7 @@ use super::super::*;
 use super::support::{Fixture, Node, new_backend};
 
 #[tokio::test]
-async fn what_a_later_generation_launched_is_left_alone() {
+async fn regression_k02_what_a_later_generation_launched_is_left_alone() {
     let Some(test) = Fixture::new().await else { return };
     let later = test.backend.launch(LaunchSpec { generation: 7, ..test.launch() }).await.unwrap();
     let replaced = new_backend(&test.options);
@@ -26,7 +26,7 @@ async fn what_a_later_generation_launched_is_left_alone() {
 }
 
 #[tokio::test]
-async fn of_two_launches_at_once_the_later_generation_survives() {
+async fn regression_k02_of_two_launches_at_once_the_later_generation_survives() {
     let Some(test) = Fixture::new().await else { return };
     test.backend.launch(test.launch()).await.unwrap();
     test.backend.stop(test.target(3), Duration::ZERO).await.unwrap();
@@ -42,7 +42,7 @@ async fn of_two_launches_at_once_the_later_generation_survives() {
 }
 
 #[tokio::test]
-async fn a_node_that_confirms_no_end_keeps_the_engine_from_a_second_one() {
+async fn regression_k02_a_node_that_confirms_no_end_keeps_the_engine_from_a_second_one() {
     let Some(mut test) = Fixture::new().await else { return };
     let first = test.backend.launch(test.launch()).await.unwrap();
     test.set_node(Node::Lost);

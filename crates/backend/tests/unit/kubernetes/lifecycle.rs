@@ -49,7 +49,7 @@ async fn an_engine_runs_sleeps_keeps_its_data_and_goes() {
 }
 
 #[tokio::test]
-async fn without_its_claim_an_engine_is_not_launched() {
+async fn regression_k06_without_its_claim_an_engine_is_not_launched() {
     let Some(test) = Fixture::new().await else { return };
     let missing = BackendError::DataUnavailable(DataUnavailable::VolumeMissing);
     assert_eq!(test.backend.has_data(test.engine_id).await.unwrap_err(), missing);
@@ -63,7 +63,7 @@ async fn without_its_claim_an_engine_is_not_launched() {
 }
 
 #[tokio::test]
-async fn an_exit_is_reported_once_with_its_reason_and_its_last_lines() {
+async fn regression_k04_an_exit_is_reported_once_with_its_reason_and_its_last_lines() {
     let Some(test) = Fixture::new().await else { return };
     let mut exits = test.backend.exits();
     let instance = test.backend.launch(test.launch()).await.unwrap();
@@ -89,7 +89,7 @@ async fn an_exit_is_reported_once_with_its_reason_and_its_last_lines() {
 }
 
 #[tokio::test]
-async fn a_later_orchestrator_finds_what_an_earlier_one_launched() {
+async fn regression_k01_a_later_orchestrator_finds_what_an_earlier_one_launched() {
     let Some(test) = Fixture::new().await else { return };
     let instance = test.backend.launch(test.launch()).await.unwrap();
     let later = new_backend(&test.options);
@@ -113,7 +113,7 @@ async fn an_image_that_no_registry_has_is_named_and_nothing_stays() {
 }
 
 #[tokio::test]
-async fn a_cluster_without_room_says_so_and_nothing_stays() {
+async fn regression_k05_a_cluster_without_room_says_so_and_nothing_stays() {
     let Some(mut test) = Fixture::new().await else { return };
     test.set_node(Node::IsFull);
     test.options.settings.start_timeout = Duration::from_secs(1);
@@ -126,7 +126,7 @@ async fn a_cluster_without_room_says_so_and_nothing_stays() {
 }
 
 #[tokio::test]
-async fn a_lost_claim_is_no_data() {
+async fn regression_k06_a_lost_claim_is_no_data() {
     let Some(test) = Fixture::new().await else { return };
     test.backend.launch(test.launch()).await.unwrap();
     test.backend.stop(test.target(3), Duration::ZERO).await.unwrap();

@@ -5,7 +5,7 @@ use super::super::*;
 use super::support::{options, spec_of};
 
 #[test]
-fn nothing_secret_is_in_a_pods_specification() {
+fn regression_k07_nothing_secret_is_in_a_pods_specification() {
     let options = options("ns");
     let launch = spec_of(EngineId::new());
     let name = spec::secret_name(&launch);
@@ -29,7 +29,7 @@ fn nothing_secret_is_in_a_pods_specification() {
 }
 
 #[test]
-fn a_pod_has_no_rights_and_is_started_once() {
+fn regression_k08_a_pod_has_no_rights_and_is_started_once() {
     let options = options("ns");
     let launch = spec_of(EngineId::new());
     let pods = [
