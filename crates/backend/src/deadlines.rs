@@ -78,6 +78,11 @@ impl DeadlineBackend {
         Err(BackendError::DataUnavailable(DataUnavailable::EngineFolderMissing))
     }
 
+    /// See [`EngineBackend::concurrent_launches`].
+    pub fn concurrent_launches(&self) -> usize {
+        self.backend.concurrent_launches()
+    }
+
     /// See [`EngineBackend::has_single_image`].
     pub fn has_single_image(&self) -> bool {
         self.backend.has_single_image()

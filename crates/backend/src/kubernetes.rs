@@ -92,7 +92,7 @@ impl KubernetesBackend {
 
 impl Inner {
     async fn list(&self) -> Result<Vec<EngineListing>, BackendError> {
-        let listed = self.cluster.pods(&label::selector(&self.options.deployment_id, None)).await?;
+        let listed = self.cluster.pods(&label::selector(&self.options.deployment_id)).await?;
         let engines = listed.pods.iter().filter_map(|pod| self.observe(pod));
         let engines = engines.filter(|pod| pod.role == Role::Engine);
         let to_listing = |pod: pod_state::PodView| EngineListing {
@@ -136,6 +136,11 @@ impl EngineBackend for KubernetesBackend {
 
     fn has_single_image(&self) -> bool {
         false
+    }
+
+    /// Each waits for a node most of the time, and there are many.
+    fn concurrent_launches(&self) -> usize {
+        64
     }
 
     fn latency(&self) -> Duration {

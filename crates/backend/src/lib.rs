@@ -211,6 +211,13 @@ pub trait EngineBackend: Send + Sync + 'static {
     /// one.
     fn has_single_image(&self) -> bool;
 
+    /// How many launches the backend carries out at once. More would only wait inside it, against their deadlines.
+    fn concurrent_launches(&self) -> usize {
+        // A Docker daemon creates containers one after the other, each in up to a second: this is as many as it can
+        // create within a launch's deadline.
+        16
+    }
+
     /// How much longer the backend may take for a launch, or for the end of an engine, than a daemon of this host.
     fn latency(&self) -> Duration {
         Duration::ZERO

@@ -92,13 +92,9 @@ pub(super) fn role_of(metadata: &ObjectMeta) -> Role {
     }
 }
 
-/// Returns the selector of the objects of a deployment, or of one of its engines.
-pub(super) fn selector(deployment_id: &str, engine_id: Option<EngineId>) -> String {
-    let deployment = format!("{DEPLOYMENT_LABEL}={deployment_id}");
-    match engine_id {
-        Some(engine_id) => format!("{deployment},{ENGINE_LABEL}={engine_id}"),
-        None => deployment,
-    }
+/// Returns the selector of the objects of a deployment.
+pub(super) fn selector(deployment_id: &str) -> String {
+    format!("{DEPLOYMENT_LABEL}={deployment_id}")
 }
 
 /// Returns the selector of the Pods that the headless Service of the engines names.

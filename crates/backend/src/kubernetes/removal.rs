@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use api::EngineId;
 
+use super::Inner;
+use super::label::{copy_name, engine_name};
 use super::pod_state::PodView;
-use super::{Inner, label};
 use crate::fence::Fenced;
 use crate::{BackendError, Target};
 
@@ -13,11 +14,13 @@ use crate::{BackendError, Target};
 pub(super) const KILL_GRACE: Duration = Duration::from_secs(1);
 
 impl Inner {
-    /// Lists the Pods of an engine, in any state and role.
+    /// Returns the Pods of an engine, in any state and role. They are asked for by their names: to select them by their
+    /// labels, the API server would look at every Pod of the namespace.
     pub(super) async fn pods_of(&self, engine_id: EngineId) -> Result<Vec<PodView>, BackendError> {
-        let selector = label::selector(&self.options.deployment_id, Some(engine_id));
-        let listed = self.cluster.pods(&selector).await?;
-        Ok(listed.pods.iter().filter_map(|pod| self.observe(pod)).collect())
+        let names = (engine_name(engine_id), copy_name(engine_id));
+        let (engine, copy) = tokio::try_join!(self.cluster.pod(&names.0), self.cluster.pod(&names.1))?;
+        let found = [engine, copy].into_iter().flatten().filter_map(|pod| self.observe(&pod));
+        Ok(found.filter(|pod| pod.engine_id == engine_id).collect())
     }
 
     /// Lists the Pods of the target's engine. Callers address them by UID, so that they never act on a Pod that

@@ -74,7 +74,7 @@ impl Inner {
             Some(from) => from,
             None => version.insert(self.compare_with_listing().await?).clone(),
         };
-        let selector = label::selector(&self.options.deployment_id, None);
+        let selector = label::selector(&self.options.deployment_id);
         let mut events = pin!(self.cluster.watch_pods(&selector, &from).await?);
         while let Some(event) = events.next().await {
             let seen = match event? {
@@ -101,7 +101,7 @@ impl Inner {
     async fn compare_with_listing(&self) -> Result<String, ClusterError> {
         // A Pod that is created from now on may be missing in the listing.
         let mut missing = self.pods.all();
-        let listed = self.cluster.pods(&label::selector(&self.options.deployment_id, None)).await?;
+        let listed = self.cluster.pods(&label::selector(&self.options.deployment_id)).await?;
         for pod in &listed.pods {
             if let Some(pod) = self.observe(pod) {
                 missing.remove(&(pod.engine_id, pod.uid));

@@ -1,6 +1,6 @@
 //! Limits how many engines boot at once, and shares the permits among products.
 //!
-//! A host handles a limited number of launches at a time; more would only wait inside the backend, against their
+//! A backend handles a limited number of launches at a time; more would only wait inside it, against their
 //! deadlines. Boots that hang hold their permits for a long time, so no product gets all of them: a product is
 //! granted at most half of the permits that others do not hold. The boots of four products may hang, and a fifth
 //! still finds a permit. Boots that a caller waits for go first, and among them those of the product that holds
@@ -12,13 +12,6 @@ use std::sync::Arc;
 use api::{EngineId, ProductId};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
-
-/// Boots under way at once. A Docker daemon creates containers one after the other, each in up to a second: this
-/// is as many as it can create within a launch's deadline.
-const MAX_CONCURRENT_BOOTS: usize = 16;
-
-/// How many of these may be restarts, across all products.
-const MAX_CONCURRENT_RESTARTS: usize = 8;
 
 /// The kind of boot for which a permit is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,8 +125,9 @@ impl State {
 }
 
 impl BootLimiter {
-    pub(super) fn new() -> Self {
-        Self::with_limits(MAX_CONCURRENT_BOOTS, MAX_CONCURRENT_RESTARTS)
+    /// Creates a limiter of `boots` at once, of which at most half may be restarts, across all products.
+    pub(super) fn new(boots: usize) -> Self {
+        Self::with_limits(boots, boots.div_ceil(2))
     }
 
     fn with_limits(boots: usize, restarts: usize) -> Self {

@@ -46,8 +46,8 @@ impl Executor {
             shared: Arc::clone(&changes.shared),
             supervision: Arc::clone(&changes.supervision),
             operations: Arc::clone(&changes.operations),
+            boot_limiter: BootLimiter::new(changes.shared.backend.concurrent_launches()),
             changes,
-            boot_limiter: BootLimiter::new(),
             boot_timeout,
             operation_timeout,
         }
