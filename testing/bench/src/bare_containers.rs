@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
 use api::EngineId;
-use chaos::docker::{DockerClient, DockerResources};
+use chaos::docker::DockerResources;
+use chaos::unix_http::UnixHttpClient;
 use serde_json::{Value, json};
 
 use crate::probe;
@@ -27,7 +28,7 @@ const STOP_GRACE_S: u64 = 30;
 
 /// Creates and removes such containers. Dropped, it removes those that are left.
 pub(crate) struct BareContainers {
-    daemon: DockerClient,
+    daemon: UnixHttpClient,
     /// The body of the create request, except for the port and the folder.
     description: Value,
     /// The parent of the containers' data folders.

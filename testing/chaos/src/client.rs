@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use api::EngineKey;
 use api::engine::ENGINE_KEY_HEADER;
-use reqwest::{Client, RequestBuilder, Response};
+use reqwest::{Client, ClientBuilder, RequestBuilder, Response};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -19,11 +19,15 @@ pub(crate) struct EngineApi {
     key: EngineKey,
 }
 
-/// A client without a connection pool: a pooled connection would break with the service and be mistaken for a call
-/// that was sent.
+/// Settings of a client without a connection pool: a pooled connection would break with the service and be mistaken
+/// for a call that was sent.
+pub(crate) fn http_client_builder() -> ClientBuilder {
+    Client::builder().no_proxy().pool_max_idle_per_host(0).connect_timeout(Duration::from_secs(5))
+}
+
+/// Returns such a client.
 pub(crate) fn http_client() -> anyhow::Result<Client> {
-    let http = Client::builder().no_proxy().pool_max_idle_per_host(0).connect_timeout(Duration::from_secs(5));
-    http.build().context("the HTTP client cannot be built")
+    http_client_builder().build().context("the HTTP client cannot be built")
 }
 
 /// The outcome of a call.

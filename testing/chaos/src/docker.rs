@@ -1,71 +1,21 @@
-//! A client for the Docker daemon's API, with one request per connection, and the image and network of a run. It
-//! is blocking, because the clean-up in `drop` cannot wait for a runtime.
+//! The Docker daemon, and the image and network of a run.
 
-use std::io::{Read as _, Write as _};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use serde_json::Value;
+
+use crate::unix_http::UnixHttpClient;
 
 /// The variable with the path of the daemon's socket, and its default; the same as the orchestrator's.
 const SOCKET_VAR_AND_DEFAULT: (&str, &str) = ("ORCH_DOCKER_SOCKET", "/var/run/docker.sock");
-/// The read timeout of a response.
-const IO_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// A client for the Docker daemon.
-#[derive(Clone, Debug)]
-pub struct DockerClient {
-    /// The path of the daemon's socket.
-    pub socket: PathBuf,
-}
-
-impl Default for DockerClient {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl DockerClient {
-    /// Creates a client for the machine's daemon.
-    pub fn new() -> Self {
-        let (variable, default) = SOCKET_VAR_AND_DEFAULT;
-        Self { socket: std::env::var_os(variable).unwrap_or_else(|| default.into()).into() }
-    }
-
-    /// Sends a request and returns the response's status and body.
-    pub fn request(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<(u16, Vec<u8>)> {
-        let body = body.map(ToString::to_string).unwrap_or_default();
-        let exchange = || -> std::io::Result<Vec<u8>> {
-            let mut stream = UnixStream::connect(&self.socket)?;
-            stream.set_read_timeout(Some(IO_TIMEOUT))?;
-            // In HTTP/1.0, a response is neither chunked nor followed by another one.
-            let head =
-                format!("{method} {path} HTTP/1.0\r\nHost: docker\r\nContent-Type: application/json\r\n");
-            stream.write_all(format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()).as_bytes())?;
-            let mut answer = Vec::new();
-            stream.read_to_end(&mut answer)?;
-            Ok(answer)
-        };
-        let answer = exchange()
-            .with_context(|| format!("the Docker daemon at {} does not respond", self.socket.display()))?;
-        parse_response(&answer).with_context(|| format!("the Docker daemon's response to {method} {path}"))
-    }
-
-    /// Sends a GET request that must succeed, and parses the response.
-    pub fn get(&self, path: &str) -> anyhow::Result<Value> {
-        Ok(serde_json::from_slice(&self.request_ok("GET", path, None)?)?)
-    }
-
-    /// Sends a request that must succeed, and returns the response body.
-    pub fn request_ok(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Vec<u8>> {
-        match self.request(method, path, body)? {
-            (200..=299, body) => Ok(body),
-            (status, body) => bail!("{method} {path}: {status} {}", String::from_utf8_lossy(&body)),
-        }
-    }
+/// Returns a client for the machine's Docker daemon.
+pub fn daemon() -> UnixHttpClient {
+    let (variable, default) = SOCKET_VAR_AND_DEFAULT;
+    let socket = std::env::var_os(variable).unwrap_or_else(|| default.into()).into();
+    UnixHttpClient { socket, server: "the Docker daemon" }
 }
 
 /// The variable with the name of the base image, and its default.
@@ -80,7 +30,7 @@ const BUILD_TARGET: &str = "engine";
 #[derive(Debug)]
 pub struct DockerResources {
     /// The daemon that has them.
-    pub daemon: DockerClient,
+    pub daemon: UnixHttpClient,
     /// The name of both, unique to this run.
     name: String,
 }
@@ -89,7 +39,7 @@ impl DockerResources {
     /// Builds an image of `binary`, with `folder` for the build context. The orchestrator creates the network.
     pub fn new(name: &str, binary: &Path, folder: &Path) -> anyhow::Result<Self> {
         let base = Self::base_image()?;
-        let resources = Self { daemon: DockerClient::new(), name: format!("{name}-{}", std::process::id()) };
+        let resources = Self { daemon: daemon(), name: format!("{name}-{}", std::process::id()) };
         let context = folder.join("image");
         std::fs::create_dir(&context)?;
         std::fs::copy(binary, context.join("roundhouse"))?;
@@ -113,7 +63,7 @@ impl DockerResources {
     pub fn base_image() -> anyhow::Result<String> {
         let (variable, default) = BASE_IMAGE_VAR_AND_DEFAULT;
         let base = std::env::var(variable).unwrap_or_else(|_| default.to_owned());
-        let daemon = DockerClient::new();
+        let daemon = daemon();
         daemon.get("/version")?;
         match daemon.request("GET", &format!("/images/{base}/json"), None)? {
             (200, _) => Ok(base),
@@ -166,28 +116,5 @@ impl Drop for DockerResources {
                 std::thread::park_timeout(Duration::from_millis(100));
             }
         }
-    }
-}
-
-fn parse_response(answer: &[u8]) -> anyhow::Result<(u16, Vec<u8>)> {
-    const HEADER_END: &[u8] = b"\r\n\r\n";
-    let end = answer
-        .windows(HEADER_END.len())
-        .position(|window| window == HEADER_END)
-        .context("the head is incomplete")?;
-    let (head, body) = answer.split_at(end);
-    let status = std::str::from_utf8(head)?.split(' ').nth(1).context("the head has no status")?.parse()?;
-    Ok((status, body.get(HEADER_END.len()..).unwrap_or_default().to_vec()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_answer_is_its_status_and_its_body() {
-        let answer = b"HTTP/1.0 404 Not Found\r\nServer: Docker\r\n\r\n{\"message\":\"none\"}\r\n\r\n";
-        assert_eq!(parse_response(answer).unwrap(), (404, b"{\"message\":\"none\"}\r\n\r\n".to_vec()));
-        assert!(parse_response(b"HTTP/1.0 200 OK\r\n").is_err());
     }
 }

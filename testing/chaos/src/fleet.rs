@@ -1,13 +1,14 @@
 //! Kills the orchestrator at random instants under load, and checks that no guarantee is broken.
 //!
-//! A [`FleetCampaign`] starts the real binary with its engines as processes or containers, and its registry in
-//! SQLite or PostgreSQL. In each round several clients send requests for a bounded set of users of three products,
+//! A [`FleetCampaign`] starts the real binary with its engines as processes, containers or Pods, and its registry
+//! in SQLite or PostgreSQL. In each round several clients send requests for a bounded set of users of three products,
 //! some engines are killed directly, PostgreSQL is restarted or unreachable, and the orchestrator is killed. The
 //! remaining state is inspected, the orchestrator is restarted on the same data, and once everything has settled
 //! the rules in `checker` and `audit_log` are applied.
 //!
-//! Map: `deployment` and `settings` are what runs, over `engine_host` (`processes` or `containers`), and
-//! `registry` what is stored, perhaps in a `cluster` behind a `proxy`; `load` sends the requests, `tenant_users`
+//! Map: `deployment` and `settings` are what runs, over `engine_host` (`processes`, `containers` or `pods`),
+//! and `registry` what is stored, perhaps in a `cluster` behind a `proxy`; Pods are in a `kubernetes` cluster, seen by a
+//! `pod_watch` and injured by `cluster_fault`; `load` sends the requests, `tenant_users`
 //! holds what was acknowledged, `schedule` plans the kills, `setup` brings about the state that a kill needs,
 //! `kill` kills, `aftermath` determines what a kill interrupted; `checker`, `audit_log` and `secrets` are the
 //! rules. Another run, [`DueMinute`], kills orchestrator and engines when schedules are due, and judges what became
@@ -17,6 +18,7 @@ mod aftermath;
 mod audit_log;
 mod checker;
 mod cluster;
+mod cluster_fault;
 mod containers;
 mod context;
 mod deployment;
@@ -24,9 +26,14 @@ mod due_clock;
 mod due_minute;
 mod due_verdict;
 mod engine_host;
+mod engine_urls;
 mod failover;
 mod kill;
+mod kubernetes;
 mod load;
+mod pod_process;
+mod pod_watch;
+mod pods;
 mod processes;
 mod proxy;
 mod registry;
@@ -51,7 +58,7 @@ use self::context::{Capabilities, FleetContext, RegisteredProduct, SLEEPY_PRODUC
 use self::deployment::Deployment;
 use self::round::RoundRunner;
 use self::tenant_users::text_field;
-use crate::client::{CallOutcome, error_code, http_client, send};
+use crate::client::{CallOutcome, error_code, send};
 use crate::counters::Counters;
 
 pub use self::due_clock::ClockPlan;
@@ -86,24 +93,20 @@ pub struct FleetCampaign {
     pub time_limit: Duration,
     /// The mutant that breaks a guarantee in the orchestrator: then the first violation ends the run.
     pub mutant: Option<String>,
+    /// Whether the Kubernetes cluster is injured, too, which then must be the run's own.
+    pub cluster_faults: bool,
     /// Keeps the deployment's folder.
     pub keep_folder: bool,
 }
 
 /// The count of rounds.
 pub const ROUNDS: &str = "rounds";
+/// The count of Pods that the watch over all of them has seen.
+pub const PODS_WATCHED: &str = "Pods watched";
 /// The count of parts of the contract that the binary does not have.
 pub const NOT_EXERCISED: &str = "NOT EXERCISED";
 
 impl FleetCampaign {
-    /// How many clients ask at once. A container takes much more of the machine than a process.
-    const fn client_count(&self) -> usize {
-        match self.backend {
-            Backend::Process => 5,
-            Backend::Docker => 3,
-        }
-    }
-
     /// Runs the campaign. The orchestrator's faults are counted as violations; an error is the harness's own.
     pub async fn run(&self) -> anyhow::Result<Arc<Counters>> {
         let mut folder = tempfile::Builder::new().prefix("roundhouse-chaos-fleet-").tempdir()?;
@@ -111,20 +114,20 @@ impl FleetCampaign {
         let counters = Arc::new(Counters::default());
         // Dropped before the folder: it ends the engines that live there.
         let deployment = Arc::new(Deployment::new(self, folder.path()).await?);
-        let http = http_client()?;
+        let http = deployment.http_client()?;
         let program = deployment.start_ready(false, &http).await?;
         deployment.set_id(deployment.registry().deployment_id().await?);
         let (products, capabilities) = register_products(&deployment, &http, &counters).await?;
         for phase in schedule::phases(capabilities) {
             counters.add(schedule::hit_counter_name(phase), 0);
         }
-        let users = context::tenant_users(self.client_count());
+        let users = context::tenant_users(self.backend.client_count());
         let base_url = deployment.base_url();
         let context = Arc::new(FleetContext::new(
             self.seed,
             Arc::clone(&counters),
-            http,
-            base_url,
+            (http, base_url),
+            (deployment.urls(), self.backend.time_scale()),
             capabilities,
             (products, users),
         ));

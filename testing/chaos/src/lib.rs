@@ -21,6 +21,7 @@ pub mod fleet;
 pub mod mutants;
 pub mod postgres;
 pub mod report;
+pub mod unix_http;
 pub mod workload;
 
 mod checker;

@@ -108,6 +108,10 @@ struct FleetOptions {
     /// The number of rounds, each with a kill; by default 100, or at most 300 with each mutant.
     #[arg(long)]
     rounds: Option<u64>,
+    /// Injure the Kubernetes cluster, too, which must be the run's own: kill and freeze parts of its control plane,
+    /// and take its nodes away.
+    #[arg(long)]
+    cluster_faults: bool,
     /// Keep the deployment's folder.
     #[arg(long)]
     keep: bool,
@@ -270,6 +274,7 @@ impl FleetOptions {
             rounds,
             time_limit: Duration::from_secs(options.seconds),
             mutant: None,
+            cluster_faults: self.cluster_faults,
             keep_folder: self.keep,
         }
     }
@@ -304,6 +309,9 @@ async fn run_engine_campaigns(engine: &EngineOptions, options: &Options) -> anyh
 
 async fn run_fleet_campaign(fleet: &FleetOptions, options: &Options) -> anyhow::Result<bool> {
     ensure_exists(&fleet.orchestrator)?;
+    if fleet.cluster_faults && fleet.backend != Backend::Kubernetes {
+        bail!("--cluster-faults needs --backend kubernetes");
+    }
     let rounds = fleet.rounds.unwrap_or(100);
     let begin = Instant::now();
     let campaign = fleet.campaign(options, rounds);

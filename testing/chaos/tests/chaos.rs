@@ -67,6 +67,7 @@ async fn regression_o01_whatever_the_orchestrator_is_killed_in_is_put_in_order()
         rounds: 15,
         time_limit: Duration::from_mins(1),
         mutant: None,
+        cluster_faults: false,
         keep_folder: false,
     };
     let begin = std::time::Instant::now();

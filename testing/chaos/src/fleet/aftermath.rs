@@ -15,8 +15,9 @@ use crate::client::CallOutcome;
 /// The rows, instances and folders at one moment.
 #[derive(Debug)]
 pub(crate) struct FleetSnapshot {
-    /// Processes or containers.
+    /// Processes, containers or Pods.
     pub(crate) instances: Vec<EngineInstance>,
+    /// The engines that have data: folders, or claims.
     pub(crate) folders: BTreeSet<String>,
     pub(crate) registry: Snapshot,
 }
@@ -28,20 +29,11 @@ pub(crate) async fn capture(
     cursor: &AuditCursor,
 ) -> anyhow::Result<FleetSnapshot> {
     let owned_deployment = Arc::clone(deployment);
-    let (running, folders) = tokio::task::spawn_blocking(move || list_instances(&owned_deployment)).await??;
+    let (running, folders) = tokio::task::spawn_blocking(move || {
+        anyhow::Ok((owned_deployment.engines()?, owned_deployment.engines_with_data()?))
+    })
+    .await??;
     Ok(FleetSnapshot { instances: running, folders, registry: deployment.registry().snapshot(cursor).await? })
-}
-
-fn list_instances(deployment: &Deployment) -> anyhow::Result<(Vec<EngineInstance>, BTreeSet<String>)> {
-    let running = deployment.engines()?;
-    let folders = match std::fs::read_dir(deployment.data_root()) {
-        Ok(entries) => entries
-            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
-            .collect::<std::io::Result<_>>()?,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => BTreeSet::new(),
-        Err(error) => return Err(error.into()),
-    };
-    Ok((running, folders))
 }
 
 /// Returns the phases of all operations in progress.
@@ -51,7 +43,7 @@ pub(crate) async fn phases_hit(context: &FleetContext, snapshot: &FleetSnapshot)
         let Some(kind) = row.claim.as_deref() else { continue };
         let has_process = snapshot.instances.iter().any(|running| running.engine_id == row.engine_id);
         let state = match kind {
-            "rotate" => match accepts_old_key(context, row).await {
+            "rotate" => match accepts_old_key(context, row, &snapshot.instances).await {
                 Some(true) => OLD_KEY,
                 Some(false) => NEW_KEY,
                 None => {
@@ -74,10 +66,15 @@ pub(crate) async fn phases_hit(context: &FleetContext, snapshot: &FleetSnapshot)
 
 /// Whether the engine of a rotation still accepts its old key; `None` if it does not answer, or if nobody was
 /// given that key.
-async fn accepts_old_key(context: &FleetContext, row: &EngineRow) -> Option<bool> {
+async fn accepts_old_key(
+    context: &FleetContext,
+    row: &EngineRow,
+    instances: &[EngineInstance],
+) -> Option<bool> {
     let engine_keys = context.keys.for_engine(&row.engine_id);
     let old = engine_keys.keys().find(|key| KeyHash::of(key).to_hex() == row.key_hash)?;
-    accepts_key(context, &format!("http://127.0.0.1:{}", row.port?), old).await
+    let mut alive = instances.iter().filter(|running| running.is_alive && running.engine_id == row.engine_id);
+    accepts_key(context, &format!("http://{}", alive.next()?.address?), old).await
 }
 
 /// Whether the engine at `url` accepts `key`; `None` if it does not answer.

@@ -2,6 +2,7 @@
 //! acknowledged changes are there.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use tokio::task::JoinSet;
 use super::aftermath::{FleetSnapshot, accepts_key, capture};
 use super::context::FleetContext;
 use super::deployment::Deployment;
+use super::engine_host::EngineInstance;
 use super::load::PERSISTENT_TASK;
 use super::registry::{AuditCursor, AuditRow, EngineRow};
 use super::tenant_users::{Call, ExpectedState, Op, Outcome, TenantUser, text_field};
@@ -18,7 +20,7 @@ use crate::client::CallOutcome;
 
 /// How long an inconsistency may last after a start. Longer than the reconciliation interval of the orchestrator.
 pub(crate) const SETTLE_TIMEOUT: Duration = Duration::from_mins(1);
-/// The interval between two checks.
+/// The interval between two checks, with processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// From this duration on, settling is counted as slow.
 const SLOW_SETTLE_THRESHOLD: Duration = Duration::from_secs(5);
@@ -60,7 +62,7 @@ pub(crate) async fn settle(
             return Ok(snapshot);
         }
         last = faults;
-        tokio::time::sleep(POLL_INTERVAL).await;
+        tokio::time::sleep(POLL_INTERVAL * context.time_scale).await;
     }
 }
 
@@ -80,11 +82,11 @@ fn check_consistency(snapshot: &FleetSnapshot, tidy: bool) -> Vec<String> {
         } else if row.restart_at.is_some() {
             faults.push(format!("a restart is due: {row:?}"));
         } else if alive != usize::from(is_running) {
-            faults.push(format!("it has {alive} processes or containers: {row:?}"));
+            faults.push(format!("it has {alive} instances: {row:?}"));
         } else if instances.len() > alive && !may_be_left {
             faults.push(format!("an instance is left: {row:?}, {instances:?}"));
-        } else if instances.iter().any(|running| running.is_alive && running.port != row.port) {
-            faults.push(format!("its instance listens on another port: {row:?}, {instances:?}"));
+        } else if instances.iter().any(|running| running.is_alive && !is_where_row_says(running, row)) {
+            faults.push(format!("its instance listens elsewhere: {row:?}, {instances:?}"));
         }
         if row.port.is_some_and(|port| !ports.insert(port)) {
             faults.push(format!("another engine has the same port: {row:?}"));
@@ -98,7 +100,7 @@ fn check_consistency(snapshot: &FleetSnapshot, tidy: bool) -> Vec<String> {
         running
             .iter()
             .filter(|running| !has_row(&running.engine_id))
-            .map(|running| format!("a process or container without a row: {running:?}")),
+            .map(|running| format!("an instance without a row: {running:?}")),
     );
     faults.extend(
         folders
@@ -107,6 +109,15 @@ fn check_consistency(snapshot: &FleetSnapshot, tidy: bool) -> Vec<String> {
             .map(|folder| format!("a folder without a row: {folder}")),
     );
     faults
+}
+
+/// Whether an instance listens on its row's port of this machine. The rows of Pods, which have addresses of their
+/// own, have no port.
+fn is_where_row_says(instance: &EngineInstance, row: &EngineRow) -> bool {
+    match row.port {
+        Some(port) => instance.address == Some((Ipv4Addr::LOCALHOST, port).into()),
+        None => instance.address.is_none_or(|address| !address.ip().is_loopback()),
+    }
 }
 
 /// Returns the violations in the engines as their users see them.
@@ -140,7 +151,7 @@ async fn check_user(
         (CallOutcome::Response(404, _), None) => return Ok(()),
         (outcome, row) => return Err(format!("the lookup returned {outcome:?}, the row is {row:?}")),
     };
-    let url = row.port.map(|port| format!("http://127.0.0.1:{port}"));
+    let url = context.urls.url(row);
     let reported = [text_field(body, "/engine_id"), text_field(body, "/status"), text_field(body, "/url")];
     if reported != [Some(row.engine_id.clone()), Some(row.status.clone()), url.clone()] {
         return Err(format!("the lookup returned {reported:?}, the row is {row:?}"));

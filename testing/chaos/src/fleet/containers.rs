@@ -1,5 +1,6 @@
 //! The engines of a deployment as containers, found by the deployment's label.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
@@ -8,7 +9,8 @@ use serde_json::Value;
 use super::engine_host::{EngineFault, EngineInstance};
 use super::secrets::Secrets;
 use super::tenant_users::text_field;
-use crate::docker::{DockerClient, DockerResources};
+use crate::docker::DockerResources;
+use crate::unix_http::UnixHttpClient;
 
 const DEPLOYMENT_LABEL: &str = "roundhouse.deployment";
 const ENGINE_LABEL: &str = "roundhouse.engine";
@@ -27,7 +29,7 @@ impl Containers {
         Ok(Self { resources: DockerResources::new("roundhouse-chaos", binary, folder)? })
     }
 
-    const fn daemon(&self) -> &DockerClient {
+    const fn daemon(&self) -> &UnixHttpClient {
         &self.resources.daemon
     }
 
@@ -79,10 +81,16 @@ fn parse_container(listed: &Value) -> Option<EngineInstance> {
     Some(EngineInstance {
         engine_id: listed.get("Labels")?.get(ENGINE_LABEL)?.as_str()?.to_owned(),
         instance: text_field(listed, "/Id")?,
-        port: published.and_then(|port| u16::try_from(port.get("PublicPort")?.as_u64()?).ok()),
+        address: published.and_then(published_address),
         is_alive: matches!(text_field(listed, "/State")?.as_str(), "running" | "paused" | "restarting"),
         pidfd: None,
     })
+}
+
+/// Where the machine reaches a published port.
+fn published_address(port: &Value) -> Option<SocketAddr> {
+    let port = u16::try_from(port.get("PublicPort")?.as_u64()?).ok()?;
+    Some((Ipv4Addr::LOCALHOST, port).into())
 }
 
 #[cfg(test)]
@@ -99,7 +107,7 @@ mod tests {
         });
         let container = parse_container(&listed).unwrap();
         assert_eq!((container.engine_id.as_str(), container.instance.as_str()), ("eng_1", "abc"));
-        assert_eq!((container.port, container.is_alive), (Some(10_001), true));
+        assert_eq!((container.address, container.is_alive), ("127.0.0.1:10001".parse().ok(), true));
         let created =
             json!({"Id": "abc", "State": "created", "Labels": {"roundhouse.engine": "eng_1"}, "Ports": []});
         assert!(!parse_container(&created).unwrap().is_alive);

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 
+use super::engine_urls::EngineUrls;
 use super::tenant_users::{Call, IssuedKeys, Op, TenantUser};
 use crate::client::{CallOutcome, send};
 use crate::counters::Counters;
@@ -48,6 +49,10 @@ pub(crate) struct FleetContext {
     pub(crate) http: Client,
     /// The orchestrator's base URL.
     pub(crate) base_url: String,
+    /// How the URLs of the engines are formed.
+    pub(crate) urls: EngineUrls,
+    /// How many times as long as with processes everything takes.
+    pub(crate) time_scale: u32,
     pub(crate) capabilities: Capabilities,
     pub(crate) products: Vec<RegisteredProduct>,
     pub(crate) users: Vec<TenantUser>,
@@ -60,6 +65,8 @@ pub(crate) struct FleetContext {
     pub(crate) engine_fault_injected: AtomicBool,
     /// Whether the database was unavailable in this round.
     pub(crate) database_fault_injected: AtomicBool,
+    /// Whether the cluster was injured in this round.
+    pub(crate) cluster_fault_injected: AtomicBool,
 }
 
 impl FleetContext {
@@ -67,8 +74,8 @@ impl FleetContext {
     pub(crate) fn new(
         seed: u64,
         counters: Arc<Counters>,
-        http: Client,
-        base_url: String,
+        (http, base_url): (Client, String),
+        (urls, time_scale): (EngineUrls, u32),
         capabilities: Capabilities,
         (products, users): (Vec<RegisteredProduct>, Vec<TenantUser>),
     ) -> Self {
@@ -78,6 +85,8 @@ impl FleetContext {
             trigger: KillTrigger::default(),
             http,
             base_url,
+            urls,
+            time_scale,
             capabilities,
             products,
             users,
@@ -86,6 +95,7 @@ impl FleetContext {
             round_calls: Mutex::default(),
             engine_fault_injected: AtomicBool::new(false),
             database_fault_injected: AtomicBool::new(false),
+            cluster_fault_injected: AtomicBool::new(false),
         }
     }
 
@@ -158,6 +168,11 @@ impl FleetContext {
     /// Returns whether a fault was injected into an engine in this round.
     pub(crate) fn has_engine_fault(&self) -> bool {
         self.engine_fault_injected.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether the cluster was injured in this round.
+    pub(crate) fn has_cluster_fault(&self) -> bool {
+        self.cluster_fault_injected.load(Ordering::Relaxed)
     }
 
     /// Returns whether the database was unavailable in this round.

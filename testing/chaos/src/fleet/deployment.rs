@@ -1,6 +1,7 @@
 //! A deployment: its folder, ports and database, how its orchestrator is started, and the cleanup that leaves none
 //! of its engines behind.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -12,10 +13,13 @@ use reqwest::Client;
 use super::cluster::Cluster;
 use super::containers::Containers;
 use super::engine_host::{Backend, EngineFault, EngineHost, EngineInstance};
+use super::engine_urls::EngineUrls;
+use super::pods::Pods;
 use super::registry::Registry;
 use super::secrets::Secrets;
 use super::settings::env_vars;
 use super::{Database, FleetCampaign};
+use crate::client::http_client_builder;
 use crate::ports::Ports;
 use crate::service_process::{Service, ServiceConfig, ServiceProcess};
 
@@ -55,6 +59,7 @@ impl Deployment {
         let engine_host = match campaign.backend {
             Backend::Process => EngineHost::Processes,
             Backend::Docker => EngineHost::Containers(Containers::new(&campaign.binary, folder)?),
+            Backend::Kubernetes => EngineHost::Pods(Box::new(Pods::new(&campaign.binary, folder)?)),
         };
         let file = folder.join("registry.sqlite");
         let cluster = match campaign.database {
@@ -116,7 +121,30 @@ impl Deployment {
         self.service_config.folder.join("engines")
     }
 
-    /// Returns the files, containers and logs that contain a secret: one of its own, or one of `others`.
+    /// The cluster that its engines are in, where they are Pods.
+    pub(crate) fn pods(&self) -> Option<&Pods> {
+        match &self.engine_host {
+            EngineHost::Pods(pods) => Some(pods),
+            EngineHost::Processes | EngineHost::Containers(_) => None,
+        }
+    }
+
+    /// How the URLs of its engines are formed.
+    pub(crate) fn urls(&self) -> EngineUrls {
+        self.engine_host.urls()
+    }
+
+    /// Returns a client that reaches the orchestrator and the engines, as [`http_client_builder`] makes it.
+    pub(crate) fn http_client(&self) -> anyhow::Result<Client> {
+        let builder = http_client_builder();
+        let builder = match self.pods() {
+            Some(pods) => builder.dns_resolver(pods.names()),
+            None => builder,
+        };
+        builder.build().context("the HTTP client cannot be built")
+    }
+
+    /// Returns the files, containers, objects and logs that contain a secret: one of its own, or one of `others`.
     pub(crate) fn leaks(&self, others: &[String]) -> anyhow::Result<Vec<String>> {
         let secrets = Secrets::new(self.secrets.iter().chain(others));
         let mut found = secrets.scan_files(&self.service_config.folder)?;
@@ -161,9 +189,18 @@ impl Deployment {
     /// Starts the orchestrator and waits until it is ready. Like an operator, restarts it while the previous one
     /// still holds its address or registry.
     pub(crate) async fn start_ready(&self, few_ports: bool, http: &Client) -> anyhow::Result<ServiceProcess> {
+        self.become_ready(self.start(few_ports)?, few_ports, http).await
+    }
+
+    /// Waits until an orchestrator that was started is ready, as [`Self::start_ready`] does.
+    pub(crate) async fn become_ready(
+        &self,
+        mut program: ServiceProcess,
+        few_ports: bool,
+        http: &Client,
+    ) -> anyhow::Result<ServiceProcess> {
         let begin = Instant::now();
         loop {
-            let mut program = self.start(few_ports)?;
             match self.wait_ready(&mut program, http).await {
                 Ok(()) => return Ok(program),
                 Err(error) if begin.elapsed() > START_TIMEOUT || !is_conflict(&error.to_string()) => {
@@ -171,6 +208,7 @@ impl Deployment {
                 }
                 Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
             }
+            program = self.start(few_ports)?;
         }
     }
 
@@ -210,6 +248,12 @@ impl Deployment {
         self.id().map_or_else(|| Ok(Vec::new()), |id| self.engine_host.engines(&id))
     }
 
+    /// Returns the engines that have data.
+    pub(crate) fn engines_with_data(&self) -> anyhow::Result<BTreeSet<String>> {
+        let id = self.id().unwrap_or_default();
+        self.engine_host.engines_with_data(&id, &self.data_root())
+    }
+
     /// Injects a fault into an engine directly.
     pub(crate) fn inject_fault(&self, engine: &EngineInstance, fault: EngineFault) -> anyhow::Result<()> {
         self.engine_host.inject_fault(engine, fault)
@@ -228,8 +272,11 @@ const CLEANUP_ATTEMPTS: usize = 200;
 const REQUIRED_CLEAN_CHECKS: usize = 10;
 
 impl Drop for Deployment {
-    /// Engines outlive their orchestrator: each is ended here, by its own id.
+    /// Engines outlive their orchestrator: each is ended here, by its own id. Pods end with their namespace.
     fn drop(&mut self) {
+        if self.pods().is_some() {
+            return;
+        }
         let mut clean = 0;
         for _ in 0..CLEANUP_ATTEMPTS {
             let engines = self.engines().unwrap_or_default();

@@ -21,7 +21,7 @@ use super::engine_host::{Backend, EngineFault};
 use super::registry::{AuditCursor, EngineRow};
 use super::tenant_users::text_field;
 use super::{Database, FleetCampaign, register_product};
-use crate::client::{CallOutcome, http_client, send};
+use crate::client::{CallOutcome, send};
 use crate::counters::{Counters, KILLS};
 use crate::rng::SeededRng;
 use crate::service_process::ServiceProcess;
@@ -103,6 +103,7 @@ impl DueMinute {
             rounds: 0,
             time_limit: Duration::ZERO,
             mutant: None,
+            cluster_faults: false,
             keep_folder: false,
         };
         let mut deployment = Deployment::new(&campaign, folder.path()).await?;
@@ -117,7 +118,7 @@ impl DueMinute {
         if let Some(program) = clock.program(&self.binary)? {
             deployment.set_binary(program);
         }
-        let http = http_client()?;
+        let http = deployment.http_client()?;
         let orchestrator = deployment.start_ready(false, &http).await?;
         deployment.set_id(deployment.registry().deployment_id().await?);
         let registered = register_product(&deployment, &http, "due", &json!({})).await?;

@@ -28,7 +28,6 @@ use super::proxy::{Proxy, ProxyMode};
 use super::registry::AuditCursor;
 use super::tenant_users::text_field;
 use super::{Database, FleetCampaign, register_product};
-use crate::client::http_client;
 use crate::counters::{Counters, KILLS};
 use crate::rng::SeededRng;
 use crate::service_process::ServiceProcess;
@@ -154,7 +153,7 @@ impl Failover {
         let folder = tempfile::Builder::new().prefix("roundhouse-chaos-failover-").tempdir()?;
         let counters = Arc::new(Counters::default());
         let deployment = self.deployment(folder.path()).await?;
-        let http = http_client()?;
+        let http = deployment.http_client()?;
         let mut fleet = self.start(&deployment, http, Arc::clone(&counters)).await?;
         let load = AbortOnDropHandle::new(tokio::spawn(Arc::clone(&fleet.admits).run(self.rate)));
         let mut rng = SeededRng::new(self.seed, "failover");
@@ -185,6 +184,7 @@ impl Failover {
             rounds: 0,
             time_limit: Duration::ZERO,
             mutant: self.mutant.clone(),
+            cluster_faults: false,
             keep_folder: false,
         };
         let mut deployment = Deployment::new(&campaign, folder).await?;

@@ -1,5 +1,6 @@
 //! Kills the orchestrator, and injects faults into the deployment meanwhile.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -10,13 +11,16 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 use super::cluster::DatabaseFault;
+use super::cluster_fault::ClusterFault;
 use super::engine_host::EngineFault;
 use super::load::{LoadProfile, run_client};
+use super::pods::Pods;
 use super::registry::RegistryCondition;
 use super::round::RoundRunner;
 use super::schedule::{KillPlan, KillPoint};
 use super::setup;
 use crate::rng::SeededRng;
+use crate::service_process::ServiceProcess;
 
 /// How long to wait for a call, with processes.
 const CALL_TIMEOUT: Duration = Duration::from_millis(150);
@@ -24,6 +28,16 @@ const CALL_TIMEOUT: Duration = Duration::from_millis(150);
 const BACKGROUND_CHANGE_TIMEOUT: Duration = Duration::from_millis(1_350);
 /// How often a fault is injected into a database that supports it.
 const DATABASE_FAULT_PROBABILITY: f64 = 0.15;
+/// How often a cluster that may be injured is.
+const CLUSTER_FAULT_PROBABILITY: f64 = 0.25;
+/// How often it is while the orchestrator starts, and the count of that.
+const INJURED_START_PROBABILITY: f64 = 0.1;
+pub(super) const INJURED_STARTS: &str = "starts while the cluster was injured";
+/// How long a fault of a cluster lasts.
+const CLUSTER_FAULT_MS: RangeInclusive<u64> = 100..=6_000;
+/// How often a fault of a node lasts so long that its cluster takes it for lost and evicts its Pods, and how long.
+const NOTICED_FAULT_PROBABILITY: f64 = 0.2;
+const NOTICED_FAULT_MS: RangeInclusive<u64> = 25_000..=60_000;
 
 impl RoundRunner {
     /// Runs the clients, and kills the orchestrator as planned.
@@ -57,9 +71,7 @@ impl RoundRunner {
         } else if self.context.capabilities.supervised && !self.is_mutated && self.rng.chance(0.01) {
             self.inject_engine_faults(EngineFault::Hang, 1)?;
         }
-        let database_fault_injected =
-            self.deployment.cluster().is_some() && self.rng.chance(DATABASE_FAULT_PROBABILITY);
-        if !(database_fault_injected && self.inject_database_fault().await?) {
+        if !self.inject_fault_around().await? {
             self.kill_as_planned(plan).await?;
         }
         self.context.trigger.fire(Signal::KILL);
@@ -70,15 +82,27 @@ impl RoundRunner {
         Ok(())
     }
 
+    /// Now and then injects a fault into what the orchestrator relies on, for a while. Returns whether the
+    /// orchestrator was killed during it.
+    async fn inject_fault_around(&mut self) -> anyhow::Result<bool> {
+        if self.cluster_faults && self.rng.chance(CLUSTER_FAULT_PROBABILITY) {
+            return self.inject_cluster_fault().await;
+        }
+        if self.deployment.cluster().is_some() && self.rng.chance(DATABASE_FAULT_PROBABILITY) {
+            return self.inject_database_fault().await;
+        }
+        Ok(false)
+    }
+
     /// Kills the orchestrator as planned.
     async fn kill_as_planned(&mut self, plan: &KillPlan) -> anyhow::Result<()> {
         match plan.point {
             KillPoint::ClaimVisible("restart") => {}
             KillPoint::ClaimVisible(kind) => {
-                let limit =
-                    if kind == "sleep" { self.background_change_timeout() } else { self.call_timeout() };
-                self.kill_when(RegistryCondition::ClaimVisible(kind), limit, plan.delay).await?;
+                self.kill_when(RegistryCondition::ClaimVisible(kind), self.claim_timeout(kind), plan.delay)
+                    .await?;
             }
+            KillPoint::PodGone(kind) => self.kill_when_pod_gone(kind, plan.delay).await?,
             KillPoint::CallSent(op) => {
                 self.context.trigger.arm(op, None);
                 let _ = tokio::time::timeout(self.call_timeout(), self.context.trigger.wait_fired()).await;
@@ -92,6 +116,11 @@ impl RoundRunner {
     /// How long to wait for a call before the orchestrator is killed anyway.
     fn call_timeout(&self) -> Duration {
         CALL_TIMEOUT * self.time_scale
+    }
+
+    /// How long to wait for an operation of this kind.
+    fn claim_timeout(&self, kind: &str) -> Duration {
+        if kind == "sleep" { self.background_change_timeout() } else { self.call_timeout() }
     }
 
     /// How long to wait for an operation of the orchestrator's own.
@@ -111,6 +140,24 @@ impl RoundRunner {
         tokio::task::spawn_blocking(move || {
             // A registry that cannot be read now is inspected after the kill.
             let _ = runtime.block_on(registry.wait_for(condition, limit));
+            std::thread::park_timeout(delay);
+            context.trigger.fire(Signal::KILL);
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Kills the orchestrator `delay` after a Pod has disappeared during an operation of this kind.
+    async fn kill_when_pod_gone(&self, kind: &'static str, delay: Duration) -> anyhow::Result<()> {
+        let (deployment, context) = (Arc::clone(&self.deployment), Arc::clone(&self.context));
+        let (limit, runtime) = (self.claim_timeout(kind), Handle::current());
+        tokio::task::spawn_blocking(move || {
+            let condition = RegistryCondition::ClaimVisible(kind);
+            // A registry that cannot be read now is inspected after the kill.
+            let _ = runtime.block_on(deployment.registry().wait_for(condition, limit));
+            if let Some(pods) = deployment.pods() {
+                pods.wait_gone(limit);
+            }
             std::thread::park_timeout(delay);
             context.trigger.fire(Signal::KILL);
         })
@@ -144,6 +191,56 @@ impl RoundRunner {
             cluster.heal();
         }
         Ok(killed)
+    }
+
+    /// Injures the engines' cluster for a while. Returns whether the orchestrator was killed meanwhile.
+    async fn inject_cluster_fault(&mut self) -> anyhow::Result<bool> {
+        let duration = self.injure_cluster().await?;
+        tokio::time::sleep(duration).await;
+        let killed = self.rng.chance(0.5) && self.context.trigger.fire(Signal::KILL);
+        self.with_pods(Pods::heal).await?;
+        Ok(killed)
+    }
+
+    /// Starts the orchestrator and waits until it is ready. A cluster that may be injured is so now and then while it
+    /// starts, so that it cannot know yet which engines there are.
+    pub(super) async fn restart(&mut self, few_ports: bool) -> anyhow::Result<ServiceProcess> {
+        let context = Arc::clone(&self.context);
+        if !self.cluster_faults || !self.rng.chance(INJURED_START_PROBABILITY) {
+            return self.deployment.start_ready(few_ports, &context.http).await;
+        }
+        let duration = self.injure_cluster().await?;
+        context.counters.count(INJURED_STARTS);
+        let program = self.deployment.start(few_ports)?;
+        tokio::time::sleep(duration).await;
+        self.with_pods(Pods::heal).await?;
+        self.deployment.become_ready(program, few_ports, &context.http).await
+    }
+
+    /// Injects a fault into the engines' cluster. Returns how long it is to last.
+    async fn injure_cluster(&mut self) -> anyhow::Result<Duration> {
+        let fault = self.rng.pick(&ClusterFault::ALL).copied().context("there are faults")?;
+        self.context.cluster_fault_injected.store(true, Ordering::Relaxed);
+        if fault.is_of_node() {
+            // What runs there is lost, too. Without its control plane, every engine goes on.
+            self.context.engine_fault_injected.store(true, Ordering::Relaxed);
+        }
+        self.context.counters.count(fault.name());
+        let is_long = fault.is_of_node() && self.rng.chance(NOTICED_FAULT_PROBABILITY);
+        let duration = self.rng.millis(if is_long { NOTICED_FAULT_MS } else { CLUSTER_FAULT_MS });
+        self.history = format!("{}; {} for {duration:?}", self.history, fault.name());
+        let number = usize::try_from(self.rng.between(0..=99))?;
+        self.with_pods(move |pods| pods.injure(fault, number)).await?;
+        Ok(duration)
+    }
+
+    /// Acts on the engines' cluster, which takes a while.
+    async fn with_pods(
+        &self,
+        act: impl FnOnce(&Pods) -> anyhow::Result<()> + Send + 'static,
+    ) -> anyhow::Result<()> {
+        let deployment = Arc::clone(&self.deployment);
+        tokio::task::spawn_blocking(move || deployment.pods().map_or(Ok(()), act)).await?
     }
 
     /// Kills the orchestrator after `delay`, more precisely than the runtime's timer would.

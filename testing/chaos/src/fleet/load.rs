@@ -54,10 +54,13 @@ pub(crate) async fn send_and_record(context: &FleetContext, index: usize, op: Op
     let outcome = classify_response(context, tenant_user, op, &response);
     if tenant_user.client.is_some() {
         let before = tenant_user.expected();
-        tenant_user.set_expected(expected_after(&before, op, &outcome).unwrap_or_else(|contradiction| {
+        let expected = expected_after(&before, op, &outcome).unwrap_or_else(|contradiction| {
             context.counters.record_violation(format!("{}: {contradiction}", tenant_user.user));
             ExpectedState::Unknown
-        }));
+        });
+        // What a failed provision leaves can be removed only once the cluster answers.
+        let may_be_left = context.has_cluster_fault() && matches!(outcome, Outcome::Refused(500.., _));
+        tenant_user.set_expected(if may_be_left { ExpectedState::Unknown } else { expected });
     }
     context.counters.count(format!("calls: {}", op.name()));
     let is_gone = matches!(outcome, Outcome::NotSent | Outcome::Unknown);
@@ -166,7 +169,7 @@ fn classify_response(
         return Outcome::Acknowledged(engine_id);
     }
     let code = error_code(body);
-    let engine_fault_injected = context.has_engine_fault();
+    let is_injured = context.has_engine_fault() || context.has_cluster_fault();
     let allowed = match (status, code) {
         (409, "ENGINE_ALREADY_EXISTS") => op == Op::Provision,
         (409, "ENGINE_ALREADY_RUNNING") => op == Op::Start,
@@ -176,7 +179,9 @@ fn classify_response(
             context.product_of(tenant_user).is_some_and(|product| product.max_engines.is_some())
         }
         (503, "PORT_EXHAUSTION") => matches!(op, Op::Provision | Op::Admit { .. } | Op::Start),
-        (502, "BACKEND_ERROR") | (504, "BOOT_TIMEOUT") => engine_fault_injected,
+        (502, "BACKEND_ERROR") | (504, "BOOT_TIMEOUT") => is_injured,
+        // What is left of a cluster may have no room for it.
+        (503, "CAPACITY_EXHAUSTED") => context.has_cluster_fault(),
         (503, "STARTING_UP") => context.has_database_fault(),
         _ => false,
     };

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::net::Ipv4Addr;
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -22,7 +23,7 @@ fn inspect(pid: Pid, deployment_id: &str) -> Option<EngineInstance> {
     let engine_id = engine_id_of(pid, deployment_id)?;
     let handle = pidfd_open(pid, PidfdFlags::empty()).ok()?;
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
-    let port = environment
+    let port: Option<u16> = environment
         .split(|byte| *byte == 0)
         .find_map(|variable| std::str::from_utf8(variable.strip_prefix(b"ENGINE_PORT=")?).ok()?.parse().ok());
     // The process id may have been reused before the pidfd was opened.
@@ -30,7 +31,7 @@ fn inspect(pid: Pid, deployment_id: &str) -> Option<EngineInstance> {
     (is_same && leads_session(pid)).then(|| EngineInstance {
         engine_id,
         instance: pid.to_string(),
-        port,
+        address: port.map(|port| (Ipv4Addr::LOCALHOST, port).into()),
         is_alive: true,
         pidfd: Some(handle),
     })

@@ -1,9 +1,11 @@
 //! The coverage that a run must reach.
 
 use super::cluster::DatabaseFault;
+use super::cluster_fault::ClusterFault;
 use super::engine_host::{Backend, EngineFault};
+use super::kill::INJURED_STARTS;
 use super::schedule::{PHASES, hit_counter_name};
-use super::{Database, FleetCampaign, NOT_EXERCISED, ROUNDS};
+use super::{Database, FleetCampaign, NOT_EXERCISED, PODS_WATCHED, ROUNDS};
 use crate::counters::Counters;
 
 /// The number of rounds from which each phase of each operation is required.
@@ -24,6 +26,9 @@ pub fn unmet_coverage(counters: &Counters, campaign: &FleetCampaign) -> Vec<Stri
     };
     require(ROUNDS, rounds);
     require("calls: provision", 1);
+    if campaign.backend == Backend::Kubernetes {
+        require(PODS_WATCHED, 1);
+    }
     if rounds >= FULL_RUN_ROUNDS {
         let required_hits = (rounds / ROUNDS_PER_HIT).min(MIN_HITS);
         for phase in PHASES {
@@ -32,8 +37,14 @@ pub fn unmet_coverage(counters: &Counters, campaign: &FleetCampaign) -> Vec<Stri
         for what in ["old keys refused", "tasks found again", EngineFault::Kill.name()] {
             require(what, required_hits);
         }
-        if campaign.backend == Backend::Docker {
+        if campaign.backend != Backend::Process {
             require(EngineFault::Remove.name(), required_hits);
+        }
+        if campaign.cluster_faults {
+            for fault in ClusterFault::ALL {
+                require(fault.name(), required_hits);
+            }
+            require(INJURED_STARTS, required_hits);
         }
         if campaign.database == Database::Postgres {
             for fault in DatabaseFault::ALL {
@@ -61,6 +72,7 @@ mod tests {
             rounds,
             time_limit: limit,
             mutant: None,
+            cluster_faults: false,
             keep_folder: false,
         }
     }
@@ -92,6 +104,7 @@ mod tests {
             unmet_coverage(&Counters::default(), &campaign(rounds, backend, database)).len()
         };
         assert_eq!(unmet_coverage(15, Backend::Docker, Database::Postgres), 2);
+        assert_eq!(unmet_coverage(15, Backend::Kubernetes, Database::Postgres), 3);
         let plain = unmet_coverage(200, Backend::Process, Database::Sqlite);
         assert_eq!(unmet_coverage(200, Backend::Docker, Database::Sqlite), plain + 1);
         assert_eq!(

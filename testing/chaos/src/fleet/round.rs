@@ -13,16 +13,17 @@ use super::audit_log::AuditLogChecker;
 use super::checker::{SETTLE_TIMEOUT, check_acknowledged, check_quotas, settle};
 use super::context::FleetContext;
 use super::deployment::Deployment;
-use super::engine_host::{Backend, EngineFault, EngineInstance};
+use super::engine_host::{EngineFault, EngineInstance};
+use super::pods::Pods;
 use super::registry::{AuditCursor, AuditRow, RegistryCondition};
 use super::schedule::{KillPlan, KillScheduler, hit_counter_name};
-use super::{FleetCampaign, ROUNDS};
+use super::{FleetCampaign, PODS_WATCHED, ROUNDS};
 use crate::counters::KILLS;
 use crate::rng::SeededRng;
 use crate::service_process::ServiceProcess;
 
-/// How many times as long as with processes everything takes with containers.
-const CONTAINER_TIME_SCALE: u32 = 10;
+/// Nodes and controllers of a cluster that was injured notice what changed meanwhile after a while.
+const INJURED_SETTLE_TIMEOUT: Duration = Duration::from_mins(3);
 /// A mutant is caught sooner.
 const MUTANT_SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// After so many violations nothing new is learned.
@@ -48,6 +49,8 @@ pub(crate) struct RoundRunner {
     pub(super) time_scale: u32,
     /// How many ask at once.
     pub(super) client_count: usize,
+    /// Whether the cluster of the engines is injured, too.
+    pub(super) cluster_faults: bool,
     pub(super) round: u64,
     kills_in_round: u64,
     /// What the round did, for those who read of a violation.
@@ -61,7 +64,7 @@ impl RoundRunner {
         context: Arc<FleetContext>,
         deployment: Arc<Deployment>,
     ) -> Self {
-        let time_scale = if campaign.backend == Backend::Docker { CONTAINER_TIME_SCALE } else { 1 };
+        let time_scale = campaign.backend.time_scale();
         Self {
             context,
             deployment,
@@ -71,10 +74,11 @@ impl RoundRunner {
             audit_log: AuditLogChecker::default(),
             round_audit_rows: Vec::new(),
             bystanders: BTreeMap::new(),
-            scheduler: KillScheduler::new(campaign.seed, time_scale.into()),
+            scheduler: KillScheduler::new(campaign.seed, campaign.backend),
             rng: SeededRng::new(campaign.seed, "rounds"),
             time_scale,
-            client_count: campaign.client_count(),
+            client_count: campaign.backend.client_count(),
+            cluster_faults: campaign.cluster_faults,
             round: 0,
             kills_in_round: 0,
             history: String::new(),
@@ -102,6 +106,7 @@ impl RoundRunner {
         context.counters.count(ROUNDS);
         context.engine_fault_injected.store(false, Ordering::Relaxed);
         context.database_fault_injected.store(false, Ordering::Relaxed);
+        context.cluster_fault_injected.store(false, Ordering::Relaxed);
         self.kills_in_round = 0;
         let plan = self.scheduler.next_plan(&context.counters, context.capabilities);
         self.history = format!("seed {}, round {}, {plan:?}", context.seed, self.round);
@@ -132,7 +137,7 @@ impl RoundRunner {
             context.counters.count("kills while it started");
             self.inspect_aftermath(&mut program, &plan).await?;
         }
-        program = self.deployment.start_ready(few_ports, &context.http).await?;
+        program = self.restart(few_ports).await?;
         self.check_settled().await?;
         if self.round.is_multiple_of(SECRET_SCAN_INTERVAL_ROUNDS) {
             self.scan_for_secrets().await?;
@@ -219,6 +224,8 @@ impl RoundRunner {
         self.round_audit_rows.extend(snapshot.registry.audit);
         self.report_violations(faults);
         self.report_violations(check_quotas(&self.context, &snapshot.registry.engines));
+        let seen = self.deployment.pods().map(Pods::take_violations);
+        self.report_violations(seen.unwrap_or_default());
     }
 
     fn report_violations(&mut self, faults: Vec<String>) {
@@ -235,7 +242,11 @@ impl RoundRunner {
 
     /// Waits until everything has settled after a start, and applies all rules.
     async fn check_settled(&mut self) -> anyhow::Result<()> {
-        let timeout = if self.is_mutated { MUTANT_SETTLE_TIMEOUT } else { SETTLE_TIMEOUT };
+        let timeout = match (self.is_mutated, self.context.has_cluster_fault()) {
+            (true, _) => MUTANT_SETTLE_TIMEOUT,
+            (false, true) => INJURED_SETTLE_TIMEOUT,
+            (false, false) => SETTLE_TIMEOUT,
+        };
         let snapshot =
             settle(&self.context, &self.deployment, &self.audit_cursor(), (timeout, false)).await?;
         let engines = snapshot.registry.engines.clone();
@@ -265,6 +276,9 @@ impl RoundRunner {
             let snapshot =
                 settle(&self.context, &self.deployment, &self.audit_cursor(), (SETTLE_TIMEOUT, true)).await?;
             self.check_snapshot(snapshot);
+        }
+        if let Some(pods) = self.deployment.pods() {
+            self.context.counters.add(PODS_WATCHED, u64::try_from(pods.seen_count())?);
         }
         self.context.trigger.set_target(program.pidfd()?);
         self.context.trigger.fire(Signal::TERM);

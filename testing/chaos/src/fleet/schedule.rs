@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::context::Capabilities;
+use super::engine_host::Backend;
 use crate::counters::Counters;
 use crate::rng::SeededRng;
 
@@ -61,6 +62,8 @@ pub(crate) enum KillPoint {
     CallSent(&'static str),
     /// The registry shows a claim of this kind.
     ClaimVisible(&'static str),
+    /// After that a Pod has disappeared.
+    PodGone(&'static str),
 }
 
 /// When to kill.
@@ -75,7 +78,9 @@ impl KillPlan {
     pub(crate) const fn kind(&self) -> Option<&'static str> {
         match self.point {
             KillPoint::LoadStarted => None,
-            KillPoint::CallSent(kind) | KillPoint::ClaimVisible(kind) => Some(kind),
+            KillPoint::CallSent(kind) | KillPoint::ClaimVisible(kind) | KillPoint::PodGone(kind) => {
+                Some(kind)
+            }
         }
     }
 }
@@ -84,10 +89,16 @@ impl KillPlan {
 #[derive(Debug)]
 pub(crate) struct KillScheduler {
     rng: SeededRng,
+    backend: Backend,
     /// The factor by which everything takes longer than with processes.
     time_scale: u64,
     /// Plans that hit, the newest last.
     successful_plans: BTreeMap<Phase, Vec<KillPlan>>,
+}
+
+/// Whether a phase begins when the engine's Pod has disappeared.
+fn comes_after_pod(phase: Phase) -> bool {
+    matches!(phase, ("stop" | "sleep", NO_PROCESS) | ("destroy", FOLDER | NO_FOLDER))
 }
 
 /// How many plans of a phase are remembered.
@@ -95,8 +106,9 @@ const MAX_REMEMBERED_PLANS: usize = 12;
 
 impl KillScheduler {
     /// Creates a scheduler without any recorded hits.
-    pub(crate) fn new(seed: u64, time_scale: u64) -> Self {
-        Self { rng: SeededRng::new(seed, "aims"), time_scale, successful_plans: BTreeMap::new() }
+    pub(crate) fn new(seed: u64, backend: Backend) -> Self {
+        let (rng, time_scale) = (SeededRng::new(seed, "aims"), backend.time_scale().into());
+        Self { rng, backend, time_scale, successful_plans: BTreeMap::new() }
     }
 
     /// The next plan.
@@ -116,7 +128,8 @@ impl KillScheduler {
             };
         }
         let mut rare: Vec<Phase> = phases(capabilities).collect();
-        rare.sort_by_key(|phase| counters.get(&hit_counter_name(*phase)));
+        // In any order where they were hit as often, so that one that is hard to hit keeps no other one from its turn.
+        rare.sort_by_cached_key(|phase| (counters.get(&hit_counter_name(*phase)), self.rng.between(0..=999)));
         rare.truncate(3);
         let phase = *self.rng.pick(&rare).unwrap_or(&("provision", NO_PROCESS));
         if let Some(plan) = self.successful_plans.get(&phase).and_then(|plans| self.rng.pick(plans).copied())
@@ -126,6 +139,10 @@ impl KillScheduler {
             return KillPlan { delay: plan.delay * percent / 100, ..plan };
         }
         let kind = phase.0;
+        if self.backend == Backend::Kubernetes && comes_after_pod(phase) && self.rng.chance(0.6) {
+            let longest_ms = if phase.1 == NO_FOLDER { 1_000 } else { 200 };
+            return KillPlan { point: KillPoint::PodGone(kind), delay: self.rng.millis(0..=longest_ms) };
+        }
         let by_call = matches!(kind, "provision" | "start" | "stop" | "destroy" | "rotate");
         let point = if by_call && self.rng.chance(0.4) {
             KillPoint::CallSent(kind)
@@ -141,7 +158,9 @@ impl KillScheduler {
         } else {
             self.rng.between(1..=25)
         };
-        KillPlan { point, delay: self.rng.millis(0..=longest_prefix * self.time_scale) }
+        // A rotation does nothing to a Pod.
+        let time_scale = if kind == "rotate" { self.time_scale.min(10) } else { self.time_scale };
+        KillPlan { point, delay: self.rng.millis(0..=longest_prefix * time_scale) }
     }
 
     /// Remembers that `plan` hit `phases`.

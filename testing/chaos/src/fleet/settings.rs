@@ -48,6 +48,7 @@ pub(crate) fn env_vars(
             ("ORCH_ENGINE_IMAGE", containers.resources.image()),
             ("ORCH_ENGINE_NETWORK", containers.resources.network().to_owned()),
         ],
+        EngineHost::Pods(pods) => pods.settings(folder),
     };
     Ok(common.into_iter().chain(backend_settings).map(|(name, value)| (name.to_owned(), value)).collect())
 }
