@@ -2,6 +2,7 @@
 //! minimal program that does the same work, checks the answers of both, and prints the results with the budget.
 
 mod bare_containers;
+mod bare_pods;
 mod baselines;
 mod binary;
 mod client;

@@ -13,10 +13,12 @@ mod fleet;
 mod fronts;
 mod idle;
 mod large_brain_start;
+mod lifecycles;
 mod list;
 mod many_turns;
 mod noisy_product;
 mod parallel;
+mod pods;
 mod provision;
 mod reads;
 mod recall;
@@ -30,6 +32,7 @@ mod turn;
 use clap::ValueEnum;
 
 pub(crate) use self::containers::per_second;
+pub(crate) use self::lifecycles::LifecycleTimes;
 
 use crate::context::BenchContext;
 use crate::report::Quantity;
@@ -75,6 +78,8 @@ pub(crate) enum Measurement {
     Provision,
     /// Provision, stop, start, wake and delete of engines as containers, and concurrent provisions.
     Containers,
+    /// Provision, stop, start, wake and delete of engines as Pods.
+    Pods,
     /// 1,000 running engines (100 without --full): supervision, memory, restart of a killed orchestrator.
     Fleet,
     /// Admits of one product while another causes maximum load.
@@ -118,6 +123,7 @@ impl Measurement {
             Self::Fairness => fairness::measure(bench).await,
             Self::Provision => provision::measure(bench).await,
             Self::Containers => containers::measure(bench).await,
+            Self::Pods => pods::measure(bench).await,
             Self::Sandbox => sandbox::measure(bench).await,
             Self::All => Ok(Vec::new()),
         }

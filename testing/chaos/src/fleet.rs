@@ -29,7 +29,7 @@ mod engine_host;
 mod engine_urls;
 mod failover;
 mod kill;
-mod kubernetes;
+pub mod kubernetes;
 mod load;
 mod pod_process;
 mod pod_watch;

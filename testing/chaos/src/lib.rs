@@ -48,7 +48,7 @@ mod wire;
 
 pub use campaign::Campaign;
 pub use counters::Counters;
-pub use fleet::FleetCampaign;
+pub use fleet::{FleetCampaign, kubernetes};
 pub use postgres::PostgresServer;
 pub use report::{Report, unmet_coverage};
 pub use wire::Wire;

@@ -4,43 +4,32 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
-use api::EngineId;
-use api::orchestrator::EngineStatus;
 use chaos::docker::DockerResources;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use serde_json::json;
 
+use super::lifecycles::{LIFECYCLES_PER_ROUND, LifecycleQuantities, measure_lifecycles};
 use crate::bare_containers::BareContainers;
-use crate::client::Client;
 use crate::context::{BenchContext, log_progress};
 use crate::orchestrator::Orchestrator;
 use crate::report::{Budget, Quantity, Subject, Unit};
 use crate::service::OrchestratorService;
-use crate::stats::percentile;
 
-/// The number of lifecycles per round.
-const LIFECYCLES_PER_ROUND: usize = 5;
-const PERCENTILES: [usize; 2] = [50, 99];
-const STEPS: [(&str, &str); 5] = [
-    ("provision", "plain container, fresh brain"),
-    ("stop", "plain container, stopped and removed"),
-    ("start", "plain container, its old brain"),
-    ("wake", "plain container, its old brain"),
-    ("delete", "plain container, removed with its folder"),
+/// The baseline of each step of a lifecycle.
+const BASELINES: [&str; 5] = [
+    "plain container, fresh brain",
+    "plain container, stopped and removed",
+    "plain container, its old brain",
+    "plain container, its old brain",
+    "plain container, removed with its folder",
 ];
 /// The numbers of concurrent provisions, and how many provisions are timed in total.
 const CONCURRENCY_LEVELS: [usize; 3] = [1, 4, 8];
 const TIMED_PROVISIONS: usize = 16;
-/// The budgets relative to the baseline: the time, and the corresponding rate.
-const MAX_TIME_RATIO: f64 = 1.25;
+/// The budget of a rate relative to the baseline.
 const MIN_RATE_RATIO: f64 = 0.8;
-/// The idle time after which an engine sleeps, and the time within which all must be asleep.
+/// The idle time after which an engine sleeps.
 const IDLE_SLEEP_THRESHOLD_S: f64 = 1.0;
-const SLEEP_TIMEOUT: Duration = Duration::from_mins(1);
-
-/// The duration of each of [`STEPS`].
-pub(crate) type LifecycleTimes = [Duration; 5];
 
 pub(super) async fn measure(bench: &BenchContext) -> anyhow::Result<Vec<Quantity>> {
     if let Err(missing) = DockerResources::base_image() {
@@ -59,18 +48,16 @@ pub(super) async fn measure(bench: &BenchContext) -> anyhow::Result<Vec<Quantity
     let service = OrchestratorService::new(bench, variables)?;
     let orchestrator = service.start(json!({"idle_sleep_threshold_s": IDLE_SLEEP_THRESHOLD_S})).await?;
     let plain = bare_containers(&orchestrator, &resources, &service).await?;
-    let mut quantities = quantities();
+    let mut quantities = LifecycleQuantities::new("Docker backend", BASELINES);
     for round in 0..bench.rounds {
         bench.report_round("containers", round);
         let ours = measure_lifecycles(&orchestrator, round).await?;
         let baselines = (0..LIFECYCLES_PER_ROUND)
             .map(|_| plain.measure_lifecycle())
             .collect::<anyhow::Result<Vec<_>>>()?;
-        for (quantity, step, percent) in &mut quantities {
-            quantity.add(percentile_ms(&ours, *step, *percent), percentile_ms(&baselines, *step, *percent));
-        }
+        quantities.add(&ours, &baselines);
     }
-    let mut measured: Vec<Quantity> = quantities.into_iter().map(|(quantity, ..)| quantity).collect();
+    let mut measured = quantities.into_vec();
     for concurrency in CONCURRENCY_LEVELS {
         let mut rate = rate_quantity(concurrency);
         for round in 0..bench.rounds.div_ceil(2) {
@@ -99,61 +86,6 @@ async fn bare_containers(
     Ok(plain)
 }
 
-async fn measure_lifecycles(
-    orchestrator: &Orchestrator,
-    round: usize,
-) -> anyhow::Result<Vec<LifecycleTimes>> {
-    let mut client = orchestrator.connect().await?;
-    let mut engines = Vec::new();
-    for number in 0..LIFECYCLES_PER_ROUND {
-        let user = format!("user-{round}-{number}");
-        let begin = Instant::now();
-        let provisioned = orchestrator.provision(&mut client, &user).await?;
-        let provision = begin.elapsed();
-        let begin = Instant::now();
-        orchestrator.stop(&mut client, &user).await?;
-        let stop = begin.elapsed();
-        let begin = Instant::now();
-        let started = orchestrator.start_engine(&mut client, &user).await?;
-        let start = begin.elapsed();
-        ensure!(started.status == EngineStatus::Running, "start answered {:?}", started.status);
-        engines.push((user, provisioned.engine_id, [provision, stop, start]));
-    }
-    wait_until_all_asleep(orchestrator, &mut client).await?;
-    let mut lifecycles = Vec::new();
-    for (user, engine_id, [provision, stop, start]) in engines {
-        let (wake, delete) = wake_and_delete(orchestrator, &mut client, &user, engine_id).await?;
-        lifecycles.push([provision, stop, start, wake, delete]);
-    }
-    Ok(lifecycles)
-}
-
-async fn wait_until_all_asleep(orchestrator: &Orchestrator, client: &mut Client) -> anyhow::Result<()> {
-    let begin = Instant::now();
-    while orchestrator.engine_count(client, "sleeping").await? < LIFECYCLES_PER_ROUND as u64 {
-        ensure!(begin.elapsed() < SLEEP_TIMEOUT, "the engines do not go to sleep");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    Ok(())
-}
-
-async fn wake_and_delete(
-    orchestrator: &Orchestrator,
-    client: &mut Client,
-    user: &str,
-    engine_id: EngineId,
-) -> anyhow::Result<(Duration, Duration)> {
-    let begin = Instant::now();
-    let admission = orchestrator.wake(client, user).await?;
-    let wake = begin.elapsed();
-    let woken = admission.engine.context("the user was not admitted")?.summary;
-    ensure!(woken.status == EngineStatus::Running, "the woken engine is {:?}", woken.status);
-    let begin = Instant::now();
-    let destroyed = orchestrator.delete(client, user).await?;
-    ensure!(destroyed.engine_id == engine_id, "delete answered for another engine");
-    Ok((wake, begin.elapsed()))
-}
-
 /// Returns the provisions per second. The engines are deleted afterwards, which is not timed.
 async fn provision_rate(orchestrator: &Orchestrator, concurrency: usize) -> anyhow::Result<f64> {
     let begin = Instant::now();
@@ -177,25 +109,6 @@ async fn provision_rate(orchestrator: &Orchestrator, concurrency: usize) -> anyh
 #[expect(clippy::cast_precision_loss, reason = "a handful")]
 pub(crate) fn per_second(took: Duration) -> f64 {
     TIMED_PROVISIONS as f64 / took.as_secs_f64()
-}
-
-fn percentile_ms(lifecycles: &[LifecycleTimes], step: usize, percent: usize) -> Option<f64> {
-    let took = |times: &LifecycleTimes| times.get(step).map(|took| took.as_secs_f64() * 1_000.0);
-    percentile(&lifecycles.iter().filter_map(took).collect::<Vec<_>>(), percent)
-}
-
-fn quantities() -> Vec<(Quantity, usize, usize)> {
-    let quantity = |(name, baseline): (&str, &str), percent: usize| Quantity {
-        name: format!("{name} p{percent}"),
-        unit: Unit::Milliseconds,
-        subject: Subject::new("Docker backend"),
-        baselines: vec![Subject::new(baseline)],
-        budget: (percent == 50).then_some(Budget::AtMostTimesBaseline(MAX_TIME_RATIO)),
-    };
-    let steps = STEPS.iter().enumerate();
-    let each =
-        steps.flat_map(|(step, names)| PERCENTILES.map(|percent| (quantity(*names, percent), step, percent)));
-    each.collect()
 }
 
 fn rate_quantity(concurrency: usize) -> Quantity {

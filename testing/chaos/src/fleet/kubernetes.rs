@@ -23,23 +23,24 @@ const ACCOUNT: &str = "roundhouse-orchestrator";
 
 /// A test cluster.
 #[derive(Clone, Debug)]
-pub(crate) struct Kubernetes {
+pub struct Kubernetes {
     kubectl: OsString,
     kubeconfig: PathBuf,
     /// The cluster's folder: the ids of its processes, and the disks of its nodes.
-    pub(crate) folder: PathBuf,
+    pub folder: PathBuf,
 }
 
 /// A process that forwards requests on a Unix socket to the API server, as the administrator. Dropped, it is ended.
 #[derive(Debug)]
-pub(crate) struct ApiProxy {
+pub struct ApiProxy {
     process: Child,
-    pub(crate) client: UnixHttpClient,
+    /// Asks the API server.
+    pub client: UnixHttpClient,
 }
 
 impl Kubernetes {
     /// The cluster that the environment names.
-    pub(crate) fn from_env() -> anyhow::Result<Self> {
+    pub fn from_env() -> anyhow::Result<Self> {
         let variable = |name: &str| {
             let value = std::env::var_os(format!("ROUNDHOUSE_TEST_{name}")).filter(|value| value != "none");
             value.with_context(|| {
@@ -62,19 +63,19 @@ impl Kubernetes {
     }
 
     /// Runs `kubectl`, and returns its output.
-    pub(crate) fn run(&self, arguments: &[&str]) -> anyhow::Result<String> {
+    pub fn run(&self, arguments: &[&str]) -> anyhow::Result<String> {
         output_of(self.kubectl().arg(COMMAND_TIMEOUT).args(arguments))
     }
 
     /// Runs a command of `.ci/kubernetes-cluster` on this cluster.
-    pub(crate) fn control(&self, command: &str, argument: &str) -> anyhow::Result<()> {
+    pub fn control(&self, command: &str, argument: &str) -> anyhow::Result<()> {
         let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.ci/kubernetes-cluster");
         let mut control = Command::new(program);
         output_of(control.stdin(Stdio::null()).arg(command).arg(&self.folder).arg(argument)).map(drop)
     }
 
     /// Gives all nodes an image of the Docker daemon; `folder` has room for it.
-    pub(crate) fn load_image(&self, reference: &str, folder: &Path) -> anyhow::Result<()> {
+    pub fn load_image(&self, reference: &str, folder: &Path) -> anyhow::Result<()> {
         let archive = folder.join("image.tar").display().to_string();
         let mut save = Command::new("docker");
         save.arg("--host").arg(format!("unix://{}", crate::docker::daemon().socket.display()));
@@ -85,7 +86,7 @@ impl Kubernetes {
 
     /// Makes a namespace with the rights of an orchestrator, as `deploy/kubernetes` grants them, and writes a
     /// kubeconfig to `kubeconfig` with which the administrator acts as the orchestrator.
-    pub(crate) fn create_namespace(&self, name: &str, kubeconfig: &Path) -> anyhow::Result<()> {
+    pub fn create_namespace(&self, name: &str, kubeconfig: &Path) -> anyhow::Result<()> {
         let manifests = kubeconfig.with_extension("rbac.yaml");
         fs::write(&manifests, rights_in(name))?;
         self.run(&["apply", "--filename", &manifests.display().to_string()])?;
@@ -99,12 +100,12 @@ impl Kubernetes {
     }
 
     /// Begins to remove a namespace with all that is in it.
-    pub(crate) fn remove_namespace(&self, name: &str) -> anyhow::Result<()> {
+    pub fn remove_namespace(&self, name: &str) -> anyhow::Result<()> {
         self.run(&["delete", "namespace", "--wait=false", "--ignore-not-found", name]).map(drop)
     }
 
     /// Starts a proxy with its socket in `folder`.
-    pub(crate) fn start_proxy(&self, folder: &Path) -> anyhow::Result<ApiProxy> {
+    pub fn start_proxy(&self, folder: &Path) -> anyhow::Result<ApiProxy> {
         let socket = folder.join("kubernetes.sock");
         let mut command = self.kubectl();
         command.arg("proxy").arg("--unix-socket").arg(&socket).stdout(Stdio::null()).stderr(Stdio::null());
