@@ -11,8 +11,16 @@ etcd() {
     --auto-compaction-retention 1h --logger zap
 }
 
+# What a cluster for measurements adds: the requests that service accounts of the namespace `roundhouse` send are
+# written down, and controllers send theirs as fast as they can instead of 20 to 50 per second. Watches from version 0,
+# which kwok opens, need no etcd that is newer than Debian's.
+apiserver_measured=(--audit-policy-file "$sources/audit-policy.yaml" --audit-log-maxsize 4096)
+apiserver_measured+=(--feature-gates SizeBasedListCostEstimate=false,WatchList=false)
+controllers_measured=(--kube-api-qps 1000 --kube-api-burst 1000)
+
 apiserver() {
-  local keys="$dir/credentials"
+  local keys="$dir/credentials" measured=()
+  [ ! -e "$dir/measured" ] || measured=("${apiserver_measured[@]}" --audit-log-path "$dir/audit.log")
   # Pods leave a node that is away after half a minute, and not after Kubernetes' five: tests wait for it. The sizes of
   # objects are estimated from consistent reads of the cache, for which Debian's etcd is too old: it would wait in vain.
   launch "$dir" apiserver "$cache/bin/kube-apiserver" \
@@ -34,22 +42,25 @@ apiserver() {
     --proxy-client-cert-file "$keys/front-proxy-client.crt" --proxy-client-key-file "$keys/front-proxy-client.key" \
     --default-not-ready-toleration-seconds 30 --default-unreachable-toleration-seconds 30 \
     --feature-gates SizeBasedListCostEstimate=false \
-    --max-requests-inflight 400 --max-mutating-requests-inflight 200 --profiling=false
+    --max-requests-inflight 400 --max-mutating-requests-inflight 200 --profiling=false "${measured[@]}"
 }
 
 controller-manager() {
-  local keys="$dir/credentials"
+  local keys="$dir/credentials" measured=()
+  [ ! -e "$dir/measured" ] || measured=("${controllers_measured[@]}")
   launch "$dir" controller-manager "$cache/bin/kube-controller-manager" \
     --kubeconfig "$keys/controller-manager.kubeconfig" --leader-elect=false --secure-port 0 --profiling=false \
     --use-service-account-credentials --service-account-private-key-file "$keys/service-accounts.key" \
     --root-ca-file "$keys/ca.crt" \
     --cluster-signing-cert-file "$keys/ca.crt" --cluster-signing-key-file "$keys/ca.key" \
-    --node-monitor-period 2s --node-monitor-grace-period 20s
+    --node-monitor-period 2s --node-monitor-grace-period 20s "${measured[@]}"
 }
 
 scheduler() {
+  local measured=()
+  [ ! -e "$dir/measured" ] || measured=("${controllers_measured[@]}")
   launch "$dir" scheduler "$cache/bin/kube-scheduler" --kubeconfig "$dir/credentials/scheduler.kubeconfig" \
-    --leader-elect=false --secure-port 0 --profiling=false
+    --leader-elect=false --secure-port 0 --profiling=false "${measured[@]}"
 }
 
 provisioner() {
