@@ -27,6 +27,7 @@ pub(crate) use admit::{
 };
 pub(crate) use admit_postgres::{insert_engines as fill_admit_postgres, write_url as tell_postgres};
 pub(crate) use files::PATH as FILE;
+pub(crate) use health::health as healthy;
 pub(crate) use replay::{PATH as REPLAY, store_events as store_replay};
 
 /// Lifetime of a baseline process, longer than any measurement.

@@ -10,6 +10,7 @@ mod context;
 mod engine;
 mod front;
 mod health_monitor;
+mod kubernetes;
 mod load;
 mod measure;
 mod orchestrator;
@@ -83,6 +84,9 @@ struct Measure {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Very many engines on a Kubernetes cluster with simulated nodes: provisioning, supervision, requests to the API
+    /// server, a killed orchestrator.
+    Kubernetes(kubernetes::Kubernetes),
     /// Quality and latency of memory search, compared with plain full-text indexes. Needs no binary.
     Retrieval(retrieval::Retrieval),
     /// Search a brain and print the memory that it took.
@@ -97,6 +101,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match (cli.command, cli.measure) {
         (Some(Command::Floor(baseline)), _) => baselines::run(&baseline),
+        (Some(Command::Kubernetes(kubernetes)), _) => kubernetes.run(),
         (Some(Command::Retrieval(retrieval)), _) => retrieval.run(),
         (Some(Command::SearchMemory(search)), _) => search.run(),
         (None, Some(measure)) => run(&measure),
@@ -123,23 +128,33 @@ fn run(measure: &Measure) -> anyhow::Result<()> {
             "bench: this is a debug build; its baselines are not valid (use --release)"
         )?;
     }
+    let (quantities, failures) = run_until_signal(measure_each(measure.what, &bench))?;
+    print_report(&quantities, bench.rounds, measure.json)?;
+    ensure!(failures.is_empty(), "{}", failures.join("\n"));
+    Ok(())
+}
+
+/// Runs `work`. A signal drops it, and with it what it has started.
+fn run_until_signal<T>(work: impl Future<Output = T>) -> anyhow::Result<T> {
     // One thread; the other cores are for the measured programs.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (quantities, failures) = runtime.block_on(async {
+    runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).context("signal handlers cannot be installed")?;
         tokio::select! {
-            measured = measure_each(measure.what, &bench) => Ok(measured),
+            done = work => Ok(done),
             _ = terminate.recv() => bail!("terminated by a signal"),
             _ = tokio::signal::ctrl_c() => bail!("terminated by a signal"),
         }
-    })?;
-    if measure.json {
-        let json = report::render_json(&quantities, bench.rounds)?;
-        writeln!(std::io::stdout().lock(), "{json}")?;
+    })
+}
+
+/// Prints the results as a table, or as JSON with every sample.
+fn print_report(quantities: &[Quantity], rounds: usize, json: bool) -> anyhow::Result<()> {
+    if json {
+        writeln!(std::io::stdout().lock(), "{}", report::render_json(quantities, rounds)?)?;
     } else if !quantities.is_empty() {
-        write!(std::io::stdout().lock(), "{}", report::render_table(&quantities))?;
+        write!(std::io::stdout().lock(), "{}", report::render_table(quantities))?;
     }
-    ensure!(failures.is_empty(), "{}", failures.join("\n"));
     Ok(())
 }
 

@@ -234,10 +234,21 @@ impl Orchestrator {
         path: &str,
         body: Option<&T>,
     ) -> anyhow::Result<HttpRequest> {
-        let body = body.map(serde_json::to_vec).transpose()?.unwrap_or_default();
-        let request = client.request(method, path).header(PLATFORM_KEY_HEADER, &self.key);
-        Ok(request.body(Full::from(body))?)
+        product_request(client, &self.key, method, path, body)
     }
+}
+
+/// Builds a request of the product with this platform key.
+pub(crate) fn product_request<T: Serialize>(
+    client: &Client,
+    key: &str,
+    method: Method,
+    path: &str,
+    body: Option<&T>,
+) -> anyhow::Result<HttpRequest> {
+    let body = body.map(serde_json::to_vec).transpose()?.unwrap_or_default();
+    let request = client.request(method, path).header(PLATFORM_KEY_HEADER, key);
+    Ok(request.body(Full::from(body))?)
 }
 
 /// Builds an admit request for a running engine, for an orchestrator or the baseline.

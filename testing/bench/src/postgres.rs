@@ -5,11 +5,38 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use api::{EngineId, EngineKey, KeyHash};
+use chaos::postgres::PostgresServer;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection};
 
 use crate::context::log_progress;
 use crate::registry;
+
+/// The variable with the URL of an existing server, whose user may create databases.
+const SERVER_URL_VAR: &str = "ROUNDHOUSE_TEST_POSTGRES_URL";
+
+/// A server: that of [`SERVER_URL_VAR`], or one of this run, which ends when it is dropped.
+pub(crate) struct Server {
+    pub(crate) url: String,
+    _started: Option<PostgresServer>,
+}
+
+impl Server {
+    /// Starts a server unless there is one. Fails if PostgreSQL's programs are missing.
+    pub(crate) fn find_or_start() -> anyhow::Result<Self> {
+        if let Ok(url) = std::env::var(SERVER_URL_VAR) {
+            return Ok(Self { url, _started: None });
+        }
+        let password = EngineKey::generate()?.expose().trim_start_matches("sk-svc-").to_owned();
+        let started = PostgresServer::start(password)?;
+        Ok(Self { url: started.url(), _started: Some(started) })
+    }
+
+    /// Why there is no server and none can be started, if so.
+    pub(crate) fn missing() -> Option<anyhow::Error> {
+        if std::env::var_os(SERVER_URL_VAR).is_some() { None } else { PostgresServer::programs().err() }
+    }
+}
 
 /// New databases for this run. Dropped, they are deleted.
 pub(crate) struct Databases<const N: usize> {

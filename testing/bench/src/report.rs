@@ -36,6 +36,12 @@ impl Subject {
         Self { is_comparison: true, ..Self::new(name) }
     }
 
+    /// Adds samples.
+    pub(crate) fn with(mut self, samples: impl IntoIterator<Item = f64>) -> Self {
+        self.samples.extend(samples);
+        self
+    }
+
     /// Returns the subject's name in a budget.
     fn budget_label(&self) -> &str {
         if self.is_comparison { &self.name } else { "baseline" }
@@ -68,6 +74,9 @@ pub(crate) enum Unit {
     /// A number of failures.
     #[serde(rename = "failures")]
     Failures,
+    /// A number of requests.
+    #[serde(rename = "requests")]
+    Requests,
 }
 
 impl Unit {
@@ -81,6 +90,7 @@ impl Unit {
             Self::MegabytesPerSecond => "MB/s",
             Self::Percent => "%",
             Self::Failures => "failures",
+            Self::Requests => "requests",
         }
     }
 
@@ -93,7 +103,8 @@ impl Unit {
             | Self::Mebibytes
             | Self::Kibibytes
             | Self::Percent
-            | Self::Failures => one < other,
+            | Self::Failures
+            | Self::Requests => one < other,
         }
     }
 }

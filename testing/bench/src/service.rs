@@ -62,6 +62,13 @@ impl OrchestratorService {
 
     /// Starts the orchestrator and registers a product with this policy.
     pub(crate) async fn start(&self, policy: Value) -> anyhow::Result<Orchestrator> {
+        let (process, address) = self.launch().await?;
+        let key = self.register(address, "bench", policy).await?;
+        Ok(Orchestrator::new(process, address, key))
+    }
+
+    /// Starts the orchestrator with what its registry has, and waits until it is ready.
+    pub(crate) async fn launch(&self) -> anyhow::Result<(Process, SocketAddr)> {
         let mut command = Command::new(&self.binary);
         command
             .arg("orchestrator")
@@ -84,16 +91,23 @@ impl OrchestratorService {
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }
+        Ok((process, address))
+    }
+
+    /// Registers a product with this policy, and returns its platform key.
+    pub(crate) async fn register(
+        &self,
+        address: SocketAddr,
+        slug: &str,
+        policy: Value,
+    ) -> anyhow::Result<String> {
         let mut client = Client::connect(address).await?;
-        let body = json!({"slug": "bench", "display_name": "Bench", "policy": policy});
+        let body = json!({"slug": slug, "display_name": slug, "policy": policy});
         let request =
             client.request(Method::POST, "/products/register").header("x-admin-key", &self.admin_key);
         let registered: Value = client.fetch_json(request.body(Full::from(body.to_string()))?).await?;
-        let key = registered
-            .get("platform_api_key")
-            .and_then(Value::as_str)
-            .context("the registration has no platform key")?;
-        Ok(Orchestrator::new(process, address, key.to_owned()))
+        let key = registered.get("platform_api_key").and_then(Value::as_str);
+        Ok(key.context("the registration has no platform key")?.to_owned())
     }
 }
 

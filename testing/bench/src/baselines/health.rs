@@ -37,7 +37,8 @@ async fn read(State(connection): State<Arc<Mutex<Connection>>>) -> Json<EngineHe
     Json(health(value.unwrap_or_else(|error| error.to_string())))
 }
 
-fn health(database: String) -> EngineHealth {
+/// Returns the health of an engine whose database has this status.
+pub(crate) fn health(database: String) -> EngineHealth {
     let ok = || HEALTHY.to_owned();
     let status = if database == HEALTHY { ok() } else { "degraded".to_owned() };
     let subsystems = Subsystems { database, llm_provider: ok(), asset_directory: ok() };

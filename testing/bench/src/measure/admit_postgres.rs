@@ -1,36 +1,25 @@
 //! Measures admits of running engines with the registry in PostgreSQL. The baseline is axum with one indexed read
 //! on the same server.
 
-use anyhow::Context as _;
-use api::EngineKey;
-use chaos::postgres::PostgresServer;
 use serde_json::json;
 
 use super::admit::{ROW_COUNTS, USER_COUNT, measure_round, quantities};
 use crate::baselines::{self, ADMIT_KEY, BaselineKind, admit_user};
 use crate::context::{BenchContext, log_progress};
-use crate::postgres::Databases;
+use crate::postgres::{Databases, Server};
 use crate::probe;
 use crate::process::{Process, free_port, log_file};
 use crate::report::Quantity;
 use crate::service::OrchestratorService;
 use crate::{postgres, registry};
 
-/// The variable with the URL of an existing server, whose user may create databases.
-const SERVER_URL_VAR: &str = "ROUNDHOUSE_TEST_POSTGRES_URL";
-
 pub(super) async fn measure(bench: &BenchContext) -> anyhow::Result<Vec<Quantity>> {
-    let configured_url = std::env::var(SERVER_URL_VAR).ok();
-    if let (None, Err(missing)) = (&configured_url, PostgresServer::programs()) {
+    if let Some(missing) = Server::missing() {
         log_progress(&format!("admit-postgres: skipped: {missing:#}"));
         return Ok(Vec::new());
     }
-    let password = EngineKey::generate()?.expose().trim_start_matches("sk-svc-").to_owned();
-    let started_server = if configured_url.is_none() { Some(PostgresServer::start(password)?) } else { None };
-    let server = configured_url
-        .or_else(|| started_server.as_ref().map(PostgresServer::url))
-        .context("there is no PostgreSQL server")?;
-    let databases = Databases::create(&server, ["ours", "baseline"]).await?;
+    let server = Server::find_or_start()?;
+    let databases = Databases::create(&server.url, ["ours", "baseline"]).await?;
     measure_with(bench, &databases).await
 }
 
