@@ -40,8 +40,9 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts the control plane from what is in `cache`, which is built if it is missing, and the simulated nodes.
-    pub(super) fn start(cache: &Path, engines: u32) -> anyhow::Result<Self> {
+    /// Starts the control plane from what is in `cache`, which is built if it is missing, and simulated nodes with
+    /// room for `pods`.
+    pub(super) fn start(cache: &Path, pods: u32) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("roundhouse-kubernetes-").tempdir()?;
         let kwok_program = built_kwok(cache)?;
         let mut cluster = Self { kwok: None, cache: cache.to_owned(), folder };
@@ -55,7 +56,7 @@ impl Cluster {
         cluster.apply(&std::fs::read(repository().join("deploy/kubernetes/rbac.yaml"))?)?;
         cluster.apply(serde_json::to_string(&storage_class())?.as_bytes())?;
         cluster.kwok = Some(cluster.start_kwok(&kwok_program)?);
-        cluster.add_nodes(engines.div_ceil(PODS_PER_NODE) + 1)?;
+        cluster.add_nodes(pods.div_ceil(PODS_PER_NODE))?;
         Ok(cluster)
     }
 

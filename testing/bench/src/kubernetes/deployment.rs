@@ -28,7 +28,7 @@ const PRODUCTS: u32 = 4;
 /// The number of concurrent provisions, more than the orchestrator boots at once.
 const PROVISION_CONCURRENCY: usize = 32;
 /// How often a provision is attempted.
-const MAX_ATTEMPTS: usize = 5;
+const MAX_ATTEMPTS: u32 = 5;
 /// The time between two looks at what is waited for.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -114,24 +114,19 @@ impl Deployment {
     /// Returns the time in milliseconds of the attempt that succeeded, and how many failed before.
     async fn provision_one(&self, number: u32) -> anyhow::Result<(f64, u32)> {
         let body = ProvisionEngine { user_id: UserId::new(user(number))?, engine_version: None };
-        let mut failures = 0;
         let mut last = None;
-        for _ in 0..MAX_ATTEMPTS {
+        for failures in 0..MAX_ATTEMPTS {
             let began = Instant::now();
             let request = self.request(number, Method::POST, "/engines/provision", Some(&body));
-            match request.await {
+            let error = match request.await {
                 Ok(ProvisionedEngine { status: EngineStatus::Running, .. }) => {
                     return Ok((began.elapsed().as_secs_f64() * 1_000.0, failures));
                 }
-                Ok(ProvisionedEngine { status, .. }) => {
-                    last = Some(anyhow::anyhow!("provision answered {status:?}"));
-                }
-                Err(error) => last = Some(error),
-            }
-            failures += 1;
-            if let Some(error) = &last {
-                log_progress(&format!("kubernetes: a provision failed: {error:#}"));
-            }
+                Ok(ProvisionedEngine { status, .. }) => anyhow::anyhow!("provision answered {status:?}"),
+                Err(error) => error,
+            };
+            log_progress(&format!("kubernetes: a provision failed: {error:#}"));
+            last = Some(error);
         }
         Err(last.context("no attempt was made")?)
     }

@@ -56,16 +56,10 @@ impl SharedEngines {
     pub(super) async fn serve(&self, client: Client) -> anyhow::Result<impl Future<Output = ()> + use<>> {
         let listener = TcpListener::bind(("0.0.0.0", PORT)).await;
         let listener = listener.with_context(|| format!("port {PORT}, that of all engines, is used"))?;
-        let router = Router::new()
-            .route("/health", get(health))
-            .route("/execute/replay", get(replay))
-            .route("/rpc", post(rpc))
-            .fallback(unexpected)
-            .with_state(self.clone());
-        let service = router.into_make_service_with_connect_info::<EngineAddress>();
+        let service = self.router().into_make_service_with_connect_info::<EngineAddress>();
         let (of_pods, of_secrets) = (self.clone(), self.clone());
         let pods =
-            follow(Api::<Pod>::namespaced(client.clone(), NAMESPACE), move |pod| of_pods.note_pod(pod));
+            follow(Api::<Pod>::namespaced(client.clone(), NAMESPACE), move |pod| of_pods.note_pod(&pod));
         let secrets = follow(Api::<Secret>::namespaced(client, NAMESPACE), move |secret| {
             of_secrets.note_secret(secret);
         });
@@ -73,6 +67,15 @@ impl SharedEngines {
             let serve = async { axum::serve(listener, service).await };
             let _ = tokio::join!(serve, pods, secrets);
         })
+    }
+
+    fn router(&self) -> Router {
+        Router::new()
+            .route("/health", get(health))
+            .route("/execute/replay", get(replay))
+            .route("/rpc", post(rpc))
+            .fallback(unexpected)
+            .with_state(self.clone())
     }
 
     /// The number of Pods with an address.
@@ -102,12 +105,12 @@ impl SharedEngines {
         Ok(())
     }
 
-    fn note_pod(&self, change: Change<Pod>) {
-        let (Change::Present(pod) | Change::Gone(pod)) = &change;
+    fn note_pod(&self, change: &Change<Pod>) {
+        let (Change::Present(pod) | Change::Gone(pod)) = change;
         let address = pod.status.as_ref().and_then(|status| status.pod_ip.as_deref()?.parse().ok());
         let Some(address) = address else { return };
         let mut engines = self.0.lock();
-        match (&change, secret_of(pod)) {
+        match (change, secret_of(pod)) {
             (Change::Present(_), Some(secret)) => {
                 engines.pods.insert(address, secret.to_owned());
                 engines.addressed.insert(secret.to_owned());
@@ -238,3 +241,7 @@ async fn rpc((State(engines), ConnectInfo(address)): Engine, headers: HeaderMap,
 async fn unexpected(State(engines): State<SharedEngines>, request: axum::extract::Request) -> Response {
     engines.note_fault(format!("{} {}", request.method(), request.uri().path()))
 }
+
+#[cfg(test)]
+#[path = "engines_tests.rs"]
+mod tests;

@@ -14,6 +14,8 @@ use serde_json::{Value, json};
 use super::cluster::NAMESPACE;
 use super::engines::SharedEngines;
 
+/// The most engines that are created at once, for which the cluster needs room beside those of the orchestrator.
+pub(super) const MAX_PLAIN: u32 = 200;
 /// As many at once as the orchestrator boots.
 const CONCURRENCY: usize = 16;
 /// The label of these objects instead of the deployment's, so that the orchestrator does not know them.
@@ -53,11 +55,17 @@ impl PlainEngines {
         Ok(Self { claims, pods, secrets, templates })
     }
 
-    /// Creates `count` engines, waits until each runs, and removes them again.
-    pub(super) async fn measure(&self, engines: &SharedEngines, count: u32) -> anyhow::Result<PlainRate> {
+    /// Creates `count` engines, waits until each runs, and removes them again. No two calls use the same `prefix`,
+    /// because the cluster takes its time to remove all of an engine.
+    pub(super) async fn measure(
+        &self,
+        engines: &SharedEngines,
+        prefix: &str,
+        count: u32,
+    ) -> anyhow::Result<PlainRate> {
         let began = Instant::now();
         let times_ms: Vec<f64> = stream::iter(0..count)
-            .map(|number| self.create(engines, number))
+            .map(|number| self.create(engines, format!("{prefix}-{number}")))
             .buffer_unordered(CONCURRENCY)
             .try_collect()
             .await?;
@@ -66,10 +74,9 @@ impl PlainEngines {
         Ok(PlainRate { per_second, times_ms })
     }
 
-    async fn create(&self, engines: &SharedEngines, number: u32) -> anyhow::Result<f64> {
+    async fn create(&self, engines: &SharedEngines, name: String) -> anyhow::Result<f64> {
         let began = Instant::now();
         let [claim, pod, secret] = &self.templates;
-        let name = format!("plain-{number}");
         self.claims.create(&PostParams::default(), &named(claim, &name)?).await?;
         let mut pod = pod.clone();
         for pointer in [

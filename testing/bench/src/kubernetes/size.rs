@@ -6,14 +6,12 @@ use anyhow::{Context as _, ensure};
 use kube::Client;
 
 use super::deployment::Deployment;
-use super::plain::PlainEngines;
+use super::plain::{MAX_PLAIN, PlainEngines};
 use super::requests::Requests;
 use crate::context::log_progress;
 use crate::stats::median;
 use crate::usage::CpuUsage;
 
-/// The number of engines of which the floor is measured.
-const MAX_PLAIN: u32 = 200;
 /// Requests that ended before this may still be written down.
 const SETTLE_TIME: Duration = Duration::from_secs(2);
 /// The time within which all engines must be checked after a restart: two intervals of the checks, and the start.
@@ -60,7 +58,8 @@ pub(super) async fn measure(
     tokio::time::sleep(SETTLE_TIME).await;
     let provision_requests = deployment.requests.new_requests()?;
     let plain = PlainEngines::new(client.clone()).await?;
-    let plain = plain.measure(&deployment.engines, added.min(MAX_PLAIN)).await?;
+    let prefix = format!("plain-{engines}");
+    let plain = plain.measure(&deployment.engines, &prefix, added.min(MAX_PLAIN)).await?;
 
     let idle = idle(deployment, window).await?;
     let mut measured = Measured {
