@@ -13,10 +13,11 @@ etcd() {
 
 # What a cluster for measurements adds: the requests that service accounts of the namespace `roundhouse` send are
 # written down, and controllers send theirs as fast as they can instead of 20 to 50 per second. Watches from version 0,
-# which kwok opens, need no etcd that is newer than Debian's.
+# which kwok opens, need no etcd that is newer than Debian's. Nodes are not lost while the machine is busy.
 apiserver_measured=(--audit-policy-file "$sources/audit-policy.yaml" --audit-log-maxsize 4096)
 apiserver_measured+=(--feature-gates SizeBasedListCostEstimate=false,WatchList=false)
 controllers_measured=(--kube-api-qps 1000 --kube-api-burst 1000)
+controller_manager_measured=("${controllers_measured[@]}" --node-monitor-grace-period 10m)
 
 apiserver() {
   local keys="$dir/credentials" measured=()
@@ -47,7 +48,7 @@ apiserver() {
 
 controller-manager() {
   local keys="$dir/credentials" measured=()
-  [ ! -e "$dir/measured" ] || measured=("${controllers_measured[@]}")
+  [ ! -e "$dir/measured" ] || measured=("${controller_manager_measured[@]}")
   launch "$dir" controller-manager "$cache/bin/kube-controller-manager" \
     --kubeconfig "$keys/controller-manager.kubeconfig" --leader-elect=false --secure-port 0 --profiling=false \
     --use-service-account-credentials --service-account-private-key-file "$keys/service-accounts.key" \

@@ -26,9 +26,12 @@ network_start() {
   ip link set "$bridge" up
   echo 1 >/proc/sys/net/ipv4/ip_forward
   network_rules add
+  # Addresses for Pods of simulated nodes: all of them are the machine. Those in 127.0.0.0/8 may not be of a Service.
+  [ ! -e "$dir/measured" ] || ip route replace local "$network.64.0/18" dev lo
 }
 
 network_stop() {
   network_rules remove
+  ip route delete local "$network.64.0/18" dev lo 2>/dev/null || true
   ! ip link show "$bridge" >/dev/null 2>&1 || ip link delete "$bridge"
 }

@@ -2,6 +2,7 @@
 #
 # A cluster takes a network 10.N.0.0/16 that the machine does not use:
 #   10.N.1.0/24 …      the pods of node-1 …
+#   10.N.64.0/18       the machine, if measured: pods of simulated nodes
 #   10.N.128.0/20      services
 #   10.N.255.1         the machine: API server, DNS
 #   10.N.255.11 …      node-1 …

@@ -32,7 +32,7 @@ use crate::{binary, print_report, run_until_signal};
 #[derive(Args)]
 pub(crate) struct Kubernetes {
     /// How many engines run, in steps. 20 are a test of the measurement itself.
-    #[arg(long, value_delimiter = ',', default_values_t = [20], value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_delimiter = ',', default_values_t = [20], value_parser = clap::value_parser!(u32).range(1..=15_000))]
     engines: Vec<u32>,
     /// The binary to measure; `roundhouse` beside this program by default.
     #[arg(long)]
@@ -87,7 +87,6 @@ impl Kubernetes {
             table.sizes.push(size::measure(&mut deployment, &client, count, bench.rounds, window).await?);
             engines.check()?;
         }
-        deployment.end()?;
         Ok(table)
     }
 }

@@ -25,8 +25,6 @@ pub(super) const PROVISIONER: &str = "roundhouse/bench";
 
 /// Pods per simulated node, as many as a kubelet allows by default.
 const PODS_PER_NODE: u32 = 110;
-/// The addresses of Pods: 4 million, all of which are this machine.
-const POD_NETWORK: &str = "127.64.0.1/10";
 /// More than kwok's default of 4, so that starts do not wait for one another.
 const KWOK_CONFIG: &str = "apiVersion: config.kwok.x-k8s.io/v1alpha1\nkind: KwokConfiguration\noptions:\n  \
                            podPlayStageParallelism: 16\n";
@@ -101,8 +99,15 @@ impl Cluster {
         std::fs::write(&config, KWOK_CONFIG)?;
         let mut command = Command::new(program);
         command.arg("--config").arg(&config).arg("--kubeconfig").arg(self.kubeconfig());
-        command.args(["--manage-all-nodes", "--cidr", POD_NETWORK, "--node-ip", "127.0.0.1"]);
+        command.args(["--manage-all-nodes", "--cidr", &self.pod_network()?, "--node-ip", "127.0.0.1"]);
         Process::spawn(command, "kwok", log_file(self.folder.path(), "kwok"))
+    }
+
+    /// Returns the addresses of Pods: 16,384, all of which are this machine (`testing/kubernetes/network.sh`).
+    fn pod_network(&self) -> anyhow::Result<String> {
+        let settings = std::fs::read_to_string(self.folder.path().join("settings"))?;
+        let number = settings.lines().find_map(|line| line.strip_prefix("number="));
+        Ok(format!("10.{}.64.1/18", number.context("the test cluster has no number")?))
     }
 
     fn add_nodes(&self, nodes: u32) -> anyhow::Result<()> {

@@ -183,11 +183,6 @@ impl Deployment {
         Ok(running)
     }
 
-    /// Ends the orchestrator without putting its engines to sleep: the cluster ends with them.
-    pub(super) fn end(mut self) -> anyhow::Result<()> {
-        self.process.kill()
-    }
-
     /// Sends a request of the product of the engine with this number, on a connection of its own.
     async fn request<B: Serialize, T: DeserializeOwned>(
         &self,
@@ -200,6 +195,14 @@ impl Deployment {
         let key = self.keys.get(usize::try_from(number % PRODUCTS)?).context("there is no product")?;
         let request = product_request(&client, key, method, path, body)?;
         client.fetch_json(request).await
+    }
+}
+
+impl Drop for Deployment {
+    /// Ends the orchestrator without putting its engines to sleep: the cluster ends with them.
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.process.kill();
     }
 }
 

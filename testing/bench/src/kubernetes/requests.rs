@@ -6,21 +6,37 @@ use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use jiff::Timestamp;
 use serde::Deserialize;
 
-/// The numbers of requests, by verb and resource, such as `list pods`; refused ones also by their status.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Requests(BTreeMap<String, u64>);
+/// The requests by verb and resource, such as `list pods`; refused ones also by their status.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Requests(BTreeMap<String, Kind>);
+
+/// The requests of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Kind {
+    pub(super) number: u32,
+    /// The time that all of them took in the API server.
+    total_ms: f64,
+}
+
+impl Kind {
+    /// The mean time that one of them took in the API server.
+    pub(super) fn mean_ms(self) -> f64 {
+        self.total_ms / f64::from(self.number)
+    }
+}
 
 impl Requests {
-    pub(super) fn total(&self) -> u64 {
-        self.0.values().sum()
+    pub(super) fn total(&self) -> u32 {
+        self.0.values().map(|kind| kind.number).sum()
     }
 
     /// Returns each kind of request, the most frequent first.
-    pub(super) fn by_frequency(&self) -> Vec<(&str, u64)> {
-        let mut kinds: Vec<_> = self.0.iter().map(|(kind, count)| (kind.as_str(), *count)).collect();
-        kinds.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    pub(super) fn by_frequency(&self) -> Vec<(&str, Kind)> {
+        let mut kinds: Vec<_> = self.0.iter().map(|(name, kind)| (name.as_str(), *kind)).collect();
+        kinds.sort_by_key(|(_, kind)| std::cmp::Reverse(kind.number));
         kinds
     }
 
@@ -29,7 +45,10 @@ impl Requests {
         for line in lines.lines() {
             let event: AuditEvent =
                 serde_json::from_str(line).context("the audit log has an unknown format")?;
-            *requests.0.entry(event.kind()).or_default() += 1;
+            let took = event.stage_timestamp.duration_since(event.request_received_timestamp);
+            let kind = requests.0.entry(event.name()).or_default();
+            kind.number += 1;
+            kind.total_ms += took.as_millis_f64();
         }
         Ok(requests)
     }
@@ -63,6 +82,8 @@ impl AuditLog {
 #[serde(rename_all = "camelCase")]
 struct AuditEvent {
     verb: String,
+    request_received_timestamp: Timestamp,
+    stage_timestamp: Timestamp,
     object_ref: Option<ObjectRef>,
     response_status: Option<ResponseStatus>,
 }
@@ -79,17 +100,17 @@ struct ResponseStatus {
 }
 
 impl AuditEvent {
-    fn kind(self) -> String {
-        let mut kind = self.verb;
+    fn name(self) -> String {
+        let mut name = self.verb;
         if let Some(ObjectRef { resource, subresource }) = self.object_ref {
             for part in [resource, subresource].into_iter().flatten() {
-                kind.push(' ');
-                kind.push_str(&part);
+                name.push(' ');
+                name.push_str(&part);
             }
         }
         match self.response_status.and_then(|status| status.code) {
-            Some(code) if code >= 400 => format!("{kind} ({code})"),
-            _ => kind,
+            Some(code) if code >= 400 => format!("{name} ({code})"),
+            _ => name,
         }
     }
 }
@@ -102,15 +123,22 @@ mod tests {
     fn requests_are_counted_by_what_they_do() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.log");
-        let get = r#"{"verb":"get","objectRef":{"resource":"pods","subresource":"log"},"responseStatus":{"code":500}}"#;
-        let list = r#"{"verb":"list","objectRef":{"resource":"pods"},"responseStatus":{"code":200}}"#;
-        std::fs::write(&path, format!("{get}\n{list}\n{list}\n{{\"verb\":")).unwrap();
+        let times = r#""requestReceivedTimestamp":"2026-01-02T03:04:05.000000Z","stageTimestamp":"2026-01-02T03:04:05.002500Z""#;
+        let event = |verb: &str, rest: &str| format!("{{\"verb\":\"{verb}\",{times}{rest}}}\n");
+        let log_of_pod =
+            r#","objectRef":{"resource":"pods","subresource":"log"},"responseStatus":{"code":500}"#;
+        let pods = r#","objectRef":{"resource":"pods"},"responseStatus":{"code":200}"#;
+        let first = [event("get", log_of_pod), event("list", pods), event("list", pods)].concat();
+        std::fs::write(&path, format!("{first}{{\"verb\":")).unwrap();
         let mut log = AuditLog::new(path.clone());
-        let first = log.new_requests().unwrap();
-        assert_eq!(first.by_frequency(), [("list pods", 2), ("get pods log (500)", 1)]);
-        assert_eq!(first.total(), 3);
-        std::fs::write(&path, format!("{get}\n{list}\n{list}\n{{\"verb\":\"get\"}}\n")).unwrap();
-        assert_eq!(log.new_requests().unwrap().by_frequency(), [("get", 1)]);
+        let counted = log.new_requests().unwrap();
+        let kinds = counted.by_frequency();
+        let numbers: Vec<_> = kinds.iter().map(|(name, kind)| (*name, kind.number)).collect();
+        assert_eq!(numbers, [("list pods", 2), ("get pods log (500)", 1)]);
+        assert!(kinds.iter().all(|(_, kind)| (kind.mean_ms() - 2.5).abs() < 0.01), "{kinds:?}");
+        assert_eq!(counted.total(), 3);
+        std::fs::write(&path, first + &event("get", "")).unwrap();
+        assert_eq!(log.new_requests().unwrap().total(), 1);
         assert_eq!(log.new_requests().unwrap(), Requests::default());
     }
 }

@@ -1,6 +1,6 @@
 //! The results as quantities of the report, and the requests to the API server as a table of their own.
 
-use super::requests::Requests;
+use super::requests::{Kind, Requests};
 use super::size::Measured;
 use crate::report::{Budget, Quantity, Subject, Unit, align_columns};
 
@@ -24,7 +24,8 @@ impl Table {
 
     /// Renders the requests to the API server.
     pub(super) fn render_requests(&self) -> String {
-        let header = ["engines", "requests to the API server", "number", "each"].map(str::to_owned);
+        let header =
+            ["engines", "requests to the API server", "number", "rate", "mean time"].map(str::to_owned);
         let mut rows = vec![header];
         for size in &self.sizes {
             let added = f64::from(size.added);
@@ -38,15 +39,20 @@ impl Table {
             let seconds = size.window.as_secs_f64();
             rows.extend(request_rows(size.engines, "idle", &size.idle_requests, seconds, "second"));
         }
-        align_columns(&rows, [false, true, false, true])
+        align_columns(&rows, [false, true, false, true, false])
     }
 }
 
-fn request_rows(engines: u32, when: &str, requests: &Requests, divisor: f64, unit: &str) -> Vec<[String; 4]> {
-    let row = |(kind, count): (&str, u64)| {
-        #[expect(clippy::cast_precision_loss, reason = "the numbers of requests are small")]
-        let each = count as f64 / divisor;
-        [engines.to_string(), format!("{when}: {kind}"), count.to_string(), format!("{each:.2} per {unit}")]
+fn request_rows(engines: u32, when: &str, requests: &Requests, divisor: f64, unit: &str) -> Vec<[String; 5]> {
+    let row = |(name, kind): (&str, Kind)| {
+        let rate = f64::from(kind.number) / divisor;
+        [
+            engines.to_string(),
+            format!("{when}: {name}"),
+            kind.number.to_string(),
+            format!("{rate:.2} per {unit}"),
+            format!("{:.1} ms", kind.mean_ms()),
+        ]
     };
     requests.by_frequency().into_iter().map(row).collect()
 }
@@ -74,8 +80,8 @@ fn quantities(size: &Measured, first: &Measured) -> Vec<Quantity> {
         let beside = Subject::comparison(format!("{} engines", first.engines)).with([of_first]);
         Quantity { baselines: vec![beside], budget: Some(FLAT), ..quantity }
     };
-    let per_added = |size: &Measured| count(&size.provision_requests) / f64::from(size.added);
-    let per_second = |size: &Measured| count(&size.idle_requests) / size.window.as_secs_f64();
+    let per_added = |size: &Measured| f64::from(size.provision_requests.total()) / f64::from(size.added);
+    let per_second = |size: &Measured| f64::from(size.idle_requests.total()) / size.window.as_secs_f64();
     let median = |value: Option<f64>| value.into_iter().collect::<Vec<_>>();
     let [ready, adopted, checked] = &size.restarts_ms;
     vec![
@@ -107,9 +113,4 @@ fn quantities(size: &Measured, first: &Measured) -> Vec<Quantity> {
         row("stop one", Unit::Milliseconds, &size.stops_ms),
         row("start one", Unit::Milliseconds, &size.starts_ms),
     ]
-}
-
-#[expect(clippy::cast_precision_loss, reason = "the numbers of requests are small")]
-fn count(requests: &Requests) -> f64 {
-    requests.total() as f64
 }
