@@ -71,7 +71,8 @@ impl Kubernetes {
         let server = Server::find_or_start()?;
         let databases = Databases::create(&server.url, ["kubernetes"]).await?;
         log_progress("kubernetes: starting the control plane and the simulated nodes");
-        let cluster = Cluster::start(&self.cache, most + plain::MAX_PLAIN)?;
+        let sizes = u32::try_from(self.engines.len())?;
+        let cluster = Cluster::start(&self.cache, most + sizes * plain::MAX_PLAIN)?;
         let client = cluster.client().await?;
         let engines = SharedEngines::default();
         let serve = engines.serve(client.clone()).await?;

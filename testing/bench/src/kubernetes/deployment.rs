@@ -42,6 +42,8 @@ pub(super) struct Deployment {
     pub(super) requests: AuditLog,
     /// The number of engines that were provisioned.
     pub(super) provisioned: u32,
+    /// The number of Pods that run beside them.
+    pub(super) others: u32,
     /// The memory of the orchestrator before it had engines.
     pub(super) empty: Memory,
 }
@@ -79,7 +81,7 @@ impl Deployment {
         }
         let empty = process.memory()?;
         let requests = AuditLog::new(cluster.audit_log());
-        Ok(Self { service, process, address, keys, engines, requests, provisioned: 0, empty })
+        Ok(Self { service, process, address, keys, engines, requests, provisioned: 0, others: 0, empty })
     }
 
     /// Provisions engines until there are `count`.
@@ -107,7 +109,11 @@ impl Deployment {
         provisioned.elapsed = began.elapsed();
         self.provisioned = count;
         let running = self.engines.running();
-        ensure!(running == usize::try_from(count)?, "{running} Pods run, and {count} engines");
+        let others = self.others;
+        ensure!(
+            running == usize::try_from(count + others)?,
+            "{running} addresses have Pods, which are those of {count} engines and {others} others"
+        );
         Ok(provisioned)
     }
 

@@ -6,7 +6,7 @@ use anyhow::{Context as _, ensure};
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use kube::Client;
-use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use kube::api::{Api, ListParams, PostParams};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::cluster::NAMESPACE;
 use super::engines::SharedEngines;
 
-/// The most engines that are created at once, for which the cluster needs room beside those of the orchestrator.
+/// The most engines that are created for one size, for which the cluster needs room beside those of the orchestrator.
 pub(super) const MAX_PLAIN: u32 = 200;
 /// As many at once as the orchestrator boots.
 const CONCURRENCY: usize = 16;
@@ -55,8 +55,8 @@ impl PlainEngines {
         Ok(Self { claims, pods, secrets, templates })
     }
 
-    /// Creates `count` engines, waits until each runs, and removes them again. No two calls use the same `prefix`,
-    /// because the cluster takes its time to remove all of an engine.
+    /// Creates `count` engines, and waits until each runs. They stay, so that no address gets
+    /// another Pod. No two calls use the same `prefix`.
     pub(super) async fn measure(
         &self,
         engines: &SharedEngines,
@@ -70,7 +70,6 @@ impl PlainEngines {
             .try_collect()
             .await?;
         let per_second = f64::from(count) / began.elapsed().as_secs_f64();
-        self.remove_all().await?;
         Ok(PlainRate { per_second, times_ms })
     }
 
@@ -98,18 +97,6 @@ impl PlainEngines {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(began.elapsed().as_secs_f64() * 1_000.0)
-    }
-
-    async fn remove_all(&self) -> anyhow::Result<()> {
-        let ours = ListParams::default().labels(&format!("{}={}", DEPLOYMENT.0, DEPLOYMENT.1));
-        self.pods.delete_collection(&DeleteParams::default(), &ours).await?;
-        let began = Instant::now();
-        while !self.pods.list(&ours).await?.items.is_empty() {
-            ensure!(began.elapsed() < START_TIMEOUT, "the plain Pods do not end");
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
-        self.claims.delete_collection(&DeleteParams::default(), &ours).await?;
-        Ok(())
     }
 }
 

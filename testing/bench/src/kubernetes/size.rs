@@ -59,7 +59,9 @@ pub(super) async fn measure(
     let provision_requests = deployment.requests.new_requests()?;
     let plain = PlainEngines::new(client.clone()).await?;
     let prefix = format!("plain-{engines}");
-    let plain = plain.measure(&deployment.engines, &prefix, added.min(MAX_PLAIN)).await?;
+    let plain_count = added.min(MAX_PLAIN);
+    let plain = plain.measure(&deployment.engines, &prefix, plain_count).await?;
+    deployment.others += plain_count;
 
     let idle = idle(deployment, window).await?;
     let mut measured = Measured {
