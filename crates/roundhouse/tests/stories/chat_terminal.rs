@@ -153,6 +153,8 @@ async fn commands_do_what_they_say() {
         terminal.enter("pack the bags");
         assert_eq!(heard.message(5).await, "pack the bags");
         terminal.wait_for_count("I see.", 5).await;
+        // The list says so of a turn that has answered and not ended.
+        terminal.wait_without("working …").await;
         terminal.enter("/tasks");
         let text = terminal.wait_for("/tasks NAME opens one.").await;
         assert!(text.contains(&format!("* trip {columns} pack the bags (2 messages)")), "{text}");
