@@ -114,13 +114,18 @@ enum RegistryLock {
 impl Registry {
     /// Closes the connections, which checkpoints SQLite's WAL into the database file.
     pub(crate) async fn close(&self) {
+        self.close_pools().await;
+        if let RegistryLock::Session(lock) = &self.lock {
+            lock.release().await;
+        }
+    }
+
+    /// Closes all connections but the one with the lock.
+    pub(crate) async fn close_pools(&self) {
         // SQLite checkpoints its WAL when the last connection closes, which must be a writable one.
         self.hot_read_pool.close();
         self.reads.close().await;
         self.writes.close().await;
-        if let RegistryLock::Session(lock) = &self.lock {
-            lock.release().await;
-        }
     }
 
     /// Begins a transaction that writes without a product's audit log, after checking that this process still
