@@ -1,4 +1,5 @@
-//! Runs blocking work on threads of its own and launches in tasks of their own, and translates errors of the operating system into [`BackendError`]s.
+//! Runs blocking work on threads of its own and launches in tasks of their own, and translates errors of the operating
+//! system into [`BackendError`]s.
 
 use rustix::io::Errno;
 
