@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn each_exit_is_reported_once_and_old_news_changes_nothing() {
+    fn regression_k09_a_pod_that_has_ended_has_no_address_and_one_exit() {
         let (pods, logs, engine_id) = (Pods::default(), SavedLogs::default(), EngineId::new());
         let mut exits = pods.exits();
         let mut next = || exits.next().now_or_never().flatten().and_then(|exit| exit.reason);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_is_where_its_latest_pod_is_and_a_copy_is_no_engine() {
+    fn regression_k09_an_engine_is_where_its_latest_pod_is_and_a_copy_is_no_engine() {
         let (pods, logs, engine_id) = (Pods::default(), SavedLogs::default(), EngineId::new());
         let mut exits = pods.exits();
         pods.observe(pod(engine_id, "a", PodState::Running), &logs);
