@@ -1,7 +1,7 @@
 //! `roundhouse engine`: runs one user's engine.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Subcommand;
@@ -62,15 +62,16 @@ pub(crate) fn start_session() {
     }
 }
 
-pub(crate) fn run(args: Args) -> Result<(), Failure> {
+/// Runs an engine, or another command; the program began at `begun`.
+pub(crate) fn run(args: Args, begun: Instant) -> Result<(), Failure> {
     match args.command {
         Some(Command::Journal(args)) => journal::run(args),
         Some(Command::UnpackCatalog { folder }) => catalog::unpack(&folder).map_err(Failure::usage),
-        None => serve(&args),
+        None => serve(&args, begun),
     }
 }
 
-fn serve(args: &Args) -> Result<(), Failure> {
+fn serve(args: &Args, begun: Instant) -> Result<(), Failure> {
     let config = Config::from_env(&ProcessEnv).map_err(Failure::usage)?;
     http_service::logging::init(config.log_filter.clone());
     http_service::rlimits::raise_file_limit();
@@ -85,6 +86,7 @@ fn serve(args: &Args) -> Result<(), Failure> {
             generation = args.generation,
             deployment = args.deployment.as_deref().unwrap_or("-"),
             version = env!("CARGO_PKG_VERSION"),
+            startup_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
             "The engine is ready."
         );
         let shutdown = CancellationToken::new();

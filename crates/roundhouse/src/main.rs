@@ -21,6 +21,7 @@ mod turn_reader;
 mod up;
 
 use std::process::ExitCode;
+use std::time::Instant;
 
 use clap::{Parser, Subcommand};
 
@@ -68,6 +69,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    let begun = Instant::now();
     // Before all else: the sandbox helper must hold nothing that it did not get from its engine, and start fast.
     let mut args = std::env::args_os().skip(1);
     match args.next() {
@@ -92,7 +94,7 @@ fn main() -> ExitCode {
         Command::Engines(args) => engines_command::run(args),
         Command::Doctor => doctor_command::run(),
         Command::Rekey => rekey_command::run(),
-        Command::Engine(args) => engine_command::run(args),
+        Command::Engine(args) => engine_command::run(args, begun),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

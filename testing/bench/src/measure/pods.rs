@@ -2,6 +2,8 @@
 //! baseline runs the same Pod, as the API server describes it, made by hand: same image, volumes, limits and environment,
 //! until its engine is healthy.
 
+use anyhow::Context as _;
+use api::orchestrator::EngineLogs;
 use chaos::docker::DockerResources;
 use chaos::kubernetes::Kubernetes;
 use serde_json::json;
@@ -9,8 +11,9 @@ use serde_json::json;
 use super::lifecycles::{LIFECYCLES_PER_ROUND, LifecycleQuantities, LifecycleTimes, measure_lifecycles};
 use crate::bare_pods::BarePods;
 use crate::context::{BenchContext, log_progress};
+use crate::engine::{EngineSetup, ModelConfig};
 use crate::orchestrator::Orchestrator;
-use crate::report::Quantity;
+use crate::report::{Quantity, Subject, Unit};
 use crate::service::OrchestratorService;
 
 /// The baseline of each step.
@@ -67,9 +70,44 @@ pub(super) async fn measure(bench: &BenchContext) -> anyhow::Result<Vec<Quantity
     let model = orchestrator.provision(&mut client, "model").await?;
     let plain = BarePods::like_engine(proxy.client.clone(), &namespace.name, model.engine_id)?;
     orchestrator.delete(&mut client, "model").await?;
-    let measured = measure_rounds(bench, &orchestrator, &plain).await?;
+    let mut measured = measure_rounds(bench, &orchestrator, &plain).await?;
+    measured.push(measure_engine_starts(bench, &orchestrator).await?);
     orchestrator.shut_down()?;
     Ok(measured)
+}
+
+/// Measures the engine's own part of a launch: from the begin of its program until it is ready, as its log says.
+async fn measure_engine_starts(
+    bench: &BenchContext,
+    orchestrator: &Orchestrator,
+) -> anyhow::Result<Quantity> {
+    let mut quantity = Quantity {
+        name: "engine start".into(),
+        unit: Unit::Milliseconds,
+        subject: Subject::new("engine in its Pod"),
+        baselines: vec![Subject::new("the same as a process of this machine")],
+        budget: None,
+    };
+    let mut client = orchestrator.connect().await?;
+    for number in 0..bench.rounds * LIFECYCLES_PER_ROUND {
+        let user = format!("start-{number}");
+        orchestrator.provision(&mut client, &user).await?;
+        let log: EngineLogs = orchestrator.get(&mut client, &format!("/engines/{user}/logs")).await?;
+        let in_pod = startup_ms(&log.lines.join("\n"))?;
+        orchestrator.delete(&mut client, &user).await?;
+        let setup = EngineSetup::new(&bench.binary, bench.new_folder()?, ModelConfig::unused())?;
+        let (mut process, _) = setup.start()?;
+        quantity.add(Some(in_pod), Some(startup_ms(&process.process.log_tail())?));
+        process.process.stop()?;
+    }
+    Ok(quantity)
+}
+
+/// The time that an engine's log says its start took.
+fn startup_ms(log: &str) -> anyhow::Result<f64> {
+    let after = log.split_once("startup_ms=").context("the log does not say how long the start took")?.1;
+    let digits = after.split(|character: char| !character.is_ascii_digit()).next().unwrap_or_default();
+    digits.parse().with_context(|| format!("`startup_ms` is no number in {log}"))
 }
 
 async fn measure_rounds(
