@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -13,6 +14,8 @@ use crate::rng::SeededRng;
 
 /// The task whose loss would be noticed.
 pub(crate) const PERSISTENT_TASK: &str = "kept";
+/// A provision that takes longer is slow, as those of Pods are.
+const SLOW_PROVISION: Duration = Duration::from_millis(700);
 
 /// The load of a round.
 #[derive(Clone, Debug)]
@@ -34,10 +37,13 @@ pub(crate) async fn run_client(
 ) {
     while !load.stop.load(Ordering::Relaxed) {
         let Some((index, op)) = choose_call(&context, &load, number, &mut rng) else { return };
+        let sent = Instant::now();
         let Some(response) = send_and_record(&context, index, op).await else { return };
+        // Where provisions are slow, there are few.
+        let turn_probability = if sent.elapsed() > SLOW_PROVISION { 1.0 } else { 0.2 };
         if let CallOutcome::Response(200, body) = &response
             && op == Op::Provision
-            && rng.chance(0.2)
+            && rng.chance(turn_probability)
         {
             run_persistent_turn(&context, body).await;
         }

@@ -95,10 +95,12 @@ impl Pods {
         Ok(items(&listed).filter_map(parse_pod).map(EngineInstance::from).collect())
     }
 
-    /// Returns the engines with a claim. One that is being deleted counts until it is gone.
+    /// Returns the engines with a claim. One that is being deleted is the cluster's: how long it takes depends on its
+    /// controllers, which this run injures.
     pub(crate) fn engines_with_data(&self, deployment_id: &str) -> anyhow::Result<BTreeSet<String>> {
         let listed = self.list("persistentvolumeclaims", &format!("{DEPLOYMENT_LABEL}%3D{deployment_id}"))?;
-        Ok(items(&listed).filter_map(engine_of).collect())
+        let is_kept = |claim: &&Value| claim.pointer("/metadata/deletionTimestamp").is_none();
+        Ok(items(&listed).filter(is_kept).filter_map(engine_of).collect())
     }
 
     /// Injects a fault into an engine behind the orchestrator's back. One that is gone is ignored.
