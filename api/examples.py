@@ -111,6 +111,7 @@ def play_orchestrator(admin: Service, product: Service) -> str:
     product.headers["X-Platform-Key"] = key = registered["platform_api_key"]
     product("get_health")
     admin("list_products")
+    admin("get_fleet_overview")
     admin("replace_product_policy", product_id=registered["product_id"])
     product("provision_engine")
     product("admit_user", user_id="ada")
@@ -126,6 +127,7 @@ def play_orchestrator(admin: Service, product: Service) -> str:
     product("list_inbox")
     product("stop_engine", user_id="grace")
     product("start_engine", user_id="grace")
+    admin("list_fleet_engines")
     image = admin("list_versions")["default"]
     product("change_engine_version", fields={"engine_version": image}, user_id="grace")
     admin("move_engines", fields={"from": image})

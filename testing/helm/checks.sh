@@ -18,8 +18,13 @@ everything=(
 )
 
 check_lint() {
+  local monitor
   helm lint --strict --quiet "$chart" "${minimal[@]}" >&2 || fail "lint finds fault with the minimal values"
   helm lint --strict --quiet "$chart" "${everything[@]}" >&2 || fail "lint finds fault with all that can be set"
+  # Apart from the rest, which is applied to a cluster that does not have this type.
+  monitor="$(helm template roundhouse "$chart" "${minimal[@]}" --set serviceMonitor.enabled=true \
+    --show-only templates/service-monitor.yaml)" || fail "there is no ServiceMonitor"
+  grep -q "key: admin-key" <<<"$monitor" || fail "the ServiceMonitor has no credentials: $monitor"
   say "lint: nothing to say"
 }
 

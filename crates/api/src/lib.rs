@@ -17,6 +17,7 @@ pub mod error;
 pub mod event;
 pub mod facts;
 pub mod files;
+pub mod fleet;
 pub mod ids;
 pub mod image;
 pub mod inbox;

@@ -88,6 +88,11 @@ impl PortRange {
         self.max
     }
 
+    /// The number of ports.
+    pub fn len(self) -> u64 {
+        u64::from(self.max - self.min) + 1
+    }
+
     /// Whether `port` is in the range.
     pub fn contains(self, port: u16) -> bool {
         (self.min..=self.max).contains(&port)

@@ -8,6 +8,16 @@ use api::{ProductId, UserId};
 
 pub use self::supervision_rules::SupervisionRules;
 
+/// Who asks for a change. The audit log names an operator; every other actor follows from a row's event and reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Actor {
+    /// The product, with its platform key, or the orchestrator itself.
+    #[default]
+    Implied,
+    /// The operator, with the deployment's admin key.
+    Operator,
+}
+
 /// The product and user that own an engine; each pair owns at most one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct EngineOwner {

@@ -10,6 +10,7 @@ mod audit_feed;
 mod auth_failure_log;
 mod boot_limiter;
 mod browser;
+mod caller;
 mod changes;
 mod engine_client;
 mod engine_keys;
@@ -19,6 +20,7 @@ mod execute;
 mod explain;
 mod inbox;
 mod operation;
+mod overview;
 mod policies;
 mod products;
 mod queries;
@@ -54,9 +56,10 @@ use tokio_util::task::TaskTracker;
 
 pub(crate) use admission::Admission;
 pub(crate) use audit_feed::{AuditFeed, FeedItem};
+pub(crate) use caller::Caller;
 pub(crate) use engines::EngineEndpoint;
 pub use error::FleetError;
-pub(crate) use stream_limiter::StreamPermit;
+pub(crate) use stream_limiter::{StreamHolder, StreamPermit};
 
 use self::browser::Browsers;
 use self::changes::Changes;
@@ -68,6 +71,7 @@ use self::execute::Executor;
 use self::explain::Explainer;
 use self::inbox::Inbox;
 use self::operation::Operations;
+use self::overview::Overview;
 use self::policies::Policies;
 use self::products::Products;
 use self::queries::Queries;
@@ -102,6 +106,7 @@ pub struct Fleet {
     pub(crate) engines: Engines,
     pub(crate) versions: Versions,
     pub(crate) queries: Queries,
+    pub(crate) overview: Overview,
     pub(crate) explainer: Explainer,
     pub(crate) telemetry: Arc<Telemetry>,
     shared: Arc<Shared>,
@@ -158,6 +163,7 @@ impl Fleet {
         let FleetDeps { registry, vault, backend, data, probe, clock } = deps;
         let operation_timeout = boot_timeout + OPERATION_OVERHEAD;
         let placements = placements(ports, &backend);
+        let leasable_ports = matches!(placements, Placements::HostPorts(_)).then(|| ports.len());
         let (exits, _) = broadcast::channel(EXIT_CHANNEL_CAPACITY);
         let (ready, is_ready) = watch::channel(false);
         let stream_shutdown = CancellationToken::new();
@@ -225,6 +231,14 @@ impl Fleet {
         });
         Arc::new(Self {
             engines: Engines::new(&shared, &supervision, &admission, &policies, &executor, &records),
+            overview: Overview {
+                active_since: shared.clock.now(),
+                ports: leasable_ports,
+                shared: Arc::clone(&shared),
+                policies: Arc::clone(&policies),
+                executor: Arc::clone(&executor),
+                records: Arc::clone(&records),
+            },
             versions: Versions {
                 shared: Arc::clone(&shared),
                 policies: Arc::clone(&policies),

@@ -8,6 +8,7 @@ mod docs;
 mod engines;
 mod error;
 mod examples;
+mod fleet;
 mod guarded_body;
 mod health;
 mod inbox;
@@ -67,6 +68,7 @@ http_service::routes! {
             (name = "browser", description = "Browser tokens of the product's engines, and the origins of its pages"),
             (name = "inbox", description = "Questions of the product's engines that wait for a person"),
             (name = "audit", description = "The calling product's audit log"),
+            (name = "fleet", description = "The engines of all products, for the operator"),
             (name = "metrics", description = "The calling product's fleet in numbers, and the operator's metrics"),
         ),
         modifiers(&KeySchemes)
@@ -100,6 +102,8 @@ http_service::routes! {
     metrics::status,
     metrics::metrics,
     metrics::prometheus,
+    fleet::engines,
+    fleet::status,
 }
 
 /// All routes with their middleware.

@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use super::FleetError;
 use super::auth_failure_log::AuthFailureLog;
+use super::caller::Caller;
 use super::products::Products;
 use super::rate_limit::{OverLimit, RateLimiter};
 use super::shared::Shared;
 use super::stream_limiter::StreamLimiter;
+use crate::domain::Actor;
 use crate::registry::Product;
 
 pub(crate) struct Admission {
@@ -35,6 +37,13 @@ impl Admission {
         self.products.with_key(key).await
     }
 
+    /// Returns the product that an operator names; `None` if there is no such product.
+    pub(crate) async fn product(&self, product_id: &str) -> Result<Option<Arc<Product>>, FleetError> {
+        // An invalid id cannot belong to any product.
+        let Ok(product_id) = product_id.parse() else { return Ok(None) };
+        Ok(self.shared.registry.product(product_id).await?.map(Arc::new))
+    }
+
     /// Records that the key in `header` of the current request was refused.
     pub(crate) fn log_auth_failure(&self, header: &'static str, client: Option<IpAddr>) {
         self.auth_failures.log(header, client, self.shared.clock.monotonic());
@@ -45,8 +54,13 @@ impl Admission {
         if product.policy.is_suspended() { Err(FleetError::suspended()) } else { Ok(()) }
     }
 
-    /// Counts an admit against the rate limit of `product`, or refuses it.
-    pub(super) fn check_rate(&self, product: &Product) -> Result<(), FleetError> {
+    /// Counts an admit against the rate limit of the caller's product, or refuses it. An operator is not held to it,
+    /// and takes nothing of it from the product.
+    pub(super) fn check_rate(&self, caller: &Caller) -> Result<(), FleetError> {
+        let product: &Product = match caller.actor() {
+            Actor::Implied => caller,
+            Actor::Operator => return Ok(()),
+        };
         let (limit, now) = (product.policy.rate_limit_rpm, self.shared.clock.monotonic());
         let checked = self.rate_limiter.check(product.product_id, limit, now);
         checked.map_err(|OverLimit { retry_after_s }| FleetError::RateLimited { retry_after_s })

@@ -24,6 +24,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::FleetError;
+use super::caller::Caller;
 use super::engine_client::EngineClient;
 use super::queries::DEFAULT_PAGE_SIZE;
 use super::shared::Shared;
@@ -156,11 +157,11 @@ impl Browsers {
     /// Revokes a token of a user's engine. It may be called again.
     pub(crate) async fn revoke(
         self: &Arc<Self>,
-        product: &Product,
+        caller: &Caller,
         user_id: UserId,
         token_id: TokenId,
     ) -> Result<RevokedToken, FleetError> {
-        let row = self.engine(product, user_id).await?;
+        let (row, actor) = (self.engine(caller, user_id).await?, caller.actor());
         let browsers = Arc::clone(self);
         // In a task of its own: whoever disconnects does not keep the engine from being told.
         let revoked = tokio::spawn(async move {
@@ -168,6 +169,7 @@ impl Browsers {
             let token = registry.token(&row, token_id).await?.ok_or(FleetError::TokenNotFound)?;
             let now = browsers.shared.clock.now();
             let entry = engine_entry(&row, Event::RevokeToken, now, json!({"token_id": token_id}));
+            let entry = entry.by(actor);
             let summary =
                 if token.revoked_at.is_none() && registry.revoke_token(&row, token_id, &entry).await? {
                     browsers.untold.lock().insert(row.engine_id);
@@ -190,15 +192,16 @@ impl Browsers {
     /// Replaces the origins of a product's pages. Running engines are told at once.
     pub(crate) async fn set_origins(
         self: &Arc<Self>,
-        product: &Product,
+        caller: &Caller,
         origins: Origins,
     ) -> Result<AllowedOrigins, FleetError> {
-        let product_id = product.product_id;
+        let (product_id, actor) = (caller.product_id, caller.actor());
         let browsers = Arc::clone(self);
         let set = tokio::spawn(async move {
             let at = browsers.shared.clock.now();
             let detail = json!({"origins": origins});
             let entry = AuditEntry { at, event: Event::SetOrigins, engine: None, duration_ms: None, detail };
+            let entry = entry.by(actor);
             let registry = &browsers.shared.registry;
             registry.set_origins(product_id, &origins, &entry).await?;
             browsers.origins.write().insert(product_id, Arc::new(origins.clone()));

@@ -48,13 +48,13 @@ impl Changes {
             // The table performs no other change on an engine that does not exist.
             (_, None) => Err(OperationError::Stale),
             (Change::Start, Some(row)) if let RequestKind::ChangeVersion(image) = &request.kind => {
-                self.move_to_version(operation, image.as_ref(), row).await
+                self.move_to_version(operation, request.actor, image.as_ref(), row).await
             }
-            (Change::Start | Change::Wake, Some(row)) => self.relaunch(operation, request.reason, row).await,
+            (Change::Start | Change::Wake, Some(row)) => self.relaunch(operation, request, row).await,
             (Change::Stop | Change::Sleep, Some(row)) => self.stop(operation, request, row).await,
             (Change::Restart, Some(row)) => self.restart(operation, row).await,
-            (Change::Rotate, Some(row)) => self.rotate_key(operation, row).await,
-            (Change::Destroy, Some(row)) => self.destroy(operation, row).await,
+            (Change::Rotate, Some(row)) => self.rotate_key(operation, request.actor, row).await,
+            (Change::Destroy, Some(row)) => self.destroy(operation, request.actor, row).await,
         }
     }
 

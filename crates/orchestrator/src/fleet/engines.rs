@@ -12,6 +12,7 @@ use api::{EngineId, EngineKey, UserId};
 
 use super::FleetError;
 use super::admission::Admission;
+use super::caller::Caller;
 use super::execute::Executor;
 use super::policies::Policies;
 use super::queries::DEFAULT_PAGE_SIZE;
@@ -65,15 +66,15 @@ impl Engines {
     /// Admits a user: returns the endpoint of their engine, after provisioning or waking it if `params` allow that.
     pub(crate) async fn admit(
         &self,
-        product: &Product,
+        caller: &Caller,
         user_id: UserId,
         params: Admit,
     ) -> Result<AdmitResponse, FleetError> {
-        self.admission.check_rate(product)?;
-        let denied = self.policies.image_denied(product, None).filter(|_| params.auto_provision);
+        self.admission.check_rate(caller)?;
+        let denied = self.policies.image_denied(caller, None).filter(|_| params.auto_provision);
         let (provision, wake) = (params.auto_provision && denied.is_none(), params.auto_wake);
         let trigger = Trigger::Admit { provision, wake };
-        let owner = product.engine_owner(user_id);
+        let owner = caller.engine_owner(user_id);
         // The common case: one read and no timer.
         if let Some(admit_view) = self.shared.registry.admit_view(&owner).await?
             && decide(Some(admit_view.view()), trigger) == Decision::Pass
@@ -82,6 +83,7 @@ impl Engines {
             return Ok(AdmitResponse::admitted(self.records.admit_record(owner, admit_view)?));
         }
         let request = OperationRequest::new(owner, RequestKind::Admit { provision, wake }, "admit");
+        let request = request.by(caller.actor());
         match self.executor.execute(&request).await? {
             OperationResult::Engine(row) => Ok(AdmitResponse::admitted(self.records.record(*row)?)),
             OperationResult::Denied(DenialReason::EngineNotFound) if let Some(denied) = denied => Err(denied),
@@ -95,22 +97,22 @@ impl Engines {
     /// Provisions an engine for a user who has none.
     pub(crate) async fn provision(
         &self,
-        product: &Product,
+        caller: &Caller,
         params: ProvisionEngine,
     ) -> Result<ProvisionedEngine, FleetError> {
-        if let Some(denied) = self.policies.image_denied(product, params.engine_version.as_ref()) {
+        if let Some(denied) = self.policies.image_denied(caller, params.engine_version.as_ref()) {
             return Err(denied);
         }
         let kind = RequestKind::Provision(params.engine_version);
-        let row = self.request_engine(product, params.user_id, kind).await?;
+        let row = self.request_engine(caller, params.user_id, kind).await?;
         let (api_key, url) = (self.records.key(&row)?, self.running_url(&row)?);
         let EngineRow { engine_id, status, owner, .. } = row;
         Ok(ProvisionedEngine { engine_id, user_id: owner.user_id, status, url, api_key })
     }
 
     /// Returns one engine with its key.
-    pub(crate) async fn get(&self, product: &Product, user_id: UserId) -> Result<EngineRecord, FleetError> {
-        Ok(self.records.record(self.request_engine(product, user_id, RequestKind::Get).await?)?)
+    pub(crate) async fn get(&self, caller: &Caller, user_id: UserId) -> Result<EngineRecord, FleetError> {
+        Ok(self.records.record(self.request_engine(caller, user_id, RequestKind::Get).await?)?)
     }
 
     /// Returns a page of the product's engines, without their keys.
@@ -129,28 +131,24 @@ impl Engines {
     }
 
     /// Starts an idle engine.
-    pub(crate) async fn start(
-        &self,
-        product: &Product,
-        user_id: UserId,
-    ) -> Result<StartedEngine, FleetError> {
-        let row = self.request_engine(product, user_id, RequestKind::Start).await?;
+    pub(crate) async fn start(&self, caller: &Caller, user_id: UserId) -> Result<StartedEngine, FleetError> {
+        let row = self.request_engine(caller, user_id, RequestKind::Start).await?;
         Ok(StartedEngine { status: row.status, url: self.running_url(&row)? })
     }
 
     /// Stops a running engine.
-    pub(crate) async fn stop(&self, product: &Product, user_id: UserId) -> Result<StoppedEngine, FleetError> {
-        self.request(product, user_id, RequestKind::Stop).await?;
+    pub(crate) async fn stop(&self, caller: &Caller, user_id: UserId) -> Result<StoppedEngine, FleetError> {
+        self.request(caller, user_id, RequestKind::Stop).await?;
         Ok(StoppedEngine { status: EngineStatus::Stopped })
     }
 
     /// Replaces the key of a running engine. The old key is invalid immediately.
     pub(crate) async fn rotate_key(
         &self,
-        product: &Product,
+        caller: &Caller,
         user_id: UserId,
     ) -> Result<RotatedKey, FleetError> {
-        let row = self.request_engine(product, user_id, RequestKind::Rotate).await?;
+        let row = self.request_engine(caller, user_id, RequestKind::Rotate).await?;
         Ok(RotatedKey { new_api_key: self.records.key(&row)? })
     }
 
@@ -181,10 +179,10 @@ impl Engines {
     /// Destroys an engine in any state.
     pub(crate) async fn destroy(
         &self,
-        product: &Product,
+        caller: &Caller,
         user_id: UserId,
     ) -> Result<DestroyedEngine, FleetError> {
-        match self.request(product, user_id, RequestKind::Destroy).await? {
+        match self.request(caller, user_id, RequestKind::Destroy).await? {
             OperationResult::Destroyed(engine_id) => {
                 Ok(DestroyedEngine { status: Destroyed::Destroyed, engine_id })
             }
@@ -197,22 +195,22 @@ impl Engines {
 
     async fn request(
         &self,
-        product: &Product,
+        caller: &Caller,
         user_id: UserId,
         kind: RequestKind,
     ) -> Result<OperationResult, FleetError> {
-        let request = OperationRequest::new(product.engine_owner(user_id), kind, REQUESTED_REASON);
-        self.executor.execute(&request).await
+        let request = OperationRequest::new(caller.engine_owner(user_id), kind, REQUESTED_REASON);
+        self.executor.execute(&request.by(caller.actor())).await
     }
 
     /// Makes a request whose result is the engine.
     async fn request_engine(
         &self,
-        product: &Product,
+        caller: &Caller,
         user_id: UserId,
         kind: RequestKind,
     ) -> Result<EngineRow, FleetError> {
-        engine_of(self.request(product, user_id, kind).await?)
+        engine_of(self.request(caller, user_id, kind).await?)
     }
 
     fn running_url(&self, row: &EngineRow) -> Result<String, FleetError> {

@@ -5,8 +5,8 @@ use api::{EngineId, EngineImage};
 use backend::BrainCopy;
 
 use super::error::FleetError;
-use crate::domain::EngineOwner;
 use crate::domain::lifecycle::Trigger;
+use crate::domain::{Actor, EngineOwner};
 use crate::registry::{ClaimRefused, EngineRow, RegistryError};
 
 /// A request, with everything that is needed to perform it.
@@ -16,6 +16,8 @@ pub(super) struct OperationRequest {
     pub(super) kind: RequestKind,
     /// The reason that the audit log records.
     pub(super) reason: &'static str,
+    /// Who makes it.
+    pub(super) actor: Actor,
 }
 
 /// What is requested: a [`Trigger`] with its data.
@@ -46,7 +48,12 @@ pub(super) enum RequestKind {
 
 impl OperationRequest {
     pub(super) const fn new(owner: EngineOwner, kind: RequestKind, reason: &'static str) -> Self {
-        Self { engine_owner: owner, kind, reason }
+        Self { engine_owner: owner, kind, reason, actor: Actor::Implied }
+    }
+
+    /// The same request, made by `actor`.
+    pub(super) fn by(self, actor: Actor) -> Self {
+        Self { actor, ..self }
     }
 
     /// The input of the decision table.

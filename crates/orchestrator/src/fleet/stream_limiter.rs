@@ -20,13 +20,21 @@ pub(crate) struct StreamLimiter {
 struct OpenStreams {
     limit: usize,
     total: usize,
-    by_product: HashMap<ProductId, usize>,
+    by_holder: HashMap<StreamHolder, usize>,
+}
+
+/// Who holds long-lived responses, each with a share of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum StreamHolder {
+    Product(ProductId),
+    /// The deployment's operator, for whichever product.
+    Operator,
 }
 
 /// A permit for one long-lived response, returned when it is dropped.
 pub(crate) struct StreamPermit {
     open: Arc<Mutex<OpenStreams>>,
-    product_id: ProductId,
+    holder: StreamHolder,
 }
 
 impl StreamLimiter {
@@ -35,23 +43,23 @@ impl StreamLimiter {
             open: Arc::new(Mutex::new(OpenStreams {
                 limit: MAX_OPEN_STREAMS,
                 total: 0,
-                by_product: HashMap::new(),
+                by_holder: HashMap::new(),
             })),
         }
     }
 
-    /// Acquires a permit. A product may hold at most half of the permits that others do not hold; `None` if it
+    /// Acquires a permit. A holder may have at most half of the permits that others do not hold; `None` if it
     /// already holds that many.
-    pub(crate) fn acquire(&self, product_id: ProductId) -> Option<StreamPermit> {
+    pub(crate) fn acquire(&self, holder: StreamHolder) -> Option<StreamPermit> {
         let mut open = lock(&self.open);
-        let own = open.by_product.get(&product_id).copied().unwrap_or_default();
+        let own = open.by_holder.get(&holder).copied().unwrap_or_default();
         let left_by_others = open.limit.saturating_sub(open.total.saturating_sub(own));
         if own >= left_by_others.div_ceil(2) {
             return None;
         }
         open.total += 1;
-        open.by_product.insert(product_id, own + 1);
-        Some(StreamPermit { open: Arc::clone(&self.open), product_id })
+        open.by_holder.insert(holder, own + 1);
+        Some(StreamPermit { open: Arc::clone(&self.open), holder })
     }
 
     /// Sets the number of concurrent long-lived responses.
@@ -65,10 +73,10 @@ impl Drop for StreamPermit {
     fn drop(&mut self) {
         let mut open = lock(&self.open);
         open.total = open.total.saturating_sub(1);
-        if let Some(own) = open.by_product.get_mut(&self.product_id) {
+        if let Some(own) = open.by_holder.get_mut(&self.holder) {
             *own = own.saturating_sub(1);
             if *own == 0 {
-                open.by_product.remove(&self.product_id);
+                open.by_holder.remove(&self.holder);
             }
         }
     }
@@ -83,11 +91,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_product_has_half_of_what_the_others_leave() {
+    fn each_holder_has_half_of_what_the_others_leave() {
         let limiter = StreamLimiter::new();
         limiter.set_limit(8);
-        let (one, other) = (ProductId::new(), ProductId::new());
-        let fill = |product| std::iter::from_fn(|| limiter.acquire(product)).collect::<Vec<_>>();
+        let (one, other) = (StreamHolder::Product(ProductId::new()), StreamHolder::Operator);
+        let fill = |holder| std::iter::from_fn(|| limiter.acquire(holder)).collect::<Vec<_>>();
         let one_permits = fill(one);
         assert_eq!(one_permits.len(), 4);
         let other_permits = fill(other);
@@ -96,6 +104,6 @@ mod tests {
         drop(one_permits);
         assert_eq!(fill(other).len(), 2, "now half of all");
         drop(other_permits);
-        assert!(lock(&limiter.open).by_product.is_empty());
+        assert!(lock(&limiter.open).by_holder.is_empty());
     }
 }

@@ -11,13 +11,14 @@ use api::version::{
 use futures::StreamExt as _;
 
 use super::FleetError;
+use super::caller::Caller;
 use super::execute::Executor;
 use super::policies::Policies;
 use super::records::Records;
 use super::request::{MoveOutcome, OperationRequest, OperationResult, RequestKind};
 use super::shared::Shared;
-use crate::domain::EngineOwner;
-use crate::registry::{EngineRow, Product};
+use crate::domain::{Actor, EngineOwner};
+use crate::registry::EngineRow;
 
 /// The number of engines that a call moves if it specifies none.
 const DEFAULT_MOVE_LIMIT: i64 = 10;
@@ -36,12 +37,12 @@ impl Versions {
     /// Moves one engine.
     pub(crate) async fn change(
         &self,
-        product: &Product,
+        caller: &Caller,
         user_id: UserId,
         params: ChangeVersion,
     ) -> Result<ChangedVersion, FleetError> {
         let MoveOutcome { row, previous_image: from, brain_copy: copy, .. } =
-            self.move_to(product.engine_owner(user_id), params).await?;
+            self.move_to(caller.engine_owner(user_id), params, caller.actor()).await?;
         Ok(ChangedVersion {
             engine_id: row.engine_id,
             status: row.status,
@@ -54,9 +55,14 @@ impl Versions {
         })
     }
 
-    async fn move_to(&self, owner: EngineOwner, params: ChangeVersion) -> Result<MoveOutcome, FleetError> {
+    async fn move_to(
+        &self,
+        owner: EngineOwner,
+        params: ChangeVersion,
+        actor: Actor,
+    ) -> Result<MoveOutcome, FleetError> {
         let kind = RequestKind::ChangeVersion(params.engine_version.into_image());
-        let request = OperationRequest::new(owner, kind, "version");
+        let request = OperationRequest::new(owner, kind, "version").by(actor);
         let OperationResult::Moved(moved) = self.executor.execute(&request).await? else {
             return Err(FleetError::EngineNotFound);
         };
@@ -95,7 +101,7 @@ impl Versions {
             async move {
                 let EngineRow { engine_id, owner, .. } = row;
                 let EngineOwner { product_id, user_id } = owner.clone();
-                let error = self.move_to(owner, params).await.err();
+                let error = self.move_to(owner, params, Actor::Operator).await.err();
                 let error = error.map(|error| ErrorDetail { code: error.code(), message: error.to_string() });
                 MovedEngine { engine_id, product_id, user_id, error }
             }

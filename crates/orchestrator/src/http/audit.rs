@@ -31,7 +31,7 @@ const KEEP_ALIVE_COMMENT: &[u8] = b": nothing new\n\n";
 /// Lists the calling product's audit log, newest row first.
 #[utoipa::path(
     get, path = "/audit", operation_id = "list_audit_rows", tag = "audit",
-    security(("platform_key" = [])),
+    security(("platform_key" = []), ("admin_key" = [])),
     params(
         ("limit" = inline(Option<PageLimit>), Query, description = "Page size; 100 by default"),
         ("before" = inline(Option<AuditId>), Query, description = "Only rows older than the one with this id"),
@@ -57,7 +57,7 @@ pub(super) async fn list(
 /// Streams the calling product's audit rows as they are committed. `event` is a row's event, `id` its id.
 #[utoipa::path(
     get, path = "/events", operation_id = "follow_audit_rows", tag = "audit",
-    security(("platform_key" = [])),
+    security(("platform_key" = []), ("admin_key" = [])),
     params(
         ("after" = inline(Option<AuditPosition>), Query,
             description = "Start after the row with this id; 0 for all rows; by default only new rows"),

@@ -6,8 +6,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use api::orchestrator::{ADMIN_KEY_HEADER, PLATFORM_KEY_HEADER};
-use api::{AdminKey, ErrorCode, ProductId};
+use api::orchestrator::{ADMIN_KEY_HEADER, PLATFORM_KEY_HEADER, PRODUCT_ID_HEADER};
+use api::{AdminKey, ErrorCode};
 use axum::extract::{FromRef, FromRequestParts, Request};
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
@@ -16,7 +16,7 @@ use http_service::http::{ApiError, ClientAddress};
 
 use super::error::to_api_error;
 use super::starting_up;
-use crate::fleet::{Admission, Fleet, StreamPermit};
+use crate::fleet::{Admission, Caller, Fleet, FleetError, StreamHolder, StreamPermit};
 use crate::registry::Product;
 
 /// The `Retry-After`, in seconds, of a request that got no stream permit.
@@ -37,10 +37,10 @@ where
     }
 }
 
-/// The calling product. A suspended product passes only with GET or HEAD.
-pub(super) struct AuthenticatedProduct(pub(super) Arc<Product>);
+/// The calling product, by its own key. A suspended product passes only with GET or HEAD.
+pub(super) struct KeyedProduct(pub(super) Arc<Product>);
 
-impl<S: Send + Sync> FromRequestParts<S> for AuthenticatedProduct
+impl<S: Send + Sync> FromRequestParts<S> for KeyedProduct
 where
     Arc<Fleet>: FromRef<S>,
 {
@@ -65,26 +65,75 @@ where
     }
 }
 
-/// The calling product, with one of its permits for long-lived responses.
-pub(super) struct StreamingProduct(pub(super) Arc<Product>, pub(super) StreamPermit);
+/// The product that a call is about: the one whose key it has, or the one that the operator names in `X-Product-Id`
+/// beside the admin key. Without `X-Product-Id` an admin key counts for nothing here, as the contract has it.
+pub(super) struct AuthenticatedProduct(pub(super) Caller);
 
-impl<S: Send + Sync> FromRequestParts<S> for StreamingProduct
+impl<S: Send + Sync> FromRequestParts<S> for AuthenticatedProduct
 where
     Arc<Fleet>: FromRef<S>,
+    AdminKey: FromRef<S>,
 {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        let AuthenticatedProduct(product) = AuthenticatedProduct::from_request_parts(parts, state).await?;
-        let permit = stream_permit(&Arc::<Fleet>::from_ref(state), product.product_id)?;
-        Ok(Self(product, permit))
+        let has = |name| parts.headers.contains_key(name);
+        match (has(ADMIN_KEY_HEADER), has(PRODUCT_ID_HEADER), has(PLATFORM_KEY_HEADER)) {
+            (true, true, false) => operator_for_product(parts, state).await.map(Self),
+            (true, true, true) => {
+                Ready::from_request_parts(parts, state).await?;
+                let message = "send X-Platform-Key, or X-Admin-Key with X-Product-Id, but not both";
+                Err(ApiError::new(ErrorCode::InvalidRequest, message))
+            }
+            (true, false, false) => {
+                Ready::from_request_parts(parts, state).await?;
+                let message = "X-Platform-Key must contain the key of a product; an operator sends X-Admin-Key \
+                               with X-Product-Id, the id of a product";
+                Err(ApiError::new(ErrorCode::InvalidPlatformKey, message))
+            }
+            _ => {
+                let KeyedProduct(product) = KeyedProduct::from_request_parts(parts, state).await?;
+                Ok(Self(Caller::product(product)))
+            }
+        }
     }
 }
 
-/// Takes one of a product's permits for long-lived responses.
-pub(super) fn stream_permit(fleet: &Fleet, product_id: ProductId) -> Result<StreamPermit, ApiError> {
-    fleet.admission.stream_limiter().acquire(product_id).ok_or_else(|| {
-        let message = "the product has reached its share of connections for event streams and proxied calls: \
+/// The operator, who acts for the product in `X-Product-Id`. A suspension does not hold: whatever would run an engine
+/// of a suspended product is refused where it is claimed.
+async fn operator_for_product<S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<Caller, ApiError>
+where
+    Arc<Fleet>: FromRef<S>,
+    AdminKey: FromRef<S>,
+{
+    Admin::from_request_parts(parts, state).await?;
+    let product_id = header(parts, PRODUCT_ID_HEADER).unwrap_or_default();
+    let product = Arc::<Fleet>::from_ref(state).admission.product(product_id).await.map_err(to_api_error)?;
+    let product = product.ok_or(FleetError::ProductNotFound).map_err(to_api_error)?;
+    Ok(Caller::operator(product))
+}
+
+/// The product that a call is about, with one of the caller's permits for long-lived responses.
+pub(super) struct StreamingProduct(pub(super) Caller, pub(super) StreamPermit);
+
+impl<S: Send + Sync> FromRequestParts<S> for StreamingProduct
+where
+    Arc<Fleet>: FromRef<S>,
+    AdminKey: FromRef<S>,
+{
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let AuthenticatedProduct(caller) = AuthenticatedProduct::from_request_parts(parts, state).await?;
+        let permit = stream_permit(&Arc::<Fleet>::from_ref(state), caller.stream_holder())?;
+        Ok(Self(caller, permit))
+    }
+}
+
+/// Takes one of the holder's permits for long-lived responses.
+pub(super) fn stream_permit(fleet: &Fleet, holder: StreamHolder) -> Result<StreamPermit, ApiError> {
+    fleet.admission.stream_limiter().acquire(holder).ok_or_else(|| {
+        let message = "the caller has reached its share of connections for event streams and proxied calls: \
                        close some of them";
         ApiError::new(ErrorCode::CapacityExhausted, message).retry_after(STREAM_RETRY_AFTER_S)
     })
@@ -96,9 +145,9 @@ pub(super) fn log_refusal(fleet: &Fleet, header: &'static str, request: &Request
     fleet.admission.log_auth_failure(header, client);
 }
 
-/// The calling product, which may also send its key as `Authorization: Bearer`: for the proxy, through which other
-/// programs talk to an engine.
-pub(super) struct BearerProduct(pub(super) StreamingProduct);
+/// The calling product with a permit for a long-lived response. It may also send its key as `Authorization: Bearer`: for
+/// the proxy, through which other programs talk to an engine. An operator does not: nobody talks as the users of others.
+pub(super) struct BearerProduct(pub(super) Arc<Product>, pub(super) StreamPermit);
 
 impl<S: Send + Sync> FromRequestParts<S> for BearerProduct
 where
@@ -107,20 +156,23 @@ where
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        if parts.headers.contains_key(PLATFORM_KEY_HEADER) {
-            return StreamingProduct::from_request_parts(parts, state).await.map(Self);
-        }
+        let has_own_header = parts.headers.contains_key(PLATFORM_KEY_HEADER);
         let key = header(parts, AUTHORIZATION.as_str()).and_then(|value| {
             let (scheme, key) = value.split_once(' ')?;
             scheme.eq_ignore_ascii_case("bearer").then(|| HeaderValue::from_str(key.trim()).ok())?
         });
         // Only while it is checked: `proxy` takes the key's own header for the sign that it was used.
-        if let Some(key) = key {
+        if let Some(key) = key.filter(|_| !has_own_header) {
             parts.headers.insert(PLATFORM_KEY_HEADER, key);
         }
-        let product = StreamingProduct::from_request_parts(parts, state).await;
-        parts.headers.remove(PLATFORM_KEY_HEADER);
-        product.map(Self)
+        let product = KeyedProduct::from_request_parts(parts, state).await;
+        if !has_own_header {
+            parts.headers.remove(PLATFORM_KEY_HEADER);
+        }
+        let KeyedProduct(product) = product?;
+        let holder = StreamHolder::Product(product.product_id);
+        let permit = stream_permit(&Arc::<Fleet>::from_ref(state), holder)?;
+        Ok(Self(product, permit))
     }
 }
 

@@ -9,7 +9,7 @@ use axum::Json as Answer;
 use axum::extract::State;
 use http_service::http::{ApiError, Json, Path, Query};
 
-use super::auth::AuthenticatedProduct;
+use super::auth::{AuthenticatedProduct, KeyedProduct};
 use super::error::to_api_error;
 use crate::fleet::{Fleet, FleetError};
 
@@ -34,7 +34,7 @@ type JsonResult<T> = Result<Answer<T>, ApiError>;
     ),
 )]
 pub(super) async fn mint(
-    AuthenticatedProduct(product): AuthenticatedProduct,
+    KeyedProduct(product): KeyedProduct,
     State(fleet): State<Arc<Fleet>>,
     Path(user_id): Path<UserId>,
     Json(request): Json<MintToken>,
@@ -45,7 +45,7 @@ pub(super) async fn mint(
 /// Lists the tokens of a user's engine that have not expired, newest first, without the tokens themselves.
 #[utoipa::path(
     get, path = "/engines/{user_id}/tokens", operation_id = "list_browser_tokens", tag = "browser",
-    security(("platform_key" = [])),
+    security(("platform_key" = []), ("admin_key" = [])),
     params(
         ("user_id" = UserId, Path, description = "The product's user"),
         ("limit" = inline(Option<PageLimit>), Query, description = "Page size; 100 by default"),
@@ -72,7 +72,7 @@ pub(super) async fn list(
 /// Revokes a token, at once and for good. It may be called again.
 #[utoipa::path(
     delete, path = "/engines/{user_id}/tokens/{token_id}", operation_id = "revoke_browser_token", tag = "browser",
-    security(("platform_key" = [])),
+    security(("platform_key" = []), ("admin_key" = [])),
     params(
         ("user_id" = UserId, Path, description = "The product's user"),
         ("token_id" = TokenId, Path, description = "The token's id"),
@@ -100,7 +100,7 @@ pub(super) async fn revoke(
 /// Returns the origins of the calling product's pages.
 #[utoipa::path(
     get, path = "/origins", operation_id = "get_origins", tag = "browser",
-    security(("platform_key" = [])),
+    security(("platform_key" = []), ("admin_key" = [])),
     responses(
         (status = 200, description = "The origins", body = AllowedOrigins),
         (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
@@ -118,7 +118,7 @@ pub(super) async fn origins(
 /// Replaces the origins whose pages may call the product's engines.
 #[utoipa::path(
     put, path = "/origins", operation_id = "replace_origins", tag = "browser",
-    security(("platform_key" = [])),
+    security(("platform_key" = []), ("admin_key" = [])),
     request_body = AllowedOrigins,
     responses(
         (status = 200, description = "The new origins", body = AllowedOrigins),

@@ -1,10 +1,14 @@
 //! The OpenAPI document: its parts beside the routes, and the route that serves it.
 
+use std::collections::btree_map::Entry;
+
+use api::ProductId;
 use axum::Json;
 use axum::routing::{MethodRouter, get};
-use utoipa::openapi::OpenApi;
+use utoipa::openapi::path::{Operation, ParameterBuilder, ParameterIn};
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityScheme};
-use utoipa::{Modify, OpenApi as _};
+use utoipa::openapi::{OpenApi, RefOr, Required, SecurityRequirement};
+use utoipa::{Modify, OpenApi as _, PartialSchema as _};
 
 use super::auth::Ready;
 use super::examples::EXAMPLES;
@@ -34,6 +38,10 @@ impl Modify for KeySchemes {
 /// Returns the OpenAPI document of all routes.
 pub(crate) fn document() -> OpenApi {
     let mut document = Document::openapi();
+    for item in document.paths.paths.values_mut() {
+        let operations = [&mut item.get, &mut item.post, &mut item.put, &mut item.delete];
+        operations.into_iter().flatten().for_each(describe_operator_access);
+    }
     http_service::http::openapi::complete(&mut document);
     http_service::http::openapi::add_examples(&mut document, &EXAMPLES);
     // A suspended product may read, through the proxy too.
@@ -45,6 +53,45 @@ pub(crate) fn document() -> OpenApi {
         }
     }
     document
+}
+
+/// Adds what comes with the admin key to an operation that takes it in place of the product's key.
+fn describe_operator_access(operation: &mut Operation) {
+    let keys = ["platform_key", "admin_key"].map(|key| SecurityRequirement::new(key, [] as [&str; 0]));
+    if operation.security.as_deref() != Some(&keys) {
+        return;
+    }
+    let description = "The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out";
+    let product_id = ParameterBuilder::new()
+        .name("X-Product-Id")
+        .parameter_in(ParameterIn::Header)
+        .required(Required::False)
+        .description(Some(description))
+        .schema(Some(ProductId::schema()));
+    operation.parameters.get_or_insert_default().push(RefOr::T(product_id.build()));
+    let responses = &mut operation.responses.responses;
+    let Some(RefOr::T(refused)) = responses.get_mut("401") else { return };
+    refused.description.push_str("; with the admin key `INVALID_ADMIN_KEY`");
+    let described = |description: &str| {
+        let mut response = refused.clone();
+        description.clone_into(&mut response.description);
+        RefOr::T(response)
+    };
+    let (invalid, unknown) = (
+        described("`INVALID_REQUEST`: both keys and `X-Product-Id`"),
+        described("With the admin key `PRODUCT_NOT_FOUND`"),
+    );
+    responses.entry("400".to_owned()).or_insert(invalid);
+    match responses.entry("404".to_owned()) {
+        Entry::Vacant(entry) => {
+            entry.insert(unknown);
+        }
+        Entry::Occupied(mut entry) => {
+            if let RefOr::T(response) = entry.get_mut() {
+                response.description.push_str("; with the admin key `PRODUCT_NOT_FOUND`");
+            }
+        }
+    }
 }
 
 /// Returns the route that serves the document.

@@ -20,7 +20,7 @@ type JsonResult<T> = Result<Answer<T>, ApiError>;
 /// Provisions an engine for a user who has none, and waits until it is healthy.
 #[utoipa::path(
     post, path = "/engines/provision", operation_id = "provision_engine", tag = "engines",
-    security(("platform_key" = [])),
+    security(("platform_key" = []), ("admin_key" = [])),
     request_body = ProvisionEngine,
     responses(
         (status = 200, description = "The engine is running", body = ProvisionedEngine),
@@ -50,7 +50,7 @@ pub(super) async fn provision(
 /// Admits a user: hands out their engine. Safe to call on every request of the user.
 #[utoipa::path(
     post, path = "/engines/{user_id}/admit", operation_id = "admit_user", tag = "engines",
-    security(("platform_key" = [])),
+    security(("platform_key" = []), ("admin_key" = [])),
     params(("user_id" = UserId, Path, description = "The product's user")),
     request_body = Admit,
     responses(
@@ -80,7 +80,7 @@ pub(super) async fn admit(
 /// Starts an engine that is stopped, sleeping or failed.
 #[utoipa::path(
     post, path = "/engines/{user_id}/start", operation_id = "start_engine", tag = "engines",
-    security(("platform_key" = [])),
+    security(("platform_key" = []), ("admin_key" = [])),
     params(("user_id" = UserId, Path, description = "The product's user")),
     responses(
         (status = 200, description = "The engine is running", body = StartedEngine),
@@ -106,7 +106,7 @@ pub(super) async fn start(
 /// Stops a running engine: SIGTERM, 30 seconds of grace, SIGKILL. Its data stays.
 #[utoipa::path(
     post, path = "/engines/{user_id}/stop", operation_id = "stop_engine", tag = "engines",
-    security(("platform_key" = [])),
+    security(("platform_key" = []), ("admin_key" = [])),
     params(("user_id" = UserId, Path, description = "The product's user")),
     responses(
         (status = 200, description = "The engine is stopped", body = StoppedEngine),
@@ -131,7 +131,7 @@ pub(super) async fn stop(
 /// Replaces the key of a running engine. The old key becomes invalid immediately.
 #[utoipa::path(
     post, path = "/engines/{user_id}/rotate-key", operation_id = "rotate_engine_key", tag = "engines",
-    security(("platform_key" = [])),
+    security(("platform_key" = []), ("admin_key" = [])),
     params(("user_id" = UserId, Path, description = "The product's user")),
     responses(
         (status = 200, description = "The new key", body = RotatedKey),
@@ -157,7 +157,7 @@ pub(super) async fn rotate_key(
 /// Returns an engine. Never provisions or wakes it.
 #[utoipa::path(
     get, path = "/engines/{user_id}", operation_id = "get_engine", tag = "engines",
-    security(("platform_key" = [])),
+    security(("platform_key" = []), ("admin_key" = [])),
     params(("user_id" = UserId, Path, description = "The product's user")),
     responses(
         (status = 200, description = "The engine with its key", body = EngineRecord),
@@ -180,7 +180,7 @@ pub(super) async fn get(
 /// Explains why an engine is in its state, and what happens next.
 #[utoipa::path(
     get, path = "/engines/{user_id}/explain", operation_id = "explain_engine", tag = "engines",
-    security(("platform_key" = [])),
+    security(("platform_key" = []), ("admin_key" = [])),
     params(("user_id" = UserId, Path, description = "The product's user")),
     responses(
         (status = 200, description = "The explanation, as fields and as sentences", body = Explanation),
@@ -202,7 +202,7 @@ pub(super) async fn explain(
 /// Destroys an engine: its process or container, data, port and registry row. Irreversible.
 #[utoipa::path(
     delete, path = "/engines/{user_id}", operation_id = "destroy_engine", tag = "engines",
-    security(("platform_key" = [])),
+    security(("platform_key" = []), ("admin_key" = [])),
     params(("user_id" = UserId, Path, description = "The product's user")),
     responses(
         (status = 200, description = "The engine is destroyed", body = DestroyedEngine),
@@ -226,7 +226,7 @@ pub(super) async fn destroy(
 /// Lists the calling product's engines, oldest first, without their keys.
 #[utoipa::path(
     get, path = "/engines", operation_id = "list_engines", tag = "engines",
-    security(("platform_key" = [])),
+    security(("platform_key" = []), ("admin_key" = [])),
     params(
         ("status" = Option<EngineStatus>, Query, description = "Only engines in this state"),
         ("limit" = inline(Option<PageLimit>), Query, description = "Page size; 100 by default"),

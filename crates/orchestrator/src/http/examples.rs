@@ -2,11 +2,12 @@
 //! them.
 
 /// The texts, for `http_service::http::openapi::add_examples`.
-pub(super) const EXAMPLES: [&str; 8] = [
+pub(super) const EXAMPLES: [&str; 9] = [
     include_str!("examples/audit.json"),
     include_str!("examples/browser.json"),
     include_str!("examples/engines.json"),
     include_str!("examples/events.json"),
+    include_str!("examples/fleet.json"),
     include_str!("examples/inbox.json"),
     include_str!("examples/metrics.json"),
     include_str!("examples/products.json"),

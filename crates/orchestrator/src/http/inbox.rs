@@ -16,7 +16,7 @@ use crate::fleet::Fleet;
 /// Lists the questions that wait for a person, of all the product's engines, also of those that sleep. Oldest first.
 #[utoipa::path(
     get, path = "/inbox", operation_id = "list_inbox", tag = "inbox",
-    security(("platform_key" = [])),
+    security(("platform_key" = []), ("admin_key" = [])),
     params(
         ("limit" = inline(Option<PageLimit>), Query, description = "Page size; 100 by default"),
         ("after" = Option<HitlId>, Query, description = "Only questions after the one with this id"),

@@ -16,7 +16,7 @@ use crate::fleet::Fleet;
 /// Returns the last lines of an engine's log, whatever its state.
 #[utoipa::path(
     get, path = "/engines/{user_id}/logs", operation_id = "get_engine_logs", tag = "engines",
-    security(("platform_key" = [])),
+    security(("platform_key" = []), ("admin_key" = [])),
     params(
         ("user_id" = UserId, Path, description = "The product's user"),
         ("tail" = inline(Option<TailLines>), Query, description = "Number of lines; 200 by default"),

@@ -20,7 +20,7 @@ const OPENMETRICS_CONTENT_TYPE: &str = "application/openmetrics-text; version=1.
 /// Returns how many of the calling product's engines are in each state.
 #[utoipa::path(
     get, path = "/status", operation_id = "get_fleet_status", tag = "metrics",
-    security(("platform_key" = [])),
+    security(("platform_key" = []), ("admin_key" = [])),
     responses(
         (status = 200, description = "The counts", body = FleetStatus),
         (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
@@ -53,7 +53,7 @@ pub(super) async fn prometheus(_: Admin, State(fleet): State<Arc<Fleet>>) -> imp
 /// Returns counts of events of the calling product's engines, in the last hour and in total.
 #[utoipa::path(
     get, path = "/metrics", operation_id = "get_fleet_metrics", tag = "metrics",
-    security(("platform_key" = [])),
+    security(("platform_key" = []), ("admin_key" = [])),
     responses(
         (status = 200, description = "The counts", body = Metrics),
         (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),

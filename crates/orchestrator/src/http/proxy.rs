@@ -29,7 +29,7 @@ use tower::util::MapResponse;
 
 use self::half_open_stream::HalfOpenStream;
 use super::AppState;
-use super::auth::{BearerProduct, StreamingProduct};
+use super::auth::BearerProduct;
 use super::error::to_api_error;
 use super::guarded_body::with_guard;
 use crate::fleet::{EngineEndpoint, Fleet};
@@ -105,7 +105,7 @@ pub(super) async fn proxy(State(app): State<AppState>, request: Request) -> Resp
 
 /// Forwards a request of a product's backend.
 async fn by_product(
-    BearerProduct(StreamingProduct(product, permit)): BearerProduct,
+    BearerProduct(product, permit): BearerProduct,
     State(fleet): State<Arc<Fleet>>,
     State(proxy_client): State<ProxyClient>,
     Path(path): Path<(UserId, String)>,

@@ -16,7 +16,7 @@ use crate::fleet::Fleet;
 /// image, and restores the copy if it does not become healthy. A stopped or sleeping engine returns to its state.
 #[utoipa::path(
     put, path = "/engines/{user_id}/version", operation_id = "change_engine_version", tag = "engines",
-    security(("platform_key" = [])),
+    security(("platform_key" = []), ("admin_key" = [])),
     params(("user_id" = UserId, Path, description = "The product's user")),
     request_body = ChangeVersion,
     responses(

@@ -12,6 +12,7 @@ use super::access::with_deadline;
 use super::hash_chain::ChainedRow;
 use super::notify::Notifier;
 use super::{Registry, RegistryError, RegistryLock};
+use crate::domain::Actor;
 
 /// An audit row to be written.
 #[derive(Clone, Debug)]
@@ -26,6 +27,15 @@ pub(crate) struct AuditEntry {
 }
 
 impl AuditEntry {
+    /// Names who asked for the change, if that does not follow from the event and its reason.
+    #[must_use]
+    pub(crate) fn by(mut self, actor: Actor) -> Self {
+        if let (Value::Object(detail), Actor::Operator) = (&mut self.detail, actor) {
+            detail.insert("actor".to_owned(), "admin".into());
+        }
+        self
+    }
+
     /// Returns the hash of this entry as row `id` of `product_id`, following a row with the hash `before`.
     pub(crate) fn hash(&self, product_id: ProductId, id: i64, before: &str) -> String {
         let engine = self.engine.as_ref();

@@ -92,6 +92,13 @@ impl Registry {
             .transpose()
     }
 
+    /// Returns the product with this id.
+    pub(crate) async fn product(&self, product_id: ProductId) -> Result<Option<Product>, RegistryError> {
+        let query = sqlx::query(select_product!("WHERE product_id = $1")).bind(product_id.to_string());
+        let row = with_deadline(query.fetch_optional(&self.reads)).await?;
+        row.as_ref().map(|row| self.read_product(row)).transpose()
+    }
+
     /// Returns the product with this slug.
     pub(crate) async fn product_by_slug(&self, slug: &Slug) -> Result<Option<Product>, RegistryError> {
         let query = sqlx::query(select_product!("WHERE slug = $1")).bind(slug.as_str().to_owned());

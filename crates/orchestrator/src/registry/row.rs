@@ -13,15 +13,20 @@ use super::RegistryError;
 use crate::domain::EngineOwner;
 use crate::domain::lifecycle::Change;
 
-/// A query for engines, with the columns in the order in which [`EngineRow::read`] expects them.
+/// The columns in the order in which [`EngineRow::read`] expects them.
+macro_rules! engine_columns {
+    () => {
+        "engine_id, product_id, user_id, status, prior_status, key_hash, sealed_key, sealed_secrets_key, \
+         engine_version, pinned, port, instance, created_at, last_health_at, generation, claim_kind, restarts, \
+         restart_at"
+    };
+}
+pub(super) use engine_columns;
+
+/// A query for engines.
 macro_rules! select_engines {
     ($rest:literal) => {
-        concat!(
-            "SELECT engine_id, product_id, user_id, status, prior_status, key_hash, sealed_key, \
-             sealed_secrets_key, engine_version, pinned, port, instance, created_at, last_health_at, \
-             generation, claim_kind, restarts, restart_at FROM engines ",
-            $rest
-        )
+        concat!("SELECT ", $crate::registry::row::engine_columns!(), " FROM engines ", $rest)
     };
 }
 pub(super) use select_engines;

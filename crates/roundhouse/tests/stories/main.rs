@@ -104,6 +104,7 @@ mod noisy_tenant;
 mod one_engine_per_user;
 mod openai_api;
 mod openai_clients;
+mod operators;
 mod orchestrator_auth;
 mod orchestrator_input;
 mod orchestrator_killed;

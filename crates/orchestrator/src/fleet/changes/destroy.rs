@@ -6,27 +6,33 @@ use api::orchestrator::EngineStatus;
 use serde_json::json;
 
 use super::Changes;
+use crate::domain::Actor;
 use crate::domain::lifecycle::Change;
 use crate::fleet::operation::Operation;
 use crate::fleet::request::{OperationResult, Outcome};
 use crate::registry::{EngineRow, Event, NextState};
 
 impl Changes {
-    pub(super) async fn destroy(&self, operation: &Arc<Operation>, seen: EngineRow) -> Outcome {
+    pub(super) async fn destroy(&self, operation: &Arc<Operation>, actor: Actor, seen: EngineRow) -> Outcome {
         // If the backend is unreachable, the call fails before anything has changed.
         self.shared.backend.ping().await?;
         let claim = self.transitions.new_claim(Change::Destroy);
         let row = self.shared.registry.claim(&seen, &claim).await??;
         self.operations.preempt(operation, row.generation);
-        self.finish_destroy(&row, "requested").await
+        self.finish_destroy(&row, "requested", actor).await
     }
 
     /// Kills and removes an engine that is `destroying`. On failure the row keeps that state and is finished
     /// later.
-    pub(super) async fn finish_destroy(&self, row: &EngineRow, reason: &'static str) -> Outcome {
+    pub(super) async fn finish_destroy(
+        &self,
+        row: &EngineRow,
+        reason: &'static str,
+        actor: Actor,
+    ) -> Outcome {
         self.shared.backend.remove_with_data(row.target()).await?;
         let detail = json!({"from": row.settled_status(), "to": None::<EngineStatus>, "reason": reason});
-        let entry = self.transitions.audit_entry(row, Event::Destroy, detail);
+        let entry = self.transitions.audit_entry(row, Event::Destroy, detail).by(actor);
         self.settle(row, NextState::Removed, Some(&entry)).await?;
         Ok(OperationResult::Destroyed(row.engine_id))
     }

@@ -9,6 +9,7 @@ use backend::ProbeError;
 use serde_json::json;
 
 use super::Changes;
+use crate::domain::Actor;
 use crate::domain::lifecycle::Change;
 use crate::fleet::FleetError;
 use crate::fleet::operation::Operation;
@@ -44,7 +45,7 @@ fn backend_error(message: &str) -> OperationError {
 }
 
 impl Changes {
-    pub(super) async fn rotate_key(&self, operation: &Operation, seen: EngineRow) -> Outcome {
+    pub(super) async fn rotate_key(&self, operation: &Operation, actor: Actor, seen: EngineRow) -> Outcome {
         // Without its data directory, the engine may belong to another orchestrator.
         self.shared.backend.check_data().await?;
         let (key, pending) = self.shared.keys.generate(seen.engine_id)?;
@@ -54,14 +55,14 @@ impl Changes {
         operation.mark_claimed(row.generation);
         let current = self.shared.keys.key(&row)?;
         match self.client.replace_key(engine, &current, &key).await {
-            Ok(()) => self.commit_rotation(&row, pending, "requested").await,
+            Ok(()) => self.commit_rotation(&row, pending, "requested", actor).await,
             Err(error) => {
                 tracing::warn!(
                     engine_id = %row.engine_id,
                     %error,
                     "An engine did not confirm its new key; asking it which key it accepts."
                 );
-                match self.settle_rotation(engine, "requested").await? {
+                match self.settle_rotation(engine, "requested", actor).await? {
                     RotationOutcome::New(row) => Ok(OperationResult::Engine(row)),
                     RotationOutcome::Old => {
                         Err(backend_error("the engine did not accept the new key; the old key stays valid"))
@@ -80,13 +81,14 @@ impl Changes {
         &self,
         engine: RunningEngine<'_>,
         reason: &'static str,
+        actor: Actor,
     ) -> Result<RotationOutcome, OperationError> {
         let row = engine.row;
         let Some(pending) = self.shared.registry.pending_key(row.engine_id).await? else {
             return Err(OperationError::Stale);
         };
         match self.accepted_key(engine, &pending).await? {
-            AcceptedKey::Pending => match self.commit_rotation(row, pending, reason).await? {
+            AcceptedKey::Pending => match self.commit_rotation(row, pending, reason, actor).await? {
                 OperationResult::Engine(row) => Ok(RotationOutcome::New(row)),
                 OperationResult::NotRunning
                 | OperationResult::Destroyed(_)
@@ -119,8 +121,14 @@ impl Changes {
         }
     }
 
-    async fn commit_rotation(&self, row: &EngineRow, pending: PendingKey, reason: &'static str) -> Outcome {
-        let entry = self.transitions.audit_entry(row, Event::RotateKey, json!({"reason": reason}));
+    async fn commit_rotation(
+        &self,
+        row: &EngineRow,
+        pending: PendingKey,
+        reason: &'static str,
+        actor: Actor,
+    ) -> Outcome {
+        let entry = self.transitions.audit_entry(row, Event::RotateKey, json!({"reason": reason})).by(actor);
         let next = NextState::KeyRotated(pending);
         self.settle_engine(row, next, Some(&entry)).await
     }

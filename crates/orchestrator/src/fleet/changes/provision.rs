@@ -7,8 +7,8 @@ use serde_json::json;
 
 use super::Changes;
 use super::boot::BootFailure;
-use crate::domain::EngineOwner;
 use crate::domain::lifecycle::Change;
+use crate::domain::{Actor, EngineOwner};
 use crate::fleet::FleetError;
 use crate::fleet::engine_client::Readiness;
 use crate::fleet::operation::Operation;
@@ -37,12 +37,12 @@ impl Changes {
         operation.mark_claimed(engine.row.generation);
         let booted = match self.boots.boot(&mut engine, Readiness::AllSubsystems).await {
             Ok(booted) => booted,
-            Err(failure) => return Err(self.roll_back(&engine.row, &failure).await),
+            Err(failure) => return Err(self.roll_back(&engine.row, &failure, request.actor).await),
         };
         let detail = json!({"from": null, "to": EngineStatus::Running, "reason": reason});
         let entry = AuditEntry {
             duration_ms: Some(booted.took_ms),
-            ..self.transitions.audit_entry(&engine.row, Event::Provision, detail)
+            ..self.transitions.audit_entry(&engine.row, Event::Provision, detail).by(request.actor)
         };
         self.settle_engine(&engine.row, booted.into_state(&engine, true), Some(&entry)).await
     }
@@ -63,7 +63,7 @@ impl Changes {
     }
 
     /// Removes all traces of a failed provision except its row in the audit log.
-    async fn roll_back(&self, row: &EngineRow, failure: &BootFailure) -> OperationError {
+    async fn roll_back(&self, row: &EngineRow, failure: &BootFailure, actor: Actor) -> OperationError {
         tracing::warn!(
             engine_id = %row.engine_id,
             reason = failure.message(),
@@ -82,7 +82,7 @@ impl Changes {
             "from": null, "to": null, "reason": failure.cause.audit_cause(),
             "message": failure.message(), "log": failure.log,
         });
-        let entry = self.transitions.audit_entry(row, Event::ProvisionFailed, detail);
+        let entry = self.transitions.audit_entry(row, Event::ProvisionFailed, detail).by(actor);
         match self.settle(row, NextState::Removed, Some(&entry)).await {
             Ok(_) => failure.to_fleet_error().into(),
             Err(error) => error,

@@ -6,17 +6,18 @@ use serde_json::{Value, json};
 
 use super::Changes;
 use super::boot::{BootFailure, Booted};
+use crate::domain::Actor;
 use crate::domain::lifecycle::Change;
 use crate::fleet::engine_client::Readiness;
 use crate::fleet::operation::Operation;
-use crate::fleet::request::{OperationError, Outcome};
+use crate::fleet::request::{OperationError, OperationRequest, Outcome};
 use crate::registry::{AuditEntry, EngineRow, Event, NextState, PlacedEngine};
 
 impl Changes {
     pub(super) async fn relaunch(
         &self,
         operation: &Operation,
-        reason: &'static str,
+        request: &OperationRequest,
         seen: EngineRow,
     ) -> Outcome {
         let image = self.policies.launch_image(&seen);
@@ -28,13 +29,16 @@ impl Changes {
         operation.mark_claimed(engine.row.generation);
         let booted = match self.boot_with_image(&mut engine, image).await {
             Ok(booted) => booted,
-            Err(failure) => return Err(self.handle_launch_failure(&seen, &engine.row, &failure).await),
+            Err(failure) => {
+                return Err(self.handle_launch_failure(&seen, &engine.row, &failure, request.actor).await);
+            }
         };
         let event = if operation.change == Change::Wake { Event::Wake } else { Event::Start };
-        let detail = json!({"from": engine.row.status, "to": EngineStatus::Running, "reason": reason});
+        let detail =
+            json!({"from": engine.row.status, "to": EngineStatus::Running, "reason": request.reason});
         let entry = AuditEntry {
             duration_ms: Some(booted.took_ms),
-            ..self.transitions.audit_entry(&engine.row, event, detail)
+            ..self.transitions.audit_entry(&engine.row, event, detail).by(request.actor)
         };
         self.settle_engine(&engine.row, booted.into_state(&engine, true), Some(&entry)).await
     }
@@ -74,6 +78,7 @@ impl Changes {
         seen: &EngineRow,
         row: &EngineRow,
         failure: &BootFailure,
+        actor: Actor,
     ) -> OperationError {
         tracing::warn!(engine_id = %row.engine_id, reason = failure.message(), "An engine failed to boot.");
         if let Err(error) = self.shared.backend.kill(row.target()).await {
@@ -98,7 +103,7 @@ impl Changes {
                 if let Value::Object(detail) = &mut entry.detail {
                     detail.insert("log".to_owned(), failure.log.clone().into());
                 }
-                (self.transitions.failed_state(row.restarts), Some(entry))
+                (self.transitions.failed_state(row.restarts), Some(entry.by(actor)))
             }
         };
         match self.settle(&row, next, entry.as_ref()).await {

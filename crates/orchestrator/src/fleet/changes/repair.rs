@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::Changes;
 use super::stop::{STOP_GRACE_PERIOD, stop_event};
+use crate::domain::Actor;
 use crate::domain::lifecycle::Change;
 use crate::fleet::FleetError;
 use crate::fleet::request::{OperationError, Outcome};
@@ -32,7 +33,7 @@ impl Changes {
                 self.settle(&row, NextState::Removed, Some(&entry)).await?;
             }
             Some(Change::Destroy) => {
-                self.finish_destroy(&row, "interrupted").await?;
+                self.finish_destroy(&row, "interrupted", Actor::Implied).await?;
             }
             Some(Change::Start | Change::Wake) => {
                 self.shared.backend.remove_instance(row.target()).await?;
@@ -60,7 +61,7 @@ impl Changes {
             Some(change @ (Change::Stop | Change::Sleep)) => self.finish_stop(&row, change).await?,
             Some(Change::Rotate) => {
                 let engine = self.shared.running(&row).ok_or(FleetError::EngineNotRunning)?;
-                self.settle_rotation(engine, "interrupted").await?;
+                self.settle_rotation(engine, "interrupted", Actor::Implied).await?;
             }
             None if row.status != EngineStatus::Running => {
                 self.shared.backend.remove_instance(row.target()).await?;

@@ -79,6 +79,7 @@ impl Changes {
             event,
             json!({"from": row.status, "to": to, "reason": request.reason}),
         );
+        entry = entry.by(request.actor);
         entry.duration_ms = Some(i64::try_from(took.as_millis()).unwrap_or(i64::MAX));
         self.settle(&row, NextState::NotRunning(to), Some(&entry)).await?;
         Ok(OperationResult::NotRunning)

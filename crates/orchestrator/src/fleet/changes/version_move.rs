@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::Changes;
 use super::boot::{BootFailure, Booted};
 use super::stop::{STOP_GRACE_PERIOD, stop_event};
+use crate::domain::Actor;
 use crate::domain::lifecycle::Change;
 use crate::fleet::FleetError;
 use crate::fleet::engine_client::Readiness;
@@ -26,6 +27,7 @@ struct PendingMove {
     image: EngineImage,
     pinned: bool,
     brain_copy: Option<BrainCopy>,
+    actor: Actor,
 }
 
 impl Changes {
@@ -34,6 +36,7 @@ impl Changes {
     pub(super) async fn move_to_version(
         &self,
         operation: &Operation,
+        actor: Actor,
         image: Option<&EngineImage>,
         seen: EngineRow,
     ) -> Outcome {
@@ -53,7 +56,7 @@ impl Changes {
         if same {
             let row = registry.claim(&seen, &claim).await?.map_err(refused_error)?;
             operation.mark_claimed(row.generation);
-            let pending = PendingMove { before: seen, image, pinned, brain_copy: None };
+            let pending = PendingMove { before: seen, image, pinned, brain_copy: None, actor };
             self.set_version(&row, &pending.image, pinned).await?;
             return self.settle_move(row, &pending, NextState::Unchanged, None).await;
         }
@@ -65,7 +68,7 @@ impl Changes {
         };
         let mut engine = claimed.map_err(refused_error)?;
         operation.mark_claimed(engine.row.generation);
-        let mut pending = PendingMove { before: seen, image, pinned, brain_copy: None };
+        let mut pending = PendingMove { before: seen, image, pinned, brain_copy: None, actor };
         if let Some((_, instance)) = &running
             && let Err(error) = backend.stop(engine.row.target(), STOP_GRACE_PERIOD).await
             && !self.has_ended(instance).await
@@ -210,7 +213,7 @@ impl Changes {
             detail.insert("message".to_owned(), failure.message().into());
             detail.insert("log".to_owned(), failure.log.clone().into());
         }
-        self.transitions.audit_entry(row, event, detail)
+        self.transitions.audit_entry(row, event, detail).by(pending.actor)
     }
 }
 

@@ -14,6 +14,7 @@ use http_service::http::cors::{is_preflight, origin, preflight_response, remove_
 use http_service::http::{ApiError, Path, browser_token};
 
 use super::{addressed, engine_target, invalid_path_error, without_hop_by_hop_headers};
+use crate::fleet::StreamHolder;
 use crate::http::AppState;
 use crate::http::auth::{log_refusal, stream_permit};
 use crate::http::error::to_api_error;
@@ -76,7 +77,7 @@ async fn forward(
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         fleet.check_product_not_suspended(owner.product_id).map_err(to_api_error)?;
     }
-    let permit = stream_permit(fleet, owner.product_id)?;
+    let permit = stream_permit(fleet, StreamHolder::Product(owner.product_id))?;
     let endpoint = fleet.engines.resolve_endpoint_of(owner).await.map_err(to_api_error)?;
     let headers = forwarded_headers(request.headers(), token).ok_or_else(ApiError::internal)?;
     let response = app.proxy_client.send(addressed(request, endpoint.address, &target, headers)?).await?;

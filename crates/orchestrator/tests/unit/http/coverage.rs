@@ -142,7 +142,7 @@ const BACKEND: &str = "BACKEND_ERROR";
 
 /// Every endpoint, including the extensions, with the codes that the contract lists for it or that its general
 /// rules imply.
-const CONTRACT: [(&str, &str, &[&str]); 33] = [
+const CONTRACT: [(&str, &str, &[&str]); 35] = [
     ("GET", "/health", &[]),
     ("POST", "/products/register", &[ADMIN, "PRODUCT_SLUG_EXISTS"]),
     ("PUT", "/products/{product_id}/policy", &[ADMIN, "PRODUCT_NOT_FOUND"]),
@@ -178,6 +178,8 @@ const CONTRACT: [(&str, &str, &[&str]); 33] = [
         "/engines/{user_id}/version",
         &[KEY, DENIED, NOT_FOUND, BACKEND, "PORT_EXHAUSTION", "BOOT_TIMEOUT"],
     ),
+    ("GET", "/fleet/engines", &[ADMIN]),
+    ("GET", "/fleet/status", &[ADMIN]),
     ("GET", "/audit", &[KEY]),
     ("GET", "/events", &[KEY]),
     ("GET", "/engines/{user_id}/explain", &[KEY, NOT_FOUND]),
@@ -245,7 +247,8 @@ fn the_document_has_what_the_contract_lists() {
         // Every endpoint may be called during the start, and those that read the registry may fail.
         let reads = !["/health", "/metrics/prometheus"].contains(&path);
         let general: &[&str] = if reads { &["STARTING_UP", "INTERNAL_ERROR"] } else { &["STARTING_UP"] };
-        for code in codes.iter().chain(general) {
+        let operators: &[&str] = if operation.takes_operator { &[ADMIN, "PRODUCT_NOT_FOUND"] } else { &[] };
+        for code in codes.iter().chain(general).chain(operators) {
             let has = operation.responses.iter().any(|(_, answer)| answer.as_deref() == Some(*code));
             assert!(has, "{method} {path} does not have {code}");
             documented.insert(*code);

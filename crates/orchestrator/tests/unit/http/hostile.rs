@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use api::ErrorCode;
 use api::audit::AuditList;
 use api::browser::{AllowedOrigins, MintedToken, RevokedToken, TokenList};
+use api::fleet::{FleetEngineList, FleetOverview};
 use api::inbox::Inbox;
 use api::metrics::{FleetStatus, Metrics};
 use api::orchestrator::{
@@ -106,6 +107,8 @@ fn matches_contract_type(method: &str, route: &str, body: &[u8]) -> bool {
         ("GET" | "PUT", "/origins") => parses_as::<AllowedOrigins>(body),
         ("GET", "/audit") => parses_as::<AuditList>(body),
         ("GET", "/status") => parses_as::<FleetStatus>(body),
+        ("GET", "/fleet/engines") => parses_as::<FleetEngineList>(body),
+        ("GET", "/fleet/status") => parses_as::<FleetOverview>(body),
         ("GET", "/metrics") => parses_as::<Metrics>(body),
         // Neither is JSON: a page, and lines of text.
         ("GET", "/") => body.starts_with(b"<!doctype html>"),

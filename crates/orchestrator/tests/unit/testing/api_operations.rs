@@ -14,6 +14,8 @@ pub(crate) struct ApiOperation {
     pub(crate) path: String,
     /// The code of the response to an invalid key; `None` if the operation needs no key.
     pub(crate) invalid_key_code: Option<ErrorCode>,
+    /// Whether an operator may make the call for a product.
+    pub(crate) takes_operator: bool,
     pub(crate) has_body: bool,
     /// Whether a request has a body or parameters, which could be invalid.
     pub(crate) has_input: bool,
@@ -59,6 +61,7 @@ fn parse_operation(method: &str, path: &str, operation: &Value) -> ApiOperation 
         // The router's syntax of a wildcard.
         path: path.replace("/proxy/{path}", "/proxy/{*path}"),
         invalid_key_code,
+        takes_operator: operation["security"][1]["admin_key"].is_array(),
         has_body,
         has_input: has_body || operation["parameters"].is_array(),
         responses: responses.iter().flat_map(|(status, response)| response_codes(status, response)).collect(),

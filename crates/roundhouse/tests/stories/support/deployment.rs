@@ -64,7 +64,7 @@ enum EngineHost {
 pub(crate) struct Orchestrator {
     pub(crate) program: Program,
     pub(crate) base: String,
-    admin_key: String,
+    pub(crate) admin_key: String,
 }
 
 impl Deployment {

@@ -23,6 +23,7 @@ pub(super) async fn all() -> BTreeSet<RecordedResponse> {
     recorded.extend(before_the_orchestrator_is_ready().await);
     recorded.extend(without_a_key().await);
     recorded.extend(with_what_cannot_be_read().await);
+    recorded.extend(an_operator_is_refused().await);
     recorded.extend(products_are_managed().await);
     recorded.extend(an_engine_lives().await);
     recorded.extend(nobody_is_asked_for().await);
@@ -84,6 +85,23 @@ async fn with_what_cannot_be_read() -> BTreeSet<RecordedResponse> {
     app.responses.recorded()
 }
 
+async fn an_operator_is_refused() -> BTreeSet<RecordedResponse> {
+    let app = TestApp::new().await;
+    let product = app.register_product("demo", json!({})).await;
+    let product_id = product.product_id().await;
+    for operation in api_operations().iter().filter(|operation| operation.takes_operator) {
+        let unknown = api::ProductId::new().to_string();
+        for headers in [
+            [("X-Admin-Key", ADMIN_KEY), ("X-Product-Id", &unknown), ("Accept", "*/*")],
+            [("X-Admin-Key", "open sesam"), ("X-Product-Id", &product_id), ("Accept", "*/*")],
+            [("X-Admin-Key", ADMIN_KEY), ("X-Product-Id", &product_id), ("X-Platform-Key", &product.key)],
+        ] {
+            app.send_unread(&operation.method, &operation.path_with("ann"), &headers, "").await;
+        }
+    }
+    app.responses.recorded()
+}
+
 async fn products_are_managed() -> BTreeSet<RecordedResponse> {
     let app = TestApp::new().await;
     let product = app.register_product("demo", json!({})).await;
@@ -120,7 +138,17 @@ async fn an_engine_lives() -> BTreeSet<RecordedResponse> {
     let ann = json!({"user_id": "ann"}).to_string();
     send(&product, "POST", "/engines/provision", &ann).await;
     send(&product, "POST", "/engines/provision", &ann).await;
-    for path in ["/engines", "/inbox", "/audit", "/events", "/status", "/metrics", "/admin/versions"] {
+    for path in [
+        "/fleet/engines",
+        "/fleet/status",
+        "/engines",
+        "/inbox",
+        "/audit",
+        "/events",
+        "/status",
+        "/metrics",
+        "/admin/versions",
+    ] {
         send(&product, "GET", path, "").await;
     }
     change_version(&product, "default").await;

@@ -1,0 +1,90 @@
+//! What an operator sees of all products together.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::Timestamp;
+use api::fleet::{
+    FleetCapacity, FleetEngine, FleetEngineList, FleetOverview, ListFleetEngines, ProductStatus, StatusFilter,
+};
+use api::metrics::FleetStatus;
+use api::orchestrator::{EngineStatus, PageLimit};
+
+use super::FleetError;
+use super::execute::Executor;
+use super::policies::Policies;
+use super::queries::DEFAULT_PAGE_SIZE;
+use super::records::Records;
+use super::shared::Shared;
+use crate::registry::{FleetFilter, ListedEngine, ProductCounts};
+
+pub(crate) struct Overview {
+    pub(super) shared: Arc<Shared>,
+    pub(super) policies: Arc<Policies>,
+    pub(super) executor: Arc<Executor>,
+    pub(super) records: Arc<Records>,
+    /// The number of ports that engines may lease, if they do.
+    pub(super) ports: Option<u64>,
+    /// Since when this process has held the registry.
+    pub(super) active_since: Timestamp,
+}
+
+impl Overview {
+    /// Returns a page of the engines of all products, without their keys.
+    pub(crate) async fn engines(&self, params: ListFleetEngines) -> Result<FleetEngineList, FleetError> {
+        let ListFleetEngines { product_id, status, engine_version, user_prefix, limit, after } = params;
+        let states = status.as_ref().map(StatusFilter::states).unwrap_or_default().to_vec();
+        let filter = FleetFilter { product_id, states, image: engine_version, user_prefix };
+        let limit = limit.map_or(DEFAULT_PAGE_SIZE, PageLimit::get);
+        let (engines, next) = self.shared.registry.fleet_engines(&filter, after, limit).await?;
+        Ok(FleetEngineList { engines: engines.into_iter().map(|engine| self.listed(engine)).collect(), next })
+    }
+
+    fn listed(&self, engine: ListedEngine) -> FleetEngine {
+        let ListedEngine { row, since, failed_checks } = engine;
+        FleetEngine {
+            product_id: row.owner.product_id,
+            pinned: row.pinned,
+            port: row.port,
+            since,
+            failed_checks,
+            restarts: row.restarts.unsigned_abs(),
+            restart_at: row.restart_at,
+            summary: self.records.summary(row),
+        }
+    }
+
+    /// Returns the states of all engines, by product and in total.
+    pub(crate) async fn status(&self) -> Result<FleetOverview, FleetError> {
+        let (counts, leased_ports) = self.shared.registry.fleet_counts().await?;
+        let mut by_status = BTreeMap::<EngineStatus, u64>::new();
+        for (status, engines) in counts.iter().flat_map(|product| &product.by_status) {
+            *by_status.entry(*status).or_default() += engines;
+        }
+        let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
+        Ok(FleetOverview {
+            active_since: self.active_since,
+            engines: FleetStatus::from_counts(by_status),
+            changes_under_way: count(self.executor.operations.len()),
+            capacity: FleetCapacity {
+                ports: self.ports,
+                leased_ports,
+                concurrent_boots: count(self.shared.backend.concurrent_launches()),
+            },
+            products: counts.into_iter().map(|product| self.product_status(product)).collect(),
+        })
+    }
+
+    fn product_status(&self, product: ProductCounts) -> ProductStatus {
+        let ProductCounts { product_id, slug, by_status } = product;
+        let policy = self.policies.get(product_id);
+        ProductStatus {
+            product_id,
+            slug,
+            total: by_status.iter().map(|(_, engines)| engines).sum(),
+            by_status: by_status.into_iter().collect(),
+            max_engines: policy.max_engines,
+            suspended: policy.is_suspended(),
+        }
+    }
+}
