@@ -128,6 +128,7 @@ def play_orchestrator(admin: Service, product: Service) -> str:
     product("stop_engine", user_id="grace")
     product("start_engine", user_id="grace")
     admin("list_fleet_engines")
+    admin("list_fleet_audit_rows")
     image = admin("list_versions")["default"]
     product("change_engine_version", fields={"engine_version": image}, user_id="grace")
     admin("move_engines", fields={"from": image})

@@ -1,10 +1,13 @@
 //! The deployment as its operator sees it: the engines of all products.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use utoipa::ToSchema;
 
+use crate::audit::{AuditEvent, AuditRow};
 use crate::metrics::FleetStatus;
 use crate::orchestrator::{EngineStatus, EngineSummary, PageLimit};
 use crate::{EngineId, EngineImage, ProductId, Slug, Timestamp, UserId};
@@ -147,9 +150,101 @@ pub struct ProductStatus {
     pub suspended: bool,
 }
 
+/// A position among the audit rows of all products, which are sorted by time, product and id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AuditCursor {
+    /// When the row was written.
+    pub at: Timestamp,
+    /// The product that the row belongs to.
+    pub product_id: ProductId,
+    /// The row's id within its product.
+    pub id: i64,
+}
+
+impl fmt::Display for AuditCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.at.unix_ms(), self.product_id, self.id)
+    }
+}
+
+impl FromStr for AuditCursor {
+    type Err = InvalidAuditCursor;
+
+    fn from_str(text: &str) -> Result<Self, InvalidAuditCursor> {
+        let parse = || {
+            let (at, rest) = text.split_once('.')?;
+            let (product_id, id) = rest.split_once('.')?;
+            let at = Timestamp::from_unix_ms(at.parse().ok()?);
+            Some(Self { at, product_id: product_id.parse().ok()?, id: id.parse().ok()? })
+        };
+        parse().ok_or(InvalidAuditCursor)
+    }
+}
+
+/// A text is no position of the audit log.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("must be `next` of a page of the audit log")]
+pub struct InvalidAuditCursor;
+
+impl Serialize for AuditCursor {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for AuditCursor {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+/// Query of `GET /fleet/audit`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ListFleetAudit {
+    /// Only rows of this product.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub product_id: Option<ProductId>,
+    /// Only rows about this user's engines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_id: Option<UserId>,
+    /// Only rows of this event.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event: Option<AuditEvent>,
+    /// Page size; 100 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<PageLimit>,
+    /// Only rows before this position: `next` of the previous response.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<AuditCursor>,
+}
+
+/// Response of `GET /fleet/audit`.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct FleetAuditList {
+    /// The page, newest row first.
+    pub rows: Vec<AuditRow>,
+    /// Where to continue; null if there are no more.
+    #[schema(required, value_type = Option<String>)]
+    pub next: Option<AuditCursor>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cursors_of_the_audit_log_read_back_and_sort_by_time_first() {
+        let product_id = ProductId::new();
+        let cursor = |ms, id| AuditCursor { at: Timestamp::from_unix_ms(ms), product_id, id };
+        let (earlier, later) = (cursor(5, 9), cursor(1_795_174_231_042, 3));
+        for cursor in [earlier, later, cursor(-1, 1)] {
+            assert_eq!(cursor.to_string().parse::<AuditCursor>().unwrap(), cursor);
+        }
+        assert!(earlier < later);
+        for bad in ["", "5", "5.x.1", "x.prod_x.1", "5.prod_x.1"] {
+            assert!(bad.parse::<AuditCursor>().is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn states_are_listed_with_commas() {

@@ -14,6 +14,9 @@ pub const PLATFORM_KEY_HEADER: &str = "x-platform-key";
 /// The header with the operator's admin key.
 pub const ADMIN_KEY_HEADER: &str = "x-admin-key";
 
+/// The header of `GET /health` that tells what an orchestrator is at the moment: `active`, `standby` or `starting`.
+pub const ROLE_HEADER: &str = "x-roundhouse-role";
+
 /// The header in which an operator, beside the admin key, names the product that a call is about.
 pub const PRODUCT_ID_HEADER: &str = "x-product-id";
 

@@ -18,6 +18,7 @@ mod engines;
 mod error;
 mod execute;
 mod explain;
+mod fleet_audit_feed;
 mod inbox;
 mod operation;
 mod overview;
@@ -55,7 +56,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub(crate) use admission::Admission;
-pub(crate) use audit_feed::{AuditFeed, FeedItem};
+pub(crate) use audit_feed::{FeedItem, RowFeed};
 pub(crate) use caller::Caller;
 pub(crate) use engines::EngineEndpoint;
 pub use error::FleetError;
@@ -238,6 +239,7 @@ impl Fleet {
                 policies: Arc::clone(&policies),
                 executor: Arc::clone(&executor),
                 records: Arc::clone(&records),
+                stream_shutdown: stream_shutdown.clone(),
             },
             versions: Versions {
                 shared: Arc::clone(&shared),

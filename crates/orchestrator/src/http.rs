@@ -2,6 +2,7 @@
 //! converts the result; the rules are in `fleet`.
 
 mod audit;
+mod audit_stream;
 mod auth;
 mod browser;
 mod docs;
@@ -104,6 +105,8 @@ http_service::routes! {
     metrics::prometheus,
     fleet::engines,
     fleet::status,
+    fleet::audit,
+    fleet::follow,
 }
 
 /// All routes with their middleware.

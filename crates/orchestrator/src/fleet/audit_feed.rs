@@ -17,10 +17,10 @@ use super::shared::Shared;
 use crate::registry::{Product, RegistryError};
 
 /// Rows per page.
-const FEED_PAGE_SIZE: i64 = 100;
+pub(super) const FEED_PAGE_SIZE: i64 = 100;
 
 /// The interval after which an idle feed emits a keep-alive, so that nobody takes its connection for dead.
-const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
+pub(super) const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// A subscription to a product's audit log.
 pub(crate) struct AuditFeed {
@@ -42,6 +42,15 @@ pub(crate) enum FeedItem {
     KeepAlive,
 }
 
+/// What an event stream of audit rows is made of.
+pub(crate) trait RowFeed: Send + 'static {
+    /// Returns the next item; `None` once the orchestrator stops.
+    fn next(&mut self) -> impl Future<Output = Result<Option<FeedItem>, RegistryError>> + Send;
+
+    /// Returns the id of the event of `row`, at which a client that reconnects continues.
+    fn event_id(&self, row: &AuditRow) -> i64;
+}
+
 impl AuditFeed {
     /// Follows the product's audit log after the row `after`; by default from now on.
     pub(super) async fn new(
@@ -60,9 +69,10 @@ impl AuditFeed {
         }
         Ok(Self { shared, shutdown, product_id, after, commits })
     }
+}
 
-    /// The next item; `None` once the orchestrator stops.
-    pub(crate) async fn next(&mut self) -> Result<Option<FeedItem>, RegistryError> {
+impl RowFeed for AuditFeed {
+    async fn next(&mut self) -> Result<Option<FeedItem>, RegistryError> {
         loop {
             if self.shutdown.is_cancelled() {
                 return Ok(None);
@@ -83,5 +93,9 @@ impl AuditFeed {
                 () = self.shared.clock.sleep(KEEP_ALIVE_INTERVAL) => return Ok(Some(FeedItem::KeepAlive)),
             }
         }
+    }
+
+    fn event_id(&self, row: &AuditRow) -> i64 {
+        row.id
     }
 }

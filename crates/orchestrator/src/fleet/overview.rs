@@ -5,24 +5,30 @@ use std::sync::Arc;
 
 use api::Timestamp;
 use api::fleet::{
-    FleetCapacity, FleetEngine, FleetEngineList, FleetOverview, ListFleetEngines, ProductStatus, StatusFilter,
+    AuditCursor, FleetAuditList, FleetCapacity, FleetEngine, FleetEngineList, FleetOverview, ListFleetAudit,
+    ListFleetEngines, ProductStatus, StatusFilter,
 };
 use api::metrics::FleetStatus;
 use api::orchestrator::{EngineStatus, PageLimit};
 
+use tokio_util::sync::CancellationToken;
+
 use super::FleetError;
 use super::execute::Executor;
+use super::fleet_audit_feed::FleetAuditFeed;
 use super::policies::Policies;
 use super::queries::DEFAULT_PAGE_SIZE;
 use super::records::Records;
 use super::shared::Shared;
-use crate::registry::{FleetFilter, ListedEngine, ProductCounts};
+use crate::registry::{AuditFilter, FleetFilter, ListedEngine, ProductCounts};
 
 pub(crate) struct Overview {
     pub(super) shared: Arc<Shared>,
     pub(super) policies: Arc<Policies>,
     pub(super) executor: Arc<Executor>,
     pub(super) records: Arc<Records>,
+    /// Cancels the streams that would never end by themselves.
+    pub(super) stream_shutdown: CancellationToken,
     /// The number of ports that engines may lease, if they do.
     pub(super) ports: Option<u64>,
     /// Since when this process has held the registry.
@@ -52,6 +58,24 @@ impl Overview {
             restart_at: row.restart_at,
             summary: self.records.summary(row),
         }
+    }
+
+    /// Returns a page of the audit rows of all products, newest first.
+    pub(crate) async fn audit(&self, params: ListFleetAudit) -> Result<FleetAuditList, FleetError> {
+        let ListFleetAudit { product_id, user_id, event, limit, before } = params;
+        let limit = limit.map_or(DEFAULT_PAGE_SIZE, PageLimit::get);
+        let filter = AuditFilter { before: None, event, user_id, limit };
+        let rows = self.shared.registry.fleet_audit_page(product_id, before, &filter).await?;
+        let is_full = i64::try_from(rows.len()).is_ok_and(|found| found == limit);
+        let next = rows.last().filter(|_| is_full);
+        let next = next.map(|row| AuditCursor { at: row.at, product_id: row.product_id, id: row.id });
+        Ok(FleetAuditList { rows, next })
+    }
+
+    /// Follows the audit logs of all products after the time `after`; by default from now on.
+    pub(crate) async fn follow_audit_logs(&self, after: Option<i64>) -> Result<FleetAuditFeed, FleetError> {
+        let after = after.map(Timestamp::from_unix_ms);
+        FleetAuditFeed::new(Arc::clone(&self.shared), self.stream_shutdown.clone(), after).await
     }
 
     /// Returns the states of all engines, by product and in total.

@@ -1,32 +1,20 @@
 //! The calling product's audit log: pages of rows, and a server-sent event stream of new ones.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 
-use api::audit::{
-    AuditEvent, AuditId, AuditList, AuditMessage, AuditPosition, AuditRow, FollowEvents, ListAudit,
-};
+use api::audit::{AuditEvent, AuditId, AuditList, AuditMessage, AuditPosition, FollowEvents, ListAudit};
 use api::orchestrator::PageLimit;
-use api::{ErrorBody, ErrorCode, UserId};
+use api::{ErrorBody, UserId};
 use axum::Json as Answer;
-use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderName, header};
-use axum::response::{IntoResponse as _, Response};
-use futures::Stream;
+use axum::http::HeaderMap;
+use axum::response::Response;
 use http_service::http::{ApiError, Query};
 
+use super::audit_stream::{position, stream_response};
 use super::auth::{AuthenticatedProduct, StreamingProduct};
 use super::error::to_api_error;
-use super::guarded_body::with_guard;
-use crate::fleet::{AuditFeed, FeedItem, Fleet};
-
-/// The header in which a reconnecting client sends the id of the last event that it received, see
-/// <https://html.spec.whatwg.org/multipage/server-sent-events.html#the-last-event-id-header>.
-const LAST_EVENT_ID: &str = "last-event-id";
-
-/// A comment, which clients ignore. It is sent while there are no new rows.
-const KEEP_ALIVE_COMMENT: &[u8] = b": nothing new\n\n";
+use crate::fleet::Fleet;
 
 /// Lists the calling product's audit log, newest row first.
 #[utoipa::path(
@@ -79,51 +67,7 @@ pub(super) async fn follow(
     headers: HeaderMap,
     Query(request): Query<FollowEvents>,
 ) -> Result<Response, ApiError> {
-    let after = match last_event_id(&headers)? {
-        Some(id) => Some(id),
-        None => request.after.map(AuditPosition::get),
-    };
+    let after = position(&headers, request)?;
     let feed = fleet.queries.follow_audit_log(&product, after).await.map_err(to_api_error)?;
-    let headers = [
-        (header::CONTENT_TYPE, "text/event-stream"),
-        (header::CACHE_CONTROL, "no-cache, no-transform"),
-        (HeaderName::from_static("x-accel-buffering"), "no"),
-    ];
-    Ok((headers, with_guard(Body::from_stream(event_stream(feed)), permit)).into_response())
-}
-
-fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
-    // Browsers send an empty header if they have received no event yet.
-    let Some(value) = headers.get(LAST_EVENT_ID).filter(|value| !value.is_empty()) else { return Ok(None) };
-    let id = value.to_str().ok().and_then(|text| text.parse().ok()).filter(|id| *id >= 0);
-    id.map(Some).ok_or_else(|| {
-        let message = "`Last-Event-ID`: must be the id of an audit row, an integer of at least 0";
-        ApiError::new(ErrorCode::InvalidRequest, message)
-    })
-}
-
-/// Converts `feed` into a server-sent event stream. The next page is read once the previous one has been sent.
-fn event_stream(feed: AuditFeed) -> impl Stream<Item = Result<Bytes, Infallible>> {
-    futures::stream::unfold(feed, |mut feed| async move {
-        match feed.next().await {
-            Ok(Some(FeedItem::Rows(rows))) => {
-                Some((Ok(rows.iter().map(sse_frame).collect::<String>().into()), feed))
-            }
-            Ok(Some(FeedItem::KeepAlive)) => Some((Ok(Bytes::from_static(KEEP_ALIVE_COMMENT)), feed)),
-            Ok(None) => None,
-            Err(error) => {
-                tracing::error!(
-                    error = &error as &dyn std::error::Error,
-                    "The audit log could not be read; its stream ends, and the client may resume it."
-                );
-                None
-            }
-        }
-    })
-}
-
-/// Formats a row as a server-sent event. Its data is one line, because JSON escapes line breaks.
-fn sse_frame(row: &AuditRow) -> String {
-    let data = serde_json::to_string(row).unwrap_or_default();
-    format!("event: {}\nid: {}\ndata: {data}\n\n", row.event, row.id)
+    Ok(stream_response(feed, permit))
 }

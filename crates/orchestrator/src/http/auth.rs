@@ -157,12 +157,8 @@ where
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let has_own_header = parts.headers.contains_key(PLATFORM_KEY_HEADER);
-        let key = header(parts, AUTHORIZATION.as_str()).and_then(|value| {
-            let (scheme, key) = value.split_once(' ')?;
-            scheme.eq_ignore_ascii_case("bearer").then(|| HeaderValue::from_str(key.trim()).ok())?
-        });
         // Only while it is checked: `proxy` takes the key's own header for the sign that it was used.
-        if let Some(key) = key.filter(|_| !has_own_header) {
+        if let Some(key) = bearer(parts).filter(|_| !has_own_header) {
             parts.headers.insert(PLATFORM_KEY_HEADER, key);
         }
         let product = KeyedProduct::from_request_parts(parts, state).await;
@@ -197,6 +193,33 @@ where
         }
         Err(ApiError::new(ErrorCode::InvalidAdminKey, "X-Admin-Key must contain the deployment's admin key"))
     }
+}
+
+/// The operator, whose key may also come as `Authorization: Bearer`: for programs that scrape metrics, which send no
+/// header of ours.
+pub(super) struct BearerAdmin;
+
+impl<S: Send + Sync> FromRequestParts<S> for BearerAdmin
+where
+    Arc<Fleet>: FromRef<S>,
+    AdminKey: FromRef<S>,
+{
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        if !parts.headers.contains_key(ADMIN_KEY_HEADER)
+            && let Some(key) = bearer(parts)
+        {
+            parts.headers.insert(ADMIN_KEY_HEADER, key);
+        }
+        Admin::from_request_parts(parts, state).await.map(|Admin| Self)
+    }
+}
+
+/// The credentials of `Authorization: Bearer`, as the value of another header.
+fn bearer(parts: &Parts) -> Option<HeaderValue> {
+    let (scheme, key) = header(parts, AUTHORIZATION.as_str())?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| HeaderValue::from_str(key.trim()).ok())?
 }
 
 fn client_address(parts: &Parts) -> Option<IpAddr> {

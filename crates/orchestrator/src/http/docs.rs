@@ -17,7 +17,7 @@ use super::{AppState, Document};
 /// The path of the OpenAPI document.
 pub(super) const OPENAPI_PATH: &str = "/openapi.json";
 
-/// Adds the two authentication headers to the document.
+/// Adds the ways to authenticate to the document.
 pub(super) struct KeySchemes;
 
 impl Modify for KeySchemes {
@@ -30,6 +30,9 @@ impl Modify for KeySchemes {
             let key = ApiKeyValue::with_description(header, description);
             components.add_security_scheme(name, SecurityScheme::ApiKey(ApiKey::Header(key)));
         }
+        let admin =
+            Http::builder().scheme(HttpAuthScheme::Bearer).description(Some("The deployment's admin key"));
+        components.add_security_scheme("admin_bearer", SecurityScheme::Http(admin.build()));
         let token = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
         components.add_security_scheme("browser_token", token);
     }

@@ -2,16 +2,20 @@
 
 use std::sync::Arc;
 
-use api::fleet::{FleetEngineList, FleetOverview, ListFleetEngines};
+use api::audit::{AuditEvent, AuditMessage, AuditPosition, FollowEvents};
+use api::fleet::{FleetAuditList, FleetEngineList, FleetOverview, ListFleetAudit, ListFleetEngines};
 use api::orchestrator::PageLimit;
 use api::{EngineId, EngineImage, ErrorBody, ProductId, UserId};
 use axum::Json as Answer;
 use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
 use http_service::http::{ApiError, Query};
 
-use super::auth::Admin;
+use super::audit_stream::{position, stream_response};
+use super::auth::{Admin, stream_permit};
 use super::error::to_api_error;
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, StreamHolder};
 
 type JsonResult<T> = Result<Answer<T>, ApiError>;
 
@@ -57,4 +61,62 @@ pub(super) async fn engines(
 )]
 pub(super) async fn status(_admin: Admin, State(fleet): State<Arc<Fleet>>) -> JsonResult<FleetOverview> {
     fleet.overview.status().await.map(Answer).map_err(to_api_error)
+}
+
+/// Lists the audit rows of all products, newest first.
+#[utoipa::path(
+    get, path = "/fleet/audit", operation_id = "list_fleet_audit_rows", tag = "fleet",
+    security(("admin_key" = [])),
+    params(
+        ("product_id" = Option<ProductId>, Query, description = "Only rows of this product"),
+        ("user_id" = Option<UserId>, Query, description = "Only rows about this user's engines"),
+        ("event" = Option<AuditEvent>, Query, description = "Only rows of this event"),
+        ("limit" = inline(Option<PageLimit>), Query, description = "Page size; 100 by default"),
+        ("before" = Option<String>, Query, description = "`next` of the previous page"),
+    ),
+    responses(
+        (status = 200, description = "A page of rows, and where the next one begins", body = FleetAuditList),
+        (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
+        (status = 401, description = "`INVALID_ADMIN_KEY`", body = ErrorBody),
+        (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
+        (status = 503, description = "`STARTING_UP`", body = ErrorBody),
+    ),
+)]
+pub(super) async fn audit(
+    _admin: Admin,
+    State(fleet): State<Arc<Fleet>>,
+    Query(request): Query<ListFleetAudit>,
+) -> JsonResult<FleetAuditList> {
+    fleet.overview.audit(request).await.map(Answer).map_err(to_api_error)
+}
+
+/// Streams the audit rows of all products as they are committed. `event` is a row's event; `id` is a time in Unix
+/// milliseconds: everything that was committed before it has been sent. After a reconnection, some rows come again.
+#[utoipa::path(
+    get, path = "/fleet/events", operation_id = "follow_fleet_audit_rows", tag = "fleet",
+    security(("admin_key" = [])),
+    params(
+        ("after" = inline(Option<AuditPosition>), Query,
+            description = "Start with the rows after this time, in Unix milliseconds; by default only new rows"),
+        ("Last-Event-ID" = inline(Option<AuditPosition>), Header,
+            description = "Like `after`, and takes precedence over it"),
+    ),
+    responses(
+        (status = 200, description = "The rows", body = AuditMessage, content_type = "text/event-stream"),
+        (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
+        (status = 401, description = "`INVALID_ADMIN_KEY`", body = ErrorBody),
+        (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
+        (status = 503, description = "`CAPACITY_EXHAUSTED`: too many streams, `STARTING_UP`", body = ErrorBody),
+    ),
+)]
+pub(super) async fn follow(
+    _admin: Admin,
+    State(fleet): State<Arc<Fleet>>,
+    headers: HeaderMap,
+    Query(request): Query<FollowEvents>,
+) -> Result<Response, ApiError> {
+    let after = position(&headers, request)?;
+    let permit = stream_permit(&fleet, StreamHolder::Operator)?;
+    let feed = fleet.overview.follow_audit_logs(after).await.map_err(to_api_error)?;
+    Ok(stream_response(feed, permit))
 }

@@ -10,7 +10,7 @@ use axum::http::header;
 use axum::response::IntoResponse;
 use http_service::http::ApiError;
 
-use super::auth::{Admin, AuthenticatedProduct};
+use super::auth::{AuthenticatedProduct, BearerAdmin};
 use super::error::to_api_error;
 use crate::fleet::Fleet;
 
@@ -38,7 +38,7 @@ pub(super) async fn status(
 /// Returns metrics of this orchestrator since it started: refusals by code, repairs, the supervisor's lag.
 #[utoipa::path(
     get, path = "/metrics/prometheus", operation_id = "get_prometheus_metrics", tag = "metrics",
-    security(("admin_key" = [])),
+    security(("admin_key" = []), ("admin_bearer" = [])),
     responses(
         (status = 200, description = "In the `OpenMetrics` text format", body = String,
             content_type = "application/openmetrics-text"),
@@ -46,7 +46,7 @@ pub(super) async fn status(
         (status = 503, description = "`STARTING_UP`", body = ErrorBody),
     ),
 )]
-pub(super) async fn prometheus(_: Admin, State(fleet): State<Arc<Fleet>>) -> impl IntoResponse {
+pub(super) async fn prometheus(_: BearerAdmin, State(fleet): State<Arc<Fleet>>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, OPENMETRICS_CONTENT_TYPE)], fleet.open_metrics())
 }
 

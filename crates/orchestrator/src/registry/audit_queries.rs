@@ -1,11 +1,12 @@
 //! Queries on the audit log: pages in descending order, and the rows after a given one.
 
 use api::audit::AuditRow;
+use api::fleet::AuditCursor;
 use api::{ProductId, Timestamp, UserId};
 use serde_json::value::RawValue;
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 
 use super::access::with_deadline;
 use super::audit_log::Event;
@@ -81,6 +82,59 @@ impl Registry {
         with_deadline(query.fetch_all(&self.reads)).await?.iter().map(parse_row).collect()
     }
 
+    /// Returns at most `limit` of the rows of all products before `before`, or the newest, sorted by time, product and
+    /// id, newest first. `event` and `user_id` of the filter apply.
+    pub(crate) async fn fleet_audit_page(
+        &self,
+        product_id: Option<ProductId>,
+        before: Option<AuditCursor>,
+        filter: &AuditFilter,
+    ) -> Result<Vec<AuditRow>, RegistryError> {
+        let product_id = product_id.map(|product_id| product_id.to_string());
+        let user_id = filter.user_id.as_ref().map(|user_id| user_id.as_str().to_owned());
+        let event = filter.event.map(|event| event.as_str().to_owned());
+        let (mut conditions, mut texts) = (String::new(), Vec::new());
+        for (column, text) in [("product_id", product_id), ("user_id", user_id), ("event", event)] {
+            if let Some(text) = text {
+                texts.push(text);
+                // After the three of the position and the limit.
+                conditions.push_str(&format!(" AND {column} = ${}", texts.len() + 4));
+            }
+        }
+        let sql = format!(
+            "{} WHERE (at, product_id, id) < ($1, $2, $3){conditions} \
+             ORDER BY at DESC, product_id DESC, id DESC LIMIT $4",
+            select_rows!("")
+        );
+        let (at, product, id) = match before {
+            Some(AuditCursor { at, product_id, id }) => (at.unix_ms(), product_id.to_string(), id),
+            None => (i64::MAX, String::new(), 0),
+        };
+        // Only the names of columns are part of the text.
+        let mut query =
+            sqlx::query(sqlx::AssertSqlSafe(sql)).bind(at).bind(product).bind(id).bind(filter.limit);
+        for text in texts {
+            query = query.bind(text);
+        }
+        with_deadline(query.fetch_all(&self.reads)).await?.iter().map(parse_row).collect()
+    }
+
+    /// Returns the id of the last row of every product.
+    pub(crate) async fn audit_ends(&self) -> Result<Vec<(ProductId, i64)>, RegistryError> {
+        let query = sqlx::query("SELECT product_id, audit_seq FROM products");
+        product_positions(&with_deadline(query.fetch_all(&self.reads)).await?)
+    }
+
+    /// Returns the id of the first row after `at` of every product that has one.
+    pub(crate) async fn first_audit_rows_after(
+        &self,
+        at: Timestamp,
+    ) -> Result<Vec<(ProductId, i64)>, RegistryError> {
+        let query =
+            sqlx::query("SELECT product_id, MIN(id) FROM audit_log WHERE at > $1 GROUP BY product_id");
+        product_positions(&with_deadline(query.bind(at.unix_ms()).fetch_all(&self.reads)).await?)
+    }
+
     /// Returns the id of a product's last row.
     pub(crate) async fn last_audit_id(&self, product_id: ProductId) -> Result<i64, RegistryError> {
         let row =
@@ -94,10 +148,26 @@ impl Registry {
         self.notifier.notify(product_id);
     }
 
+    /// Subscribes to the commits of all products' rows from now on. Each names its product.
+    pub(crate) fn subscribe_to_all(&self) -> broadcast::Receiver<ProductId> {
+        self.notifier.subscribe_to_all()
+    }
+
     /// Subscribes to the commits of a product's rows from now on.
     pub(crate) fn subscribe(&self, product_id: ProductId) -> watch::Receiver<()> {
         self.notifier.subscribe(product_id)
     }
+}
+
+/// Parses rows of a product and the id of an audit row. Products that this version cannot read are left out.
+fn product_positions(rows: &[AnyRow]) -> Result<Vec<(ProductId, i64)>, RegistryError> {
+    let mut positions = Vec::with_capacity(rows.len());
+    for row in rows {
+        if let Ok(product_id) = row.try_get::<String, _>(0)?.parse() {
+            positions.push((product_id, row.try_get(1)?));
+        }
+    }
+    Ok(positions)
 }
 
 fn parse_row(row: &AnyRow) -> Result<AuditRow, RegistryError> {

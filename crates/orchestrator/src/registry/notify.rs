@@ -5,12 +5,22 @@ use std::collections::HashMap;
 
 use api::ProductId;
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
+
+/// Commits by which a follower of all products may lag before it looks for them itself.
+const ALL_CAPACITY: usize = 1_024;
 
 /// The followers by product. Products without followers have no entry.
-#[derive(Default)]
 pub(super) struct Notifier {
     listeners: Mutex<HashMap<ProductId, watch::Sender<()>>>,
+    /// Names the product of each commit.
+    all: broadcast::Sender<ProductId>,
+}
+
+impl Default for Notifier {
+    fn default() -> Self {
+        Self { listeners: Mutex::default(), all: broadcast::Sender::new(ALL_CAPACITY) }
+    }
 }
 
 impl Notifier {
@@ -19,8 +29,15 @@ impl Notifier {
         self.listeners.lock().entry(product_id).or_insert_with(|| watch::Sender::new(())).subscribe()
     }
 
+    /// Subscribes to the commits of all products from now on.
+    pub(super) fn subscribe_to_all(&self) -> broadcast::Receiver<ProductId> {
+        self.all.subscribe()
+    }
+
     /// Notifies the followers of `product_id` that rows have been committed.
     pub(super) fn notify(&self, product_id: ProductId) {
+        // An error means that nobody follows all products.
+        let _ = self.all.send(product_id);
         let mut listeners = self.listeners.lock();
         if listeners.get(&product_id).is_some_and(|listener| listener.send(()).is_err()) {
             listeners.remove(&product_id);

@@ -79,6 +79,7 @@ impl Registry {
         }
         audit_log::insert_entry(&mut transaction, product.product_id, id, entry, &hash).await?;
         with_deadline(transaction.commit()).await?;
+        self.notifier.notify(product.product_id);
         Ok(true)
     }
 

@@ -105,6 +105,7 @@ mod one_engine_per_user;
 mod openai_api;
 mod openai_clients;
 mod operators;
+mod operators_audit;
 mod orchestrator_auth;
 mod orchestrator_input;
 mod orchestrator_killed;

@@ -65,6 +65,7 @@ async fn a_second_orchestrator_waits_and_says_for_whom() {
     // Its health response has both a status and an error envelope.
     let answer = standby_health(&mut standby).await;
     assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")), "{answer:?}");
+    assert_eq!(answer.header("x-roundhouse-role"), Some("standby"), "{answer:?}");
     assert_fields(&answer.body, "status:text error:object");
     assert_fields(&answer.body["error"], "code:text message:text");
     assert_eq!(answer.body["error"]["code"], "STARTING_UP");

@@ -142,7 +142,7 @@ const BACKEND: &str = "BACKEND_ERROR";
 
 /// Every endpoint, including the extensions, with the codes that the contract lists for it or that its general
 /// rules imply.
-const CONTRACT: [(&str, &str, &[&str]); 35] = [
+const CONTRACT: [(&str, &str, &[&str]); 37] = [
     ("GET", "/health", &[]),
     ("POST", "/products/register", &[ADMIN, "PRODUCT_SLUG_EXISTS"]),
     ("PUT", "/products/{product_id}/policy", &[ADMIN, "PRODUCT_NOT_FOUND"]),
@@ -180,6 +180,8 @@ const CONTRACT: [(&str, &str, &[&str]); 35] = [
     ),
     ("GET", "/fleet/engines", &[ADMIN]),
     ("GET", "/fleet/status", &[ADMIN]),
+    ("GET", "/fleet/audit", &[ADMIN]),
+    ("GET", "/fleet/events", &[ADMIN]),
     ("GET", "/audit", &[KEY]),
     ("GET", "/events", &[KEY]),
     ("GET", "/engines/{user_id}/explain", &[KEY, NOT_FOUND]),

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use api::ErrorCode;
 use api::audit::AuditList;
 use api::browser::{AllowedOrigins, MintedToken, RevokedToken, TokenList};
-use api::fleet::{FleetEngineList, FleetOverview};
+use api::fleet::{FleetAuditList, FleetEngineList, FleetOverview};
 use api::inbox::Inbox;
 use api::metrics::{FleetStatus, Metrics};
 use api::orchestrator::{
@@ -108,6 +108,7 @@ fn matches_contract_type(method: &str, route: &str, body: &[u8]) -> bool {
         ("GET", "/audit") => parses_as::<AuditList>(body),
         ("GET", "/status") => parses_as::<FleetStatus>(body),
         ("GET", "/fleet/engines") => parses_as::<FleetEngineList>(body),
+        ("GET", "/fleet/audit") => parses_as::<FleetAuditList>(body),
         ("GET", "/fleet/status") => parses_as::<FleetOverview>(body),
         ("GET", "/metrics") => parses_as::<Metrics>(body),
         // Neither is JSON: a page, and lines of text.
@@ -142,7 +143,7 @@ async fn check_response(
     let code = match (status.is_success(), request.method) {
         // It has no body.
         (_, "HEAD") => return Ok(()),
-        (true, "GET") if route.as_deref() == Some("/events") => {
+        (true, "GET") if matches!(route.as_deref(), Some("/events" | "/fleet/events")) => {
             // It does not end.
             assert_eq!(headers["content-type"], "text/event-stream");
             None

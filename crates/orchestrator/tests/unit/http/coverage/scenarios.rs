@@ -141,6 +141,8 @@ async fn an_engine_lives() -> BTreeSet<RecordedResponse> {
     for path in [
         "/fleet/engines",
         "/fleet/status",
+        "/fleet/audit",
+        "/fleet/events",
         "/engines",
         "/inbox",
         "/audit",
@@ -185,6 +187,7 @@ async fn the_host_is_full() -> BTreeSet<RecordedResponse> {
     let product = app.register_product("demo", json!({})).await;
     app.orchestrator.fleet().admission.stream_limiter().set_limit(0);
     send(&product, "GET", "/events", "").await;
+    send(&product, "GET", "/fleet/events", "").await;
     send_each(&product, "ann", &["/{*path}"]).await;
     product.provision("ann").await;
     product.stop("ann").await;

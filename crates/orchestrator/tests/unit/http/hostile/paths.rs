@@ -87,13 +87,14 @@ fn known_parameters(route: &str) -> &'static [(&'static str, &'static str)] {
         "/products" => &[("limit", "1"), ("offset", "9223372036854775807")],
         "/engines" => &[("limit", "1000"), ("offset", "0"), ("status", "running")],
         "/fleet/engines" => &[("limit", "1"), ("status", "running,failed"), ("user_prefix", "a")],
+        "/fleet/audit" => &[("limit", "1"), ("event", "stop"), ("user_id", "ann")],
         "/audit" => &[
             ("limit", "%31"),
             ("before", "9223372036854775807"),
             ("event", "rotate_key"),
             ("user_id", "%61nn"),
         ],
-        "/events" => &[("after", "0")],
+        "/events" | "/fleet/events" => &[("after", "0")],
         "/engines/{user_id}/logs" => &[("tail", "10000")],
         _ => &[],
     }

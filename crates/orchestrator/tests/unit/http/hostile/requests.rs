@@ -170,7 +170,7 @@ fn headers(route: &str, broken: Broken) -> BoxedStrategy<Vec<(&'static str, Vec<
     let unusual: Vec<_> = unusual.iter().map(|(name, value)| (*name, value.to_vec())).collect();
     let random =
         (select(&["x-request-id", "traceparent", "content-type", "x-engine-key"][..]), header_value());
-    let has_position = route == "/events" && broken == Broken::Query;
+    let has_position = matches!(route, "/events" | "/fleet/events") && broken == Broken::Query;
     let last_event_id = prop::collection::vec(
         header_value().prop_map(|value| ("last-event-id", value)),
         usize::from(has_position),
