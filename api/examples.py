@@ -25,7 +25,8 @@ NOT_PLAYED = {
         *("call_agent", "call_mcp", "run_agui_agent"),
         *("get_openapi", "append_to_upload", "put_workspace_file"),
     },
-    "orchestrator": set(),
+    # A drain ends the engine that is played with.
+    "orchestrator": {"drain_fleet", "lift_fleet_drain"},
 }
 # Their fields are names that somebody has chosen.
 MAPS = {"by_status", "detail", "input", "input_schema", "memory", "metadata", "policy", "scripts", "value"}
@@ -128,6 +129,7 @@ def play_orchestrator(admin: Service, product: Service) -> str:
     product("stop_engine", user_id="grace")
     product("start_engine", user_id="grace")
     admin("list_fleet_engines")
+    admin("start_failed_engines")
     admin("list_fleet_audit_rows")
     image = admin("list_versions")["default"]
     product("change_engine_version", fields={"engine_version": image}, user_id="grace")

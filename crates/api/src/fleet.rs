@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 use crate::audit::{AuditEvent, AuditRow};
 use crate::metrics::FleetStatus;
 use crate::orchestrator::{EngineStatus, EngineSummary, PageLimit};
+use crate::version::{MoveLimit, MovedEngine};
 use crate::{EngineId, EngineImage, ProductId, Slug, Timestamp, UserId};
 
 /// States of engines in a query: their names, separated by commas.
@@ -112,6 +113,9 @@ pub struct FleetOverview {
     /// The engines of all products together.
     #[serde(flatten)]
     pub engines: FleetStatus,
+    /// Since when the deployment has been drained; null if it is not.
+    #[schema(required)]
+    pub drained_since: Option<Timestamp>,
     /// The number of engines that are being changed at the moment.
     pub changes_under_way: u64,
     /// The limits of the host.
@@ -148,6 +152,40 @@ pub struct ProductStatus {
     pub max_engines: Option<u64>,
     /// Whether it is suspended.
     pub suspended: bool,
+}
+
+/// Body of `POST /fleet/start-failed`.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct StartFailed {
+    /// Only engines of this product.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub product_id: Option<ProductId>,
+    /// Only engines after this id: `next` of the previous response.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<EngineId>,
+    /// The maximum number of engines; 20 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<MoveLimit>,
+}
+
+/// Response of `POST /fleet/start-failed`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct StartedEngines {
+    /// The engines that had failed, sorted by id, each with the error if it was not started.
+    pub engines: Vec<MovedEngine>,
+    /// Where to continue; null if there are no more.
+    #[schema(required)]
+    pub next: Option<EngineId>,
+}
+
+/// Response of `POST` and `DELETE /fleet/drain`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DrainStatus {
+    /// Since when the deployment has been drained; null if it is not.
+    #[schema(required)]
+    pub drained_since: Option<Timestamp>,
+    /// The number of engines that run or are being changed.
+    pub left: u64,
 }
 
 /// A position among the audit rows of all products, which are sorted by time, product and id.

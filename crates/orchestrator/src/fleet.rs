@@ -12,6 +12,7 @@ mod boot_limiter;
 mod browser;
 mod caller;
 mod changes;
+mod drain;
 mod engine_client;
 mod engine_keys;
 mod engines;
@@ -32,6 +33,7 @@ mod request;
 mod scheduled_wakes;
 mod settle_retry;
 mod shared;
+mod start_failed;
 mod stream_limiter;
 mod supervision;
 mod supervisor;
@@ -65,6 +67,7 @@ pub(crate) use stream_limiter::{StreamHolder, StreamPermit};
 use self::browser::Browsers;
 use self::changes::Changes;
 use self::changes::boot::Boots;
+use self::drain::{DrainState, Drains};
 use self::engine_client::EngineClient;
 use self::engine_keys::EngineKeys;
 use self::engines::Engines;
@@ -80,6 +83,7 @@ use self::reconcile::Reconciler;
 use self::records::Records;
 use self::scheduled_wakes::ScheduledWakes;
 use self::shared::Shared;
+use self::start_failed::FailedStarts;
 use self::supervision::Supervision;
 use self::supervisor::Supervisor;
 use self::telemetry::Telemetry;
@@ -108,6 +112,8 @@ pub struct Fleet {
     pub(crate) versions: Versions,
     pub(crate) queries: Queries,
     pub(crate) overview: Overview,
+    pub(crate) drains: Arc<Drains>,
+    pub(crate) failed_starts: FailedStarts,
     pub(crate) explainer: Explainer,
     pub(crate) telemetry: Arc<Telemetry>,
     shared: Arc<Shared>,
@@ -207,7 +213,8 @@ impl Fleet {
             operations: Arc::new(Operations::default()),
             boots,
         };
-        let executor = Arc::new(Executor::new(changes, boot_timeout, operation_timeout));
+        let drain = Arc::new(DrainState::new());
+        let executor = Arc::new(Executor::new(changes, Arc::clone(&drain), boot_timeout, operation_timeout));
         let supervisor = Arc::new(Supervisor {
             shared: Arc::clone(&shared),
             supervision: Arc::clone(&supervision),
@@ -226,13 +233,22 @@ impl Fleet {
             policies: Arc::clone(&policies),
             products: Arc::clone(&products),
             browsers: Arc::clone(&browsers),
+            drain: Arc::clone(&drain),
             executor: Arc::clone(&executor),
             telemetry: Arc::clone(&telemetry),
             ready,
         });
         Arc::new(Self {
             engines: Engines::new(&shared, &supervision, &admission, &policies, &executor, &records),
+            failed_starts: FailedStarts { shared: Arc::clone(&shared), executor: Arc::clone(&executor) },
+            drains: Arc::new(Drains {
+                shared: Arc::clone(&shared),
+                executor: Arc::clone(&executor),
+                state: Arc::clone(&drain),
+                ready: is_ready.clone(),
+            }),
             overview: Overview {
+                drain,
                 active_since: shared.clock.now(),
                 ports: leasable_ports,
                 shared: Arc::clone(&shared),
@@ -279,6 +295,7 @@ impl Fleet {
         tasks.spawn(Arc::clone(&self.supervisor).save_activity_periodically(shutdown.clone()));
         tasks.spawn(Arc::clone(&self.browsers).tell_engines(self.ready.clone(), shutdown.clone()));
         tasks.spawn(Arc::clone(&self.scheduled_wakes).run(shutdown.clone()));
+        tasks.spawn(Arc::clone(&self.drains).run(shutdown.clone()));
     }
 
     /// Whether this orchestrator serves: the registry has been compared with the running instances, and no other

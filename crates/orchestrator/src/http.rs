@@ -107,6 +107,9 @@ http_service::routes! {
     fleet::status,
     fleet::audit,
     fleet::follow,
+    fleet::start_failed,
+    fleet::drain,
+    fleet::lift_drain,
 }
 
 /// All routes with their middleware.

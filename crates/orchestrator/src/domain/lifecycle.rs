@@ -27,6 +27,14 @@ pub(crate) enum Change {
 }
 
 impl Change {
+    /// Whether an engine runs after it that did not run before.
+    pub(crate) const fn starts_engine(self) -> bool {
+        match self {
+            Self::Provision | Self::Start | Self::Wake | Self::Restart => true,
+            Self::Stop | Self::Sleep | Self::Rotate | Self::Destroy => false,
+        }
+    }
+
     const ALL: [Self; 8] = [
         Self::Provision,
         Self::Start,

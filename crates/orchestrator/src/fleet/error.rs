@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use api::browser::TokenRefusal;
-use api::{EngineImage, ErrorCode};
+use api::{EngineImage, ErrorCode, Timestamp};
 use backend::BackendError;
 use http_service::http::refusal_code;
 
@@ -72,6 +72,14 @@ pub enum FleetError {
     /// No port is free.
     #[error("no port is free for an engine; stop engines, or widen the range ORCH_PORT_MIN to ORCH_PORT_MAX")]
     PortExhaustion,
+    /// An operator drains the deployment.
+    #[error(
+        "the deployment is drained for maintenance since {since}: no engine is started until its operator lifts that"
+    )]
+    Drained {
+        /// Since when.
+        since: Timestamp,
+    },
     /// The host has no capacity for another engine.
     #[error("{0}")]
     CapacityExhausted(String),
@@ -137,7 +145,7 @@ impl FleetError {
             Self::TokenNotFound => ErrorCode::TokenNotFound,
             Self::TokenLimit { .. } => ErrorCode::TokenLimit,
             Self::PortExhaustion => ErrorCode::PortExhaustion,
-            Self::CapacityExhausted(_) => ErrorCode::CapacityExhausted,
+            Self::CapacityExhausted(_) | Self::Drained { .. } => ErrorCode::CapacityExhausted,
             Self::BootTimeout(_) => ErrorCode::BootTimeout,
             Self::Backend(_) | Self::OperationTimeout => ErrorCode::BackendError,
             Self::RegistryUnavailable(_) => ErrorCode::StartingUp,
@@ -151,7 +159,7 @@ impl FleetError {
             Self::RateLimited { retry_after_s } => *retry_after_s,
             Self::TokenLimit { retry_after_s } => Some(*retry_after_s),
             // Capacity is freed when engines stop, and nobody knows when.
-            Self::PortExhaustion | Self::CapacityExhausted(_) => Some(30),
+            Self::PortExhaustion | Self::CapacityExhausted(_) | Self::Drained { .. } => Some(30),
             Self::RegistryUnavailable(_) => Some(2),
             Self::EngineNotFound
             | Self::EngineAlreadyExists

@@ -11,6 +11,7 @@ use futures::future::{Either, select};
 use super::FleetError;
 use super::boot_limiter::{BootLimiter, BootRequest};
 use super::changes::Changes;
+use super::drain::DrainState;
 use super::operation::{Operation, Operations};
 use super::request::{OperationError, OperationRequest, OperationResult, Outcome, RequestKind};
 use super::shared::Shared;
@@ -29,6 +30,7 @@ pub(super) struct Executor {
     changes: Changes,
     pub(super) operations: Arc<Operations>,
     pub(super) boot_limiter: BootLimiter,
+    drain: Arc<DrainState>,
     boot_timeout: Duration,
     /// The longest time that any caller waits for an operation.
     operation_timeout: Duration,
@@ -41,13 +43,19 @@ enum Iteration {
 }
 
 impl Executor {
-    pub(super) fn new(changes: Changes, boot_timeout: Duration, operation_timeout: Duration) -> Self {
+    pub(super) fn new(
+        changes: Changes,
+        drain: Arc<DrainState>,
+        boot_timeout: Duration,
+        operation_timeout: Duration,
+    ) -> Self {
         Self {
             shared: Arc::clone(&changes.shared),
             supervision: Arc::clone(&changes.supervision),
             operations: Arc::clone(&changes.operations),
             boot_limiter: BootLimiter::new(changes.shared.backend.concurrent_launches()),
             changes,
+            drain,
             boot_timeout,
             operation_timeout,
         }
@@ -175,7 +183,10 @@ impl Executor {
             (Decision::Perform(change), row) => self.begin_change(request, change, row).await,
             (Decision::Share, row) => self.join(request, row, true).await,
             (Decision::Pass | Decision::Wait, row) => self.join(request, row, false).await,
-            (Decision::AwaitRestart, Some(row)) => self.await_restart(&row, deadline).await,
+            (Decision::AwaitRestart, Some(row)) => {
+                self.drain.check_may_start()?;
+                self.await_restart(&row, deadline).await
+            }
             // The table never awaits a restart for a user without an engine.
             (Decision::AwaitRestart, None) => Ok(Iteration::Retry),
         }
@@ -239,6 +250,9 @@ impl Executor {
             }
             Change::Stop | Change::Sleep | Change::Restart | Change::Rotate | Change::Destroy => None,
         };
+        if operation.change.starts_engine() {
+            self.drain.check_may_start()?;
+        }
         self.changes.perform(operation, request, row).await
     }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use api::Timestamp;
 use api::fleet::{
-    AuditCursor, FleetAuditList, FleetCapacity, FleetEngine, FleetEngineList, FleetOverview, ListFleetAudit,
-    ListFleetEngines, ProductStatus, StatusFilter,
+    AuditCursor, DrainStatus, FleetAuditList, FleetCapacity, FleetEngine, FleetEngineList, FleetOverview,
+    ListFleetAudit, ListFleetEngines, ProductStatus, StatusFilter,
 };
 use api::metrics::FleetStatus;
 use api::orchestrator::{EngineStatus, PageLimit};
@@ -14,6 +14,7 @@ use api::orchestrator::{EngineStatus, PageLimit};
 use tokio_util::sync::CancellationToken;
 
 use super::FleetError;
+use super::drain::DrainState;
 use super::execute::Executor;
 use super::fleet_audit_feed::FleetAuditFeed;
 use super::policies::Policies;
@@ -26,6 +27,7 @@ pub(crate) struct Overview {
     pub(super) shared: Arc<Shared>,
     pub(super) policies: Arc<Policies>,
     pub(super) executor: Arc<Executor>,
+    pub(super) drain: Arc<DrainState>,
     pub(super) records: Arc<Records>,
     /// Cancels the streams that would never end by themselves.
     pub(super) stream_shutdown: CancellationToken,
@@ -78,6 +80,12 @@ impl Overview {
         FleetAuditFeed::new(Arc::clone(&self.shared), self.stream_shutdown.clone(), after).await
     }
 
+    /// Returns whether the deployment is drained, and how many engines still run or are being changed.
+    pub(crate) async fn drain_status(&self) -> Result<DrainStatus, FleetError> {
+        let left = self.shared.registry.count_running().await?;
+        Ok(DrainStatus { drained_since: self.drain.since(), left })
+    }
+
     /// Returns the states of all engines, by product and in total.
     pub(crate) async fn status(&self) -> Result<FleetOverview, FleetError> {
         let (counts, leased_ports) = self.shared.registry.fleet_counts().await?;
@@ -88,6 +96,7 @@ impl Overview {
         let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
         Ok(FleetOverview {
             active_since: self.active_since,
+            drained_since: self.drain.since(),
             engines: FleetStatus::from_counts(by_status),
             changes_under_way: count(self.executor.operations.len()),
             capacity: FleetCapacity {

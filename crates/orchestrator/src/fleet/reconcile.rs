@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::FleetError;
 use super::browser::Browsers;
+use super::drain::DrainState;
 use super::execute::Executor;
 use super::policies::Policies;
 use super::products::Products;
@@ -84,6 +85,7 @@ pub(super) struct Reconciler {
     pub(super) policies: Arc<Policies>,
     pub(super) products: Arc<Products>,
     pub(super) browsers: Arc<Browsers>,
+    pub(super) drain: Arc<DrainState>,
     pub(super) executor: Arc<Executor>,
     pub(super) telemetry: Arc<Telemetry>,
     /// Whether the first comparison is done.
@@ -135,6 +137,7 @@ impl Reconciler {
             let load = async {
                 self.products.load().await?;
                 self.browsers.load().await?;
+                self.drain.load(&self.shared).await?;
                 for (product_id, audit_seq, policy) in self.shared.registry.policies().await? {
                     self.policies.apply(product_id, audit_seq, &policy);
                 }

@@ -3,14 +3,17 @@
 use std::sync::Arc;
 
 use api::audit::{AuditEvent, AuditMessage, AuditPosition, FollowEvents};
-use api::fleet::{FleetAuditList, FleetEngineList, FleetOverview, ListFleetAudit, ListFleetEngines};
+use api::fleet::{
+    DrainStatus, FleetAuditList, FleetEngineList, FleetOverview, ListFleetAudit, ListFleetEngines,
+    StartFailed, StartedEngines,
+};
 use api::orchestrator::PageLimit;
 use api::{EngineId, EngineImage, ErrorBody, ProductId, UserId};
 use axum::Json as Answer;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use http_service::http::{ApiError, Query};
+use http_service::http::{ApiError, Json, Query};
 
 use super::audit_stream::{position, stream_response};
 use super::auth::{Admin, stream_permit};
@@ -119,4 +122,60 @@ pub(super) async fn follow(
     let permit = stream_permit(&fleet, StreamHolder::Operator)?;
     let feed = fleet.overview.follow_audit_logs(after).await.map_err(to_api_error)?;
     Ok(stream_response(feed, permit))
+}
+
+/// Starts the failed engines of all products or of one, a limited number at a time, whether or not they have restarts
+/// left. Those that do not come up stay failed, with the error in the answer.
+#[utoipa::path(
+    post, path = "/fleet/start-failed", operation_id = "start_failed_engines", tag = "fleet",
+    security(("admin_key" = [])),
+    request_body = StartFailed,
+    responses(
+        (status = 200, description = "The result for each engine", body = StartedEngines),
+        (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
+        (status = 401, description = "`INVALID_ADMIN_KEY`", body = ErrorBody),
+        (status = 413, description = "`PAYLOAD_TOO_LARGE`", body = ErrorBody),
+        (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
+        (status = 503, description = "`STARTING_UP`", body = ErrorBody),
+    ),
+)]
+pub(super) async fn start_failed(
+    _admin: Admin,
+    State(fleet): State<Arc<Fleet>>,
+    Json(request): Json<StartFailed>,
+) -> JsonResult<StartedEngines> {
+    fleet.failed_starts.start(request).await.map(Answer).map_err(to_api_error)
+}
+
+/// Drains the deployment: puts all engines to sleep, and starts none, until the drain is lifted. Until then, whoever
+/// needs an engine that does not run gets 503 `CAPACITY_EXHAUSTED`. It outlives the orchestrator, and may be repeated.
+#[utoipa::path(
+    post, path = "/fleet/drain", operation_id = "drain_fleet", tag = "fleet",
+    security(("admin_key" = [])),
+    responses(
+        (status = 200, description = "Begun, and how many engines are left", body = DrainStatus),
+        (status = 401, description = "`INVALID_ADMIN_KEY`", body = ErrorBody),
+        (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
+        (status = 503, description = "`STARTING_UP`", body = ErrorBody),
+    ),
+)]
+pub(super) async fn drain(_admin: Admin, State(fleet): State<Arc<Fleet>>) -> JsonResult<DrainStatus> {
+    fleet.drains.begin().await.map_err(to_api_error)?;
+    fleet.overview.drain_status().await.map(Answer).map_err(to_api_error)
+}
+
+/// Lifts the drain. Engines are woken when somebody wants them.
+#[utoipa::path(
+    delete, path = "/fleet/drain", operation_id = "lift_fleet_drain", tag = "fleet",
+    security(("admin_key" = [])),
+    responses(
+        (status = 200, description = "Lifted", body = DrainStatus),
+        (status = 401, description = "`INVALID_ADMIN_KEY`", body = ErrorBody),
+        (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
+        (status = 503, description = "`STARTING_UP`", body = ErrorBody),
+    ),
+)]
+pub(super) async fn lift_drain(_admin: Admin, State(fleet): State<Arc<Fleet>>) -> JsonResult<DrainStatus> {
+    fleet.drains.lift().await.map_err(to_api_error)?;
+    fleet.overview.drain_status().await.map(Answer).map_err(to_api_error)
 }

@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::MetadataExt as _;
 
+use api::Timestamp;
 use backend::KnownData;
 use sqlx::Row as _;
 
@@ -16,7 +17,37 @@ pub(crate) const KEY_CHECK: &str = "canary";
 /// The name of the host on which the engines run, in the table.
 pub(crate) const HOST: &str = "host";
 
+/// The name of the time since which the deployment has been drained, in the table. It is missing if it is not.
+const DRAINED_SINCE: &str = "drained_since";
+
 impl Registry {
+    /// Returns since when the deployment has been drained; `None` if it is not.
+    pub(crate) async fn drained_since(&self) -> Result<Option<Timestamp>, RegistryError> {
+        let query = sqlx::query("SELECT value FROM meta WHERE name = $1").bind(DRAINED_SINCE);
+        let Some(row) = with_deadline(query.fetch_optional(&self.reads)).await? else { return Ok(None) };
+        let since = row.try_get::<String, _>(0)?.parse();
+        since
+            .map(|ms| Some(Timestamp::from_unix_ms(ms)))
+            .map_err(|_| RegistryError::Unreadable { column: "value" })
+    }
+
+    /// Stores since when the deployment has been drained, or that it is not.
+    pub(crate) async fn set_drained_since(&self, since: Option<Timestamp>) -> Result<(), RegistryError> {
+        let mut transaction = self.begin().await?;
+        let change = match since {
+            Some(since) => sqlx::query(
+                "INSERT INTO meta (name, value) VALUES ($1, $2) \
+                 ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+            )
+            .bind(DRAINED_SINCE)
+            .bind(since.unix_ms().to_string()),
+            None => sqlx::query("DELETE FROM meta WHERE name = $1").bind(DRAINED_SINCE),
+        };
+        with_deadline(change.execute(&mut *transaction)).await?;
+        with_deadline(transaction.commit()).await?;
+        Ok(())
+    }
+
     /// Returns the fact called `name`, which is set to `first` if it is missing.
     pub(crate) async fn get_or_insert_meta(&self, name: &str, first: &str) -> Result<String, RegistryError> {
         // The update changes nothing, but makes RETURNING return a row that existed already.

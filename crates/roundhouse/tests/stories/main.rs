@@ -106,6 +106,7 @@ mod openai_api;
 mod openai_clients;
 mod operators;
 mod operators_audit;
+mod operators_drain;
 mod orchestrator_auth;
 mod orchestrator_input;
 mod orchestrator_killed;

@@ -26,6 +26,7 @@ pub(super) async fn all() -> BTreeSet<RecordedResponse> {
     recorded.extend(an_operator_is_refused().await);
     recorded.extend(products_are_managed().await);
     recorded.extend(an_engine_lives().await);
+    recorded.extend(a_deployment_is_drained().await);
     recorded.extend(nobody_is_asked_for().await);
     recorded.extend(a_policy_forbids().await);
     recorded.extend(ports_run_out().await);
@@ -164,6 +165,16 @@ async fn an_engine_lives() -> BTreeSet<RecordedResponse> {
     }
     send_each(&product, "ann", &["/{*path}", "/rotate-key", "/start"]).await;
     send(&product, "DELETE", "/engines/ann", "").await;
+    app.responses.recorded()
+}
+
+async fn a_deployment_is_drained() -> BTreeSet<RecordedResponse> {
+    let app = TestApp::new().await;
+    let product = app.register_product("demo", json!({})).await;
+    send(&product, "POST", "/fleet/start-failed", "{}").await;
+    for method in ["POST", "DELETE"] {
+        send(&product, method, "/fleet/drain", "").await;
+    }
     app.responses.recorded()
 }
 
@@ -356,6 +367,7 @@ async fn the_registry_is_lost() -> BTreeSet<RecordedResponse> {
         "/engines/{user_id}/version": {"engine_version": "default"},
         "/engines/{user_id}/tokens": {"scopes": ["chat"]},
         "/origins": {"origins": []},
+        "/fleet/start-failed": {},
         "/admin/versions/move": {"from": OTHER_IMAGE, "engine_version": "default"},
     });
     for operation in api_operations() {

@@ -1,0 +1,138 @@
+//! The drain: while an operator keeps a deployment drained, all engines are put to sleep, and none is started.
+//!
+//! It is kept in the registry, so that an orchestrator that starts or takes over goes on with it. Engines sleep rather
+//! than stop: once the drain is lifted, the next admit wakes them as ever.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::Timestamp;
+use futures::StreamExt as _;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::FleetError;
+use super::execute::Executor;
+use super::request::{OperationRequest, RequestKind};
+use super::shared::Shared;
+use crate::domain::Actor;
+use crate::registry::RegistryError;
+
+/// Engines that are put to sleep concurrently.
+const MAX_CONCURRENT_SLEEPS: usize = 16;
+/// How often a drained deployment is searched for engines that run: one may have been about to start.
+const SEARCH_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Whether the deployment is drained.
+pub(super) struct DrainState {
+    since: watch::Sender<Option<Timestamp>>,
+    /// Serializes changes, so that memory and registry agree.
+    change_lock: tokio::sync::Mutex<()>,
+}
+
+impl DrainState {
+    pub(super) fn new() -> Self {
+        Self { since: watch::Sender::new(None), change_lock: tokio::sync::Mutex::default() }
+    }
+
+    /// Since when the deployment has been drained; `None` if it is not.
+    pub(super) fn since(&self) -> Option<Timestamp> {
+        *self.since.borrow()
+    }
+
+    /// Checks that engines may be started.
+    pub(super) fn check_may_start(&self) -> Result<(), FleetError> {
+        self.since().map_or(Ok(()), |since| Err(FleetError::Drained { since }))
+    }
+
+    /// Loads what the registry says.
+    pub(super) async fn load(&self, shared: &Shared) -> Result<(), RegistryError> {
+        self.since.send_replace(shared.registry.drained_since().await?);
+        Ok(())
+    }
+}
+
+/// Drains the deployment, and lifts the drain.
+pub(crate) struct Drains {
+    pub(super) shared: Arc<Shared>,
+    pub(super) executor: Arc<Executor>,
+    pub(super) state: Arc<DrainState>,
+    /// Whether the registry has been compared with the running instances.
+    pub(super) ready: watch::Receiver<bool>,
+}
+
+impl Drains {
+    /// Begins a drain, or finds one begun. Returns since when it lasts.
+    pub(crate) async fn begin(self: &Arc<Self>) -> Result<Timestamp, FleetError> {
+        let at = self.shared.clock.now();
+        let since = self.set(move |since| Some(since.unwrap_or(at))).await?;
+        Ok(since.unwrap_or(at))
+    }
+
+    /// Lifts the drain, if there is one. Engines are started again when somebody wants them.
+    pub(crate) async fn lift(self: &Arc<Self>) -> Result<(), FleetError> {
+        self.set(|_| None).await.map(|_| ())
+    }
+
+    async fn set(
+        self: &Arc<Self>,
+        next: impl FnOnce(Option<Timestamp>) -> Option<Timestamp> + Send + 'static,
+    ) -> Result<Option<Timestamp>, FleetError> {
+        let drains = Arc::clone(self);
+        // In a task of its own: a caller who disconnects must not leave registry and memory with different states.
+        let set = tokio::spawn(async move {
+            let _lock = drains.state.change_lock.lock().await;
+            let (since, next) = (drains.state.since(), next(drains.state.since()));
+            if since != next {
+                drains.shared.registry.set_drained_since(next).await?;
+                drains.state.since.send_replace(next);
+                if next.is_some() {
+                    tracing::warn!("An operator drains the deployment: all engines are put to sleep.");
+                } else {
+                    tracing::warn!("An operator has lifted the drain: engines may start again.");
+                }
+            }
+            Ok(next)
+        });
+        set.await.unwrap_or_else(|error| Err(FleetError::internal(error)))
+    }
+
+    /// Puts the engines of a drained deployment to sleep, until `shutdown`.
+    pub(super) async fn run(self: Arc<Self>, shutdown: CancellationToken) {
+        let mut since = self.state.since.subscribe();
+        let mut ready = self.ready.clone();
+        let run = async {
+            // The senders live as long as the fleet.
+            let _ = ready.wait_for(|ready| *ready).await;
+            loop {
+                let _ = since.wait_for(Option::is_some).await;
+                if let Err(error) = self.sleep_running().await {
+                    tracing::warn!(%error, "The engines to be drained are unknown; retrying.");
+                }
+                self.shared.clock.sleep(SEARCH_INTERVAL).await;
+            }
+        };
+        shutdown.run_until_cancelled(run).await;
+    }
+
+    async fn sleep_running(&self) -> Result<(), FleetError> {
+        let running = self.shared.registry.running_engines().await?;
+        let sleeps = running.into_iter().map(|row| async move {
+            if self.state.since().is_none() {
+                return;
+            }
+            let kind = RequestKind::Sleep { if_idle: false };
+            let request = OperationRequest::new(row.owner, kind, "drain").by(Actor::Operator);
+            match self.executor.execute(&request).await {
+                // It was stopped, deleted or changed by another call.
+                Ok(_) | Err(FleetError::EngineNotRunning | FleetError::EngineNotFound) => {}
+                Err(error) => {
+                    let engine_id = row.engine_id;
+                    tracing::warn!(%engine_id, %error, "An engine could not be drained; retrying.");
+                }
+            }
+        });
+        futures::stream::iter(sleeps).buffer_unordered(MAX_CONCURRENT_SLEEPS).collect::<()>().await;
+        Ok(())
+    }
+}
