@@ -27,5 +27,5 @@ pub use config::Config;
 pub use fleet::{Fleet, FleetError};
 pub use keys::{KeyError, MasterKey};
 pub use orchestrator::{OpenError, Orchestrator};
-pub use preflight::{PreflightError, preflight};
+pub use preflight::{Preflight, PreflightError, preflight};
 pub use registry::{ChainBreak, VerifiedProduct, VerifyError, verify};

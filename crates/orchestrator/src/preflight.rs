@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::OpenError;
 use crate::config::{BackendKind, Config, DatabaseUrl};
-use crate::registry::check_usable;
+use crate::registry::{FoundRegistry, check_usable};
 
 /// How long to wait for the database and for the backend.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -58,27 +58,50 @@ pub enum PreflightError {
     },
 }
 
-/// Returns all unmet requirements; the list is empty if an orchestrator could start.
-pub async fn preflight(config: &Config) -> Vec<PreflightError> {
+/// The result of a preflight.
+#[derive(Debug)]
+pub struct Preflight {
+    /// What is known of the registry, for people; `None` if it cannot be used.
+    pub registry: Option<String>,
+    /// All unmet requirements; there are none if an orchestrator could start.
+    pub errors: Vec<PreflightError>,
+}
+
+/// Checks everything that the configuration names.
+pub async fn preflight(config: &Config) -> Preflight {
     let mut errors = Vec::new();
-    errors.extend(check_registry(&config.database).await.err());
+    let registry = check_registry(&config.database).await.map_err(|error| errors.push(error)).ok();
     if !matches!(config.backend, BackendKind::Kubernetes(_)) {
         errors.extend(check_folder("ORCH_DATA_ROOT_PATH", &config.data_root).err());
     }
     errors.extend(check_backend(config).await.err());
-    errors
+    Preflight { registry, errors }
 }
 
-async fn check_registry(database: &DatabaseUrl) -> Result<(), PreflightError> {
+/// Describes a registry that can be used.
+fn describe_registry(found: Option<&FoundRegistry>) -> String {
+    let Some(FoundRegistry { schema_version: Some(version), holder }) = found else {
+        return "the registry is empty: the orchestrator creates it at its start".to_owned();
+    };
+    let active = match holder {
+        Some(holder) => format!("{holder} is active, and another orchestrator would be its standby"),
+        None => "no orchestrator is active".to_owned(),
+    };
+    format!("the registry has schema version {version}; {active}")
+}
+
+/// Returns a description of the registry.
+async fn check_registry(database: &DatabaseUrl) -> Result<String, PreflightError> {
     if let DatabaseUrl::Sqlite(path) = database
         && !check_registry_file(path)?
     {
-        return Ok(());
+        return Ok(describe_registry(None));
     }
     let checked = tokio::time::timeout(CHECK_TIMEOUT, check_usable(database)).await;
     let checked =
         checked.unwrap_or_else(|_| Err(sqlx::Error::Io(io::Error::from(io::ErrorKind::TimedOut)).into()));
-    checked.map_err(|error| PreflightError::Registry(OpenError::from_registry_error(database.clone(), error)))
+    let unusable = |error| PreflightError::Registry(OpenError::from_registry_error(database.clone(), error));
+    checked.map(|found| describe_registry(Some(&found))).map_err(unusable)
 }
 
 /// Returns whether the registry's file exists. The file, the files that SQLite and the lock keep beside it, and

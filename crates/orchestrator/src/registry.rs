@@ -70,7 +70,7 @@ pub(crate) use reseal::{ResealError, SealedSecret};
 pub(crate) use row::{EngineRow, PlacedEngine, RunningEngine};
 use unreadable_rows::UnreadableRows;
 pub use verify::{ChainBreak, VerifiedProduct, VerifyError, verify};
-pub(crate) use verify::{Inventory, check_usable, inventory, registry_exists};
+pub(crate) use verify::{FoundRegistry, Inventory, check_usable, inventory, registry_exists};
 pub(crate) use wakes::ScheduledWake;
 
 /// The registry of one deployment, locked by this process.

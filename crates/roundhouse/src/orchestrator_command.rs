@@ -68,11 +68,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 /// Checks whether an orchestrator with this configuration could start.
 fn check_resources(config: &Config) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let problems = runtime.block_on(orchestrator::preflight(config));
-    if problems.is_empty() {
+    let orchestrator::Preflight { registry, errors } = runtime.block_on(orchestrator::preflight(config));
+    if let Some(registry) = registry {
+        terminal::print_line(&registry)?;
+    }
+    if errors.is_empty() {
         return Ok(());
     }
-    let lines = problems.into_iter().map(|problem| format!("\n  {:#}", anyhow::Error::from(problem)));
+    let lines = errors.into_iter().map(|problem| format!("\n  {:#}", anyhow::Error::from(problem)));
     Err(anyhow::anyhow!("the orchestrator could not start:{}", lines.collect::<String>()).into())
 }
 

@@ -364,6 +364,13 @@ impl Holder {
     }
 }
 
+/// Returns the orchestrator that holds the lock, for people.
+pub(super) async fn current_holder(
+    connection: &mut AnyConnection,
+) -> Result<Option<LockHolder>, sqlx::Error> {
+    Ok(lock_holder(connection).await?.map(|holder| LockHolder::new(holder.description)))
+}
+
 /// Returns the session that holds the lock.
 async fn lock_holder(connection: &mut AnyConnection) -> Result<Option<Holder>, sqlx::Error> {
     let query = sqlx::query(

@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
@@ -58,15 +58,21 @@ impl Registry {
     }
 }
 
+/// The file beside a SQLite database whose lock the orchestrator holds.
+pub(super) fn lock_file(database: &Path) -> PathBuf {
+    let mut file = database.as_os_str().to_owned();
+    file.push(".lock");
+    file.into()
+}
+
 async fn open_sqlite(database: &Path, now: Timestamp) -> Result<OpenedRegistry, OpenRegistryError> {
     let database = std::path::absolute(database).map_err(OpenRegistryError::Folder)?;
     if let Some(folder) = database.parent() {
         std::fs::create_dir_all(folder).map_err(OpenRegistryError::Folder)?;
     }
-    let mut lock = database.as_os_str().to_owned();
-    lock.push(".lock");
+    let lock = lock_file(&database);
     // This waits for a second if another process holds the lock, and a standby retries.
-    let acquired = tokio::task::spawn_blocking(move || FileLock::acquire(Path::new(&lock), now)).await;
+    let acquired = tokio::task::spawn_blocking(move || FileLock::acquire(&lock, now)).await;
     let lock = acquired.map_err(|error| OpenRegistryError::Folder(io::Error::other(error)))??;
     create_private(&database).map_err(OpenRegistryError::Folder)?;
     let options: AnyConnectOptions = sqlite_url(&database, "rw").parse()?;

@@ -4,20 +4,24 @@
 //! read one by one: a log of any length takes the same memory.
 
 use std::collections::HashSet;
+use std::fs::{File, TryLockError};
+use std::io::{self, Read as _};
+use std::path::Path;
 
 use futures::TryStreamExt as _;
+use http_service::lock::LockHolder;
 use sqlx::any::{AnyConnectOptions, AnyRow};
 use sqlx::{AnyConnection, ConnectOptions as _, Connection as _, Row as _};
 
 use super::access::with_deadline;
 use super::hash_chain::{ChainedRow, GENESIS_HASH};
 use super::meta::DEPLOYMENT_ID;
-use super::open::{install_drivers, sqlite_url};
+use super::open::{install_drivers, lock_file, sqlite_url};
 use super::open_error::OpenRegistryError;
-use super::postgres;
 use super::schema::{
     DatabaseKind, has_meta_table, is_supported_schema, reject_foreign, supported_schema_version,
 };
+use super::{leader_lock, postgres};
 use crate::config::DatabaseUrl;
 
 /// The result for one product's audit log.
@@ -182,14 +186,52 @@ async fn connect_read_only(
     }
 }
 
+/// The number of bytes read of the note of a lock's holder.
+const MAX_NOTE_BYTES: u64 = 200;
+
+/// What was found where a registry is or will be.
+#[derive(Clone, Debug)]
+pub(crate) struct FoundRegistry {
+    /// The version of its schema; `None` if it is empty.
+    pub(crate) schema_version: Option<i64>,
+    /// The orchestrator that holds it.
+    pub(crate) holder: Option<LockHolder>,
+}
+
+/// Returns the process that holds the lock on `file`, as its note describes it. Changes nothing.
+fn file_holder(file: &Path) -> io::Result<Option<LockHolder>> {
+    let opened = match File::open(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    // A shared lock for a moment, which whoever acquires the lock waits for.
+    match opened.try_lock_shared() {
+        Ok(()) => Ok(None),
+        Err(TryLockError::WouldBlock) => {
+            let note = io::read_to_string(opened.take(MAX_NOTE_BYTES))?;
+            Ok(Some(LockHolder::new(note.trim().to_owned())))
+        }
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
 /// Checks that `database` is empty or a registry that this version can open, without taking its lock.
-pub(crate) async fn check_usable(database: &DatabaseUrl) -> Result<(), OpenRegistryError> {
+pub(crate) async fn check_usable(database: &DatabaseUrl) -> Result<FoundRegistry, OpenRegistryError> {
     let (mut connection, kind) = connect_read_only(database).await?;
     reject_foreign(&mut connection, kind).await?;
-    if has_meta_table(&mut connection, kind).await? {
-        supported_schema_version(&mut connection).await?;
-    }
-    Ok(())
+    let schema_version = if has_meta_table(&mut connection, kind).await? {
+        Some(supported_schema_version(&mut connection).await?)
+    } else {
+        None
+    };
+    let holder = match database {
+        DatabaseUrl::Sqlite(path) => {
+            let path = std::path::absolute(path).map_err(OpenRegistryError::Folder)?;
+            file_holder(&lock_file(&path)).map_err(OpenRegistryError::Folder)?
+        }
+        DatabaseUrl::Postgres(_) => leader_lock::current_holder(&mut connection).await?,
+    };
+    Ok(FoundRegistry { schema_version, holder })
 }
 
 /// Whether there is a registry at `database`, of whatever version.

@@ -343,7 +343,8 @@ async fn the_log_is_as_loud_as_it_is_told_and_of_the_form_that_is_wanted() {
 #[tokio::test]
 async fn a_check_looks_at_the_database_and_the_folders_and_leaves_nothing() {
     let deployment = Deployment::process_and_sqlite();
-    check_with_resources(&deployment, "ORCH_BACKEND", "process").await.assert_success();
+    let output = check_with_resources(&deployment, "ORCH_BACKEND", "process").await.assert_success();
+    assert!(output.contains("the registry is empty"), "{output}");
     assert_eq!(fs::read_dir(deployment.fleet.folder()).unwrap().count(), 0, "a check leaves nothing");
 
     let file = deployment.fleet.folder().join("file");
@@ -365,8 +366,15 @@ async fn a_check_looks_at_the_database_and_the_folders_and_leaves_nothing() {
 
     // While an orchestrator runs.
     let orchestrator = deployment.start().await;
-    check_with_resources(&deployment, "ORCH_BACKEND", "process").await.assert_success();
-    drop(orchestrator);
+    let output = check_with_resources(&deployment, "ORCH_BACKEND", "process").await.assert_success();
+    let process = orchestrator.program.pid().as_raw_nonzero();
+    assert!(
+        output.contains(&format!("process {process} (since ")) && output.contains("is active"),
+        "{output}"
+    );
+    assert_eq!(orchestrator.signal_and_wait(rustix::process::Signal::KILL).await.code, None);
+    let output = check_with_resources(&deployment, "ORCH_BACKEND", "process").await.assert_success();
+    assert!(output.contains("no orchestrator is active"), "{output}");
 
     // A file name without a folder, before and after the registry exists.
     let shell = |command: &str| {
