@@ -1,4 +1,4 @@
-//! `roundhouse audit`: verifies the audit log.
+//! `roundhouse audit`: verifies the audit log, or lists it.
 
 use anyhow::anyhow;
 use clap::Subcommand;
@@ -7,6 +7,7 @@ use orchestrator::config::DatabaseUrl;
 use orchestrator::{VerifiedProduct, VerifyError};
 
 use crate::error::Failure;
+use crate::operator;
 use crate::terminal::{print_line, single_line};
 
 /// Arguments of `roundhouse audit`.
@@ -21,11 +22,14 @@ enum Command {
     /// Check that the audit log is complete, in order and unchanged, including its end. Reads the registry that
     /// `ORCH_DATABASE_URL` names; the orchestrator may be running.
     Verify,
+    /// List what happened to a product's engines, the newest first. Asks a running orchestrator.
+    List(Box<operator::audit::ListArgs>),
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: Args) -> Result<(), Failure> {
     match args.command {
         Command::Verify => verify(),
+        Command::List(args) => operator::audit::list(*args),
     }
 }
 

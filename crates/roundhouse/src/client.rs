@@ -1,6 +1,8 @@
 //! An HTTP client of the orchestrator and of engines, for the interactive commands.
 
 mod chat_calls;
+mod document;
+mod operator_calls;
 mod session_calls;
 
 use std::pin::Pin;
@@ -14,23 +16,31 @@ use api::assets::{
 use api::cassettes::{CassetteReport, ReplayWith};
 use api::engine::{ENGINE_KEY_HEADER, Execute, HitlPending, HitlRespond, PendingRequest, Replay};
 use api::event::SentEvent;
-use api::orchestrator::{Admission, Admit, DenialReason, EngineRecord, PLATFORM_KEY_HEADER};
+use api::orchestrator::{
+    ADMIN_KEY_HEADER, Admission, Admit, DenialReason, EngineRecord, PLATFORM_KEY_HEADER,
+};
 use api::rpc::{RpcError, RpcResult};
-use api::{ConnectionId, EngineId, ErrorBody, ErrorCode, PlatformKey, TaskId, TurnId, UserId};
+use api::{ConnectionId, EngineId, ErrorBody, ErrorCode, PlatformKey, ProductId, TaskId, TurnId, UserId};
 use futures::{Stream, StreamExt as _};
-use reqwest::header::HeaderValue;
-use reqwest::{RequestBuilder, Response, Url};
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::{RequestBuilder, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
 use sse_stream::SseStream;
 
+pub(crate) use self::document::Document;
+pub(crate) use self::operator_calls::Call;
+
 /// The longest time until a response begins: a boot takes at most a minute, plus a margin.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(110);
 
 /// The longest time until a cassette has been run: as long as the engine lets it run, plus a margin.
 const RUN_TIMEOUT: Duration = Duration::from_mins(11);
+
+/// The header with the id of the product that the operator acts for.
+const PRODUCT_ID_HEADER: &str = "x-product-id";
 
 /// What it means that the orchestrator does not respond.
 const NO_ORCHESTRATOR: &str = "the orchestrator does not answer (is `roundhouse up` running?)";
@@ -51,21 +61,59 @@ pub(crate) enum ClientError {
     Failed(#[from] anyhow::Error),
 }
 
-/// A product's access to its orchestrator.
+/// An error response that is none of a Roundhouse service: of a proxy, or of another program at its address.
+#[derive(Debug, thiserror::Error)]
+#[error("the response {status} is not from a Roundhouse service")]
+pub(crate) struct ForeignResponse {
+    pub(crate) status: StatusCode,
+}
+
+/// As whom an orchestrator is called.
+#[derive(Clone, Debug)]
+pub(crate) struct Credential {
+    headers: HeaderMap,
+    /// Where the key is from, to be named if it is refused.
+    origin: String,
+}
+
+impl Credential {
+    /// The product that `key` belongs to.
+    pub(crate) fn product(key: &PlatformKey, origin: String) -> anyhow::Result<Self> {
+        let key = secret_header(key.expose()).with_context(|| origin.clone())?;
+        Ok(Self {
+            headers: HeaderMap::from_iter([(HeaderName::from_static(PLATFORM_KEY_HEADER), key)]),
+            origin,
+        })
+    }
+
+    /// The operator, who has the admin key; on behalf of a product if one is given.
+    pub(crate) fn operator(key: &str, product: Option<ProductId>, origin: String) -> anyhow::Result<Self> {
+        let key = secret_header(key).with_context(|| origin.clone())?;
+        let mut headers = HeaderMap::from_iter([(HeaderName::from_static(ADMIN_KEY_HEADER), key)]);
+        if let Some(product) = product {
+            let product = HeaderValue::try_from(product.to_string())?;
+            headers.insert(HeaderName::from_static(PRODUCT_ID_HEADER), product);
+        }
+        Ok(Self { headers, origin })
+    }
+}
+
+/// The access to an orchestrator of a product, or of the operator.
+#[derive(Clone)]
 pub(crate) struct Orchestrator {
     http: reqwest::Client,
     base: Url,
-    key: PlatformKey,
+    credential: Credential,
     /// Whether engines are reached through it.
     is_proxy: bool,
 }
 
 impl Orchestrator {
-    /// Creates a client of the orchestrator at `base`, for the product that `key` belongs to.
-    pub(crate) fn new(base: Url, key: PlatformKey) -> anyhow::Result<Self> {
+    /// Creates a client of the orchestrator at `base`.
+    pub(crate) fn new(base: Url, credential: Credential) -> anyhow::Result<Self> {
         // Engines are on this machine or in its network, and a proxy must not see their keys.
         let http = reqwest::Client::builder().connect_timeout(Duration::from_secs(5)).no_proxy().build()?;
-        Ok(Self { http, base, key, is_proxy: false })
+        Ok(Self { http, base, credential, is_proxy: false })
     }
 
     /// Reaches engines through the orchestrator's proxy.
@@ -77,7 +125,7 @@ impl Orchestrator {
     pub(crate) async fn admit(&self, user: &UserId) -> Result<Engine, ClientError> {
         let url = self.url(&["engines", user.as_str(), "admit"])?;
         let body = Admit { auto_provision: true, auto_wake: true };
-        let request = self.http.post(url).header(PLATFORM_KEY_HEADER, secret_header(self.key.expose())?);
+        let request = self.http.post(url).headers(self.credential.headers.clone());
         let response = send(request.json(&body)).await?;
         let admission: Admission =
             response.json().await.context("the response to the admit could not be parsed")?;
@@ -90,19 +138,26 @@ impl Orchestrator {
     fn engine(&self, user: &UserId, record: EngineRecord) -> anyhow::Result<Engine> {
         let http = self.http.clone();
         if self.is_proxy {
-            let base = self.url(&["engines", user.as_str(), "proxy"])?.into();
-            let key = secret_header(self.key.expose())?;
-            return Ok(Engine { http, base, key_name: PLATFORM_KEY_HEADER, key });
+            return self.proxied_engine(user);
         }
         let base = record.summary.url.context("the engine has no address")?;
-        let key = secret_header(record.api_key.expose())?;
-        Ok(Engine { http, base, key_name: ENGINE_KEY_HEADER, key })
+        let keys = HeaderMap::from_iter([(
+            HeaderName::from_static(ENGINE_KEY_HEADER),
+            secret_header(record.api_key.expose())?,
+        )]);
+        Ok(Engine { http, base, keys, is_proxied: false })
+    }
+
+    /// Returns a client of `user`'s engine through the orchestrator's proxy. It is not asked whether there is one.
+    pub(crate) fn proxied_engine(&self, user: &UserId) -> anyhow::Result<Engine> {
+        let base = self.url(&["engines", user.as_str(), "proxy"])?.into();
+        Ok(Engine { http: self.http.clone(), base, keys: self.credential.headers.clone(), is_proxied: true })
     }
 
     /// Returns the id of `user`'s engine without waking it.
     pub(crate) async fn engine_id(&self, user: &UserId) -> Result<EngineId, ClientError> {
         let url = self.url(&["engines", user.as_str()])?;
-        let request = self.http.get(url).header(PLATFORM_KEY_HEADER, secret_header(self.key.expose())?);
+        let request = self.http.get(url).headers(self.credential.headers.clone());
         let record: EngineRecord =
             send(request).await?.json().await.context("the engine's record could not be parsed")?;
         Ok(record.summary.engine_id)
@@ -137,9 +192,9 @@ fn denial_message(reason: Option<DenialReason>) -> &'static str {
 pub(crate) struct Engine {
     http: reqwest::Client,
     base: String,
-    /// The header of the key.
-    key_name: &'static str,
-    key: HeaderValue,
+    keys: HeaderMap,
+    /// Whether it is reached through the orchestrator's proxy.
+    is_proxied: bool,
 }
 
 /// The events of a turn as they arrive.
@@ -255,13 +310,15 @@ impl Engine {
 
     /// Like [`Engine::send`], with another time limit.
     async fn send_within(&self, limit: Duration, request: RequestBuilder) -> Result<Response, ClientError> {
-        let request = request.header(self.key_name, self.key.clone());
-        let no_response = || match self.key_name {
-            ENGINE_KEY_HEADER => format!(
+        let request = request.headers(self.keys.clone());
+        let no_response = || {
+            if self.is_proxied {
+                return NO_ORCHESTRATOR.to_owned();
+            }
+            format!(
                 "the engine does not answer at {} (if that is an address inside a container, use --proxy)",
                 self.base
-            ),
-            _ => NO_ORCHESTRATOR.to_owned(),
+            )
         };
         send_within(limit, request, no_response).await
     }
@@ -308,10 +365,8 @@ async fn send_within(
         return Ok(response);
     }
     let status = response.status();
-    let refusal: Refusal = response
-        .json()
-        .await
-        .with_context(|| format!("the response {status} is not from a Roundhouse service"))?;
+    let body = Document::read(response).await?;
+    let refusal: Refusal = body.parse().map_err(|_| anyhow::Error::new(ForeignResponse { status }))?;
     Err(match refusal {
         Refusal::Envelope(ErrorBody { error }) => {
             ClientError::Refused { code: error.code, message: error.message }
@@ -353,15 +408,26 @@ mod tests {
             }))
             .unwrap()
         };
-        let key = || PlatformKey::from_text("pk-svc-x".to_owned());
-        let orchestrator = || Orchestrator::new("http://10.0.0.1:8000".parse().unwrap(), key()).unwrap();
+        let open =
+            |credential| Orchestrator::new("http://10.0.0.1:8000".parse().unwrap(), credential).unwrap();
+        let key = PlatformKey::from_text("pk-svc-x".to_owned());
+        let orchestrator = || open(Credential::product(&key, String::new()).unwrap());
         let user = UserId::new("a/b".to_owned()).unwrap();
-        let reached =
-            |engine: Engine| (engine.base, engine.key_name, engine.key.to_str().unwrap().to_owned());
+        let reached = |engine: Engine| {
+            let header = |(name, value): (&HeaderName, &HeaderValue)| {
+                assert!(value.is_sensitive() || name == PRODUCT_ID_HEADER);
+                format!("{name}: {}", value.to_str().unwrap())
+            };
+            (engine.base, engine.keys.iter().map(header).collect::<Vec<_>>())
+        };
         let direct = reached(orchestrator().engine(&user, record()).unwrap());
-        assert_eq!(direct, ("http://127.0.0.1:9001".into(), ENGINE_KEY_HEADER, "sk-svc-x".into()));
+        assert_eq!(direct, ("http://127.0.0.1:9001".into(), vec!["x-engine-key: sk-svc-x".to_owned()]));
+        let base = || "http://10.0.0.1:8000/engines/a%2Fb/proxy".to_owned();
         let proxied = reached(orchestrator().through_proxy().engine(&user, record()).unwrap());
-        let base = "http://10.0.0.1:8000/engines/a%2Fb/proxy".into();
-        assert_eq!(proxied, (base, PLATFORM_KEY_HEADER, "pk-svc-x".into()));
+        assert_eq!(proxied, (base(), vec!["x-platform-key: pk-svc-x".to_owned()]));
+        let id = ProductId::new();
+        let operator = open(Credential::operator("secret", Some(id), String::new()).unwrap());
+        let keys = vec!["x-admin-key: secret".to_owned(), format!("x-product-id: {id}")];
+        assert_eq!(reached(operator.proxied_engine(&user).unwrap()), (base(), keys));
     }
 }

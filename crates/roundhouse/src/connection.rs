@@ -10,12 +10,13 @@ use api::assets::{AuthKind, Connect, ConnectOutcome, Connection, Server};
 use api::{ErrorCode, UserId};
 use clap::Subcommand;
 use http_service::signals::ShutdownSignals;
+use serde_json::json;
 
 use self::authorization::Authorization;
 use crate::client::{ClientError, Engine, Orchestrator};
 use crate::engine_access::EngineOptions;
 use crate::error::Failure;
-use crate::terminal::{columns, print_line, single_line};
+use crate::terminal::{columns, escape_json, print_line, single_line};
 
 /// The longest list of tool names that is printed unasked, in characters.
 const MAX_TOOL_NAMES_CHARS: usize = 400;
@@ -30,7 +31,13 @@ pub(crate) struct Args {
 #[derive(Subcommand)]
 enum Command {
     /// List the tool servers that the catalog names, and the state of the connections to them.
-    List(EngineOptions),
+    List {
+        #[command(flatten)]
+        engine: EngineOptions,
+        /// Print `servers` and `connections` of the engine's API, as one JSON document on one line.
+        #[arg(long)]
+        json: bool,
+    },
     /// Connect a tool server, so that the agent can use its tools. Connecting again renews the connection.
     ///
     /// For a server that needs a key, the command prompts for it at the terminal, or reads standard input if that
@@ -66,7 +73,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
 
 async fn execute(command: Command) -> Result<(), Failure> {
     match command {
-        Command::List(engine) => Session::start(engine).await?.list().await,
+        Command::List { engine, json } => Session::start(engine).await?.list(json).await,
         Command::Connect { server, engine } => Session::start(engine).await?.connect(&server).await,
         Command::Remove { connection, engine } => Session::start(engine).await?.remove(&connection).await,
     }
@@ -92,9 +99,13 @@ impl Session {
         Ok(())
     }
 
-    async fn list(&self) -> Result<(), Failure> {
+    async fn list(&self, json: bool) -> Result<(), Failure> {
         let servers = self.engine.servers().await?;
         let connections = self.engine.connections().await?;
+        if json {
+            let document = json!({"servers": servers, "connections": connections});
+            return Ok(print_line(&escape_json(&document.to_string()))?);
+        }
         if servers.is_empty() && connections.is_empty() {
             return Ok(print_line(NO_SERVERS)?);
         }

@@ -1,4 +1,4 @@
-//! `roundhouse engine`: runs one user's engine.
+//! `roundhouse engine`: runs one user's engine, or does something with engines that run elsewhere.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use http_service::signals::ShutdownSignals;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Failure;
-use crate::{catalog, journal};
+use crate::{catalog, engines_command, journal, operator};
 
 /// Labels by which an orchestrator recognizes its engines among all processes (the engine itself ignores them), or
 /// a command that is about engines and runs none.
@@ -37,6 +37,40 @@ pub(crate) struct Args {
 enum Command {
     /// Print the steps of a task's turns. The engine may be running.
     Journal(journal::Args),
+    /// List the engines of a product, the oldest first.
+    #[command(after_help = operator::EXIT_CODES)]
+    List(operator::engine::ListArgs),
+    /// Show what is known about a user's engine.
+    #[command(after_help = operator::EXIT_CODES)]
+    Get(operator::engine::OneArgs),
+    /// Explain why an engine is in its state, and what happens next.
+    #[command(after_help = operator::EXIT_CODES)]
+    Explain(operator::engine::OneArgs),
+    /// Print the end of an engine's log, and what it logs from then on.
+    #[command(after_help = operator::EXIT_CODES)]
+    Logs(operator::logs::Args),
+    /// Make an engine for a user who has none.
+    #[command(after_help = operator::EXIT_CODES)]
+    Provision(operator::acts::ProvisionArgs),
+    /// Start an engine that is stopped, sleeps or has failed.
+    #[command(after_help = operator::EXIT_CODES)]
+    Start(operator::acts::Args),
+    /// Stop an engine. It stays stopped until it is started.
+    #[command(after_help = operator::EXIT_CODES)]
+    Stop(operator::acts::Args),
+    /// Destroy an engine with everything that it keeps. Asks for the user's id.
+    #[command(after_help = operator::EXIT_CODES)]
+    Destroy(operator::acts::DestroyArgs),
+    /// Give a running engine a new key. The old one is invalid at once.
+    #[command(after_help = operator::EXIT_CODES)]
+    RotateKey(operator::acts::Args),
+    /// Send a message to a user's engine, which is woken, and print the answer as it comes. Ctrl-C cancels the turn.
+    #[command(after_help = operator::EXIT_CODES)]
+    ExecTurn(operator::exec_turn::Args),
+    /// Print how many engines of each product are on which version: `roundhouse engines versions`.
+    Versions(engines_command::AccessArgs),
+    /// Move engines to another version: `roundhouse engines move`.
+    Move(engines_command::MoveArgs),
     /// Unpack the catalog that ships into a folder. Entries of an earlier one that were edited or removed stay so.
     UnpackCatalog {
         /// The folder, which is made if it is missing.
@@ -66,6 +100,18 @@ pub(crate) fn start_session() {
 pub(crate) fn run(args: Args, begun: Instant) -> Result<(), Failure> {
     match args.command {
         Some(Command::Journal(args)) => journal::run(args),
+        Some(Command::List(args)) => operator::engine::list(args),
+        Some(Command::Get(args)) => operator::engine::get(args),
+        Some(Command::Explain(args)) => operator::engine::explain(args),
+        Some(Command::Logs(args)) => operator::logs::run(args),
+        Some(Command::Provision(args)) => operator::acts::provision(args),
+        Some(Command::Start(args)) => operator::acts::start(args),
+        Some(Command::Stop(args)) => operator::acts::stop(args),
+        Some(Command::Destroy(args)) => operator::acts::destroy(args),
+        Some(Command::RotateKey(args)) => operator::acts::rotate_key(args),
+        Some(Command::ExecTurn(args)) => operator::exec_turn::run(args),
+        Some(Command::Versions(args)) => engines_command::run(engines_command::Args::versions(args)),
+        Some(Command::Move(args)) => engines_command::run(engines_command::Args::moving(args)),
         Some(Command::UnpackCatalog { folder }) => catalog::unpack(&folder).map_err(Failure::usage),
         None => serve(&args, begun),
     }

@@ -31,6 +31,18 @@ pub(crate) struct Args {
     command: Command,
 }
 
+impl Args {
+    /// The arguments of `roundhouse engines versions`.
+    pub(crate) const fn versions(args: AccessArgs) -> Self {
+        Self { command: Command::Versions(args) }
+    }
+
+    /// The arguments of `roundhouse engines move`.
+    pub(crate) const fn moving(args: MoveArgs) -> Self {
+        Self { command: Command::Move(args) }
+    }
+}
+
 #[derive(Subcommand)]
 enum Command {
     /// Print how many engines of each product are on which version, and which of them follow the deployment's.
@@ -43,7 +55,7 @@ enum Command {
 
 /// Which orchestrator to ask, and as whom.
 #[derive(clap::Args)]
-struct AccessArgs {
+pub(crate) struct AccessArgs {
     /// The orchestrator's address.
     #[arg(long, default_value = "http://127.0.0.1:8000")]
     url: Url,
@@ -52,8 +64,9 @@ struct AccessArgs {
     admin_key: String,
 }
 
+/// Which engines to move, and where to.
 #[derive(clap::Args)]
-struct MoveArgs {
+pub(crate) struct MoveArgs {
     #[command(flatten)]
     access: AccessArgs,
     /// The image that the engines are on, such as `svc-engine:1.4.2`.

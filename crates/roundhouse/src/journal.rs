@@ -67,9 +67,9 @@ fn brain_from_env() -> Result<PathBuf, Failure> {
 fn brain_of_user(user: String, dir: Option<&Path>) -> Result<PathBuf, Failure> {
     let user = engine_access::parse_user(user)?;
     let folder = UpFolder::resolve(dir).map_err(Failure::usage)?;
-    let orchestrator = engine_access::open_orchestrator(&folder, None)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let engines = folder.path().join(ENGINES_FOLDER);
+    let orchestrator = engine_access::open_orchestrator(folder)?;
     let engine_id = runtime.block_on(orchestrator.engine_id(&user)).with_context(|| {
         format!("{user}'s engine cannot be found (--brain names a file below {})", engines.display())
     })?;

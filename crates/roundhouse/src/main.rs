@@ -12,7 +12,9 @@ mod engine_command;
 mod engines_command;
 mod error;
 mod journal;
+mod operator;
 mod orchestrator_command;
+mod profiles;
 mod rekey_command;
 mod remote;
 mod replay;
@@ -23,7 +25,7 @@ mod up;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 /// mimalloc without transparent huge pages (a feature of the dependency): the allocator with which an idle engine
 /// uses least memory.
@@ -53,7 +55,21 @@ enum Command {
     Replay(replay::Args),
     /// Run the orchestrator, configured by `ORCH_…` variables.
     Orchestrator(orchestrator_command::Args),
-    /// Verify the audit log.
+    /// List, register and limit the products of a deployment.
+    Product(operator::product::Args),
+    /// Show how the engines of a product are.
+    Status(operator::fleet::StatusArgs),
+    /// Show the figures of a product's engines.
+    Metrics(operator::fleet::MetricsArgs),
+    /// Print what happens to a product's engines, and follow it.
+    Events(operator::events::Args),
+    /// Read, move and erase what a user's engine knows about its user.
+    Memory(operator::memory::Args),
+    /// Read, create and delete the skills of a user's engine.
+    Skill(operator::skill::Args),
+    /// Read and delete the conversations of a user's engine.
+    Task(operator::task::Args),
+    /// List or verify the audit log.
     Audit(audit_command::Args),
     /// Show which versions a fleet's engines are on, and move them to another one.
     Engines(engines_command::Args),
@@ -64,8 +80,13 @@ enum Command {
     /// Seal the registry's secrets with another master key: the new one in `ORCH_MASTER_KEY`, the old one in
     /// `ORCH_MASTER_KEY_OLD`. The orchestrator must be stopped.
     Rekey,
-    /// Run one engine, configured by the variables of the container contract, or read its journal.
+    /// Look at the engines of users, start, stop and destroy them. Without a command, run one engine, configured by the
+    /// variables of the container contract.
     Engine(engine_command::Args),
+    /// Print what a shell needs to complete this command line.
+    Completions(operator::completions::CompletionsArgs),
+    /// Write manual pages into a folder.
+    Man(operator::completions::ManArgs),
 }
 
 fn main() -> ExitCode {
@@ -90,7 +111,16 @@ fn main() -> ExitCode {
             return replay::run(args).unwrap_or_else(crate::error::Failure::report);
         }
         Command::Orchestrator(args) => orchestrator_command::run(&args),
-        Command::Audit(args) => audit_command::run(&args),
+        Command::Product(args) => operator::product::run(args),
+        Command::Status(args) => operator::fleet::status(args),
+        Command::Metrics(args) => operator::fleet::metrics(args),
+        Command::Events(args) => operator::events::run(args),
+        Command::Memory(args) => operator::memory::run(args),
+        Command::Skill(args) => operator::skill::run(args),
+        Command::Task(args) => operator::task::run(args),
+        Command::Completions(args) => operator::completions::completions(&args, Cli::command()),
+        Command::Man(args) => operator::completions::man(&args, Cli::command()),
+        Command::Audit(args) => audit_command::run(args),
         Command::Engines(args) => engines_command::run(args),
         Command::Doctor => doctor_command::run(),
         Command::Rekey => rekey_command::run(),

@@ -6,6 +6,8 @@ use resources::text::first_chars;
 use rustix::termios::tcgetwinsize;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
+pub(crate) mod style;
+pub(crate) mod table;
 pub(crate) mod wrap;
 
 /// Prints a line to standard output; a closed terminal is not an error.
@@ -57,6 +59,23 @@ pub(crate) fn single_line(text: &str, max: usize) -> String {
     escape(first, is_harmful) + ellipsis
 }
 
+/// Escapes in JSON what could drive the terminal or disguise text: the same document, for every parser.
+pub(crate) fn escape_json(json: &str) -> String {
+    use std::fmt::Write as _;
+
+    let mut escaped = String::with_capacity(json.len());
+    for character in json.chars() {
+        // Space between values may be line breaks and tabs; in strings JSON has them escaped already.
+        if is_harmful(character) && !character.is_ascii_whitespace() {
+            // All of them are below U+10000. Writing to a `String` cannot fail.
+            let _ = write!(escaped, "\\u{:04x}", u32::from(character));
+        } else {
+            escaped.push(character);
+        }
+    }
+    escaped
+}
+
 fn escape(text: &str, must_escape: impl Fn(char) -> bool) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -87,6 +106,19 @@ mod tests {
         assert_eq!(escape_control_characters(text), "a\\r\n\tb\\u{1b}[2K\u{202e}c\\u{9b}é");
         assert_eq!(escape_hidden_characters(text), "a\\r\n\tb\\u{1b}[2K\\u{202e}c\\u{9b}é");
         assert_eq!(single_line(text, 99), "a\\r\\n\\tb\\u{1b}[2K\\u{202e}c\\u{9b}é");
+    }
+
+    #[test]
+    fn json_stays_the_same_document() {
+        let value = serde_json::json!({"a\u{9b}2J": "\u{1b}[2J\r\n\u{7f}\u{202e}\u{85}é日"});
+        for json in [value.to_string(), serde_json::to_string_pretty(&value).unwrap()] {
+            let escaped = escape_json(&json);
+            assert!(
+                !escaped.chars().any(|character| is_harmful(character) && character != '\n'),
+                "{escaped:?}"
+            );
+            assert_eq!(serde_json::from_str::<serde_json::Value>(&escaped).unwrap(), value);
+        }
     }
 
     #[test]

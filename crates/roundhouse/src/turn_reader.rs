@@ -8,11 +8,13 @@ use api::engine::Execute;
 use api::event::{Event, HitlRequest, SentEvent};
 use api::{ClientRequestId, ErrorCode, HitlId, TaskId};
 use futures::StreamExt as _;
+use serde_json::json;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use crate::client::{ClientError, Engine, Events};
 use crate::remote::{MAX_AWAY, RETRY_PAUSE, Remote};
+use crate::terminal::escape_json;
 
 /// What is to be read.
 pub(crate) enum Start {
@@ -227,5 +229,35 @@ impl TurnReader {
              once the engine is back"
         );
         Ok(())
+    }
+}
+
+/// An event as a line of JSON, for programs.
+pub(crate) fn json_line(event: &SentEvent) -> String {
+    escape_json(&json!({"event": event.event.kind(), "data": event}).to_string()) + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use api::TurnId;
+    use api::event::Delta;
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn a_line_of_json_is_one_line_without_control_characters() {
+        let text = "a\n\u{1b}[2J\u{9b}31m\u{7f}é";
+        let event = SentEvent {
+            task_id: TaskId::new("chat".to_owned()).unwrap(),
+            turn_id: TurnId::new(),
+            ts: 7,
+            event: Event::TextDelta(Delta { text: text.into() }),
+        };
+        let line = json_line(&event);
+        assert!(!line.trim_end_matches('\n').chars().any(char::is_control), "{line:?}");
+        let parsed: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!((&parsed["event"], &parsed["data"]["ts"]), (&json!("text_delta"), &json!(7)));
+        assert_eq!(parsed["data"]["text"], text);
     }
 }

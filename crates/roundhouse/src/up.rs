@@ -26,8 +26,8 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use self::folder::{
-    ADDRESS_FILE, CATALOG_FOLDER, ENGINES_FOLDER, LockedFolder, PLATFORM_HEADER_FILE, PLATFORM_KEY_FILE,
-    REGISTRY_FILE, UpFolder,
+    ADDRESS_FILE, ADMIN_KEY_FILE, CATALOG_FOLDER, ENGINES_FOLDER, LockedFolder, PLATFORM_HEADER_FILE,
+    PLATFORM_KEY_FILE, REGISTRY_FILE, UpFolder,
 };
 use self::guide::Guide;
 use crate::error::Failure;
@@ -204,7 +204,7 @@ impl FolderKeys {
             .load_or_create_key("master.key", make_master, |text| MasterKey::parse(text).is_some())
             .map_err(Failure::usage)?;
         let admin = locked
-            .load_or_create_key("admin.key", random, |text| !text.is_empty())
+            .load_or_create_key(ADMIN_KEY_FILE, random, |text| !text.is_empty())
             .map_err(Failure::usage)?;
         let platform =
             locked.load_or_create_key(PLATFORM_KEY_FILE, random, is_platform_key).map_err(Failure::usage)?;

@@ -1,35 +1,11 @@
 //! Text that arrives in pieces, as rows of a terminal: wrapped, styled, and with a mark in front of each row where the
 //! block has one.
 
+pub(super) use crate::terminal::style::{RESET, Style};
 use crate::terminal::wrap::{columns_of, wrap};
 
 /// What a tab is shown as: on a terminal its width would depend on the column.
 const TAB: &str = "    ";
-
-/// How a row looks, on a terminal with colours.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Style {
-    #[default]
-    Plain,
-    Dim,
-    Bold,
-    Red,
-}
-
-impl Style {
-    /// The escape sequence that begins the style.
-    pub(super) const fn sequence(self) -> &'static str {
-        match self {
-            Self::Plain => "",
-            Self::Dim => "\x1b[2m",
-            Self::Bold => "\x1b[1m",
-            Self::Red => "\x1b[31m",
-        }
-    }
-}
-
-/// The end of every style.
-pub(super) const RESET: &str = "\x1b[0m";
 
 /// The look of a block of text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

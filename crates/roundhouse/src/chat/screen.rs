@@ -6,13 +6,14 @@ use api::citations::{Citation, Citations};
 use api::engine::{Role, TaskMessage};
 use api::event::{AgentEvent, BlockType, Event, HitlKind, HitlRequest, Lifecycle, SentEvent};
 use resources::text::shorten_to_chars;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::editor::EditorRows;
 use super::flow::{Look, Row, Style};
 use super::live_area::LiveRows;
 use super::paper::Paper;
 use crate::terminal::{escape_control_characters, escape_hidden_characters, single_line};
+use crate::turn_reader::json_line;
 
 /// The longest excerpt that is shown of a tool's input or output, in characters.
 const MAX_SHOWN_CHARS: usize = 500;
@@ -249,25 +250,6 @@ impl Screen {
     }
 }
 
-/// An event as a line of JSON. The control characters beyond ASCII are escaped too, because some terminals obey them.
-fn json_line(event: &SentEvent) -> String {
-    use std::fmt::Write as _;
-
-    let line = json!({"event": event.event.kind(), "data": event}).to_string();
-    let mut escaped = String::with_capacity(line.len() + 1);
-    for character in line.chars() {
-        if character.is_control() {
-            // They are in strings only, and below U+00A0.
-            // Writing to a `String` cannot fail.
-            let _ = write!(escaped, "\\u{:04x}", u32::from(character));
-        } else {
-            escaped.push(character);
-        }
-    }
-    escaped.push('\n');
-    escaped
-}
-
 /// The texts of a message: all of it, or its text blocks.
 pub(super) fn message_texts(content: &Value) -> Vec<&str> {
     match content {
@@ -282,26 +264,9 @@ fn blocks<'a>(content: &'a Value, kind: &'static str) -> impl Iterator<Item = &'
 
 #[cfg(test)]
 mod tests {
-    use api::event::Delta;
-    use api::{TaskId, TurnId};
+    use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn a_line_of_json_is_one_line_without_control_characters() {
-        let text = "a\n\u{1b}[2J\u{9b}31m\u{7f}é";
-        let event = SentEvent {
-            task_id: TaskId::new("chat".to_owned()).unwrap(),
-            turn_id: TurnId::new(),
-            ts: 7,
-            event: Event::TextDelta(Delta { text: text.into() }),
-        };
-        let line = json_line(&event);
-        assert!(!line.trim_end_matches('\n').chars().any(char::is_control), "{line:?}");
-        let parsed: Value = serde_json::from_str(&line).unwrap();
-        assert_eq!((&parsed["event"], &parsed["data"]["ts"]), (&json!("text_delta"), &json!(7)));
-        assert_eq!(parsed["data"]["text"], text);
-    }
 
     #[test]
     fn the_texts_of_a_message_are_found() {

@@ -14,6 +14,8 @@ pub(crate) const PLATFORM_KEY_FILE: &str = "platform.key";
 /// The file with the `demo` product's key as a header, as `curl -H @FILE` reads it: other users of the machine can
 /// read what is on command lines.
 pub(super) const PLATFORM_HEADER_FILE: &str = "platform.header";
+/// The file with the operator's key.
+pub(crate) const ADMIN_KEY_FILE: &str = "admin.key";
 /// The file with the orchestrator's address.
 pub(crate) const ADDRESS_FILE: &str = "address";
 /// The registry's file.
