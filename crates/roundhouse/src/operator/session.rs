@@ -80,7 +80,11 @@ impl Session {
     }
 
     pub(super) async fn call(&self, call: &Call<'_>) -> Result<Document, Failure> {
-        self.orchestrator.call(call).await.map_err(|error| self.failure(error))
+        let named = |error| match call.path {
+            ["engines", user, ..] => named(error, user),
+            _ => error,
+        };
+        self.orchestrator.call(call).await.map_err(|error| self.failure(named(error)))
     }
 
     /// What it means that a request failed.
@@ -137,6 +141,16 @@ impl Session {
             ));
         }
         Failure::Failed(error.context(format!("the request to {address} failed")))
+    }
+}
+
+/// Names the user who has no engine.
+pub(super) fn named(error: ClientError, user: &str) -> ClientError {
+    match error {
+        ClientError::Refused { code: code @ ErrorCode::EngineNotFound, message } => {
+            ClientError::Refused { code, message: format!("`{user}`: {message}") }
+        }
+        error => error,
     }
 }
 

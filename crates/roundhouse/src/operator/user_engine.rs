@@ -5,8 +5,8 @@ use api::UserId;
 use reqwest::{Body, Method, Response};
 use serde_json::json;
 
-use super::session::{ProductOptions, Session};
-use crate::client::{Call, Document, Engine};
+use super::session::{ProductOptions, Session, named};
+use crate::client::{Call, ClientError, Document, Engine};
 use crate::engine_access::parse_user;
 use crate::error::Failure;
 
@@ -26,6 +26,7 @@ pub(crate) struct UserOptions {
 /// A user's engine.
 pub(super) struct UserEngine {
     session: Session,
+    user: UserId,
     engine: Engine,
 }
 
@@ -36,7 +37,7 @@ impl UserOptions {
         if self.wake {
             wake(&session, &user).await?;
         }
-        Ok(UserEngine { engine: session.orchestrator.proxied_engine(&user)?, session })
+        Ok(UserEngine { engine: session.orchestrator.proxied_engine(&user)?, session, user })
     }
 }
 
@@ -49,14 +50,18 @@ async fn wake(session: &Session, user: &UserId) -> Result<(), Failure> {
 
 impl UserEngine {
     pub(super) async fn call(&self, call: &Call<'_>) -> Result<Document, Failure> {
-        self.engine.call(call).await.map_err(|error| self.session.failure(error))
+        self.engine.call(call).await.map_err(|error| self.failure(error))
     }
 
     pub(super) async fn open(&self, call: &Call<'_>) -> Result<Response, Failure> {
-        self.engine.open(call).await.map_err(|error| self.session.failure(error))
+        self.engine.open(call).await.map_err(|error| self.failure(error))
     }
 
     pub(super) async fn upload(&self, call: &Call<'_>, body: Body) -> Result<Document, Failure> {
-        self.engine.upload(call, body).await.map_err(|error| self.session.failure(error))
+        self.engine.upload(call, body).await.map_err(|error| self.failure(error))
+    }
+
+    fn failure(&self, error: ClientError) -> Failure {
+        self.session.failure(named(error, self.user.as_str()))
     }
 }
