@@ -1,6 +1,7 @@
 //! `roundhouse audit list`: what happened to the engines of a product.
 
-use api::audit::{AuditList, AuditRow};
+use api::audit::AuditRow;
+use serde::Deserialize;
 
 use super::output::{self, ReadOptions, View};
 use super::session::{Scope, ScopeOptions};
@@ -21,9 +22,9 @@ pub(crate) struct ListArgs {
     /// The number of rows at most; 100 by default.
     #[arg(long)]
     limit: Option<i64>,
-    /// Only rows older than the one with this number.
+    /// Only rows older than the one with this number; across all products, where the page before says so.
     #[arg(long, value_name = "ID")]
-    before: Option<i64>,
+    before: Option<String>,
     /// Only rows of this event, such as `crash`.
     #[arg(long)]
     event: Option<String>,
@@ -34,6 +35,14 @@ pub(crate) struct ListArgs {
     read: ReadOptions,
     #[command(flatten)]
     scope: ScopeOptions,
+}
+
+/// A page of the audit log.
+#[derive(Deserialize)]
+struct ListedRows {
+    rows: Vec<AuditRow>,
+    /// Where the list across all products goes on.
+    next: Option<String>,
 }
 
 pub(crate) fn list(args: ListArgs) -> Result<(), Failure> {
@@ -52,10 +61,10 @@ pub(crate) fn list(args: ListArgs) -> Result<(), Failure> {
 }
 
 fn list_text(document: &Document, scope: Scope, view: View) -> anyhow::Result<String> {
-    let AuditList { rows } = document.parse()?;
+    let ListedRows { rows, next } = document.parse()?;
     let Some(last) = rows.last() else { return Ok("There is no such row.".to_owned()) };
-    let note = format!("Older rows: --before {}", last.id);
-    let has_more = last.id > 1;
+    let next = next.or_else(|| Some(last.id.to_string()).filter(|_| scope == Scope::Product && last.id > 1));
+    let note = next.map(|next| format!("Older rows: --before {}", single_line(&next, MAX_DETAIL_CHARS)));
     let cells = |row: &AuditRow| {
         let product = (scope == Scope::AllProducts).then(|| row.product_id.into());
         let cells = vec![
@@ -79,8 +88,7 @@ fn list_text(document: &Document, scope: Scope, view: View) -> anyhow::Result<St
     ];
     let columns: Vec<_> = product.into_iter().chain(columns).collect();
     let rows: Vec<_> = rows.iter().map(cells).collect();
-    let table = table(&columns, &rows, view.canvas);
-    Ok(if has_more && scope == Scope::Product { format!("{table}\n{note}") } else { table })
+    Ok([Some(table(&columns, &rows, view.canvas)), note].into_iter().flatten().collect::<Vec<_>>().join("\n"))
 }
 
 fn event_style(event: &str) -> Style {

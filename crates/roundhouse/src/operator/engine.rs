@@ -3,7 +3,7 @@
 use api::orchestrator::{
     Action, EngineRecord, EngineStatus, EngineSummary, Explanation, NextAction, RestartAttempt, Transition,
 };
-use api::{ProductId, UserId};
+use api::{EngineId, ProductId, UserId};
 use serde::Deserialize;
 
 use super::output::{ReadOptions, View, page_note};
@@ -26,6 +26,9 @@ pub(crate) struct ListArgs {
     /// The number of engines to skip.
     #[arg(long)]
     offset: Option<i64>,
+    /// Across all products: only engines after this one.
+    #[arg(long, value_name = "ENGINE", conflicts_with = "offset", requires = "all_products")]
+    after: Option<EngineId>,
     #[command(flatten)]
     read: ReadOptions,
     #[command(flatten)]
@@ -73,18 +76,22 @@ struct ListedEngine {
 #[derive(Deserialize)]
 struct ListedEngines {
     engines: Vec<ListedEngine>,
-    total: u64,
+    /// Of a product's list.
+    total: Option<u64>,
+    /// Where the list across all products goes on.
+    next: Option<EngineId>,
 }
 
 pub(crate) fn list(args: ListArgs) -> Result<(), Failure> {
-    let ListArgs { status, limit, offset, read, scope } = args;
+    let ListArgs { status, limit, offset, after, read, scope } = args;
     super::run(async {
         let (session, scope) = scope.open()?;
         let path = scope.path("engines");
         let call = Call::get(&path)
             .with("status", status.map(EngineStatus::as_str))
             .with("limit", limit)
-            .with("offset", offset);
+            .with("offset", offset)
+            .with("after", after);
         let offset = u64::try_from(offset.unwrap_or_default()).unwrap_or_default();
         let render = |document: &Document, view: View| list_text(document, scope, offset, view);
         watch::show(read, async || session.call(&call).await, &render).await
@@ -92,9 +99,10 @@ pub(crate) fn list(args: ListArgs) -> Result<(), Failure> {
 }
 
 fn list_text(document: &Document, scope: Scope, offset: u64, view: View) -> anyhow::Result<String> {
-    let ListedEngines { engines, total } = document.parse()?;
+    let ListedEngines { engines, total, next } = document.parse()?;
     if engines.is_empty() {
-        return Ok(format!("There is no engine here; {total} match in all."));
+        let total = total.map(|total| format!("; {total} match in all")).unwrap_or_default();
+        return Ok(format!("There is no engine here{total}."));
     }
     let row = |listed: &ListedEngine| {
         let engine = &listed.engine;
@@ -121,8 +129,11 @@ fn list_text(document: &Document, scope: Scope, offset: u64, view: View) -> anyh
     let product = (scope == Scope::AllProducts).then_some(Column::word("PRODUCT"));
     let columns: Vec<_> = product.into_iter().chain(columns).collect();
     let rows: Vec<_> = engines.iter().map(row).collect();
-    let next = offset + engines.len() as u64;
-    let note = page_note(engines.len(), offset, total, &format!("--offset {next} shows more"));
+    let end = offset + engines.len() as u64;
+    let note = match (total, next) {
+        (Some(total), _) => page_note(engines.len(), offset, total, &format!("--offset {end} shows more")),
+        (None, next) => next.map(|next| format!("--after {next} shows more")),
+    };
     Ok([Some(table(&columns, &rows, view.canvas)), note].into_iter().flatten().collect::<Vec<_>>().join("\n"))
 }
 

@@ -1,8 +1,11 @@
 //! `roundhouse events`: the audit log as it grows. A connection that is cut is taken up again after the last row.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
 use api::audit::{AuditList, AuditRow};
+use api::{ProductId, Timestamp};
 use futures::StreamExt as _;
 
 use super::audit::line;
@@ -25,7 +28,8 @@ pub(crate) struct Args {
     /// The number of rows to begin with.
     #[arg(long, value_name = "COUNT", default_value_t = 10, value_parser = clap::value_parser!(u16).range(0..=1_000))]
     tail: u16,
-    /// Begin after the row with this number; 0 is the beginning. It follows the rows, too.
+    /// Begin after the row with this number; across all products, after this time in Unix milliseconds. 0 is the
+    /// beginning.
     #[arg(long, value_name = "ID", conflicts_with = "tail", requires = "follow")]
     after: Option<u64>,
     /// Print each row as the API's JSON, one on a line.
@@ -53,8 +57,31 @@ struct Rows {
     session: Session,
     scope: Scope,
     output: OutputOptions,
-    /// The id of the last row.
+    /// Where the stream goes on: the id of its last message.
     last: Option<String>,
+    seen: Seen,
+}
+
+/// The rows that were printed. Across products, a stream that is taken up again repeats some rows.
+#[derive(Default)]
+struct Seen {
+    /// The last row of each product, whose rows come in their order.
+    last: HashMap<ProductId, i64>,
+    /// When the first one was written: what is older was not asked for.
+    since: Option<Timestamp>,
+}
+
+impl Seen {
+    /// Notes a row; returns whether it is new.
+    fn is_new(&mut self, row: &AuditRow) -> bool {
+        if self.since.is_some_and(|since| row.at < since) {
+            return false;
+        }
+        let last = self.last.entry(row.product_id).or_insert(0);
+        let is_new = row.id > *last;
+        *last = row.id.max(*last);
+        is_new
+    }
 }
 
 impl Rows {
@@ -64,12 +91,15 @@ impl Rows {
         let AuditList { mut rows } = self.session.call(&call).await?.parse()?;
         rows.reverse();
         for row in &rows {
+            self.seen.is_new(row);
             self.print(&serde_json::to_string(row)?)?;
         }
-        // Across products, rows are numbered by each of them.
-        if self.scope == Scope::Product {
-            self.last = rows.last().map(|row| row.id.to_string());
-        }
+        self.seen.since = rows.iter().map(|row| row.at).min();
+        // Across products, a position is a time.
+        self.last = rows.last().map(|row| match self.scope {
+            Scope::Product => row.id.to_string(),
+            Scope::AllProducts => row.at.unix_ms().to_string(),
+        });
         Ok(())
     }
 
@@ -103,7 +133,10 @@ impl Rows {
         // What breaks a stream is no failure: it is taken up again.
         while let Some(Ok(message)) = stream.next().await {
             let Some(data) = message.data else { continue };
-            self.print(&data)?;
+            let row: AuditRow = serde_json::from_str(&data).context("an event could not be parsed")?;
+            if self.seen.is_new(&row) {
+                self.print(&data)?;
+            }
             self.last = message.id.or_else(|| self.last.take());
             count += 1;
         }
@@ -115,5 +148,31 @@ impl Rows {
         let render =
             |document: &Document, view: View| Ok(line(&document.parse::<AuditRow>()?, self.scope, view));
         output::print(&document, self.output, &render)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_that_comes_again_is_known() {
+        let products = [ProductId::new(), ProductId::new()];
+        let row = |product: usize, id: i64, at: i64| -> AuditRow {
+            serde_json::from_value(serde_json::json!({
+                "id": id, "at": Timestamp::from_unix_ms(at), "product_id": products[product], "engine_id": null,
+                "user_id": null, "event": "stop", "duration_ms": null, "detail": {}, "hash": "",
+            }))
+            .unwrap()
+        };
+        let mut seen = Seen::default();
+        let new: Vec<bool> =
+            [row(0, 1, 50), row(1, 1, 51), row(0, 2, 52), row(0, 1, 50), row(1, 1, 51), row(1, 2, 49)]
+                .iter()
+                .map(|row| seen.is_new(row))
+                .collect();
+        assert_eq!(new, [true, true, true, false, false, true]);
+        seen.since = Some(Timestamp::from_unix_ms(50));
+        assert!(!seen.is_new(&row(1, 3, 49)) && seen.is_new(&row(1, 4, 50)));
     }
 }

@@ -13,8 +13,9 @@ use tokio::sync::mpsc;
 use super::engine::UserArgument;
 use super::input;
 use super::output;
-use super::session::{ProductOptions, Session};
+use super::session::Session;
 use crate::client::Call;
+use crate::engine_access::AccessOptions;
 use crate::error::Failure;
 use crate::remote::Remote;
 use crate::terminal::{escape_control_characters, single_line};
@@ -37,11 +38,11 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    product: ProductOptions,
+    access: AccessOptions,
 }
 
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
-    let Args { user, message, task, json, product } = args;
+    let Args { user, message, task, json, access } = args;
     let task = TaskId::new(task).map_err(|error| Failure::usage(format!("--task: {error}")))?;
     let message = if message == "-" { input::read_text(Path::new("-"))? } else { message };
     let body = json!({"task_id": task, "message": message});
@@ -50,7 +51,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     runtime.block_on(async {
         let mut signals = ShutdownSignals::listen().context("cannot listen for signals")?;
         let remote = tokio::select! {
-            remote = wake(product, user) => remote?,
+            remote = wake(access, user) => remote?,
             signal = signals.recv() => return Err(Failure::Interrupted(signal)),
         };
         tokio::select! {
@@ -66,9 +67,9 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
 }
 
 /// Wakes the user's engine, which must exist.
-async fn wake(product: ProductOptions, user: UserArgument) -> Result<Remote, Failure> {
-    let Session { orchestrator } = product.open()?;
-    // An operator may not be able to reach the engines' own addresses.
+async fn wake(access: AccessOptions, user: UserArgument) -> Result<Remote, Failure> {
+    let Session { orchestrator } = Session::product(access)?;
+    // From here, the engines' own addresses may be out of reach.
     let session = Session { orchestrator: orchestrator.through_proxy() };
     session.call(&Call::get(&["engines", user.user.as_str()])).await?;
     Remote::admit(session.orchestrator.clone(), user.user).await.map_err(|error| session.failure(error))

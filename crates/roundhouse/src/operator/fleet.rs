@@ -1,10 +1,15 @@
 //! `roundhouse status` and `roundhouse metrics`: the engines of a product, as figures.
 
+use std::collections::BTreeMap;
+
+use api::ProductId;
 use api::metrics::{FleetHealth, FleetStatus, Metrics};
+use api::orchestrator::EngineStatus;
+use serde::Deserialize;
 
 use super::engine::status_cell;
 use super::output::{self, ReadOptions, View};
-use super::session::{ProductOptions, ScopeOptions};
+use super::session::{ProductOptions, Scope, ScopeOptions};
 use super::watch;
 use crate::client::{Call, Document};
 use crate::error::Failure;
@@ -36,7 +41,14 @@ pub(crate) fn status(args: StatusArgs) -> Result<(), Failure> {
     super::run(async {
         let (session, scope) = scope.open()?;
         let path = scope.path("status");
-        watch::show(read, async || session.call(&Call::get(&path)).await, &status_text).await
+        let render = |document: &Document, view: View| {
+            let status = status_text(document, view)?;
+            match scope {
+                Scope::Product => Ok(status),
+                Scope::AllProducts => Ok(format!("{status}\n\n{}", products_text(document, view)?)),
+            }
+        };
+        watch::show(read, async || session.call(&Call::get(&path)).await, &render).await
     })
 }
 
@@ -56,6 +68,37 @@ fn status_text(document: &Document, view: View) -> anyhow::Result<String> {
         by_status.iter().map(|(status, count)| vec![status_cell(*status), count.into()]).collect();
     let states = table(&[Column::word("STATUS"), Column::number("ENGINES")], &rows, view.canvas);
     Ok(format!("{summary}\n\n{states}"))
+}
+
+/// The engines of each product, in the status across all products.
+#[derive(Deserialize)]
+struct Products {
+    #[serde(default)]
+    products: Vec<ProductStatus>,
+}
+
+#[derive(Deserialize)]
+struct ProductStatus {
+    product_id: ProductId,
+    slug: String,
+    total: u64,
+    by_status: BTreeMap<EngineStatus, u64>,
+}
+
+fn products_text(document: &Document, view: View) -> anyhow::Result<String> {
+    let Products { products } = document.parse()?;
+    let row = |product: &ProductStatus| {
+        let states = product.by_status.iter().map(|(status, count)| format!("{count} {}", status.as_str()));
+        vec![
+            Cell::new(&product.slug),
+            product.product_id.into(),
+            product.total.into(),
+            Cell::new(&states.collect::<Vec<_>>().join(", ")),
+        ]
+    };
+    let columns =
+        [Column::text("PRODUCT"), Column::word("ID"), Column::number("ENGINES"), Column::text("STATES")];
+    Ok(table(&columns, &products.iter().map(row).collect::<Vec<_>>(), view.canvas))
 }
 
 pub(crate) fn metrics(args: MetricsArgs) -> Result<(), Failure> {

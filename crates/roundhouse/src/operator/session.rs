@@ -79,6 +79,11 @@ impl Session {
         Ok(Self { orchestrator: access.resolve()?.operator(None)? })
     }
 
+    /// Opens the orchestrator as the product whose key there is.
+    pub(super) fn product(access: AccessOptions) -> Result<Self, Failure> {
+        Ok(Self { orchestrator: access.resolve()?.product()? })
+    }
+
     pub(super) async fn call(&self, call: &Call<'_>) -> Result<Document, Failure> {
         let named = |error| match call.path {
             ["engines", user, ..] => named(error, user),

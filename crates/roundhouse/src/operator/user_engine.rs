@@ -1,13 +1,13 @@
-//! A user's engine as an operator reaches it: through the orchestrator, and as it is. It is neither made nor, unless
-//! that is wanted, woken.
+//! A user's engine as its product reaches it from anywhere: through the orchestrator, and as it is. It is neither made
+//! nor, unless that is wanted, woken. The admin key does not open it.
 
 use api::UserId;
 use reqwest::{Body, Method, Response};
 use serde_json::json;
 
-use super::session::{ProductOptions, Session, named};
+use super::session::{Session, named};
 use crate::client::{Call, ClientError, Document, Engine};
-use crate::engine_access::parse_user;
+use crate::engine_access::{AccessOptions, parse_user};
 use crate::error::Failure;
 
 /// Which engine a command is about.
@@ -20,7 +20,7 @@ pub(crate) struct UserOptions {
     #[arg(long)]
     wake: bool,
     #[command(flatten)]
-    product: ProductOptions,
+    access: AccessOptions,
 }
 
 /// A user's engine.
@@ -33,7 +33,7 @@ pub(super) struct UserEngine {
 impl UserOptions {
     pub(super) async fn open(self) -> Result<UserEngine, Failure> {
         let user = parse_user(self.user)?;
-        let session = self.product.open()?;
+        let session = Session::product(self.access)?;
         if self.wake {
             wake(&session, &user).await?;
         }

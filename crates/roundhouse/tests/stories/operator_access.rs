@@ -3,7 +3,9 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 
-use crate::support::command_line::{FixedService, command_with, document};
+use serde_json::json;
+
+use crate::support::command_line::{FixedService, cells, command_with, document};
 use crate::support::{Fleet, TestEnv};
 
 const STATUS: &str = r#"{"total":0,"by_status":{},"health":"ok","unhealthy_count":0}"#;
@@ -89,6 +91,9 @@ async fn the_operator_acts_for_a_product_or_reads_across_all() {
     let product = format!("prod_{:032x}", 7);
     command_with(&home, &["status", "--product", &product], &variables).await.assert_success();
     command_with(&home, &["status", "--all-products"], &variables).await.assert_success();
+    command_with(&home, &["memory", "list", "--product", &product], &variables)
+        .await
+        .assert_failure(2, &["--product"]);
     assert_eq!(
         service.requests(),
         [
@@ -96,4 +101,48 @@ async fn the_operator_acts_for_a_product_or_reads_across_all() {
             "GET /fleet/status x-admin-key=sesame".to_owned(),
         ]
     );
+}
+
+#[tokio::test]
+async fn lists_across_products_name_the_product_and_go_on() {
+    let home = TestEnv::new();
+    let (product, engine) = (format!("prod_{:032x}", 7), format!("eng_{:032x}", 8));
+    let engines = json!({"next": engine, "engines": [{
+        "product_id": product, "engine_id": engine, "user_id": "ada", "status": "running",
+        "url": "http://127.0.0.1:9001", "engine_version": "svc-engine:0.1.0",
+        "created_at": "2026-01-01T00:00:00.000Z", "last_health_at": null, "pinned": false, "port": 9001,
+        "since": null, "failed_checks": 0, "restarts": 0, "restart_at": null,
+    }]});
+    let rows = json!({"next": format!("5.{product}.3"), "rows": [{
+        "id": 3, "at": "2026-01-01T00:00:00.000Z", "product_id": product, "engine_id": engine, "user_id": "ada",
+        "event": "stop", "duration_ms": 31, "detail": {"actor": "admin"}, "hash": "00",
+    }]});
+    let status = json!({
+        "total": 1, "by_status": {"running": 1}, "health": "ok", "unhealthy_count": 0, "changes_under_way": 0,
+        "products": [{"product_id": product, "slug": "demo", "total": 1, "by_status": {"running": 1}}],
+    });
+    for (words, answer, expected) in [
+        (
+            &["engine", "list"][..],
+            engines,
+            ["PRODUCT | ada | running", &format!("--after {engine} shows more")],
+        ),
+        (
+            &["audit", "list"],
+            rows.clone(),
+            ["PRODUCT | 3 | AGO | stop | ada", &format!("--before 5.{product}.3")],
+        ),
+        (&["status"], status, ["Engines | 1", "demo | PRODUCT | 1 | 1 running"]),
+        (&["events"], rows, [&"PRODUCT | #3 | stop | ada | TIME".to_owned(), ""]),
+    ] {
+        let service = FixedService::start(200, &answer.to_string()).await;
+        let variables = [("ROUNDHOUSE_URL", service.base.as_str()), ("ROUNDHOUSE_ADMIN_KEY", "sesame")];
+        let output =
+            command_with(&home, &[words, &["--all-products"]].concat(), &variables).await.assert_success();
+        let shown = cells(&output);
+        for text in expected {
+            assert!(shown.contains(text), "no {text:?} in {shown}");
+        }
+        assert!(service.requests()[0].starts_with("GET /fleet/"), "{:?}", service.requests());
+    }
 }
