@@ -43,8 +43,9 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let Args { follow, tail, after, json, scope } = args;
     super::run(async {
         let (session, scope) = scope.open()?;
-        let mut rows =
-            Rows { session, scope, output: OutputOptions { json }, last: after.map(|id| id.to_string()) };
+        let last = after.map(|id| id.to_string());
+        let output = OutputOptions { json };
+        let mut rows = Rows { session, scope, output, last, seen: Seen::default() };
         if after.is_none() && tail > 0 {
             rows.print_newest(tail).await?;
         }
@@ -67,7 +68,7 @@ struct Rows {
 struct Seen {
     /// The last row of each product, whose rows come in their order.
     last: HashMap<ProductId, i64>,
-    /// When the first one was written: what is older was not asked for.
+    /// Across products, when the first one was written: what is older was not asked for.
     since: Option<Timestamp>,
 }
 
@@ -94,12 +95,14 @@ impl Rows {
             self.seen.is_new(row);
             self.print(&serde_json::to_string(row)?)?;
         }
-        self.seen.since = rows.iter().map(|row| row.at).min();
-        // Across products, a position is a time.
-        self.last = rows.last().map(|row| match self.scope {
-            Scope::Product => row.id.to_string(),
-            Scope::AllProducts => row.at.unix_ms().to_string(),
-        });
+        match self.scope {
+            Scope::Product => self.last = rows.last().map(|row| row.id.to_string()),
+            // A position is a time, and the rows of some minutes before it come again.
+            Scope::AllProducts => {
+                self.last = rows.last().map(|row| row.at.unix_ms().to_string());
+                self.seen.since = rows.iter().map(|row| row.at).min();
+            }
+        }
         Ok(())
     }
 

@@ -133,7 +133,7 @@ async fn lists_across_products_name_the_product_and_go_on() {
             ["PRODUCT | 3 | AGO | stop | ada", &format!("--before 5.{product}.3")],
         ),
         (&["status"], status, ["Engines | 1", "demo | PRODUCT | 1 | 1 running"]),
-        (&["events"], rows, [&"PRODUCT | #3 | stop | ada | TIME".to_owned(), ""]),
+        (&["events"], rows, ["PRODUCT | #3 | stop | ada | TIME", ""]),
     ] {
         let service = FixedService::start(200, &answer.to_string()).await;
         let variables = [("ROUNDHOUSE_URL", service.base.as_str()), ("ROUNDHOUSE_ADMIN_KEY", "sesame")];

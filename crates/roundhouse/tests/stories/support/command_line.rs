@@ -1,13 +1,13 @@
 //! The command line of operators, as a story runs it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::Request;
 use axum::http::StatusCode;
 use parking_lot::Mutex;
 use serde_json::Value;
-use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 
