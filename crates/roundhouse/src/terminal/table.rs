@@ -227,8 +227,8 @@ USER    ada
 STATUS  running
 COUNT   7
 
-USER    a very long
-        name of a user
+USER    a very long name
+        of a user
 STATUS  stopped
 COUNT   1234
 
