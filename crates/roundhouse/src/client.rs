@@ -17,7 +17,7 @@ use api::cassettes::{CassetteReport, ReplayWith};
 use api::engine::{ENGINE_KEY_HEADER, Execute, HitlPending, HitlRespond, PendingRequest, Replay};
 use api::event::SentEvent;
 use api::orchestrator::{
-    ADMIN_KEY_HEADER, Admission, Admit, DenialReason, EngineRecord, PLATFORM_KEY_HEADER,
+    ADMIN_KEY_HEADER, Admission, Admit, DenialReason, EngineRecord, PLATFORM_KEY_HEADER, PRODUCT_ID_HEADER,
 };
 use api::rpc::{RpcError, RpcResult};
 use api::{ConnectionId, EngineId, ErrorBody, ErrorCode, PlatformKey, ProductId, TaskId, TurnId, UserId};
@@ -38,9 +38,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(110);
 
 /// The longest time until a cassette has been run: as long as the engine lets it run, plus a margin.
 const RUN_TIMEOUT: Duration = Duration::from_mins(11);
-
-/// The header with the id of the product that the operator acts for.
-const PRODUCT_ID_HEADER: &str = "x-product-id";
 
 /// What it means that the orchestrator does not respond.
 const NO_ORCHESTRATOR: &str = "the orchestrator does not answer (is `roundhouse up` running?)";
