@@ -89,7 +89,7 @@ impl PortRange {
     }
 
     /// The number of ports.
-    pub fn len(self) -> u64 {
+    pub fn count(self) -> u64 {
         u64::from(self.max - self.min) + 1
     }
 

@@ -170,7 +170,7 @@ impl Fleet {
         let FleetDeps { registry, vault, backend, data, probe, clock } = deps;
         let operation_timeout = boot_timeout + OPERATION_OVERHEAD;
         let placements = placements(ports, &backend);
-        let leasable_ports = matches!(placements, Placements::HostPorts(_)).then(|| ports.len());
+        let ports = matches!(placements, Placements::HostPorts(_)).then(|| ports.count());
         let (exits, _) = broadcast::channel(EXIT_CHANNEL_CAPACITY);
         let (ready, is_ready) = watch::channel(false);
         let stream_shutdown = CancellationToken::new();
@@ -241,34 +241,10 @@ impl Fleet {
         Arc::new(Self {
             engines: Engines::new(&shared, &supervision, &admission, &policies, &executor, &records),
             failed_starts: FailedStarts { shared: Arc::clone(&shared), executor: Arc::clone(&executor) },
-            drains: Arc::new(Drains {
-                shared: Arc::clone(&shared),
-                executor: Arc::clone(&executor),
-                state: Arc::clone(&drain),
-                ready: is_ready.clone(),
-            }),
-            overview: Overview {
-                drain,
-                active_since: shared.clock.now(),
-                ports: leasable_ports,
-                shared: Arc::clone(&shared),
-                policies: Arc::clone(&policies),
-                executor: Arc::clone(&executor),
-                records: Arc::clone(&records),
-                stream_shutdown: stream_shutdown.clone(),
-            },
-            versions: Versions {
-                shared: Arc::clone(&shared),
-                policies: Arc::clone(&policies),
-                executor: Arc::clone(&executor),
-                records,
-            },
-            explainer: Explainer {
-                shared: Arc::clone(&shared),
-                supervision: Arc::clone(&supervision),
-                policies: Arc::clone(&policies),
-                client,
-            },
+            drains: Arc::new(Drains::new(&shared, &executor, &drain, &is_ready)),
+            overview: Overview::new(&shared, &policies, &executor, &records, drain, &stream_shutdown, ports),
+            versions: Versions::new(&shared, &policies, &executor, &records),
+            explainer: Explainer::new(&shared, &supervision, &policies, &client),
             queries: Queries::new(Arc::clone(&shared), stream_shutdown.clone()),
             scheduled_wakes: ScheduledWakes::new(&shared, &executor, &is_ready),
             admission,

@@ -54,14 +54,28 @@ impl DrainState {
 
 /// Drains the deployment, and lifts the drain.
 pub(crate) struct Drains {
-    pub(super) shared: Arc<Shared>,
-    pub(super) executor: Arc<Executor>,
-    pub(super) state: Arc<DrainState>,
+    shared: Arc<Shared>,
+    executor: Arc<Executor>,
+    state: Arc<DrainState>,
     /// Whether the registry has been compared with the running instances.
-    pub(super) ready: watch::Receiver<bool>,
+    ready: watch::Receiver<bool>,
 }
 
 impl Drains {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        executor: &Arc<Executor>,
+        state: &Arc<DrainState>,
+        ready: &watch::Receiver<bool>,
+    ) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            executor: Arc::clone(executor),
+            state: Arc::clone(state),
+            ready: ready.clone(),
+        }
+    }
+
     /// Begins a drain, or finds one begun. Returns since when it lasts.
     pub(crate) async fn begin(self: &Arc<Self>) -> Result<Timestamp, FleetError> {
         let at = self.shared.clock.now();

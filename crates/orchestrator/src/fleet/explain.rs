@@ -22,13 +22,27 @@ const SAME_TIME_TOLERANCE_MS: u64 = 100;
 const ACTIVITY_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) struct Explainer {
-    pub(super) shared: Arc<Shared>,
-    pub(super) supervision: Arc<Supervision>,
-    pub(super) policies: Arc<Policies>,
-    pub(super) client: Arc<EngineClient>,
+    shared: Arc<Shared>,
+    supervision: Arc<Supervision>,
+    policies: Arc<Policies>,
+    client: Arc<EngineClient>,
 }
 
 impl Explainer {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        supervision: &Arc<Supervision>,
+        policies: &Arc<Policies>,
+        client: &Arc<EngineClient>,
+    ) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            supervision: Arc::clone(supervision),
+            policies: Arc::clone(policies),
+            client: Arc::clone(client),
+        }
+    }
+
     /// Explains one engine.
     pub(crate) async fn explain(
         &self,

@@ -24,20 +24,42 @@ use super::shared::Shared;
 use crate::registry::{AuditFilter, FleetFilter, ListedEngine, ProductCounts};
 
 pub(crate) struct Overview {
-    pub(super) shared: Arc<Shared>,
-    pub(super) policies: Arc<Policies>,
-    pub(super) executor: Arc<Executor>,
-    pub(super) drain: Arc<DrainState>,
-    pub(super) records: Arc<Records>,
+    shared: Arc<Shared>,
+    policies: Arc<Policies>,
+    executor: Arc<Executor>,
+    drain: Arc<DrainState>,
+    records: Arc<Records>,
     /// Cancels the streams that would never end by themselves.
-    pub(super) stream_shutdown: CancellationToken,
+    stream_shutdown: CancellationToken,
     /// The number of ports that engines may lease, if they do.
-    pub(super) ports: Option<u64>,
+    ports: Option<u64>,
     /// Since when this process has held the registry.
-    pub(super) active_since: Timestamp,
+    active_since: Timestamp,
 }
 
 impl Overview {
+    /// `ports` are those that engines may lease, if they do.
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        policies: &Arc<Policies>,
+        executor: &Arc<Executor>,
+        records: &Arc<Records>,
+        drain: Arc<DrainState>,
+        stream_shutdown: &CancellationToken,
+        ports: Option<u64>,
+    ) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            policies: Arc::clone(policies),
+            executor: Arc::clone(executor),
+            drain,
+            records: Arc::clone(records),
+            stream_shutdown: stream_shutdown.clone(),
+            ports,
+            active_since: shared.clock.now(),
+        }
+    }
+
     /// Returns a page of the engines of all products, without their keys.
     pub(crate) async fn engines(&self, params: ListFleetEngines) -> Result<FleetEngineList, FleetError> {
         let ListFleetEngines { product_id, status, engine_version, user_prefix, limit, after } = params;

@@ -27,13 +27,27 @@ const DEFAULT_MOVE_LIMIT: i64 = 10;
 const MAX_CONCURRENT_MOVES: usize = 4;
 
 pub(crate) struct Versions {
-    pub(super) shared: Arc<Shared>,
-    pub(super) policies: Arc<Policies>,
-    pub(super) executor: Arc<Executor>,
-    pub(super) records: Arc<Records>,
+    shared: Arc<Shared>,
+    policies: Arc<Policies>,
+    executor: Arc<Executor>,
+    records: Arc<Records>,
 }
 
 impl Versions {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        policies: &Arc<Policies>,
+        executor: &Arc<Executor>,
+        records: &Arc<Records>,
+    ) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            policies: Arc::clone(policies),
+            executor: Arc::clone(executor),
+            records: Arc::clone(records),
+        }
+    }
+
     /// Moves one engine.
     pub(crate) async fn change(
         &self,

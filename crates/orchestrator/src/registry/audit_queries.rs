@@ -98,7 +98,7 @@ impl Registry {
             if let Some(text) = text {
                 texts.push(text);
                 // After the three of the position and the limit.
-                conditions.push_str(&format!(" AND {column} = ${}", texts.len() + 4));
+                conditions.extend([" AND ", column, " = $", &(texts.len() + 4).to_string()]);
             }
         }
         let sql = format!(
