@@ -314,6 +314,118 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/fleet/audit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the audit rows of all products, newest first. */
+        get: operations["list_fleet_audit_rows"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/fleet/drain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Drains the deployment: puts all engines to sleep, and starts none, until the drain is lifted. Until then, whoever
+         *     needs an engine that does not run gets 503 `CAPACITY_EXHAUSTED`. It outlives the orchestrator, and may be repeated.
+         */
+        post: operations["drain_fleet"];
+        /** Lifts the drain. Engines are woken when somebody wants them. */
+        delete: operations["lift_fleet_drain"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/fleet/engines": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the engines of all products, in the order in which they were provisioned, without their keys. */
+        get: operations["list_fleet_engines"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/fleet/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Streams the audit rows of all products as they are committed. `event` is a row's event; `id` is a time in Unix
+         *     milliseconds: everything that was committed before it has been sent. After a reconnection, some rows come again.
+         */
+        get: operations["follow_fleet_audit_rows"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/fleet/start-failed": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Starts the failed engines of all products or of one, a limited number at a time, whether or not they have restarts
+         *     left. Those that do not come up stay failed, with the error in the answer.
+         */
+        post: operations["start_failed_engines"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/fleet/status": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Returns how many engines are in each state, in total and by product, and the limits of the deployment. */
+        get: operations["get_fleet_overview"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/health": {
         parameters: {
             query?: never;
@@ -618,6 +730,15 @@ export interface components {
         };
         /** @description 1 to 200 characters, not all of them blank, none of them NUL */
         DisplayName: string;
+        /** @description Response of `POST` and `DELETE /fleet/drain`. */
+        DrainStatus: {
+            drained_since: components["schemas"]["Timestamp"] | null;
+            /**
+             * Format: int64
+             * @description The number of engines that run or are being changed.
+             */
+            left: number;
+        };
         EngineId: string;
         /**
          * @description An engine image pinned to an exact version
@@ -700,11 +821,81 @@ export interface components {
             /** @description The engine's state. */
             status: components["schemas"]["EngineStatus"];
         };
+        /** @description Response of `GET /fleet/audit`. */
+        FleetAuditList: {
+            /** @description Where to continue; null if there are no more. */
+            next: string | null;
+            /** @description The page, newest row first. */
+            rows: components["schemas"]["AuditRow"][];
+        };
+        /** @description What limits the number of engines that run. */
+        FleetCapacity: {
+            /**
+             * Format: int64
+             * @description The number of engines that may boot at the same time.
+             */
+            concurrent_boots: number;
+            /**
+             * Format: int64
+             * @description The number of engines that have leased a port. Those that do not run give theirs up when no other port is free.
+             */
+            leased_ports: number;
+            /**
+             * Format: int64
+             * @description The number of ports that engines may lease; null if each engine has an address of its own.
+             */
+            ports: number | null;
+        };
+        /** @description An engine of any product. */
+        FleetEngine: components["schemas"]["EngineSummary"] & {
+            /**
+             * Format: int64
+             * @description The number of consecutive health checks that it failed, as last stored.
+             */
+            failed_checks: number;
+            /** @description Whether it is pinned to its image instead of following the deployment's. */
+            pinned: boolean;
+            /**
+             * Format: int32
+             * @description The port of the host that it has leased; null if it has none.
+             */
+            port: number | null;
+            /** @description The product that it belongs to. */
+            product_id: components["schemas"]["ProductId"];
+            restart_at: components["schemas"]["Timestamp"] | null;
+            /**
+             * Format: int64
+             * @description The number of automatic restarts attempted since it was last healthy for long.
+             */
+            restarts: number;
+            since: components["schemas"]["Timestamp"] | null;
+        };
+        /** @description Response of `GET /fleet/engines`. */
+        FleetEngineList: {
+            /** @description The page, sorted by id: engines that were provisioned later come later. */
+            engines: components["schemas"]["FleetEngine"][];
+            next: components["schemas"]["EngineId"] | null;
+        };
         /**
          * @description The health of a product's engines.
          * @enum {string}
          */
         FleetHealth: "ok" | "degraded" | "critical";
+        /** @description Response of `GET /fleet/status`. */
+        FleetOverview: components["schemas"]["FleetStatus"] & {
+            /** @description Since when this orchestrator has been the active one. */
+            active_since: components["schemas"]["Timestamp"];
+            /** @description The limits of the host. */
+            capacity: components["schemas"]["FleetCapacity"];
+            /**
+             * Format: int64
+             * @description The number of engines that are being changed at the moment.
+             */
+            changes_under_way: number;
+            drained_since: components["schemas"]["Timestamp"] | null;
+            /** @description The engines of each product, also of products without engines, sorted by product id. */
+            products: components["schemas"]["ProductStatus"][];
+        };
         /** @description Response of `GET /status`. */
         FleetStatus: {
             /** @description The number of engines in each state; only states that occur. */
@@ -890,6 +1081,29 @@ export interface components {
              */
             total: number;
         };
+        /** @description The engines of one product. */
+        ProductStatus: {
+            /** @description The number of engines in each state; only states that occur. */
+            by_status: {
+                [key: string]: number;
+            };
+            /**
+             * Format: int64
+             * @description The number of engines that its policy allows; null if that is not limited.
+             */
+            max_engines: number | null;
+            /** @description The product's id. */
+            product_id: components["schemas"]["ProductId"];
+            /** @description The product's short name. */
+            slug: components["schemas"]["Slug"];
+            /** @description Whether it is suspended. */
+            suspended: boolean;
+            /**
+             * Format: int64
+             * @description The number of engines, in any state.
+             */
+            total: number;
+        };
         /** @description A product in a listing. */
         ProductSummary: {
             /** @description When it was registered. */
@@ -1003,12 +1217,24 @@ export interface components {
         Seconds: number;
         /** @description 1 to 63 lower-case letters, digits and hyphens, with no hyphen at either end */
         Slug: string;
+        /** @description Body of `POST /fleet/start-failed`. */
+        StartFailed: {
+            after?: components["schemas"]["EngineId"] | null;
+            limit?: components["schemas"]["IntegerFrom1To100"] | null;
+            product_id?: components["schemas"]["ProductId"] | null;
+        };
         /** @description Response of `POST /engines/{user_id}/start`. */
         StartedEngine: {
             /** @description `running`. */
             status: components["schemas"]["EngineStatus"];
             /** @description The engine's address. */
             url: string;
+        };
+        /** @description Response of `POST /fleet/start-failed`. */
+        StartedEngines: {
+            /** @description The engines that had failed, sorted by id, each with the error if it was not started. */
+            engines: components["schemas"]["MovedEngine"][];
+            next: components["schemas"]["EngineId"] | null;
         };
         /** @description Response of `POST /engines/{user_id}/stop`. */
         StoppedEngine: {
@@ -1282,7 +1508,10 @@ export interface operations {
                 /** @description Only rows about this user's engines */
                 user_id?: components["schemas"]["UserId"];
             };
-            header?: never;
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -1310,8 +1539,19 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `INVALID_PLATFORM_KEY` */
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
             401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description With the admin key `PRODUCT_NOT_FOUND` */
+            404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -1356,7 +1596,10 @@ export interface operations {
                 /** @description Rows to skip; 0 by default */
                 offset?: number;
             };
-            header?: never;
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -1384,8 +1627,19 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `INVALID_PLATFORM_KEY` */
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
             401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description With the admin key `PRODUCT_NOT_FOUND` */
+            404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -1423,7 +1677,10 @@ export interface operations {
     provision_engine: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -1456,7 +1713,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `INVALID_PLATFORM_KEY` */
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
             401: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -1478,7 +1735,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `ENGINE_NOT_FOUND`: a delete cancelled the provision */
+            /** @description `ENGINE_NOT_FOUND`: a delete cancelled the provision; with the admin key `PRODUCT_NOT_FOUND` */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -1584,7 +1841,10 @@ export interface operations {
     get_engine: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
             path: {
                 /** @description The product's user */
                 user_id: components["schemas"]["UserId"];
@@ -1615,7 +1875,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `INVALID_PLATFORM_KEY` */
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
             401: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -1626,7 +1886,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `ENGINE_NOT_FOUND` */
+            /** @description `ENGINE_NOT_FOUND`; with the admin key `PRODUCT_NOT_FOUND` */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -1676,7 +1936,10 @@ export interface operations {
     destroy_engine: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
             path: {
                 /** @description The product's user */
                 user_id: components["schemas"]["UserId"];
@@ -1707,7 +1970,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `INVALID_PLATFORM_KEY` */
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
             401: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -1729,7 +1992,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `ENGINE_NOT_FOUND` */
+            /** @description `ENGINE_NOT_FOUND`; with the admin key `PRODUCT_NOT_FOUND` */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -1779,7 +2042,10 @@ export interface operations {
     admit_user: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
             path: {
                 /** @description The product's user */
                 user_id: components["schemas"]["UserId"];
@@ -1815,7 +2081,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `INVALID_PLATFORM_KEY` */
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
             401: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -1828,6 +2094,17 @@ export interface operations {
             };
             /** @description `POLICY_DENIED`: suspended, or not an allowed engine version to provision */
             403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description With the admin key `PRODUCT_NOT_FOUND` */
+            404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -1921,7 +2198,10 @@ export interface operations {
     explain_engine: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
             path: {
                 /** @description The product's user */
                 user_id: components["schemas"]["UserId"];
@@ -1952,7 +2232,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `INVALID_PLATFORM_KEY` */
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
             401: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -1963,7 +2243,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `ENGINE_NOT_FOUND` */
+            /** @description `ENGINE_NOT_FOUND`; with the admin key `PRODUCT_NOT_FOUND` */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -2005,7 +2285,10 @@ export interface operations {
                 /** @description Number of lines; 200 by default */
                 tail?: number;
             };
-            header?: never;
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
             path: {
                 /** @description The product's user */
                 user_id: components["schemas"]["UserId"];
@@ -2036,7 +2319,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `INVALID_PLATFORM_KEY` */
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
             401: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -2047,7 +2330,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `ENGINE_NOT_FOUND` */
+            /** @description `ENGINE_NOT_FOUND`; with the admin key `PRODUCT_NOT_FOUND` */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -2656,7 +2939,10 @@ export interface operations {
     rotate_engine_key: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
             path: {
                 /** @description The product's user */
                 user_id: components["schemas"]["UserId"];
@@ -2687,7 +2973,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `INVALID_PLATFORM_KEY` */
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
             401: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -2709,7 +2995,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `ENGINE_NOT_FOUND` */
+            /** @description `ENGINE_NOT_FOUND`; with the admin key `PRODUCT_NOT_FOUND` */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -2770,7 +3056,10 @@ export interface operations {
     start_engine: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
             path: {
                 /** @description The product's user */
                 user_id: components["schemas"]["UserId"];
@@ -2801,7 +3090,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `INVALID_PLATFORM_KEY` */
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
             401: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -2823,7 +3112,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `ENGINE_NOT_FOUND` */
+            /** @description `ENGINE_NOT_FOUND`; with the admin key `PRODUCT_NOT_FOUND` */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -2895,7 +3184,10 @@ export interface operations {
     stop_engine: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
             path: {
                 /** @description The product's user */
                 user_id: components["schemas"]["UserId"];
@@ -2926,7 +3218,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `INVALID_PLATFORM_KEY` */
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
             401: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -2948,7 +3240,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `ENGINE_NOT_FOUND` */
+            /** @description `ENGINE_NOT_FOUND`; with the admin key `PRODUCT_NOT_FOUND` */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3014,7 +3306,10 @@ export interface operations {
                 /** @description Only tokens older than the one with this id */
                 before?: components["schemas"]["TokenId"];
             };
-            header?: never;
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
             path: {
                 /** @description The product's user */
                 user_id: components["schemas"]["UserId"];
@@ -3045,7 +3340,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `INVALID_PLATFORM_KEY` */
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
             401: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3056,7 +3351,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `ENGINE_NOT_FOUND` */
+            /** @description `ENGINE_NOT_FOUND`; with the admin key `PRODUCT_NOT_FOUND` */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3226,7 +3521,10 @@ export interface operations {
     revoke_browser_token: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
             path: {
                 /** @description The product's user */
                 user_id: components["schemas"]["UserId"];
@@ -3259,7 +3557,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `INVALID_PLATFORM_KEY` */
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
             401: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3281,7 +3579,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `ENGINE_NOT_FOUND`, `TOKEN_NOT_FOUND` */
+            /** @description `ENGINE_NOT_FOUND`, `TOKEN_NOT_FOUND`; with the admin key `PRODUCT_NOT_FOUND` */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3320,7 +3618,10 @@ export interface operations {
     change_engine_version: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
             path: {
                 /** @description The product's user */
                 user_id: components["schemas"]["UserId"];
@@ -3356,7 +3657,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `INVALID_PLATFORM_KEY` */
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
             401: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3378,7 +3679,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `ENGINE_NOT_FOUND` */
+            /** @description `ENGINE_NOT_FOUND`; with the admin key `PRODUCT_NOT_FOUND` */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3467,6 +3768,8 @@ export interface operations {
             header?: {
                 /** @description Like `after`, and takes precedence over it */
                 "Last-Event-ID"?: number | null;
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
             };
             path?: never;
             cookie?: never;
@@ -3495,7 +3798,361 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `INVALID_PLATFORM_KEY` */
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description With the admin key `PRODUCT_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `CAPACITY_EXHAUSTED`: too many streams, `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    list_fleet_audit_rows: {
+        parameters: {
+            query?: {
+                /** @description Only rows of this product */
+                product_id?: components["schemas"]["ProductId"];
+                /** @description Only rows about this user's engines */
+                user_id?: components["schemas"]["UserId"];
+                /** @description Only rows of this event */
+                event?: components["schemas"]["AuditEvent"];
+                /** @description Page size; 100 by default */
+                limit?: number;
+                /** @description `next` of the previous page */
+                before?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A page of rows, and where the next one begins */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FleetAuditList"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    drain_fleet: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Begun, and how many engines are left */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DrainStatus"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    lift_fleet_drain: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Lifted */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DrainStatus"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    list_fleet_engines: {
+        parameters: {
+            query?: {
+                /** @description Only engines of this product */
+                product_id?: components["schemas"]["ProductId"];
+                /** @description Only engines in one of these states, separated by commas */
+                status?: string;
+                /** @description Only engines that run, or last ran, this image */
+                engine_version?: components["schemas"]["EngineImage"];
+                /** @description Only engines of users whose id begins with this */
+                user_prefix?: components["schemas"]["UserId"];
+                /** @description Page size; 100 by default */
+                limit?: number;
+                /** @description `next` of the previous page */
+                after?: components["schemas"]["EngineId"];
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A page, and where the next one begins */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FleetEngineList"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    follow_fleet_audit_rows: {
+        parameters: {
+            query?: {
+                /** @description Start with the rows after this time, in Unix milliseconds; by default only new rows */
+                after?: number;
+            };
+            header?: {
+                /** @description Like `after`, and takes precedence over it */
+                "Last-Event-ID"?: number | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The rows */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": components["schemas"]["AuditMessage"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
             401: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3531,6 +4188,156 @@ export interface operations {
             };
         };
     };
+    start_failed_engines: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["StartFailed"];
+            };
+        };
+        responses: {
+            /** @description The result for each engine */
+            200: {
+                headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StartedEngines"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `REQUEST_TIMEOUT` */
+            408: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    get_fleet_overview: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The counts */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FleetOverview"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     get_health: {
         parameters: {
             query?: never;
@@ -3544,6 +4351,8 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    /** @description `active` */
+                    "X-Roundhouse-Role"?: string;
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
                 };
@@ -3556,6 +4365,8 @@ export interface operations {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    /** @description `standby` or `starting` */
+                    "X-Roundhouse-Role"?: string;
                     traceparent: components["headers"]["traceparent"];
                     [name: string]: unknown;
                 };
@@ -3575,7 +4386,10 @@ export interface operations {
                 /** @description Only questions of this user's engine, which is asked first if it runs */
                 user_id?: components["schemas"]["UserId"];
             };
-            header?: never;
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -3603,8 +4417,19 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `INVALID_PLATFORM_KEY` */
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
             401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description With the admin key `PRODUCT_NOT_FOUND` */
+            404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -3642,7 +4467,10 @@ export interface operations {
     get_fleet_metrics: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -3659,8 +4487,30 @@ export interface operations {
                     "application/json": components["schemas"]["Metrics"];
                 };
             };
-            /** @description `INVALID_PLATFORM_KEY` */
+            /** @description `INVALID_REQUEST`: both keys and `X-Product-Id` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
             401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description With the admin key `PRODUCT_NOT_FOUND` */
+            404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -3743,7 +4593,10 @@ export interface operations {
     get_origins: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -3760,8 +4613,30 @@ export interface operations {
                     "application/json": components["schemas"]["AllowedOrigins"];
                 };
             };
-            /** @description `INVALID_PLATFORM_KEY` */
+            /** @description `INVALID_REQUEST`: both keys and `X-Product-Id` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
             401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description With the admin key `PRODUCT_NOT_FOUND` */
+            404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -3799,7 +4674,10 @@ export interface operations {
     replace_origins: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -3832,7 +4710,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `INVALID_PLATFORM_KEY` */
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
             401: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3845,6 +4723,17 @@ export interface operations {
             };
             /** @description `POLICY_DENIED`: suspended */
             403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description With the admin key `PRODUCT_NOT_FOUND` */
+            404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -4189,7 +5078,10 @@ export interface operations {
     get_fleet_status: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -4206,8 +5098,30 @@ export interface operations {
                     "application/json": components["schemas"]["FleetStatus"];
                 };
             };
-            /** @description `INVALID_PLATFORM_KEY` */
+            /** @description `INVALID_REQUEST`: both keys and `X-Product-Id` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
             401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description With the admin key `PRODUCT_NOT_FOUND` */
+            404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];

@@ -110,6 +110,21 @@ class DestroyedEngine(BaseModel):
     """
 
 
+class DrainStatus(BaseModel):
+    """
+    Response of `POST` and `DELETE /fleet/drain`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    drained_since: AwareDatetime | None
+    left: int
+    """
+    The number of engines that run or are being changed.
+    """
+
+
 class EngineLogs(BaseModel):
     """
     Response of `GET /engines/{user_id}/logs`.
@@ -249,6 +264,93 @@ class ErrorDetail(BaseModel):
     """
     What is wrong, where, and what to do. Not meant for matching.
     """
+
+
+class FleetAuditList(BaseModel):
+    """
+    Response of `GET /fleet/audit`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    next: str | None
+    """
+    Where to continue; null if there are no more.
+    """
+    rows: list[AuditRow]
+    """
+    The page, newest row first.
+    """
+
+
+class FleetCapacity(BaseModel):
+    """
+    What limits the number of engines that run.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    concurrent_boots: int
+    """
+    The number of engines that may boot at the same time.
+    """
+    leased_ports: int
+    """
+    The number of engines that have leased a port. Those that do not run give theirs up when no other port is free.
+    """
+    ports: int | None
+    """
+    The number of ports that engines may lease; null if each engine has an address of its own.
+    """
+
+
+class FleetEngine(EngineSummary):
+    """
+    An engine of any product.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    failed_checks: int
+    """
+    The number of consecutive health checks that it failed, as last stored.
+    """
+    pinned: bool
+    """
+    Whether it is pinned to its image instead of following the deployment's.
+    """
+    port: int | None
+    """
+    The port of the host that it has leased; null if it has none.
+    """
+    product_id: str
+    """
+    The product that it belongs to.
+    """
+    restart_at: AwareDatetime | None
+    restarts: int
+    """
+    The number of automatic restarts attempted since it was last healthy for long.
+    """
+    since: AwareDatetime | None
+
+
+class FleetEngineList(BaseModel):
+    """
+    Response of `GET /fleet/engines`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    engines: list[FleetEngine]
+    """
+    The page, sorted by id: engines that were provisioned later come later.
+    """
+    next: str | None
 
 
 class FleetStatus(BaseModel):
@@ -391,6 +493,40 @@ class Policy(BaseModel):
     suspended: bool | None = None
     """
     If true, every call of the product other than a GET is refused.
+    """
+
+
+class ProductStatus(BaseModel):
+    """
+    The engines of one product.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    by_status: dict[str, int]
+    """
+    The number of engines in each state; only states that occur.
+    """
+    max_engines: int | None
+    """
+    The number of engines that its policy allows; null if that is not limited.
+    """
+    product_id: str
+    """
+    The product's id.
+    """
+    slug: str
+    """
+    The product's short name.
+    """
+    suspended: bool
+    """
+    Whether it is suspended.
+    """
+    total: int
+    """
+    The number of engines, in any state.
     """
 
 
@@ -552,6 +688,21 @@ class StartedEngine(BaseModel):
     """
     The engine's address.
     """
+
+
+class StartedEngines(BaseModel):
+    """
+    Response of `POST /fleet/start-failed`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    engines: list[MovedEngine]
+    """
+    The engines that had failed, sorted by id, each with the error if it was not started.
+    """
+    next: str | None
 
 
 class StoppedEngine(BaseModel):
@@ -836,6 +987,30 @@ class Explanation(BaseModel):
     next_action: NextAction
     restart_attempt: RestartAttempt | None
     status: Literal["provisioning", "running", "sleeping", "stopped", "failed", "destroying"] | str
+
+
+class FleetOverview(FleetStatus):
+    """
+    Response of `GET /fleet/status`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    active_since: AwareDatetime
+    """
+    Since when this orchestrator has been the active one.
+    """
+    capacity: FleetCapacity
+    changes_under_way: int
+    """
+    The number of engines that are being changed at the moment.
+    """
+    drained_since: AwareDatetime | None
+    products: list[ProductStatus]
+    """
+    The engines of each product, also of products without engines, sorted by product id.
+    """
 
 
 class Health(BaseModel):
