@@ -34,6 +34,7 @@ LEFT_OUT = {
     },
     "orchestrator": {
         "follow_audit_rows": STREAMS,
+        "follow_fleet_audit_rows": STREAMS,
         **{
             f"proxy_{method}": "the engine answers, which the orchestrator's document does not describe"
             for method in ("get", "post", "put", "patch", "delete")
