@@ -234,8 +234,8 @@ async fn engines_of_all_products_are_listed_filtered_and_counted() {
     }
 
     let status = orchestrator.operate(Method::GET, "/fleet/status").await.assert_ok(
-        "active_since:time total:int by_status:object health:text unhealthy_count:int changes_under_way:int \
-         capacity:object products:array",
+        "active_since:time drained_since:time|null total:int by_status:object health:text unhealthy_count:int \
+         changes_under_way:int capacity:object products:array",
     );
     let counts = json!({"running": 2, "stopped": 1, "failed": 1});
     assert_eq!((&status["total"], &status["by_status"]), (&json!(4), &counts), "{status}");
