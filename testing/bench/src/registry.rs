@@ -124,13 +124,14 @@ pub(crate) mod tests {
     use super::*;
 
     /// The registry's schema, from the orchestrator's migrations.
-    const SCHEMA: [&str; 6] = [
+    const SCHEMA: [&str; 7] = [
         include_str!("../../../crates/orchestrator/migrations/0001_registry.sql"),
         include_str!("../../../crates/orchestrator/migrations/0001_registry.sqlite.sql"),
         include_str!("../../../crates/orchestrator/migrations/0002_supervision.sql"),
         include_str!("../../../crates/orchestrator/migrations/0003_scheduled_wakes.sql"),
         include_str!("../../../crates/orchestrator/migrations/0004_browser_tokens.sql"),
         include_str!("../../../crates/orchestrator/migrations/0005_inbox.sql"),
+        include_str!("../../../crates/orchestrator/migrations/0006_fleet.sql"),
     ];
 
     /// Creates a registry with one product and nothing else.
