@@ -202,7 +202,14 @@ fn obstacle_of(status: &PodStatus, container: Option<&ContainerStatus>) -> Optio
 fn unschedulable(status: &PodStatus) -> Option<Obstacle> {
     let scheduled = status.conditions.iter().flatten().find(|found| found.type_ == "PodScheduled")?;
     let waits = scheduled.status == "False" && scheduled.reason.as_deref() == Some("Unschedulable");
-    waits.then(|| Obstacle::Unschedulable(scheduled.message.clone().unwrap_or_default()))
+    let message = scheduled.message.as_deref().unwrap_or_default();
+    (waits && !is_behind(message)).then(|| Obstacle::Unschedulable(message.to_owned()))
+}
+
+/// Whether the scheduler has heard of a Pod before it has heard of the claim, which was created first. It tries again
+/// once it has, so this says nothing about room.
+fn is_behind(message: &str) -> bool {
+    message.contains("persistentvolumeclaim") && message.contains("not found")
 }
 
 /// Whether a registry answered that there is no such image for this cluster, so that another attempt cannot help.
@@ -320,6 +327,10 @@ mod tests {
             json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": text}]);
         let unschedulable = state(json!({"phase": "Pending", "conditions": condition}));
         assert_eq!(unschedulable, PodState::Waiting(Some(Obstacle::Unschedulable(text.to_owned()))));
+        let text = "0/2 nodes are available: persistentvolumeclaim \"roundhouse-eng-1\" not found. not found";
+        let condition =
+            json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": text}]);
+        assert_eq!(state(json!({"phase": "Pending", "conditions": condition})), PodState::Waiting(None));
     }
 
     #[test]
