@@ -6,7 +6,7 @@ use api::orchestrator::{
 use api::{EngineId, ProductId, UserId};
 use serde::Deserialize;
 
-use super::output::{ReadOptions, View, page_note};
+use super::output::{Page, ReadOptions, View};
 use super::session::{ProductOptions, Scope, ScopeOptions};
 use super::{times, watch};
 use crate::client::{Call, Document};
@@ -20,12 +20,8 @@ pub(crate) struct ListArgs {
     /// Only engines in this state: provisioning, running, sleeping, stopped, failed or destroying.
     #[arg(long, value_parser = parse_status)]
     status: Option<EngineStatus>,
-    /// The number of engines at most; 100 by default.
-    #[arg(long)]
-    limit: Option<i64>,
-    /// The number of engines to skip.
-    #[arg(long)]
-    offset: Option<i64>,
+    #[command(flatten)]
+    page: Page,
     /// Across all products: only engines after this one.
     #[arg(long, value_name = "ENGINE", conflicts_with = "offset", requires = "all_products")]
     after: Option<EngineId>,
@@ -83,22 +79,18 @@ struct ListedEngines {
 }
 
 pub(crate) fn list(args: ListArgs) -> Result<(), Failure> {
-    let ListArgs { status, limit, offset, after, read, scope } = args;
+    let ListArgs { status, page, after, read, scope } = args;
     super::run(async {
         let (session, scope) = scope.open()?;
         let path = scope.path("engines");
-        let call = Call::get(&path)
-            .with("status", status.map(EngineStatus::as_str))
-            .with("limit", limit)
-            .with("offset", offset)
-            .with("after", after);
-        let offset = u64::try_from(offset.unwrap_or_default()).unwrap_or_default();
-        let render = |document: &Document, view: View| list_text(document, scope, offset, view);
+        let call = Call::get(&path).with("status", status.map(EngineStatus::as_str)).with("after", after);
+        let call = page.of(call);
+        let render = |document: &Document, view: View| list_text(document, scope, page, view);
         watch::show(read, async || session.call(&call).await, &render).await
     })
 }
 
-fn list_text(document: &Document, scope: Scope, offset: u64, view: View) -> anyhow::Result<String> {
+fn list_text(document: &Document, scope: Scope, page: Page, view: View) -> anyhow::Result<String> {
     let ListedEngines { engines, total, next } = document.parse()?;
     if engines.is_empty() {
         let total = total.map(|total| format!("; {total} match in all")).unwrap_or_default();
@@ -129,9 +121,8 @@ fn list_text(document: &Document, scope: Scope, offset: u64, view: View) -> anyh
     let product = (scope == Scope::AllProducts).then_some(Column::word("PRODUCT"));
     let columns: Vec<_> = product.into_iter().chain(columns).collect();
     let rows: Vec<_> = engines.iter().map(row).collect();
-    let end = offset + engines.len() as u64;
     let note = match (total, next) {
-        (Some(total), _) => page_note(engines.len(), offset, total, &format!("--offset {end} shows more")),
+        (Some(total), _) => page.note(engines.len(), total),
         (None, next) => next.map(|next| format!("--after {next} shows more")),
     };
     Ok([Some(table(&columns, &rows, view.canvas)), note].into_iter().flatten().collect::<Vec<_>>().join("\n"))

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::confirm::{Expected, confirm};
 use super::input::is_standard_input;
-use super::output::{self, OutputOptions, ReadOptions, Render, View, page_note};
+use super::output::{self, OutputOptions, Page, ReadOptions, Render, View};
 use super::user_engine::UserOptions;
 use super::watch;
 use crate::client::{Call, Document};
@@ -46,12 +46,8 @@ enum Command {
         /// Only facts with this tag.
         #[arg(long)]
         tag: Option<String>,
-        /// The number of facts at most; 50 by default.
-        #[arg(long)]
-        limit: Option<i64>,
-        /// The number of facts to skip.
-        #[arg(long)]
-        offset: Option<i64>,
+        #[command(flatten)]
+        page: Page,
         #[command(flatten)]
         read: ReadOptions,
         #[command(flatten)]
@@ -125,12 +121,11 @@ enum Mode {
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
     super::run(async {
         match args.command {
-            Command::List { tag, limit, offset, read, user } => {
+            Command::List { tag, page, read, user } => {
                 let engine = user.open().await?;
                 let call = Call::get(&["memory", "facts"]);
-                let call = call.with("tag", tag).with("limit", limit).with("offset", offset);
-                let offset = u64::try_from(offset.unwrap_or_default()).unwrap_or_default();
-                let render = |document: &Document, view: View| facts_text(document, offset, view);
+                let call = page.of(call.with("tag", tag));
+                let render = |document: &Document, view: View| facts_text(document, page, view);
                 watch::show(read, async || engine.call(&call).await, &render).await
             }
             Command::Search { query, limit, output, user } => {
@@ -161,7 +156,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     })
 }
 
-fn facts_text(document: &Document, offset: u64, view: View) -> anyhow::Result<String> {
+fn facts_text(document: &Document, page: Page, view: View) -> anyhow::Result<String> {
     let Facts { facts, total } = document.parse()?;
     if facts.is_empty() {
         return Ok(format!("There is no fact here; {total} in all."));
@@ -183,8 +178,7 @@ fn facts_text(document: &Document, offset: u64, view: View) -> anyhow::Result<St
         Column::text("TAGS"),
     ];
     let rows: Vec<_> = facts.iter().map(row).collect();
-    let next = offset + facts.len() as u64;
-    let note = page_note(facts.len(), offset, total, &format!("--offset {next} shows more"));
+    let note = page.note(facts.len(), total);
     Ok([Some(table(&columns, &rows, view.canvas)), note].into_iter().flatten().collect::<Vec<_>>().join("\n"))
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use api::Timestamp;
 
 use super::times;
-use crate::client::Document;
+use crate::client::{Call, Document};
 use crate::error::Failure;
 use crate::terminal::table::Canvas;
 use crate::terminal::{columns, escape_json};
@@ -117,10 +117,29 @@ pub(crate) fn errors_have_colours() -> bool {
     io::stderr().is_terminal() && http_service::logging::color_enabled()
 }
 
-/// How many there are, where a list shows only a part of them.
-pub(crate) fn page_note(shown: usize, offset: u64, total: u64, more: &str) -> Option<String> {
-    let end = offset.saturating_add(shown as u64);
-    (end < total && shown > 0).then(|| format!("{shown} of {total}; {more}"))
+/// Which part of a list is shown.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub(crate) struct Page {
+    /// The number of rows at most; without it the API's default.
+    #[arg(long)]
+    limit: Option<i64>,
+    /// The number of rows to skip.
+    #[arg(long)]
+    offset: Option<i64>,
+}
+
+impl Page {
+    /// Asks for this part.
+    pub(crate) fn of(self, call: Call<'_>) -> Call<'_> {
+        call.with("limit", self.limit).with("offset", self.offset)
+    }
+
+    /// How many there are, where a list shows only a part of them, and how to see more.
+    pub(crate) fn note(self, shown: usize, total: u64) -> Option<String> {
+        let offset = u64::try_from(self.offset.unwrap_or_default()).unwrap_or_default();
+        let end = offset.saturating_add(shown as u64);
+        (end < total && shown > 0).then(|| format!("{shown} of {total}; --offset {end} shows more"))
+    }
 }
 
 #[cfg(test)]
@@ -137,8 +156,9 @@ mod tests {
 
     #[test]
     fn a_part_of_a_list_says_so() {
-        assert_eq!(page_note(2, 0, 2, "more"), None);
-        assert_eq!(page_note(0, 9, 2, "more"), None);
-        assert_eq!(page_note(2, 1, 9, "--offset 3 shows more").unwrap(), "2 of 9; --offset 3 shows more");
+        let from = |offset| Page { limit: None, offset: Some(offset) };
+        assert_eq!(Page::default().note(2, 2), None);
+        assert_eq!(from(9).note(0, 2), None);
+        assert_eq!(from(1).note(2, 9).unwrap(), "2 of 9; --offset 3 shows more");
     }
 }

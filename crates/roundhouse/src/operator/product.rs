@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::input::read_json;
-use super::output::{self, OutputOptions, ReadOptions, View, page_note};
+use super::output::{self, OutputOptions, Page, ReadOptions, View};
 use super::policy;
 use super::session::Session;
 use super::watch;
@@ -33,12 +33,8 @@ pub(crate) struct Args {
 enum Command {
     /// List the products, the one that was registered first first.
     List {
-        /// The number of products at most; 100 by default.
-        #[arg(long)]
-        limit: Option<i64>,
-        /// The number of products to skip.
-        #[arg(long)]
-        offset: Option<i64>,
+        #[command(flatten)]
+        page: Page,
         #[command(flatten)]
         read: ReadOptions,
         #[command(flatten)]
@@ -96,7 +92,7 @@ enum PolicyCommand {
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
     super::run(async {
         match args.command {
-            Command::List { limit, offset, read, access } => list(limit, offset, read, access).await,
+            Command::List { page, read, access } => list(page, read, access).await,
             Command::Register { slug, name, policy, output, access } => {
                 let policy = policy.as_deref().map(read_json).transpose()?.unwrap_or_else(|| json!({}));
                 let body =
@@ -118,20 +114,14 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     })
 }
 
-async fn list(
-    limit: Option<i64>,
-    offset: Option<i64>,
-    read: ReadOptions,
-    access: AccessOptions,
-) -> Result<(), Failure> {
+async fn list(page: Page, read: ReadOptions, access: AccessOptions) -> Result<(), Failure> {
     let session = Session::operator(access)?;
-    let call = Call::get(&["products"]).with("limit", limit).with("offset", offset);
-    let offset = u64::try_from(offset.unwrap_or_default()).unwrap_or_default();
-    let render = |document: &Document, view: View| list_text(document, offset, view);
+    let call = page.of(Call::get(&["products"]));
+    let render = |document: &Document, view: View| list_text(document, page, view);
     watch::show(read, async || session.call(&call).await, &render).await
 }
 
-fn list_text(document: &Document, offset: u64, view: View) -> anyhow::Result<String> {
+fn list_text(document: &Document, page: Page, view: View) -> anyhow::Result<String> {
     let ProductList { products, total } = document.parse()?;
     if products.is_empty() {
         return Ok(format!("There is no product here; {total} in all."));
@@ -155,8 +145,7 @@ fn list_text(document: &Document, offset: u64, view: View) -> anyhow::Result<Str
         Column::word("REGISTERED"),
         Column::text("POLICY"),
     ];
-    let next = offset + products.len() as u64;
-    let note = page_note(products.len(), offset, total, &format!("--offset {next} shows more"));
+    let note = page.note(products.len(), total);
     Ok([Some(table(&columns, &rows, view.canvas)), note].into_iter().flatten().collect::<Vec<_>>().join("\n"))
 }
 

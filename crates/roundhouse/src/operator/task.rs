@@ -6,7 +6,7 @@ use reqwest::Method;
 use serde_json::Value;
 
 use super::confirm::{Expected, confirm};
-use super::output::{self, OutputOptions, ReadOptions, Render, View, page_note};
+use super::output::{self, OutputOptions, Page, ReadOptions, Render, View};
 use super::user_engine::UserOptions;
 use super::watch;
 use crate::client::{Call, Document};
@@ -30,12 +30,8 @@ pub(crate) struct Args {
 enum Command {
     /// List the tasks, the one that changed last first.
     List {
-        /// The number of tasks at most; 50 by default.
-        #[arg(long)]
-        limit: Option<i64>,
-        /// The number of tasks to skip.
-        #[arg(long)]
-        offset: Option<i64>,
+        #[command(flatten)]
+        page: Page,
         #[command(flatten)]
         read: ReadOptions,
         #[command(flatten)]
@@ -73,11 +69,10 @@ enum Command {
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
     super::run(async {
         match args.command {
-            Command::List { limit, offset, read, user } => {
+            Command::List { page, read, user } => {
                 let engine = user.open().await?;
-                let call = Call::get(&["tasks"]).with("limit", limit).with("offset", offset);
-                let offset = u64::try_from(offset.unwrap_or_default()).unwrap_or_default();
-                let render = |document: &Document, view: View| list_text(document, offset, view);
+                let call = page.of(Call::get(&["tasks"]));
+                let render = |document: &Document, view: View| list_text(document, page, view);
                 watch::show(read, async || engine.call(&call).await, &render).await
             }
             Command::Show { task, limit, read, user } => {
@@ -101,7 +96,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     })
 }
 
-fn list_text(document: &Document, offset: u64, view: View) -> anyhow::Result<String> {
+fn list_text(document: &Document, page: Page, view: View) -> anyhow::Result<String> {
     let Tasks { tasks, total } = document.parse()?;
     if tasks.is_empty() {
         return Ok(format!("There is no task here; {total} in all."));
@@ -122,8 +117,7 @@ fn list_text(document: &Document, offset: u64, view: View) -> anyhow::Result<Str
     let columns =
         [Column::text("TASK"), Column::word("STATUS"), Column::number("MESSAGES"), Column::word("CHANGED")];
     let rows: Vec<_> = tasks.iter().map(row).collect();
-    let next = offset + tasks.len() as u64;
-    let note = page_note(tasks.len(), offset, total, &format!("--offset {next} shows more"));
+    let note = page.note(tasks.len(), total);
     Ok([Some(table(&columns, &rows, view.canvas)), note].into_iter().flatten().collect::<Vec<_>>().join("\n"))
 }
 
