@@ -13,7 +13,7 @@ use super::aftermath::{FleetSnapshot, accepts_key, capture};
 use super::context::FleetContext;
 use super::deployment::Deployment;
 use super::engine_host::EngineInstance;
-use super::load::PERSISTENT_TASK;
+use super::load::{PERSISTENT_TASK, run_persistent_turn};
 use super::registry::{AuditCursor, AuditRow, EngineRow};
 use super::tenant_users::{Call, ExpectedState, Op, Outcome, TenantUser, text_field};
 use crate::client::CallOutcome;
@@ -186,15 +186,28 @@ async fn check_user(
             _ => return Err(format!("the engine accepts an old key: {row:?}")),
         }
     }
-    if context.has_completed_turn(&row.engine_id) {
-        match context.call_engine(&url, "/tasks", &key).await {
-            CallOutcome::Response(200, body) if has_task(&body) => {
-                context.counters.count("tasks found again");
-            }
-            other => return Err(format!("its task is lost: {other:?}: {row:?}")),
-        }
+    check_persistent_task(context, row, &url, &key).await
+}
+
+/// Checks that an engine still has the turn that has completed on it. One without a turn is given one: most engines do
+/// not live long enough to be found by a client that runs a turn, and then by a check.
+async fn check_persistent_task(
+    context: &FleetContext,
+    row: &EngineRow,
+    url: &str,
+    key: &str,
+) -> Result<(), String> {
+    if !context.has_completed_turn(&row.engine_id) {
+        run_persistent_turn(context, &row.engine_id, url, key).await;
+        return Ok(());
     }
-    Ok(())
+    match context.call_engine(url, "/tasks", key).await {
+        CallOutcome::Response(200, body) if has_task(&body) => {
+            context.counters.count("tasks found again");
+            Ok(())
+        }
+        other => Err(format!("its task is lost: {other:?}: {row:?}")),
+    }
 }
 
 fn has_task(body: &Value) -> bool {

@@ -44,8 +44,10 @@ pub(crate) async fn run_client(
         if let CallOutcome::Response(200, body) = &response
             && op == Op::Provision
             && rng.chance(turn_probability)
+            && let (Some(engine_id), Some(url), Some(key)) =
+                (text_field(body, "/engine_id"), text_field(body, "/url"), text_field(body, "/api_key"))
         {
-            run_persistent_turn(&context, body).await;
+            run_persistent_turn(&context, &engine_id, &url, &key).await;
         }
         let pause = rng.millis(0..=3);
         tokio::time::sleep(pause).await;
@@ -213,12 +215,9 @@ fn record_keys(context: &FleetContext, tenant_user: &TenantUser, op: Op, body: &
 }
 
 /// Runs a turn that must be found again as long as the engine exists.
-async fn run_persistent_turn(context: &FleetContext, provisioned: &Value) {
-    let field = |name: &str| text_field(provisioned, name);
-    if let (Some(engine_id), Some(url), Some(key)) = (field("/engine_id"), field("/url"), field("/api_key"))
-        && context.run_turn(&url, &key, PERSISTENT_TASK).await
-    {
+pub(crate) async fn run_persistent_turn(context: &FleetContext, engine_id: &str, url: &str, key: &str) {
+    if context.run_turn(url, key, PERSISTENT_TASK).await {
         context.counters.count("turns completed");
-        context.record_completed_turn(engine_id);
+        context.record_completed_turn(engine_id.to_owned());
     }
 }
