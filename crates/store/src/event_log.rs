@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 use api::{TaskId, Timestamp};
 pub use commit::Commit;
 use http_service::clock::Clock;
-pub use outbox::{Busy, Recorder, TaskEventLog};
+pub use outbox::{Busy, PendingCommit, Recorder, TaskEventLog};
 use parking_lot::{Mutex, MutexGuard};
 pub use reader::{EventReader, Follow};
 

@@ -177,6 +177,7 @@ mod tests {
                 message_id: MessageId::new(),
                 notes,
                 notes_source: Source::Agent.into(),
+                recall_at: None,
                 message,
                 media,
                 options,

@@ -26,6 +26,7 @@ impl Step {
     pub fn source(&self) -> Source {
         match self {
             Self::Opened(opened) => opened.source_of_notes(),
+            Self::Recalled { note, source } => source.of_texts(note),
             Self::Planned { plan, source, .. } => source.of_texts(plan),
             Self::Hooked { notes, source, .. } => source.of_texts(notes),
             Self::Resulted { outcome, source, .. } | Self::Returned { outcome, source, .. } => {

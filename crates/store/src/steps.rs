@@ -54,6 +54,17 @@ pub enum Step {
     /// From here on the images, PDFs and recordings so far are not sent, because a provider refused the conversation
     /// with them and accepted it without.
     MediaDropped,
+    /// Memories that are relevant to the user's message were found. A step of its own, so that the search runs while
+    /// the opening is being stored.
+    Recalled {
+        /// The memories, as they are sent to the model: a note of the user's message, in the place that
+        /// [`Opened::recall_at`] gives. Absent if only corrections were recalled, which the opening contains.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        note: Option<String>,
+        /// The source of the note: see [`Step::source`].
+        #[serde(default, skip_serializing_if = "StoredSource::is_absent")]
+        source: StoredSource,
+    },
     /// The turn was planned, or planning failed.
     Planned {
         /// The plan, as it is sent to the model.
@@ -221,6 +232,7 @@ impl Step {
             | Self::Compacted(_)
             | Self::ReasoningDropped
             | Self::MediaDropped
+            | Self::Recalled { .. }
             | Self::Noted { .. }
             | Self::Numbered { .. }
             | Self::Cited { .. }
@@ -292,6 +304,10 @@ pub struct Opened {
     /// [`Opened::source_of_notes`].
     #[serde(default, skip_serializing_if = "StoredSource::is_absent")]
     pub notes_source: StoredSource,
+    /// The number of notes before the one that [`Step::Recalled`] adds. Absent if none is added: a retry and a
+    /// sub-agent recall nothing, and the notes of earlier versions contain what was recalled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recall_at: Option<usize>,
     /// The text of the user's message; meaningless for a retry.
     pub message: String,
     /// The user's attachments.
@@ -305,6 +321,13 @@ pub struct Opened {
     /// Hashes of what the model is sent before the conversation; absent for sub-agents and from earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<PromptHashes>,
+}
+
+impl Opened {
+    /// The name of the model that the request chose.
+    pub fn model(&self) -> Option<&str> {
+        self.options.overrides.as_ref()?.model.as_deref()
+    }
 }
 
 /// SHA-256 of what a model is sent before the conversation, in lower-case hexadecimal digits.

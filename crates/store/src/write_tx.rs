@@ -228,7 +228,8 @@ impl WriteTx<'_> {
         Ok(is_stored)
     }
 
-    /// Records that the turn opened by the task's newest step was shown a memory record.
+    /// Records that the task's newest turn was shown a memory record. It belongs to the step that opened the turn, as
+    /// the note belongs to the turn's message: what removes or keeps the message does so with both.
     pub fn insert_recalled(
         &self,
         TaskRow(task): TaskRow,
@@ -237,7 +238,8 @@ impl WriteTx<'_> {
     ) -> Result<(), StoreError> {
         self.execute(
             "INSERT INTO recalled (task, step, kind, id)
-             SELECT ?1, MAX(step), ?2, ?3 FROM steps WHERE task = ?1",
+             SELECT ?1, step, ?2, ?3 FROM steps WHERE task = ?1 AND body ->> '$.step' = 'opened'
+             ORDER BY step DESC LIMIT 1",
             params![task, kind.as_str(), id],
         )
     }

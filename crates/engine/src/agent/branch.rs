@@ -293,6 +293,17 @@ impl Branch {
         }
     }
 
+    /// Inserts a note into the last message, which must be the user's and must not have been sent to a model yet,
+    /// behind the first `at` ones.
+    pub(super) fn insert_note(&mut self, at: usize, text: &str) {
+        let view = self.view.iter_mut().filter_map(|view| view.last_mut());
+        for message in self.messages.last_mut().into_iter().chain(view) {
+            if let Message::User { content } = message {
+                content.insert(at.min(content.len()), Content::Note { text: text.to_owned() });
+            }
+        }
+    }
+
     /// Removes from the last message what a retry has appended to it about the options of its turn.
     pub(super) fn remove_retry_options(&mut self) {
         let view = self.view.iter_mut().filter_map(|view| view.last_mut());

@@ -9,8 +9,7 @@ use store::steps::TurnBase;
 use store::{Brain, Corrections, MemoryQuery, SearchHit, SearchScope, TaskRow};
 
 /// The size limit of the note, in tokens and as a percentage of the model's context window.
-pub(super) const MAX_TOKENS: u64 = 3_000;
-pub(super) const MAX_SHARE_PERCENT: u64 = 5;
+pub(super) const SIZE_LIMIT: (u64, u64) = (3_000, 5);
 /// The most corrections and the most lessons in one turn's note.
 const MAX_CORRECTIONS: usize = 8;
 const MAX_LESSONS: usize = 12;

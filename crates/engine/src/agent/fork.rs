@@ -1,9 +1,9 @@
 //! Forks: where the copy of a conversation ends, and making one.
 //!
 //! A conversation is a fold of its journal. Up to a message it is therefore a prefix of the journal: all up to the
-//! step at which the message became its last one, and what belongs to the message (the results of its calls, the end
-//! of its turn). Only messages that the user sent while the model was answering stand in the journal before the
-//! answer that they follow; where they do not belong to the copy they are left out.
+//! step at which the message became its last one, and what belongs to the message (what was recalled for it, the
+//! results of its calls, the end of its turn). Only messages that the user sent while the model was answering stand in
+//! the journal before the answer that they follow; where they do not belong to the copy they are left out.
 
 use std::collections::HashSet;
 
@@ -192,6 +192,8 @@ struct Found {
     /// The turn of the last message, if more steps may belong to it.
     turn_id: Option<TurnId>,
     last_step: i64,
+    /// Whether the last message opened the turn. Of what follows only what was recalled belongs to it.
+    is_opening: bool,
 }
 
 impl<'a> PointSearch<'a> {
@@ -214,7 +216,12 @@ impl<'a> PointSearch<'a> {
         if expected.is_some_and(|expected| expected != Some(turn_id)) {
             return Ok(false);
         }
+        let is_opening = self.found.as_ref().is_some_and(|found| found.is_opening);
+        if is_opening && !matches!(&stored.step, Step::Recalled { .. }) {
+            return Ok(false);
+        }
         let is_last = |message_id: &MessageId| *message_id == self.after;
+        let opens = matches!(&stored.step, Step::Opened(opened) if is_last(&opened.message_id));
         let answers = matches!(&stored.step, Step::Answered { message_id, .. } if is_last(message_id));
         if self.waiting.is_some()
             || matches!(&stored.step, Step::Steered { message_id, .. } if is_last(message_id))
@@ -225,10 +232,11 @@ impl<'a> PointSearch<'a> {
         if self.fold.last_listed() != Some(self.after) {
             return Ok(self.found.is_none());
         }
-        // The results of an answer's calls, and the end of its turn, belong to it; what follows a message of the
-        // user is the work on its answer.
-        let goes_on = answers || self.found.as_ref().is_some_and(|found| found.turn_id.is_some());
-        self.found = Some(Found { turn_id: goes_on.then_some(turn_id), last_step: row });
+        // The results of an answer's calls, and the end of its turn, belong to it. To a message of the user belongs
+        // what was recalled for it; the rest is the work on its answer.
+        let belongs = |found: &Found| found.turn_id.is_some() && !found.is_opening;
+        let goes_on = answers || opens || self.found.as_ref().is_some_and(belongs);
+        self.found = Some(Found { turn_id: goes_on.then_some(turn_id), last_step: row, is_opening: opens });
         Ok(goes_on)
     }
 

@@ -25,6 +25,8 @@ pub(super) struct JournalState {
     stream: AnswerStream,
     /// How many starts of the engine have resumed the current model step.
     engine_starts: u32,
+    /// Whether clients had received anything of the current model step when the state was read.
+    has_sent_events: bool,
 }
 
 /// The journal of an active turn.
@@ -46,7 +48,7 @@ struct RunningSubAgent {
 impl JournalState {
     /// The state of a turn that was just opened.
     pub(super) fn opened(thread: Thread) -> Self {
-        Self { thread, stream: AnswerStream::default(), engine_starts: 0 }
+        Self { thread, stream: AnswerStream::default(), engine_starts: 0, has_sent_events: false }
     }
 
     /// Reads the state from the brain. `engine_starts` counts the starts of the engine that have resumed the
@@ -60,8 +62,21 @@ impl JournalState {
         let thread = thread_loader::load(brain, task, turn_id)?;
         // Events after the last recorded step belong to a model call that is repeated.
         let events = brain.all_events_after(task, thread.turn().last_step_ts())?;
+        let has_sent_events = events.iter().any(|event| !matches!(event, Event::ThreadLifecycle(_)));
         let stream = AnswerStream::from_events(events, brain.block_counts(task, turn_id)?);
-        Ok(Self { thread, stream, engine_starts })
+        Ok(Self { thread, stream, engine_starts, has_sent_events })
+    }
+
+    /// What memory is to be searched for, and the model that the request chose, if nothing has followed the opening of
+    /// a turn that recalls memories. What its model has begun to answer does not change any more.
+    pub(super) fn message_to_recall_for(&self) -> Option<(String, Option<String>)> {
+        let message = self.thread.message_to_recall_for().filter(|_| !self.has_sent_events)?;
+        Some((message, self.thread.turn().model().map(str::to_owned)))
+    }
+
+    /// Applies a committed step that follows the opening.
+    pub(super) fn apply(&mut self, step: Step, ts: i64) {
+        self.thread.apply(step, ts);
     }
 
     /// Returns whether the turn can only wait for its user.

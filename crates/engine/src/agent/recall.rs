@@ -1,5 +1,6 @@
 //! Memory recall: the memories that are relevant to the user's message, and the user's corrections. They are
-//! selected when a turn is opened and sent to the model before that message, where they stay verbatim.
+//! selected when a turn is opened and sent to the model before that message, where they stay verbatim. Corrections
+//! are part of the opening; memories are searched for while the opening is being stored, and are a step of their own.
 
 use std::time::{Duration, Instant};
 
@@ -8,9 +9,10 @@ use api::memory::Source;
 use serde_json::{Value, json};
 use store::event_log::Commit;
 use store::memory_format::{date, describe_origin, quote_lines, source_of};
-use store::steps::TurnBase;
-use store::{Brain, MemoryQuery, SearchHit, SearchScope, TaskRow};
+use store::steps::{Step, TurnBase};
+use store::{MemoryQuery, SearchHit, SearchScope, TaskRow};
 
+use super::turn_context::TurnDeps;
 use super::{Services, corrections_note};
 
 /// The working memory key under which clients receive what was recalled.
@@ -18,8 +20,7 @@ pub(crate) const RECALLED_KEY: &str = "recalled";
 /// How long the search may take, because the user waits for it. Tests allow for a busy machine.
 const SEARCH_TIMEOUT: Duration = if cfg!(test) { Duration::from_secs(10) } else { Duration::from_millis(50) };
 /// The size limit of the memories in a turn, in tokens and as a percentage of the model's context window.
-const MAX_TOKENS: u64 = 1_000;
-const MAX_SHARE_PERCENT: u64 = 2;
+const SIZE_LIMIT: (u64, u64) = (1_000, 2);
 /// Bytes of text per token.
 const BYTES_PER_TOKEN: u64 = 4;
 /// The most memories in a turn, and the most bytes of each.
@@ -36,73 +37,34 @@ const HEADING: &str = "[Recalled from memory, as background to the message that 
 /// What was recalled for a turn; usually nothing.
 #[derive(Debug, Default)]
 pub(super) struct Recalled {
-    /// The user's corrections and the lessons drawn from them.
-    corrections: Vec<SearchHit>,
+    /// The user's corrections and the lessons drawn from them. The opening of the turn contains them.
+    pub(super) corrections: Vec<SearchHit>,
     /// The memories that are relevant to the message.
-    memories: Vec<SearchHit>,
-}
-
-/// How many bytes may be recalled into a turn.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RecallBudgets {
-    corrections: usize,
-    memories: usize,
-}
-
-impl RecallBudgets {
-    /// The budgets for the preferred model.
-    pub(super) fn for_model(services: &Services, model: Option<&str>) -> Self {
-        Self {
-            corrections: budget_bytes(
-                (services, model),
-                corrections_note::MAX_TOKENS,
-                corrections_note::MAX_SHARE_PERCENT,
-            ),
-            memories: budget_bytes((services, model), MAX_TOKENS, MAX_SHARE_PERCENT),
-        }
-    }
+    pub(super) memories: Vec<SearchHit>,
 }
 
 impl Recalled {
-    /// Recalls what is relevant to a turn that continues from `base` with `message`. Blocks.
-    pub(super) fn load(
-        brain: &Brain,
-        budgets: RecallBudgets,
-        task: TaskRow,
-        (base, message): (TurnBase, &str),
-    ) -> Self {
-        Self {
-            corrections: corrections_note::load(
-                brain,
-                task,
-                (base, message),
-                budgets.corrections,
-                SEARCH_TIMEOUT,
-            ),
-            memories: relevant(brain, task, (base, message), budgets.memories),
-        }
+    /// The commit that follows the opening, and its step; `None` if nothing was recalled. Clients receive all that was
+    /// recalled in one event.
+    pub(super) fn into_commit(self) -> Option<(Commit, Step)> {
+        let Self { corrections, memories } = self;
+        let event = event(corrections.iter().chain(&memories))?;
+        let step = Step::Recalled { note: note(&memories), source: source_of(&memories).into() };
+        let commit = record(Commit::new().step(step.clone()), &memories).event(event);
+        Some((commit, step))
     }
+}
 
-    /// The notes for the model; empty if nothing was found.
-    pub(super) fn notes(&self) -> impl Iterator<Item = String> {
-        note(&self.memories).into_iter().chain(corrections_note::note(&self.corrections))
-    }
+/// The event that reports what was recalled; `None` if nothing was.
+pub(super) fn event<'a>(recalled: impl Iterator<Item = &'a SearchHit>) -> Option<Event> {
+    let items: Vec<Value> = recalled.map(client_item).collect();
+    let update = |value| WorkingMemoryUpdate { key: RECALLED_KEY.into(), value };
+    (!items.is_empty()).then(|| Event::WorkingMemoryUpdate(update(items.into())))
+}
 
-    /// The source of the notes.
-    pub(super) fn source(&self) -> Source {
-        source_of(self.memories.iter().chain(&self.corrections))
-    }
-
-    /// Adds the event for clients to the commit that opens the turn.
-    pub(super) fn add_to_commit(self, commit: Commit) -> Commit {
-        let all: Vec<SearchHit> = self.corrections.into_iter().chain(self.memories).collect();
-        if all.is_empty() {
-            return commit;
-        }
-        let value: Value = all.iter().map(client_item).collect();
-        let update = Event::WorkingMemoryUpdate(WorkingMemoryUpdate { key: RECALLED_KEY.into(), value });
-        all.into_iter().fold(commit, add_recalled).event(update)
-    }
+/// Records what the conversation shows from now on.
+pub(super) fn record(commit: Commit, recalled: &[SearchHit]) -> Commit {
+    recalled.iter().fold(commit, add_recalled)
 }
 
 /// The note with recalled memories; `None` if there are none.
@@ -111,26 +73,20 @@ pub(super) fn note(found: &[SearchHit]) -> Option<String> {
     (!found.is_empty()).then(|| format!("{HEADING}{items}]"))
 }
 
-/// Searches for memories that are relevant to the message that opens a turn. A retried answer keeps what was
-/// recalled for its question. If the search fails or takes too long, nothing is recalled.
-fn relevant(
-    brain: &Brain,
-    task: TaskRow,
-    (base, message): (TurnBase, &str),
-    budget: usize,
-) -> Vec<SearchHit> {
-    if base.is_retry() {
-        return Vec::new();
-    }
+/// Searches for memories that are relevant to `message`, which opens a turn. `model` is the one that the request chose,
+/// if any. If the search fails or takes too long, nothing is recalled. Blocks.
+pub(super) fn search(deps: &TurnDeps, task: TaskRow, message: String, model: Option<&str>) -> Vec<SearchHit> {
+    let budget = budget_bytes(&deps.services, model, SIZE_LIMIT);
     let query = MemoryQuery {
-        text: message.to_owned(),
+        text: message,
         scope: SearchScope::Everything,
         offset: 0,
         limit: 3 * MAX_ITEMS,
-        conversation: Some((task, base)),
+        // An edit is stored before its turn recalls anything.
+        conversation: Some((task, TurnBase::End)),
         deadline: Instant::now() + SEARCH_TIMEOUT,
     };
-    match brain.search(&query) {
+    match deps.brain.search(&query) {
         Ok(found) => fit_to_budget(found, budget),
         Err(error) => {
             tracing::warn!(%error, "Memory could not be searched; the turn begins without recalled memories.");
@@ -139,8 +95,20 @@ fn relevant(
     }
 }
 
-/// A limit in bytes: that many tokens, and at most that percentage of the context window.
-fn budget_bytes((services, model): (&Services, Option<&str>), tokens: u64, share: u64) -> usize {
+/// Selects the corrections and lessons for a turn that continues from `base` with `message`. Blocks.
+pub(super) fn corrections(
+    deps: &TurnDeps,
+    task: TaskRow,
+    (base, message): (TurnBase, &str),
+    model: Option<&str>,
+) -> Vec<SearchHit> {
+    let budget = budget_bytes(&deps.services, model, corrections_note::SIZE_LIMIT);
+    corrections_note::load(&deps.brain, task, (base, message), budget, SEARCH_TIMEOUT)
+}
+
+/// A limit in bytes for `model`, or else the preferred one: that many tokens, and at most that percentage of the context
+/// window.
+fn budget_bytes(services: &Services, model: Option<&str>, (tokens, share): (u64, u64)) -> usize {
     let routes = services.gateway.routes().ok();
     let route = routes.and_then(|routes| routes.chain_for(model).first().cloned());
     let share = route.map_or(tokens, |route| route.context_window / 100 * share);
@@ -180,9 +148,9 @@ fn render_item(hit: &SearchHit) -> String {
 }
 
 /// Records what the conversation shows from now on: of a run of messages those of the excerpt.
-fn add_recalled(commit: Commit, hit: SearchHit) -> Commit {
+fn add_recalled(commit: Commit, hit: &SearchHit) -> Commit {
     if hit.excerpt_ids.is_empty() {
-        return commit.recalled(hit.kind, hit.id);
+        return commit.recalled(hit.kind, hit.id.clone());
     }
     hit.excerpt_ids.iter().fold(commit, |commit, id| commit.recalled(hit.kind, id.to_string()))
 }

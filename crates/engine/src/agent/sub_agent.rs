@@ -67,6 +67,7 @@ impl SubAgentRun {
                 message_id,
                 notes,
                 notes_source: Source::Agent.into(),
+                recall_at: None,
                 message: task,
                 media,
                 options,

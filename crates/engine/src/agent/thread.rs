@@ -75,7 +75,7 @@ impl Thread {
     pub(crate) fn open(mut branch: Branch, opened: Opened, stamps: RangeInclusive<i64>) -> Self {
         let (events_from, ts) = stamps.into_inner();
         let source = opened.source_of_notes();
-        let Opened { message_id, notes, message, media, options, base, .. } = opened;
+        let Opened { message_id, notes, recall_at, message, media, options, base, .. } = opened;
         branch.rewind_to(base);
         if base.is_retry() {
             // New corrections are added to the question that is answered again, and what this request sets takes the
@@ -92,7 +92,7 @@ impl Thread {
             branch.push(Message::User { content }, MessageOrigin::Opening { message_id, events_from });
         }
         branch.record_source_of_last(source);
-        let turn = Turn::new(message_id, options, base, ts);
+        let turn = Turn { recall_at, ..Turn::new(message_id, options, base, ts) };
         Self { branch, calls: Vec::new(), pending_hitl: Vec::new(), steered: Vec::new(), turn }
     }
 
@@ -121,6 +121,16 @@ impl Thread {
     /// The pending requests in order. The first one is shown to the user.
     pub(crate) fn pending_hitl(&self) -> &[PendingHitl] {
         &self.pending_hitl
+    }
+
+    /// The user's message that memory is to be searched for: no step has followed the opening of a turn that recalls
+    /// memories.
+    pub(crate) fn message_to_recall_for(&self) -> Option<String> {
+        self.turn.recall_at?;
+        match self.branch.all_messages().last()? {
+            Message::User { content } => Some(Content::text_of(content)),
+            Message::Assistant { .. } | Message::Results(_) => None,
+        }
     }
 
     /// Finds a call of the last answer, or of the last answer of a sub-agent.
@@ -196,6 +206,7 @@ impl Thread {
             self.turn.last_step_ts = ts;
         }
         let source = step.source();
+        let recall_at = self.turn.recall_at.take();
         match step {
             // An opening creates a new thread.
             Step::Opened(_) | Step::Cited { .. } | Step::Unknown => {}
@@ -210,6 +221,14 @@ impl Thread {
             Step::Compacted(compacted) => self.branch.rewrite(RewriteKind::Compacted(compacted)),
             Step::ReasoningDropped => self.branch.rewrite(RewriteKind::ReasoningDropped),
             Step::MediaDropped => self.branch.rewrite(RewriteKind::MediaDropped),
+            Step::Recalled { note, .. } => {
+                if let (Some(at), Some(note)) = (recall_at, note) {
+                    self.branch.insert_note(at, &note);
+                    self.branch.record_source_of_last(source);
+                }
+                // A repeated model call does not void the event that reports it.
+                self.turn.last_step_ts = ts;
+            }
             Step::Planned { plan, memory, .. } => {
                 self.turn.planned = true;
                 if let Some(plan) = plan {

@@ -22,6 +22,8 @@ pub(crate) struct Turn {
     pub(super) answer_capped: bool,
     /// Whether the turn was planned, or planning was tried.
     pub(super) planned: bool,
+    /// The number of notes before the one with recalled memories; `None` once a step follows the opening.
+    pub(super) recall_at: Option<usize>,
     /// The number of model calls beyond the limit that steering messages have added.
     pub(super) extra_calls: u64,
     /// Whether the turn repeats itself.
@@ -73,6 +75,7 @@ impl Turn {
             answer_capped: false,
             // The plan of a retried answer accompanies its question already.
             planned: base.is_retry(),
+            recall_at: None,
             extra_calls: 0,
             loop_detector: LoopDetector::default(),
             output_rejected: false,

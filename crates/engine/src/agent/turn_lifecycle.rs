@@ -11,6 +11,7 @@ use super::active_turn::{ActiveTurn, RunOutcome};
 use super::call_events::{never_run_event, unknown_outcome_event};
 use super::inbox::Received;
 use super::journal::JournalState;
+use super::recall::{self, Recalled};
 use super::stream::block_stop;
 use super::thread::Thread;
 use super::turn_context::TurnContext;
@@ -173,13 +174,17 @@ async fn recover(mut context: TurnContext) -> TurnState {
 }
 
 /// Continues a turn whose state was loaded, and announces that if there is something to do.
-async fn continue_from(mut context: TurnContext, state: JournalState) -> TurnState {
+async fn continue_from(mut context: TurnContext, mut state: JournalState) -> TurnState {
     if state.awaits_human() {
         context.writer.count_store_retry();
         return TurnState::AwaitingHuman(AwaitingHuman::new(context));
     }
     let resumed = Event::ThreadLifecycle(Lifecycle::Resumed { message_id: context.writer.message_id() });
-    match context.writer.commit(Commit::new().event(resumed)).await {
+    let committed = match context.writer.commit(Commit::new().event(resumed)).await {
+        Ok(()) => recall_after_opening(&context, &mut state).await,
+        Err(error) => Err(error),
+    };
+    match committed {
         Ok(()) => {
             context.writer.count_store_retry();
             TurnState::active(context, state)
@@ -187,6 +192,19 @@ async fn continue_from(mut context: TurnContext, state: JournalState) -> TurnSta
         // No model was called, so this try does not count.
         Err(error) => TurnState::store_unavailable(context, &error),
     }
+}
+
+/// Recalls memories for a turn that was interrupted right after its opening.
+async fn recall_after_opening(context: &TurnContext, state: &mut JournalState) -> Result<(), WriteError> {
+    let Some((message, model)) = state.message_to_recall_for() else { return Ok(()) };
+    let (deps, task) = (context.deps.clone(), context.writer.task());
+    let search = move |_: &Brain| recall::search(&deps, task, message, model.as_deref());
+    let memories = context.deps.brain.run_blocking(search).await.unwrap_or_default();
+    let recalled = Recalled { corrections: Vec::new(), memories };
+    let Some((commit, step)) = recalled.into_commit() else { return Ok(()) };
+    context.writer.commit(commit).await?;
+    state.apply(step, context.writer.recorder().last_ts());
+    Ok(())
 }
 
 /// Loads the state of the turn; `None` if its journal could not be read. `starts` counts the starts of the

@@ -1,19 +1,23 @@
-//! Opens a turn: recalls what is relevant to it, and commits its opening together with that.
+//! Opens a turn: commits its opening, and what is recalled for it as a step of its own.
+//!
+//! Searching memory takes about as long as storing the opening, so both happen at the same time. The model is called
+//! when both are done; that what was recalled is stored is not waited for.
 
 use std::ops::RangeInclusive;
 
 use api::event::{Event, Lifecycle};
-use store::event_log::{Commit, Recorder};
+use store::event_log::{Commit, PendingCommit, Recorder};
+use store::memory_format::source_of;
 use store::steps::{Opened, Step, TurnBase};
-use store::{Brain, IdempotencyKey, NewTurn, Rewind, TaskRow};
+use store::{Brain, IdempotencyKey, NewTurn, Rewind, SearchHit, TaskRow, WriteError};
 use tokio::runtime::Handle;
 
 use super::branch::Branch;
-use super::recall::{RecallBudgets, Recalled};
+use super::recall::{self, Recalled};
 use super::skills_note::SkillsNote;
 use super::thread::Thread;
 use super::turn_context::{TurnContext, TurnDeps};
-use super::{AgentError, planning, thread_loader};
+use super::{AgentError, corrections_note, planning, thread_loader};
 
 /// The conversation before a turn.
 pub(super) enum PriorThread {
@@ -68,35 +72,71 @@ impl TurnOpening {
         context: TurnContext,
     ) -> Result<(TurnContext, Option<Thread>), AgentError> {
         let runtime = Handle::current();
-        // All in one blocking job that also sends the commit: switching threads for each part takes longer than
+        // All in one blocking job that also sends the commits: switching threads for each part takes longer than
         // the work.
         let brain = context.deps.brain.clone();
         let begun = brain.run_turn_open(move |_| {
-            let (commit, opened, prior) = self.prepare(&context);
-            let recorder = context.writer.recorder();
-            let last_ts_before = recorder.last_ts();
-            let committing = runtime.block_on(recorder.send(commit));
-            // While the commit is being stored.
-            let thread = prior.into_thread(opened, last_ts_before + 1..=recorder.last_ts());
-            (context, thread, committing)
+            let sent = self.send(&context, &runtime);
+            (context, sent)
         });
         // `None` if the runtime is shutting down.
-        let (context, thread, committing) = begun.await.ok_or(AgentError::Stopping)?;
-        committing?.wait().await?;
+        let (context, sent) = begun.await.ok_or(AgentError::Stopping)?;
+        let SentOpening { opening, recall, thread } = sent?;
+        if let Some(opening) = opening {
+            opening.wait().await?;
+        }
+        // A thread need not wait until what it has recalled is stored: what the turn writes next is stored behind that,
+        // or fails with it. But one that is yet to be loaded is read from the journal.
+        if let (None, Some(recall)) = (&thread, recall) {
+            // The turn is open, so a failure is that of its next commit.
+            let _ = recall.wait().await;
+        }
         Ok((context, thread))
     }
 
-    /// Prepares the opening commit, with the notes that precede the user's message. Blocks.
-    fn prepare(self, context: &TurnContext) -> (Commit, Opened, PriorThread) {
+    /// Sends the opening, and recalls memories while it is being stored. Blocks.
+    fn send(self, context: &TurnContext, runtime: &Handle) -> Result<SentOpening, WriteError> {
+        let (commit, opened, prior, corrections) = self.prepare(context);
+        let recorder = context.writer.recorder();
+        let last_ts_before = recorder.last_ts();
+        let opening = runtime.block_on(recorder.send(commit))?;
+        let stamps = last_ts_before + 1..=recorder.last_ts();
+        let opening = match opened.base {
+            // Memory is searched as the edit leaves it.
+            TurnBase::Edit { .. } => {
+                runtime.block_on(opening.wait())?;
+                None
+            }
+            TurnBase::End | TurnBase::Retry { .. } => Some(opening),
+        };
+        let recalled = opened.recall_at.and_then(|_| {
+            let (task, message) = (context.writer.task(), opened.message.clone());
+            let memories = recall::search(&context.deps, task, message, opened.model());
+            Recalled { corrections, memories }.into_commit()
+        });
+        let mut thread = prior.into_thread(opened, stamps);
+        let recall = recalled.and_then(|(commit, step)| {
+            // It fails only if the opening has failed, or the turn's next commit will fail as well.
+            let recall = runtime.block_on(recorder.send(commit)).ok();
+            if let Some(thread) = &mut thread {
+                thread.apply(step, recorder.last_ts());
+            }
+            recall
+        });
+        Ok(SentOpening { opening, recall, thread })
+    }
+
+    /// Prepares the opening commit, with the notes that precede the user's message. Returns it with the corrections
+    /// among them. Blocks.
+    fn prepare(self, context: &TurnContext) -> (Commit, Opened, PriorThread, Vec<SearchHit>) {
         let Self { idempotency_key, mut opened, rewind, prior, from_queue } = self;
         let TurnDeps { brain, services, snapshot } = &context.deps;
         let task = context.writer.task();
-        let model = opened.options.overrides.as_ref().and_then(|overrides| overrides.model.as_deref());
-        let budgets = RecallBudgets::for_model(services, model);
-        let recalled = Recalled::load(brain, budgets, task, (opened.base, &opened.message));
+        let corrections =
+            recall::corrections(&context.deps, task, (opened.base, &opened.message), opened.model());
         let skills = SkillsNote::load(brain, snapshot, task, opened.base);
-        opened.notes.extend(recalled.notes());
-        opened.notes_source = recalled.source().into();
+        opened.notes.extend(corrections_note::note(&corrections));
+        opened.notes_source = source_of(&corrections).into();
         opened.notes.extend(skills.text());
         opened.prompt = Some(snapshot.prompt_hashes(services.gateway.context_window()));
         let prior = prior.or_load(brain, task);
@@ -107,9 +147,23 @@ impl TurnOpening {
         }
         let commit = opening_commit(context.writer.recorder(), idempotency_key, &opened, rewind);
         let commit = if from_queue { commit.dequeue() } else { commit };
-        let commit = recalled.add_to_commit(commit);
-        (skills.add_to_commit(commit), opened, prior)
+        let mut commit = recall::record(commit, &corrections);
+        if opened.recall_at.is_none() {
+            // Otherwise clients receive them together with the memories.
+            commit = commit.events(recall::event(corrections.iter()));
+        }
+        (skills.add_to_commit(commit), opened, prior, corrections)
     }
+}
+
+/// A turn whose opening was sent.
+struct SentOpening {
+    /// The opening, unless it is stored.
+    opening: Option<PendingCommit>,
+    /// What was recalled, if anything was.
+    recall: Option<PendingCommit>,
+    /// The conversation, with what was recalled.
+    thread: Option<Thread>,
 }
 
 /// The commit that opens a turn.

@@ -121,9 +121,13 @@ impl TurnRequest {
         let mut notes = if base.is_retry() { Vec::new() } else { vec![sent_at_note(now)] };
         notes.extend(request_notes);
         let notes_source = Source::Agent.into();
+        // The question of a retried answer has what was recalled for it.
+        let recall_at = (!base.is_retry()).then_some(notes.len());
         // Set with what the turn begins with.
         let prompt = None;
-        Ok((Opened { message_id, notes, notes_source, message, media, options, base, prompt }, rewind))
+        let opened =
+            Opened { message_id, notes, notes_source, recall_at, message, media, options, base, prompt };
+        Ok((opened, rewind))
     }
 }
 

@@ -99,6 +99,8 @@ fn describe_step(step: &Step, calls: &CallsById<'_>) -> (&'static str, String) {
             let keys: Vec<&str> = memory.iter().map(|write| write.key.as_str()).collect();
             ("noted", format!("working memory was changed: {}", keys.join(", ")))
         }
+        Step::Recalled { note: Some(note), .. } => ("recalled", quoted(note)),
+        Step::Recalled { note: None, .. } => ("recalled", "corrections only".into()),
         Step::Planned { plan: Some(plan), .. } => ("planned", quoted(plan)),
         Step::Planned { plan: None, .. } => ("planned", "nothing".into()),
         Step::Delegated { call_id, did } => {

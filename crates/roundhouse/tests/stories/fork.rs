@@ -9,6 +9,7 @@ use crate::support::engine_calls::{answer_id, direct_message, message_id, with_f
 use crate::support::engine_fixture::{PNG_BASE64, ReplyExt as _, wait_gate_reached};
 use crate::support::http::send;
 use crate::support::tool_programs::{done_reply, shell_reply};
+use crate::support::turn::of_kind;
 use crate::support::{Engine, EngineFixture, HttpResponse, eventually};
 
 async fn fork(engine: &Engine, task: &str, body: Value) -> HttpResponse {
@@ -142,6 +143,33 @@ async fn what_cannot_be_forked_is_refused_and_makes_no_task() {
     stream.read_until("the end", |event| event.data["phase"] == "completed").await;
     assert_eq!((ids(engine, "task").await.len(), ids(engine, "new").await.len()), (4, 3));
     assert_eq!(ids(engine, "raced").await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_copy_of_a_message_has_what_was_recalled_for_it() {
+    let fixture = EngineFixture::new([]).await;
+    let engine = &fixture.engine;
+    let record = json!({"content": "The staging database is called heron."});
+    assert_eq!(engine.post("/memory/knowledge", &record).await.status, 200);
+    // On a busy machine the search may time out, and then nothing is recalled.
+    let mut number = 0;
+    let origin = eventually("something is recalled", async || {
+        number += 1;
+        let task = format!("task-{number}");
+        engine.run_turn(&task, "How do I reach the staging database?").await;
+        fixture.last_messages().0.contains("is called heron").then_some(task)
+    })
+    .await;
+    let question = ids(engine, &origin).await[0].clone();
+    fork(engine, &origin, json!({"task_id": "fork", "after": question})).await.assert_ok(CONVERSATION);
+    let events = engine.run_turn("fork", "And is the staging database up?").await;
+    let sent = fixture.last_messages().0;
+    assert_eq!(sent.matches("is called heron").count(), 1, "{sent}");
+    let note = sent.find("is called heron").unwrap();
+    assert!(note < sent.find("How do I reach").unwrap(), "{sent}");
+    // It is not recalled again, as what only the original says may be.
+    let updates = of_kind(&events, "working_memory_update");
+    assert!(updates.iter().all(|event| !event.data.to_string().contains("heron")), "{events:?}");
 }
 
 #[tokio::test]

@@ -174,8 +174,7 @@ impl Commit {
         self.change(StateChange::Schedules(change))
     }
 
-    /// Records that the turn's notes contain a memory record. The step that opens the turn must precede it in the
-    /// same commit.
+    /// Records that the turn's notes contain a memory record. The step that opens the turn must precede it.
     #[must_use]
     pub fn recalled(self, kind: MemoryKind, id: String) -> Self {
         self.change(StateChange::Recalled(kind, id))

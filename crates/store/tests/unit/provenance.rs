@@ -7,7 +7,7 @@ fn source_of(stored: &str) -> Source {
 }
 
 /// The stored forms of the steps that add a text to the conversation, with `{source}` at the end of each.
-fn stored_steps(text: &str, source: Option<Source>) -> [String; 4] {
+fn stored_steps(text: &str, source: Option<Source>) -> [String; 5] {
     let source =
         |field: &str| source.map(|source| format!(r#","{field}":"{}""#, source.as_str())).unwrap_or_default();
     let call = "call_01a1f979470673d69f90d7d72971a30a";
@@ -18,6 +18,7 @@ fn stored_steps(text: &str, source: Option<Source>) -> [String; 4] {
     let resulted = format!(r#""resulted","call_id":"{call}","outcome":"#);
     [
         format!(r#"{{"step":{opened},"options":{options}{}}}"#, source("notes_source")),
+        format!(r#"{{"step":"recalled","note":"{text}"{}}}"#, source("source")),
         format!(r#"{{"step":"planned","plan":"{text}"{}}}"#, source("source")),
         format!(r#"{{"step":{resulted}{{"output":"{text}","duration_ms":0}}{}}}"#, source("source")),
         format!(

@@ -60,6 +60,7 @@ pub fn opened(message: &str) -> Opened {
     Opened {
         notes: Vec::new(),
         notes_source: Source::Agent.into(),
+        recall_at: None,
         message_id: MessageId::new(),
         message: message.into(),
         media: Vec::new(),

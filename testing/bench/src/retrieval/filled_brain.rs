@@ -132,6 +132,7 @@ impl PendingTurn {
             message_id: user_message,
             notes: Vec::new(),
             notes_source: Source::Agent.into(),
+            recall_at: None,
             message: question,
             media: Vec::new(),
             options: TurnOptions { max_turns: 1, super_thinking: false, direct: true, overrides: None },

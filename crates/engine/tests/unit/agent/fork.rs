@@ -36,6 +36,7 @@ impl Journal {
             message_id,
             notes: Vec::new(),
             notes_source: api::memory::Source::Agent.into(),
+            recall_at: None,
             message: "hello".into(),
             media: Vec::new(),
             options,
@@ -43,6 +44,10 @@ impl Journal {
             prompt: None,
         }));
         message_id
+    }
+
+    fn recall(&mut self) -> i64 {
+        self.push(Step::Recalled { note: Some("a memory".into()), source: api::memory::Source::Agent.into() })
     }
 
     fn answer(&mut self, calls: &[api::CallId]) -> MessageId {
@@ -119,6 +124,24 @@ fn a_copy_ends_with_a_question_or_with_an_answer_and_the_end_of_its_turn() {
 }
 
 #[test]
+fn a_copy_that_ends_with_a_question_has_what_was_recalled_for_it() {
+    let mut journal = Journal::default();
+    let question = journal.open(TurnBase::End);
+    let recalled = journal.recall();
+    let answer = journal.answer(&[]);
+    let ended = journal.end();
+    let next = journal.open(TurnBase::End);
+    let recalled_next = journal.recall();
+    let (also, _) = journal.steer();
+    assert_eq!(journal.point(question), Some((recalled, vec![])));
+    assert_eq!(journal.point(answer), Some((ended, vec![])));
+    assert_eq!(journal.point(next), Some((recalled_next, vec![])));
+    let last = journal.answer(&[]);
+    assert_eq!(journal.listed(), [question, answer, next, last, also]);
+    assert_eq!(journal.point(next), Some((recalled_next, vec![])));
+}
+
+#[test]
 fn a_message_that_the_model_got_after_its_answer_is_left_out_of_a_copy_of_the_answer() {
     let mut journal = Journal::default();
     journal.open(TurnBase::End);
@@ -132,7 +155,7 @@ fn a_message_that_the_model_got_after_its_answer_is_left_out_of_a_copy_of_the_an
 proptest! {
     /// Of any message of any conversation, the copy lists the messages up to it, in their order.
     #[test]
-    fn a_copy_lists_the_messages_up_to_its_last_one(actions in prop::collection::vec(0..7_u8, 1..40), pick in any::<prop::sample::Index>()) {
+    fn a_copy_lists_the_messages_up_to_its_last_one(actions in prop::collection::vec(0..8_u8, 1..40), pick in any::<prop::sample::Index>()) {
         let mut journal = Journal::default();
         journal.open(TurnBase::End);
         let mut open: Vec<api::CallId> = Vec::new();
@@ -146,6 +169,9 @@ proptest! {
                     open.push(call);
                 }
                 2 => _ = journal.steer(),
+                7 if matches!(journal.steps.last(), Some(StoredStep { step: Step::Opened(_), .. })) => {
+                    journal.recall();
+                }
                 3 => open.pop().into_iter().for_each(|call| _ = journal.result(call)),
                 4 => {
                     journal.end();

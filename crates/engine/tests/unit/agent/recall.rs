@@ -3,11 +3,16 @@
 use api::MemoryId;
 use api::memory::Source;
 use mock_llm::{Reply, Wire};
+use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
-use store::{KnowledgeDraft, NewKnowledge};
-use testkit::{SseEvent, with_deadline};
+use store::event_log::Commit;
+use store::steps::{MemoryWrite, Opened, Step};
+use store::testing::{read_all, read_until};
+use store::{KnowledgeDraft, NewKnowledge, Rewind};
+use testkit::{SseEvent, task_id, with_deadline};
 
-use super::harness::{AgentHarness, final_text};
+use super::harness::{AgentHarness, check_turn, final_text};
+use super::*;
 
 pub(crate) async fn save_knowledge(
     harness: &AgentHarness,
@@ -151,6 +156,8 @@ async fn an_edited_message_recalls_anew_and_one_answered_anew_keeps_its_note() {
     let retry = json!({"task_id": "t", "message": "", "retry_message_id": message_id});
     assert_eq!(recalled(&harness.run(retry).await), Vec::<Value>::new());
     assert_eq!(harness.last_request().body.to_string().matches("is called heron").count(), 1);
+    // The conversation still contains it.
+    assert_eq!(recalled(&harness.send("Is the staging database up?").await), Vec::<Value>::new());
     let edit =
         json!({"task_id": "t", "message": "What is the staging database?", "edit_message_id": message_id});
     assert_eq!(recalled(&harness.run(edit).await).len(), 1);
@@ -171,6 +178,197 @@ async fn a_turn_killed_after_its_opening_keeps_what_it_was_told() {
     let events = harness.replay(0).await;
     assert_eq!(recalled(&events).len(), 1);
     assert_eq!(harness.last_request().body.to_string().matches("is called heron").count(), 1);
+}
+
+/// The steps of task `t`.
+fn steps(harness: &AgentHarness) -> Vec<Step> {
+    let row = harness.brain.task(&task_id("t")).unwrap().unwrap().row;
+    harness.brain.steps(row).unwrap().into_iter().map(|stored| stored.step).collect()
+}
+
+#[tokio::test]
+async fn what_is_recalled_is_a_step_of_its_own_and_stands_in_its_place_among_the_notes() {
+    let harness = AgentHarness::new(Wire::AnthropicMessages).await;
+    harness.send("Good morning!").await;
+    save_knowledge(&harness, "The staging database is called heron.", Source::User, None).await;
+    save_knowledge(&harness, "Name the databases in full.", Source::Feedback, None).await;
+    let skill = json!({"name": "baking", "description": "Bakes bread.", "prompt": "Knead the dough."});
+    with_deadline(harness.agent.create_skill(serde_json::from_value(skill).unwrap())).await.unwrap();
+    let write = MemoryWrite { key: "colour".into(), value: json!("green") };
+    with_deadline(harness.agent.set_working_memory(&task_id("t"), write)).await.unwrap();
+    let request = json!({
+        "task_id": "t", "message": "How do I reach the staging database?", "instructions": "Be brief.",
+    });
+    let events = harness.run(request).await;
+    let texts = last_sent_texts(&harness).concat();
+    let order = [
+        "[Sent ",
+        "Be brief.",
+        "[Recalled from memory",
+        "is called heron",
+        "[What the user taught you",
+        "Name the databases in full.",
+        "[The user's own skills",
+        "[Working memory was changed",
+        "How do I reach",
+    ];
+    let places: Vec<_> = order.iter().map(|part| texts.find(part)).collect();
+    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?} {texts}");
+
+    // Clients receive corrections and memories together.
+    assert_eq!(recalled(&events).len(), 2);
+    assert_eq!((events[0].phase(), events[1].data["key"].as_str()), (Some("started"), Some("recalled")));
+    let steps = steps(&harness);
+    let at = steps.iter().rposition(|step| matches!(step, Step::Opened(_))).unwrap();
+    let Step::Opened(opened) = &steps[at] else { unreachable!() };
+    assert!(!opened.notes.concat().contains("heron") && opened.notes.concat().contains("in full"));
+    let Step::Recalled { note: Some(note), .. } = &steps[at + 1] else { panic!("{:?}", steps[at + 1]) };
+    assert!(note.contains("is called heron"), "{note}");
+}
+
+#[tokio::test]
+async fn corrections_alone_are_reported_too() {
+    let harness = AgentHarness::new(Wire::AnthropicMessages).await;
+    save_knowledge(&harness, "Name the databases in full.", Source::Feedback, None).await;
+    let events = harness.send("Good morning!").await;
+    assert_eq!(recalled(&events)[0]["content"], "Name the databases in full.");
+    assert!(matches!(steps(&harness)[1], Step::Recalled { note: None, .. }));
+    // A retry recalls no memories, but is told of a new correction with its opening.
+    save_knowledge(&harness, "Say which server they are on.", Source::Feedback, None).await;
+    let message_id = harness.agent.all_messages(&task_id("t")).await.unwrap()[0].message_id.to_string();
+    let events = harness.run(json!({"task_id": "t", "message": "", "retry_message_id": message_id})).await;
+    let items = recalled(&events);
+    assert_eq!((items.len(), &items[0]["content"]), (1, &json!("Say which server they are on.")));
+    let count = steps(&harness).iter().filter(|step| matches!(step, Step::Recalled { .. })).count();
+    assert_eq!(count, 1);
+}
+
+/// Commits that a turn was opened, and then `next`, as if the engine had been killed right then.
+async fn commit_opening(harness: &AgentHarness, recall_at: Option<usize>, next: Option<Step>) {
+    let event_log = harness.agent.event_logs.open(&task_id("t")).unwrap();
+    let recorder = event_log.begin_turn(TurnId::new()).unwrap();
+    let opened = store::testing::opened("Which staging database?");
+    let notes = vec!["[A note.]".to_owned(), "[A correction.]".to_owned()];
+    let opened = Opened { notes, recall_at, ..opened };
+    recorder.commit(turn_open::opening_commit(&recorder, None, &opened, Rewind::default())).await.unwrap();
+    if let Some(next) = next {
+        recorder.commit(Commit::new().step(next)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_turn_killed_before_it_had_stored_what_it_recalled_recalls_at_the_next_start() {
+    let mut harness = AgentHarness::new(Wire::AnthropicMessages).await;
+    save_knowledge(&harness, "The staging database is called heron.", Source::User, None).await;
+    commit_opening(&harness, Some(1), None).await;
+    harness.restart().await;
+    let gate = mock_llm::Gate::new();
+    harness.provider.enqueue(Reply::from_text("Well, then.").deltas(3).hold(1, &gate));
+    harness.agent.resume().unwrap();
+    with_deadline(gate.reached()).await;
+    let texts = last_sent_texts(&harness).concat();
+    let places = ["[A note.]", "is called heron", "[A correction.]", "Which staging database?"]
+        .map(|part| texts.find(part));
+    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?} {texts}");
+    assert!(matches!(steps(&harness)[..], [Step::Opened(_), Step::Recalled { note: Some(_), .. }]));
+    // Killed again, it has what it recalled.
+    harness.kill().await;
+    harness.agent.resume().unwrap();
+    let events = harness.replay(0).await;
+    assert_eq!(check_turn(&events), Ok(()));
+    assert_eq!(recalled(&events).len(), 1);
+    assert_eq!(last_sent_texts(&harness).concat(), texts);
+    harness.provider.assert_no_refusals();
+}
+
+#[tokio::test]
+async fn a_turn_that_had_got_beyond_its_opening_recalls_nothing_more_at_the_next_start() {
+    let spent = Step::Spent { model: "m".into(), tokens: llm::TokenUsage::default(), cost_usd: None };
+    // Without the place, an earlier version has opened the turn.
+    for (recall_at, next) in [(Some(1), Some(spent)), (None, None)] {
+        let mut harness = AgentHarness::new(Wire::AnthropicMessages).await;
+        save_knowledge(&harness, "The staging database is called heron.", Source::User, None).await;
+        commit_opening(&harness, recall_at, next).await;
+        harness.restart().await;
+        harness.agent.resume().unwrap();
+        let events = harness.replay(0).await;
+        final_text(&events);
+        assert_eq!(recalled(&events), Vec::<Value>::new());
+        assert!(!last_sent_texts(&harness).concat().contains("heron"));
+    }
+    // Clients have received the beginning of an answer to what the model was sent.
+    let mut harness = AgentHarness::new(Wire::AnthropicMessages).await;
+    let gate = mock_llm::Gate::new();
+    harness.provider.enqueue(Reply::from_text("I wonder which.").deltas(3).hold(2, &gate));
+    let request = json!({"task_id": "t", "message": "Which staging database?"});
+    let mut reader = harness.begin(request).await.unwrap();
+    read_until(&mut reader, |event| event.kind == "text_delta").await;
+    let texts = last_sent_texts(&harness);
+    drop(reader);
+    save_knowledge(&harness, "The staging database is called heron.", Source::User, None).await;
+    harness.kill().await;
+    harness.agent.resume().unwrap();
+    let events = harness.replay(0).await;
+    assert_eq!(check_turn(&events), Ok(()));
+    assert_eq!((recalled(&events), last_sent_texts(&harness)), (Vec::new(), texts));
+}
+
+#[tokio::test]
+async fn a_turn_whose_recalled_memories_cannot_be_written_goes_on_when_they_can() {
+    let harness = AgentHarness::new(Wire::AnthropicMessages).await;
+    harness.send("Good morning!").await;
+    save_knowledge(&harness, "The staging database is called heron.", Source::User, None).await;
+    let connection = harness.open_connection();
+    connection
+        .execute_batch(
+            "CREATE TRIGGER full BEFORE INSERT ON recalled BEGIN SELECT RAISE(ABORT, 'the disk is full'); END",
+        )
+        .unwrap();
+    // Of an edit the opening is stored first. In other turns both may be in one commit, and then none begins.
+    let message_id = harness.agent.all_messages(&task_id("t")).await.unwrap()[0].message_id.to_string();
+    let edit = json!({"task_id": "t", "message": "Which staging database?", "edit_message_id": message_id});
+    let mut reader = harness.begin(edit).await.unwrap();
+    let mut events = read_until(&mut reader, |event| event.phase() == Some("resumed")).await;
+    connection.execute_batch("DROP TRIGGER full").unwrap();
+    events.extend(read_all(reader).await);
+    assert_eq!(check_turn(&events), Ok(()));
+    // Nothing of an answer was sent before what it was given is stored.
+    let at = |kind: &str| events.iter().position(|event| event.kind == kind).unwrap();
+    assert!(at("working_memory_update") < at("content_block_start"), "{events:#?}");
+    assert_eq!(recalled(&events).len(), 1);
+    assert!(last_sent_texts(&harness).concat().contains("is called heron"));
+    assert!(harness.brain.open_turns().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn an_imported_conversation_has_what_was_recalled_into_it() {
+    let harness = AgentHarness::new(Wire::AnthropicMessages).await;
+    save_knowledge(&harness, "The staging database is called heron.", Source::User, None).await;
+    harness.send("How do I reach the staging database?").await;
+    let mut document = Vec::new();
+    harness.brain.export(&mut document).unwrap();
+    let other = AgentHarness::new(Wire::AnthropicMessages).await;
+    let staged = other.brain.stage_import(&document[..], |_| Ok(())).unwrap();
+    other.brain.apply_import(staged, api::transfer::ImportMode::Merge, Vec::new()).await.unwrap();
+    assert_eq!(steps(&other), steps(&harness));
+    assert_eq!(recalled(&other.send("Is the staging database up?").await), Vec::<Value>::new());
+    let sent = other.last_request().body.to_string();
+    assert_eq!(sent.matches("is called heron").count(), 1, "{sent}");
+}
+
+#[tokio::test]
+async fn an_edit_recalls_what_it_has_brought_back() {
+    let harness = AgentHarness::new(Wire::AnthropicMessages).await;
+    let old = save_knowledge(&harness, "The door code is 1234.", Source::User, None).await;
+    let save =
+        Reply::new().tool_use("memory_save", json!({"content": "The door code is 9999.", "supersedes": old}));
+    harness.provider.enqueue_all([save, Reply::from_text("Saved.")]);
+    harness.send("It has changed to 9999.").await;
+    let message_id = harness.agent.all_messages(&task_id("t")).await.unwrap()[0].message_id.to_string();
+    let edit = json!({"task_id": "t", "message": "What is the door code?", "edit_message_id": message_id});
+    let items = recalled(&harness.run(edit).await);
+    assert_eq!(items.iter().map(|item| item["id"].clone()).collect::<Vec<_>>(), [json!(old)]);
+    assert!(last_sent_texts(&harness).concat().contains("1234"));
 }
 
 #[tokio::test]

@@ -32,6 +32,7 @@ impl Journal {
             message_id: MessageId::new(),
             notes: vec!["[Sent]".into()],
             notes_source: Source::Agent.into(),
+            recall_at: None,
             message: message.into(),
             media: Vec::new(),
             options: TurnOptions { max_turns: 9, super_thinking: false, direct: true, overrides: None },

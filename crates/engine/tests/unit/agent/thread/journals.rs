@@ -104,6 +104,12 @@ impl Journal {
                 let tokens = TokenUsage { input: 7, ..TokenUsage::default() };
                 self.push(Step::Spent { model: "m".into(), tokens, cost_usd: None });
             }
+            (5, Some(NextAction::CallModel)) if self.recalls() => {
+                // Only corrections may have been recalled.
+                let note = (!variant.is_multiple_of(4)).then(|| format!("memory {variant}"));
+                let source = if variant.is_multiple_of(2) { Source::Tool } else { Source::Agent };
+                self.push(Step::Recalled { note, source: source.into() });
+            }
             (4, _) => {
                 self.push(Step::Steered { message_id: MessageId::new(), message: format!("mind {variant}") });
             }
@@ -131,7 +137,18 @@ impl Journal {
         };
         self.turn = Some(TurnId::new());
         let Step::Opened(opened) = opened("a question") else { return };
-        self.push(Step::Opened(Opened { base, ..opened }));
+        let (notes, recall_at) = if base.is_retry() {
+            (Vec::new(), None)
+        } else {
+            (vec!["the first note".into(), "the last note".into()], Some(variant % 3))
+        };
+        self.push(Step::Opened(Opened { base, notes, recall_at, ..opened }));
+    }
+
+    /// Whether the last step has opened a turn that recalls memories.
+    fn recalls(&self) -> bool {
+        let last = self.steps.last().map(|stored| &stored.step);
+        matches!(last, Some(Step::Opened(Opened { recall_at: Some(_), .. })))
     }
 
     /// Advances one of the calls that have no result.

@@ -35,6 +35,7 @@ fn opened(message: &str) -> Step {
     Step::Opened(Opened {
         notes: Vec::new(),
         notes_source: Source::Agent.into(),
+        recall_at: None,
         message_id: MessageId::new(),
         message: message.into(),
         media: Vec::new(),
@@ -229,8 +230,8 @@ fn random_journals_have_every_step_and_every_way_to_open_and_to_end() {
         found.extend(Journal::random(&choices).iter().map(|stored| kind(&stored.step)));
     }
     let kinds = "answered asked:permission asked:question ended:cancelled:None ended:cancelled:Some ended:completed \
-                 ended:errored hooked input_changed intended opened:edit opened:end opened:retry resolved resulted \
-                 returned spent steered";
+                 ended:errored hooked input_changed intended opened:edit opened:end opened:retry recalled resolved \
+                 resulted returned spent steered";
     assert_eq!(found.iter().map(String::as_str).collect::<Vec<_>>().join(" "), kinds);
 }
 

@@ -235,6 +235,16 @@ fn turn_entries(turn: &[&Step], ended: bool) -> Vec<Entry> {
     entries
 }
 
+/// The message that opened a turn, whose next step is `next`.
+fn opening_message(opened: &Opened, next: Option<&&Step>) -> Message {
+    let mut notes = opened.notes.clone();
+    if let (Some(at), Some(Step::Recalled { note: Some(note), .. })) = (opened.recall_at, next) {
+        notes.insert(at, note.clone());
+    }
+    let notes = notes.into_iter().map(|text| Content::Note { text });
+    Message::User { content: notes.chain([Content::Text { text: opened.message.clone() }]).collect() }
+}
+
 fn replay(journal: &[StoredStep], all_ended: bool) -> Vec<Entry> {
     let turns = turns(journal);
     let mut entries: Vec<Entry> = Vec::new();
@@ -250,7 +260,7 @@ fn replay(journal: &[StoredStep], all_ended: bool) -> Vec<Entry> {
         };
         entries.truncate(kept);
         if !opened.base.is_retry() {
-            entries.push(user_entry(opened.message_id, Message::user(opened.message.clone()), true));
+            entries.push(user_entry(opened.message_id, opening_message(opened, turn.get(1)), true));
         }
         let is_last = number + 1 == turns.len();
         let ended = all_ended || !is_last || matches!(turn.last(), Some(Step::Ended { .. }));

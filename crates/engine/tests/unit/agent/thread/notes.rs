@@ -73,3 +73,63 @@ fn ended() -> Step {
 fn done() -> ToolOutcome {
     ToolOutcome::new("done".into(), None, 0)
 }
+
+/// An opening with two notes, between which what is recalled belongs.
+fn opened_to_recall() -> Opened {
+    let Step::Opened(opened) =
+        opened_with(&["[Sent 2026-11-26 12:00 UTC]", "[A correction.]"], TurnBase::End)
+    else {
+        unreachable!()
+    };
+    Opened { recall_at: Some(1), ..opened }
+}
+
+fn recalled(source: Source) -> Step {
+    Step::Recalled { note: Some("[A memory.]".into()), source: source.into() }
+}
+
+#[test]
+fn what_is_recalled_behind_the_opening_is_sent_as_if_the_opening_contained_it() {
+    let opened = opened_to_recall();
+    // So it is in journals of earlier versions.
+    let mut notes = opened.notes.clone();
+    notes.insert(1, "[A memory.]".into());
+    for source in [Source::Agent, Source::Tool] {
+        let old =
+            Opened { notes: notes.clone(), notes_source: source.into(), recall_at: None, ..opened.clone() };
+        let old = fold(&journal(TurnId::new(), [Step::Opened(old)]));
+        let new = fold(&journal(TurnId::new(), [Step::Opened(opened.clone()), recalled(source)]));
+        assert_eq!(new.messages(), old.messages());
+        assert_eq!(new.branch().memory_source(), old.branch().memory_source());
+        assert_eq!(new.branch().memory_source() == Source::Tool, source == Source::Tool);
+        // The event that reports it is not void if the model call is repeated.
+        assert_eq!((old.turn().last_step_ts(), new.turn().last_step_ts()), (1, 2));
+    }
+    // It is also sent where a compaction has replaced what came before the message.
+    let earlier = [self::opened("before"), answered(answer(0)), ended()];
+    let mut steps = journal(TurnId::new(), earlier);
+    steps.push(stored(TurnId::new(), 10, self::opened("and")));
+    steps.push(stored(steps[3].turn_id, 11, Step::Compacted(compacted(2))));
+    steps.push(stored(steps[3].turn_id, 12, ended()));
+    let turn = TurnId::new();
+    let last = [Step::Opened(opened.clone()), recalled(Source::Agent)];
+    steps.extend(last.into_iter().map(|step| stored(turn, 20, step)));
+    let thread = fold(&steps);
+    assert_eq!(shown(&thread).matches("[A memory.]").count(), 1);
+    let alone = fold(&journal(turn, [Step::Opened(opened), recalled(Source::Agent)]));
+    assert_eq!(thread.messages().last(), alone.messages().last());
+}
+
+#[test]
+fn memory_is_searched_for_a_turn_only_right_behind_its_opening() {
+    let opened = Step::Opened(opened_to_recall());
+    let due = |steps: &[Step]| fold(&journal(TurnId::new(), steps.to_vec())).message_to_recall_for();
+    assert_eq!(due(std::slice::from_ref(&opened)), Some("Where is it?".into()));
+    let only_corrections = Step::Recalled { note: None, source: Source::Agent.into() };
+    let spent = Step::Spent { model: "m".into(), tokens: TokenUsage::default(), cost_usd: None };
+    for next in [recalled(Source::Agent), only_corrections, spent, answered(answer(1))] {
+        assert_eq!(due(&[opened.clone(), next]), None);
+    }
+    // Earlier versions, retries and sub-agents.
+    assert_eq!(due(&[opened_with(&["[A memory.]"], TurnBase::End)]), None);
+}
