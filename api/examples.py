@@ -113,6 +113,7 @@ def play_orchestrator(admin: Service, product: Service) -> str:
     product("get_health")
     admin("list_products")
     admin("get_fleet_overview")
+    admin("get_fleet_drain")
     admin("replace_product_policy", product_id=registered["product_id"])
     product("provision_engine")
     product("admit_user", user_id="ada")

@@ -11,7 +11,7 @@ use crate::audit::{AuditEvent, AuditRow};
 use crate::metrics::FleetStatus;
 use crate::orchestrator::{EngineStatus, EngineSummary, PageLimit};
 use crate::version::{MoveLimit, MovedEngine};
-use crate::{EngineId, EngineImage, ProductId, Slug, Timestamp, UserId};
+use crate::{EngineId, EngineImage, ErrorDetail, ProductId, Slug, Timestamp, UserId};
 
 /// States of engines in a query: their names, separated by commas.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -186,6 +186,39 @@ pub struct DrainStatus {
     pub drained_since: Option<Timestamp>,
     /// The number of engines that run or are being changed.
     pub left: u64,
+}
+
+/// Response of `GET /fleet/drain`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DrainProgress {
+    /// Since when the deployment has been drained; null if it is not.
+    #[schema(required)]
+    pub drained_since: Option<Timestamp>,
+    /// The number of engines that run or are being changed. The drain is complete when there are none.
+    pub left: u64,
+    /// The number of engines that sleep.
+    pub asleep: u64,
+    /// The number of engines that could not be put to sleep at the last attempt. Each is tried again.
+    pub failing: u64,
+    /// The first 100 of those, the one that has been failing longest first.
+    pub failures: Vec<DrainFailure>,
+}
+
+/// An engine that a drain could not put to sleep.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DrainFailure {
+    /// The engine's id.
+    pub engine_id: EngineId,
+    /// The product that it belongs to.
+    pub product_id: ProductId,
+    /// The user whose engine it is.
+    pub user_id: UserId,
+    /// When the first attempt failed.
+    pub since: Timestamp,
+    /// The number of failed attempts of this orchestrator.
+    pub attempts: u64,
+    /// Why the last attempt failed.
+    pub error: ErrorDetail,
 }
 
 /// A position among the audit rows of all products, which are sorted by time, product and id.

@@ -109,6 +109,7 @@ http_service::routes! {
     fleet::follow,
     fleet::start_failed,
     fleet::drain,
+    fleet::drain_progress,
     fleet::lift_drain,
 }
 

@@ -443,7 +443,7 @@ async fn check_host(config: &Config, registry: &Registry, here: Option<Host>) ->
     let Some(previous) = Host::parse(&previous).filter(|previous| !previous.is_same(&here)) else {
         return Ok(());
     };
-    let engines = registry.count_running().await.map_err(failed)?;
+    let (engines, _) = registry.count_awake_and_asleep().await.map_err(failed)?;
     if engines > 0 && config.take_over_from.as_ref() != Some(&previous.name) {
         return Err(OpenError::EnginesOnOtherHost {
             database: database.clone(),

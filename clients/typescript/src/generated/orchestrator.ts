@@ -338,7 +338,8 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get?: never;
+        /** Returns how far a drain is: since when it lasts, how many engines are left, and which could not be put to sleep. */
+        get: operations["get_fleet_drain"];
         put?: never;
         /**
          * Drains the deployment: puts all engines to sleep, and starts none, until the drain is lifted. Until then, whoever
@@ -730,6 +731,45 @@ export interface components {
         };
         /** @description 1 to 200 characters, not all of them blank, none of them NUL */
         DisplayName: string;
+        /** @description An engine that a drain could not put to sleep. */
+        DrainFailure: {
+            /**
+             * Format: int64
+             * @description The number of failed attempts of this orchestrator.
+             */
+            attempts: number;
+            /** @description The engine's id. */
+            engine_id: components["schemas"]["EngineId"];
+            /** @description Why the last attempt failed. */
+            error: components["schemas"]["ErrorDetail"];
+            /** @description The product that it belongs to. */
+            product_id: components["schemas"]["ProductId"];
+            /** @description When the first attempt failed. */
+            since: components["schemas"]["Timestamp"];
+            /** @description The user whose engine it is. */
+            user_id: components["schemas"]["UserId"];
+        };
+        /** @description Response of `GET /fleet/drain`. */
+        DrainProgress: {
+            /**
+             * Format: int64
+             * @description The number of engines that sleep.
+             */
+            asleep: number;
+            drained_since: components["schemas"]["Timestamp"] | null;
+            /**
+             * Format: int64
+             * @description The number of engines that could not be put to sleep at the last attempt. Each is tried again.
+             */
+            failing: number;
+            /** @description The first 100 of those, the one that has been failing longest first. */
+            failures: components["schemas"]["DrainFailure"][];
+            /**
+             * Format: int64
+             * @description The number of engines that run or are being changed. The drain is complete when there are none.
+             */
+            left: number;
+        };
         /** @description Response of `POST` and `DELETE /fleet/drain`. */
         DrainStatus: {
             drained_since: components["schemas"]["Timestamp"] | null;
@@ -3885,6 +3925,62 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    get_fleet_drain: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The drain, or that there is none */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DrainProgress"];
                 };
             };
             /** @description `INVALID_ADMIN_KEY` */

@@ -22,13 +22,25 @@ use crate::registry::RegistryError;
 /// How much later than its time a row may be committed: longer than any operation takes to settle its engine.
 const COMMIT_DELAY: Duration = Duration::from_mins(5);
 
+/// Where a product's rows start.
+#[derive(Clone, Copy, Debug)]
+enum Start {
+    /// With its first one: it was registered after the feed had begun.
+    First,
+    /// With the first one that may have been committed after this time.
+    After(Timestamp),
+}
+
 /// A subscription to the audit logs of all products.
 pub(crate) struct FleetAuditFeed {
     shared: Arc<Shared>,
     /// Cancelled when the orchestrator stops.
     shutdown: CancellationToken,
-    /// The id of the last row that was emitted of each product; those without rows start at 0.
+    /// The id of the last row that was emitted of each product. It is looked up when the product is first read, so that
+    /// a feed begins at once however many rows there are.
     positions: HashMap<ProductId, i64>,
+    /// Where products start that have no position.
+    start: Start,
     /// The products that may have more rows.
     unread: VecDeque<ProductId>,
     commits: broadcast::Receiver<ProductId>,
@@ -48,18 +60,38 @@ impl FleetAuditFeed {
         // Subscribed before the ends of the logs are read, so that no later commit is missed.
         let commits = shared.registry.subscribe_to_all();
         let (now, searched_at) = (shared.clock.now(), shared.clock.monotonic());
-        let mut positions: HashMap<_, _> = shared.registry.audit_ends().await?.into_iter().collect();
-        let mut unread = VecDeque::new();
-        let caught_up_at = after.map_or(now, |after| after.min(now));
-        if after.is_some() {
-            let delay = i64::try_from(COMMIT_DELAY.as_millis()).unwrap_or(i64::MAX);
-            let from = Timestamp::from_unix_ms(caught_up_at.unix_ms().saturating_sub(delay));
-            for (product_id, first) in shared.registry.first_audit_rows_after(from).await? {
-                positions.insert(product_id, first - 1);
-                unread.push_back(product_id);
-            }
+        let ends = shared.registry.audit_ends().await?;
+        let feed = |start, positions, unread, caught_up_at| Self {
+            shared,
+            shutdown,
+            positions,
+            start,
+            unread,
+            commits,
+            caught_up_at,
+            searched_at,
+        };
+        let Some(after) = after.map(|after| after.min(now)) else {
+            return Ok(feed(Start::First, ends.into_iter().collect(), VecDeque::new(), now));
+        };
+        let delay = i64::try_from(COMMIT_DELAY.as_millis()).unwrap_or(i64::MAX);
+        let start = Start::After(Timestamp::from_unix_ms(after.unix_ms().saturating_sub(delay)));
+        let unread = ends.into_iter().map(|(product_id, _)| product_id).collect();
+        Ok(feed(start, HashMap::new(), unread, after))
+    }
+
+    /// Returns the id of the product's last row that was emitted.
+    async fn position(&mut self, product_id: ProductId) -> Result<i64, RegistryError> {
+        if let Some(position) = self.positions.get(&product_id) {
+            return Ok(*position);
         }
-        Ok(Self { shared, shutdown, positions, unread, commits, caught_up_at, searched_at })
+        let position = match self.start {
+            Start::First => 0,
+            // Rows are numbered as they are committed, so those before it were committed before the time, too.
+            Start::After(from) => self.shared.registry.audit_row_before(product_id, from).await?,
+        };
+        self.positions.insert(product_id, position);
+        Ok(position)
     }
 
     /// Collects the products of all commits so far. Returns whether there are none, so that everything committed
@@ -104,7 +136,7 @@ impl RowFeed for FleetAuditFeed {
                 return Ok(None);
             }
             if let Some(product_id) = self.unread.pop_front() {
-                let after = self.positions.get(&product_id).copied().unwrap_or_default();
+                let after = self.position(product_id).await?;
                 let rows = self.shared.registry.audit_rows_after(product_id, after, FEED_PAGE_SIZE).await?;
                 let Some(last) = rows.last() else { continue };
                 self.positions.insert(product_id, last.id);

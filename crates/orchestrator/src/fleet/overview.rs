@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use api::Timestamp;
 use api::fleet::{
-    AuditCursor, DrainStatus, FleetAuditList, FleetCapacity, FleetEngine, FleetEngineList, FleetOverview,
-    ListFleetAudit, ListFleetEngines, ProductStatus, StatusFilter,
+    AuditCursor, DrainProgress, DrainStatus, FleetAuditList, FleetCapacity, FleetEngine, FleetEngineList,
+    FleetOverview, ListFleetAudit, ListFleetEngines, ProductStatus, StatusFilter,
 };
 use api::metrics::FleetStatus;
 use api::orchestrator::{EngineStatus, PageLimit};
@@ -104,8 +104,16 @@ impl Overview {
 
     /// Returns whether the deployment is drained, and how many engines still run or are being changed.
     pub(crate) async fn drain_status(&self) -> Result<DrainStatus, FleetError> {
-        let left = self.shared.registry.count_running().await?;
+        let (left, _) = self.shared.registry.count_awake_and_asleep().await?;
         Ok(DrainStatus { drained_since: self.drain.since(), left })
+    }
+
+    /// Returns how far a drain is, and what it could not put to sleep.
+    pub(crate) async fn drain_progress(&self) -> Result<DrainProgress, FleetError> {
+        let (left, asleep) = self.shared.registry.count_awake_and_asleep().await?;
+        let (failing, failures) = self.drain.failures();
+        let failing = u64::try_from(failing).unwrap_or(u64::MAX);
+        Ok(DrainProgress { drained_since: self.drain.since(), left, asleep, failing, failures })
     }
 
     /// Returns the states of all engines, by product and in total.

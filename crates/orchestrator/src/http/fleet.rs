@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use api::audit::{AuditEvent, AuditMessage, AuditPosition, FollowEvents};
 use api::fleet::{
-    DrainStatus, FleetAuditList, FleetEngineList, FleetOverview, ListFleetAudit, ListFleetEngines,
-    StartFailed, StartedEngines,
+    DrainProgress, DrainStatus, FleetAuditList, FleetEngineList, FleetOverview, ListFleetAudit,
+    ListFleetEngines, StartFailed, StartedEngines,
 };
 use api::orchestrator::PageLimit;
 use api::{EngineId, EngineImage, ErrorBody, ProductId, UserId};
@@ -162,6 +162,24 @@ pub(super) async fn start_failed(
 pub(super) async fn drain(_admin: Admin, State(fleet): State<Arc<Fleet>>) -> JsonResult<DrainStatus> {
     fleet.drains.begin().await.map_err(to_api_error)?;
     fleet.overview.drain_status().await.map(Answer).map_err(to_api_error)
+}
+
+/// Returns how far a drain is: since when it lasts, how many engines are left, and which could not be put to sleep.
+#[utoipa::path(
+    get, path = "/fleet/drain", operation_id = "get_fleet_drain", tag = "fleet",
+    security(("admin_key" = [])),
+    responses(
+        (status = 200, description = "The drain, or that there is none", body = DrainProgress),
+        (status = 401, description = "`INVALID_ADMIN_KEY`", body = ErrorBody),
+        (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
+        (status = 503, description = "`STARTING_UP`", body = ErrorBody),
+    ),
+)]
+pub(super) async fn drain_progress(
+    _admin: Admin,
+    State(fleet): State<Arc<Fleet>>,
+) -> JsonResult<DrainProgress> {
+    fleet.overview.drain_progress().await.map(Answer).map_err(to_api_error)
 }
 
 /// Lifts the drain. Engines are woken when somebody wants them.

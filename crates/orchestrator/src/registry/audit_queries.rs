@@ -43,6 +43,12 @@ pub(super) const NEWEST_OF_USER_AND_EVENT: &str = select_rows!(
     "WHERE product_id = $1 AND id < $2 AND user_id = $4 AND event || '' = $5 ORDER BY id DESC LIMIT $3"
 );
 pub(super) const ROWS_AFTER: &str = select_rows!("WHERE product_id = $1 AND id > $2 ORDER BY id LIMIT $3");
+/// A binary search: ids have no gaps, and the times of their rows ascend but for rows that were committed late.
+pub(super) const ROW_BEFORE: &str = "WITH RECURSIVE search (low, high) AS ( \
+     SELECT CAST(0 AS BIGINT), audit_seq + 1 FROM products WHERE product_id = $1 \
+     UNION ALL SELECT CASE WHEN at <= $2 THEN id ELSE low END, CASE WHEN at <= $2 THEN high ELSE id END \
+     FROM search JOIN audit_log ON product_id = $1 AND id = (low + high) / 2 WHERE high - low > 1) \
+     SELECT low FROM search WHERE high - low <= 1";
 pub(super) const LAST_ROW_ID: &str = "SELECT audit_seq FROM products WHERE product_id = $1";
 
 impl Registry {
@@ -125,14 +131,16 @@ impl Registry {
         product_positions(&with_deadline(query.fetch_all(&self.reads)).await?)
     }
 
-    /// Returns the id of the first row after `at` of every product that has one.
-    pub(crate) async fn first_audit_rows_after(
+    /// Returns the id of a row of the product that was written at `at` or earlier, while the next one was not; 0 if
+    /// there is none. It takes a few steps however long the log is.
+    pub(crate) async fn audit_row_before(
         &self,
+        product_id: ProductId,
         at: Timestamp,
-    ) -> Result<Vec<(ProductId, i64)>, RegistryError> {
-        let query =
-            sqlx::query("SELECT product_id, MIN(id) FROM audit_log WHERE at > $1 GROUP BY product_id");
-        product_positions(&with_deadline(query.bind(at.unix_ms()).fetch_all(&self.reads)).await?)
+    ) -> Result<i64, RegistryError> {
+        let query = sqlx::query(ROW_BEFORE).bind(product_id.to_string()).bind(at.unix_ms());
+        let row = with_deadline(query.fetch_optional(&self.reads)).await?;
+        row.map_or(Ok(0), |row| Ok(row.try_get(0)?))
     }
 
     /// Returns the id of a product's last row.

@@ -95,6 +95,12 @@ impl FleetFilter {
 pub(super) const COUNT_ENGINES: &str =
     "SELECT product_id, status, COUNT(*) FROM engines GROUP BY product_id, status";
 
+/// How many engines run or are being changed, and how many sleep, in one snapshot. Each of the counts has an index.
+pub(super) const COUNT_AWAKE_AND_ASLEEP: &str = "SELECT \
+     (SELECT COUNT(*) FROM engines WHERE status = 'running') \
+     + (SELECT COUNT(*) FROM engines WHERE claim_kind IS NOT NULL AND status <> 'running'), \
+     (SELECT COUNT(*) FROM engines WHERE status = 'sleeping')";
+
 impl Registry {
     /// Returns at most `limit` engines that `filter` lets through, after `after` in the order of their ids, and the id
     /// after which the next page begins. Unreadable rows are left out.
@@ -129,6 +135,13 @@ impl Registry {
         let next = rows.last().filter(|_| is_full).map(|row| row.try_get::<String, _>(0)).transpose()?;
         // A page that ends with an unreadable id cannot be continued.
         Ok((engines, next.and_then(|next| next.parse().ok())))
+    }
+
+    /// Returns the number of engines that run or are being changed, and of those that sleep.
+    pub(crate) async fn count_awake_and_asleep(&self) -> Result<(u64, u64), RegistryError> {
+        let row = with_deadline(sqlx::query(COUNT_AWAKE_AND_ASLEEP).fetch_one(&self.reads)).await?;
+        let (awake, asleep): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+        Ok((awake.unsigned_abs(), asleep.unsigned_abs()))
     }
 
     /// Returns the number of engines of every product by state, sorted by product, and the number of leased ports.

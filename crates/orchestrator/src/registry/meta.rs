@@ -75,14 +75,6 @@ impl Registry {
         Ok(())
     }
 
-    /// Returns the number of engines that run or are being changed.
-    pub(crate) async fn count_running(&self) -> Result<u64, RegistryError> {
-        let query =
-            sqlx::query("SELECT COUNT(*) FROM engines WHERE status = 'running' OR claim_kind IS NOT NULL");
-        let count: i64 = with_deadline(query.fetch_one(&self.reads)).await?.try_get(0)?;
-        Ok(count.unsigned_abs())
-    }
-
     /// Returns an identity that no other registry has, not even a copy of this one.
     pub(crate) async fn identity(&self, database: &DatabaseUrl) -> Result<String, RegistryError> {
         if let DatabaseUrl::Sqlite(path) = database {

@@ -20,6 +20,11 @@ impl Orchestrator {
         self.operate(Method::POST, "/fleet/drain").await.assert_ok("drained_since:time left:int")
     }
 
+    async fn drain_progress(&self) -> Value {
+        let progress = self.operate(Method::GET, "/fleet/drain").await;
+        progress.assert_ok("drained_since:time|null left:int asleep:int failing:int failures:array")
+    }
+
     async fn lift_drain(&self) -> Value {
         self.operate(Method::DELETE, "/fleet/drain").await.assert_ok("drained_since:null left:int")
     }
@@ -91,12 +96,13 @@ async fn a_drained_deployment_runs_nothing_also_after_a_kill_until_the_drain_is_
     let engines = [product.engine("ada").await, product.engine("bob").await];
     product.provision("stopped").await.assert_ok(PROVISIONED);
     product.stop("stopped").await.assert_ok("status:text");
-    for path in ["/fleet/drain", "/fleet/status"] {
-        product
-            .call(if path == "/fleet/drain" { Method::POST } else { Method::GET }, path, None)
-            .await
-            .assert_error(401, "INVALID_ADMIN_KEY");
+    for (method, path) in
+        [(Method::POST, "/fleet/drain"), (Method::GET, "/fleet/drain"), (Method::GET, "/fleet/status")]
+    {
+        product.call(method, path, None).await.assert_error(401, "INVALID_ADMIN_KEY");
     }
+    let progress = |since: &Value, left, asleep| json!({"drained_since": since, "left": left, "asleep": asleep, "failing": 0, "failures": []});
+    assert_eq!(orchestrator.drain_progress().await, progress(&Value::Null, 2, 0));
     let begun = orchestrator.drain().await;
     let nothing_runs = async |orchestrator: &Orchestrator| {
         eventually("nothing runs", async || {
@@ -109,6 +115,7 @@ async fn a_drained_deployment_runs_nothing_also_after_a_kill_until_the_drain_is_
         .await;
     };
     nothing_runs(&orchestrator).await;
+    assert_eq!(orchestrator.drain_progress().await, progress(&begun["drained_since"], 0, 2));
     for engine in &engines {
         assert_eq!(deployment.process_of(engine), None);
     }
@@ -128,8 +135,10 @@ async fn a_drained_deployment_runs_nothing_also_after_a_kill_until_the_drain_is_
     let orchestrator = deployment.kill_and_start(orchestrator).await;
     nothing_runs(&orchestrator).await;
     refused(&product).await;
+    assert_eq!(orchestrator.drain_progress().await, progress(&begun["drained_since"], 0, 2));
 
     orchestrator.lift_drain().await;
+    assert_eq!(orchestrator.drain_progress().await, progress(&Value::Null, 0, 2));
     let ada = product.engine("ada").await;
     assert_eq!(ada.id, engines[0].id);
     product.provision("new").await.assert_ok(PROVISIONED);

@@ -933,6 +933,64 @@ class ChangedVersion(BaseModel):
     """
 
 
+class DrainFailure(BaseModel):
+    """
+    An engine that a drain could not put to sleep.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    attempts: int
+    """
+    The number of failed attempts of this orchestrator.
+    """
+    engine_id: str
+    """
+    The engine's id.
+    """
+    error: ErrorDetail
+    product_id: str
+    """
+    The product that it belongs to.
+    """
+    since: AwareDatetime
+    """
+    When the first attempt failed.
+    """
+    user_id: str
+    """
+    The user whose engine it is.
+    """
+
+
+class DrainProgress(BaseModel):
+    """
+    Response of `GET /fleet/drain`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    asleep: int
+    """
+    The number of engines that sleep.
+    """
+    drained_since: AwareDatetime | None
+    failing: int
+    """
+    The number of engines that could not be put to sleep at the last attempt. Each is tried again.
+    """
+    failures: list[DrainFailure]
+    """
+    The first 100 of those, the one that has been failing longest first.
+    """
+    left: int
+    """
+    The number of engines that run or are being changed. The drain is complete when there are none.
+    """
+
+
 class EngineList(BaseModel):
     """
     Response of `GET /engines`.

@@ -4,6 +4,7 @@ mod boots;
 mod browsers;
 mod data;
 mod deletes;
+mod drain;
 mod endings;
 mod explanations;
 mod fairness;

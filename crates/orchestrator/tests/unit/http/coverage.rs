@@ -142,7 +142,7 @@ const BACKEND: &str = "BACKEND_ERROR";
 
 /// Every endpoint, including the extensions, with the codes that the contract lists for it or that its general
 /// rules imply.
-const CONTRACT: [(&str, &str, &[&str]); 40] = [
+const CONTRACT: [(&str, &str, &[&str]); 41] = [
     ("GET", "/health", &[]),
     ("POST", "/products/register", &[ADMIN, "PRODUCT_SLUG_EXISTS"]),
     ("PUT", "/products/{product_id}/policy", &[ADMIN, "PRODUCT_NOT_FOUND"]),
@@ -184,6 +184,7 @@ const CONTRACT: [(&str, &str, &[&str]); 40] = [
     ("GET", "/fleet/events", &[ADMIN]),
     ("POST", "/fleet/start-failed", &[ADMIN]),
     ("POST", "/fleet/drain", &[ADMIN]),
+    ("GET", "/fleet/drain", &[ADMIN]),
     ("DELETE", "/fleet/drain", &[ADMIN]),
     ("GET", "/audit", &[KEY]),
     ("GET", "/events", &[KEY]),

@@ -10,7 +10,7 @@ use futures::future::join_all;
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
 
-use crate::testing::{ProductClient, TestApp, summarize};
+use crate::testing::{ADMIN_KEY, ProductClient, TestApp, summarize};
 
 /// A client of the stream. It splits the bytes that it receives into events, as browsers do.
 struct EventStream {
@@ -102,6 +102,45 @@ async fn rows_come_as_they_are_committed() {
     product.set_policy(json!({"suspended": true})).await;
     assert_eq!(&*from_now.next_row().await.event, "policy_update");
     assert_eq!(EventStream::open(&other, "?after=0", None).await.next_ids(2).await, [1, 2]);
+}
+
+/// The products and ids of the rows of all products that a stream begins with.
+async fn fleet_rows(app: &TestApp, query: &str, count: usize) -> Vec<(String, i64)> {
+    let path = format!("/fleet/events{query}");
+    let response = app.send_unread("GET", &path, &[("X-Admin-Key", ADMIN_KEY)], "").await;
+    assert_eq!(response.status(), 200);
+    let mut stream = EventStream { body: response.into_body().into_data_stream(), buffer: String::new() };
+    let mut rows = Vec::new();
+    for _ in 0..count {
+        let block = stream.next_block().await.expect("the stream ended");
+        let data = block.lines().find_map(|line| line.strip_prefix("data: ")).unwrap();
+        let row: AuditRow = serde_json::from_str(data).unwrap();
+        rows.push((row.product_id.to_string(), row.id));
+    }
+    assert!(stream.is_silent().await, "more than {rows:?}");
+    rows
+}
+
+#[tokio::test]
+async fn a_stream_of_all_products_begins_five_minutes_before_a_time_or_at_the_beginning() {
+    let app = TestApp::new().await;
+    let old = app.register_product("old", json!({})).await.product_id().await;
+    let product = app.register_product("demo", json!({})).await;
+    let id = product.product_id().await;
+    // A row each minute.
+    for limit in 2..30 {
+        app.shift_wall(60_000);
+        product.set_policy(json!({"max_engines": limit})).await;
+    }
+    let minute = |minute: i64| app.wall_ms() - (28 - minute) * 60_000;
+    let rows = |first: i64| (first..=29).map(|row| (id.clone(), row)).collect::<Vec<_>>();
+    assert_eq!(fleet_rows(&app, &format!("?after={}", minute(20)), 13).await, rows(17));
+    assert_eq!(fleet_rows(&app, &format!("?after={}", minute(5)), 28).await, rows(2));
+    let all = fleet_rows(&app, "?after=0", 30).await;
+    assert_eq!(all.iter().filter(|(product, _)| *product == old).count(), 1, "{all:?}");
+    assert_eq!(fleet_rows(&app, "", 0).await, []);
+    // A time that is yet to come is now.
+    assert_eq!(fleet_rows(&app, &format!("?after={}", minute(90)), 5).await, rows(25));
 }
 
 #[tokio::test]

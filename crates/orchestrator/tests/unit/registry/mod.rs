@@ -169,6 +169,29 @@ async fn a_products_rows_are_numbered_and_chained() {
 }
 
 #[tokio::test]
+async fn the_place_of_a_time_in_a_log_is_found_also_among_rows_that_were_committed_late() {
+    let fixture = Fixture::new().await;
+    // The registration is the first row. Each fourth one was committed three seconds late.
+    let mut times = vec![NOW.unix_ms()];
+    for second in 1_i64..50 {
+        let late = if second % 4 == 0 { 3 } else { 0 };
+        let at = Timestamp::from_unix_ms(NOW.unix_ms() + (second - late) * 1_000);
+        let entry = AuditEntry { at, engine: None, ..entry(EngineId::new(), Event::PolicyUpdate) };
+        let policy = Policy::default();
+        fixture.registry.replace_policy(fixture.product_id, &policy, |_| entry).await.unwrap().unwrap();
+        times.push(at.unix_ms());
+    }
+    for at in (-2..54).map(|second| NOW.unix_ms() + second * 1_000) {
+        let time = Timestamp::from_unix_ms(at);
+        let id = fixture.registry.audit_row_before(fixture.product_id, time).await.unwrap();
+        let index = usize::try_from(id).unwrap();
+        assert!(index == 0 || times[index - 1] <= at, "row {id} came after {at}");
+        assert!(times.get(index).is_none_or(|next| *next > at), "the row after {id} came before {at}");
+    }
+    assert_eq!(fixture.registry.audit_row_before(ProductId::new(), NOW).await.unwrap(), 0);
+}
+
+#[tokio::test]
 async fn the_ledger_takes_no_update_no_delete_and_no_replacement() {
     let fixture = Fixture::new().await;
     let pool = fixture.pool().await;

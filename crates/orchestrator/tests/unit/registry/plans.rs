@@ -3,7 +3,7 @@
 use pretty_assertions::assert_eq;
 use sqlx::Row as _;
 
-use super::super::{audit_queries, metrics, reseal, verify};
+use super::super::{audit_queries, fleet_queries, metrics, reseal, verify};
 use super::Fixture;
 use crate::registry::activity::{SELECT_ACTIVITY, SELECT_SUPERVISED};
 use crate::registry::engines::SELECT_RUNNING_OR_CLAIMED;
@@ -55,6 +55,30 @@ async fn regression_o12_the_ledger_and_the_figures_use_an_index() {
     // The smallest product id may come from any index.
     let next = plan(&fixture, verify::NEXT_AUDITED_PRODUCT).await;
     assert!(next.len() == 1 && next[0].starts_with("SEARCH audit_log USING COVERING INDEX"), "{next:?}");
+}
+
+#[tokio::test]
+async fn the_place_of_a_time_in_a_log_is_found_without_reading_the_log() {
+    if skip_unless_sqlite("query plans") {
+        return;
+    }
+    let plan = plan(&Fixture::new().await, audit_queries::ROW_BEFORE).await;
+    let row = "SEARCH audit_log USING INDEX sqlite_autoindex_audit_log_1 (product_id=? AND id=?)";
+    assert!(plan.iter().any(|step| step == row), "{plan:?}");
+    let scans = plan.iter().filter(|step| step.starts_with("SCAN") && *step != "SCAN search");
+    assert_eq!(scans.count(), 0, "{plan:?}");
+}
+
+#[tokio::test]
+async fn what_is_awake_and_asleep_is_counted_in_indexes() {
+    if skip_unless_sqlite("query plans") {
+        return;
+    }
+    let plan = plan(&Fixture::new().await, fleet_queries::COUNT_AWAKE_AND_ASLEEP).await;
+    let scans = plan.iter().filter(|step| step.starts_with("SCAN engines"));
+    // The first two indexes have no other engines than those that are counted.
+    let indexes: Vec<_> = scans.map(|step| step.rsplit(' ').next().unwrap()).collect();
+    assert_eq!(indexes, ["engines_running", "engines_claimed", "engines_listed_by_status"], "{plan:?}");
 }
 
 #[tokio::test]

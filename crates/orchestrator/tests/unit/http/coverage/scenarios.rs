@@ -172,7 +172,7 @@ async fn a_deployment_is_drained() -> BTreeSet<RecordedResponse> {
     let app = TestApp::new().await;
     let product = app.register_product("demo", json!({})).await;
     send(&product, "POST", "/fleet/start-failed", "{}").await;
-    for method in ["POST", "DELETE"] {
+    for method in ["POST", "GET", "DELETE"] {
         send(&product, method, "/fleet/drain", "").await;
     }
     app.responses.recorded()
