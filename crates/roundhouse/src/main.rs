@@ -57,10 +57,12 @@ enum Command {
     Orchestrator(orchestrator_command::Args),
     /// List, register and limit the products of a deployment.
     Product(operator::product::Args),
+    /// See and act on the engines of all products: state, drain, failed engines, events.
+    Fleet(operator::fleet::Args),
     /// Show how the engines of a product are.
-    Status(operator::fleet::StatusArgs),
+    Status(operator::figures::StatusArgs),
     /// Show the figures of a product's engines.
-    Metrics(operator::fleet::MetricsArgs),
+    Metrics(operator::figures::MetricsArgs),
     /// Print what happens to a product's engines, and follow it.
     Events(operator::events::Args),
     /// Read, move and erase what a user's engine knows about its user.
@@ -112,8 +114,9 @@ fn main() -> ExitCode {
         }
         Command::Orchestrator(args) => orchestrator_command::run(&args),
         Command::Product(args) => operator::product::run(args),
-        Command::Status(args) => operator::fleet::status(args),
-        Command::Metrics(args) => operator::fleet::metrics(args),
+        Command::Fleet(args) => operator::fleet::run(args),
+        Command::Status(args) => operator::figures::status(args),
+        Command::Metrics(args) => operator::figures::metrics(args),
         Command::Events(args) => operator::events::run(args),
         Command::Memory(args) => operator::memory::run(args),
         Command::Skill(args) => operator::skill::run(args),

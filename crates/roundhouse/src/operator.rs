@@ -8,6 +8,7 @@ mod confirm;
 pub(crate) mod engine;
 pub(crate) mod events;
 pub(crate) mod exec_turn;
+pub(crate) mod figures;
 pub(crate) mod fleet;
 mod input;
 pub(crate) mod logs;

@@ -54,7 +54,7 @@ fn parse_user(text: &str) -> Result<UserId, String> {
     crate::engine_access::parse_user(text.to_owned()).map_err(|failure| failure.to_string())
 }
 
-fn parse_status(text: &str) -> Result<EngineStatus, String> {
+pub(super) fn parse_status(text: &str) -> Result<EngineStatus, String> {
     EngineStatus::from_name(text).ok_or_else(|| {
         let names: Vec<_> = EngineStatus::ALL.into_iter().map(EngineStatus::as_str).collect();
         format!("must be one of {}", names.join(", "))
@@ -144,8 +144,7 @@ pub(crate) fn get(args: OneArgs) -> Result<(), Failure> {
 
 fn get_text(document: &Document, view: View) -> anyhow::Result<String> {
     let EngineRecord { summary: engine, .. } = document.parse()?;
-    let exact = |time: api::Timestamp| format!("{} ({time})", view.ago(time));
-    let health = engine.last_health_at.map_or_else(|| "never".to_owned(), exact);
+    let health = engine.last_health_at.map_or_else(|| "never".to_owned(), |at| view.exactly(at));
     Ok(fields(
         &[
             ("User", Cell::new(engine.user_id.as_str())),
@@ -153,7 +152,7 @@ fn get_text(document: &Document, view: View) -> anyhow::Result<String> {
             ("Engine id", engine.engine_id.into()),
             ("Version", Cell::from(&engine.engine_version)),
             ("Address", Cell::new(engine.url.as_deref().unwrap_or("unknown"))),
-            ("Created", exact(engine.created_at).into()),
+            ("Created", view.exactly(engine.created_at).into()),
             ("Healthy", health.into()),
             ("Key", Cell::new("only with --json").styled(Style::Dim)),
         ],

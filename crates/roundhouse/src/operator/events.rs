@@ -1,4 +1,5 @@
-//! `roundhouse events`: the audit log as it grows. A connection that is cut is taken up again after the last row.
+//! `roundhouse events` and `roundhouse fleet events`: the audit log as it grows. A connection that is cut is taken up
+//! again after the last row.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use super::audit::line;
 use super::output::{self, OutputOptions, View};
 use super::session::{Scope, ScopeOptions, Session};
 use crate::client::{Call, Document};
+use crate::engine_access::AccessOptions;
 use crate::error::Failure;
 use crate::remote::MAX_AWAY;
 
@@ -22,6 +24,24 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5
 #[derive(clap::Args)]
 #[command(after_help = output::EXIT_CODES)]
 pub(crate) struct Args {
+    #[command(flatten)]
+    rows: RowOptions,
+    #[command(flatten)]
+    scope: ScopeOptions,
+}
+
+/// Arguments of `roundhouse fleet events`.
+#[derive(clap::Args)]
+pub(super) struct FleetArgs {
+    #[command(flatten)]
+    rows: RowOptions,
+    #[command(flatten)]
+    access: AccessOptions,
+}
+
+/// Which rows are printed, and how.
+#[derive(clap::Args)]
+struct RowOptions {
     /// Go on with new rows until Ctrl-C.
     #[arg(short, long)]
     follow: bool,
@@ -35,22 +55,29 @@ pub(crate) struct Args {
     /// Print each row as the API's JSON, one on a line.
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    scope: ScopeOptions,
 }
 
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
-    let Args { follow, tail, after, json, scope } = args;
     super::run(async {
-        let (session, scope) = scope.open()?;
-        let last = after.map(|id| id.to_string());
-        let output = OutputOptions { json };
-        let mut rows = Rows { session, scope, output, last, seen: Seen::default() };
-        if after.is_none() && tail > 0 {
-            rows.print_newest(tail).await?;
-        }
-        if follow { rows.follow().await } else { Ok(()) }
+        let (session, scope) = args.scope.open()?;
+        print_rows(session, scope, args.rows).await
     })
+}
+
+/// Prints the rows of all products.
+pub(super) async fn print_of_all(args: FleetArgs) -> Result<(), Failure> {
+    print_rows(Session::operator(args.access)?, Scope::AllProducts, args.rows).await
+}
+
+async fn print_rows(session: Session, scope: Scope, options: RowOptions) -> Result<(), Failure> {
+    let RowOptions { follow, tail, after, json } = options;
+    let last = after.map(|id| id.to_string());
+    let output = OutputOptions { json };
+    let mut rows = Rows { session, scope, output, last, seen: Seen::default() };
+    if after.is_none() && tail > 0 {
+        rows.print_newest(tail).await?;
+    }
+    if follow { rows.follow().await } else { Ok(()) }
 }
 
 /// The rows, and how far they were printed.

@@ -71,6 +71,11 @@ impl View {
     pub(crate) fn ago(self, then: Timestamp) -> String {
         times::ago(then, self.now)
     }
+
+    /// How long ago something happened, and when.
+    pub(crate) fn exactly(self, then: Timestamp) -> String {
+        format!("{} ({then})", self.ago(then))
+    }
 }
 
 /// Lays out an answer for people. What it cannot read is an error.

@@ -107,6 +107,7 @@ mod openai_clients;
 mod operator_access;
 mod operator_acts;
 mod operator_data;
+mod operator_fleet;
 mod operator_reads;
 mod operator_terminal;
 mod operators;

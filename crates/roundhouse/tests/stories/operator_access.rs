@@ -8,7 +8,9 @@ use serde_json::json;
 use crate::support::command_line::{FixedService, cells, command_with, document};
 use crate::support::{Fleet, TestEnv};
 
-const STATUS: &str = r#"{"total":0,"by_status":{},"health":"ok","unhealthy_count":0}"#;
+const STATUS: &str = r#"{"total":0,"by_status":{},"health":"ok","unhealthy_count":0,
+    "active_since":"2026-01-01T00:00:00.000Z","drained_since":null,"changes_under_way":0,
+    "capacity":{"ports":999,"leased_ports":0,"concurrent_boots":8},"products":[]}"#;
 
 #[tokio::test]
 async fn a_profile_or_the_environment_names_an_orchestrator_and_its_keys() {
@@ -118,8 +120,13 @@ async fn lists_across_products_name_the_product_and_go_on() {
         "event": "stop", "duration_ms": 31, "detail": {"actor": "admin"}, "hash": "00",
     }]});
     let status = json!({
-        "total": 1, "by_status": {"running": 1}, "health": "ok", "unhealthy_count": 0, "changes_under_way": 0,
-        "products": [{"product_id": product, "slug": "demo", "total": 1, "by_status": {"running": 1}}],
+        "active_since": "2026-01-01T00:00:00.000Z", "drained_since": null, "total": 1, "by_status": {"running": 1},
+        "health": "ok", "unhealthy_count": 0, "changes_under_way": 0,
+        "capacity": {"ports": null, "leased_ports": 0, "concurrent_boots": 8},
+        "products": [{
+            "product_id": product, "slug": "demo", "total": 1, "by_status": {"running": 1}, "max_engines": null,
+            "suspended": false,
+        }],
     });
     for (words, answer, expected) in [
         (
@@ -132,7 +139,7 @@ async fn lists_across_products_name_the_product_and_go_on() {
             rows.clone(),
             ["PRODUCT | 3 | AGO | stop | ada", &format!("--before 5.{product}.3")],
         ),
-        (&["status"], status, ["Engines | 1", "demo | PRODUCT | 1 | 1 running"]),
+        (&["status"], status, ["Engines | 1", "demo | PRODUCT | 1 | - | 1 running"]),
         (&["events"], rows, ["PRODUCT | #3 | stop | ada | TIME", ""]),
     ] {
         let service = FixedService::start(200, &answer.to_string()).await;
