@@ -25,6 +25,7 @@ pub(super) struct Measured {
     pub(super) failures: u32,
     pub(super) provisions_per_second: f64,
     pub(super) provision_ms: Option<f64>,
+    /// Of the orchestrator, without its supervision of those that run.
     pub(super) provision_cpu_us: f64,
     pub(super) provision_requests: Requests,
     pub(super) plain_per_second: f64,
@@ -64,17 +65,21 @@ pub(super) async fn measure(
     deployment.others += plain_count;
 
     let idle = idle(deployment, window).await?;
+    let supervision_us = idle.cpu_us_per_s / f64::from(engines);
+    // The engines that ran already were supervised meanwhile; their number grew evenly.
+    let running = f64::from(engines) - f64::from(added) / 2.0;
+    let supervised_us = supervision_us * running * provisioned.elapsed.as_secs_f64();
     let mut measured = Measured {
         engines,
         added,
         failures: provisioned.failures,
         provisions_per_second: f64::from(added) / provisioned.elapsed.as_secs_f64(),
         provision_ms: median(&provisioned.times_ms),
-        provision_cpu_us: cpu_us / f64::from(added),
+        provision_cpu_us: (cpu_us - supervised_us).max(0.0) / f64::from(added),
         provision_requests,
         plain_per_second: plain.per_second,
         plain_ms: median(&plain.times_ms),
-        supervision_us: idle.cpu_us_per_s / f64::from(engines),
+        supervision_us,
         memory_kib: idle.memory_mib * 1_024.0 / f64::from(engines),
         idle_requests: idle.requests,
         window,
