@@ -14,6 +14,8 @@ use tokio::sync::Semaphore;
 pub const BRAIN_THREADS: usize = 4;
 /// The number of turns opened concurrently, apart from all other reads.
 pub const TURN_OPEN_THREADS: usize = 2;
+/// The number of concurrent searches for what a turn recalls: one for each turn that is being opened.
+pub const RECALL_THREADS: usize = TURN_OPEN_THREADS;
 /// The number of concurrent accesses to files of the workspace.
 pub const FILE_THREADS: usize = 4;
 /// The number of concurrent accesses to files that the user downloads or uploads.
@@ -38,6 +40,7 @@ const OTHER_THREADS: usize = 8;
 /// The maximum number of blocking threads.
 const MAX_BLOCKING_THREADS: usize = BRAIN_THREADS
     + TURN_OPEN_THREADS
+    + RECALL_THREADS
     + FILE_THREADS
     + TRANSFER_THREADS
     + BODY_PARSE_THREADS

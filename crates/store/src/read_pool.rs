@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
-use resources::threads::{BRAIN_THREADS, Lane, TURN_OPEN_THREADS};
+use resources::threads::{BRAIN_THREADS, Lane, RECALL_THREADS, TURN_OPEN_THREADS};
 use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
 use tokio::sync::Notify;
@@ -31,6 +31,8 @@ pub(super) struct ReadPool {
     read_lane: Lane,
     /// The lane of turn openings, separate so that slow searches and lists do not delay the beginning of a turn.
     turn_open_lane: Lane,
+    /// The lane of searches for what a turn recalls, which is being opened meanwhile.
+    recall_lane: Lane,
 }
 
 /// A connection that is opened when it is needed and closed again when it is not, because each costs an idle engine
@@ -53,6 +55,7 @@ impl ReadPool {
             file: file.to_owned(),
             read_lane: Lane::new(BRAIN_THREADS),
             turn_open_lane: Lane::new(TURN_OPEN_THREADS),
+            recall_lane: Lane::new(RECALL_THREADS),
         })
     }
 
@@ -147,6 +150,16 @@ impl Brain {
     ) -> Option<T> {
         let brain = self.clone();
         self.shared.read_pool.turn_open_lane.run(move || open(&brain)).await
+    }
+
+    /// Like [`Brain::run_blocking`], for the search of a turn that is being opened, which waits only for others of its
+    /// kind.
+    pub async fn run_recall<T: Send + 'static>(
+        &self,
+        search: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> Option<T> {
+        let brain = self.clone();
+        self.shared.read_pool.recall_lane.run(move || search(&brain)).await
     }
 
     /// Returns when a reader has been opened on demand, which [`Brain::close_unused_readers`] closes again.

@@ -1,7 +1,7 @@
 //! Opens a turn: commits its opening, and what is recalled for it as a step of its own.
 //!
-//! Searching memory takes about as long as storing the opening, so both happen at the same time. The model is called
-//! when both are done; that what was recalled is stored is not waited for.
+//! Searching memory takes about as long as preparing and storing the opening, so both happen at the same time. The model
+//! is called when both are done; that what was recalled is stored is not waited for.
 
 use std::ops::RangeInclusive;
 
@@ -11,6 +11,7 @@ use store::memory_format::source_of;
 use store::steps::{Opened, Step, TurnBase};
 use store::{Brain, IdempotencyKey, NewTurn, Rewind, SearchHit, TaskRow, WriteError};
 use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
 use super::branch::Branch;
 use super::recall::{self, Recalled};
@@ -75,8 +76,9 @@ impl TurnOpening {
         // All in one blocking job that also sends the commits: switching threads for each part takes longer than
         // the work.
         let brain = context.deps.brain.clone();
+        let searching = self.start_search(&context);
         let begun = brain.run_turn_open(move |_| {
-            let sent = self.send(&context, &runtime);
+            let sent = self.send(&context, searching, &runtime);
             (context, sent)
         });
         // `None` if the runtime is shutting down.
@@ -94,15 +96,32 @@ impl TurnOpening {
         Ok((context, thread))
     }
 
-    /// Sends the opening, and recalls memories while it is being stored. Blocks.
-    fn send(self, context: &TurnContext, runtime: &Handle) -> Result<SentOpening, WriteError> {
+    /// Begins to search memory on a thread of its own. `None` if the turn recalls nothing, or is an edit: memory is
+    /// searched as that leaves it. A search that nobody waits for ends at its deadline.
+    fn start_search(&self, context: &TurnContext) -> Option<JoinHandle<Vec<SearchHit>>> {
+        if self.opened.recall_at.is_none() || matches!(self.opened.base, TurnBase::Edit { .. }) {
+            return None;
+        }
+        let (deps, task) = (context.deps.clone(), context.writer.task());
+        let (message, model) = (self.opened.message.clone(), self.opened.model().map(str::to_owned));
+        let brain = deps.brain.clone();
+        let search = move |_: &Brain| recall::search(&deps, task, message, model.as_deref());
+        Some(tokio::spawn(async move { brain.run_recall(search).await.unwrap_or_default() }))
+    }
+
+    /// Sends the opening, and what the search finds as soon as it is done. Blocks.
+    fn send(
+        self,
+        context: &TurnContext,
+        searching: Option<JoinHandle<Vec<SearchHit>>>,
+        runtime: &Handle,
+    ) -> Result<SentOpening, WriteError> {
         let (commit, opened, prior, corrections) = self.prepare(context);
         let recorder = context.writer.recorder();
         let last_ts_before = recorder.last_ts();
         let opening = runtime.block_on(recorder.send(commit))?;
         let stamps = last_ts_before + 1..=recorder.last_ts();
         let opening = match opened.base {
-            // Memory is searched as the edit leaves it.
             TurnBase::Edit { .. } => {
                 runtime.block_on(opening.wait())?;
                 None
@@ -110,8 +129,12 @@ impl TurnOpening {
             TurnBase::End | TurnBase::Retry { .. } => Some(opening),
         };
         let recalled = opened.recall_at.and_then(|_| {
-            let (task, message) = (context.writer.task(), opened.message.clone());
-            let memories = recall::search(&context.deps, task, message, opened.model());
+            let memories = if let Some(searching) = searching {
+                runtime.block_on(searching).unwrap_or_default()
+            } else {
+                let (task, message) = (context.writer.task(), opened.message.clone());
+                recall::search(&context.deps, task, message, opened.model())
+            };
             Recalled { corrections, memories }.into_commit()
         });
         let mut thread = prior.into_thread(opened, stamps);
