@@ -115,6 +115,9 @@ def play_orchestrator(admin: Service, product: Service) -> str:
     admin("get_fleet_overview")
     admin("get_fleet_drain")
     admin("replace_product_policy", product_id=registered["product_id"])
+    second = admin("create_platform_key", product_id=registered["product_id"])["key_id"]
+    admin("list_platform_keys", product_id=registered["product_id"])
+    admin("revoke_platform_key", product_id=registered["product_id"], key_id=second)
     product("provision_engine")
     product("admit_user", user_id="ada")
     for operation in ("get_engine", "explain_engine", "get_engine_logs", "rotate_engine_key"):

@@ -96,6 +96,9 @@ export class HitlNotPendingError extends NotFoundError {}
 /** This user's engine has no such browser token in force. */
 export class TokenNotFoundError extends NotFoundError {}
 
+/** The product has no such platform key in force. */
+export class KeyNotFoundError extends NotFoundError {}
+
 /** There is no such schedule. */
 export class ScheduleNotFoundError extends NotFoundError {}
 
@@ -201,6 +204,9 @@ export class ScheduleLimitError extends TooManyRequestsError {}
 /** The engine has as many browser tokens in force as it may have. `Retry-After` says when one expires. */
 export class TokenLimitError extends TooManyRequestsError {}
 
+/** The product has as many platform keys in force as it may have. Revoke one first. */
+export class KeyLimitError extends TooManyRequestsError {}
+
 /** The user has as many tool servers as the catalog permits. Delete one first. */
 export class ServerLimitError extends TooManyRequestsError {}
 
@@ -274,6 +280,7 @@ const CLASSES = {
   TURN_NOT_FOUND: TurnNotFoundError,
   HITL_NOT_PENDING: HitlNotPendingError,
   TOKEN_NOT_FOUND: TokenNotFoundError,
+  KEY_NOT_FOUND: KeyNotFoundError,
   SCHEDULE_NOT_FOUND: ScheduleNotFoundError,
   DELIVERY_NOT_FOUND: DeliveryNotFoundError,
   APPROVAL_NOT_FOUND: ApprovalNotFoundError,
@@ -309,6 +316,7 @@ const CLASSES = {
   QUEUE_FULL: QueueFullError,
   SCHEDULE_LIMIT: ScheduleLimitError,
   TOKEN_LIMIT: TokenLimitError,
+  KEY_LIMIT: KeyLimitError,
   SERVER_LIMIT: ServerLimitError,
   USAGE_CAP_REACHED: UsageCapReachedError,
   INTERNAL_ERROR: InternalError,

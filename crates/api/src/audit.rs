@@ -42,6 +42,10 @@ pub enum AuditEvent {
     RevokeToken,
     /// The origins of the product's pages were replaced.
     SetOrigins,
+    /// The product got another platform key.
+    CreateKey,
+    /// A platform key of the product was revoked.
+    RevokeKey,
     /// An engine asked a person something.
     QuestionAsked,
     /// A question was answered, cancelled or given up.
@@ -50,7 +54,7 @@ pub enum AuditEvent {
 
 impl AuditEvent {
     /// All events.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::Register,
         Self::PolicyUpdate,
         Self::Provision,
@@ -66,6 +70,8 @@ impl AuditEvent {
         Self::MintToken,
         Self::RevokeToken,
         Self::SetOrigins,
+        Self::CreateKey,
+        Self::RevokeKey,
         Self::QuestionAsked,
         Self::QuestionSettled,
     ];
@@ -88,6 +94,8 @@ impl AuditEvent {
             Self::MintToken => "mint_token",
             Self::RevokeToken => "revoke_token",
             Self::SetOrigins => "set_origins",
+            Self::CreateKey => "create_key",
+            Self::RevokeKey => "revoke_key",
             Self::QuestionAsked => "question_asked",
             Self::QuestionSettled => "question_settled",
         }

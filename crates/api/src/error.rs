@@ -61,6 +61,8 @@ pub enum ErrorCode {
     HitlNotPending,
     /// This user's engine has no such browser token in force.
     TokenNotFound,
+    /// The product has no such platform key in force.
+    KeyNotFound,
     /// There is no such schedule.
     ScheduleNotFound,
     /// There is no such delivery to the webhook.
@@ -133,6 +135,8 @@ pub enum ErrorCode {
     ScheduleLimit,
     /// The engine has as many browser tokens in force as it may have. `Retry-After` says when one expires.
     TokenLimit,
+    /// The product has as many platform keys in force as it may have. Revoke one first.
+    KeyLimit,
     /// The user has as many tool servers as the catalog permits. Delete one first.
     ServerLimit,
     /// A cap on the usage of the day or of the task is reached. `Retry-After` says when a day's cap begins again.
@@ -198,6 +202,7 @@ impl ErrorCode {
             | Self::ApprovalNotFound
             | Self::SkillNotFound
             | Self::TokenNotFound
+            | Self::KeyNotFound
             | Self::ScheduleNotFound
             | Self::DeliveryNotFound
             | Self::ServerNotFound
@@ -231,6 +236,7 @@ impl ErrorCode {
             | Self::ScheduleLimit
             | Self::ServerLimit
             | Self::TokenLimit
+            | Self::KeyLimit
             | Self::UsageCapReached => 429,
             Self::InternalError => 500,
             Self::BackendError | Self::OutputInvalid | Self::ServerFailed => 502,

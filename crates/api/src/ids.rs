@@ -51,6 +51,8 @@ pub mod kind {
     pub enum Connection {}
     /// A browser token.
     pub enum Token {}
+    /// A platform key of a product.
+    pub enum PlatformKey {}
 
     impl Kind for Product {
         const PREFIX: &'static str = "prod_";
@@ -104,6 +106,10 @@ pub mod kind {
         const PREFIX: &'static str = "tok_";
         const NAME: &'static str = "TokenId";
     }
+    impl Kind for PlatformKey {
+        const PREFIX: &'static str = "key_";
+        const NAME: &'static str = "PlatformKeyId";
+    }
 }
 
 /// `prod_…`: identifies a product.
@@ -132,6 +138,8 @@ pub type BatchId = Id<kind::Batch>;
 pub type ConnectionId = Id<kind::Connection>;
 /// `tok_…`: identifies a browser token.
 pub type TokenId = Id<kind::Token>;
+/// `key_…`: identifies a platform key of a product.
+pub type PlatformKeyId = Id<kind::PlatformKey>;
 
 /// An identifier of one [`Kind`] of thing.
 pub struct Id<K> {
@@ -144,6 +152,13 @@ impl<K: Kind> Id<K> {
     #[expect(clippy::new_without_default, reason = "a default id would hide that each one is new")]
     pub fn new() -> Self {
         Self { uuid: Uuid::now_v7(), kind: PhantomData }
+    }
+}
+
+impl PlatformKeyId {
+    /// The id of the key that a product was registered with. The registry stores none: it has the product's number.
+    pub const fn of_registration(product_id: ProductId) -> Self {
+        Self { uuid: product_id.uuid, kind: PhantomData }
     }
 }
 

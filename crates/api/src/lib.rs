@@ -27,6 +27,7 @@ pub mod memory;
 pub mod metrics;
 pub mod orchestrator;
 pub mod policy;
+pub mod product_keys;
 pub mod proof;
 pub mod response_format;
 pub mod rpc;
@@ -49,7 +50,7 @@ pub mod webhooks;
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};
 pub use ids::{
     BatchId, CallId, ConnectionId, EngineId, EpisodeId, FeedbackId, GrantId, HitlId, MemoryId, MessageId,
-    ProductId, TokenId, TurnId,
+    PlatformKeyId, ProductId, TokenId, TurnId,
 };
 pub use image::EngineImage;
 pub use keys::{AdminKey, EngineKey, KeyHash, PlatformKey};

@@ -23,6 +23,7 @@ mod fleet_audit_feed;
 mod inbox;
 mod operation;
 mod overview;
+mod platform_keys;
 mod policies;
 mod products;
 mod queries;

@@ -16,6 +16,7 @@ mod inbox;
 mod logs;
 mod metrics;
 mod path_rewrite;
+mod platform_keys;
 mod products;
 mod proxy;
 mod start_page;
@@ -78,6 +79,9 @@ http_service::routes! {
     products::list,
     products::register,
     products::replace_policy,
+    platform_keys::list,
+    platform_keys::create,
+    platform_keys::revoke,
     engines::provision,
     engines::admit,
     engines::start,

@@ -16,6 +16,7 @@ pub(crate) mod memory;
 mod output;
 mod policy;
 pub(crate) mod product;
+mod product_keys;
 mod session;
 pub(crate) mod skill;
 pub(crate) mod task;

@@ -124,7 +124,7 @@ pub(crate) mod tests {
     use super::*;
 
     /// The registry's schema, from the orchestrator's migrations.
-    const SCHEMA: [&str; 7] = [
+    const SCHEMA: [&str; 8] = [
         include_str!("../../../crates/orchestrator/migrations/0001_registry.sql"),
         include_str!("../../../crates/orchestrator/migrations/0001_registry.sqlite.sql"),
         include_str!("../../../crates/orchestrator/migrations/0002_supervision.sql"),
@@ -132,6 +132,7 @@ pub(crate) mod tests {
         include_str!("../../../crates/orchestrator/migrations/0004_browser_tokens.sql"),
         include_str!("../../../crates/orchestrator/migrations/0005_inbox.sql"),
         include_str!("../../../crates/orchestrator/migrations/0006_fleet.sql"),
+        include_str!("../../../crates/orchestrator/migrations/0007_platform_keys.sql"),
     ];
 
     /// Creates a registry with one product and nothing else.

@@ -547,6 +547,44 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/products/{product_id}/keys": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the platform keys of a product that are in force, oldest first, without the keys. */
+        get: operations["list_platform_keys"];
+        put?: never;
+        /**
+         * Makes another platform key of a product, which works beside the others. The key is returned only here. The others
+         *     work until they are revoked, or as long as the request says.
+         */
+        post: operations["create_platform_key"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/products/{product_id}/keys/{key_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Revokes a platform key of a product. It is refused from then on. What is under way with it, such as a stream, goes on. */
+        delete: operations["revoke_platform_key"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/products/{product_id}/policy": {
         parameters: {
             query?: never;
@@ -614,7 +652,7 @@ export interface components {
          * @description The event that an audit row records.
          * @enum {string}
          */
-        AuditEvent: "register" | "policy_update" | "provision" | "provision_failed" | "start" | "stop" | "sleep" | "wake" | "crash" | "restart" | "rotate_key" | "destroy" | "mint_token" | "revoke_token" | "set_origins" | "question_asked" | "question_settled";
+        AuditEvent: "register" | "policy_update" | "provision" | "provision_failed" | "start" | "stop" | "sleep" | "wake" | "crash" | "restart" | "rotate_key" | "destroy" | "mint_token" | "revoke_token" | "set_origins" | "create_key" | "revoke_key" | "question_asked" | "question_settled";
         /** @description Response of `GET /audit`. */
         AuditList: {
             /** @description The page, newest row first. */
@@ -712,6 +750,15 @@ export interface components {
         };
         /** @description Decimals allowed */
         Cpus: number;
+        /** @description Body of `POST /products/{product_id}/keys`. */
+        CreatePlatformKey: {
+            old_keys_expire_in_s?: components["schemas"]["IntegerFrom0To31536000"] | null;
+        };
+        /** @description Response of `POST /products/{product_id}/keys`. */
+        CreatedPlatformKey: components["schemas"]["PlatformKeySummary"] & {
+            /** @description The key, for `X-Platform-Key`. It is returned only here. */
+            platform_api_key: components["schemas"]["PlatformKey"];
+        };
         /**
          * @description Why a user was not admitted.
          * @enum {string}
@@ -836,7 +883,7 @@ export interface components {
          * @description A stable error code. Clients should decide by the code, never by the message.
          * @enum {string}
          */
-        ErrorCode: "INVALID_REQUEST" | "MODEL_NOT_PERMITTED" | "TOOL_DENIED" | "TOOL_FAILED" | "INVALID_STATE" | "INVALID_ISSUER" | "OAUTH_DENIED" | "INVALID_PLATFORM_KEY" | "INVALID_ADMIN_KEY" | "INVALID_ENGINE_KEY" | "INVALID_TOKEN" | "TOKEN_EXPIRED" | "TOKEN_REVOKED" | "TOKEN_SCOPE" | "POLICY_DENIED" | "PLATFORM_SKILL" | "USER_SERVERS_NOT_PERMITTED" | "NOT_FOUND" | "PRODUCT_NOT_FOUND" | "ENGINE_NOT_FOUND" | "TASK_NOT_FOUND" | "TASK_NOT_RUNNING" | "MESSAGE_NOT_FOUND" | "TURN_NOT_FOUND" | "HITL_NOT_PENDING" | "TOKEN_NOT_FOUND" | "SCHEDULE_NOT_FOUND" | "DELIVERY_NOT_FOUND" | "APPROVAL_NOT_FOUND" | "SKILL_NOT_FOUND" | "SERVER_NOT_FOUND" | "CONNECTION_NOT_FOUND" | "FILE_NOT_FOUND" | "UPLOAD_NOT_FOUND" | "FILE_NOT_ACCESSIBLE" | "METHOD_NOT_FOUND" | "METHOD_NOT_ALLOWED" | "REQUEST_TIMEOUT" | "PRODUCT_SLUG_EXISTS" | "ENGINE_ALREADY_EXISTS" | "ENGINE_NOT_RUNNING" | "ENGINE_ALREADY_RUNNING" | "APPROVAL_ANSWERED" | "TASK_BUSY" | "TASK_EXISTS" | "SCHEDULE_EXISTS" | "SKILL_EXISTS" | "SERVER_EXISTS" | "TOOLS_CHANGED" | "FACT_REPLACED" | "FILE_CONFLICT" | "UPLOAD_CONFLICT" | "WEBHOOK_NOT_CONFIGURED" | "PRECONDITION_FAILED" | "RANGE_NOT_SATISFIABLE" | "PAYLOAD_TOO_LARGE" | "QUOTA_EXCEEDED" | "RATE_LIMITED" | "QUEUE_FULL" | "SCHEDULE_LIMIT" | "TOKEN_LIMIT" | "SERVER_LIMIT" | "USAGE_CAP_REACHED" | "INTERNAL_ERROR" | "BACKEND_ERROR" | "OUTPUT_INVALID" | "SERVER_FAILED" | "ASSETS_NOT_CONFIGURED" | "STARTING_UP" | "PORT_EXHAUSTION" | "CAPACITY_EXHAUSTED" | "SHUTTING_DOWN" | "QUIESCED" | "OVERLOADED" | "BOOT_TIMEOUT" | "STORAGE_FULL";
+        ErrorCode: "INVALID_REQUEST" | "MODEL_NOT_PERMITTED" | "TOOL_DENIED" | "TOOL_FAILED" | "INVALID_STATE" | "INVALID_ISSUER" | "OAUTH_DENIED" | "INVALID_PLATFORM_KEY" | "INVALID_ADMIN_KEY" | "INVALID_ENGINE_KEY" | "INVALID_TOKEN" | "TOKEN_EXPIRED" | "TOKEN_REVOKED" | "TOKEN_SCOPE" | "POLICY_DENIED" | "PLATFORM_SKILL" | "USER_SERVERS_NOT_PERMITTED" | "NOT_FOUND" | "PRODUCT_NOT_FOUND" | "ENGINE_NOT_FOUND" | "TASK_NOT_FOUND" | "TASK_NOT_RUNNING" | "MESSAGE_NOT_FOUND" | "TURN_NOT_FOUND" | "HITL_NOT_PENDING" | "TOKEN_NOT_FOUND" | "KEY_NOT_FOUND" | "SCHEDULE_NOT_FOUND" | "DELIVERY_NOT_FOUND" | "APPROVAL_NOT_FOUND" | "SKILL_NOT_FOUND" | "SERVER_NOT_FOUND" | "CONNECTION_NOT_FOUND" | "FILE_NOT_FOUND" | "UPLOAD_NOT_FOUND" | "FILE_NOT_ACCESSIBLE" | "METHOD_NOT_FOUND" | "METHOD_NOT_ALLOWED" | "REQUEST_TIMEOUT" | "PRODUCT_SLUG_EXISTS" | "ENGINE_ALREADY_EXISTS" | "ENGINE_NOT_RUNNING" | "ENGINE_ALREADY_RUNNING" | "APPROVAL_ANSWERED" | "TASK_BUSY" | "TASK_EXISTS" | "SCHEDULE_EXISTS" | "SKILL_EXISTS" | "SERVER_EXISTS" | "TOOLS_CHANGED" | "FACT_REPLACED" | "FILE_CONFLICT" | "UPLOAD_CONFLICT" | "WEBHOOK_NOT_CONFIGURED" | "PRECONDITION_FAILED" | "RANGE_NOT_SATISFIABLE" | "PAYLOAD_TOO_LARGE" | "QUOTA_EXCEEDED" | "RATE_LIMITED" | "QUEUE_FULL" | "SCHEDULE_LIMIT" | "TOKEN_LIMIT" | "KEY_LIMIT" | "SERVER_LIMIT" | "USAGE_CAP_REACHED" | "INTERNAL_ERROR" | "BACKEND_ERROR" | "OUTPUT_INVALID" | "SERVER_FAILED" | "ASSETS_NOT_CONFIGURED" | "STARTING_UP" | "PORT_EXHAUSTION" | "CAPACITY_EXHAUSTED" | "SHUTTING_DOWN" | "QUIESCED" | "OVERLOADED" | "BOOT_TIMEOUT" | "STORAGE_FULL";
         /** @description The error, for programs (`code`) and for people (`message`). */
         ErrorDetail: {
             /** @description The stable code. */
@@ -984,6 +1031,7 @@ export interface components {
             /** @description The engine's user. */
             user_id: components["schemas"]["UserId"];
         };
+        IntegerFrom0To31536000: number;
         IntegerFrom1To100: number;
         IntegerFrom60To86400: number;
         /** @description Response of `GET /metrics`. */
@@ -1066,6 +1114,22 @@ export interface components {
         /** @description At most 32 different origins. */
         Origins: string[];
         PlatformKey: string;
+        PlatformKeyId: string;
+        /** @description Response of `GET /products/{product_id}/keys`. */
+        PlatformKeyList: {
+            /** @description The keys in force, oldest first. */
+            keys: components["schemas"]["PlatformKeySummary"][];
+        };
+        /** @description A platform key without the key. */
+        PlatformKeySummary: {
+            /** @description When it was made. */
+            created_at: components["schemas"]["Timestamp"];
+            expires_at: components["schemas"]["Timestamp"] | null;
+            /** @description The key's id, by which it can be revoked. */
+            key_id: components["schemas"]["PlatformKeyId"];
+            /** @description Whether it is the key that the product was registered with. */
+            registration: boolean;
+        };
         /**
          * @description The permissions and quotas of a product, and the settings of its engines.
          *
@@ -1232,6 +1296,13 @@ export interface components {
              * @description The number of attempts made.
              */
             n: number;
+        };
+        /** @description Response of `DELETE /products/{product_id}/keys/{key_id}`. */
+        RevokedPlatformKey: {
+            /** @description The key's id. */
+            key_id: components["schemas"]["PlatformKeyId"];
+            /** @description When it was revoked. It has not worked since. */
+            revoked_at: components["schemas"]["Timestamp"];
         };
         /** @description Response of `DELETE /engines/{user_id}/tokens/{token_id}`. */
         RevokedToken: components["schemas"]["TokenSummary"] & {
@@ -5029,6 +5100,290 @@ export interface operations {
             };
             /** @description `PAYLOAD_TOO_LARGE` */
             413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    list_platform_keys: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The product */
+                product_id: components["schemas"]["ProductId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The keys, of which there are at most five */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PlatformKeyList"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PRODUCT_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    create_platform_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The product */
+                product_id: components["schemas"]["ProductId"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CreatePlatformKey"];
+            };
+        };
+        responses: {
+            /** @description The key */
+            200: {
+                headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CreatedPlatformKey"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PRODUCT_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `REQUEST_TIMEOUT` */
+            408: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `KEY_LIMIT`: the product has five keys */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    revoke_platform_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The product */
+                product_id: components["schemas"]["ProductId"];
+                /** @description The key */
+                key_id: components["schemas"]["PlatformKeyId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Revoked */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RevokedPlatformKey"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PRODUCT_NOT_FOUND`, `KEY_NOT_FOUND` */
+            404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];

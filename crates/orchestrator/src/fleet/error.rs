@@ -69,6 +69,15 @@ pub enum FleetError {
         /// Whole seconds until the first one expires.
         retry_after_s: u64,
     },
+    /// The product has no such key in force.
+    #[error("this product has no such platform key in force")]
+    KeyNotFound,
+    /// The product has as many keys as it may have.
+    #[error("the product has as many platform keys in force as it may have ({max}); revoke one first")]
+    KeyLimit {
+        /// The limit.
+        max: usize,
+    },
     /// No port is free.
     #[error("no port is free for an engine; stop engines, or widen the range ORCH_PORT_MIN to ORCH_PORT_MAX")]
     PortExhaustion,
@@ -144,6 +153,8 @@ impl FleetError {
             Self::TokenRefused(refusal) => refusal_code(*refusal),
             Self::TokenNotFound => ErrorCode::TokenNotFound,
             Self::TokenLimit { .. } => ErrorCode::TokenLimit,
+            Self::KeyNotFound => ErrorCode::KeyNotFound,
+            Self::KeyLimit { .. } => ErrorCode::KeyLimit,
             Self::PortExhaustion => ErrorCode::PortExhaustion,
             Self::CapacityExhausted(_) | Self::Drained { .. } => ErrorCode::CapacityExhausted,
             Self::BootTimeout(_) => ErrorCode::BootTimeout,
@@ -172,6 +183,8 @@ impl FleetError {
             | Self::QuotaExceeded { .. }
             | Self::TokenRefused(_)
             | Self::TokenNotFound
+            | Self::KeyNotFound
+            | Self::KeyLimit { .. }
             | Self::BootTimeout(_)
             | Self::Backend(_)
             | Self::OperationTimeout

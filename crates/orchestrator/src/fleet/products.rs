@@ -1,7 +1,6 @@
 //! Products: registered once and then identified by their key; policies are replaced as a whole.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use super::FleetError;
 use super::policies::Policies;
 use super::queries::DEFAULT_PAGE_SIZE;
 use super::shared::Shared;
-use crate::registry::{AuditEntry, Event, Product, RegistryError};
+use crate::registry::{AuditEntry, Event, Product, RegistryError, StoredKey};
 
 /// Products read per query.
 const PRODUCT_PAGE_SIZE: i64 = 1_000;
@@ -26,64 +25,123 @@ const PRODUCT_PAGE_SIZE: i64 = 1_000;
 const REGISTRY_RETRY_TIMEOUT: Duration = Duration::from_secs(5);
 const REGISTRY_RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Products by the hash of their key, so that an admit costs one query. Keys never change, and only this process
-/// changes products.
+/// Products and the hashes of their keys, so that an admit costs one query. Only this process changes either.
 #[derive(Default)]
 pub(super) struct ProductCache {
-    by_key: RwLock<HashMap<KeyHash, Arc<Product>>>,
+    state: RwLock<CacheState>,
+}
+
+#[derive(Default)]
+struct CacheState {
+    by_id: HashMap<ProductId, Arc<Product>>,
+    by_key: HashMap<KeyHash, CachedKey>,
     /// Whether all products are loaded: then a key that is not cached belongs to nobody, and no query is needed.
-    complete: AtomicBool,
+    is_complete: bool,
+    /// The products whose keys are unknown, because a change of them was not confirmed.
+    unknown: HashSet<ProductId>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct CachedKey {
+    product_id: ProductId,
+    expires_at: Option<Timestamp>,
+}
+
+/// What the cache knows of a key.
+enum Lookup {
+    /// It belongs to this product, and has this hash.
+    Known(KeyHash, Arc<Product>),
+    /// It belongs to nobody.
+    Nobody,
+    /// The registry knows.
+    Unknown,
 }
 
 impl ProductCache {
-    fn get(&self, hash: KeyHash) -> Option<Arc<Product>> {
-        self.by_key.read().get(&hash).cloned()
+    fn get(&self, hash: KeyHash, now: Timestamp) -> Lookup {
+        let state = self.state.read();
+        let found = state.by_key.get_key_value(&hash);
+        let found = found.filter(|(_, key)| key.expires_at.is_none_or(|expires_at| now < expires_at));
+        let product = found.and_then(|(hash, key)| Some((*hash, state.by_id.get(&key.product_id)?)));
+        match product {
+            Some((hash, product)) => Lookup::Known(hash, Arc::clone(product)),
+            None if state.is_complete && state.unknown.is_empty() => Lookup::Nobody,
+            None => Lookup::Unknown,
+        }
     }
 
     /// Caches `product`, unless a later view of it is cached: the first to read may be the last to arrive.
     fn insert_if_newer(&self, product: Arc<Product>) {
-        let mut by_key = self.by_key.write();
-        let known = by_key.entry(product.key_hash).or_insert_with(|| Arc::clone(&product));
+        let mut state = self.state.write();
+        let known = state.by_id.entry(product.product_id).or_insert_with(|| Arc::clone(&product));
         if known.audit_seq < product.audit_seq {
             *known = product;
         }
+    }
+
+    /// Caches keys of products.
+    fn insert_keys(&self, keys: impl IntoIterator<Item = StoredKey>) {
+        let cached = |StoredKey { product_id, hash, summary }: StoredKey| {
+            (hash, CachedKey { product_id, expires_at: summary.expires_at })
+        };
+        self.state.write().by_key.extend(keys.into_iter().map(cached));
+    }
+
+    /// Replaces the keys of a product.
+    pub(super) fn replace_keys(&self, product_id: ProductId, keys: &[StoredKey]) {
+        self.forget_keys(product_id);
+        self.insert_keys(keys.iter().copied());
+        self.state.write().unknown.remove(&product_id);
+    }
+
+    /// Forgets the keys of a product, which are looked up from then on until they are replaced.
+    pub(super) fn forget_keys(&self, product_id: ProductId) {
+        let mut state = self.state.write();
+        state.unknown.insert(product_id);
+        state.by_key.retain(|_, key| key.product_id != product_id);
+    }
+
+    fn set_complete(&self, is_complete: bool) {
+        self.state.write().is_complete = is_complete;
     }
 }
 
 /// The products of the deployment.
 pub(crate) struct Products {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     policies: Arc<Policies>,
-    cache: ProductCache,
-    /// Serializes policy replacements.
-    policy_update_lock: Arc<tokio::sync::Mutex<()>>,
+    pub(super) cache: ProductCache,
+    /// Serializes changes of policies and of keys.
+    pub(super) update_lock: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Products {
     pub(super) fn new(shared: Arc<Shared>, policies: Arc<Policies>) -> Self {
-        Self { shared, policies, cache: ProductCache::default(), policy_update_lock: Arc::default() }
+        Self { shared, policies, cache: ProductCache::default(), update_lock: Arc::default() }
     }
 
     /// Returns the product that has this platform key.
     pub(super) async fn with_key(&self, key: &str) -> Result<Option<Arc<Product>>, FleetError> {
-        let hash = KeyHash::of(key);
-        let product = if let Some(product) = self.cache.get(hash) {
-            product
-        } else if self.cache.complete.load(Ordering::Acquire) {
-            return Ok(None);
-        } else {
-            let Some(product) = self.shared.registry.product_by_key(hash).await? else { return Ok(None) };
-            let product = Arc::new(product);
-            self.cache.insert_if_newer(Arc::clone(&product));
-            product
+        let (hash, now) = (KeyHash::of(key), self.shared.clock.now());
+        let (found, product) = match self.cache.get(hash, now) {
+            Lookup::Known(found, product) => (found, product),
+            Lookup::Nobody => return Ok(None),
+            Lookup::Unknown => {
+                let registry = &self.shared.registry;
+                let Some(key) = registry.platform_key(hash, now).await? else { return Ok(None) };
+                let Some(product) = registry.product(key.product_id).await? else { return Ok(None) };
+                (key.hash, Arc::new(product))
+            }
         };
         // The lookup compared hashes as an index or a map does; this comparison takes the same time wherever they
         // differ.
-        Ok(product.key_hash.constant_time_eq(hash).then_some(product))
+        Ok(found.constant_time_eq(hash).then_some(product))
     }
 
-    /// Loads all products, so that unknown keys cost no query from then on.
+    /// Loads all products and their keys, so that unknown keys cost no query from then on.
     pub(super) async fn load(&self) -> Result<(), RegistryError> {
+        let (keys, has_all_keys) = self.shared.registry.all_platform_keys(self.shared.clock.now()).await?;
+        self.cache.insert_keys(keys);
         let (mut offset, mut loaded) = (0, 0);
         loop {
             let (products, total) = self.shared.registry.products(PRODUCT_PAGE_SIZE, offset).await?;
@@ -94,7 +152,7 @@ impl Products {
             offset += PRODUCT_PAGE_SIZE;
             if offset.unsigned_abs() >= total {
                 // If a product's row cannot be read, its key is queried each time, and the failure is reported.
-                self.cache.complete.store(loaded == total, Ordering::Release);
+                self.cache.set_complete(loaded == total && has_all_keys);
                 return Ok(());
             }
         }
@@ -168,7 +226,7 @@ impl Products {
         let products = Arc::clone(self);
         // Replacements run in the order of the requests: a later one follows whatever a caller who has
         // disconnected left under way.
-        let lock = Arc::clone(&self.policy_update_lock).lock_owned().await;
+        let lock = Arc::clone(&self.update_lock).lock_owned().await;
         // In a task of its own: a caller who disconnects must not leave the registry and the products in memory
         // with different policies.
         let replaced = tokio::spawn(async move {
@@ -253,8 +311,10 @@ impl Products {
             detail,
         };
         let started = self.shared.clock.monotonic();
+        // No key is revoked between its lookup and its caching.
+        let _lock = self.update_lock.lock().await;
         // If the result was not confirmed, the insert is repeated: the key identifies it as the same product.
-        let product = loop {
+        let registered = loop {
             match self.try_register(&product, &entry).await {
                 Err(RegistryError::Unreachable(_))
                     if self.shared.clock.monotonic().saturating_sub(started) < REGISTRY_RETRY_TIMEOUT => {}
@@ -262,22 +322,24 @@ impl Products {
             }
             self.shared.clock.sleep(REGISTRY_RETRY_INTERVAL).await;
         };
-        if let Some(product) = &product {
-            self.apply_product(product);
-        }
-        Ok(product)
+        Ok(registered.map(|(product, key)| {
+            self.cache.insert_keys([key]);
+            self.apply_product(&product);
+            product
+        }))
     }
 
     async fn try_register(
         &self,
         product: &Product,
         entry: &AuditEntry,
-    ) -> Result<Option<Product>, RegistryError> {
-        if self.shared.registry.register(product, entry).await? {
-            return Ok(Some(product.clone()));
-        }
-        let existing = self.shared.registry.product_by_slug(&product.slug).await?;
-        Ok(existing.filter(|existing| existing.key_hash.constant_time_eq(product.key_hash)))
+    ) -> Result<Option<(Product, StoredKey)>, RegistryError> {
+        let registry = &self.shared.registry;
+        let is_new = registry.register(product, entry).await?;
+        let existing =
+            if is_new { Some(product.clone()) } else { registry.product_by_slug(&product.slug).await? };
+        let key = registry.platform_key(product.key_hash, self.shared.clock.now()).await?;
+        Ok(existing.zip(key).filter(|(existing, key)| key.product_id == existing.product_id))
     }
 }
 
@@ -307,14 +369,14 @@ async fn load_when_available(products: Weak<Products>, product_id: ProductId) ->
 
 #[cfg(test)]
 mod tests {
-    use api::Timestamp;
+    use api::PlatformKeyId;
+    use api::product_keys::PlatformKeySummary;
 
     use super::*;
 
-    #[test]
-    fn of_two_views_of_a_product_the_later_stays_whichever_comes_last() {
-        let view = |audit_seq, max_engines| Product {
-            product_id: ProductId::new(),
+    fn view(audit_seq: i64, max_engines: Option<u64>) -> Product {
+        Product {
+            product_id: PRODUCT.parse().unwrap(),
             slug: Slug::new("demo").unwrap(),
             display_name: DisplayName::new("Demo").unwrap(),
             policy: Policy { max_engines, ..Policy::default() },
@@ -322,12 +384,50 @@ mod tests {
             created_at: Timestamp::from_unix_ms(0),
             updated_at: None,
             audit_seq,
+        }
+    }
+
+    fn key(text: &str, expires_at: Option<i64>) -> StoredKey {
+        let summary = PlatformKeySummary {
+            key_id: PlatformKeyId::new(),
+            registration: false,
+            created_at: Timestamp::from_unix_ms(0),
+            expires_at: expires_at.map(Timestamp::from_unix_ms),
         };
+        StoredKey { product_id: PRODUCT.parse().unwrap(), hash: KeyHash::of(text), summary }
+    }
+
+    const PRODUCT: &str = "prod_0199a9f0000070008000000000000001";
+
+    #[test]
+    fn of_two_views_of_a_product_the_later_stays_whichever_comes_last() {
         let cache = ProductCache::default();
+        cache.insert_keys([key("pk-svc-x", None)]);
         for (audit_seq, kept) in [(5_i64, 5_i64), (4, 5), (7, 7), (1, 7)] {
             cache.insert_if_newer(Arc::new(view(audit_seq, Some(audit_seq.unsigned_abs()))));
-            let found = cache.get(KeyHash::of("pk-svc-x")).unwrap();
+            let found = cache.get(KeyHash::of("pk-svc-x"), Timestamp::from_unix_ms(0));
+            let Lookup::Known(_, found) = found else { panic!("the key is known") };
             assert_eq!((found.audit_seq, found.policy.max_engines), (kept, Some(kept.unsigned_abs())));
         }
+    }
+
+    #[test]
+    fn a_key_is_known_until_it_expires_or_is_replaced_and_looked_up_while_it_is_uncertain() {
+        let cache = ProductCache::default();
+        let product_id = PRODUCT.parse().unwrap();
+        cache.insert_if_newer(Arc::new(view(1, None)));
+        let look = |text: &str, at: i64| match cache.get(KeyHash::of(text), Timestamp::from_unix_ms(at)) {
+            Lookup::Known(..) => "known",
+            Lookup::Nobody => "nobody",
+            Lookup::Unknown => "unknown",
+        };
+        assert_eq!(look("old", 0), "unknown", "not all keys are loaded");
+        cache.set_complete(true);
+        cache.replace_keys(product_id, &[key("old", Some(10)), key("new", None)]);
+        assert_eq!([look("old", 9), look("old", 10), look("new", 10)], ["known", "nobody", "known"]);
+        cache.forget_keys(product_id);
+        assert_eq!([look("old", 9), look("new", 9)], ["unknown", "unknown"]);
+        cache.replace_keys(product_id, &[key("new", None)]);
+        assert_eq!([look("old", 9), look("new", 9)], ["nobody", "known"]);
     }
 }

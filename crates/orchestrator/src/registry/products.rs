@@ -20,6 +20,7 @@ pub(crate) struct Product {
     pub(crate) slug: Slug,
     pub(crate) display_name: DisplayName,
     pub(crate) policy: Policy,
+    /// The hash of the key that it was registered with, or of none if that works no more.
     pub(crate) key_hash: KeyHash,
     pub(crate) created_at: Timestamp,
     /// When its policy was last replaced; `None` if it never was.
@@ -47,7 +48,7 @@ impl Product {
 }
 
 impl Registry {
-    /// Registers `product` with its audit row. Returns whether its slug was free.
+    /// Registers `product` with its audit row. Returns whether its slug was free, and its key nobody's.
     pub(crate) async fn register(
         &self,
         product: &Product,
@@ -57,6 +58,12 @@ impl Registry {
         let (id, hash) = (1, entry.hash(product.product_id, 1, GENESIS_HASH));
         let policy = policy_json(&product.policy)?;
         let mut transaction = self.begin().await?;
+        // The column's own constraint knows only the keys of registrations.
+        let taken =
+            sqlx::query("SELECT 1 FROM platform_keys WHERE key_hash = $1").bind(product.key_hash.to_hex());
+        if with_deadline(taken.fetch_optional(&mut *transaction)).await?.is_some() {
+            return Ok(false);
+        }
         let inserted = with_deadline(
             sqlx::query(
                 "INSERT INTO products \
@@ -81,16 +88,6 @@ impl Registry {
         with_deadline(transaction.commit()).await?;
         self.notifier.notify(product.product_id);
         Ok(true)
-    }
-
-    /// Returns the product whose platform key has this hash.
-    pub(crate) async fn product_by_key(&self, hash: KeyHash) -> Result<Option<Product>, RegistryError> {
-        let query = sqlx::query(select_product!("WHERE api_key_hash = $1")).bind(hash.to_hex());
-        with_deadline(query.fetch_optional(&self.reads))
-            .await?
-            .as_ref()
-            .map(|row| self.read_product(row))
-            .transpose()
     }
 
     /// Returns the product with this id.

@@ -17,7 +17,7 @@ const MIGRATIONS: [Migration; 2] = [
 
 /// What was added to the current schema without a new version, in order: an earlier version of this binary goes on
 /// without it, so a deployment can be downgraded.
-const ADDITIONS: [Migration; 4] = [
+const ADDITIONS: [Migration; 5] = [
     Migration { shared: include_str!("../../migrations/0003_scheduled_wakes.sql"), sqlite: "", postgres: "" },
     Migration {
         shared: include_str!("../../migrations/0004_browser_tokens.sql"),
@@ -30,6 +30,11 @@ const ADDITIONS: [Migration; 4] = [
         postgres: include_str!("../../migrations/0005_inbox.postgres.sql"),
     },
     Migration { shared: include_str!("../../migrations/0006_fleet.sql"), sqlite: "", postgres: "" },
+    Migration {
+        shared: include_str!("../../migrations/0007_platform_keys.sql"),
+        sqlite: "",
+        postgres: include_str!("../../migrations/0007_platform_keys.postgres.sql"),
+    },
 ];
 
 struct Migration {

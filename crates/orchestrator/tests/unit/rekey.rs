@@ -37,7 +37,7 @@ impl Fixture {
         let mut fixture = Self { folder, database, engines: Vec::new() };
         let pool = fixture.pool().await;
         let product_id = ProductId::new().to_string();
-        sqlx::query("INSERT INTO products VALUES ($1, 'demo', 'Demo', '{}', 'x', 0, 0, '', NULL, 0, 0)")
+        sqlx::query("INSERT INTO products VALUES ($1, 'demo', 'Demo', '{}', 'x', 0, 0, '', NULL, 0, 0, NULL)")
             .bind(product_id.clone())
             .execute(&pool)
             .await

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use super::input::read_json;
 use super::output::{self, OutputOptions, Page, ReadOptions, View};
-use super::policy;
 use super::session::Session;
 use super::watch;
+use super::{policy, product_keys};
 use crate::client::{Call, Document};
 use crate::engine_access::AccessOptions;
 use crate::error::Failure;
@@ -59,6 +59,11 @@ enum Command {
     Policy {
         #[command(subcommand)]
         command: PolicyCommand,
+    },
+    /// Rotate, list or revoke the platform keys of a product.
+    Key {
+        #[command(subcommand)]
+        command: product_keys::Command,
     },
 }
 
@@ -110,6 +115,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
                 let session = Session::operator(access)?;
                 policy::replace(&session, &find(&session, &product).await?, policy, yes, output).await
             }
+            Command::Key { command } => product_keys::run(command).await,
         }
     })
 }
@@ -172,7 +178,7 @@ fn print_policy(policy: &Value, output: OutputOptions) -> Result<(), Failure> {
 }
 
 /// Finds a product by its id or its short name, which has another form.
-async fn find(session: &Session, named: &str) -> Result<ProductSummary, Failure> {
+pub(super) async fn find(session: &Session, named: &str) -> Result<ProductSummary, Failure> {
     let mut offset = 0;
     loop {
         let call = Call::get(&["products"]).with("limit", Some(PAGE)).with("offset", Some(offset));

@@ -120,6 +120,7 @@ mod planning;
 mod postgres;
 mod postgres_outages;
 mod power_loss;
+mod product_keys;
 mod provider_failures;
 mod proxy;
 mod rekey_cli;

@@ -119,6 +119,10 @@ class TokenNotFoundError(NotFoundError):
     """The user's engine has no such browser token in force."""
 
 
+class KeyNotFoundError(NotFoundError):
+    """The product has no such platform key in force."""
+
+
 class ScheduleNotFoundError(NotFoundError):
     """There is no such schedule."""
 
@@ -259,6 +263,10 @@ class TokenLimitError(TooManyRequestsError):
     """The engine has as many browser tokens in force as it may have. `Retry-After` says when one expires."""
 
 
+class KeyLimitError(TooManyRequestsError):
+    """The product has as many platform keys in force as it may have. Revoke one first."""
+
+
 class ServerLimitError(TooManyRequestsError):
     """The user has as many tool servers as the catalog permits. Delete one first."""
 
@@ -346,6 +354,7 @@ CODES: dict[str, type[ApiError]] = {
     "TURN_NOT_FOUND": TurnNotFoundError,
     "HITL_NOT_PENDING": HitlNotPendingError,
     "TOKEN_NOT_FOUND": TokenNotFoundError,
+    "KEY_NOT_FOUND": KeyNotFoundError,
     "SCHEDULE_NOT_FOUND": ScheduleNotFoundError,
     "DELIVERY_NOT_FOUND": DeliveryNotFoundError,
     "APPROVAL_NOT_FOUND": ApprovalNotFoundError,
@@ -381,6 +390,7 @@ CODES: dict[str, type[ApiError]] = {
     "QUEUE_FULL": QueueFullError,
     "SCHEDULE_LIMIT": ScheduleLimitError,
     "TOKEN_LIMIT": TokenLimitError,
+    "KEY_LIMIT": KeyLimitError,
     "SERVER_LIMIT": ServerLimitError,
     "USAGE_CAP_REACHED": UsageCapReachedError,
     "INTERNAL_ERROR": InternalError,

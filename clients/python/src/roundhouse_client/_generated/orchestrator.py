@@ -46,6 +46,8 @@ class AuditRow(BaseModel):
             "mint_token",
             "revoke_token",
             "set_origins",
+            "create_key",
+            "revoke_key",
             "question_asked",
             "question_settled",
         ]
@@ -207,6 +209,7 @@ class ErrorDetail(BaseModel):
             "TURN_NOT_FOUND",
             "HITL_NOT_PENDING",
             "TOKEN_NOT_FOUND",
+            "KEY_NOT_FOUND",
             "SCHEDULE_NOT_FOUND",
             "DELIVERY_NOT_FOUND",
             "APPROVAL_NOT_FOUND",
@@ -242,6 +245,7 @@ class ErrorDetail(BaseModel):
             "QUEUE_FULL",
             "SCHEDULE_LIMIT",
             "TOKEN_LIMIT",
+            "KEY_LIMIT",
             "SERVER_LIMIT",
             "USAGE_CAP_REACHED",
             "INTERNAL_ERROR",
@@ -460,6 +464,29 @@ class NextAction(BaseModel):
     at: AwareDatetime | None
 
 
+class PlatformKeySummary(BaseModel):
+    """
+    A platform key without the key.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    created_at: AwareDatetime
+    """
+    When it was made.
+    """
+    expires_at: AwareDatetime | None
+    key_id: str
+    """
+    The key's id, by which it can be revoked.
+    """
+    registration: bool
+    """
+    Whether it is the key that the product was registered with.
+    """
+
+
 class Policy(BaseModel):
     """
     The permissions and quotas of a product, and the settings of its engines.
@@ -658,6 +685,24 @@ class RestartAttempt(BaseModel):
     n: int
     """
     The number of attempts made.
+    """
+
+
+class RevokedPlatformKey(BaseModel):
+    """
+    Response of `DELETE /products/{product_id}/keys/{key_id}`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    key_id: str
+    """
+    The key's id.
+    """
+    revoked_at: AwareDatetime
+    """
+    When it was revoked. It has not worked since.
     """
 
 
@@ -933,6 +978,20 @@ class ChangedVersion(BaseModel):
     """
 
 
+class CreatedPlatformKey(PlatformKeySummary):
+    """
+    Response of `POST /products/{product_id}/keys`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    platform_api_key: str
+    """
+    The key, for `X-Platform-Key`. It is returned only here.
+    """
+
+
 class DrainFailure(BaseModel):
     """
     An engine that a drain could not put to sleep.
@@ -1112,6 +1171,20 @@ class MintedToken(TokenSummary):
     token: str
     """
     The token, for `Authorization: Bearer`. It is returned only here.
+    """
+
+
+class PlatformKeyList(BaseModel):
+    """
+    Response of `GET /products/{product_id}/keys`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    keys: list[PlatformKeySummary]
+    """
+    The keys in force, oldest first.
     """
 
 

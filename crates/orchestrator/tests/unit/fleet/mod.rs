@@ -17,6 +17,7 @@ mod model;
 mod moves;
 mod operations;
 mod own_addresses;
+mod platform_keys;
 mod registry_outage;
 mod restarts;
 mod rotation;

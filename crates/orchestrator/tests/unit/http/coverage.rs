@@ -142,10 +142,13 @@ const BACKEND: &str = "BACKEND_ERROR";
 
 /// Every endpoint, including the extensions, with the codes that the contract lists for it or that its general
 /// rules imply.
-const CONTRACT: [(&str, &str, &[&str]); 41] = [
+const CONTRACT: [(&str, &str, &[&str]); 44] = [
     ("GET", "/health", &[]),
     ("POST", "/products/register", &[ADMIN, "PRODUCT_SLUG_EXISTS"]),
     ("PUT", "/products/{product_id}/policy", &[ADMIN, "PRODUCT_NOT_FOUND"]),
+    ("GET", "/products/{product_id}/keys", &[ADMIN, "PRODUCT_NOT_FOUND"]),
+    ("POST", "/products/{product_id}/keys", &[ADMIN, "PRODUCT_NOT_FOUND", "KEY_LIMIT"]),
+    ("DELETE", "/products/{product_id}/keys/{key_id}", &[ADMIN, "PRODUCT_NOT_FOUND", "KEY_NOT_FOUND"]),
     (
         "POST",
         "/engines/provision",

@@ -3,7 +3,7 @@
 use pretty_assertions::assert_eq;
 use sqlx::Row as _;
 
-use super::super::{audit_queries, fleet_queries, metrics, reseal, verify};
+use super::super::{audit_queries, fleet_queries, metrics, platform_keys, reseal, verify};
 use super::Fixture;
 use crate::registry::activity::{SELECT_ACTIVITY, SELECT_SUPERVISED};
 use crate::registry::engines::SELECT_RUNNING_OR_CLAIMED;
@@ -67,6 +67,19 @@ async fn the_place_of_a_time_in_a_log_is_found_without_reading_the_log() {
     assert!(plan.iter().any(|step| step == row), "{plan:?}");
     let scans = plan.iter().filter(|step| step.starts_with("SCAN") && *step != "SCAN search");
     assert_eq!(scans.count(), 0, "{plan:?}");
+}
+
+#[tokio::test]
+async fn a_platform_key_is_found_by_its_hash_and_listed_without_a_scan() {
+    if skip_unless_sqlite("query plans") {
+        return;
+    }
+    let fixture = Fixture::new().await;
+    for query in [platform_keys::KEY_BY_HASH, platform_keys::KEYS_OF_PRODUCT] {
+        let plan = plan(&fixture, query).await;
+        assert_eq!(plan.iter().filter(|step| step.starts_with("SEARCH")).count(), 2, "{query}: {plan:?}");
+        assert!(plan.iter().all(|step| !step.starts_with("SCAN")), "{query}: {plan:?}");
+    }
 }
 
 #[tokio::test]

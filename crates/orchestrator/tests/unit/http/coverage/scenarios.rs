@@ -113,6 +113,19 @@ async fn products_are_managed() -> BTreeSet<RecordedResponse> {
     send(&product, "PUT", &format!("/products/{}/policy", product.product_id().await), &policy).await;
     send(&product, "PUT", "/products/prod_nobody/policy", &policy).await;
     send(&product, "GET", "/health", "").await;
+    let keys = format!("/products/{}/keys", product.product_id().await);
+    send(&product, "GET", &keys, "").await;
+    // The last one is one too many.
+    for _ in 0..5 {
+        send(&product, "POST", &keys, "{}").await;
+    }
+    let registration = product.product_id().await.replace("prod_", "key_");
+    for id in [&registration, &registration] {
+        send(&product, "DELETE", &format!("{keys}/{id}"), "").await;
+    }
+    for (method, path) in [("GET", "keys"), ("POST", "keys"), ("DELETE", "keys/key_nobody")] {
+        send(&product, method, &format!("/products/prod_nobody/{path}"), "{}").await;
+    }
     app.responses.recorded()
 }
 
@@ -363,6 +376,7 @@ async fn the_registry_is_lost() -> BTreeSet<RecordedResponse> {
     let bodies = json!({
         "/products/register": {"slug": "other", "display_name": "Other"},
         "/products/{product_id}/policy": {"policy": {}},
+        "/products/{product_id}/keys": {},
         "/engines/provision": {"user_id": "eve"},
         "/engines/{user_id}/version": {"engine_version": "default"},
         "/engines/{user_id}/tokens": {"scopes": ["chat"]},
@@ -373,6 +387,7 @@ async fn the_registry_is_lost() -> BTreeSet<RecordedResponse> {
     for operation in api_operations() {
         let user = if operation.path.ends_with("/start") { "bob" } else { "ann" };
         let path = operation.path_with(user).replace("/products/ann", &format!("/products/{product_id}"));
+        let path = path.replace("/keys/ann", &format!("/keys/{}", api::PlatformKeyId::new()));
         let path = path.replace("/tokens/ann", &format!("/tokens/{}", api::TokenId::new()));
         let body = bodies.get(&operation.path).map(Value::to_string).unwrap_or_default();
         send(&product, &operation.method, &path, &body).await;

@@ -14,6 +14,9 @@ pub(super) fn body(path: &str, valid: bool) -> BoxedStrategy<Vec<u8>> {
     let members = match path {
         "/products/register" => registration(),
         "/products/{product_id}/policy" => policy().prop_map(|policy| vec![policy]).boxed(),
+        "/products/{product_id}/keys" => {
+            Just(vec![("old_keys_expire_in_s".to_owned(), "31536000".to_owned())]).boxed()
+        }
         "/engines/provision" => provision(),
         "/engines/{user_id}/admit" => admit(),
         "/engines/{user_id}/tokens" => Just(vec![("scopes".to_owned(), r#"["chat"]"#.to_owned())]).boxed(),
