@@ -45,6 +45,8 @@ pub struct Config {
     pub engine_env: Vec<(String, SecretString)>,
     /// The address to listen on.
     pub address: SocketAddr,
+    /// The address to expose metrics on, without a key; `None` exposes and records none.
+    pub metrics_address: Option<SocketAddr>,
     /// How long a booting engine may take to become healthy.
     pub boot_timeout: Duration,
     /// The ports on which engines may listen.
@@ -138,10 +140,12 @@ impl fmt::Display for Config {
             ("ORCH_DATA_ROOT_PATH", self.data_root.display().to_string()),
             ("ORCH_CATALOG_MOUNT_PATH", self.catalog.display().to_string()),
         ];
+        let metrics_address = self.metrics_address.map(|address| ("ORCH_METRICS_ADDR", address.to_string()));
         let take_over_from = self.take_over_from.clone().map(|host| ("ORCH_TAKE_OVER_FROM", host));
         let lines: Vec<_> = lines
             .iter()
             .chain(&of_backend)
+            .chain(&metrics_address)
             .chain(&take_over_from)
             .map(|(name, value)| format!("{name}={value}"))
             .collect();
@@ -166,6 +170,12 @@ impl Config {
             |text| text.parse().ok(),
         );
         let port = reader.parse_or("ORCH_PORT", "a port from 0 (any free one) to 65535", 8_000, parse_port);
+        let metrics_address = reader.parse_or(
+            "ORCH_METRICS_ADDR",
+            "an IP address with a port, such as 127.0.0.1:9464",
+            None,
+            |text| text.parse().ok().map(Some),
+        );
         let boot_timeout = reader.parse_or(
             "ORCH_BOOT_TIMEOUT_S",
             "seconds above 0, decimals allowed",
@@ -205,6 +215,7 @@ impl Config {
             engine_image,
             engine_env,
             address: SocketAddr::new(host, port),
+            metrics_address,
             boot_timeout,
             ports,
             url_host,

@@ -93,7 +93,8 @@ use self::versions::Versions;
 use crate::config::PortRange;
 use crate::domain::SupervisionRules;
 use crate::keys::Vault;
-use crate::registry::{Placements, PortAllocator, Registry};
+use crate::metrics::{FleetGauges, Metrics, ObservedRegistry};
+use crate::registry::{Placements, PortAllocator, ProductCounts, Registry, RegistryError};
 
 /// Time that an operation may take beyond its boot: at least the sum of the timeouts of the backend calls around
 /// it.
@@ -152,6 +153,7 @@ pub(crate) struct FleetDeps {
     pub(crate) data: DataRoot,
     pub(crate) probe: Arc<dyn Probe>,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) metrics: Metrics,
 }
 
 /// Returns what places the engines of `backend`: `ports` are leased if its engines listen on ports of the host.
@@ -168,18 +170,21 @@ fn placements(ports: PortRange, backend: &Arc<dyn EngineBackend>) -> Placements 
 impl Fleet {
     pub(crate) fn new(settings: Settings, deps: FleetDeps) -> Arc<Self> {
         let Settings { claim_owner, engine_image, engine_env, boot_timeout, ports, rules } = settings;
-        let FleetDeps { registry, vault, backend, data, probe, clock } = deps;
+        let FleetDeps { registry, vault, backend, data, probe, clock, metrics } = deps;
         let operation_timeout = boot_timeout + OPERATION_OVERHEAD;
+        let backend = metrics.observe_backend(backend);
         let placements = placements(ports, &backend);
         let ports = matches!(placements, Placements::HostPorts(_)).then(|| ports.count());
         let (exits, _) = broadcast::channel(EXIT_CHANNEL_CAPACITY);
         let (ready, is_ready) = watch::channel(false);
         let stream_shutdown = CancellationToken::new();
-        let telemetry = Arc::new(Telemetry::new());
+        let telemetry = Arc::new(Telemetry::new(metrics.clone()));
 
         let supervision = Arc::new(Supervision::new(rules, backend.addressing(), Arc::clone(&clock)));
         let backend = DeadlineBackend::new(backend, Arc::clone(&clock), data);
-        let shared = Arc::new(Shared { registry, backend, keys: EngineKeys::new(vault), clock });
+        let registry = ObservedRegistry::new(registry, metrics.clone());
+        let operations = Arc::new(Operations::new(metrics.clone()));
+        let shared = Arc::new(Shared { registry, backend, keys: EngineKeys::new(vault), clock, metrics });
         let records = Arc::new(Records::new(Arc::clone(&shared)));
         let client = Arc::new(EngineClient::new(Arc::clone(&shared), probe, Arc::clone(&supervision)));
         let browsers = Arc::new(Browsers::new(Arc::clone(&shared), Arc::clone(&client)));
@@ -211,7 +216,7 @@ impl Fleet {
             policies: Arc::clone(&policies),
             client: Arc::clone(&client),
             inbox: Arc::clone(&inbox),
-            operations: Arc::new(Operations::default()),
+            operations,
             boots,
         };
         let drain = Arc::new(DrainState::new());
@@ -318,6 +323,24 @@ impl Fleet {
     /// The operator's metrics in the `OpenMetrics` text format.
     pub(crate) fn open_metrics(&self) -> String {
         self.telemetry.encode(self.supervision.len(), self.executor.operations.len())
+    }
+
+    /// The metrics that are recorded.
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.shared.metrics
+    }
+
+    /// The gauges of the metrics.
+    pub(crate) fn gauges(&self) -> FleetGauges {
+        FleetGauges {
+            supervised_engines: self.supervision.len(),
+            operations_in_progress: self.executor.operations.len(),
+        }
+    }
+
+    /// The engines of every product by state, sorted by product.
+    pub(crate) async fn count_engines(&self) -> Result<Vec<ProductCounts>, RegistryError> {
+        Ok(self.shared.registry.fleet_counts().await?.0)
     }
 
     /// Ends the streams that would never end by themselves.

@@ -14,11 +14,13 @@ mod guarded_body;
 mod health;
 mod inbox;
 mod logs;
+mod measured;
 mod metrics;
 mod path_rewrite;
 mod platform_keys;
 mod products;
 mod proxy;
+mod scrapes;
 mod start_page;
 mod startup_gate;
 mod versions;
@@ -38,10 +40,13 @@ use http_service::http::{ApiError, apply_layers_counting_errors};
 use tower::util::{MapRequest, MapResponse};
 
 use self::docs::KeySchemes;
+use self::measured::Measured;
 use crate::fleet::Fleet;
 
 #[cfg(test)]
 pub(crate) use self::docs::document;
+pub use self::scrapes::MetricsAddressError;
+pub(crate) use self::scrapes::Scrapes;
 pub(crate) use self::startup_gate::StartupGate;
 
 /// The largest request body that is accepted.
@@ -118,20 +123,29 @@ http_service::routes! {
 }
 
 /// All routes with their middleware.
-pub(crate) type Routes = MapResponse<MapRequest<Router, fn(Request) -> Request>, fn(Response) -> Response>;
+pub(crate) type Routes = Measured<Rewritten>;
 
-/// Builds the routes with their middleware, which also counts the errors that callers receive.
+/// Routes with the paths of requests and the headers of responses rewritten.
+type Rewritten = MapResponse<MapRequest<Router, fn(Request) -> Request>, fn(Response) -> Response>;
+
+/// Builds the routes with their middleware, which also counts and measures what callers receive.
 pub(crate) fn routes(fleet: Arc<Fleet>, admin_key: AdminKey) -> Routes {
     let error_counter = Arc::clone(&fleet);
+    let recorder = fleet.metrics().recorder().cloned();
+    if let Some(recorder) = &recorder {
+        let paths = [proxy::PATH, docs::OPENAPI_PATH, start_page::START_PAGE_PATH].map(str::to_owned);
+        recorder.set_routes(docs::paths().chain(paths));
+    }
     let router =
         router_without_middleware(AppState { fleet, admin_key, proxy_client: proxy::ProxyClient::new() });
     let router = apply_layers_counting_errors(router, MAX_BODY_BYTES, move |code| {
         error_counter.telemetry.record_error(code);
     });
-    MapResponse::new(
+    let rewritten: Rewritten = MapResponse::new(
         MapRequest::new(router, path_rewrite::rewrite_provision_path),
         path_rewrite::complete_allow_header,
-    )
+    );
+    Measured::new(rewritten, recorder)
 }
 
 /// The routes without middleware.

@@ -26,6 +26,7 @@ use crate::fleet::{Fleet, FleetDeps, Settings};
 use crate::host::Host;
 use crate::http;
 use crate::keys::{KeyError, Purpose, Vault};
+use crate::metrics::Metrics;
 use crate::registry::{DEPLOYMENT_ID, HOST, KEY_CHECK, OpenRegistryError, Registry, RegistryError};
 
 /// The plaintext of the key check value. It is no secret: it shows only whether the master key is the one that
@@ -183,6 +184,9 @@ pub enum OpenError {
         /// The registry.
         database: DatabaseUrl,
     },
+    /// The address for metrics cannot be used.
+    #[error(transparent)]
+    MetricsAddress(http::MetricsAddressError),
     /// The network for the engines is not set up as required.
     #[error(transparent)]
     Network(NetworkError),
@@ -215,6 +219,14 @@ impl OpenError {
 impl Orchestrator {
     /// Opens and locks the registry, and checks the master key. Nothing runs yet.
     pub async fn open(config: Config, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
+        Self::open_with_metrics(config, clock, Metrics::default()).await
+    }
+
+    async fn open_with_metrics(
+        config: Config,
+        clock: Arc<dyn Clock>,
+        metrics: Metrics,
+    ) -> Result<Self, OpenError> {
         let vault = Vault::new(&config.master_key).map_err(OpenError::KeyGeneration)?;
         let (registry, deployment_id) = open_registry(&config, &vault, clock.as_ref()).await?;
         let known = registry.known_data().await.map_err(|error| registry_error(&config.database, error))?;
@@ -263,7 +275,8 @@ impl Orchestrator {
                 Arc::new(KubernetesBackend::new(options, Arc::clone(&clock)))
             }
         };
-        Ok(Self::from_parts(config, FleetDeps { registry, vault, backend, data, probe, clock }))
+        let deps = FleetDeps { registry, vault, backend, data, probe, clock, metrics };
+        Ok(Self::from_parts(config, deps))
     }
 
     /// Builds an orchestrator from parts that are already open.
@@ -294,6 +307,8 @@ impl Orchestrator {
         listener: TcpListener,
         shutdown: CancellationToken,
     ) -> Result<(), OpenError> {
+        let opened = http::Scrapes::open(config.metrics_address, clock.now()).await;
+        let (scrapes, metrics) = opened.map_err(OpenError::MetricsAddress)?;
         let gate = http::StartupGate::new();
         let serve_shutdown = shutdown.child_token();
         let database = config.database.clone();
@@ -301,11 +316,16 @@ impl Orchestrator {
         let lifecycle = async {
             // Without an orchestrator there is nothing to serve.
             let stop_serving = serve_shutdown.clone().drop_guard();
-            let opened =
-                shutdown.run_until_cancelled(Box::pin(Self::open_or_stand_by(config, clock, &gate))).await;
+            let on_standby = || {
+                gate.stand_by();
+                scrapes.stand_by();
+            };
+            let opening = Box::pin(Self::open_or_stand_by(config, clock, metrics, on_standby));
+            let opened = shutdown.run_until_cancelled(opening).await;
             let Some(orchestrator) = opened.transpose()? else { return Ok(None) };
             stop_serving.disarm();
             gate.open(orchestrator.routes());
+            scrapes.activate(&orchestrator.fleet);
             let background = orchestrator.spawn_background_tasks();
             let lost_leadership = tokio::select! {
                 () = shutdown.cancelled() => false,
@@ -329,15 +349,17 @@ impl Orchestrator {
         if lost_leadership { Err(OpenError::LostLeadership { database }) } else { Ok(()) }
     }
 
-    /// Opens the registry as soon as no other orchestrator holds it.
+    /// Opens the registry as soon as no other orchestrator holds it. Calls `on_standby` whenever one does.
     async fn open_or_stand_by(
         config: Config,
         clock: Arc<dyn Clock>,
-        gate: &http::StartupGate,
+        metrics: Metrics,
+        on_standby: impl Fn(),
     ) -> Result<Self, OpenError> {
         let mut last_holder = None;
         loop {
-            match Self::open(config.clone(), Arc::clone(&clock)).await {
+            let opened = Self::open_with_metrics(config.clone(), Arc::clone(&clock), metrics.clone()).await;
+            match opened {
                 Err(OpenError::InUse { database, holder }) => {
                     if last_holder.as_ref() != Some(&holder) {
                         let holder = holder.to_string();
@@ -348,7 +370,7 @@ impl Orchestrator {
                         );
                     }
                     last_holder = Some(holder);
-                    gate.stand_by();
+                    on_standby();
                     clock.sleep(STANDBY_PAUSE).await;
                 }
                 // A standby survives every outage that the active orchestrator survives.

@@ -35,7 +35,8 @@ impl Change {
         }
     }
 
-    const ALL: [Self; 8] = [
+    /// All changes.
+    pub(crate) const ALL: [Self; 8] = [
         Self::Provision,
         Self::Start,
         Self::Wake,

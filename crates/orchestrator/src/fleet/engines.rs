@@ -22,6 +22,7 @@ use super::shared::Shared;
 use super::supervision::{KeyState, Supervision};
 use crate::domain::EngineOwner;
 use crate::domain::lifecycle::{Decision, Trigger, decide};
+use crate::metrics::labels::AdmitOutcome;
 use crate::registry::{EngineRow, Page, Product};
 
 /// The reason that the audit log records for a change requested by the product.
@@ -33,6 +34,13 @@ pub(crate) struct EngineEndpoint {
     /// Where it can be reached; `None` if its backend does not know.
     pub(crate) address: Option<SocketAddr>,
     pub(crate) key: EngineKey,
+}
+
+/// The answer to an admit.
+struct Admitted {
+    response: AdmitResponse,
+    /// Whether the engine ran already, so that the admit was one read.
+    ran_already: bool,
 }
 
 pub(crate) struct Engines {
@@ -70,6 +78,19 @@ impl Engines {
         user_id: UserId,
         params: Admit,
     ) -> Result<AdmitResponse, FleetError> {
+        let stopwatch = self.shared.metrics.stopwatch();
+        let admitted = self.find_or_start(caller, user_id, params).await;
+        self.shared.metrics.admit(measured_outcome(&admitted), stopwatch);
+        admitted.map(|admitted| admitted.response)
+    }
+
+    /// Finds the running engine of a user, or starts it.
+    async fn find_or_start(
+        &self,
+        caller: &Caller,
+        user_id: UserId,
+        params: Admit,
+    ) -> Result<Admitted, FleetError> {
         self.admission.check_rate(caller)?;
         let denied = self.policies.image_denied(caller, None).filter(|_| params.auto_provision);
         let (provision, wake) = (params.auto_provision && denied.is_none(), params.auto_wake);
@@ -80,18 +101,22 @@ impl Engines {
             && decide(Some(admit_view.view()), trigger) == Decision::Pass
             && self.executor.note_activity(trigger, admit_view.engine_id, &owner)
         {
-            return Ok(AdmitResponse::admitted(self.records.admit_record(owner, admit_view)?));
+            let response = AdmitResponse::admitted(self.records.admit_record(owner, admit_view)?);
+            return Ok(Admitted { response, ran_already: true });
         }
         let request = OperationRequest::new(owner, RequestKind::Admit { provision, wake }, "admit");
         let request = request.by(caller.actor());
-        match self.executor.execute(&request).await? {
-            OperationResult::Engine(row) => Ok(AdmitResponse::admitted(self.records.record(*row)?)),
-            OperationResult::Denied(DenialReason::EngineNotFound) if let Some(denied) = denied => Err(denied),
-            OperationResult::Denied(reason) => Ok(AdmitResponse::denied(reason)),
-            OperationResult::NotRunning | OperationResult::Destroyed(_) | OperationResult::Moved(_) => {
-                Err(FleetError::EngineNotRunning)
+        let response = match self.executor.execute(&request).await? {
+            OperationResult::Engine(row) => AdmitResponse::admitted(self.records.record(*row)?),
+            OperationResult::Denied(DenialReason::EngineNotFound) if let Some(denied) = denied => {
+                return Err(denied);
             }
-        }
+            OperationResult::Denied(reason) => AdmitResponse::denied(reason),
+            OperationResult::NotRunning | OperationResult::Destroyed(_) | OperationResult::Moved(_) => {
+                return Err(FleetError::EngineNotRunning);
+            }
+        };
+        Ok(Admitted { response, ran_already: false })
     }
 
     /// Provisions an engine for a user who has none.
@@ -217,6 +242,21 @@ impl Engines {
         let url =
             self.shared.running(row).and_then(|engine| self.records.url(row.engine_id, engine.placement));
         url.ok_or(FleetError::EngineNotRunning)
+    }
+}
+
+/// The outcome of an admit as the metrics name it.
+const fn measured_outcome(admitted: &Result<Admitted, FleetError>) -> AdmitOutcome {
+    match admitted {
+        Ok(Admitted { ran_already: true, .. }) => AdmitOutcome::Running,
+        Ok(Admitted { response, .. }) => match response.reason {
+            None => AdmitOutcome::Started,
+            Some(DenialReason::EngineNotFound) => AdmitOutcome::EngineNotFound,
+            Some(DenialReason::EngineSleeping) => AdmitOutcome::EngineSleeping,
+            Some(DenialReason::EngineUnhealthy) => AdmitOutcome::EngineUnhealthy,
+            Some(DenialReason::EngineStopped) => AdmitOutcome::EngineStopped,
+        },
+        Err(error) => AdmitOutcome::of_error(error.code()),
     }
 }
 

@@ -18,9 +18,11 @@ use tracing::Instrument as _;
 
 use super::FleetError;
 use super::error::TaskAborted;
-use super::request::{OperationError, Outcome};
+use super::request::{OperationError, OperationResult, Outcome};
 use crate::domain::EngineOwner;
 use crate::domain::lifecycle::Change;
+use crate::metrics::labels::OperationOutcome;
+use crate::metrics::{Metrics, Stopwatch};
 use crate::registry::{EngineRow, RegistryError};
 
 /// The progress of an operation.
@@ -97,9 +99,14 @@ pub(super) struct Operations {
     tasks: TaskTracker,
     /// Set once another orchestrator has taken over the registry.
     aborted: AtomicBool,
+    metrics: Metrics,
 }
 
 impl Operations {
+    pub(super) fn new(metrics: Metrics) -> Self {
+        Self { metrics, ..Self::default() }
+    }
+
     /// The operation of the engine owner, if any.
     pub(super) fn get(&self, owner: &EngineOwner) -> Option<Arc<Operation>> {
         let slots = self.slots();
@@ -168,7 +175,8 @@ impl Operations {
         change: impl Future<Output = Outcome> + Send + 'static,
     ) {
         // Completes the operation even if the task panics or is dropped.
-        let guard = CompletionGuard { operations: Arc::clone(self), operation, outcome: None };
+        let stopwatch = self.metrics.stopwatch();
+        let guard = CompletionGuard { operations: Arc::clone(self), operation, stopwatch, outcome: None };
         let task = async move {
             let outcome = tokio::select! {
                 biased;
@@ -245,6 +253,7 @@ impl Operations {
 struct CompletionGuard {
     operations: Arc<Operations>,
     operation: Arc<Operation>,
+    stopwatch: Stopwatch,
     outcome: Option<Outcome>,
 }
 
@@ -257,6 +266,19 @@ impl CompletionGuard {
 impl Drop for CompletionGuard {
     fn drop(&mut self) {
         let outcome = self.outcome.take().unwrap_or_else(|| Err(FleetError::internal(TaskAborted).into()));
+        let measured = measured_outcome(&outcome);
+        self.operations.metrics.operation(self.operation.change, measured, self.stopwatch);
         self.operations.complete(&self.operation, outcome);
+    }
+}
+
+/// The outcome as the metrics name it.
+const fn measured_outcome(outcome: &Outcome) -> OperationOutcome {
+    match outcome {
+        Ok(OperationResult::Moved(moved)) if moved.failure.is_some() => OperationOutcome::RolledBack,
+        Ok(_) => OperationOutcome::Done,
+        Err(OperationError::Stale) => OperationOutcome::Stale,
+        Err(OperationError::Preempted) => OperationOutcome::Preempted,
+        Err(OperationError::Failed(_)) => OperationOutcome::Failed,
     }
 }

@@ -1,4 +1,4 @@
-//! What most parts of the fleet call: the registry, the backend, the clock, and the engines' keys.
+//! What most parts of the fleet call: the registry, the backend, the clock, the engines' keys, and the metrics.
 
 use std::sync::Arc;
 
@@ -6,13 +6,15 @@ use backend::DeadlineBackend;
 use http_service::clock::Clock;
 
 use super::engine_keys::EngineKeys;
-use crate::registry::{EngineRow, Registry, RunningEngine};
+use crate::metrics::{Metrics, ObservedRegistry};
+use crate::registry::{EngineRow, RunningEngine};
 
 pub(crate) struct Shared {
-    pub(super) registry: Registry,
+    pub(super) registry: ObservedRegistry,
     pub(super) backend: DeadlineBackend,
     pub(super) keys: EngineKeys,
     pub(super) clock: Arc<dyn Clock>,
+    pub(super) metrics: Metrics,
 }
 
 impl Shared {

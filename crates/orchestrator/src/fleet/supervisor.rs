@@ -63,7 +63,7 @@ impl Supervisor {
         let (checks, sleeps) = (Arc::new(checks), Arc::new(sleeps));
         loop {
             for due in self.supervision.take_due() {
-                self.telemetry.record_lag(due.lag);
+                self.telemetry.record_lag(due.action, due.lag);
                 let (supervisor, shutdown) = (Arc::clone(&self), shutdown.clone());
                 // Restarts acquire a permit of the boot limiter.
                 let permits = match due.action {

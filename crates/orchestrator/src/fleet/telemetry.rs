@@ -13,6 +13,10 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use super::supervision::SupervisionAction;
+use crate::metrics::Metrics;
+use crate::metrics::labels::RepairKind;
+
 /// The metrics and their registry.
 pub(crate) struct Telemetry {
     registry: Registry,
@@ -21,6 +25,7 @@ pub(crate) struct Telemetry {
     lag: Histogram,
     supervised: Gauge,
     operations: Gauge,
+    metrics: Metrics,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -48,7 +53,7 @@ pub(crate) enum Repair {
 const LAG_BUCKETS_SECONDS: [f64; 8] = [0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0];
 
 impl Telemetry {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(metrics: Metrics) -> Self {
         let mut registry = Registry::with_prefix("roundhouse");
         let (refusals, repairs) = (Family::default(), Family::default());
         let (lag, supervised, operations) =
@@ -70,7 +75,7 @@ impl Telemetry {
             Gauge::clone(&supervised),
         );
         registry.register("changes_under_way", "Operations on engines under way", Gauge::clone(&operations));
-        Self { registry, refusals, repairs, lag, supervised, operations }
+        Self { registry, refusals, repairs, lag, supervised, operations, metrics }
     }
 
     /// Counts an error response.
@@ -81,10 +86,19 @@ impl Telemetry {
 
     pub(super) fn record_repair(&self, what: Repair) {
         self.repairs.get_or_create(&RepairLabels { what }).inc();
+        self.metrics.repair(match what {
+            Repair::Claim => RepairKind::Claim,
+            Repair::Dead => RepairKind::Dead,
+            Repair::Orphan => RepairKind::Orphan,
+        });
     }
 
-    pub(super) fn record_lag(&self, lag: Duration) {
+    /// Records how late an action starts.
+    pub(super) fn record_lag(&self, action: SupervisionAction, lag: Duration) {
         self.lag.observe(lag.as_secs_f64());
+        if matches!(action, SupervisionAction::Check) {
+            self.metrics.health_check_lag(lag);
+        }
     }
 
     /// All metrics in the `OpenMetrics` text format.

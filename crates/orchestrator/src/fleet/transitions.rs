@@ -12,6 +12,7 @@ use super::settle_retry::settle_with_retry;
 use super::shared::Shared;
 use super::supervision::{Supervision, to_mono_millis};
 use crate::domain::lifecycle::Change;
+use crate::metrics::labels::FailureCause;
 use crate::registry::{AuditEntry, Claim, EngineRow, Event, NextState, RegistryError};
 
 /// How many of the log's last lines the audit log keeps of a failed boot or an exited engine.
@@ -88,7 +89,11 @@ impl Transitions {
             detail.insert("log".to_owned(), log.unwrap_or_default().into());
         }
         match self.settle(row, self.failed_state_after_running(row), Some(&entry)).await {
-            Ok(_) => tracing::warn!(engine_id = %row.engine_id, reason, cause, "An engine has failed."),
+            Ok(_) => {
+                let measured = if cause == "exit" { FailureCause::Exit } else { FailureCause::Health };
+                self.shared.metrics.engine_failed(measured);
+                tracing::warn!(engine_id = %row.engine_id, reason, cause, "An engine has failed.");
+            }
             // Another operation was faster; its change stands.
             Err(RegistryError::ClaimLost { .. }) => {}
             Err(error) => return Err(error),

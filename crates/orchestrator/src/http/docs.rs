@@ -38,6 +38,11 @@ impl Modify for KeySchemes {
     }
 }
 
+/// The paths of the document, as templates.
+pub(super) fn paths() -> impl Iterator<Item = String> {
+    Document::openapi().paths.paths.into_keys()
+}
+
 /// Returns the OpenAPI document of all routes.
 pub(crate) fn document() -> OpenApi {
     let mut document = Document::openapi();

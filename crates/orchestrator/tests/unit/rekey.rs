@@ -37,11 +37,13 @@ impl Fixture {
         let mut fixture = Self { folder, database, engines: Vec::new() };
         let pool = fixture.pool().await;
         let product_id = ProductId::new().to_string();
-        sqlx::query("INSERT INTO products VALUES ($1, 'demo', 'Demo', '{}', 'x', 0, 0, '', NULL, 0, 0, NULL)")
-            .bind(product_id.clone())
-            .execute(&pool)
-            .await
-            .unwrap();
+        sqlx::query(
+            "INSERT INTO products VALUES ($1, 'demo', 'Demo', '{}', 'x', 0, 0, '', NULL, 0, 0, NULL)",
+        )
+        .bind(product_id.clone())
+        .execute(&pool)
+        .await
+        .unwrap();
         let mut transaction = pool.begin().await.unwrap();
         for number in 0..engines {
             let engine_id = EngineId::new();

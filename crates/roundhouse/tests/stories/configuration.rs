@@ -11,7 +11,7 @@ use crate::support::http::client;
 use crate::support::{Deployment, ProgramExit, TestEnv, eventually, is_installed, skip};
 
 /// Invalid values of variables.
-const INVALID_VALUES: [(&str, &str); 45] = [
+const INVALID_VALUES: [(&str, &str); 48] = [
     ("ORCH_LOG_LEVEL", "loud"),
     ("ORCH_LOG_LEVEL", "info,,"),
     ("ORCH_LOG_FORMAT", "xml"),
@@ -38,6 +38,9 @@ const INVALID_VALUES: [(&str, &str); 45] = [
     ("ORCH_PORT", "door"),
     ("ORCH_PORT", "65536"),
     ("ORCH_PORT", "-1"),
+    ("ORCH_METRICS_ADDR", "9464"),
+    ("ORCH_METRICS_ADDR", "127.0.0.1"),
+    ("ORCH_METRICS_ADDR", "127.0.0.1:65536"),
     ("ORCH_BOOT_TIMEOUT_S", "soon"),
     ("ORCH_BOOT_TIMEOUT_S", "0"),
     ("ORCH_BOOT_TIMEOUT_S", "-1"),
@@ -204,6 +207,7 @@ async fn a_check_shows_what_holds_and_hides_what_is_secret() {
         ("ORCH_IDLE_SLEEP_THRESHOLD_S", "0"),
         ("ORCH_PORT", "0"),
         ("ORCH_LOG_FORMAT", "json"),
+        ("ORCH_METRICS_ADDR", "127.0.0.1:9464"),
     ] {
         variables.insert(name.to_owned(), value.to_owned());
         let output = check_offline(&deployment, &variables).await.assert_success();

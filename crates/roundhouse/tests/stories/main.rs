@@ -98,6 +98,7 @@ mod media;
 mod memory;
 mod memory_bounds;
 mod memory_transfer;
+mod metrics;
 mod missing_data;
 mod models;
 mod noisy_tenant;

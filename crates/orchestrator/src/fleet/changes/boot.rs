@@ -21,6 +21,7 @@ use crate::fleet::policies::Policies;
 use crate::fleet::shared::Shared;
 use crate::fleet::transitions::FAILURE_LOG_LINES;
 use crate::keys::KeyError;
+use crate::metrics::labels::BootOutcome;
 use crate::registry::{ClaimRefused, EngineRow, NextState, PlacedEngine, Placements, RegistryError};
 
 /// The variable with the base URL to which authorization servers redirect users.
@@ -87,6 +88,20 @@ impl BootFailureCause {
             Self::Backend(_) | Self::Keys(_) | Self::NoFreePort | Self::Registry(_) => "backend",
             Self::Exited(_) => "exit",
             Self::TimedOut(_) => "boot_timeout",
+        }
+    }
+}
+
+impl BootFailureCause {
+    /// The outcome of the boot as the metrics name it.
+    const fn measured_outcome(&self) -> BootOutcome {
+        match self {
+            Self::Backend(_) => BootOutcome::Backend,
+            Self::Exited(_) => BootOutcome::Exited,
+            Self::TimedOut(_) => BootOutcome::TimedOut,
+            Self::Keys(_) => BootOutcome::Keys,
+            Self::NoFreePort => BootOutcome::NoFreePort,
+            Self::Registry(_) => BootOutcome::Registry,
         }
     }
 }
@@ -158,7 +173,11 @@ impl Boots {
         engine: &mut PlacedEngine,
         readiness: Readiness,
     ) -> Result<Booted, BootFailure> {
-        match self.launch_and_wait(engine, readiness).await {
+        let stopwatch = self.shared.metrics.stopwatch();
+        let booted = self.launch_and_wait(engine, readiness).await;
+        let outcome = booted.as_ref().err().map_or(BootOutcome::Ready, BootFailureCause::measured_outcome);
+        self.shared.metrics.boot(outcome, stopwatch);
+        match booted {
             Ok(booted) => Ok(booted),
             Err(cause) => {
                 // Best effort: a backend that fails here too has already reported its failure.

@@ -13,6 +13,7 @@ use crate::fleet::FleetError;
 use crate::fleet::engine_client::{CheckedHealth, Readiness};
 use crate::fleet::request::OperationError;
 use crate::fleet::supervision::{CheckTarget, KeyState};
+use crate::metrics::labels::CheckResult;
 use crate::registry::EngineRow;
 
 impl Supervisor {
@@ -34,6 +35,8 @@ impl Supervisor {
                 Err(format!("it did not answer within {} s", timeout.as_secs_f64()))
             }
         };
+        let measured = if result.is_ok() { CheckResult::Healthy } else { CheckResult::Unhealthy };
+        self.shared.metrics.health_check(measured);
         let failed = self.supervision.record_check(engine_id, instance, result.is_ok());
         let reason = match result {
             Ok(Some(tag)) => return self.inbox.note_tag(engine_id, tag).await,

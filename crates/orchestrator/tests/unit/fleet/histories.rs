@@ -398,7 +398,7 @@ impl Plan {
             admits: RefCell::default(),
             rotations: Cell::default(),
         };
-        recorder.while_time_passes(self.run_setup(&recorder)).await;
+        Box::pin(recorder.while_time_passes(self.run_setup(&recorder))).await;
         self.inject_faults(&app);
         recorder.while_time_passes(self.run_callers(&recorder)).await;
         self.recover_and_check(&recorder).await;

@@ -26,6 +26,7 @@ use crate::config::{
 };
 use crate::fleet::FleetDeps;
 use crate::keys::{MasterKey, Vault};
+use crate::metrics::Metrics;
 use crate::orchestrator::Orchestrator;
 use crate::registry::{OpenRegistryError, Registry};
 
@@ -116,6 +117,7 @@ impl TestApp {
             backend: Arc::clone(&backend) as _,
             probe: Arc::clone(&backend) as _,
             clock: Arc::clone(&clock) as _,
+            metrics: Metrics::default(),
         };
         let orchestrator = Orchestrator::from_parts(config.clone(), parts);
         let responses = ResponseRecorder::default();
@@ -505,5 +507,6 @@ fn config(folder: &tempfile::TempDir, database: DatabaseUrl) -> Config {
         catalog: folder.path().join("catalog"),
         backend: BackendKind::Process,
         take_over_from: None,
+        metrics_address: None,
     }
 }
