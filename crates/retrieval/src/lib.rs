@@ -32,7 +32,6 @@ pub use terms::{
     AskedWord, MAX_ASKED_WORDS, MAX_TERM_BYTES, WordKind, all_words, content_words, count_words, index_text,
     marked_words,
 };
-pub use word_postings::POSTING_BUDGET;
 
 #[cfg(test)]
 #[path = "../tests/unit/fixture.rs"]

@@ -45,11 +45,6 @@ pub trait Postings {
     /// The number of tasks that have messages.
     fn task_count(&self) -> Result<u64, Self::Error>;
 
-    /// The number of messages with a term. It decides which words fit into the budget and whether they can be
-    /// relevant, so beyond [`POSTING_BUDGET`](crate::POSTING_BUDGET) it may be too low; zero means that no message
-    /// has the term.
-    fn document_frequency(&self, term: &str) -> Result<u64, Self::Error>;
-
     /// Appends the places of the messages with a term in ascending order; if there are more than `limit`, the
     /// newest.
     fn read_places(&self, term: &str, limit: usize, places: &mut Vec<Place>) -> Result<(), Self::Error>;

@@ -10,7 +10,7 @@ use crate::terms::{AskedWord, MAX_ASKED_WORDS, WordKind};
 
 /// The most postings that one search reads. A commoner word than fits is left out: it would take the time of
 /// all others together and tell little. With 16 bytes for each, what a search holds stays below 2 MiB.
-pub const POSTING_BUDGET: usize = 24_000;
+pub(crate) const POSTING_BUDGET: usize = 24_000;
 /// The weight in [`AskedWords::asked_mass`] of a piece that no message has. Most are no words but places
 /// where two words meet; but if many are missing, then the question is about something else.
 const ABSENT_PIECE_WEIGHT: f64 = 0.25;
@@ -48,6 +48,15 @@ pub(crate) struct AskedWords {
     pub(crate) rare_mass: f64,
 }
 
+/// The posting list of a word of the question.
+struct List<'word> {
+    word: &'word AskedWord,
+    /// The number of messages with the commonest of its terms, at most one more than the budget.
+    frequency: usize,
+    /// In ascending order, each once; `None` if the word is too common beside the others.
+    places: Option<Vec<Place>>,
+}
+
 /// Reads the posting lists; none if only what is relevant is wanted and nothing can be.
 pub(crate) fn read<P: Postings>(
     postings: &P,
@@ -56,46 +65,31 @@ pub(crate) fn read<P: Postings>(
 ) -> Result<AskedWords, P::Error> {
     let (messages, tasks) = (postings.message_count()?, postings.task_count()?);
     let many_messages = messages.max(MIN_MESSAGES);
-    let mut by_frequency = Vec::with_capacity(words.len());
-    for word in words {
-        let mut most = 0;
-        for term in &word.terms {
-            most = postings.document_frequency(term)?.max(most);
-        }
-        by_frequency.push((most, word));
-    }
-    by_frequency.sort_by_key(|(frequency, _)| *frequency);
-
+    let lists = read_lists(postings, words)?;
     let mut asked = AskedWords { rare_mass: inverse_frequency(many_messages, 2), ..AskedWords::default() };
-    let frequencies = by_frequency.iter().map(|(frequency, _)| *frequency).filter(|frequency| *frequency > 0);
+    let frequencies = lists.iter().map(|list| count(list.frequency)).filter(|frequency| *frequency > 0);
     let masses = frequencies.map(|frequency| inverse_frequency(many_messages, frequency));
     if only_relevant && !can_be_relevant(masses, asked.rare_mass) {
         return Ok(asked);
     }
     let (mut message_mass, mut task_mass) = (0.0, 0.0);
     let mut budget = POSTING_BUDGET;
-    for (frequency, word) in by_frequency {
+    for List { word, frequency, places } in lists {
         if frequency == 0 {
             asked.count_absent(word.kind, many_messages);
             continue;
         }
-        let expected = usize::try_from(frequency).unwrap_or(usize::MAX);
         // The newest messages with the rarest word, if even that one is too common.
-        if expected > budget && !asked.found.is_empty() {
+        let Some(mut places) = places.filter(|_| frequency <= budget || asked.found.is_empty()) else {
             break;
-        }
+        };
         let limit = budget;
-        let places = read_word(postings, &word.terms, expected, limit)?;
-        if places.is_empty() {
-            asked.count_absent(word.kind, many_messages);
-            continue;
-        }
-        budget = budget.saturating_sub(places.len());
+        places.drain(..places.len().saturating_sub(limit));
+        budget -= places.len();
         let in_tasks = count_by_task(&places);
-        // A list that was read whole is exact, whatever the count says.
-        let read = u64::try_from(places.len()).unwrap_or(u64::MAX);
-        let frequency = if places.len() < limit { read } else { read.max(frequency) };
-        let task_frequency = u64::try_from(in_tasks.len()).unwrap_or(u64::MAX);
+        // Of a list that is whole the number of places is exact, even if several terms have it.
+        let frequency = if places.len() < limit { places.len() } else { places.len().max(frequency) };
+        let (frequency, task_frequency) = (count(frequency), count(in_tasks.len()));
         let mass = inverse_frequency(many_messages, frequency);
         let of_messages = inverse_frequency(messages, frequency);
         let of_tasks = inverse_frequency(tasks, task_frequency);
@@ -162,24 +156,47 @@ impl AskedWords {
     }
 }
 
-/// The places with any of the terms of one word.
-fn read_word<P: Postings>(
+/// The posting lists of the words, the rarest first. Those of the commonest that do not fit into the budget beside the
+/// others are released as soon as that is known.
+fn read_lists<'word, P: Postings>(
     postings: &P,
-    terms: &[String],
-    expected: usize,
-    limit: usize,
-) -> Result<Vec<Place>, P::Error> {
-    let mut places = Vec::with_capacity(expected.min(limit));
-    for term in terms {
-        postings.read_places(term, limit, &mut places)?;
+    words: &'word [AskedWord],
+) -> Result<Vec<List<'word>>, P::Error> {
+    let mut lists: Vec<List<'_>> = Vec::with_capacity(words.len());
+    let mut held = 0;
+    for word in words {
+        let list = read_list(postings, word)?;
+        held += list.frequency;
+        lists.push(list);
+        while held > POSTING_BUDGET {
+            let lists_held = lists.iter_mut().filter(|list| list.frequency > 0 && list.places.is_some());
+            let Some(commonest) = lists_held.max_by_key(|list| list.frequency) else { break };
+            if commonest.frequency == held {
+                break;
+            }
+            held -= commonest.frequency;
+            commonest.places = None;
+        }
     }
-    if terms.len() > 1 {
+    lists.sort_by_key(|list| list.frequency);
+    Ok(lists)
+}
+
+/// The posting list of one word: the places with any of its terms.
+fn read_list<'word, P: Postings>(postings: &P, word: &'word AskedWord) -> Result<List<'word>, P::Error> {
+    let mut places = Vec::new();
+    let mut frequency = 0;
+    for term in &word.terms {
+        let before = places.len();
+        postings.read_places(term, POSTING_BUDGET + 1, &mut places)?;
+        frequency = frequency.max(places.len() - before);
+    }
+    if word.terms.len() > 1 {
         // Sorted lists one after the other: the stable sort merges them.
         places.sort();
         places.dedup();
-        places.drain(..places.len().saturating_sub(limit));
     }
-    Ok(places)
+    Ok(List { word, frequency, places: Some(places) })
 }
 
 /// The tasks of sorted places, with the number of places of each.
@@ -190,4 +207,8 @@ fn count_by_task(places: &[Place]) -> Vec<(u64, u32)> {
         .collect();
     tasks.shrink_to_fit();
     tasks
+}
+
+fn count(items: usize) -> u64 {
+    u64::try_from(items).unwrap_or(u64::MAX)
 }

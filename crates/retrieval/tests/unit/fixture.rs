@@ -69,10 +69,6 @@ impl Postings for Memory {
         Ok(length(self.tasks.iter().filter(|messages| !messages.is_empty()).count()))
     }
 
-    fn document_frequency(&self, term: &str) -> Result<u64, Self::Error> {
-        Ok(length(self.places(term).len()))
-    }
-
     fn read_places(&self, term: &str, limit: usize, places: &mut Vec<Place>) -> Result<(), Self::Error> {
         let all = self.places(term);
         places.extend(&all[all.len().saturating_sub(limit)..]);
@@ -108,7 +104,6 @@ impl Sqlite {
             .execute_batch(
                 "CREATE VIRTUAL TABLE words USING fts5(
                      terms, content='', detail=none, contentless_delete=1, tokenize='ascii');
-                 CREATE VIRTUAL TABLE vocabulary USING fts5vocab(words, row);
                  CREATE TABLE messages (place INTEGER PRIMARY KEY, characters INTEGER, date TEXT);",
             )
             .unwrap();
@@ -174,12 +169,6 @@ impl Postings for Sqlite {
 
     fn task_count(&self) -> Result<u64, Self::Error> {
         self.count("SELECT count(DISTINCT place >> 20) FROM messages")
-    }
-
-    fn document_frequency(&self, term: &str) -> Result<u64, Self::Error> {
-        let mut statement =
-            self.0.prepare_cached("SELECT coalesce(sum(doc), 0) FROM vocabulary WHERE term = ?")?;
-        statement.query_one([term], |row| row.get::<_, i64>(0)).map(unsigned)
     }
 
     fn read_places(&self, term: &str, limit: usize, places: &mut Vec<Place>) -> Result<(), Self::Error> {

@@ -201,6 +201,22 @@ fn common_words_are_left_out_unless_there_are_no_others() {
 }
 
 #[test]
+fn the_budget_is_for_the_rarest_words_in_whatever_order_they_are_asked() {
+    let count = crate::word_postings::POSTING_BUDGET / 2;
+    let mut messages = vec!["otter badger"; count];
+    messages.extend(vec!["badger heron"; count / 4]);
+    messages[5] = "otter zebra";
+    messages[7] = "heron zebra";
+    let memory = Memory::new(tasks(&[&messages]));
+    // There is no room for the badgers beside the others.
+    let expected = hits(&memory, "otter heron zebra");
+    assert!(!expected.is_empty());
+    for question in ["otter badger heron zebra", "badger otter zebra heron", "zebra heron badger otter"] {
+        assert_eq!(hits(&memory, question), expected, "{question}");
+    }
+}
+
+#[test]
 fn an_erased_message_is_a_gap() {
     let long = "y".repeat(1000);
     let conversation = tasks(&[&["zebra", &long, "b", "zebra stripes", &long, "c"]]);

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use jiff::Span;
 use jiff::civil::Date;
-use retrieval::{POSTING_BUDGET, Place, Postings};
+use retrieval::{Place, Postings};
 use rusqlite::{Connection, Error, OptionalExtension as _, params};
 
 use super::SearchScope;
@@ -73,18 +73,6 @@ impl Postings for IndexPostings<'_> {
 
     fn task_count(&self) -> Result<u64, Error> {
         self.count("tasks")
-    }
-
-    fn document_frequency(&self, term: &str) -> Result<u64, Error> {
-        let places = self.places();
-        // How much more than a search reads does not matter, and counting takes time.
-        let sql = "SELECT COUNT(*) FROM (
-                       SELECT 1 FROM terms WHERE terms MATCH ?1 AND rowid BETWEEN ?2 AND ?3 LIMIT ?4
-                   )";
-        let values =
-            params![match_expression(term), places.start(), places.end(), sql_limit(POSTING_BUDGET + 1)];
-        let count: i64 = self.reader.prepare_cached(sql)?.query_row(values, |row| row.get(0))?;
-        Ok(u64::try_from(count).unwrap_or(0))
     }
 
     fn read_places(&self, term: &str, limit: usize, places: &mut Vec<Place>) -> Result<(), Error> {
