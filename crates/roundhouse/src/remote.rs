@@ -8,8 +8,9 @@ use parking_lot::Mutex;
 
 use crate::client::{ClientError, Engine, Orchestrator};
 
-/// How often a request that may not have arrived is sent again.
-const MAX_RESENDS: u32 = 3;
+/// How long a request that may not have arrived is sent again. Within that time the orchestrator has noticed that the
+/// engine is gone, and waits for the next one itself.
+const MAX_RESEND_TIME: Duration = Duration::from_secs(10);
 /// How long an engine may be away. A fleet restarts it within seconds; one that has failed is not waited for longer.
 pub(crate) const MAX_AWAY: Duration = Duration::from_mins(3);
 /// The pause before another attempt to reach the engine.
@@ -51,14 +52,15 @@ impl Remote {
         &self,
         request: impl AsyncFn(Arc<Engine>) -> Result<T, ClientError>,
     ) -> Result<T, ClientError> {
-        let mut resends = 0;
+        let begun = Instant::now();
+        let mut is_resent = false;
         loop {
             match request(self.engine()).await {
-                Err(error) if resends < MAX_RESENDS && is_retryable(&error) => {
-                    if resends > 0 {
+                Err(error) if begun.elapsed() < MAX_RESEND_TIME && is_retryable(&error) => {
+                    if is_resent {
                         tokio::time::sleep(RETRY_PAUSE).await;
                     }
-                    resends += 1;
+                    is_resent = true;
                     self.find_again().await?;
                 }
                 answer => return answer,
