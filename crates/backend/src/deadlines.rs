@@ -25,8 +25,6 @@ const LAUNCH_TIMEOUT: Duration = Duration::from_secs(15);
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(15);
 /// Deadline of copying or restoring a brain, which may have many gigabytes.
 const COPY_TIMEOUT: Duration = Duration::from_mins(5);
-/// How long a stop may take beyond its grace.
-const STOP_TIMEOUT_AFTER_GRACE: Duration = Duration::from_secs(5);
 /// Deadline of a listing of all engines. The orchestrator's readiness waits for the first one.
 const LIST_TIMEOUT: Duration = Duration::from_secs(7);
 
@@ -120,7 +118,8 @@ impl DeadlineBackend {
 
     /// See [`EngineBackend::stop`].
     pub async fn stop(&self, target: Target, grace: Duration) -> Result<(), BackendError> {
-        let limit = grace + STOP_TIMEOUT_AFTER_GRACE + self.backend.latency();
+        // What does not obey is killed.
+        let limit = grace + REMOVAL_TIMEOUT + self.backend.latency();
         self.with_deadline(limit, self.backend.stop(target, grace)).await
     }
 
