@@ -24,6 +24,7 @@ use http_service::clock::{Clock, SystemClock};
 use http_service::serve::{ServeLimits, serve};
 use mcp::Mcp;
 use resources::memory_budget::MemoryBudget;
+use resources::threads::THREAD_KEEP_ALIVE;
 use sandbox::{Confinement, HiddenFiles, Sandbox, Settings};
 use store::{Brain, BrainError};
 use tokio::net::TcpListener;
@@ -193,7 +194,10 @@ impl Engine {
 
     /// Serves until `shutdown`. Then running turns stop at the end of their step, new ones are refused, streams
     /// end, and the brain is closed.
-    pub async fn serve(self, shutdown: CancellationToken) {
+    ///
+    /// Whenever the engine comes to rest, it calls `release_memory`, which is to return to the system what the allocator
+    /// keeps for the next allocations. It must not block.
+    pub async fn serve(self, shutdown: CancellationToken, release_memory: impl Fn()) {
         let Self { listener, brain, agent, state, expiry } = self;
         let serving = serve(listener, http::service(state), HTTP_BOUNDS, agent.stopped().clone());
         let stopping = async {
@@ -207,8 +211,24 @@ impl Engine {
                 () = shutdown.cancelled() => {}
             }
         };
-        tokio::join!(serving, stopping, expiring);
+        let releasing = async {
+            tokio::select! {
+                () = release_at_rest(&brain, release_memory) => {}
+                () = shutdown.cancelled() => {}
+            }
+        };
+        tokio::join!(serving, stopping, expiring, releasing);
         brain.close().await;
+    }
+}
+
+/// Calls `release_memory` once the engine has started, and whenever it comes to rest.
+async fn release_at_rest(brain: &Brain, release_memory: impl Fn()) {
+    loop {
+        // What a thread keeps is released when it ends.
+        tokio::time::sleep(2 * THREAD_KEEP_ALIVE).await;
+        release_memory();
+        brain.caches_released().await;
     }
 }
 

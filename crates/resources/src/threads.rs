@@ -34,6 +34,8 @@ pub(crate) const SERVER_DNS_THREADS: usize = 4;
 /// The number of concurrent lookups for model providers. A name has half of them at most, so a silent one leaves
 /// two for the fallback providers.
 pub(crate) const PROVIDER_DNS_THREADS: usize = 4;
+/// How long a blocking thread waits for more work before it ends.
+pub const THREAD_KEEP_ALIVE: Duration = Duration::from_secs(1);
 /// The number of threads for work without a lane, which is short or rare.
 const OTHER_THREADS: usize = 8;
 
@@ -61,7 +63,7 @@ pub fn runtime() -> std::io::Result<Runtime> {
         .worker_threads(2)
         .max_blocking_threads(MAX_BLOCKING_THREADS)
         // A thread that was used once keeps its memory.
-        .thread_keep_alive(Duration::from_secs(1))
+        .thread_keep_alive(THREAD_KEEP_ALIVE)
         .enable_all()
         .build()
 }

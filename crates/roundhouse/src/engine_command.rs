@@ -136,7 +136,9 @@ fn serve(args: &Args, begun: Instant) -> Result<(), Failure> {
             "The engine is ready."
         );
         let shutdown = CancellationToken::new();
-        signals.run_until_shutdown(engine.serve(shutdown.clone()), &shutdown).await;
+        signals
+            .run_until_shutdown(engine.serve(shutdown.clone(), allocator::release_free_memory), &shutdown)
+            .await;
         tracing::info!("The engine has stopped.");
         Ok(())
     });

@@ -27,11 +27,6 @@ use std::time::Instant;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-/// mimalloc without transparent huge pages (a feature of the dependency): the allocator with which an idle engine
-/// uses least memory.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// One private, durable AI agent per user of your product.
 #[derive(Parser)]
 #[command(version, arg_required_else_help = true)]

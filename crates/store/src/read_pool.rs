@@ -26,6 +26,8 @@ pub(super) struct ReadPool {
     searches: Mutex<Option<OnDemandReader>>,
     /// Notified when a reader is opened on demand.
     opened: Notify,
+    /// Notified when page caches were released.
+    released: Notify,
     file: PathBuf,
     /// The lane of reads that take long.
     read_lane: Lane,
@@ -52,6 +54,7 @@ impl ReadPool {
             long: Mutex::default(),
             searches: Mutex::default(),
             opened: Notify::new(),
+            released: Notify::new(),
             file: file.to_owned(),
             read_lane: Lane::new(BRAIN_THREADS),
             turn_open_lane: Lane::new(TURN_OPEN_THREADS),
@@ -97,6 +100,7 @@ impl ReadPool {
                 shrink_cache(&reader.connection);
             }
         }
+        self.released.notify_one();
     }
 
     /// Closes the readers that were opened on demand and not used since the call before this one. Returns whether any
@@ -110,6 +114,9 @@ impl ReadPool {
                 reader.is_some()
             });
             any_open |= is_open;
+        }
+        if !any_open {
+            self.released.notify_one();
         }
         any_open
     }
@@ -171,6 +178,12 @@ impl Brain {
     /// is still open.
     pub fn close_unused_readers(&self) -> bool {
         self.shared.read_pool.close_unused()
+    }
+
+    /// Returns when the brain has released its page caches, because it has not been written to for a second, or its
+    /// readers have not been used for longer.
+    pub async fn caches_released(&self) {
+        self.shared.read_pool.released.notified().await;
     }
 
     /// The working memory of `task`. Blocks.

@@ -21,10 +21,18 @@ struct RunningEngine {
 
 impl RunningEngine {
     async fn start(folder: &TempDir, provider: &MockProvider) -> Self {
+        Self::start_releasing(folder, provider, || {}).await
+    }
+
+    async fn start_releasing(
+        folder: &TempDir,
+        provider: &MockProvider,
+        release_memory: impl Fn() + Send + 'static,
+    ) -> Self {
         let engine = Engine::start(config(folder, provider, "0")).await.unwrap();
         let base = format!("http://{}", engine.address().unwrap());
         let shutdown = CancellationToken::new();
-        Self { base, server_task: tokio::spawn(engine.serve(shutdown.clone())), shutdown }
+        Self { base, server_task: tokio::spawn(engine.serve(shutdown.clone(), release_memory)), shutdown }
     }
 
     fn get(&self, path: &str) -> reqwest::RequestBuilder {
@@ -87,6 +95,26 @@ async fn stopped_in_the_middle_of_a_turn_it_goes_on_with_it_at_its_next_start() 
     assert_eq!(provider.requests()[1].body["messages"][0]["content"], "You are Ada.");
     engine.stop().await;
     provider.assert_no_refusals();
+}
+
+#[tokio::test]
+async fn memory_is_released_after_the_start_and_after_each_burst_of_work() {
+    let folder = tempfile::tempdir().unwrap();
+    let provider = MockProvider::start().await.unwrap();
+    provider.enqueue_all([Reply::from_text("one"), Reply::from_text("two")]);
+    let (counter, mut released) = tokio::sync::watch::channel(0);
+    let release_memory = move || counter.send_modify(|count| *count += 1);
+    let engine = RunningEngine::start_releasing(&folder, &provider, release_memory).await;
+    with_deadline(released.wait_for(|count| *count > 0)).await.unwrap();
+    for message in ["once", "again"] {
+        let before = *released.borrow();
+        let body = json!({"task_id": "t", "message": message}).to_string();
+        let request = reqwest::Client::new().post(format!("{}/execute", engine.base));
+        let stream = with_deadline(request.header("X-Engine-Key", KEY).body(body).send()).await.unwrap();
+        with_deadline(stream.bytes()).await.unwrap();
+        with_deadline(released.wait_for(|count| *count > before)).await.unwrap();
+    }
+    engine.stop().await;
 }
 
 #[tokio::test]

@@ -282,15 +282,6 @@ async fn an_engines_environment_holds_what_is_documented_and_nothing_else() {
         "TZ",
     ];
     assert_eq!(names, documented);
-
-    // With this variable the allocator prints its options. An engine sets the purge delay, an orchestrator does
-    // not.
-    let verbose = [("MIMALLOC_VERBOSE".to_owned(), "1".to_owned())].into();
-    for (command, delay) in [("engine", "0"), ("orchestrator", "1000")] {
-        let output =
-            deployment.fleet.test_env.run(&[command, "--help"], &verbose).wait().await.assert_success();
-        assert!(output.contains(&format!("option 'purge_delay': {delay} ")), "{command}: {output}");
-    }
 }
 
 #[tokio::test]

@@ -88,7 +88,8 @@ async fn an_engine_that_is_stopped_leaves_no_program_behind() {
     let workspace = fixture.setup.workspace();
     fixture.program.signal_and_wait(Signal::TERM).await.assert_success();
     // The kernel may still be taking down what was killed.
-    eventually("the programs are gone", async || lingering_processes(&workspace).is_empty().then_some(())).await;
+    eventually("the programs are gone", async || lingering_processes(&workspace).is_empty().then_some(()))
+        .await;
 }
 
 #[tokio::test]

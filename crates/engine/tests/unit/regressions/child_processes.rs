@@ -113,7 +113,7 @@ async fn an_engine_to_be_killed() {
     config.sandbox_helper = own_helper();
     let engine = crate::Engine::start(config).await.unwrap();
     std::fs::write(folder.join("address"), format!("{}\n", engine.address().unwrap())).unwrap();
-    engine.serve(tokio_util::sync::CancellationToken::new()).await;
+    engine.serve(tokio_util::sync::CancellationToken::new(), || {}).await;
 }
 
 /// Returns a number of seconds that no other process sleeps for. Programs left behind by a mutation end after it.

@@ -26,7 +26,7 @@ pub(crate) fn reset_peak(program: &Program) -> usize {
     memory_and_peak_mib(program).0
 }
 
-/// An engine that returns unused memory to the system at once, as under an orchestrator.
+/// An engine that returns unused memory to the system at once: its peak is what it uses.
 pub(crate) fn with_immediate_purge(setup: StandaloneEngine) -> StandaloneEngine {
     setup.with_env("MIMALLOC_PURGE_DELAY", "0")
 }
