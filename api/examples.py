@@ -118,6 +118,12 @@ def play_orchestrator(admin: Service, product: Service) -> str:
     second = admin("create_platform_key", product_id=registered["product_id"])["key_id"]
     admin("list_platform_keys", product_id=registered["product_id"])
     admin("revoke_platform_key", product_id=registered["product_id"], key_id=second)
+    webhook = product("create_webhook")["webhook_id"]
+    for operation in ("update_webhook", "get_webhook", "rotate_webhook_secret", "replay_webhook"):
+        product(operation, webhook_id=webhook)
+    product("list_webhooks")
+    for operation in ("list_dead_letters", "retry_dead_letters", "discard_dead_letters", "delete_webhook"):
+        product(operation, webhook_id=webhook)
     product("provision_engine")
     product("admit_user", user_id="ada")
     for operation in ("get_engine", "explain_engine", "get_engine_logs", "rotate_engine_key"):

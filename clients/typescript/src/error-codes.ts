@@ -105,6 +105,9 @@ export class ScheduleNotFoundError extends NotFoundError {}
 /** There is no such delivery to the webhook. */
 export class DeliveryNotFoundError extends NotFoundError {}
 
+/** The product has no such webhook. */
+export class WebhookNotFoundError extends NotFoundError {}
+
 /** There is no such approval request in this task. */
 export class ApprovalNotFoundError extends NotFoundError {}
 
@@ -207,6 +210,9 @@ export class TokenLimitError extends TooManyRequestsError {}
 /** The product has as many platform keys in force as it may have. Revoke one first. */
 export class KeyLimitError extends TooManyRequestsError {}
 
+/** The product has as many webhooks as it may have. Delete one first. */
+export class WebhookLimitError extends TooManyRequestsError {}
+
 /** The user has as many tool servers as the catalog permits. Delete one first. */
 export class ServerLimitError extends TooManyRequestsError {}
 
@@ -283,6 +289,7 @@ const CLASSES = {
   KEY_NOT_FOUND: KeyNotFoundError,
   SCHEDULE_NOT_FOUND: ScheduleNotFoundError,
   DELIVERY_NOT_FOUND: DeliveryNotFoundError,
+  WEBHOOK_NOT_FOUND: WebhookNotFoundError,
   APPROVAL_NOT_FOUND: ApprovalNotFoundError,
   SKILL_NOT_FOUND: SkillNotFoundError,
   SERVER_NOT_FOUND: ServerNotFoundError,
@@ -317,6 +324,7 @@ const CLASSES = {
   SCHEDULE_LIMIT: ScheduleLimitError,
   TOKEN_LIMIT: TokenLimitError,
   KEY_LIMIT: KeyLimitError,
+  WEBHOOK_LIMIT: WebhookLimitError,
   SERVER_LIMIT: ServerLimitError,
   USAGE_CAP_REACHED: UsageCapReachedError,
   INTERNAL_ERROR: InternalError,

@@ -46,6 +46,18 @@ pub enum AuditEvent {
     CreateKey,
     /// A platform key of the product was revoked.
     RevokeKey,
+    /// The product got a webhook.
+    CreateWebhook,
+    /// A webhook of the product was changed, paused or resumed.
+    UpdateWebhook,
+    /// A webhook of the product got a new secret.
+    RotateWebhookSecret,
+    /// A webhook of the product sends rows again.
+    ReplayWebhook,
+    /// Rows that a webhook had given up were sent again or discarded.
+    SettleDeadLetters,
+    /// A webhook of the product was deleted.
+    DeleteWebhook,
     /// An engine asked a person something.
     QuestionAsked,
     /// A question was answered, cancelled or given up.
@@ -54,7 +66,7 @@ pub enum AuditEvent {
 
 impl AuditEvent {
     /// All events.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 25] = [
         Self::Register,
         Self::PolicyUpdate,
         Self::Provision,
@@ -72,6 +84,12 @@ impl AuditEvent {
         Self::SetOrigins,
         Self::CreateKey,
         Self::RevokeKey,
+        Self::CreateWebhook,
+        Self::UpdateWebhook,
+        Self::RotateWebhookSecret,
+        Self::ReplayWebhook,
+        Self::SettleDeadLetters,
+        Self::DeleteWebhook,
         Self::QuestionAsked,
         Self::QuestionSettled,
     ];
@@ -96,6 +114,12 @@ impl AuditEvent {
             Self::SetOrigins => "set_origins",
             Self::CreateKey => "create_key",
             Self::RevokeKey => "revoke_key",
+            Self::CreateWebhook => "create_webhook",
+            Self::UpdateWebhook => "update_webhook",
+            Self::RotateWebhookSecret => "rotate_webhook_secret",
+            Self::ReplayWebhook => "replay_webhook",
+            Self::SettleDeadLetters => "settle_dead_letters",
+            Self::DeleteWebhook => "delete_webhook",
             Self::QuestionAsked => "question_asked",
             Self::QuestionSettled => "question_settled",
         }

@@ -67,6 +67,8 @@ pub enum ErrorCode {
     ScheduleNotFound,
     /// There is no such delivery to the webhook.
     DeliveryNotFound,
+    /// The product has no such webhook.
+    WebhookNotFound,
     /// There is no such approval request in this task.
     ApprovalNotFound,
     /// There is no such skill.
@@ -137,6 +139,8 @@ pub enum ErrorCode {
     TokenLimit,
     /// The product has as many platform keys in force as it may have. Revoke one first.
     KeyLimit,
+    /// The product has as many webhooks as it may have. Delete one first.
+    WebhookLimit,
     /// The user has as many tool servers as the catalog permits. Delete one first.
     ServerLimit,
     /// A cap on the usage of the day or of the task is reached. `Retry-After` says when a day's cap begins again.
@@ -205,6 +209,7 @@ impl ErrorCode {
             | Self::KeyNotFound
             | Self::ScheduleNotFound
             | Self::DeliveryNotFound
+            | Self::WebhookNotFound
             | Self::ServerNotFound
             | Self::ConnectionNotFound
             | Self::FileNotFound
@@ -237,6 +242,7 @@ impl ErrorCode {
             | Self::ServerLimit
             | Self::TokenLimit
             | Self::KeyLimit
+            | Self::WebhookLimit
             | Self::UsageCapReached => 429,
             Self::InternalError => 500,
             Self::BackendError | Self::OutputInvalid | Self::ServerFailed => 502,

@@ -53,6 +53,8 @@ pub mod kind {
     pub enum Token {}
     /// A platform key of a product.
     pub enum PlatformKey {}
+    /// A webhook that gets the rows of a product's audit log.
+    pub enum AuditWebhook {}
 
     impl Kind for Product {
         const PREFIX: &'static str = "prod_";
@@ -110,6 +112,10 @@ pub mod kind {
         const PREFIX: &'static str = "key_";
         const NAME: &'static str = "PlatformKeyId";
     }
+    impl Kind for AuditWebhook {
+        const PREFIX: &'static str = "whk_";
+        const NAME: &'static str = "AuditWebhookId";
+    }
 }
 
 /// `prod_…`: identifies a product.
@@ -140,6 +146,8 @@ pub type ConnectionId = Id<kind::Connection>;
 pub type TokenId = Id<kind::Token>;
 /// `key_…`: identifies a platform key of a product.
 pub type PlatformKeyId = Id<kind::PlatformKey>;
+/// `whk_…`: identifies a webhook that gets the rows of a product's audit log.
+pub type AuditWebhookId = Id<kind::AuditWebhook>;
 
 /// An identifier of one [`Kind`] of thing.
 pub struct Id<K> {

@@ -7,6 +7,7 @@ pub mod admin;
 pub mod approvals;
 pub mod assets;
 pub mod audit;
+pub mod audit_webhooks;
 pub mod browser;
 pub mod cassettes;
 pub mod citations;
@@ -49,8 +50,8 @@ pub mod webhooks;
 
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};
 pub use ids::{
-    BatchId, CallId, ConnectionId, EngineId, EpisodeId, FeedbackId, GrantId, HitlId, MemoryId, MessageId,
-    PlatformKeyId, ProductId, TokenId, TurnId,
+    AuditWebhookId, BatchId, CallId, ConnectionId, EngineId, EpisodeId, FeedbackId, GrantId, HitlId,
+    MemoryId, MessageId, PlatformKeyId, ProductId, TokenId, TurnId,
 };
 pub use image::EngineImage;
 pub use keys::{AdminKey, EngineKey, KeyHash, PlatformKey};

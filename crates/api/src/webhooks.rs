@@ -2,18 +2,21 @@
 //! Webhooks (<https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>), so existing
 //! libraries verify them.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::Sha256;
 use utoipa::ToSchema;
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use zeroize::Zeroizing;
 
 use crate::engine::PendingRequest;
+use crate::keys::NoRandomness;
 use crate::turns::TurnRecord;
 use crate::{TaskId, Timestamp, TurnId};
 
@@ -28,6 +31,9 @@ pub const SIGNATURE_HEADER: &str = "webhook-signature";
 const SECRET_PREFIX: &str = "whsec_";
 /// The length of a secret in bytes, as Standard Webhooks recommends it.
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=HMAC_BLOCK_BYTES;
+
+/// The length of a generated secret in bytes.
+const GENERATED_BYTES: usize = 32;
 
 /// The block size of SHA-256, which is the key size of its HMAC.
 const HMAC_BLOCK_BYTES: usize = 64;
@@ -65,6 +71,71 @@ impl WebhookSecret {
         mac.update(format!("{id}.{timestamp}.").as_bytes());
         mac.update(body.as_bytes());
         format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()))
+    }
+}
+
+/// The headers of a request for the event `id` at a time in seconds since 1970, signed with each of the secrets.
+pub fn signed_headers(
+    id: &str,
+    timestamp: i64,
+    body: &str,
+    secrets: &[WebhookSecret],
+) -> [(&'static str, String); 3] {
+    let signatures: Vec<_> = secrets.iter().map(|secret| secret.sign(id, timestamp, body)).collect();
+    [
+        (ID_HEADER, id.to_owned()),
+        (TIMESTAMP_HEADER, timestamp.to_string()),
+        (SIGNATURE_HEADER, signatures.join(" ")),
+    ]
+}
+
+/// A generated secret as its text, for the one who verifies the requests. Neither `Debug` nor `Display` shows it.
+pub struct WebhookSecretText(Zeroizing<String>);
+
+impl WebhookSecretText {
+    /// Generates a secret from the operating system's random source.
+    pub fn generate() -> Result<Self, NoRandomness> {
+        let mut random = Zeroizing::new([0_u8; GENERATED_BYTES]);
+        getrandom::fill(random.as_mut_slice()).map_err(NoRandomness)?;
+        let encoded = Zeroizing::new(STANDARD.encode(random.as_slice()));
+        Ok(Self(Zeroizing::new(format!("{SECRET_PREFIX}{}", *encoded))))
+    }
+
+    /// Returns the text. Only for the response and for the store that the secret is meant for.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for WebhookSecretText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{SECRET_PREFIX}…")
+    }
+}
+
+/// Serializes the secret in the clear: only responses that hand over a secret have a field of this type.
+impl Serialize for WebhookSecretText {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for WebhookSecretText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(|text| Self(Zeroizing::new(text)))
+    }
+}
+
+impl utoipa::PartialSchema for WebhookSecretText {
+    fn schema() -> RefOr<Schema> {
+        let pattern = format!("^{SECRET_PREFIX}[A-Za-z0-9+/]{{43}}=$");
+        ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern)).into()
+    }
+}
+
+impl ToSchema for WebhookSecretText {
+    fn name() -> Cow<'static, str> {
+        "WebhookSecret".into()
     }
 }
 
@@ -226,6 +297,21 @@ mod tests {
         let signature = secret.sign("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, r#"{"test": 2432232314}"#);
         assert_eq!(signature, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
         assert_eq!(format!("{secret:?}"), "WebhookSecret");
+    }
+
+    #[test]
+    fn a_generated_secret_is_one_and_is_shown_to_nobody_else() {
+        let (one, other) = (WebhookSecretText::generate().unwrap(), WebhookSecretText::generate().unwrap());
+        assert!(WebhookSecret::parse(one.expose()).is_some() && one.expose() != other.expose());
+        assert_eq!(format!("{one:?}"), "whsec_…");
+        let headers = signed_headers(
+            "whk_1_2",
+            7,
+            "{}",
+            &[&one, &other].map(|secret| WebhookSecret::parse(secret.expose()).unwrap()),
+        );
+        assert_eq!(headers[..2], [(ID_HEADER, "whk_1_2".to_owned()), (TIMESTAMP_HEADER, "7".to_owned())]);
+        assert_eq!(headers[2].1.split(' ').filter(|signature| signature.starts_with("v1,")).count(), 2);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The addresses that the configuration lets tools reach although they are not public.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use reqwest::Url;
@@ -80,6 +81,28 @@ impl WebAllowlist {
     }
 }
 
+/// Writes the list in the form that [`WebAllowlist::parse`] accepts.
+impl fmt::Display for WebAllowlist {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let entries: Vec<_> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&entries.join(","))
+    }
+}
+
+impl fmt::Display for AllowlistEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.host, self.port) {
+            (HostPattern::Name(name), Some(port)) => write!(f, "{name}:{port}"),
+            (HostPattern::Name(name), None) => f.write_str(name),
+            (HostPattern::Cidr(block), Some(port)) => {
+                let host = block.to_string();
+                if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+            }
+            (HostPattern::Cidr(block), None) => write!(f, "{block}"),
+        }
+    }
+}
+
 fn parse_entry(text: &str) -> Option<AllowlistEntry> {
     if let Some((network, prefix)) = text.split_once('/') {
         let block = CidrBlock::new(network.parse().ok()?, prefix.parse().ok()?)?;
@@ -141,6 +164,14 @@ mod tests {
         assert!(name.allows_name("search.internal", 443));
         assert!(!name.allows_name("search.internal", 80) && !name.allows_name("internal", 443));
         assert!(!name.allows_address("127.0.0.1:443".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_list_is_written_as_it_is_configured() {
+        let list = "10.0.0.0/8,127.0.0.1,127.0.0.1:80,::1,[::1]:8080,wiki.internal,wiki.internal:8080";
+        let parsed = WebAllowlist::parse(list).unwrap();
+        assert_eq!(parsed.to_string(), list);
+        assert_eq!(WebAllowlist::default().to_string(), "");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use reqwest::header::{
     ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER,
 };
-use reqwest::{Method, Response, StatusCode, Url};
+use reqwest::{Client, Method, Response, StatusCode, Url};
 use resources::memory_budget::MemoryBudget;
 
 use super::allowlist::WebAllowlist;
@@ -65,6 +65,23 @@ impl ApiServer {
         Ok(Self { client, target })
     }
 
+    /// Creates a client for the server of an address that an outsider has chosen: it must be on the public internet or on
+    /// the list. Of an answer only the status is read.
+    pub fn for_outsider(target: Target, allowed: WebAllowlist) -> Self {
+        Self { client: WebClient::new(allowed, MemoryBudget::default()), target }
+    }
+
+    /// Resolves the server's name now, for calls by [`ApiClient::status`] within the next while.
+    ///
+    /// # Errors
+    /// The name has no address, or one that may not be reached.
+    pub async fn connect(self, timeout: Duration) -> Result<ApiClient, FetchError> {
+        let mut patient = self;
+        patient.client.limits.idle_timeout = timeout;
+        let client = patient.client.keeping_client_for(&patient.target).await?;
+        Ok(ApiClient { client, server: patient })
+    }
+
     /// Makes a call. Redirects are not followed.
     ///
     /// # Errors
@@ -98,12 +115,21 @@ impl ApiServer {
     }
 
     async fn send(&self, request: ApiRequest) -> Result<Response, FetchError> {
-        let ApiRequest { method, url, headers, body } = request;
         // Only the addresses of this server are checked.
-        if url.origin() != self.target.url().origin() {
-            return Err(FetchError::Connection("the call is for another server".into()));
-        }
+        self.check_origin(&request)?;
         let client = self.client.client_for(&self.target).await?;
+        self.send_with(&client, request).await
+    }
+
+    fn check_origin(&self, request: &ApiRequest) -> Result<(), FetchError> {
+        if request.url.origin() == self.target.url().origin() {
+            return Ok(());
+        }
+        Err(FetchError::Connection("the call is for another server".into()))
+    }
+
+    async fn send_with(&self, client: &Client, request: ApiRequest) -> Result<Response, FetchError> {
+        let ApiRequest { method, url, headers, body } = request;
         let mut request = client
             .request(method, url)
             .header(ACCEPT, "application/json")
@@ -136,6 +162,25 @@ impl ApiServer {
 
     fn error(&self, error: reqwest::Error) -> FetchError {
         self.client.request_error(&self.target, &error.without_url())
+    }
+}
+
+/// The client of a server that is called often: its name is resolved once and its connections are kept for a moment.
+#[derive(Clone)]
+pub struct ApiClient {
+    client: Client,
+    server: ApiServer,
+}
+
+impl ApiClient {
+    /// Makes a call like [`ApiServer::status`].
+    ///
+    /// # Errors
+    /// As [`ApiServer::call`].
+    pub async fn status(&self, request: ApiRequest) -> Result<(StatusCode, Option<Duration>), FetchError> {
+        self.server.check_origin(&request)?;
+        let response = self.server.send_with(&self.client, request).await?;
+        Ok((response.status(), retry_after(&response)))
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use reqwest::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, LOCATION};
-use reqwest::{Client, Response, StatusCode, Url};
+use reqwest::{Client, ClientBuilder, Response, StatusCode, Url};
 use resources::dns::{self, DnsError, DnsResolver};
 use resources::memory_budget::{GrowingReservation, MAX_UNCOUNTED_BYTES, MemoryBudget, MemoryUse, NoMemory};
 use resources::text::error_chain;
@@ -19,6 +19,9 @@ use super::target::{Target, TargetError, TargetHost};
 
 /// The maximum number of redirects followed.
 const MAX_REDIRECTS: usize = 5;
+
+/// How long an idle connection of a client that is kept stays open.
+const KEPT_CONNECTION_IDLE: Duration = Duration::from_secs(2);
 
 /// The memory of a body and of what is made of it (its text, and that without tags), as a multiple of the body's
 /// size.
@@ -282,6 +285,14 @@ impl WebClient {
         self.client_for_hop(target, addresses).await
     }
 
+    /// Creates a client for a server that is called often, all of whose addresses may be connected to.
+    pub(super) async fn keeping_client_for(&self, target: &Target) -> Result<Client, FetchError> {
+        let addresses = resolve_permitted(&*self.resolver, &self.allowlist, target).await?;
+        // Shorter than servers keep an idle connection: a request on one that was just closed would fail.
+        let configure = |client: ClientBuilder| client.pool_idle_timeout(KEPT_CONNECTION_IDLE);
+        self.build_client_for(target, addresses, configure).await
+    }
+
     /// Creates a client for one hop, which knows no other addresses. It is not kept: an idle engine has neither
     /// connections nor TLS roots in memory.
     async fn client_for_hop(
@@ -289,10 +300,18 @@ impl WebClient {
         target: &Target,
         addresses: Vec<SocketAddr>,
     ) -> Result<Client, FetchError> {
-        let mut client = guarded_client(self.limits.connect_timeout)
-            .user_agent(USER_AGENT)
-            .pool_max_idle_per_host(0)
-            .read_timeout(self.limits.idle_timeout);
+        let configure = |client: ClientBuilder| client.user_agent(USER_AGENT).pool_max_idle_per_host(0);
+        self.build_client_for(target, addresses, configure).await
+    }
+
+    async fn build_client_for(
+        &self,
+        target: &Target,
+        addresses: Vec<SocketAddr>,
+        configure: impl FnOnce(ClientBuilder) -> ClientBuilder,
+    ) -> Result<Client, FetchError> {
+        let client = guarded_client(self.limits.connect_timeout).read_timeout(self.limits.idle_timeout);
+        let mut client = configure(client);
         if let TargetHost::Name(name) = target.host() {
             client = client.resolve_to_addrs(name, &addresses);
         }

@@ -5,6 +5,7 @@
 //! addresses of their metadata services. Every range of the special-purpose registries counts as not public, even
 //! the few that are globally reachable: no page is served there.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A block of addresses: those that share its first `prefix` bits.
@@ -35,6 +36,14 @@ impl CidrBlock {
     fn mask(self) -> u128 {
         let free = u32::from(width(self.network).saturating_sub(self.prefix));
         u128::MAX.checked_shl(free).unwrap_or(0)
+    }
+}
+
+/// Writes the block as it is configured: a single address without its prefix.
+impl fmt::Display for CidrBlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { network, prefix } = self;
+        if *prefix == width(*network) { write!(f, "{network}") } else { write!(f, "{network}/{prefix}") }
     }
 }
 

@@ -15,7 +15,7 @@ mod markdown;
 mod target;
 
 pub use allowlist::WebAllowlist;
-pub use api_call::{ApiRequest, ApiResponse, ApiServer};
+pub use api_call::{ApiClient, ApiRequest, ApiResponse, ApiServer};
 pub use charset::decode;
 #[cfg(any(test, feature = "testing"))]
 pub use client::FetchLimits;

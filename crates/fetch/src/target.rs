@@ -104,8 +104,8 @@ impl Target {
         self.0.port_or_known_default().unwrap_or(0)
     }
 
-    /// Whether the connection is encrypted, so that nobody in between can read or change the page.
-    pub(super) fn is_secure(&self) -> bool {
+    /// Whether the connection is encrypted, so that nobody in between can read or change what is transferred.
+    pub fn is_secure(&self) -> bool {
         self.0.scheme() == "https"
     }
 }

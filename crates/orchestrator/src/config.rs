@@ -9,6 +9,7 @@ mod engine_env;
 mod keys;
 mod kubernetes;
 mod supervision_rules;
+mod webhook_rules;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -22,7 +23,7 @@ use secrecy::SecretString;
 
 pub use self::backend::BackendKind;
 pub use self::database::{DatabaseUrl, PostgresUrl};
-pub use crate::domain::SupervisionRules;
+pub use crate::domain::{SupervisionRules, WebhookRules};
 use crate::keys::MasterKey;
 
 /// The network that engines in containers join unless another is named.
@@ -57,6 +58,8 @@ pub struct Config {
     pub engine_network: String,
     /// How engines are supervised.
     pub rules: SupervisionRules,
+    /// How webhooks send.
+    pub webhooks: WebhookRules,
     /// The folder that holds one folder per engine, and nothing else.
     pub data_root: PathBuf,
     /// The catalog that all engines read.
@@ -104,7 +107,7 @@ impl PortRange {
 /// The value of each variable, one per line. Secrets show only that they are set.
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rules, ports, engine_env, .. } = self;
+        let Self { rules, ports, engine_env, webhooks, .. } = self;
         let database = match &self.database {
             DatabaseUrl::Sqlite(path) => format!("sqlite:{}", path.display()),
             DatabaseUrl::Postgres(url) => url.to_string(),
@@ -133,6 +136,11 @@ impl fmt::Display for Config {
             ("ORCH_RESTART_BACKOFF_MAX_S", seconds(rules.backoff_max)),
             ("ORCH_RESTART_MAX_ATTEMPTS", rules.max_restarts.to_string()),
             ("ORCH_IDLE_SLEEP_THRESHOLD_S", seconds(rules.idle_threshold)),
+            ("ORCH_WEBHOOK_ALLOW", webhooks.allow.to_string()),
+            ("ORCH_WEBHOOK_TIMEOUT_S", seconds(webhooks.timeout)),
+            ("ORCH_WEBHOOK_BACKOFF_BASE_S", seconds(webhooks.backoff_base)),
+            ("ORCH_WEBHOOK_BACKOFF_MAX_S", seconds(webhooks.backoff_max)),
+            ("ORCH_WEBHOOK_GIVE_UP_S", seconds(webhooks.give_up_after)),
             ("ORCH_PORT_MIN", ports.min.to_string()),
             ("ORCH_PORT_MAX", ports.max.to_string()),
             ("ORCH_ENGINE_NETWORK", self.engine_network.clone()),
@@ -196,6 +204,7 @@ impl Config {
             parse_network,
         );
         let rules = supervision_rules::read(&mut reader);
+        let webhooks = webhook_rules::read(&mut reader);
         let data_root = read_data_root(&mut reader);
         let default_catalog = data_root.parent().unwrap_or(&data_root).join("catalog");
         let catalog = reader.parse_or(
@@ -221,6 +230,7 @@ impl Config {
             url_host,
             engine_network,
             rules,
+            webhooks,
             data_root,
             catalog,
             backend,

@@ -3,10 +3,13 @@
 
 pub(crate) mod lifecycle;
 mod supervision_rules;
+pub(crate) mod webhook_progress;
+mod webhook_rules;
 
 use api::{ProductId, UserId};
 
 pub use self::supervision_rules::SupervisionRules;
+pub use self::webhook_rules::WebhookRules;
 
 /// Who asks for a change. The audit log names an operator; every other actor follows from a row's event and reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -41,6 +41,7 @@ mod supervisor;
 mod telemetry;
 mod transitions;
 mod versions;
+mod webhooks;
 
 #[cfg(test)]
 #[path = "../tests/unit/fleet/mod.rs"]
@@ -90,8 +91,9 @@ use self::supervisor::Supervisor;
 use self::telemetry::Telemetry;
 use self::transitions::Transitions;
 use self::versions::Versions;
+use self::webhooks::Webhooks;
 use crate::config::PortRange;
-use crate::domain::SupervisionRules;
+use crate::domain::{SupervisionRules, WebhookRules};
 use crate::keys::Vault;
 use crate::metrics::{FleetGauges, Metrics, ObservedRegistry};
 use crate::registry::{Placements, PortAllocator, ProductCounts, Registry, RegistryError};
@@ -117,6 +119,7 @@ pub struct Fleet {
     pub(crate) drains: Arc<Drains>,
     pub(crate) failed_starts: FailedStarts,
     pub(crate) explainer: Explainer,
+    pub(crate) webhooks: Arc<Webhooks>,
     pub(crate) telemetry: Arc<Telemetry>,
     shared: Arc<Shared>,
     policies: Arc<Policies>,
@@ -143,6 +146,7 @@ pub(crate) struct Settings {
     pub(crate) boot_timeout: Duration,
     pub(crate) ports: PortRange,
     pub(crate) rules: SupervisionRules,
+    pub(crate) webhooks: WebhookRules,
 }
 
 /// The dependencies of a fleet.
@@ -169,7 +173,8 @@ fn placements(ports: PortRange, backend: &Arc<dyn EngineBackend>) -> Placements 
 
 impl Fleet {
     pub(crate) fn new(settings: Settings, deps: FleetDeps) -> Arc<Self> {
-        let Settings { claim_owner, engine_image, engine_env, boot_timeout, ports, rules } = settings;
+        let Settings { claim_owner, engine_image, engine_env, boot_timeout, ports, rules, webhooks } =
+            settings;
         let FleetDeps { registry, vault, backend, data, probe, clock, metrics } = deps;
         let operation_timeout = boot_timeout + OPERATION_OVERHEAD;
         let backend = metrics.observe_backend(backend);
@@ -184,7 +189,9 @@ impl Fleet {
         let backend = DeadlineBackend::new(backend, Arc::clone(&clock), data);
         let registry = ObservedRegistry::new(registry, metrics.clone());
         let operations = Arc::new(Operations::new(metrics.clone()));
-        let shared = Arc::new(Shared { registry, backend, keys: EngineKeys::new(vault), clock, metrics });
+        let vault = Arc::new(vault);
+        let keys = EngineKeys::new(Arc::clone(&vault));
+        let shared = Arc::new(Shared { registry, backend, keys, vault, clock, metrics });
         let records = Arc::new(Records::new(Arc::clone(&shared)));
         let client = Arc::new(EngineClient::new(Arc::clone(&shared), probe, Arc::clone(&supervision)));
         let browsers = Arc::new(Browsers::new(Arc::clone(&shared), Arc::clone(&client)));
@@ -251,6 +258,7 @@ impl Fleet {
             overview: Overview::new(&shared, &policies, &executor, &records, drain, &stream_shutdown, ports),
             versions: Versions::new(&shared, &policies, &executor, &records),
             explainer: Explainer::new(&shared, &supervision, &policies, &client),
+            webhooks: Webhooks::new(&shared, &is_ready, webhooks),
             queries: Queries::new(Arc::clone(&shared), stream_shutdown.clone()),
             scheduled_wakes: ScheduledWakes::new(&shared, &executor, &is_ready),
             admission,
@@ -278,6 +286,7 @@ impl Fleet {
         tasks.spawn(Arc::clone(&self.browsers).tell_engines(self.ready.clone(), shutdown.clone()));
         tasks.spawn(Arc::clone(&self.scheduled_wakes).run(shutdown.clone()));
         tasks.spawn(Arc::clone(&self.drains).run(shutdown.clone()));
+        tasks.spawn(Arc::clone(&self.webhooks).run(shutdown.clone()));
     }
 
     /// Whether this orchestrator serves: the registry has been compared with the running instances, and no other
@@ -335,6 +344,7 @@ impl Fleet {
         FleetGauges {
             supervised_engines: self.supervision.len(),
             operations_in_progress: self.executor.operations.len(),
+            webhook_lag: self.webhooks.lag(),
         }
     }
 

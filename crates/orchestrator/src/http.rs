@@ -24,6 +24,7 @@ mod scrapes;
 mod start_page;
 mod startup_gate;
 mod versions;
+mod webhooks;
 
 #[cfg(test)]
 #[path = "../tests/unit/http/mod.rs"]
@@ -75,6 +76,7 @@ http_service::routes! {
             (name = "browser", description = "Browser tokens of the product's engines, and the origins of its pages"),
             (name = "inbox", description = "Questions of the product's engines that wait for a person"),
             (name = "audit", description = "The calling product's audit log"),
+            (name = "webhooks", description = "Webhooks that get the rows of the calling product's audit log"),
             (name = "fleet", description = "The engines of all products, for the operator"),
             (name = "metrics", description = "The calling product's fleet in numbers, and the operator's metrics"),
         ),
@@ -109,6 +111,16 @@ http_service::routes! {
     logs::tail,
     audit::list,
     audit::follow,
+    webhooks::list,
+    webhooks::create,
+    webhooks::get,
+    webhooks::update,
+    webhooks::delete,
+    webhooks::rotate_secret,
+    webhooks::replay,
+    webhooks::dead_letters,
+    webhooks::retry_dead_letters,
+    webhooks::discard_dead_letters,
     metrics::status,
     metrics::metrics,
     metrics::prometheus,

@@ -10,6 +10,8 @@ pub(crate) enum Purpose {
     EngineKey,
     /// The key with which the engine seals its own credentials.
     EngineSecrets,
+    /// A secret that the requests of a webhook are signed with.
+    WebhookSecret,
     /// A known text that shows whether the master key is the right one.
     KeyCheck,
 }
@@ -19,6 +21,7 @@ impl AsRef<str> for Purpose {
         match self {
             Self::EngineKey => "engine_key",
             Self::EngineSecrets => "ad_encryption_key",
+            Self::WebhookSecret => "webhook_secret",
             Self::KeyCheck => "canary",
         }
     }

@@ -22,8 +22,8 @@ use parking_lot::Mutex;
 
 use self::families::Families;
 use self::labels::{
-    AdmitOutcome, BootOutcome, CheckResult, FailureCause, Label as _, LimitCause, OperationOutcome,
-    RepairKind, Role, StatusClass,
+    AdmitOutcome, BootOutcome, CheckResult, DeliveryOutcome, FailureCause, Label as _, LimitCause,
+    OperationOutcome, RepairKind, Role, StatusClass,
 };
 use self::process::ProcessFigures;
 pub(crate) use self::registry::ObservedRegistry;
@@ -53,6 +53,8 @@ pub(crate) struct Recorder {
 pub(crate) struct FleetGauges {
     pub(crate) supervised_engines: usize,
     pub(crate) operations_in_progress: usize,
+    /// The age of the oldest row that waits to be sent by a webhook.
+    pub(crate) webhook_lag: Duration,
 }
 
 impl Metrics {
@@ -140,6 +142,15 @@ impl Metrics {
         }
     }
 
+    /// Records what became of an attempt to deliver a row of an audit log.
+    pub(crate) fn webhook_delivery(&self, outcome: DeliveryOutcome) {
+        if let Some(deliveries) =
+            self.families().and_then(|families| families.webhook_deliveries.get(outcome))
+        {
+            deliveries.inc();
+        }
+    }
+
     fn families(&self) -> Option<&Families> {
         self.0.as_deref().map(|recorder| &recorder.families)
     }
@@ -193,6 +204,7 @@ impl Recorder {
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         families.supervised_engines.set(count(gauges.supervised_engines));
         families.operations_in_progress.set(count(gauges.operations_in_progress));
+        families.webhook_lag.set(gauges.webhook_lag.as_secs_f64());
         let counts_age = self.counted_at.lock().map(|at| at.elapsed()).unwrap_or_default();
         families.engine_counts_age.set(counts_age.as_secs_f64());
         let process = ProcessFigures::read();

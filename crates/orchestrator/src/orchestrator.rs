@@ -275,7 +275,7 @@ impl Orchestrator {
                 Arc::new(KubernetesBackend::new(options, Arc::clone(&clock)))
             }
         };
-        let deps = FleetDeps { registry, vault, backend, data, probe, clock, metrics };
+        let deps = FleetDeps { registry, vault: Arc::new(vault), backend, data, probe, clock, metrics };
         Ok(Self::from_parts(config, deps))
     }
 
@@ -288,6 +288,7 @@ impl Orchestrator {
             boot_timeout: config.boot_timeout,
             ports: config.ports,
             rules: config.rules,
+            webhooks: config.webhooks,
         };
         let fleet = Fleet::new(settings, parts);
         Self { fleet, admin_key: config.admin_key }

@@ -9,6 +9,7 @@ mod access;
 mod activity;
 mod audit_log;
 mod audit_queries;
+mod audit_webhooks;
 mod browser;
 mod claims;
 mod engines;
@@ -38,6 +39,7 @@ mod unreadable_rows;
 mod verify;
 mod version;
 mod wakes;
+mod webhook_progress;
 
 #[cfg(test)]
 #[path = "../tests/unit/registry/mod.rs"]
@@ -54,6 +56,7 @@ use access::with_deadline;
 pub(crate) use activity::{EngineActivity, SupervisedEngine};
 pub(crate) use audit_log::{AuditEntry, Event};
 pub(crate) use audit_queries::AuditFilter;
+pub(crate) use audit_webhooks::{NewWebhook, WebhookChange, WebhookRefused, WebhookRow};
 pub(crate) use browser::MintRefused;
 pub(crate) use claims::{Claim, ClaimRefused, NewEngine, PendingKey};
 pub(crate) use engines::{EngineMove, NextState, Page};
@@ -74,6 +77,7 @@ use unreadable_rows::UnreadableRows;
 pub use verify::{ChainBreak, VerifiedProduct, VerifyError, verify};
 pub(crate) use verify::{FoundRegistry, Inventory, check_usable, inventory, registry_exists};
 pub(crate) use wakes::ScheduledWake;
+pub(crate) use webhook_progress::{ProgressUpdate, RetriedLetter};
 
 /// The registry of one deployment, locked by this process.
 pub(crate) struct Registry {

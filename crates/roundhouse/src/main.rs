@@ -66,6 +66,8 @@ enum Command {
     Skill(operator::skill::Args),
     /// Read and delete the conversations of a user's engine.
     Task(operator::task::Args),
+    /// Have the rows of a product's audit log sent to receivers of its own.
+    Webhook(operator::webhook::Args),
     /// List or verify the audit log.
     Audit(audit_command::Args),
     /// Show which versions a fleet's engines are on, and move them to another one.
@@ -118,6 +120,7 @@ fn main() -> ExitCode {
         Command::Task(args) => operator::task::run(args),
         Command::Completions(args) => operator::completions::completions(&args, Cli::command()),
         Command::Man(args) => operator::completions::man(&args, Cli::command()),
+        Command::Webhook(args) => operator::webhook::run(args),
         Command::Audit(args) => audit_command::run(args),
         Command::Engines(args) => engines_command::run(args),
         Command::Doctor => doctor_command::run(),

@@ -23,6 +23,7 @@ pub(crate) mod task;
 mod times;
 mod user_engine;
 mod watch;
+pub(crate) mod webhook;
 
 use anyhow::Context as _;
 use http_service::signals::ShutdownSignals;

@@ -20,7 +20,9 @@ use http_service::env::{ConfigErrors, Env, EnvReader, ProcessEnv};
 use http_service::signals::ShutdownSignals;
 use llm::NotConfigured;
 use llm::config::ConfigSources;
-use orchestrator::config::{BackendKind, DEFAULT_NETWORK, DatabaseUrl, PortRange, SupervisionRules, VERSION};
+use orchestrator::config::{
+    BackendKind, DEFAULT_NETWORK, DatabaseUrl, PortRange, SupervisionRules, VERSION, WebhookRules,
+};
 use orchestrator::{Config, MasterKey, Orchestrator};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -235,6 +237,7 @@ fn build_config(
         url_host: "127.0.0.1".into(),
         engine_network: DEFAULT_NETWORK.into(),
         rules: SupervisionRules::default(),
+        webhooks: WebhookRules::default(),
         data_root: locked.join(ENGINES_FOLDER),
         catalog: locked.join(CATALOG_FOLDER),
         backend: BackendKind::Process,

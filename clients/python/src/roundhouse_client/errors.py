@@ -99,7 +99,9 @@ from ._errors.codes import (
     UploadNotFoundError,
     UsageCapReachedError,
     UserServersNotPermittedError,
+    WebhookLimitError,
     WebhookNotConfiguredError,
+    WebhookNotFoundError,
 )
 
 __all__ = [
@@ -197,5 +199,7 @@ __all__ = [
     "UploadNotFoundError",
     "UsageCapReachedError",
     "UserServersNotPermittedError",
+    "WebhookLimitError",
     "WebhookNotConfiguredError",
+    "WebhookNotFoundError",
 ]

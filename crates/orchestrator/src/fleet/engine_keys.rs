@@ -1,5 +1,7 @@
 //! The engines' secrets: seals new ones for the registry, and unseals stored ones.
 
+use std::sync::Arc;
+
 use api::{EngineId, EngineKey};
 use secrecy::SecretString;
 
@@ -8,11 +10,11 @@ use crate::keys::{KeyError, MasterKey, Purpose, Vault};
 use crate::registry::{EngineRow, PendingKey};
 
 pub(super) struct EngineKeys {
-    vault: Vault,
+    vault: Arc<Vault>,
 }
 
 impl EngineKeys {
-    pub(super) const fn new(vault: Vault) -> Self {
+    pub(super) const fn new(vault: Arc<Vault>) -> Self {
         Self { vault }
     }
 

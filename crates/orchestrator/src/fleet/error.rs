@@ -78,6 +78,18 @@ pub enum FleetError {
         /// The limit.
         max: usize,
     },
+    /// The product has no such webhook.
+    #[error("this product has no such webhook")]
+    WebhookNotFound,
+    /// The product has as many webhooks as it may have.
+    #[error("the product has as many webhooks as it may have ({max}); delete one first")]
+    WebhookLimit {
+        /// The limit.
+        max: usize,
+    },
+    /// A webhook cannot have these settings.
+    #[error("{0}")]
+    InvalidWebhook(String),
     /// No port is free.
     #[error("no port is free for an engine; stop engines, or widen the range ORCH_PORT_MIN to ORCH_PORT_MAX")]
     PortExhaustion,
@@ -155,6 +167,9 @@ impl FleetError {
             Self::TokenLimit { .. } => ErrorCode::TokenLimit,
             Self::KeyNotFound => ErrorCode::KeyNotFound,
             Self::KeyLimit { .. } => ErrorCode::KeyLimit,
+            Self::WebhookNotFound => ErrorCode::WebhookNotFound,
+            Self::WebhookLimit { .. } => ErrorCode::WebhookLimit,
+            Self::InvalidWebhook(_) => ErrorCode::InvalidRequest,
             Self::PortExhaustion => ErrorCode::PortExhaustion,
             Self::CapacityExhausted(_) | Self::Drained { .. } => ErrorCode::CapacityExhausted,
             Self::BootTimeout(_) => ErrorCode::BootTimeout,
@@ -185,6 +200,9 @@ impl FleetError {
             | Self::TokenNotFound
             | Self::KeyNotFound
             | Self::KeyLimit { .. }
+            | Self::WebhookNotFound
+            | Self::WebhookLimit { .. }
+            | Self::InvalidWebhook(_)
             | Self::BootTimeout(_)
             | Self::Backend(_)
             | Self::OperationTimeout

@@ -6,6 +6,7 @@ use backend::DeadlineBackend;
 use http_service::clock::Clock;
 
 use super::engine_keys::EngineKeys;
+use crate::keys::Vault;
 use crate::metrics::{Metrics, ObservedRegistry};
 use crate::registry::{EngineRow, RunningEngine};
 
@@ -13,6 +14,7 @@ pub(crate) struct Shared {
     pub(super) registry: ObservedRegistry,
     pub(super) backend: DeadlineBackend,
     pub(super) keys: EngineKeys,
+    pub(super) vault: Arc<Vault>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) metrics: Metrics,
 }

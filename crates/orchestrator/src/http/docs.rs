@@ -47,7 +47,7 @@ pub(super) fn paths() -> impl Iterator<Item = String> {
 pub(crate) fn document() -> OpenApi {
     let mut document = Document::openapi();
     for item in document.paths.paths.values_mut() {
-        let operations = [&mut item.get, &mut item.post, &mut item.put, &mut item.delete];
+        let operations = [&mut item.get, &mut item.post, &mut item.put, &mut item.patch, &mut item.delete];
         operations.into_iter().flatten().for_each(describe_operator_access);
     }
     http_service::http::openapi::complete(&mut document);

@@ -2,7 +2,7 @@
 //! them.
 
 /// The texts, for `http_service::http::openapi::add_examples`.
-pub(super) const EXAMPLES: [&str; 9] = [
+pub(super) const EXAMPLES: [&str; 10] = [
     include_str!("examples/audit.json"),
     include_str!("examples/browser.json"),
     include_str!("examples/engines.json"),
@@ -12,4 +12,5 @@ pub(super) const EXAMPLES: [&str; 9] = [
     include_str!("examples/metrics.json"),
     include_str!("examples/products.json"),
     include_str!("examples/service.json"),
+    include_str!("examples/webhooks.json"),
 ];

@@ -9,8 +9,8 @@ use prometheus_client::registry::{Metric, Registry, Unit};
 use super::engine_counts::EngineCounts;
 use super::http::{RouteAnswers, RouteDurations, Routes};
 use super::labels::{
-    AdmitOutcome, BackendCall, BackendErrorKind, BootOutcome, CheckResult, FailureCause, LimitCause,
-    OperationOutcome, RegistryErrorKind, RepairKind, Role,
+    AdmitOutcome, BackendCall, BackendErrorKind, BootOutcome, CheckResult, DeliveryOutcome, FailureCause,
+    LimitCause, OperationOutcome, RegistryErrorKind, RepairKind, Role,
 };
 use super::primitives::{Bounds, ByLabel, ByLabels, Histogram, SecondsCounter, SparseHistograms};
 use super::registry::RegistryCall;
@@ -51,6 +51,8 @@ pub(super) struct Families {
     pub(super) health_check_lag: Histogram,
     pub(super) engine_failures: ByLabel<FailureCause, Counter>,
     pub(super) repairs: ByLabel<RepairKind, Counter>,
+    pub(super) webhook_deliveries: ByLabel<DeliveryOutcome, Counter>,
+    pub(super) webhook_lag: SecondsGauge,
     pub(super) backend_call_duration: SparseHistograms<BackendCall>,
     pub(super) backend_errors: ByLabel<BackendErrorKind, Counter>,
     pub(super) registry_call_duration: SparseHistograms<RegistryCall>,
@@ -134,6 +136,8 @@ impl Families {
             health_check_lag: to.seconds("health_check_lag", "Delay between the due time and the start of a health check", Histogram::new(LAG_BOUNDS)),
             engine_failures: to.add("engine_failures", "Running engines that were declared failed", counters()),
             repairs: to.add("repairs", "Differences between the registry and what runs that were repaired", counters()),
+            webhook_deliveries: to.add("webhook_deliveries", "Attempts to deliver rows of audit logs to webhooks, by outcome", counters()),
+            webhook_lag: to.seconds("webhook_lag", "Age of the oldest row of an audit log that waits to be sent by a webhook", SecondsGauge::default()),
             backend_call_duration: to.seconds("backend_call_duration", "Duration of calls of the backend", SparseHistograms::new(CHANGE_BOUNDS)),
             backend_errors: to.add("backend_errors", "Calls of the backend that failed", counters()),
             registry_call_duration: to.seconds("registry_call_duration", "Duration of calls of the registry", SparseHistograms::new(CALL_BOUNDS)),

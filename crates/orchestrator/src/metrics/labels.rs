@@ -46,6 +46,18 @@ macro_rules! label {
 pub(super) use label;
 
 label! {
+    /// What became of an attempt to deliver a row of the audit log.
+    DeliveryOutcome: "outcome" {
+        /// The receiver has accepted the row.
+        Delivered => "delivered",
+        /// The attempt has failed.
+        Failed => "failed",
+        /// The row was given up after its last attempt.
+        Dead => "dead",
+    }
+}
+
+label! {
     /// How an admit ended.
     AdmitOutcome: "outcome" {
         /// The engine ran already.

@@ -8,7 +8,7 @@ use api::audit::AuditRow;
 use api::browser::BrowserAccess;
 use api::metrics::Metrics as ProductMetrics;
 use api::orchestrator::EngineStatus;
-use api::{EngineId, KeyHash, ProductId, Timestamp};
+use api::{AuditWebhookId, EngineId, KeyHash, ProductId, Timestamp};
 
 use super::labels::{Label, RegistryErrorKind, label};
 use super::{CallTimer, Metrics};
@@ -16,7 +16,7 @@ use crate::domain::EngineOwner;
 use crate::registry::{
     AdmitView, AuditEntry, AuditFilter, Claim, ClaimRefused, EngineActivity, EngineMove, EngineRow,
     FleetFilter, ListedEngine, NewEngine, NextState, Page, PlacedEngine, Placements, Product, ProductCounts,
-    Registry, RegistryError, ScheduledWake, StoredKey, SupervisedEngine,
+    ProgressUpdate, Registry, RegistryError, ScheduledWake, StoredKey, SupervisedEngine,
 };
 
 /// A registry whose calls are measured. Rare calls, which are not listed here, reach it unmeasured.
@@ -109,4 +109,6 @@ observed_calls! {
     AuditPage => "audit_page" audit_page(product_id: ProductId, filter: &AuditFilter) -> Vec<AuditRow>;
     AuditRowsAfter => "audit_rows_after" audit_rows_after(product_id: ProductId, after: i64, limit: i64)
         -> Vec<AuditRow>;
+    SaveWebhookProgress => "save_webhook_progress"
+        save_webhook_progress(webhook_id: AuditWebhookId, revision: i64, update: &ProgressUpdate, at: Timestamp) -> bool;
 }

@@ -130,6 +130,11 @@ impl ProductTx {
         &self.policy
     }
 
+    /// The id of the row written last.
+    pub(super) const fn last_id(&self) -> i64 {
+        self.last_id
+    }
+
     /// The connection for further statements of the transaction.
     pub(super) fn connection(&mut self) -> &mut AnyConnection {
         &mut self.transaction

@@ -42,6 +42,12 @@ pub(super) const NEWEST_OF_USER: &str =
 pub(super) const NEWEST_OF_USER_AND_EVENT: &str = select_rows!(
     "WHERE product_id = $1 AND id < $2 AND user_id = $4 AND event || '' = $5 ORDER BY id DESC LIMIT $3"
 );
+/// Rows about one user's engines.
+pub(super) const ROWS_OF_USER: &str =
+    select_rows!("WHERE product_id = $1 AND user_id = $4 AND id > $2 AND id <= $5 ORDER BY id LIMIT $3");
+/// Rows about no engine.
+pub(super) const ROWS_OF_NO_USER: &str =
+    select_rows!("WHERE product_id = $1 AND user_id IS NULL AND id > $2 AND id <= $4 ORDER BY id LIMIT $3");
 pub(super) const ROWS_AFTER: &str = select_rows!("WHERE product_id = $1 AND id > $2 ORDER BY id LIMIT $3");
 /// A binary search: ids have no gaps, and the times of their rows ascend but for rows that were committed late.
 pub(super) const ROW_BEFORE: &str = "WITH RECURSIVE search (low, high) AS ( \
@@ -85,6 +91,29 @@ impl Registry {
         limit: i64,
     ) -> Result<Vec<AuditRow>, RegistryError> {
         let query = sqlx::query(ROWS_AFTER).bind(product_id.to_string()).bind(after).bind(limit);
+        with_deadline(query.fetch_all(&self.reads)).await?.iter().map(parse_row).collect()
+    }
+
+    /// Returns at most `limit` of a product's rows about the engines of `user_id`, or about none, after the row `after` and
+    /// up to the row `end`, oldest first.
+    pub(crate) async fn audit_rows_of(
+        &self,
+        product_id: ProductId,
+        user_id: Option<&UserId>,
+        (after, end): (i64, i64),
+        limit: i64,
+    ) -> Result<Vec<AuditRow>, RegistryError> {
+        let query = match user_id {
+            Some(user_id) => sqlx::query(ROWS_OF_USER)
+                .bind(product_id.to_string())
+                .bind(after)
+                .bind(limit)
+                .bind(user_id.as_str().to_owned())
+                .bind(end),
+            None => {
+                sqlx::query(ROWS_OF_NO_USER).bind(product_id.to_string()).bind(after).bind(limit).bind(end)
+            }
+        };
         with_deadline(query.fetch_all(&self.reads)).await?.iter().map(parse_row).collect()
     }
 
@@ -178,7 +207,7 @@ fn product_positions(rows: &[AnyRow]) -> Result<Vec<(ProductId, i64)>, RegistryE
     Ok(positions)
 }
 
-fn parse_row(row: &AnyRow) -> Result<AuditRow, RegistryError> {
+pub(super) fn parse_row(row: &AnyRow) -> Result<AuditRow, RegistryError> {
     let text = |at: usize| row.try_get::<String, _>(at);
     let optional = |at: usize| row.try_get::<Option<String>, _>(at);
     let unreadable = |column| move || RegistryError::Unreadable { column };

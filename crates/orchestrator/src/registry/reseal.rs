@@ -44,6 +44,9 @@ const PAGE_SIZE: i64 = 500;
 pub(super) const NEXT_ENGINES: &str = "SELECT engine_id, sealed_key, sealed_secrets_key, pending_key \
     FROM engines WHERE engine_id > $1 ORDER BY engine_id LIMIT $2";
 
+pub(super) const NEXT_WEBHOOKS: &str = "SELECT webhook_id, sealed_secret, old_sealed_secret \
+    FROM audit_webhooks WHERE webhook_id > $1 ORDER BY webhook_id LIMIT $2";
+
 impl Registry {
     /// Returns the key check value; `None` if no orchestrator has used this registry yet.
     pub(crate) async fn key_check(&self) -> Result<Option<String>, RegistryError> {
@@ -91,6 +94,7 @@ impl Registry {
                 last = engine_id;
             }
         }
+        reseal_webhooks(&mut transaction, &reseal).await?;
         with_deadline(transaction.commit()).await?;
         let wiped = self.wipe().await.is_ok();
         Ok((engines, wiped))
@@ -102,14 +106,44 @@ impl Registry {
         let mut connection = self.writes.acquire().await?;
         let statements: &[&str] = match &self.lock {
             RegistryLock::File { .. } => &["VACUUM"],
-            RegistryLock::Session(_) => {
-                &["SET statement_timeout = 0", "VACUUM FULL engines", "VACUUM FULL meta"]
-            }
+            RegistryLock::Session(_) => &[
+                "SET statement_timeout = 0",
+                "VACUUM FULL engines",
+                "VACUUM FULL audit_webhooks",
+                "VACUUM FULL meta",
+            ],
         };
         for statement in statements {
             sqlx::raw_sql(*statement).execute(&mut *connection).await?;
         }
         Ok(())
+    }
+}
+
+/// Reseals the secrets of all webhooks, of which each product has few.
+async fn reseal_webhooks(
+    connection: &mut AnyConnection,
+    reseal: &impl Fn(&str, Purpose, &str) -> Result<String, ResealError>,
+) -> Result<(), ResealError> {
+    let mut last = String::new();
+    loop {
+        let page = sqlx::query(NEXT_WEBHOOKS).bind(last.clone()).bind(PAGE_SIZE);
+        let page = with_deadline(page.fetch_all(&mut *connection)).await?;
+        if page.is_empty() {
+            return Ok(());
+        }
+        for row in &page {
+            let (id, secret, old): (String, String, Option<String>) =
+                (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+            let secret = reseal(&id, Purpose::WebhookSecret, &secret)?;
+            let old = old.map(|old| reseal(&id, Purpose::WebhookSecret, &old)).transpose()?;
+            let write = sqlx::query(
+                "UPDATE audit_webhooks SET sealed_secret = $1, old_sealed_secret = $2 WHERE webhook_id = $3",
+            );
+            let write = write.bind(secret).bind(old).bind(id.clone());
+            with_deadline(write.execute(&mut *connection)).await?;
+            last = id;
+        }
     }
 }
 

@@ -17,7 +17,7 @@ const MIGRATIONS: [Migration; 2] = [
 
 /// What was added to the current schema without a new version, in order: an earlier version of this binary goes on
 /// without it, so a deployment can be downgraded.
-const ADDITIONS: [Migration; 5] = [
+const ADDITIONS: [Migration; 6] = [
     Migration { shared: include_str!("../../migrations/0003_scheduled_wakes.sql"), sqlite: "", postgres: "" },
     Migration {
         shared: include_str!("../../migrations/0004_browser_tokens.sql"),
@@ -34,6 +34,11 @@ const ADDITIONS: [Migration; 5] = [
         shared: include_str!("../../migrations/0007_platform_keys.sql"),
         sqlite: "",
         postgres: include_str!("../../migrations/0007_platform_keys.postgres.sql"),
+    },
+    Migration {
+        shared: include_str!("../../migrations/0008_audit_webhooks.sql"),
+        sqlite: "",
+        postgres: include_str!("../../migrations/0008_audit_webhooks.postgres.sql"),
     },
 ];
 

@@ -68,9 +68,14 @@ fn every_fault_is_named_at_once_and_no_secret_is_shown() {
         ("ORCH_RESTART_BACKOFF_MAX_S", "9"),
         ("ORCH_RESTART_MAX_ATTEMPTS", "-1"),
         ("ORCH_IDLE_SLEEP_THRESHOLD_S", "soon"),
+        ("ORCH_WEBHOOK_ALLOW", "10.0.0.1/8"),
+        ("ORCH_WEBHOOK_TIMEOUT_S", "0"),
+        ("ORCH_WEBHOOK_BACKOFF_BASE_S", "-1"),
+        ("ORCH_WEBHOOK_BACKOFF_MAX_S", "never"),
+        ("ORCH_WEBHOOK_GIVE_UP_S", "0"),
     ]);
     let errors = Config::from_env(&bad).unwrap_err();
-    assert_eq!(errors.iter().count(), 21, "{errors}");
+    assert_eq!(errors.iter().count(), 26, "{errors}");
     let text = errors.to_string();
     for secret in ["hunter2", "too short", "open sesame, please"] {
         assert!(!text.contains(secret), "{text}");

@@ -11,6 +11,10 @@ const OLD: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 const NEW: &str = "BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBA";
 const OTHER: &str = "CCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCA";
 
+/// Webhooks with their secrets: the present one, and the one before.
+const WEBHOOKS: [(&str, &str, Option<&str>); 2] =
+    [("whk_1", "whsec_one", None), ("whk_2", "whsec_two", Some("whsec_of old"))];
+
 fn vault(key: &str) -> Vault {
     Vault::new(&MasterKey::parse(key).unwrap()).unwrap()
 }
@@ -44,6 +48,21 @@ impl Fixture {
         .execute(&pool)
         .await
         .unwrap();
+        for (id, secret, previous) in WEBHOOKS {
+            let seal = |secret: &str| old.seal(id, Purpose::WebhookSecret, secret).unwrap();
+            sqlx::query(
+                "INSERT INTO audit_webhooks (webhook_id, product_id, url, events, state, sealed_secret, \
+                 old_sealed_secret, created_at, updated_at, revision, position, lagging) \
+                 VALUES ($1, $2, '', '[]', 'active', $3, $4, 0, 0, 1, 0, '[]')",
+            )
+            .bind(id)
+            .bind(product_id.clone())
+            .bind(seal(secret))
+            .bind(previous.map(seal))
+            .execute(&pool)
+            .await
+            .unwrap();
+        }
         let mut transaction = pool.begin().await.unwrap();
         for number in 0..engines {
             let engine_id = EngineId::new();
@@ -102,6 +121,14 @@ impl Fixture {
                 assert_eq!(open(Purpose::EngineKey, &pending), secrets[2]);
             }
         }
+        let rows =
+            sqlx::query("SELECT sealed_secret, old_sealed_secret FROM audit_webhooks ORDER BY webhook_id");
+        let rows = rows.fetch_all(&pool).await.unwrap();
+        for ((id, secret, previous), row) in WEBHOOKS.into_iter().zip(rows) {
+            let open = |sealed: String| vault.open(id, Purpose::WebhookSecret, &sealed).unwrap().to_string();
+            assert_eq!(open(row.get(0)), secret);
+            assert_eq!(row.get::<Option<String>, _>(1).map(open).as_deref(), previous);
+        }
         pool.close().await;
     }
 
@@ -110,6 +137,7 @@ impl Fixture {
         let pool = self.pool().await;
         let rows = sqlx::query(
             "SELECT sealed_key || sealed_secrets_key || COALESCE(pending_key, '') FROM engines \
+             UNION ALL SELECT sealed_secret || COALESCE(old_sealed_secret, '') FROM audit_webhooks \
              UNION ALL SELECT value FROM meta WHERE name <> 'epoch' ORDER BY 1",
         )
         .fetch_all(&pool)

@@ -11,7 +11,7 @@ use crate::support::http::client;
 use crate::support::{Deployment, ProgramExit, TestEnv, eventually, is_installed, skip};
 
 /// Invalid values of variables.
-const INVALID_VALUES: [(&str, &str); 48] = [
+const INVALID_VALUES: [(&str, &str); 51] = [
     ("ORCH_LOG_LEVEL", "loud"),
     ("ORCH_LOG_LEVEL", "info,,"),
     ("ORCH_LOG_FORMAT", "xml"),
@@ -58,13 +58,16 @@ const INVALID_VALUES: [(&str, &str); 48] = [
     ("ORCH_RESTART_MAX_ATTEMPTS", "8.0"),
     ("ORCH_IDLE_SLEEP_THRESHOLD_S", "never"),
     ("ORCH_IDLE_SLEEP_THRESHOLD_S", "-1"),
+    ("ORCH_WEBHOOK_ALLOW", "10.0.0.1/8"),
+    ("ORCH_WEBHOOK_TIMEOUT_S", "0"),
+    ("ORCH_WEBHOOK_GIVE_UP_S", "never"),
     ("ORCH_PORT_MIN", "low"),
     ("ORCH_PORT_MIN", "0"),
 ];
 /// Variables whose value is never shown.
 const SECRET_VARIABLES: [&str; 3] = ["ORCH_DATABASE_URL", "ORCH_MASTER_KEY", "ORCH_ADMIN_KEY"];
 /// The defaults of the contract.
-const DEFAULTS: [&str; 21] = [
+const DEFAULTS: [&str; 26] = [
     "ORCH_LOG_LEVEL=info",
     "ORCH_LOG_FORMAT=text",
     "ORCH_BACKEND=docker",
@@ -82,6 +85,11 @@ const DEFAULTS: [&str; 21] = [
     "ORCH_RESTART_BACKOFF_MAX_S=300",
     "ORCH_RESTART_MAX_ATTEMPTS=8",
     "ORCH_IDLE_SLEEP_THRESHOLD_S=3600",
+    "ORCH_WEBHOOK_ALLOW=",
+    "ORCH_WEBHOOK_TIMEOUT_S=20",
+    "ORCH_WEBHOOK_BACKOFF_BASE_S=5",
+    "ORCH_WEBHOOK_BACKOFF_MAX_S=3600",
+    "ORCH_WEBHOOK_GIVE_UP_S=86400",
     "ORCH_PORT_MIN=9001",
     "ORCH_PORT_MAX=9999",
     "ORCH_DATA_ROOT_PATH=/var/lib/roundhouse/engines",

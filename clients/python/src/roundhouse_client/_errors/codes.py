@@ -131,6 +131,10 @@ class DeliveryNotFoundError(NotFoundError):
     """There is no such delivery to the webhook."""
 
 
+class WebhookNotFoundError(NotFoundError):
+    """The product has no such webhook."""
+
+
 class ApprovalNotFoundError(NotFoundError):
     """There is no such approval request in this task."""
 
@@ -267,6 +271,10 @@ class KeyLimitError(TooManyRequestsError):
     """The product has as many platform keys in force as it may have. Revoke one first."""
 
 
+class WebhookLimitError(TooManyRequestsError):
+    """The product has as many webhooks as it may have. Delete one first."""
+
+
 class ServerLimitError(TooManyRequestsError):
     """The user has as many tool servers as the catalog permits. Delete one first."""
 
@@ -357,6 +365,7 @@ CODES: dict[str, type[ApiError]] = {
     "KEY_NOT_FOUND": KeyNotFoundError,
     "SCHEDULE_NOT_FOUND": ScheduleNotFoundError,
     "DELIVERY_NOT_FOUND": DeliveryNotFoundError,
+    "WEBHOOK_NOT_FOUND": WebhookNotFoundError,
     "APPROVAL_NOT_FOUND": ApprovalNotFoundError,
     "SKILL_NOT_FOUND": SkillNotFoundError,
     "SERVER_NOT_FOUND": ServerNotFoundError,
@@ -391,6 +400,7 @@ CODES: dict[str, type[ApiError]] = {
     "SCHEDULE_LIMIT": ScheduleLimitError,
     "TOKEN_LIMIT": TokenLimitError,
     "KEY_LIMIT": KeyLimitError,
+    "WEBHOOK_LIMIT": WebhookLimitError,
     "SERVER_LIMIT": ServerLimitError,
     "USAGE_CAP_REACHED": UsageCapReachedError,
     "INTERNAL_ERROR": InternalError,

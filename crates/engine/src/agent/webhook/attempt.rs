@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use api::Timestamp;
-use api::webhooks::{ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, WebhookPayload};
+use api::webhooks::{WebhookPayload, signed_headers};
 use catalog::WebhookSpec;
 use fetch::{ApiRequest, ApiServer};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
@@ -80,15 +80,9 @@ fn request(
 ) -> Result<ApiRequest, String> {
     let body = serde_json::to_string(payload).map_err(|error| error.to_string())?;
     let seconds = now.unix_ms().div_euclid(1_000);
-    let signatures: Vec<String> =
-        receiver.secrets.iter().map(|secret| secret.sign(id, seconds, &body)).collect();
     let mut headers: HeaderMap = receiver.call.headers.clone();
     headers.remove(CONTENT_TYPE);
-    for (name, value) in [
-        (ID_HEADER, id.to_owned()),
-        (TIMESTAMP_HEADER, seconds.to_string()),
-        (SIGNATURE_HEADER, signatures.join(" ")),
-    ] {
+    for (name, value) in signed_headers(id, seconds, &body, &receiver.secrets) {
         headers.insert(name, HeaderValue::from_str(&value).map_err(|error| error.to_string())?);
     }
     Ok(ApiRequest { method: Method::POST, url: receiver.call.url.clone(), headers, body: Some(body) })

@@ -25,3 +25,4 @@ mod scheduled_wakes;
 mod sharing;
 mod supervision;
 mod versions;
+mod webhooks;

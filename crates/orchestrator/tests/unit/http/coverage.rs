@@ -139,10 +139,11 @@ const DENIED: &str = "POLICY_DENIED";
 const NOT_FOUND: &str = "ENGINE_NOT_FOUND";
 const NOT_RUNNING: &str = "ENGINE_NOT_RUNNING";
 const BACKEND: &str = "BACKEND_ERROR";
+const NO_WEBHOOK: &str = "WEBHOOK_NOT_FOUND";
 
 /// Every endpoint, including the extensions, with the codes that the contract lists for it or that its general
 /// rules imply.
-const CONTRACT: [(&str, &str, &[&str]); 44] = [
+const CONTRACT: [(&str, &str, &[&str]); 54] = [
     ("GET", "/health", &[]),
     ("POST", "/products/register", &[ADMIN, "PRODUCT_SLUG_EXISTS"]),
     ("PUT", "/products/{product_id}/policy", &[ADMIN, "PRODUCT_NOT_FOUND"]),
@@ -191,6 +192,16 @@ const CONTRACT: [(&str, &str, &[&str]); 44] = [
     ("DELETE", "/fleet/drain", &[ADMIN]),
     ("GET", "/audit", &[KEY]),
     ("GET", "/events", &[KEY]),
+    ("GET", "/webhooks", &[KEY]),
+    ("POST", "/webhooks", &[KEY, DENIED, "WEBHOOK_LIMIT"]),
+    ("GET", "/webhooks/{webhook_id}", &[KEY, NO_WEBHOOK]),
+    ("PATCH", "/webhooks/{webhook_id}", &[KEY, DENIED, NO_WEBHOOK]),
+    ("DELETE", "/webhooks/{webhook_id}", &[KEY, DENIED, NO_WEBHOOK]),
+    ("POST", "/webhooks/{webhook_id}/secret", &[KEY, DENIED, NO_WEBHOOK]),
+    ("POST", "/webhooks/{webhook_id}/replay", &[KEY, DENIED, NO_WEBHOOK]),
+    ("GET", "/webhooks/{webhook_id}/dead-letters", &[KEY, NO_WEBHOOK]),
+    ("POST", "/webhooks/{webhook_id}/dead-letters/retry", &[KEY, DENIED, NO_WEBHOOK]),
+    ("POST", "/webhooks/{webhook_id}/dead-letters/discard", &[KEY, DENIED, NO_WEBHOOK]),
     ("GET", "/engines/{user_id}/explain", &[KEY, NOT_FOUND]),
     ("GET", "/engines/{user_id}/logs", &[KEY, NOT_FOUND, BACKEND]),
     ("POST", "/engines/{user_id}/tokens", &[KEY, DENIED, NOT_FOUND, "TOKEN_LIMIT"]),

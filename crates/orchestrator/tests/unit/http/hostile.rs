@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 
 use api::ErrorCode;
 use api::audit::AuditList;
+use api::audit_webhooks::{AuditWebhook, AuditWebhookList, CreatedAuditWebhook};
 use api::browser::{AllowedOrigins, MintedToken, RevokedToken, TokenList};
 use api::fleet::{
     DrainProgress, DrainStatus, FleetAuditList, FleetEngineList, FleetOverview, StartedEngines,
@@ -111,6 +112,11 @@ fn matches_contract_type(method: &str, route: &str, body: &[u8]) -> bool {
         ("DELETE", "/engines/{user_id}/tokens/{token_id}") => parses_as::<RevokedToken>(body),
         ("GET", "/inbox") => parses_as::<Inbox>(body),
         ("GET" | "PUT", "/origins") => parses_as::<AllowedOrigins>(body),
+        ("GET", "/webhooks") => parses_as::<AuditWebhookList>(body),
+        ("POST", "/webhooks") => parses_as::<CreatedAuditWebhook>(body),
+        ("GET" | "PATCH", "/webhooks/{webhook_id}") | ("POST", "/webhooks/{webhook_id}/replay") => {
+            parses_as::<AuditWebhook>(body)
+        }
         ("GET", "/audit") => parses_as::<AuditList>(body),
         ("GET", "/status") => parses_as::<FleetStatus>(body),
         ("GET", "/fleet/engines") => parses_as::<FleetEngineList>(body),
@@ -243,7 +249,8 @@ fn no_request_brings_the_service_to_fail_or_leaves_the_envelope() {
         // The ids of tokens are random, and the simulated engines do not answer proxied requests.
         let can_succeed = !operation.contains("/proxy/")
             && !operation.contains("{token_id}")
-            && !operation.contains("{key_id}");
+            && !operation.contains("{key_id}")
+            && !operation.contains("{webhook_id}");
         if share(handled) < 50 || (succeeded == 0 && can_succeed) {
             rarely_handled.push(operation);
         }

@@ -3,7 +3,9 @@
 use pretty_assertions::assert_eq;
 use sqlx::Row as _;
 
-use super::super::{audit_queries, fleet_queries, metrics, platform_keys, reseal, verify};
+use super::super::{
+    audit_queries, audit_webhooks, fleet_queries, metrics, platform_keys, reseal, verify, webhook_progress,
+};
 use super::Fixture;
 use crate::registry::activity::{SELECT_ACTIVITY, SELECT_SUPERVISED};
 use crate::registry::engines::SELECT_RUNNING_OR_CLAIMED;
@@ -47,6 +49,10 @@ async fn regression_o12_the_ledger_and_the_figures_use_an_index() {
             verify::SELECT_AUDIT_ROWS,
             "SEARCH audit_log USING INDEX sqlite_autoindex_audit_log_1 (product_id=?)".into(),
         ),
+        (
+            reseal::NEXT_WEBHOOKS,
+            "SEARCH audit_webhooks USING INDEX sqlite_autoindex_audit_webhooks_1 (webhook_id>?)".into(),
+        ),
         (reseal::NEXT_ENGINES, "SEARCH engines USING INDEX sqlite_autoindex_engines_1 (engine_id>?)".into()),
     ] {
         // A single step: there is no sorting either.
@@ -67,6 +73,27 @@ async fn the_place_of_a_time_in_a_log_is_found_without_reading_the_log() {
     assert!(plan.iter().any(|step| step == row), "{plan:?}");
     let scans = plan.iter().filter(|step| step.starts_with("SCAN") && *step != "SCAN search");
     assert_eq!(scans.count(), 0, "{plan:?}");
+}
+
+#[tokio::test]
+async fn what_a_webhook_reads_is_found_without_a_scan() {
+    if skip_unless_sqlite("query plans") {
+        return;
+    }
+    let fixture = Fixture::new().await;
+    for query in [
+        audit_queries::ROWS_OF_USER,
+        audit_queries::ROWS_OF_NO_USER,
+        audit_webhooks::WEBHOOKS_OF_PRODUCT,
+        audit_webhooks::WEBHOOK_OF_PRODUCT,
+        webhook_progress::DEAD_LETTERS,
+    ] {
+        let plan = plan(&fixture, query).await;
+        assert!(
+            plan.iter().all(|step| !step.starts_with("SCAN") && !step.contains("TEMP")),
+            "{query}: {plan:?}"
+        );
+    }
 }
 
 #[tokio::test]

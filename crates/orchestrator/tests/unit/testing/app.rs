@@ -12,6 +12,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request};
 use axum::response::Response;
 use backend::DataRoot;
+use fetch::WebAllowlist;
 use http_service::clock::{Clock, ManualClock};
 use secrecy::SecretString;
 use serde_json::{Value, json};
@@ -22,7 +23,7 @@ use tower::ServiceExt as _;
 
 use super::{FaultBackend, ResponseRecorder, TestDatabase, addressing, on_postgres};
 use crate::config::{
-    BackendKind, Config, DEFAULT_NETWORK, DatabaseUrl, PortRange, SupervisionRules, VERSION,
+    BackendKind, Config, DEFAULT_NETWORK, DatabaseUrl, PortRange, SupervisionRules, VERSION, WebhookRules,
 };
 use crate::fleet::FleetDeps;
 use crate::keys::{MasterKey, Vault};
@@ -113,7 +114,7 @@ impl TestApp {
         let parts = FleetDeps {
             data: DataRoot::new(config.data_root.clone(), "a deployment".to_owned(), known),
             registry,
-            vault,
+            vault: Arc::new(vault),
             backend: Arc::clone(&backend) as _,
             probe: Arc::clone(&backend) as _,
             clock: Arc::clone(&clock) as _,
@@ -503,6 +504,10 @@ fn config(folder: &tempfile::TempDir, database: DatabaseUrl) -> Config {
         url_host: "127.0.0.1".into(),
         engine_network: DEFAULT_NETWORK.into(),
         rules: SupervisionRules::default(),
+        webhooks: WebhookRules {
+            allow: WebAllowlist::parse("127.0.0.1").unwrap(),
+            ..WebhookRules::default()
+        },
         data_root: folder.path().join("engines"),
         catalog: folder.path().join("catalog"),
         backend: BackendKind::Process,

@@ -2,6 +2,7 @@
 //! schemas.
 
 pub(crate) mod acp_client;
+pub(crate) mod audit_receiver;
 pub(crate) mod browser;
 pub(crate) mod cassettes;
 pub(crate) mod cluster;

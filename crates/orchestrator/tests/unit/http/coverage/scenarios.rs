@@ -34,6 +34,7 @@ pub(super) async fn all() -> BTreeSet<RecordedResponse> {
     recorded.extend(the_backend_fails().await);
     recorded.extend(engines_do_not_answer().await);
     recorded.extend(browsers_have_tokens().await);
+    recorded.extend(webhooks_are_managed().await);
     recorded.extend(the_registry_is_lost().await);
     recorded
 }
@@ -362,6 +363,41 @@ async fn browsers_have_tokens() -> BTreeSet<RecordedResponse> {
     app.responses.recorded()
 }
 
+/// Sends the valid requests of all operations on a webhook.
+async fn send_to_webhook(product: &ProductClient<'_>, webhook: &str) {
+    for (method, path, body) in [
+        ("GET", "", ""),
+        ("PATCH", "", "{}"),
+        ("POST", "/secret", ""),
+        ("POST", "/replay", r#"{"after": 0}"#),
+        ("GET", "/dead-letters", ""),
+        ("POST", "/dead-letters/retry", "{}"),
+        ("POST", "/dead-letters/discard", "{}"),
+        ("DELETE", "", ""),
+    ] {
+        send(product, method, &format!("/webhooks/{webhook}{path}"), body).await;
+    }
+}
+
+async fn webhooks_are_managed() -> BTreeSet<RecordedResponse> {
+    let app = TestApp::new().await;
+    let product = app.register_product("demo", json!({})).await;
+    let new = json!({"url": "https://product.invalid/audit"});
+    let (_, created) = product.call("POST", "/webhooks", &new).await;
+    send_to_webhook(&product, created["webhook_id"].as_str().unwrap()).await;
+    send_to_webhook(&product, "whk_nobody").await;
+    // The last one is one too many.
+    for _ in 0..11 {
+        send(&product, "POST", "/webhooks", &new.to_string()).await;
+    }
+    send(&product, "GET", "/webhooks", "").await;
+    let policy = json!({"policy": {"suspended": true}}).to_string();
+    send(&product, "PUT", &format!("/products/{}/policy", product.product_id().await), &policy).await;
+    send_to_webhook(&product, "whk_nobody").await;
+    send(&product, "POST", "/webhooks", &new.to_string()).await;
+    app.responses.recorded()
+}
+
 async fn the_registry_is_lost() -> BTreeSet<RecordedResponse> {
     let app = TestApp::new().await;
     let product = app.register_product("demo", json!({})).await;
@@ -381,6 +417,8 @@ async fn the_registry_is_lost() -> BTreeSet<RecordedResponse> {
         "/engines/{user_id}/version": {"engine_version": "default"},
         "/engines/{user_id}/tokens": {"scopes": ["chat"]},
         "/origins": {"origins": []},
+        "/webhooks": {"url": "https://product.invalid/audit"},
+        "/webhooks/{webhook_id}/replay": {"after": 0},
         "/fleet/start-failed": {},
         "/admin/versions/move": {"from": OTHER_IMAGE, "engine_version": "default"},
     });
@@ -388,6 +426,7 @@ async fn the_registry_is_lost() -> BTreeSet<RecordedResponse> {
         let user = if operation.path.ends_with("/start") { "bob" } else { "ann" };
         let path = operation.path_with(user).replace("/products/ann", &format!("/products/{product_id}"));
         let path = path.replace("/keys/ann", &format!("/keys/{}", api::PlatformKeyId::new()));
+        let path = path.replace("/webhooks/ann", &format!("/webhooks/{}", api::AuditWebhookId::new()));
         let path = path.replace("/tokens/ann", &format!("/tokens/{}", api::TokenId::new()));
         let body = bodies.get(&operation.path).map(Value::to_string).unwrap_or_default();
         send(&product, &operation.method, &path, &body).await;

@@ -24,6 +24,16 @@ pub(super) fn body(path: &str, valid: bool) -> BoxedStrategy<Vec<u8>> {
         "/engines/{user_id}/version" => select(&["default", "svc-engine:0.99.0"][..])
             .prop_map(|to| vec![member("engine_version", to)])
             .boxed(),
+        "/webhooks" => Just(vec![
+            member("url", "https://product.invalid/x"),
+            ("events".to_owned(), r#"["start"]"#.to_owned()),
+        ])
+        .boxed(),
+        "/webhooks/{webhook_id}" => Just(vec![("paused".to_owned(), "true".to_owned())]).boxed(),
+        "/webhooks/{webhook_id}/replay" => Just(vec![("after".to_owned(), "0".to_owned())]).boxed(),
+        "/webhooks/{webhook_id}/dead-letters/retry" | "/webhooks/{webhook_id}/dead-letters/discard" => {
+            Just(vec![("rows".to_owned(), "[1, 2]".to_owned())]).boxed()
+        }
         "/fleet/start-failed" => Just(vec![("limit".to_owned(), "3".to_owned())]).boxed(),
         "/admin/versions/move" => {
             let (from, to) = (member("from", "svc-engine:0.0.1"), member("engine_version", "default"));

@@ -18,6 +18,7 @@ pub(super) fn path(route: &str, valid: bool) -> BoxedStrategy<String> {
             "{user_id}" => randomly_escaped(select(&USERS[..])).boxed(),
             "{token_id}" => Just("tok_00000000000070008000000000000001".to_owned()).boxed(),
             "{key_id}" => Just("key_00000000000070008000000000000001".to_owned()).boxed(),
+            "{webhook_id}" => Just("whk_00000000000070008000000000000001".to_owned()).boxed(),
             "{product_id}" => Just(PRODUCT.to_owned()).boxed(),
             "{*path}" => "[a-z/]{0,9}[a-z.~]|%2e%2e/%2E%2e/health|//health//|x%00|:80@host/\\\\\"".boxed(),
             fixed => Just(fixed.to_owned()).boxed(),
