@@ -113,7 +113,8 @@ def play_orchestrator(admin: Service, product: Service) -> str:
     product("get_health")
     admin("list_products")
     admin("get_fleet_overview")
-    admin("get_fleet_drain")
+    for operation in ("get_fleet_drain", "get_fleet_log_filter", "set_fleet_log_filter", "reset_fleet_log_filter"):
+        admin(operation)
     admin("replace_product_policy", product_id=registered["product_id"])
     second = admin("create_platform_key", product_id=registered["product_id"])["key_id"]
     admin("list_platform_keys", product_id=registered["product_id"])
@@ -127,6 +128,8 @@ def play_orchestrator(admin: Service, product: Service) -> str:
     product("provision_engine")
     product("admit_user", user_id="ada")
     for operation in ("get_engine", "explain_engine", "get_engine_logs", "rotate_engine_key"):
+        product(operation, user_id="ada")
+    for operation in ("get_engine_log_filter", "set_engine_log_filter", "reset_engine_log_filter"):
         product(operation, user_id="ada")
     for operation in ("list_engines", "get_fleet_status", "get_fleet_metrics"):
         product(operation)

@@ -58,6 +58,8 @@ pub enum AuditEvent {
     SettleDeadLetters,
     /// A webhook of the product was deleted.
     DeleteWebhook,
+    /// What an engine logs was changed.
+    LogFilter,
     /// An engine asked a person something.
     QuestionAsked,
     /// A question was answered, cancelled or given up.
@@ -66,7 +68,7 @@ pub enum AuditEvent {
 
 impl AuditEvent {
     /// All events.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::Register,
         Self::PolicyUpdate,
         Self::Provision,
@@ -90,6 +92,7 @@ impl AuditEvent {
         Self::ReplayWebhook,
         Self::SettleDeadLetters,
         Self::DeleteWebhook,
+        Self::LogFilter,
         Self::QuestionAsked,
         Self::QuestionSettled,
     ];
@@ -120,6 +123,7 @@ impl AuditEvent {
             Self::ReplayWebhook => "replay_webhook",
             Self::SettleDeadLetters => "settle_dead_letters",
             Self::DeleteWebhook => "delete_webhook",
+            Self::LogFilter => "log_filter",
             Self::QuestionAsked => "question_asked",
             Self::QuestionSettled => "question_settled",
         }

@@ -24,6 +24,7 @@ pub mod image;
 pub mod inbox;
 pub mod keys;
 pub mod learning;
+pub mod log_filter;
 pub mod memory;
 pub mod metrics;
 pub mod orchestrator;

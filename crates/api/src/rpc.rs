@@ -10,6 +10,7 @@ use crate::cassettes::CassetteReport;
 use crate::engine::Deleted;
 use crate::facts::{Fact, Facts};
 use crate::inbox::WaitingQuestions;
+use crate::log_filter::LogFilter;
 use crate::memory::{Knowledge, KnowledgeList, MemoryResults};
 use crate::{ErrorCode, Timestamp};
 
@@ -32,8 +33,8 @@ pub struct RpcCall {
     /// The operation of the subsystem. Required with `subsystem`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op: Option<String>,
-    /// The operation's parameters: `config` for `set_config`, `key_hash` for `set_key_hash`, `lift` for `quiesce`. With
-    /// `skill.<name>`: `model`, `effort`, `instructions`, `max_output_tokens`, `max_cost_usd` and `response_format`, as in
+    /// The operation's parameters: `config` for `set_config`, `key_hash` for `set_key_hash`, `lift` for `quiesce`, `filter` and
+    /// `for_s` for `set_log_filter`. With `skill.<name>`: `model`, `effort`, `instructions`, `max_output_tokens`, `max_cost_usd` and `response_format`, as in
     /// `POST /execute`.
     #[serde(flatten)]
     pub parameters: Map<String, Value>,
@@ -68,6 +69,8 @@ pub enum RpcOutcome {
     NextDue(NextDue),
     /// The result of `waiting`.
     Waiting(WaitingQuestions),
+    /// The result of `get_log_filter`, `set_log_filter` and `reset_log_filter`.
+    LogFilter(LogFilter),
     /// The result of `get_config`.
     Config(GatewayConfig),
     /// The result of `quota_state`.

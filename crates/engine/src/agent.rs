@@ -83,6 +83,7 @@ mod turn_records;
 mod turn_registry;
 mod turn_report;
 mod turn_request;
+mod turn_span;
 mod turn_stream;
 mod usage;
 mod webhook;

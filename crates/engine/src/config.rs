@@ -9,6 +9,8 @@ use api::browser::{BROWSER_ACCESS_VAR, BrowserAccess, TOKEN_SECRET_VAR, TokenSec
 use catalog::{Catalog, Environment};
 use fetch::WebAllowlist;
 use http_service::env::{ConfigErrors, Env, EnvReader, parse_lifetime};
+use http_service::logging::LogFormat;
+use http_service::trace_settings::{self, Service};
 use http_service::vault::MasterKey;
 use llm::UsageLimits;
 use llm::config::ConfigSources;
@@ -93,6 +95,10 @@ pub struct Config {
     pub file_limits: FileLimits,
     /// What is logged.
     pub log_filter: Targets,
+    /// The format of log lines.
+    pub log_format: LogFormat,
+    /// Where traces are exported to, if they are.
+    pub traces: Option<traces::Settings>,
 }
 
 impl Config {
@@ -114,6 +120,8 @@ impl Config {
         let catalog =
             reader.required("CATALOG_DIR", "the catalog's folder", |text| Some(PathBuf::from(text)));
         let log_filter = read_log_filter(&mut reader);
+        let log_format =
+            reader.parse_or("ENGINE_LOG_FORMAT", "`text` or `json`", LogFormat::Text, LogFormat::from_name);
         let expected_ttl =
             "a duration above zero: seconds (`90`, `0.5`) or a value such as `90s`, `90m`, `3h`, `2d`";
         let replay_ttl =
@@ -135,6 +143,7 @@ impl Config {
         );
         let usage_limits = usage_limits(&mut reader);
         let engine_id = reader.text("ENGINE_ID");
+        let traces = read_traces(&mut reader, engine_id.as_deref());
         let token_secret = reader.optional_secret(
             TOKEN_SECRET_VAR,
             "32 random bytes in URL-safe base64 without padding: 43 characters",
@@ -191,9 +200,18 @@ impl Config {
             memory_budget_bytes: memory,
             file_limits,
             log_filter,
+            log_format,
+            traces,
         });
         reader.finish(config)
     }
+}
+
+/// Reads where traces are exported to.
+fn read_traces(reader: &mut EnvReader<'_>, engine_id: Option<&str>) -> Option<traces::Settings> {
+    let service =
+        Service { name: "roundhouse-engine", version: env!("CARGO_PKG_VERSION"), instance_id: engine_id };
+    trace_settings::read(reader, service)
 }
 
 /// Reads the address to listen on.
@@ -208,14 +226,14 @@ fn read_listen_address(reader: &mut EnvReader<'_>) -> SocketAddr {
 /// Reads what is logged.
 fn read_log_filter(reader: &mut EnvReader<'_>) -> Targets {
     let expected = "a level (error, warn, info, debug, trace) or a list such as `info,engine=debug`";
-    let filter = reader.parse_or("ENGINE_LOG_LEVEL", expected, Targets::new(), |text| {
-        http_service::logging::parse_filter(text).ok()
-    });
-    match reader.text("ENGINE_LOG_LEVEL") {
-        Some(text) if text.contains(MCP_LOG_TARGET) => filter,
-        Some(_) => filter.with_target(MCP_LOG_TARGET, LevelFilter::OFF),
-        None => default_log_filter(),
-    }
+    reader.parse_or("ENGINE_LOG_LEVEL", expected, default_log_filter(), parse_log_filter)
+}
+
+/// Parses a log filter. The protocol library for tool servers logs only if the filter names it.
+pub(crate) fn parse_log_filter(text: &str) -> Option<Targets> {
+    let filter = http_service::logging::parse_filter(text).ok()?;
+    let names_library = text.contains(MCP_LOG_TARGET);
+    Some(if names_library { filter } else { filter.with_target(MCP_LOG_TARGET, LevelFilter::OFF) })
 }
 
 /// Reads the settings of MCP connections, all of which are optional.

@@ -59,6 +59,7 @@ pub(crate) use browser_tokens::BrowserTokens;
 use document::KeyScheme;
 use http_service::clock::Clock;
 use http_service::http::cors::Cors;
+use http_service::http::{LayerOptions, apply_layers_with};
 use mcp::Mcp;
 use store::Brain;
 use tools::user_files::UserFiles;
@@ -274,11 +275,13 @@ http_service::routes! {
 
 /// Returns the engine's router.
 pub fn router(state: AppState) -> Router {
+    let engine_id = state.0.browser_tokens.engine_id().map(|id| id.to_string().into());
     let router = table()
         .route(skills::CREATE_PATH, skills::routes_of_skill_named_create())
         .route(openai::OTHER_PATHS, axum::routing::any(openai::unknown_path))
         .with_state(state);
-    http_service::http::apply_layers(router, MAX_BODY_BYTES)
+    let options = LayerOptions { max_body_bytes: MAX_BODY_BYTES, forwarded_route: None, engine_id };
+    apply_layers_with(router, options, |_| {})
 }
 
 /// Returns what the engine serves: its router, for pages of the product's origins too.

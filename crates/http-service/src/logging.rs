@@ -2,10 +2,13 @@
 
 use std::ffi::OsStr;
 use std::io::IsTerminal as _;
+use std::sync::Arc;
 
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
+
+use crate::log_filter::{self, SwitchableFilter};
 
 /// The error for a log filter that cannot be parsed.
 #[derive(Debug, thiserror::Error)]
@@ -58,7 +61,9 @@ pub fn init(filter: Targets) {
 /// Like [`init`], in the given format.
 pub fn init_with_format(format: LogFormat, filter: Targets) {
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-    let registry = tracing_subscriber::registry().with(filter);
+    let control = log_filter::control();
+    control.configure(filter);
+    let registry = tracing_subscriber::registry().with(SwitchableFilter(Arc::clone(control)));
     let _ = match format {
         LogFormat::Text => {
             let colours = std::io::stderr().is_terminal() && color_enabled();

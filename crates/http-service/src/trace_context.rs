@@ -1,8 +1,12 @@
-//! W3C Trace Context: the `traceparent` header, version 00 (<https://www.w3.org/TR/trace-context/>).
+//! The trace of a request: the `traceparent` header of W3C Trace Context (<https://www.w3.org/TR/trace-context/>).
 
-use axum::http::HeaderValue;
 use axum::http::header::InvalidHeaderValue;
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use traces::{Parent, Span, parse_traceparent};
 use uuid::Uuid;
+
+pub(crate) static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+static TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// The trace of a request and the id of this service's span in it: the text of a `traceparent` header.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,19 +14,24 @@ pub struct TraceContext(String);
 
 impl TraceContext {
     /// Continues the caller's trace, or starts a new one if the header is missing or invalid.
-    pub fn from_header(header: Option<&HeaderValue>) -> Self {
+    pub fn from_headers(headers: &HeaderMap) -> Self {
         let mut text = String::with_capacity(55);
         text.push_str("00-");
-        let parent = header.and_then(|value| parse(value.to_str().ok()?));
+        let parent = headers.get(&TRACEPARENT).and_then(|value| parse_traceparent(value.to_str().ok()?));
         match parent {
-            Some((trace_id, _)) => text.push_str(trace_id),
+            Some((trace_id, _, _)) => text.push_str(trace_id),
             None => text.push_str(&hex::encode(Uuid::now_v7())),
         }
         text.push('-');
         // Never 0, which means that there is no span.
         text.push_str(&hex::encode(fastrand::u64(1..).to_be_bytes()));
-        text.push_str(if parent.is_some_and(|(_, sampled)| sampled) { "-01" } else { "-00" });
+        text.push_str(if parent.is_some_and(|(_, _, sampled)| sampled) { "-01" } else { "-00" });
         Self(text)
+    }
+
+    /// The trace that `span` belongs to; without one, like [`TraceContext::from_headers`].
+    pub(crate) fn of_span(span: &Span, headers: &HeaderMap) -> Self {
+        span.traceparent().map_or_else(|| Self::from_headers(headers), Self)
     }
 
     /// Returns the id of the trace, as 32 hexadecimal digits.
@@ -36,48 +45,19 @@ impl TraceContext {
     }
 }
 
-/// Returns the id of the trace, and whether it is sampled; `None` if `header` is invalid.
-fn parse(header: &str) -> Option<(&str, bool)> {
-    let mut parts = header.split('-');
-    let (version, trace_id, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-    let hex = |text: &str, digits: usize| {
-        let valid = text.len() == digits
-            && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
-        if valid { u128::from_str_radix(text, 16).ok() } else { None }
-    };
-    let version = hex(version, 2)?;
-    // Version ff is forbidden; version 00 has exactly four parts, later ones may have more.
-    if version == 0xff || (version == 0 && parts.next().is_some()) {
-        return None;
-    }
-    hex(trace_id, 32).filter(|id| *id != 0)?;
-    hex(span, 16).filter(|id| *id != 0)?;
-    // Only the sampled flag is defined; others must not be passed on.
-    Some((trace_id, hex(flags, 2)? & 1 == 1))
+/// The caller's span, if the headers name one.
+pub(crate) fn caller(headers: &HeaderMap) -> Option<Parent> {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    Parent::from_headers(text(&TRACEPARENT)?, text(&TRACESTATE))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn invalid_parents_begin_a_new_trace() {
-        for wrong in [
-            "",
-            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7",
-            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-extra",
-            "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
-            "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
-            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
-            "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
-        ] {
-            assert_eq!(parse(wrong), None, "{wrong}");
-        }
-    }
-
-    #[test]
-    fn a_later_version_is_read_by_its_first_four_parts() {
-        let later = "01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-03-new";
-        assert_eq!(parse(later), Some(("4bf92f3577b34da6a3ce929d0e0e4736", true)));
-    }
+/// Sets the headers by which the receiver of a request continues the trace within `span`, which must not be nothing.
+pub fn propagate(span: &Span, headers: &mut HeaderMap) {
+    let header = |text: Option<String>| HeaderValue::try_from(text?).ok();
+    let Some(traceparent) = header(span.traceparent()) else { return };
+    headers.insert(TRACEPARENT.clone(), traceparent);
+    match header(span.tracestate()) {
+        Some(tracestate) => headers.insert(TRACESTATE.clone(), tracestate),
+        None => headers.remove(&TRACESTATE),
+    };
 }

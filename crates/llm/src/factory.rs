@@ -73,7 +73,8 @@ fn build_route(
         }
         build_remote_model(entry, &address, resolve_key(path, entry, &address, key_policy, reader).ok()?)
     };
-    Some(Route { name: name.to_owned(), model, context_window, max_output, prices })
+    let provider = entry.provider.name_in_traces();
+    Some(Route { name: name.to_owned(), model, provider, context_window, max_output, prices })
 }
 
 /// Whether a server is the vendor's own.

@@ -87,6 +87,8 @@ pub struct Route {
     pub name: String,
     /// The model itself.
     pub model: Arc<dyn ChatModel>,
+    /// What the semantic conventions for traces call its provider.
+    pub provider: &'static str,
     /// The context window in tokens, including the answer.
     pub context_window: u64,
     /// The output limit in tokens.

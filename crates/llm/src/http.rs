@@ -165,8 +165,9 @@ pub(super) fn call_provider<D: Decoder, T: Serialize>(
             format!("the request could not be serialized as JSON: {error}"),
         )
     });
+    let traceparent = traces::outgoing_traceparent();
     let open = async move {
-        let response = send(&endpoint, body?).await?;
+        let response = send(&endpoint, body?, traceparent).await?;
         let body = Box::pin(response.bytes_stream());
         Ok::<_, ModelError>(DecodedStream::new(body, decoder, endpoint.key))
     };
@@ -286,7 +287,11 @@ where
     }
 }
 
-async fn send(endpoint: &Endpoint, body: EncodedBody) -> Result<reqwest::Response, ModelError> {
+async fn send(
+    endpoint: &Endpoint,
+    body: EncodedBody,
+    traceparent: Option<String>,
+) -> Result<reqwest::Response, ModelError> {
     let client = CLIENT.as_ref().map_err(|error| {
         ModelError::new(
             ModelErrorKind::NotConfigured,
@@ -310,6 +315,9 @@ async fn send(endpoint: &Endpoint, body: EncodedBody) -> Result<reqwest::Respons
     }
     for (name, value) in endpoint.headers {
         request = request.header(*name, *value);
+    }
+    if let Some(traceparent) = traceparent {
+        request = request.header("traceparent", traceparent);
     }
     let broken = |reason: &str| {
         ModelError::new(ModelErrorKind::Broken, format!("the provider could not be reached: {reason}"))

@@ -8,6 +8,7 @@ mod answer_tool;
 mod anthropic;
 mod base_url;
 mod block_builder;
+mod call_span;
 mod classify;
 pub mod config;
 #[cfg(test)]

@@ -67,6 +67,18 @@ impl Provider {
         }
     }
 
+    /// Returns what the semantic conventions for traces call it (`gen_ai.provider.name`). A server that speaks the protocol
+    /// of OpenAI counts as that.
+    pub(super) const fn name_in_traces(self) -> &'static str {
+        match self {
+            Self::Anthropic => "anthropic",
+            Self::OpenAi | Self::OpenAiCompatible => "openai",
+            Self::Gemini => "gcp.gemini",
+            Self::Ollama => "ollama",
+            Self::Scripted => "scripted",
+        }
+    }
+
     /// The variable that holds the provider's key, beside `LLM_API_KEY`; `None` if it takes none.
     pub(super) const fn key_variable(self) -> Option<&'static str> {
         match self {

@@ -119,6 +119,18 @@ pub(super) enum ClientError {
     Auth(#[from] AuthError),
 }
 
+impl ClientError {
+    /// The kind of the error, without what the server says.
+    pub(super) const fn kind(&self) -> &'static str {
+        match self {
+            Self::Failed(_) => "failed",
+            Self::Unauthorized(_) => "unauthorized",
+            Self::Tool(_) => "tool_error",
+            Self::Auth(_) => "auth",
+        }
+    }
+}
+
 /// The purpose for which a client is needed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ClientPurpose {

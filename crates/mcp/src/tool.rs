@@ -10,6 +10,7 @@ use llm::ToolSpec;
 use serde_json::Value;
 use tools::fingerprint;
 use tools::{Invocation, Tool, ToolError, ToolOutput, ToolStep, approval};
+use traces::gen_ai;
 
 use super::clients::{CallOutcome, ToolCall};
 use super::credentials::identity;
@@ -94,15 +95,23 @@ impl Tool for ServerTool {
                 may_elicit: task.is_some(),
                 idempotent: self.idempotent(),
             };
-            match self.server.clients().call(&self.server.spec, access, call).await {
+            let spec = &self.server.spec;
+            let is_program = spec.transport_kind() == TransportKind::Stdio;
+            let span = gen_ai::mcp_call(&spec.name, &self.definition.name, is_program);
+            let outcome = traces::in_span(&span, self.server.clients().call(spec, access, call)).await;
+            match outcome {
                 Ok(CallOutcome::Done(text, media)) => {
                     Ok(ToolStep::Done(ToolOutput { text, media, ..ToolOutput::default() }))
                 }
                 Ok(CallOutcome::Failed(text, media)) => {
+                    span.fail("tool_error");
                     Ok(ToolStep::Done(ToolOutput { text, media, is_error: true, ..ToolOutput::default() }))
                 }
                 Ok(CallOutcome::Ask(question)) => Ok(ToolStep::Ask(question)),
-                Err(error) => Err(failed(&error)),
+                Err(error) => {
+                    span.fail(error.kind());
+                    Err(failed(&error))
+                }
             }
         })
     }

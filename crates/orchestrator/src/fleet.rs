@@ -21,6 +21,7 @@ mod execute;
 mod explain;
 mod fleet_audit_feed;
 mod inbox;
+mod log_filters;
 mod operation;
 mod overview;
 mod platform_keys;
@@ -64,6 +65,7 @@ pub(crate) use audit_feed::{FeedItem, RowFeed};
 pub(crate) use caller::Caller;
 pub(crate) use engines::EngineEndpoint;
 pub use error::FleetError;
+pub(crate) use log_filters::FilterRequest;
 pub(crate) use stream_limiter::{StreamHolder, StreamPermit};
 
 use self::browser::Browsers;
@@ -76,6 +78,7 @@ use self::engines::Engines;
 use self::execute::Executor;
 use self::explain::Explainer;
 use self::inbox::Inbox;
+use self::log_filters::LogFilters;
 use self::operation::Operations;
 use self::overview::Overview;
 use self::policies::Policies;
@@ -112,6 +115,7 @@ pub struct Fleet {
     pub(crate) products: Arc<Products>,
     pub(crate) browsers: Arc<Browsers>,
     pub(crate) inbox: Arc<Inbox>,
+    pub(crate) log_filters: Arc<LogFilters>,
     pub(crate) engines: Engines,
     pub(crate) versions: Versions,
     pub(crate) queries: Queries,
@@ -196,6 +200,7 @@ impl Fleet {
         let client = Arc::new(EngineClient::new(Arc::clone(&shared), probe, Arc::clone(&supervision)));
         let browsers = Arc::new(Browsers::new(Arc::clone(&shared), Arc::clone(&client)));
         let inbox = Arc::new(Inbox::new(Arc::clone(&shared), Arc::clone(&client)));
+        let log_filters = Arc::new(LogFilters::new(Arc::clone(&shared), Arc::clone(&client)));
         let policies =
             Arc::new(Policies::new(Arc::clone(&shared), Arc::clone(&supervision), engine_image.clone()));
         let products = Arc::new(Products::new(Arc::clone(&shared), Arc::clone(&policies)));
@@ -265,6 +270,7 @@ impl Fleet {
             products,
             browsers,
             inbox,
+            log_filters,
             telemetry,
             shared,
             policies,

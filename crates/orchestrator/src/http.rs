@@ -13,6 +13,7 @@ mod fleet;
 mod guarded_body;
 mod health;
 mod inbox;
+mod log_filters;
 mod logs;
 mod measured;
 mod metrics;
@@ -37,7 +38,7 @@ use axum::Router;
 use axum::extract::{FromRef, Request};
 use axum::response::Response;
 use axum::routing::any;
-use http_service::http::{ApiError, apply_layers_counting_errors};
+use http_service::http::{ApiError, LayerOptions, apply_layers_with};
 use tower::util::{MapRequest, MapResponse};
 
 use self::docs::KeySchemes;
@@ -109,6 +110,9 @@ http_service::routes! {
     engines::destroy,
     engines::list,
     logs::tail,
+    log_filters::get_engine,
+    log_filters::set_engine,
+    log_filters::reset_engine,
     audit::list,
     audit::follow,
     webhooks::list,
@@ -132,6 +136,9 @@ http_service::routes! {
     fleet::drain,
     fleet::drain_progress,
     fleet::lift_drain,
+    log_filters::get_fleet,
+    log_filters::set_fleet,
+    log_filters::reset_fleet,
 }
 
 /// All routes with their middleware.
@@ -150,7 +157,9 @@ pub(crate) fn routes(fleet: Arc<Fleet>, admin_key: AdminKey) -> Routes {
     }
     let router =
         router_without_middleware(AppState { fleet, admin_key, proxy_client: proxy::ProxyClient::new() });
-    let router = apply_layers_counting_errors(router, MAX_BODY_BYTES, move |code| {
+    let forwarded_route = Some(proxy::PATH);
+    let options = LayerOptions { max_body_bytes: MAX_BODY_BYTES, forwarded_route, engine_id: None };
+    let router = apply_layers_with(router, options, move |code| {
         error_counter.telemetry.record_error(code);
     });
     let rewritten: Rewritten = MapResponse::new(

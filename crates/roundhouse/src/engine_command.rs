@@ -12,7 +12,7 @@ use http_service::signals::ShutdownSignals;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Failure;
-use crate::{catalog, engines_command, journal, operator};
+use crate::{catalog, engines_command, journal, operator, trace_export};
 
 /// Labels by which an orchestrator recognizes its engines among all processes (the engine itself ignores them), or
 /// a command that is about engines and runs none.
@@ -49,6 +49,12 @@ enum Command {
     /// Print the end of an engine's log, and what it logs from then on.
     #[command(after_help = operator::EXIT_CODES)]
     Logs(operator::logs::Args),
+    /// Show or change what an engine logs.
+    #[command(after_help = operator::EXIT_CODES)]
+    LogFilter {
+        #[command(subcommand)]
+        command: operator::log_filter::EngineCommand,
+    },
     /// Make an engine for a user who has none.
     #[command(after_help = operator::EXIT_CODES)]
     Provision(operator::acts::ProvisionArgs),
@@ -104,6 +110,7 @@ pub(crate) fn run(args: Args, begun: Instant) -> Result<(), Failure> {
         Some(Command::Get(args)) => operator::engine::get(args),
         Some(Command::Explain(args)) => operator::engine::explain(args),
         Some(Command::Logs(args)) => operator::logs::run(args),
+        Some(Command::LogFilter { command }) => operator::log_filter::run_engine(command),
         Some(Command::Provision(args)) => operator::acts::provision(args),
         Some(Command::Start(args)) => operator::acts::start(args),
         Some(Command::Stop(args)) => operator::acts::stop(args),
@@ -119,11 +126,13 @@ pub(crate) fn run(args: Args, begun: Instant) -> Result<(), Failure> {
 
 fn serve(args: &Args, begun: Instant) -> Result<(), Failure> {
     let config = Config::from_env(&ProcessEnv).map_err(Failure::usage)?;
-    http_service::logging::init(config.log_filter.clone());
+    http_service::logging::init_with_format(config.log_format, config.log_filter.clone());
     http_service::rlimits::raise_file_limit();
     let runtime = resources::threads::runtime().context("the runtime could not be started")?;
+    let trace_settings = config.traces.clone();
     let result = runtime.block_on(async {
         let mut signals = ShutdownSignals::listen().context("cannot listen for signals")?;
+        let exporter = trace_export::start(trace_settings)?;
         let engine = Engine::start(config).await?;
         let address = engine.address().context("the engine's address is unknown")?;
         tracing::info!(
@@ -139,6 +148,7 @@ fn serve(args: &Args, begun: Instant) -> Result<(), Failure> {
         signals
             .run_until_shutdown(engine.serve(shutdown.clone(), allocator::release_free_memory), &shutdown)
             .await;
+        trace_export::end(exporter).await;
         tracing::info!("The engine has stopped.");
         Ok(())
     });

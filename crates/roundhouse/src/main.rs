@@ -19,6 +19,7 @@ mod rekey_command;
 mod remote;
 mod replay;
 mod terminal;
+mod trace_export;
 mod turn_reader;
 mod up;
 

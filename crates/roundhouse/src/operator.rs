@@ -11,6 +11,7 @@ pub(crate) mod exec_turn;
 pub(crate) mod figures;
 pub(crate) mod fleet;
 mod input;
+pub(crate) mod log_filter;
 pub(crate) mod logs;
 pub(crate) mod memory;
 mod output;

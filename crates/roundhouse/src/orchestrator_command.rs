@@ -9,13 +9,18 @@ use http_service::clock::SystemClock;
 use http_service::env::{ConfigErrors, Env, EnvReader, ProcessEnv};
 use http_service::logging::LogFormat;
 use http_service::signals::ShutdownSignals;
+use http_service::trace_settings::{self, Service};
 use orchestrator::{Config, OpenError, Orchestrator};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::filter::Targets;
 
 use crate::error::Failure;
-use crate::terminal;
+use crate::{terminal, trace_export};
+
+/// How an orchestrator names itself in traces.
+pub(crate) const SERVICE: Service<'_> =
+    Service { name: "roundhouse-orchestrator", version: env!("CARGO_PKG_VERSION"), instance_id: None };
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -50,6 +55,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut signals = ShutdownSignals::listen().context("cannot listen for signals")?;
+        let exporter = trace_export::start(log.traces)?;
         let address = config.address;
         let listener = TcpListener::bind(address).await.map_err(|error| {
             Failure::usage(format!("cannot listen on {address} (ORCH_HOST, ORCH_PORT): {error}"))
@@ -59,6 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let clock = Arc::new(SystemClock::new());
         let running = Orchestrator::run(config, clock, listener, shutdown.clone());
         let result = signals.run_until_shutdown(running, &shutdown).await;
+        trace_export::end(exporter).await;
         result.map_err(open_failure)?;
         tracing::info!("The orchestrator has stopped; its engines keep running.");
         Ok(())
@@ -106,16 +113,20 @@ fn is_bad_location(error: &(dyn std::error::Error + 'static)) -> bool {
         .any(|error| is_location_error(error.kind()))
 }
 
-/// The log's filter and format.
+/// The log's filter and format, and the export of traces.
 struct LogConfig {
     filter: Targets,
     format: LogFormat,
+    traces: Option<traces::Settings>,
 }
 
 impl fmt::Display for LogConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { filter, format } = self;
-        write!(f, "ORCH_LOG_LEVEL={filter}\nORCH_LOG_FORMAT={}", format.name())
+        let Self { filter, format, traces } = self;
+        write!(f, "ORCH_LOG_LEVEL={filter}\nORCH_LOG_FORMAT={}", format.name())?;
+        // Headers may hold a secret, and are not among the settings.
+        let Some(traces::Settings { endpoint, service_name, .. }) = traces else { return Ok(()) };
+        write!(f, "\nOTEL_EXPORTER_OTLP_TRACES_ENDPOINT={endpoint}\nOTEL_SERVICE_NAME={service_name}")
     }
 }
 
@@ -134,5 +145,6 @@ fn load_config(env: &dyn Env) -> Result<(Config, LogConfig), ConfigErrors> {
     );
     let format =
         reader.parse_or("ORCH_LOG_FORMAT", "`text` or `json`", LogFormat::Text, LogFormat::from_name);
-    reader.finish(config.ok().map(|config| (config, LogConfig { filter, format })))
+    let traces = trace_settings::read(&mut reader, SERVICE);
+    reader.finish(config.ok().map(|config| (config, LogConfig { filter, format, traces })))
 }

@@ -18,6 +18,7 @@ use api::{AdminKey, DisplayName, PlatformKey, Slug};
 use http_service::clock::{Clock as _, SystemClock};
 use http_service::env::{ConfigErrors, Env, EnvReader, ProcessEnv};
 use http_service::signals::ShutdownSignals;
+use http_service::trace_settings;
 use llm::NotConfigured;
 use llm::config::ConfigSources;
 use orchestrator::config::{
@@ -34,6 +35,7 @@ use self::folder::{
 use self::guide::Guide;
 use crate::error::Failure;
 use crate::terminal::print_line;
+use crate::{orchestrator_command, trace_export};
 
 /// The product that `up` registers.
 const PRODUCT: &str = "demo";
@@ -79,6 +81,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut signals = ShutdownSignals::listen().context("cannot listen for signals")?;
+        let exporter = trace_export::start(settings.traces.clone())?;
         let listener = bind(args.host, args.port.unwrap_or(settings.port)).await?;
         let address = listener.local_addr().context("the listener's address is unknown")?;
         let base = format!("http://{}", local_address(address));
@@ -102,7 +105,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             model,
         };
         let page = args.open.then(|| format!("{}{OPEN_PATH}", guide.base));
-        serve(orchestrator, listener, &guide, page, &mut signals).await
+        let served = serve(orchestrator, listener, &guide, page, &mut signals).await;
+        trace_export::end(exporter).await;
+        served
     })
 }
 
@@ -160,6 +165,7 @@ struct UpSettings {
     port: u16,
     ports: PortRange,
     log: tracing_subscriber::filter::Targets,
+    traces: Option<traces::Settings>,
 }
 
 impl UpSettings {
@@ -186,7 +192,8 @@ impl UpSettings {
             quiet,
             |text| http_service::logging::parse_filter(text).ok(),
         );
-        reader.finish(ports.map(|ports| Self { port, ports, log }))
+        let traces = trace_settings::read(&mut reader, orchestrator_command::SERVICE);
+        reader.finish(ports.map(|ports| Self { port, ports, log, traces }))
     }
 }
 

@@ -183,6 +183,7 @@ mod tests {
                 options,
                 base,
                 prompt: None,
+                traceparent: None,
             })
         })
     }

@@ -321,6 +321,9 @@ pub struct Opened {
     /// Hashes of what the model is sent before the conversation; absent for sub-agents and from earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<PromptHashes>,
+    /// The `traceparent` of the request that opened the turn; absent if traces were not exported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
 }
 
 impl Opened {

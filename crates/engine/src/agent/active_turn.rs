@@ -13,6 +13,7 @@ use store::WriteError;
 use store::event_log::Commit;
 use store::steps::{Step, TurnOutcome};
 use tools::Delegation;
+use traces::{Span, gen_ai};
 
 use super::conversation::{ActiveAgent, Conversation};
 use super::inbox::Inbox;
@@ -25,7 +26,7 @@ use super::thread::{NextAction, OpenCall};
 use super::tool_calls::ToolRunner;
 use super::turn_context::{TurnContext, TurnDeps, TurnSlot};
 use super::turn_registry::{Command, Reply};
-use super::{citations, planning, titles, turn_end};
+use super::{citations, planning, titles, turn_end, turn_span};
 
 /// How long a cancelled turn waits for its programs to exit. They are killed, so that takes some milliseconds.
 const CHILD_EXIT_TIMEOUT: Duration = Duration::from_millis(200);
@@ -71,8 +72,14 @@ impl ActiveTurn {
     }
 
     /// Runs the turn until it ends or waits for its user.
-    pub(super) async fn run(mut self) -> RunOutcome {
+    pub(super) async fn run(self) -> RunOutcome {
+        let span = turn_span::start(&self.journal);
+        traces::in_span(&span, self.run_in(&span)).await
+    }
+
+    async fn run_in(mut self, span: &Span) -> RunOutcome {
         let ended = AssertUnwindSafe(self.run_to_completion()).catch_unwind().await;
+        turn_span::set_outcome(span, ended.as_ref().ok());
         match ended {
             Ok(Ok(StepsOutcome::Complete(_))) => RunOutcome::Ended,
             Ok(Ok(StepsOutcome::AwaitingHuman)) => RunOutcome::AwaitingHuman(self.into_context()),
@@ -169,8 +176,9 @@ impl ActiveTurn {
 
     /// Runs the sub-agent of a call, from its beginning or from where it was interrupted.
     async fn run_sub_agent(&mut self, call: ToolUse, delegation: Delegation) -> Result<(), Interrupt> {
+        let span = gen_ai::invoke_sub_agent(&delegation.agent.name);
         let run = SubAgentRun::begin(&self.deps, &mut self.journal, call, delegation).await?;
-        let ended = Box::pin(self.run_steps(run.agent())).await;
+        let ended = Box::pin(traces::in_span(&span, self.run_steps(run.agent()))).await;
         run.end(&self.deps, &mut self.journal, ended).await
     }
 

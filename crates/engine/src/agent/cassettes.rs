@@ -133,7 +133,10 @@ impl Agent {
             report.await.ok_or(AgentError::Stopping)
         };
         // Runs in a task of its own, so that its cost is recorded even if the caller is gone.
-        self.tracker.spawn(running.in_current_span()).await.unwrap_or(Err(AgentError::Stopping))
+        self.tracker
+            .spawn(traces::in_current_span(running.in_current_span()))
+            .await
+            .unwrap_or(Err(AgentError::Stopping))
     }
 
     /// The model of a run: the one that is asked for, that of the agent, the one that is recorded, or the default one.

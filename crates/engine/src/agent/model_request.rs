@@ -58,7 +58,7 @@ pub(super) fn stream(
     let turn = journal.active_thread().turn();
     let options = turn.options();
     let effort = options.overrides.as_ref().and_then(|overrides| overrides.effort);
-    let events = route.model.stream(&Request {
+    let events = route.stream(&Request {
         system: agent.system_prompt(),
         messages: &agent.tools().messages_to_wire(&attachments.insert_into(messages)),
         tools: agent.tools().declarations(),

@@ -140,7 +140,7 @@ async fn request_plan(
     let prompt = estimate::text(&system) + estimate::messages(&messages);
     let size = (prompt, MAX_PLAN_TOKENS, MAX_PLAN_TOKENS);
     let Some(_allowance) = reserve_in_turn(deps, conversation, route, size)? else { return Ok(None) };
-    let events = route.model.stream(&Request {
+    let events = route.stream(&Request {
         system: &system,
         messages: &messages,
         tools: &[],

@@ -128,7 +128,7 @@ impl Agent {
             call.run().await
         };
         // Runs in a task of its own, so that its cost is recorded even if the caller is gone.
-        let running = self.tracker.spawn(running.in_current_span());
+        let running = self.tracker.spawn(traces::in_current_span(running.in_current_span()));
         running.await.unwrap_or_else(|_| Err(AgentError::Stopping.into()))
     }
 }
@@ -233,7 +233,7 @@ impl PromptCall {
         prompt: u64,
         max_output: u64,
     ) -> Result<Result<Answer, ModelError>, AgentError> {
-        let events = route.model.stream(&Request {
+        let events = route.stream(&Request {
             system: &self.system,
             messages: &self.messages,
             tools: &[],

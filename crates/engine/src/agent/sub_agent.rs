@@ -73,6 +73,7 @@ impl SubAgentRun {
                 options,
                 base: TurnBase::End,
                 prompt: None,
+                traceparent: None,
             };
             journal.commit(Step::Opened(opening), Vec::new()).await?;
         }

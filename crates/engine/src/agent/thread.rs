@@ -75,7 +75,7 @@ impl Thread {
     pub(crate) fn open(mut branch: Branch, opened: Opened, stamps: RangeInclusive<i64>) -> Self {
         let (events_from, ts) = stamps.into_inner();
         let source = opened.source_of_notes();
-        let Opened { message_id, notes, recall_at, message, media, options, base, .. } = opened;
+        let Opened { message_id, notes, recall_at, message, media, options, base, traceparent, .. } = opened;
         branch.rewind_to(base);
         if base.is_retry() {
             // New corrections are added to the question that is answered again, and what this request sets takes the
@@ -92,7 +92,7 @@ impl Thread {
             branch.push(Message::User { content }, MessageOrigin::Opening { message_id, events_from });
         }
         branch.record_source_of_last(source);
-        let turn = Turn { recall_at, ..Turn::new(message_id, options, base, ts) };
+        let turn = Turn { recall_at, traceparent, ..Turn::new(message_id, options, base, ts) };
         Self { branch, calls: Vec::new(), pending_hitl: Vec::new(), steered: Vec::new(), turn }
     }
 

@@ -119,7 +119,7 @@ impl Titler {
         messages: &[Message],
         (prompt, max_tokens): (u64, u64),
     ) -> (Option<String>, CallUsage) {
-        let events = route.model.stream(&Request {
+        let events = route.stream(&Request {
             system: PROMPT,
             messages,
             tools: &[],

@@ -20,6 +20,7 @@ use tools::{
     Delegation, Invocation, KnowledgeChange, Tool, ToolError, ToolOutput, ToolStep, insert_numbers,
     no_schedule_place,
 };
+use traces::{Span, gen_ai};
 
 use super::approval_prompt::ApprovalPrompt;
 use super::call_events::{tool_call_event, tool_result_event};
@@ -412,12 +413,32 @@ async fn execute_call(
     let at = services.clock.now();
     let invocation =
         Invocation { call_id: call.call_id, at, task: Some(task), input: call.input.clone(), answers };
-    let result = run_tool(&*tool, invocation).await;
+    let span = gen_ai::execute_tool(&call.name, || call.call_id.to_string(), || call.input.to_string());
+    let result = traces::in_span(&span, run_tool(&*tool, invocation)).await;
+    end_tool_span(&span, &result);
+    drop(span);
     let elapsed = services.clock.monotonic().saturating_sub(started);
     let duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
     let result = services.outputs.limit_output(call.call_id, result, tool.inline_limit(&call.input)).await;
     drop(permit);
     ToolRun { call, result, duration_ms }
+}
+
+/// Says in the span of a call how it ended.
+fn end_tool_span(span: &Span, result: &Result<ToolStep, ToolError>) {
+    match result {
+        Ok(ToolStep::Done(ToolOutput { text, is_error, .. })) => {
+            gen_ai::set_tool_result(span, text);
+            if *is_error {
+                span.fail("tool_error");
+            }
+        }
+        Ok(ToolStep::Ask(_)) => span.set("roundhouse.tool.asks", || true),
+        Err(ToolError(error)) => {
+            gen_ai::set_tool_result(span, error);
+            span.fail("tool_error");
+        }
+    }
 }
 
 /// The error for a value that does not fit into working memory.

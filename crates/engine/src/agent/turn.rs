@@ -24,6 +24,8 @@ pub(crate) struct Turn {
     pub(super) planned: bool,
     /// The number of notes before the one with recalled memories; `None` once a step follows the opening.
     pub(super) recall_at: Option<usize>,
+    /// The `traceparent` of the request that opened the turn.
+    pub(super) traceparent: Option<String>,
     /// The number of model calls beyond the limit that steering messages have added.
     pub(super) extra_calls: u64,
     /// Whether the turn repeats itself.
@@ -76,6 +78,7 @@ impl Turn {
             // The plan of a retried answer accompanies its question already.
             planned: base.is_retry(),
             recall_at: None,
+            traceparent: None,
             extra_calls: 0,
             loop_detector: LoopDetector::default(),
             output_rejected: false,
@@ -91,6 +94,11 @@ impl Turn {
     /// The options of the turn.
     pub(crate) fn options(&self) -> &TurnOptions {
         &self.options
+    }
+
+    /// The span of the request that opened the turn, whose trace the turn belongs to.
+    pub(super) fn trace_parent(&self) -> Option<traces::Parent> {
+        traces::Parent::from_headers(self.traceparent.as_deref()?, None)
     }
 
     /// What the request set for this turn only.

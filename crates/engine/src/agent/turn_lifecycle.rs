@@ -6,6 +6,7 @@ use std::time::Duration;
 use api::event::{Event, Failure, FailureCode, Lifecycle};
 use store::event_log::Commit;
 use store::{Brain, OpenTurn, WriteError};
+use tracing::Instrument as _;
 
 use super::active_turn::{ActiveTurn, RunOutcome};
 use super::call_events::{never_run_event, unknown_outcome_event};
@@ -61,6 +62,7 @@ impl From<RunOutcome> for TurnState {
 /// Runs a turn that was just opened. `thread` is its conversation if that has been loaded.
 pub(super) async fn begin(mut context: TurnContext, thread: Option<Thread>) {
     context.slot.registration().mark_opened();
+    let span = log_span(&context);
     let state = match thread {
         Some(thread) => TurnState::active(context, JournalState::opened(thread)),
         None => match load(&context, 0).await {
@@ -68,13 +70,19 @@ pub(super) async fn begin(mut context: TurnContext, thread: Option<Thread>) {
             None => TurnState::StoreUnavailable(context),
         },
     };
-    run_to_end(state).await;
+    run_to_end(state).instrument(span).await;
 }
 
 /// Resumes a turn after a restart of the engine.
 pub(super) async fn resume(mut context: TurnContext, turn: OpenTurn) {
     context.slot.registration().mark_opened();
-    run_to_end(resumed_state(context, turn).await).await;
+    let span = log_span(&context);
+    async move { run_to_end(resumed_state(context, turn).await).await }.instrument(span).await;
+}
+
+/// The span by which each log line of a turn has its id.
+fn log_span(context: &TurnContext) -> tracing::Span {
+    tracing::error_span!("turn", turn_id = %context.turn_id())
 }
 
 /// Runs a turn to its end, or until the engine stops.

@@ -123,10 +123,19 @@ impl TurnRequest {
         let notes_source = Source::Agent.into();
         // The question of a retried answer has what was recalled for it.
         let recall_at = (!base.is_retry()).then_some(notes.len());
-        // Set with what the turn begins with.
-        let prompt = None;
-        let opened =
-            Opened { message_id, notes, notes_source, recall_at, message, media, options, base, prompt };
+        let opened = Opened {
+            message_id,
+            notes,
+            notes_source,
+            recall_at,
+            message,
+            media,
+            options,
+            base,
+            // Set with what the turn begins with.
+            prompt: None,
+            traceparent: traces::stored_traceparent(),
+        };
         Ok((opened, rewind))
     }
 }

@@ -19,6 +19,11 @@ pub(crate) struct BrowserTokens {
 }
 
 impl BrowserTokens {
+    /// The engine's id, if an orchestrator has launched it.
+    pub(super) fn engine_id(&self) -> Option<EngineId> {
+        self.identity.as_ref().map(|(engine_id, _)| *engine_id)
+    }
+
     pub(crate) fn new(identity: Option<(EngineId, TokenSecret)>, access: BrowserAccess) -> Self {
         Self { identity, access: RwLock::new(access) }
     }

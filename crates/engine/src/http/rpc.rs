@@ -1,6 +1,9 @@
 //! `POST /rpc`: calls of the engine's subsystems, outside the agent's loop. Error responses are flat, without the
 //! envelope.
 
+use std::time::Duration;
+
+use api::log_filter::{DEFAULT_FILTER_SECONDS, FilterSeconds, SetLogFilter};
 use api::rpc::{
     AnyRpcResult, NextDue, Quiesced, RpcCall, RpcError, RpcMethod, RpcMethods, RpcOutcome, RpcResult,
 };
@@ -8,12 +11,14 @@ use api::{ErrorCode, KeyHash};
 use axum::extract::{FromRequest, FromRequestParts as _, Request, State as Extract};
 use axum::response::{IntoResponse, Response};
 use http_service::http::{ApiError, parse_fields};
+use http_service::log_filter;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::admission::Admitted;
 use super::auth::KeyHolder;
 use super::{AppState, Shared, rpc_assets, rpc_cassettes, rpc_gateway, rpc_memory, rpc_skills, rpc_tools};
+use crate::config::parse_log_filter;
 
 /// Calls a method, or an operation of a subsystem.
 #[utoipa::path(
@@ -131,6 +136,9 @@ async fn call_operation(
             shared.browser_tokens.set_access(parse_fields(parameters)?);
             Ok(RpcOutcome::Done {})
         }
+        ("control", "get_log_filter") => Ok(RpcOutcome::LogFilter(log_filter::control().filter())),
+        ("control", "set_log_filter") => set_log_filter(shared, parse_fields(parameters)?),
+        ("control", "reset_log_filter") => Ok(RpcOutcome::LogFilter(log_filter::control().reset())),
         ("control", "set_config") => rpc_gateway::set_config(shared, parameters).await,
         ("control", "get_config") => Ok(rpc_gateway::get_config(shared).await),
         ("control", "reload") => rpc_gateway::reload(shared).await,
@@ -149,6 +157,17 @@ async fn call_operation(
             "`subsystem`: unknown; it must be `control` or `telemetry`",
         )),
     }
+}
+
+/// Changes what is logged, for some time.
+fn set_log_filter(shared: &Shared, request: SetLogFilter) -> Result<RpcOutcome, ApiError> {
+    let SetLogFilter { filter, for_s } = request;
+    let parsed = parse_log_filter(&filter).ok_or_else(|| invalid("`filter`: no log filter"))?;
+    let seconds = for_s.map_or(DEFAULT_FILTER_SECONDS, FilterSeconds::get);
+    let duration = Duration::from_secs(seconds.unsigned_abs());
+    let now = shared.clock.now();
+    tracing::warn!(filter, seconds, "The log filter is changed.");
+    Ok(RpcOutcome::LogFilter(log_filter::control().replace(parsed, duration, now)))
 }
 
 fn invalid(message: &str) -> ApiError {

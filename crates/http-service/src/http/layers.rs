@@ -20,14 +20,13 @@ use futures::FutureExt as _;
 use futures::future::CatchUnwind;
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
-use tracing::Span;
 use uuid::Uuid;
 
+use super::traced::{end_with_body, set_status, start_server_span};
 use super::{ApiError, ResponseWarnings};
-use crate::trace_context::TraceContext;
+use crate::trace_context::{TRACEPARENT, TraceContext};
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// The longest request id that is adopted from a caller.
 const MAX_REQUEST_ID_BYTES: usize = 128;
@@ -49,7 +48,30 @@ pub fn apply_layers_counting_errors(
     max_body_bytes: usize,
     on_error: impl Fn(ErrorCode) + Send + Sync + 'static,
 ) -> Router {
-    let layer = RequestLayer { limit: DefaultBodyLimit::max(max_body_bytes), on_error: Arc::new(on_error) };
+    let options = LayerOptions { max_body_bytes, forwarded_route: None, engine_id: None };
+    apply_layers_with(router, options, on_error)
+}
+
+/// What services may choose about the layer.
+#[derive(Clone, Debug)]
+pub struct LayerOptions {
+    /// The most bytes of a request's body.
+    pub max_body_bytes: usize,
+    /// The template of the route whose requests are forwarded to another service: they get the headers with the id and
+    /// the trace of the request, so that the log lines of both services have the same.
+    pub forwarded_route: Option<&'static str>,
+    /// The engine that the service is, if it is one: each line of a request has its id.
+    pub engine_id: Option<Arc<str>>,
+}
+
+/// Like [`apply_layers_counting_errors`], with further options.
+pub fn apply_layers_with(
+    router: Router,
+    LayerOptions { max_body_bytes, forwarded_route, engine_id }: LayerOptions,
+    on_error: impl Fn(ErrorCode) + Send + Sync + 'static,
+) -> Router {
+    let limit = DefaultBodyLimit::max(max_body_bytes);
+    let layer = RequestLayer { limit, forwarded_route, engine_id, on_error: Arc::new(on_error) };
     router
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
@@ -61,6 +83,8 @@ pub fn apply_layers_counting_errors(
 #[derive(Clone)]
 struct RequestLayer {
     limit: DefaultBodyLimit,
+    forwarded_route: Option<&'static str>,
+    engine_id: Option<Arc<str>>,
     on_error: Arc<dyn Fn(ErrorCode) + Send + Sync>,
 }
 
@@ -110,9 +134,13 @@ where
     fn call(&mut self, mut request: Request) -> Self::Future {
         self.layer.limit.apply(&mut request);
         let request_id = request_id(request.headers());
-        let trace = TraceContext::from_header(request.headers().get(&TRACEPARENT));
         // The route's template, never the path: a path contains callers' data, such as user ids.
         let route = request.extensions().get::<MatchedPath>().cloned();
+        let server_span = start_server_span(&request, route.as_ref(), &request_id);
+        let trace = TraceContext::of_span(&server_span, request.headers());
+        if route.as_ref().is_some_and(|route| Some(route.as_str()) == self.layer.forwarded_route) {
+            forward_ids(request.headers_mut(), &request_id, &trace);
+        }
         let client = request.extensions().get().map(|ClientAddress(address)| *address);
         // At the highest level, so that lines of every level have its fields.
         let span = tracing::error_span!(
@@ -122,11 +150,13 @@ where
             http_method = request.method().as_str(),
             http_route = route.as_ref().map_or("-", MatchedPath::as_str),
             client_address = client.map(tracing::field::display),
+            product_id = tracing::field::Empty,
+            engine_id = self.layer.engine_id.as_deref(),
         );
         // Only a body can have unknown fields.
         let warnings = (!request.body().is_end_stream()).then(|| ResponseWarnings::attach(&mut request));
         let response = {
-            let _entered = span.enter();
+            let (_entered, _attached) = (span.enter(), server_span.attach());
             self.inner.call(request)
         };
         RequestFuture {
@@ -134,6 +164,7 @@ where
             // that ensure this.
             response: AssertUnwindSafe(response).catch_unwind(),
             span,
+            server_span: Some(server_span),
             finisher: Some(ResponseFinisher {
                 request_id,
                 trace,
@@ -159,7 +190,9 @@ pin_project! {
     struct RequestFuture<F> {
         #[pin]
         response: CatchUnwind<AssertUnwindSafe<F>>,
-        span: Span,
+        span: tracing::Span,
+        // `None` once the response is complete, whose body then has it.
+        server_span: Option<traces::Span>,
         // `None` once the response is complete.
         finisher: Option<ResponseFinisher>,
     }
@@ -171,12 +204,17 @@ impl<F: Future<Output = Result<Response, Infallible>>> Future for RequestFuture<
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let entered = this.span.enter();
+        let attached = this.server_span.as_ref().map(traces::Span::attach);
         let mut response = match ready!(this.response.poll(context)) {
             Ok(Ok(response)) => response,
             Err(cause) => panic_response(&*cause),
         };
         tracing::debug!(http_status = response.status().as_u16(), "Answered a request.");
-        drop(entered);
+        drop((entered, attached));
+        if let Some(server_span) = this.server_span.take() {
+            set_status(&server_span, response.status());
+            response = response.map(|body| end_with_body(server_span, body));
+        }
         if let Some(finisher) = this.finisher.take() {
             finisher.apply(&mut response);
         }
@@ -206,11 +244,19 @@ impl ResponseFinisher {
 
 /// Adds a request id (the caller's or a new one) and a trace context to a response that comes from no route.
 pub(crate) fn with_request_id(headers: &HeaderMap, mut response: Response) -> Response {
-    let (request_id, trace) = (request_id(headers), TraceContext::from_header(headers.get(&TRACEPARENT)));
+    let (request_id, trace) = (request_id(headers), TraceContext::from_headers(headers));
     let finisher =
         ResponseFinisher { request_id, trace, route: None, warnings: None, on_error: Arc::new(|_| {}) };
     finisher.apply(&mut response);
     response
+}
+
+/// Sets the headers by which the service that a request is forwarded to knows its id and its trace.
+fn forward_ids(headers: &mut HeaderMap, request_id: &HeaderValue, trace: &TraceContext) {
+    headers.insert(REQUEST_ID.clone(), request_id.clone());
+    if let Ok(traceparent) = trace.clone().into_header() {
+        headers.insert(TRACEPARENT.clone(), traceparent);
+    }
 }
 
 /// Returns the caller's request id if it is acceptable (1 to 128 visible ASCII characters), else a new one.

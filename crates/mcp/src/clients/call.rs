@@ -6,13 +6,14 @@ use std::time::Duration;
 use rmcp::RoleClient;
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, ClientRequest, ElicitRequestParams, ElicitResult, InputRequest,
-    InputRequiredResult, InputResponses, ServerResult,
+    InputRequiredResult, InputResponses, RequestMetaObject, ServerResult,
 };
 use rmcp::service::{PeerRequestOptions, RequestHandle, ServiceError};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tools::Question;
+use traces::gen_ai::MCP_TRACEPARENT;
 
 use super::content::render_result;
 use super::elicitation::{ParsedAnswer, Prompt, decline_result};
@@ -254,11 +255,20 @@ async fn send_request(
     params: CallToolRequestParams,
 ) -> Result<InFlightRequest, CallFailure> {
     let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
-    let options = PeerRequestOptions::no_options();
+    let mut options = PeerRequestOptions::no_options();
+    options.meta = trace_meta(session);
     let handle = session.peer.send_request_with_option(request, options).await;
     let handle = handle.map_err(|_| CallFailure::NotSent(session.transport_state.reason().to_owned()))?;
     registration.set_request(&handle.id);
     Ok(InFlightRequest(Some(handle)))
+}
+
+/// By which a server of the product continues the trace. One that the user has added is nobody the operator knows.
+fn trace_meta(session: &Session) -> Option<RequestMetaObject> {
+    let traceparent = traces::outgoing_traceparent().filter(|_| !session.spec.is_of_user())?;
+    let mut meta = RequestMetaObject::default();
+    meta.insert(MCP_TRACEPARENT.to_owned(), traceparent.into());
+    Some(meta)
 }
 
 fn call_outcome(result: &ServerResult) -> Result<CallOutcome, CallFailure> {

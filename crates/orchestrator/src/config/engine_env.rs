@@ -1,6 +1,7 @@
 //! The variables that every engine gets from the orchestrator's own environment.
 
 use http_service::env::{Env, EnvReader};
+use http_service::trace_settings;
 use secrecy::SecretString;
 
 /// Variables that the orchestrator sets for each engine itself and that cannot be passed through.
@@ -8,7 +9,7 @@ const RESERVED_ENGINE_VARS: [&str; 7] =
     ["ENGINE_KEY_HASH", "SQLITE_DB_PATH", "CATALOG_DIR", "ENGINE_HOST", "ENGINE_ID", "ENGINE_PORT", "HOME"];
 
 /// Reads the variables named in `ORCH_ENGINE_ENV_PASSTHROUGH`. One that is unset or empty is skipped: the list
-/// names every provider's key, and few deployments have them all.
+/// names every provider's key, and few deployments have them all. The variables of OpenTelemetry need not be named.
 pub(super) fn read(reader: &mut EnvReader<'_>, env: &dyn Env) -> Vec<(String, SecretString)> {
     const PASSTHROUGH_VARIABLE: &str = "ORCH_ENGINE_ENV_PASSTHROUGH";
     let names = reader.text(PASSTHROUGH_VARIABLE).unwrap_or_default();
@@ -25,7 +26,8 @@ pub(super) fn read(reader: &mut EnvReader<'_>, env: &dyn Env) -> Vec<(String, Se
     }
     let set = |name: &str| env.get(name).filter(|value| !value.is_empty());
     let value = |name: &str| set(name).map(|value| (name.to_owned(), SecretString::from(value)));
-    names.into_iter().filter_map(value).collect()
+    let of_traces = trace_settings::PASSED_ON.into_iter().filter(|name| !names.contains(name));
+    names.iter().copied().chain(of_traces).filter_map(value).collect()
 }
 
 fn is_variable_name(name: &str) -> bool {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use api::browser::BrowserAccess;
 use api::engine::{EngineHealth, HEALTHY};
 use api::inbox::WaitingQuestions;
+use api::log_filter::LogFilter;
 use api::{EngineId, EngineKey, KeyHash, Timestamp};
 use backend::{KeyProof, Placement, Probe, ProbeError};
 use serde_json::{Value, json};
@@ -203,6 +204,17 @@ impl EngineClient {
             Err(ProbeError::UnknownCommand { .. }) => Ok(WaitingQuestions::default()),
             Err(error) => Err(error),
         }
+    }
+
+    /// Reads or changes what `engine` logs, by `command`.
+    pub(super) async fn log_filter(
+        &self,
+        engine: RunningEngine<'_>,
+        key: &EngineKey,
+        command: &Value,
+    ) -> Result<LogFilter, ProbeError> {
+        let response = self.send_command(engine, key, command).await?;
+        serde_json::from_value(response).map_err(|error| ProbeError::Malformed(error.to_string()))
     }
 
     /// Lets a quiesced engine accept turns again.

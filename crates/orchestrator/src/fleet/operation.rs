@@ -14,6 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use traces::{Details, Kind, Span};
 use tracing::Instrument as _;
 
 use super::FleetError;
@@ -21,7 +22,7 @@ use super::error::TaskAborted;
 use super::request::{OperationError, OperationResult, Outcome};
 use crate::domain::EngineOwner;
 use crate::domain::lifecycle::Change;
-use crate::metrics::labels::OperationOutcome;
+use crate::metrics::labels::{Label as _, OperationOutcome};
 use crate::metrics::{Metrics, Stopwatch};
 use crate::registry::{EngineRow, RegistryError};
 
@@ -177,12 +178,16 @@ impl Operations {
         // Completes the operation even if the task panics or is dropped.
         let stopwatch = self.metrics.stopwatch();
         let guard = CompletionGuard { operations: Arc::clone(self), operation, stopwatch, outcome: None };
+        let span = start_span(&guard.operation);
         let task = async move {
+            let change = traces::in_span(&span, change);
             let outcome = tokio::select! {
                 biased;
                 () = guard.operation.preempted.cancelled() => Err(guard.operations.preemption_error()),
                 outcome = change => outcome,
             };
+            end_span(&span, &outcome);
+            drop(span);
             guard.finish(outcome);
         };
         self.tasks.spawn(task.in_current_span());
@@ -269,6 +274,28 @@ impl Drop for CompletionGuard {
         let measured = measured_outcome(&outcome);
         self.operations.metrics.operation(self.operation.change, measured, self.stopwatch);
         self.operations.complete(&self.operation, outcome);
+    }
+}
+
+/// Begins the span of an operation, within that of the request that began it, if one did.
+fn start_span(operation: &Operation) -> Span {
+    Span::start(Kind::Internal, || {
+        let change = operation.change.as_str();
+        Details::new(format!("engine {change}"))
+            .with("roundhouse.operation", change)
+            .with("roundhouse.product.id", operation.engine_owner.product_id.to_string())
+    })
+}
+
+fn end_span(span: &Span, outcome: &Outcome) {
+    span.set("roundhouse.operation.outcome", || measured_outcome(outcome).value());
+    match outcome {
+        Ok(OperationResult::Engine(row)) => {
+            span.set("roundhouse.engine.id", || row.engine_id.to_string());
+        }
+        Ok(OperationResult::Destroyed(id)) => span.set("roundhouse.engine.id", || id.to_string()),
+        Ok(_) | Err(OperationError::Stale | OperationError::Preempted) => {}
+        Err(OperationError::Failed(_)) => span.fail("failed"),
     }
 }
 

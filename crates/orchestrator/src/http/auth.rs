@@ -12,7 +12,7 @@ use axum::extract::{FromRef, FromRequestParts, Request};
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method};
-use http_service::http::{ApiError, ClientAddress};
+use http_service::http::{ApiError, ClientAddress, note_product};
 
 use super::error::to_api_error;
 use super::starting_up;
@@ -61,6 +61,7 @@ where
         if !matches!(parts.method, Method::GET | Method::HEAD) {
             Admission::check_not_suspended(&product).map_err(to_api_error)?;
         }
+        note_product(product.product_id);
         Ok(Self(product))
     }
 }
@@ -110,6 +111,7 @@ where
     let product_id = header(parts, PRODUCT_ID_HEADER).unwrap_or_default();
     let product = Arc::<Fleet>::from_ref(state).admission.product(product_id).await.map_err(to_api_error)?;
     let product = product.ok_or(FleetError::ProductNotFound).map_err(to_api_error)?;
+    note_product(product.product_id);
     Ok(Caller::operator(product))
 }
 

@@ -19,13 +19,17 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use futures::StreamExt as _;
 use futures::future::Either;
-use http_service::http::{ApiError, BodyTimeout, Path, is_body_timeout};
+use http_service::http::{
+    ApiError, BodyTimeout, Path, end_with_body, is_body_timeout, note_engine, set_status,
+};
+use http_service::trace_context::propagate;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tower::util::MapResponse;
+use traces::{Details, Kind, Span};
 
 use self::half_open_stream::HalfOpenStream;
 use super::AppState;
@@ -117,7 +121,8 @@ async fn by_product(
         fleet.engines.resolve_endpoint(&product, user_id).await.map_err(to_api_error)?;
     let mut headers = forwarded_headers(request.headers(), &key).ok_or_else(ApiError::internal)?;
     say_address(&mut headers, request.headers(), request.uri().path());
-    let response = proxy_client.send(addressed(request, address, &target, headers)?).await?;
+    note_engine(engine_id);
+    let response = proxy_client.send_traced(addressed(request, address, &target, headers)?).await?;
     if response.status() == StatusCode::UNAUTHORIZED {
         fleet.engines.mark_key_refused(engine_id);
     }
@@ -125,6 +130,28 @@ async fn by_product(
 }
 
 impl ProxyClient {
+    /// Sends the request to its engine like [`ProxyClient::send`], within a span that ends with the response's body.
+    async fn send_traced(&self, mut request: Request) -> Result<Response, ApiError> {
+        if !traces::is_on() {
+            return self.send(request).await;
+        }
+        let span = Span::start(Kind::Client, || {
+            let method = request.method().as_str().to_owned();
+            Details::new(format!("{method} engine")).with("http.request.method", method)
+        });
+        propagate(&span, request.headers_mut());
+        match traces::in_span(&span, self.send(request)).await {
+            Ok(response) => {
+                set_status(&span, response.status());
+                Ok(response.map(|body| end_with_body(span, body)))
+            }
+            Err(error) => {
+                span.fail("engine_unreachable");
+                Err(error)
+            }
+        }
+    }
+
     /// Sends the request to its engine, and returns the response as soon as its head has arrived. Fails if the
     /// engine exceeds [`RESPONSE_TIMEOUT`].
     async fn send(&self, request: Request) -> Result<Response, ApiError> {

@@ -86,6 +86,17 @@ const LOCK_PRODUCT_FENCED: &str = "WITH held AS (SELECT 1 FROM meta WHERE name =
                            RETURNING audit_seq, audit_hash, policy";
 
 impl Registry {
+    /// Appends an audit row of its own, with which no other row changes.
+    pub(crate) async fn append_audit(
+        &self,
+        product_id: ProductId,
+        entry: &AuditEntry,
+    ) -> Result<(), RegistryError> {
+        let mut tx = self.begin_product_tx(product_id, 1).await?;
+        tx.append(entry).await?;
+        tx.commit().await
+    }
+
     /// Begins a transaction on `product_id` that will write `rows` audit rows.
     pub(super) async fn begin_product_tx(
         &self,

@@ -7,7 +7,7 @@ pub(super) mod status;
 
 use clap::Subcommand;
 
-use super::{events, output};
+use super::{events, log_filter, output};
 use crate::error::Failure;
 
 /// Arguments of `roundhouse fleet`.
@@ -29,6 +29,11 @@ enum Command {
         #[command(subcommand)]
         command: drain::Command,
     },
+    /// Show or change what the orchestrator logs.
+    LogFilter {
+        #[command(subcommand)]
+        command: log_filter::FleetCommand,
+    },
     /// Start engines that have failed, also those that have no automatic restarts left.
     StartFailed(start_failed::Args),
     /// Print what happens to the engines of all products, and follow it.
@@ -41,6 +46,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
             Command::Status(args) => status::show(args).await,
             Command::Engines(args) => engines::list(args).await,
             Command::Drain { command } => drain::run(command).await,
+            Command::LogFilter { command } => log_filter::run_fleet(command).await,
             Command::StartFailed(args) => start_failed::run(args).await,
             Command::Events(args) => events::print_of_all(args).await,
         }

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use http_service::env::Env;
+use http_service::trace_settings;
 use llm::config::{provider_key_variables, shows_provider};
 
 /// Settings of the engine that do not begin with `LLM_`.
-const ENGINE_SETTINGS: [&str; 17] = [
+const ENGINE_SETTINGS: [&str; 18] = [
     "ENGINE_ALLOW_UNCONFINED",
+    "ENGINE_LOG_FORMAT",
     "ENGINE_LOG_LEVEL",
     "ENGINE_MEMORY_BUDGET_MB",
     "ENGINE_USAGE_MAX_TOKENS_PER_DAY",
@@ -46,6 +48,7 @@ pub(super) fn engine_env(env: &dyn Env) -> BTreeMap<String, String> {
             || is_provider_key()
             || ENGINE_SETTINGS.contains(&name)
             || SEARCH_KEYS.contains(&name)
+            || trace_settings::PASSED_ON.contains(&name)
     };
     let set = |name: String| {
         let value = env.get(&name).filter(|value| !value.is_empty())?;

@@ -15,7 +15,7 @@ const STATUS: &str = "total:int by_status:object health:text unhealthy_count:int
 const METRICS: &str = "provisions_1h:int crashes_1h:int restarts_1h:int avg_boot_ms:int total_provisions:int total_destroys:int";
 /// The fields of a product in the list.
 const LISTED_PRODUCT: &str = "product_id:product slug:text display_name:text policy:object created_at:time \
-                              updated_at:time|null";
+                              updated_at:time|null state:text";
 
 async fn status(product: &Product) -> Value {
     product.call(Method::GET, "/status", None).await.assert_ok(STATUS)

@@ -67,6 +67,7 @@ pub fn opened(message: &str) -> Opened {
         options: TurnOptions { max_turns: 50, super_thinking: false, direct: false, overrides: None },
         base: TurnBase::End,
         prompt: None,
+        traceparent: None,
     }
 }
 

@@ -88,7 +88,7 @@ impl GatewayModel {
         };
         let repaired = repair(&prompt.messages);
         let messages = repaired.as_ref().map_or(&prompt.messages[..], |repaired| &repaired.messages);
-        let events = route.model.stream(&Request {
+        let events = route.stream(&Request {
             system: &prompt.system,
             messages: &prompt.tools.messages_to_wire(messages),
             tools: prompt.tools.declarations(),

@@ -75,7 +75,7 @@ impl Learner {
             tracing::info!("Learning is paused because the token budget is used up.");
             return Ok(CallOutcome::Unavailable);
         };
-        let events = route.model.stream(&Request {
+        let events = route.stream(&Request {
             system,
             messages,
             tools,

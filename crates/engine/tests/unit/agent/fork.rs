@@ -42,6 +42,7 @@ impl Journal {
             options,
             base,
             prompt: None,
+            traceparent: None,
         }));
         message_id
     }

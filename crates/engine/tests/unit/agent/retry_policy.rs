@@ -27,7 +27,14 @@ fn route(name: &str) -> Arc<Route> {
     let model = Arc::new(SilentModel);
     // All models but `a` have small windows.
     let context_window = if name == "a" { 100_000 } else { 10_000 };
-    Arc::new(Route { name: name.into(), model, context_window, max_output: 100, prices: None })
+    Arc::new(Route {
+        name: name.into(),
+        model,
+        provider: "scripted",
+        context_window,
+        max_output: 100,
+        prices: None,
+    })
 }
 
 fn step_attempts(models: &[&str]) -> StepAttempts {

@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, header};
 use axum::response::{IntoResponse as _, Response};
 use futures::future::Either;
 use http_service::http::cors::{is_preflight, origin, preflight_response, remove_sharing, share_response};
-use http_service::http::{ApiError, Path, browser_token};
+use http_service::http::{ApiError, Path, browser_token, note_engine, note_product};
 
 use super::{addressed, engine_target, invalid_path_error, without_hop_by_hop_headers};
 use crate::fleet::StreamHolder;
@@ -74,13 +74,16 @@ async fn forward(
         }
     })?;
     on_product(owner.product_id);
+    note_product(owner.product_id);
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         fleet.check_product_not_suspended(owner.product_id).map_err(to_api_error)?;
     }
     let permit = stream_permit(fleet, StreamHolder::Product(owner.product_id))?;
     let endpoint = fleet.engines.resolve_endpoint_of(owner).await.map_err(to_api_error)?;
     let headers = forwarded_headers(request.headers(), token).ok_or_else(ApiError::internal)?;
-    let response = app.proxy_client.send(addressed(request, endpoint.address, &target, headers)?).await?;
+    note_engine(endpoint.engine_id);
+    let request = addressed(request, endpoint.address, &target, headers)?;
+    let response = app.proxy_client.send_traced(request).await?;
     Ok(response.map(|body| with_guard(body, permit)))
 }
 

@@ -16,6 +16,7 @@ use api::fleet::{
     DrainProgress, DrainStatus, FleetAuditList, FleetEngineList, FleetOverview, StartedEngines,
 };
 use api::inbox::Inbox;
+use api::log_filter::LogFilter;
 use api::metrics::{FleetStatus, Metrics};
 use api::orchestrator::{
     Admission, DestroyedEngine, EngineList, EngineLogs, EngineRecord, Explanation, Health, ProductList,
@@ -123,6 +124,9 @@ fn matches_contract_type(method: &str, route: &str, body: &[u8]) -> bool {
         ("POST", "/fleet/start-failed") => parses_as::<StartedEngines>(body),
         ("GET", "/fleet/drain") => parses_as::<DrainProgress>(body),
         ("DELETE", "/fleet/drain") => parses_as::<DrainStatus>(body),
+        ("GET" | "PUT" | "DELETE", "/fleet/log-filter" | "/engines/{user_id}/log-filter") => {
+            parses_as::<LogFilter>(body)
+        }
         ("GET", "/fleet/audit") => parses_as::<FleetAuditList>(body),
         ("GET", "/fleet/status") => parses_as::<FleetOverview>(body),
         ("GET", "/metrics") => parses_as::<Metrics>(body),

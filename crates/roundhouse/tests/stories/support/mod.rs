@@ -6,6 +6,7 @@ pub(crate) mod audit_receiver;
 pub(crate) mod browser;
 pub(crate) mod cassettes;
 pub(crate) mod cluster;
+pub(crate) mod collector;
 pub(crate) mod combination;
 pub(crate) mod command_line;
 pub(crate) mod daemon;

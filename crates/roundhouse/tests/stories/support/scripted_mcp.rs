@@ -41,6 +41,8 @@ pub(crate) struct ScriptedState {
     pub(crate) resource_metadata: Value,
     /// The called tools.
     pub(crate) calls: Vec<String>,
+    /// The `_meta` of each call.
+    pub(crate) call_metas: Vec<Value>,
     /// All requests: method and path.
     pub(crate) requests: Vec<String>,
     /// The `Authorization` headers that it received.
@@ -74,6 +76,7 @@ impl ScriptedMcp {
             authorization_metadata: json!({}),
             resource_metadata: json!({}),
             calls: Vec::new(),
+            call_metas: Vec::new(),
             requests: Vec::new(),
             authorizations: Vec::new(),
             list_count: 0,
@@ -223,6 +226,7 @@ fn answer(state: &mut ScriptedState, message: &Value) -> Response {
             let name = message["params"]["name"].as_str().unwrap().to_owned();
             let text = format!("{name} was called");
             state.calls.push(name);
+            state.call_metas.push(message["params"]["_meta"].clone());
             json!({"content": [{"type": "text", "text": text}]})
         }
         _ => return StatusCode::BAD_REQUEST.into_response(),

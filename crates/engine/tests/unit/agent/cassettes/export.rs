@@ -38,6 +38,7 @@ impl Journal {
             options: TurnOptions { max_turns: 9, super_thinking: false, direct: true, overrides: None },
             base: TurnBase::End,
             prompt: None,
+            traceparent: None,
         };
         self.push(Step::Opened(opened));
         self.turn_id

@@ -42,6 +42,7 @@ fn opened(message: &str) -> Step {
         options: OPTIONS,
         base: TurnBase::End,
         prompt: None,
+        traceparent: None,
     })
 }
 

@@ -27,6 +27,7 @@ pub(super) async fn all() -> BTreeSet<RecordedResponse> {
     recorded.extend(products_are_managed().await);
     recorded.extend(an_engine_lives().await);
     recorded.extend(a_deployment_is_drained().await);
+    recorded.extend(what_is_logged_is_changed().await);
     recorded.extend(nobody_is_asked_for().await);
     recorded.extend(a_policy_forbids().await);
     recorded.extend(ports_run_out().await);
@@ -188,6 +189,29 @@ async fn a_deployment_is_drained() -> BTreeSet<RecordedResponse> {
     send(&product, "POST", "/fleet/start-failed", "{}").await;
     for method in ["POST", "GET", "DELETE"] {
         send(&product, method, "/fleet/drain", "").await;
+    }
+    app.responses.recorded()
+}
+
+async fn what_is_logged_is_changed() -> BTreeSet<RecordedResponse> {
+    let app = TestApp::new().await;
+    let product = app.register_product("demo", json!({})).await;
+    let filter = json!({"filter": "info", "for_s": 1}).to_string();
+    let methods = ["PUT", "GET", "DELETE"];
+    let of_ann = "/engines/ann/log-filter";
+    for method in methods {
+        send(&product, method, "/fleet/log-filter", &filter).await;
+        send(&product, method, of_ann, &filter).await;
+    }
+    product.provision("ann").await;
+    for method in methods {
+        send(&product, method, of_ann, &filter).await;
+        fail_next(&app, BackendCall::Rpc);
+        send(&product, method, of_ann, &filter).await;
+    }
+    product.stop("ann").await;
+    for method in methods {
+        send(&product, method, of_ann, &filter).await;
     }
     app.responses.recorded()
 }

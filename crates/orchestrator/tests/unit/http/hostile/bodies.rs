@@ -34,6 +34,9 @@ pub(super) fn body(path: &str, valid: bool) -> BoxedStrategy<Vec<u8>> {
         "/webhooks/{webhook_id}/dead-letters/retry" | "/webhooks/{webhook_id}/dead-letters/discard" => {
             Just(vec![("rows".to_owned(), "[1, 2]".to_owned())]).boxed()
         }
+        "/fleet/log-filter" | "/engines/{user_id}/log-filter" => {
+            Just(vec![member("filter", "info"), member("for_s", 1)]).boxed()
+        }
         "/fleet/start-failed" => Just(vec![("limit".to_owned(), "3".to_owned())]).boxed(),
         "/admin/versions/move" => {
             let (from, to) = (member("from", "svc-engine:0.0.1"), member("engine_version", "default"));

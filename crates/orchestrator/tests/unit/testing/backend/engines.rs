@@ -38,6 +38,11 @@ impl FaultBackend {
                 browser_access.insert(engine_id, command.clone());
                 Ok(json!({}))
             }
+            Some("get_log_filter" | "set_log_filter" | "reset_log_filter") => {
+                let active = command["filter"].as_str().unwrap_or("info");
+                let expires_at = command["filter"].as_str().map(|_| "2026-11-20T12:15:00.000Z");
+                Ok(json!({"active": active, "configured": "info", "expires_at": expires_at}))
+            }
             Some("waiting") => Ok(json!({"questions": []})),
             Some("quiesce") => Ok(json!({"quiesced": command["lift"] != true && !busy.contains(&engine_id)})),
             Some("next_due") => Ok(json!({"next_due_at": next_due.get(&engine_id)})),
