@@ -25,8 +25,8 @@ NOT_PLAYED = {
         *("call_agent", "call_mcp", "run_agui_agent"),
         *("get_openapi", "append_to_upload", "put_workspace_file"),
     },
-    # A drain ends the engine that is played with.
-    "orchestrator": {"drain_fleet", "lift_fleet_drain"},
+    # A drain ends the engine that is played with, and a deletion the product.
+    "orchestrator": {"drain_fleet", "lift_fleet_drain", "delete_product"},
 }
 # Their fields are names that somebody has chosen.
 MAPS = {"by_status", "detail", "input", "input_schema", "memory", "metadata", "policy", "scripts", "value"}
@@ -113,9 +113,15 @@ def play_orchestrator(admin: Service, product: Service) -> str:
     product("get_health")
     admin("list_products")
     admin("get_fleet_overview")
-    for operation in ("get_fleet_drain", "get_fleet_log_filter", "set_fleet_log_filter", "reset_fleet_log_filter"):
+    admin("get_fleet_drain")
+    for operation in (
+        "get_fleet_log_filter", "set_fleet_log_filter", "reset_fleet_log_filter",
+        "begin_fleet_maintenance", "get_fleet_maintenance", "end_fleet_maintenance",
+    ):
         admin(operation)
     admin("replace_product_policy", product_id=registered["product_id"])
+    for operation in ("get_product", "disable_product", "plan_product_deletion", "enable_product"):
+        admin(operation, product_id=registered["product_id"])
     second = admin("create_platform_key", product_id=registered["product_id"])["key_id"]
     admin("list_platform_keys", product_id=registered["product_id"])
     admin("revoke_platform_key", product_id=registered["product_id"], key_id=second)

@@ -63,6 +63,9 @@ export class TokenScopeError extends ForbiddenError {}
 /** The product's policy forbids the action. */
 export class PolicyDeniedError extends ForbiddenError {}
 
+/** The operator has disabled the product, or is deleting it. */
+export class ProductDisabledError extends ForbiddenError {}
+
 /** The skill comes with the engine: it can be neither changed nor deleted. */
 export class PlatformSkillError extends ForbiddenError {}
 
@@ -140,6 +143,15 @@ export class RequestTimeoutError extends ApiError {}
 
 /** The slug is already in use. */
 export class ProductSlugExistsError extends ConflictError {}
+
+/** Only a disabled product can be deleted. */
+export class ProductNotDisabledError extends ConflictError {}
+
+/** The product is being deleted, which cannot be undone. */
+export class ProductDeletingError extends ConflictError {}
+
+/** The confirmation is of another product, has expired, or the product was enabled since. Ask for another one. */
+export class ConfirmationInvalidError extends ConflictError {}
 
 /** The user already has an engine. */
 export class EngineAlreadyExistsError extends ConflictError {}
@@ -243,6 +255,9 @@ export class PortExhaustionError extends UnavailableError {}
 /** The host or its network is full. */
 export class CapacityExhaustedError extends UnavailableError {}
 
+/** The operator keeps the deployment under maintenance; the message is theirs. Engines that run are admitted. */
+export class MaintenanceError extends UnavailableError {}
+
 /** The service is stopping. */
 export class ShuttingDownError extends UnavailableError {}
 
@@ -275,6 +290,7 @@ const CLASSES = {
   TOKEN_REVOKED: TokenRevokedError,
   TOKEN_SCOPE: TokenScopeError,
   POLICY_DENIED: PolicyDeniedError,
+  PRODUCT_DISABLED: ProductDisabledError,
   PLATFORM_SKILL: PlatformSkillError,
   USER_SERVERS_NOT_PERMITTED: UserServersNotPermittedError,
   NOT_FOUND: PathNotFoundError,
@@ -301,6 +317,9 @@ const CLASSES = {
   METHOD_NOT_ALLOWED: MethodNotAllowedError,
   REQUEST_TIMEOUT: RequestTimeoutError,
   PRODUCT_SLUG_EXISTS: ProductSlugExistsError,
+  PRODUCT_NOT_DISABLED: ProductNotDisabledError,
+  PRODUCT_DELETING: ProductDeletingError,
+  CONFIRMATION_INVALID: ConfirmationInvalidError,
   ENGINE_ALREADY_EXISTS: EngineAlreadyExistsError,
   ENGINE_NOT_RUNNING: EngineNotRunningError,
   ENGINE_ALREADY_RUNNING: EngineAlreadyRunningError,
@@ -335,6 +354,7 @@ const CLASSES = {
   STARTING_UP: StartingUpError,
   PORT_EXHAUSTION: PortExhaustionError,
   CAPACITY_EXHAUSTED: CapacityExhaustedError,
+  MAINTENANCE: MaintenanceError,
   SHUTTING_DOWN: ShuttingDownError,
   QUIESCED: QuiescedError,
   OVERLOADED: OverloadedError,

@@ -60,6 +60,14 @@ pub enum AuditEvent {
     DeleteWebhook,
     /// What an engine logs was changed.
     LogFilter,
+    /// The operator disabled the product.
+    Disable,
+    /// The operator enabled the product again.
+    Enable,
+    /// The operator began to delete the product.
+    DeleteProduct,
+    /// The product was deleted: nothing but its audit log is left.
+    ProductDeleted,
     /// An engine asked a person something.
     QuestionAsked,
     /// A question was answered, cancelled or given up.
@@ -68,7 +76,7 @@ pub enum AuditEvent {
 
 impl AuditEvent {
     /// All events.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 30] = [
         Self::Register,
         Self::PolicyUpdate,
         Self::Provision,
@@ -93,6 +101,10 @@ impl AuditEvent {
         Self::SettleDeadLetters,
         Self::DeleteWebhook,
         Self::LogFilter,
+        Self::Disable,
+        Self::Enable,
+        Self::DeleteProduct,
+        Self::ProductDeleted,
         Self::QuestionAsked,
         Self::QuestionSettled,
     ];
@@ -124,6 +136,10 @@ impl AuditEvent {
             Self::SettleDeadLetters => "settle_dead_letters",
             Self::DeleteWebhook => "delete_webhook",
             Self::LogFilter => "log_filter",
+            Self::Disable => "disable",
+            Self::Enable => "enable",
+            Self::DeleteProduct => "delete_product",
+            Self::ProductDeleted => "product_deleted",
             Self::QuestionAsked => "question_asked",
             Self::QuestionSettled => "question_settled",
         }

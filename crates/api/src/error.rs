@@ -39,6 +39,8 @@ pub enum ErrorCode {
     TokenScope,
     /// The product's policy forbids the action.
     PolicyDenied,
+    /// The operator has disabled the product, or is deleting it.
+    ProductDisabled,
     /// The skill comes with the engine: it can be neither changed nor deleted.
     PlatformSkill,
     /// The catalog does not permit the user's own tool servers, or not this one.
@@ -91,6 +93,12 @@ pub enum ErrorCode {
     RequestTimeout,
     /// The slug is already in use.
     ProductSlugExists,
+    /// Only a disabled product can be deleted.
+    ProductNotDisabled,
+    /// The product is being deleted, which cannot be undone.
+    ProductDeleting,
+    /// The confirmation is of another product, has expired, or the product was enabled since. Ask for another one.
+    ConfirmationInvalid,
     /// The user already has an engine.
     EngineAlreadyExists,
     /// The action needs a running engine.
@@ -161,6 +169,8 @@ pub enum ErrorCode {
     PortExhaustion,
     /// The host or its network is full.
     CapacityExhausted,
+    /// The operator keeps the deployment under maintenance; the message is theirs. Engines that run are admitted.
+    Maintenance,
     /// The service is stopping.
     ShuttingDown,
     /// The engine is about to be put to sleep. Retry with an admit, which wakes it.
@@ -191,6 +201,7 @@ impl ErrorCode {
             | Self::TokenExpired
             | Self::TokenRevoked => 401,
             Self::PolicyDenied
+            | Self::ProductDisabled
             | Self::PlatformSkill
             | Self::FileNotAccessible
             | Self::UserServersNotPermitted
@@ -218,6 +229,9 @@ impl ErrorCode {
             Self::MethodNotAllowed => 405,
             Self::RequestTimeout => 408,
             Self::ProductSlugExists
+            | Self::ProductNotDisabled
+            | Self::ProductDeleting
+            | Self::ConfirmationInvalid
             | Self::EngineAlreadyExists
             | Self::EngineNotRunning
             | Self::EngineAlreadyRunning
@@ -250,6 +264,7 @@ impl ErrorCode {
             | Self::StartingUp
             | Self::PortExhaustion
             | Self::CapacityExhausted
+            | Self::Maintenance
             | Self::ShuttingDown
             | Self::Quiesced
             | Self::Overloaded => 503,

@@ -8,8 +8,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use utoipa::ToSchema;
 
 use crate::audit::{AuditEvent, AuditRow};
+use crate::maintenance::Maintenance;
 use crate::metrics::FleetStatus;
 use crate::orchestrator::{EngineStatus, EngineSummary, PageLimit};
+use crate::product_state::ProductState;
 use crate::version::{MoveLimit, MovedEngine};
 use crate::{EngineId, EngineImage, ErrorDetail, ProductId, Slug, Timestamp, UserId};
 
@@ -116,6 +118,10 @@ pub struct FleetOverview {
     /// Since when the deployment has been drained; null if it is not.
     #[schema(required)]
     pub drained_since: Option<Timestamp>,
+    /// The maintenance; null if there is none. Answers of earlier versions have none.
+    #[serde(default)]
+    #[schema(required)]
+    pub maintenance: Option<Maintenance>,
     /// The number of engines that are being changed at the moment.
     pub changes_under_way: u64,
     /// The limits of the host.
@@ -152,6 +158,10 @@ pub struct ProductStatus {
     pub max_engines: Option<u64>,
     /// Whether it is suspended.
     pub suspended: bool,
+    /// Whether it is in use. Answers of earlier versions have none.
+    #[serde(default)]
+    #[schema(required)]
+    pub state: ProductState,
 }
 
 /// Body of `POST /fleet/start-failed`.
@@ -201,12 +211,12 @@ pub struct DrainProgress {
     /// The number of engines that could not be put to sleep at the last attempt. Each is tried again.
     pub failing: u64,
     /// The first 100 of those, the one that has been failing longest first.
-    pub failures: Vec<DrainFailure>,
+    pub failures: Vec<EngineFailure>,
 }
 
-/// An engine that a drain could not put to sleep.
+/// An engine that could not be put to sleep or destroyed, which is tried again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct DrainFailure {
+pub struct EngineFailure {
     /// The engine's id.
     pub engine_id: EngineId,
     /// The product that it belongs to.

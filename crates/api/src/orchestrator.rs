@@ -3,6 +3,7 @@
 use serde::{Deserialize, Deserializer, Serialize, de};
 use utoipa::ToSchema;
 
+use crate::product_state::ProductState;
 use crate::serde_helpers::{BoundedInt, null_as_default};
 use crate::text::{DisplayName, Slug, UserId};
 use crate::{EngineId, EngineImage, EngineKey, ErrorDetail, PlatformKey, ProductId, Timestamp};
@@ -124,6 +125,10 @@ pub struct ProductSummary {
     /// When its policy was last replaced; null if never.
     #[schema(required)]
     pub updated_at: Option<Timestamp>,
+    /// Whether it is in use. Answers of earlier versions have none.
+    #[serde(default)]
+    #[schema(required)]
+    pub state: ProductState,
 }
 
 /// Query of `GET /products`.

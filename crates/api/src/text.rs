@@ -36,6 +36,8 @@ pub mod rule {
     pub enum DisplayName {}
     /// A skill's name.
     pub enum Skill {}
+    /// What an operator tells whoever is refused during a maintenance.
+    pub enum Maintenance {}
 
     impl TextRule for User {
         const NAME: &'static str = "UserId";
@@ -86,6 +88,16 @@ pub mod rule {
         }
     }
 
+    impl TextRule for Maintenance {
+        const NAME: &'static str = "MaintenanceMessage";
+        const EXPECTED: &'static str =
+            "1 to 500 characters without control characters, not all of them blank";
+        const MAX_BYTES: usize = 2_000;
+        fn is_valid(text: &str) -> bool {
+            text.chars().count() <= 500 && !text.trim().is_empty() && !text.chars().any(char::is_control)
+        }
+    }
+
     impl TextRule for Skill {
         const NAME: &'static str = "SkillName";
         const EXPECTED: &'static str =
@@ -107,6 +119,8 @@ pub type UserId = ValidatedText<rule::User>;
 pub type TaskId = ValidatedText<rule::Task>;
 /// A caller's name for a request that it may repeat: 1 to 256 bytes of UTF-8.
 pub type ClientRequestId = ValidatedText<rule::ClientRequest>;
+/// What an operator tells whoever is refused during a maintenance: 1 to 500 characters on one line.
+pub type MaintenanceMessage = ValidatedText<rule::Maintenance>;
 /// A product's unique short name: `^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`.
 pub type Slug = ValidatedText<rule::Slug>;
 /// A product's name for people: 1 to 200 characters, not blank.

@@ -2,6 +2,7 @@
 //! Nothing here reads or changes anything.
 
 pub(crate) mod lifecycle;
+pub(crate) mod product_life;
 mod supervision_rules;
 pub(crate) mod webhook_progress;
 mod webhook_rules;

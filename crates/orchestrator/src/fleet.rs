@@ -19,13 +19,16 @@ mod engines;
 mod error;
 mod execute;
 mod explain;
+mod failures;
 mod fleet_audit_feed;
 mod inbox;
 mod log_filters;
+mod maintenance;
 mod operation;
 mod overview;
 mod platform_keys;
 mod policies;
+mod product_lives;
 mod products;
 mod queries;
 mod rate_limit;
@@ -39,6 +42,7 @@ mod start_failed;
 mod stream_limiter;
 mod supervision;
 mod supervisor;
+mod switch;
 mod telemetry;
 mod transitions;
 mod versions;
@@ -79,9 +83,11 @@ use self::execute::Executor;
 use self::explain::Explainer;
 use self::inbox::Inbox;
 use self::log_filters::LogFilters;
+use self::maintenance::{MaintenanceState, Maintenances};
 use self::operation::Operations;
 use self::overview::Overview;
 use self::policies::Policies;
+use self::product_lives::ProductLives;
 use self::products::Products;
 use self::queries::Queries;
 use self::reconcile::Reconciler;
@@ -113,6 +119,7 @@ const EXIT_CHANNEL_CAPACITY: usize = 4_096;
 pub struct Fleet {
     pub(crate) admission: Arc<Admission>,
     pub(crate) products: Arc<Products>,
+    pub(crate) product_lives: Arc<ProductLives>,
     pub(crate) browsers: Arc<Browsers>,
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) log_filters: Arc<LogFilters>,
@@ -121,6 +128,7 @@ pub struct Fleet {
     pub(crate) queries: Queries,
     pub(crate) overview: Overview,
     pub(crate) drains: Arc<Drains>,
+    pub(crate) maintenances: Maintenances,
     pub(crate) failed_starts: FailedStarts,
     pub(crate) explainer: Explainer,
     pub(crate) webhooks: Arc<Webhooks>,
@@ -156,7 +164,7 @@ pub(crate) struct Settings {
 /// The dependencies of a fleet.
 pub(crate) struct FleetDeps {
     pub(crate) registry: Registry,
-    pub(crate) vault: Vault,
+    pub(crate) vault: Arc<Vault>,
     pub(crate) backend: Arc<dyn EngineBackend>,
     pub(crate) data: DataRoot,
     pub(crate) probe: Arc<dyn Probe>,
@@ -175,25 +183,29 @@ fn placements(ports: PortRange, backend: &Arc<dyn EngineBackend>) -> Placements 
     }
 }
 
-impl Fleet {
-    pub(crate) fn new(settings: Settings, deps: FleetDeps) -> Arc<Self> {
-        let Settings { claim_owner, engine_image, engine_env, boot_timeout, ports, rules, webhooks } =
-            settings;
+/// What the parts of a fleet are built on.
+struct Foundation {
+    shared: Arc<Shared>,
+    supervision: Arc<Supervision>,
+    telemetry: Arc<Telemetry>,
+    records: Arc<Records>,
+    client: Arc<EngineClient>,
+    browsers: Arc<Browsers>,
+    inbox: Arc<Inbox>,
+    log_filters: Arc<LogFilters>,
+    policies: Arc<Policies>,
+    products: Arc<Products>,
+    admission: Arc<Admission>,
+}
+
+impl Foundation {
+    fn new(rules: SupervisionRules, engine_image: &EngineImage, deps: FleetDeps) -> Self {
         let FleetDeps { registry, vault, backend, data, probe, clock, metrics } = deps;
-        let operation_timeout = boot_timeout + OPERATION_OVERHEAD;
-        let backend = metrics.observe_backend(backend);
-        let placements = placements(ports, &backend);
-        let ports = matches!(placements, Placements::HostPorts(_)).then(|| ports.count());
-        let (exits, _) = broadcast::channel(EXIT_CHANNEL_CAPACITY);
-        let (ready, is_ready) = watch::channel(false);
-        let stream_shutdown = CancellationToken::new();
         let telemetry = Arc::new(Telemetry::new(metrics.clone()));
 
         let supervision = Arc::new(Supervision::new(rules, backend.addressing(), Arc::clone(&clock)));
         let backend = DeadlineBackend::new(backend, Arc::clone(&clock), data);
         let registry = ObservedRegistry::new(registry, metrics.clone());
-        let operations = Arc::new(Operations::new(metrics.clone()));
-        let vault = Arc::new(vault);
         let keys = EngineKeys::new(Arc::clone(&vault));
         let shared = Arc::new(Shared { registry, backend, keys, vault, clock, metrics });
         let records = Arc::new(Records::new(Arc::clone(&shared)));
@@ -205,76 +217,138 @@ impl Fleet {
             Arc::new(Policies::new(Arc::clone(&shared), Arc::clone(&supervision), engine_image.clone()));
         let products = Arc::new(Products::new(Arc::clone(&shared), Arc::clone(&policies)));
         let admission = Arc::new(Admission::new(Arc::clone(&shared), Arc::clone(&products)));
+        Self {
+            shared,
+            supervision,
+            telemetry,
+            records,
+            client,
+            browsers,
+            inbox,
+            log_filters,
+            policies,
+            products,
+            admission,
+        }
+    }
+
+    fn supervisor(
+        &self,
+        transitions: &Arc<Transitions>,
+        executor: &Arc<Executor>,
+        maintenance: &Arc<MaintenanceState>,
+        (ready, exits): (watch::Receiver<bool>, broadcast::Sender<backend::InstanceExit>),
+    ) -> Arc<Supervisor> {
+        Arc::new(Supervisor {
+            shared: Arc::clone(&self.shared),
+            supervision: Arc::clone(&self.supervision),
+            transitions: Arc::clone(transitions),
+            executor: Arc::clone(executor),
+            client: Arc::clone(&self.client),
+            inbox: Arc::clone(&self.inbox),
+            telemetry: Arc::clone(&self.telemetry),
+            maintenance: Arc::clone(maintenance),
+            ready,
+            exits,
+        })
+    }
+}
+
+impl Fleet {
+    pub(crate) fn new(settings: Settings, deps: FleetDeps) -> Arc<Self> {
+        let Settings { claim_owner, engine_image, engine_env, boot_timeout, ports, rules, webhooks } =
+            settings;
+        let metrics = deps.metrics.clone();
+        let operation_timeout = boot_timeout + OPERATION_OVERHEAD;
+        let backend = metrics.observe_backend(Arc::clone(&deps.backend));
+        let placements = placements(ports, &backend);
+        let ports = matches!(placements, Placements::HostPorts(_)).then(|| ports.count());
+        let (exits, _) = broadcast::channel(EXIT_CHANNEL_CAPACITY);
+        let (ready, is_ready) = watch::channel(false);
+        let stream_shutdown = CancellationToken::new();
+        let operations = Arc::new(Operations::new(metrics.clone()));
+        let foundation = Foundation::new(rules, &engine_image, FleetDeps { backend, metrics, ..deps });
+        let Foundation { shared, supervision, telemetry, records, client, inbox, .. } = &foundation;
+        let Foundation { policies, products, browsers, .. } = &foundation;
         let transitions = Arc::new(Transitions::new(
-            Arc::clone(&shared),
-            Arc::clone(&supervision),
+            Arc::clone(shared),
+            Arc::clone(supervision),
             claim_owner,
             engine_image,
             operation_timeout,
         ));
         let boots = Boots {
-            shared: Arc::clone(&shared),
-            policies: Arc::clone(&policies),
-            client: Arc::clone(&client),
+            shared: Arc::clone(shared),
+            policies: Arc::clone(policies),
+            client: Arc::clone(client),
             placements,
             exits: exits.clone(),
             engine_env,
             boot_timeout,
         };
         let changes = Changes {
-            shared: Arc::clone(&shared),
-            supervision: Arc::clone(&supervision),
+            shared: Arc::clone(shared),
+            supervision: Arc::clone(supervision),
             transitions: Arc::clone(&transitions),
-            policies: Arc::clone(&policies),
-            client: Arc::clone(&client),
-            inbox: Arc::clone(&inbox),
+            policies: Arc::clone(policies),
+            client: Arc::clone(client),
+            inbox: Arc::clone(inbox),
             operations,
             boots,
         };
         let drain = Arc::new(DrainState::new());
-        let executor = Arc::new(Executor::new(changes, Arc::clone(&drain), boot_timeout, operation_timeout));
-        let supervisor = Arc::new(Supervisor {
-            shared: Arc::clone(&shared),
-            supervision: Arc::clone(&supervision),
-            transitions: Arc::clone(&transitions),
-            executor: Arc::clone(&executor),
-            client: Arc::clone(&client),
-            inbox: Arc::clone(&inbox),
-            telemetry: Arc::clone(&telemetry),
-            ready: is_ready.clone(),
-            exits,
-        });
+        let maintenance = Arc::new(MaintenanceState::new());
+        let executor = Arc::new(Executor::new(
+            changes,
+            Arc::clone(&drain),
+            Arc::clone(&maintenance),
+            boot_timeout,
+            operation_timeout,
+        ));
+        let supervisor =
+            foundation.supervisor(&transitions, &executor, &maintenance, (is_ready.clone(), exits));
         let reconciler = Arc::new(Reconciler {
-            shared: Arc::clone(&shared),
-            supervision: Arc::clone(&supervision),
+            shared: Arc::clone(shared),
+            supervision: Arc::clone(supervision),
             transitions,
-            policies: Arc::clone(&policies),
-            products: Arc::clone(&products),
-            browsers: Arc::clone(&browsers),
+            policies: Arc::clone(policies),
+            products: Arc::clone(products),
+            browsers: Arc::clone(browsers),
             drain: Arc::clone(&drain),
+            maintenance: Arc::clone(&maintenance),
             executor: Arc::clone(&executor),
-            telemetry: Arc::clone(&telemetry),
+            telemetry: Arc::clone(telemetry),
             ready,
         });
         Arc::new(Self {
-            engines: Engines::new(&shared, &supervision, &admission, &policies, &executor, &records),
-            failed_starts: FailedStarts { shared: Arc::clone(&shared), executor: Arc::clone(&executor) },
-            drains: Arc::new(Drains::new(&shared, &executor, &drain, &is_ready)),
-            overview: Overview::new(&shared, &policies, &executor, &records, drain, &stream_shutdown, ports),
-            versions: Versions::new(&shared, &policies, &executor, &records),
-            explainer: Explainer::new(&shared, &supervision, &policies, &client),
-            webhooks: Webhooks::new(&shared, &is_ready, webhooks),
-            queries: Queries::new(Arc::clone(&shared), stream_shutdown.clone()),
-            scheduled_wakes: ScheduledWakes::new(&shared, &executor, &is_ready),
-            admission,
-            products,
-            browsers,
-            inbox,
-            log_filters,
-            telemetry,
-            shared,
-            policies,
-            supervision,
+            engines: Engines::new(shared, supervision, &foundation.admission, policies, &executor, records),
+            failed_starts: FailedStarts { shared: Arc::clone(shared), executor: Arc::clone(&executor) },
+            product_lives: ProductLives::new(shared, products, &executor, &is_ready),
+            drains: Arc::new(Drains::new(shared, &executor, &drain, &is_ready)),
+            maintenances: Maintenances::new(shared, &executor, &maintenance),
+            overview: Overview::new(
+                shared,
+                policies,
+                &executor,
+                records,
+                (drain, maintenance),
+                &stream_shutdown,
+                ports,
+            ),
+            versions: Versions::new(shared, policies, &executor, records),
+            explainer: Explainer::new(shared, supervision, policies, client),
+            webhooks: Webhooks::new(shared, &is_ready, webhooks),
+            queries: Queries::new(Arc::clone(shared), stream_shutdown.clone()),
+            scheduled_wakes: ScheduledWakes::new(shared, &executor, &is_ready),
+            admission: foundation.admission,
+            products: foundation.products,
+            browsers: foundation.browsers,
+            inbox: foundation.inbox,
+            log_filters: foundation.log_filters,
+            telemetry: foundation.telemetry,
+            shared: foundation.shared,
+            policies: foundation.policies,
+            supervision: foundation.supervision,
             executor,
             supervisor,
             reconciler,
@@ -293,6 +367,7 @@ impl Fleet {
         tasks.spawn(Arc::clone(&self.scheduled_wakes).run(shutdown.clone()));
         tasks.spawn(Arc::clone(&self.drains).run(shutdown.clone()));
         tasks.spawn(Arc::clone(&self.webhooks).run(shutdown.clone()));
+        tasks.spawn(Arc::clone(&self.product_lives).run(shutdown.clone()));
     }
 
     /// Whether this orchestrator serves: the registry has been compared with the running instances, and no other
@@ -304,6 +379,11 @@ impl Fleet {
     /// Whether a call is served: like [`Fleet::is_ready`], but a short loss of the registry's server is waited for.
     pub(crate) async fn serves(&self) -> bool {
         *self.ready.borrow() && self.shared.registry.is_leading_again().await
+    }
+
+    /// Checks that a product is in use.
+    pub(crate) fn check_product_in_use(&self, product_id: ProductId) -> Result<(), FleetError> {
+        self.policies.check_in_use(product_id)
     }
 
     /// Checks that a product may make a call that does more than read.

@@ -15,10 +15,12 @@ mod health;
 mod inbox;
 mod log_filters;
 mod logs;
+mod maintenance;
 mod measured;
 mod metrics;
 mod path_rewrite;
 mod platform_keys;
+mod product_states;
 mod products;
 mod proxy;
 mod scrapes;
@@ -87,6 +89,11 @@ http_service::routes! {
     products::list,
     products::register,
     products::replace_policy,
+    product_states::get,
+    product_states::disable,
+    product_states::enable,
+    product_states::plan_deletion,
+    product_states::delete,
     platform_keys::list,
     platform_keys::create,
     platform_keys::revoke,
@@ -139,6 +146,9 @@ http_service::routes! {
     log_filters::get_fleet,
     log_filters::set_fleet,
     log_filters::reset_fleet,
+    maintenance::get,
+    maintenance::begin,
+    maintenance::end,
 }
 
 /// All routes with their middleware.

@@ -12,6 +12,8 @@ pub(crate) enum Purpose {
     EngineSecrets,
     /// A secret that the requests of a webhook are signed with.
     WebhookSecret,
+    /// The confirmation of a product's deletion, which is handed out and not stored.
+    ProductDeletion,
     /// A known text that shows whether the master key is the right one.
     KeyCheck,
 }
@@ -22,6 +24,7 @@ impl AsRef<str> for Purpose {
             Self::EngineKey => "engine_key",
             Self::EngineSecrets => "ad_encryption_key",
             Self::WebhookSecret => "webhook_secret",
+            Self::ProductDeletion => "product_deletion",
             Self::KeyCheck => "canary",
         }
     }

@@ -30,6 +30,7 @@ mod platform_keys;
 mod ports;
 mod postgres;
 mod postgres_read_pool;
+mod product_states;
 mod products;
 mod reseal;
 mod row;

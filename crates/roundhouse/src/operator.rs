@@ -18,6 +18,7 @@ mod output;
 mod policy;
 pub(crate) mod product;
 mod product_keys;
+mod product_life;
 mod session;
 pub(crate) mod skill;
 pub(crate) mod task;

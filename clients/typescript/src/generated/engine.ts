@@ -3004,7 +3004,7 @@ export interface components {
          * @description A stable error code. Clients should decide by the code, never by the message.
          * @enum {string}
          */
-        ErrorCode: "INVALID_REQUEST" | "MODEL_NOT_PERMITTED" | "TOOL_DENIED" | "TOOL_FAILED" | "INVALID_STATE" | "INVALID_ISSUER" | "OAUTH_DENIED" | "INVALID_PLATFORM_KEY" | "INVALID_ADMIN_KEY" | "INVALID_ENGINE_KEY" | "INVALID_TOKEN" | "TOKEN_EXPIRED" | "TOKEN_REVOKED" | "TOKEN_SCOPE" | "POLICY_DENIED" | "PLATFORM_SKILL" | "USER_SERVERS_NOT_PERMITTED" | "NOT_FOUND" | "PRODUCT_NOT_FOUND" | "ENGINE_NOT_FOUND" | "TASK_NOT_FOUND" | "TASK_NOT_RUNNING" | "MESSAGE_NOT_FOUND" | "TURN_NOT_FOUND" | "HITL_NOT_PENDING" | "TOKEN_NOT_FOUND" | "KEY_NOT_FOUND" | "SCHEDULE_NOT_FOUND" | "DELIVERY_NOT_FOUND" | "APPROVAL_NOT_FOUND" | "SKILL_NOT_FOUND" | "SERVER_NOT_FOUND" | "CONNECTION_NOT_FOUND" | "FILE_NOT_FOUND" | "UPLOAD_NOT_FOUND" | "FILE_NOT_ACCESSIBLE" | "METHOD_NOT_FOUND" | "METHOD_NOT_ALLOWED" | "REQUEST_TIMEOUT" | "PRODUCT_SLUG_EXISTS" | "ENGINE_ALREADY_EXISTS" | "ENGINE_NOT_RUNNING" | "ENGINE_ALREADY_RUNNING" | "APPROVAL_ANSWERED" | "TASK_BUSY" | "TASK_EXISTS" | "SCHEDULE_EXISTS" | "SKILL_EXISTS" | "SERVER_EXISTS" | "TOOLS_CHANGED" | "FACT_REPLACED" | "FILE_CONFLICT" | "UPLOAD_CONFLICT" | "WEBHOOK_NOT_CONFIGURED" | "PRECONDITION_FAILED" | "RANGE_NOT_SATISFIABLE" | "PAYLOAD_TOO_LARGE" | "QUOTA_EXCEEDED" | "RATE_LIMITED" | "QUEUE_FULL" | "SCHEDULE_LIMIT" | "TOKEN_LIMIT" | "KEY_LIMIT" | "SERVER_LIMIT" | "USAGE_CAP_REACHED" | "INTERNAL_ERROR" | "BACKEND_ERROR" | "OUTPUT_INVALID" | "SERVER_FAILED" | "ASSETS_NOT_CONFIGURED" | "STARTING_UP" | "PORT_EXHAUSTION" | "CAPACITY_EXHAUSTED" | "SHUTTING_DOWN" | "QUIESCED" | "OVERLOADED" | "BOOT_TIMEOUT" | "STORAGE_FULL";
+        ErrorCode: "INVALID_REQUEST" | "MODEL_NOT_PERMITTED" | "TOOL_DENIED" | "TOOL_FAILED" | "INVALID_STATE" | "INVALID_ISSUER" | "OAUTH_DENIED" | "INVALID_PLATFORM_KEY" | "INVALID_ADMIN_KEY" | "INVALID_ENGINE_KEY" | "INVALID_TOKEN" | "TOKEN_EXPIRED" | "TOKEN_REVOKED" | "TOKEN_SCOPE" | "POLICY_DENIED" | "PRODUCT_DISABLED" | "PLATFORM_SKILL" | "USER_SERVERS_NOT_PERMITTED" | "NOT_FOUND" | "PRODUCT_NOT_FOUND" | "ENGINE_NOT_FOUND" | "TASK_NOT_FOUND" | "TASK_NOT_RUNNING" | "MESSAGE_NOT_FOUND" | "TURN_NOT_FOUND" | "HITL_NOT_PENDING" | "TOKEN_NOT_FOUND" | "KEY_NOT_FOUND" | "SCHEDULE_NOT_FOUND" | "DELIVERY_NOT_FOUND" | "WEBHOOK_NOT_FOUND" | "APPROVAL_NOT_FOUND" | "SKILL_NOT_FOUND" | "SERVER_NOT_FOUND" | "CONNECTION_NOT_FOUND" | "FILE_NOT_FOUND" | "UPLOAD_NOT_FOUND" | "FILE_NOT_ACCESSIBLE" | "METHOD_NOT_FOUND" | "METHOD_NOT_ALLOWED" | "REQUEST_TIMEOUT" | "PRODUCT_SLUG_EXISTS" | "PRODUCT_NOT_DISABLED" | "PRODUCT_DELETING" | "CONFIRMATION_INVALID" | "ENGINE_ALREADY_EXISTS" | "ENGINE_NOT_RUNNING" | "ENGINE_ALREADY_RUNNING" | "APPROVAL_ANSWERED" | "TASK_BUSY" | "TASK_EXISTS" | "SCHEDULE_EXISTS" | "SKILL_EXISTS" | "SERVER_EXISTS" | "TOOLS_CHANGED" | "FACT_REPLACED" | "FILE_CONFLICT" | "UPLOAD_CONFLICT" | "WEBHOOK_NOT_CONFIGURED" | "PRECONDITION_FAILED" | "RANGE_NOT_SATISFIABLE" | "PAYLOAD_TOO_LARGE" | "QUOTA_EXCEEDED" | "RATE_LIMITED" | "QUEUE_FULL" | "SCHEDULE_LIMIT" | "TOKEN_LIMIT" | "KEY_LIMIT" | "WEBHOOK_LIMIT" | "SERVER_LIMIT" | "USAGE_CAP_REACHED" | "INTERNAL_ERROR" | "BACKEND_ERROR" | "OUTPUT_INVALID" | "SERVER_FAILED" | "ASSETS_NOT_CONFIGURED" | "STARTING_UP" | "PORT_EXHAUSTION" | "CAPACITY_EXHAUSTED" | "MAINTENANCE" | "SHUTTING_DOWN" | "QUIESCED" | "OVERLOADED" | "BOOT_TIMEOUT" | "STORAGE_FULL";
         /** @description The data of `error`. */
         ErrorData: {
             /** @description A stable code. */
@@ -3652,6 +3652,14 @@ export interface components {
             /** @description The lessons in force, newest first. */
             lessons: components["schemas"]["Lesson"][];
         };
+        /** @description What a service logs. */
+        LogFilter: {
+            /** @description What holds now. */
+            active: string;
+            /** @description What the service was configured with at its start. */
+            configured: string;
+            expires_at: components["schemas"]["Timestamp"] | null;
+        };
         /** @description A marked place of a text, in characters (Unicode code points). */
         Match: {
             /**
@@ -4164,7 +4172,7 @@ export interface components {
             methods: components["schemas"]["RpcMethod"][];
         };
         /** @description The results of the methods and operations. */
-        RpcOutcome: components["schemas"]["RpcMethods"] | components["schemas"]["Quiesced"] | components["schemas"]["Activity"] | components["schemas"]["NextDue"] | components["schemas"]["WaitingQuestions"] | components["schemas"]["GatewayConfig"] | components["schemas"]["QuotaState"] | components["schemas"]["CacheState"] | components["schemas"]["ToolOutput"] | components["schemas"]["MemoryResults"] | components["schemas"]["KnowledgeList"] | components["schemas"]["Knowledge"] | components["schemas"]["FactList"] | components["schemas"]["Fact"] | components["schemas"]["Deleted"] | unknown | unknown | components["schemas"]["CassetteReport"] | unknown | components["schemas"]["RpcOutcomeDone"];
+        RpcOutcome: components["schemas"]["RpcMethods"] | components["schemas"]["Quiesced"] | components["schemas"]["Activity"] | components["schemas"]["NextDue"] | components["schemas"]["WaitingQuestions"] | components["schemas"]["LogFilter"] | components["schemas"]["GatewayConfig"] | components["schemas"]["QuotaState"] | components["schemas"]["CacheState"] | components["schemas"]["ToolOutput"] | components["schemas"]["MemoryResults"] | components["schemas"]["KnowledgeList"] | components["schemas"]["Knowledge"] | components["schemas"]["FactList"] | components["schemas"]["Fact"] | components["schemas"]["Deleted"] | unknown | unknown | components["schemas"]["CassetteReport"] | unknown | components["schemas"]["RpcOutcomeDone"];
         /**
          * Done
          * @description The empty result of `set_config`, `reload` and `set_key_hash`.

@@ -138,6 +138,25 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/engines/{user_id}/log-filter": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Returns what a running engine logs. */
+        get: operations["get_engine_log_filter"];
+        /** Changes what a running engine logs for some time; then its configured filter holds again, as it does after a restart. */
+        put: operations["set_engine_log_filter"];
+        post?: never;
+        /** Lets the configured filter of a running engine hold again. */
+        delete: operations["reset_engine_log_filter"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/engines/{user_id}/logs": {
         parameters: {
             query?: never;
@@ -390,6 +409,48 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/fleet/log-filter": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Returns what this orchestrator logs. */
+        get: operations["get_fleet_log_filter"];
+        /** Changes what this orchestrator logs for some time; then the configured filter holds again, as it does after a restart. */
+        put: operations["set_fleet_log_filter"];
+        post?: never;
+        /** Lets the configured filter of this orchestrator hold again. */
+        delete: operations["reset_fleet_log_filter"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/fleet/maintenance": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Returns the maintenance, if there is one, and how many changes of engines are still under way. */
+        get: operations["get_fleet_maintenance"];
+        /**
+         * Keeps the deployment under maintenance: engines that run are admitted and restarted as ever, and whatever would
+         *     provision, start, wake, move, rotate or destroy one is refused with 503 `MAINTENANCE` and this message. It outlives
+         *     the orchestrator, and may be repeated, which replaces the message.
+         */
+        put: operations["begin_fleet_maintenance"];
+        post?: never;
+        /** Ends the maintenance. It may be repeated. */
+        delete: operations["end_fleet_maintenance"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/fleet/start-failed": {
         parameters: {
             query?: never;
@@ -547,6 +608,87 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/products/{product_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Returns a product: its state, how many engines it has, and how far it is with what its state implies. A deleted one is
+         *     found by its id, too.
+         */
+        get: operations["get_product"];
+        put?: never;
+        post?: never;
+        /**
+         * Deletes a disabled product with everything that it has but its audit log: all engines and their users' data, keys,
+         *     tokens and origins. It cannot be undone. It answers at once; `GET /products/{product_id}` shows how far it is.
+         */
+        delete: operations["delete_product"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/products/{product_id}/deletion": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Returns what a deletion of a disabled product would remove, and a confirmation for it, which is accepted for ten
+         *     minutes and as long as the product stays disabled. Nothing changes.
+         */
+        get: operations["plan_product_deletion"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/products/{product_id}/disable": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Disables a product: from now on every call with its keys and tokens is refused with 403 `PRODUCT_DISABLED`, and its
+         *     engines are put to sleep. Nothing is removed. It may be repeated.
+         */
+        post: operations["disable_product"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/products/{product_id}/enable": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Enables a disabled product. Its engines are woken when somebody wants them. It may be repeated. */
+        post: operations["enable_product"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/products/{product_id}/keys": {
         parameters: {
             query?: never;
@@ -619,6 +761,131 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/webhooks": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the calling product's webhooks, oldest first. */
+        get: operations["list_webhooks"];
+        put?: never;
+        /** Creates a webhook, which sends the rows of the audit log from then on. Its secret is returned only here. */
+        post: operations["create_webhook"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/webhooks/{webhook_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Returns a webhook: its settings and how far it has come. */
+        get: operations["get_webhook"];
+        put?: never;
+        post?: never;
+        /** Deletes a webhook with its dead letters. Nothing is sent any more. */
+        delete: operations["delete_webhook"];
+        options?: never;
+        head?: never;
+        /** Changes, pauses or resumes a webhook. What is left out stays as it is. */
+        patch: operations["update_webhook"];
+        trace?: never;
+    };
+    "/webhooks/{webhook_id}/dead-letters": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the rows that a webhook has given up, oldest first. */
+        get: operations["list_dead_letters"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/webhooks/{webhook_id}/dead-letters/discard": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Removes dead letters: those that the request names, or all. The rows stay in the audit log. */
+        post: operations["discard_dead_letters"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/webhooks/{webhook_id}/dead-letters/retry": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Sends dead letters once more, one after the other: those that the request names, or all. Those that are delivered
+         *     leave the list.
+         */
+        post: operations["retry_dead_letters"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/webhooks/{webhook_id}/replay": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Sends the rows after a position, also those that were delivered before. Dead letters among them are forgotten. */
+        post: operations["replay_webhook"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/webhooks/{webhook_id}/secret": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Gives a webhook a new secret, which is returned only here. For 24 hours requests are signed with the present one, too. */
+        post: operations["rotate_webhook_secret"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -652,7 +919,7 @@ export interface components {
          * @description The event that an audit row records.
          * @enum {string}
          */
-        AuditEvent: "register" | "policy_update" | "provision" | "provision_failed" | "start" | "stop" | "sleep" | "wake" | "crash" | "restart" | "rotate_key" | "destroy" | "mint_token" | "revoke_token" | "set_origins" | "create_key" | "revoke_key" | "question_asked" | "question_settled";
+        AuditEvent: "register" | "policy_update" | "provision" | "provision_failed" | "start" | "stop" | "sleep" | "wake" | "crash" | "restart" | "rotate_key" | "destroy" | "mint_token" | "revoke_token" | "set_origins" | "create_key" | "revoke_key" | "create_webhook" | "update_webhook" | "rotate_webhook_secret" | "replay_webhook" | "settle_dead_letters" | "delete_webhook" | "log_filter" | "disable" | "enable" | "delete_product" | "product_deleted" | "question_asked" | "question_settled";
         /** @description Response of `GET /audit`. */
         AuditList: {
             /** @description The page, newest row first. */
@@ -692,11 +959,67 @@ export interface components {
             product_id: components["schemas"]["ProductId"];
             user_id: components["schemas"]["UserId"] | null;
         };
+        /** @description A webhook, without its secret. */
+        AuditWebhook: {
+            /**
+             * Format: int64
+             * @description How many users are behind: a row about their engine has failed, and is sent again before later ones of it.
+             */
+            behind: number;
+            /** @description When it was created. */
+            created_at: components["schemas"]["Timestamp"];
+            /**
+             * Format: int64
+             * @description How many rows were given up and are kept as dead letters.
+             */
+            dead_letters: number;
+            /**
+             * Format: int64
+             * @description How many dead letters were dropped because there were too many.
+             */
+            dead_letters_dropped: number;
+            delivered_at: components["schemas"]["Timestamp"] | null;
+            /** @description The events whose rows are sent; all if there are none. */
+            events: components["schemas"]["AuditEvent"][];
+            /** @description Why the last attempt that failed did, for a person; null if none did since the webhook was created or changed. */
+            last_error: string | null;
+            old_secret_expires_at: components["schemas"]["Timestamp"] | null;
+            /**
+             * Format: int64
+             * @description The rows up to this one are settled (delivered, dead letters, or of other events), but for those of the users
+             *     who are behind.
+             */
+            position: number;
+            /** @description Whether it sends. */
+            state: components["schemas"]["AuditWebhookState"];
+            /** @description When it was last changed. */
+            updated_at: components["schemas"]["Timestamp"];
+            /** @description Where rows are sent. */
+            url: string;
+            /** @description Its id. */
+            webhook_id: components["schemas"]["AuditWebhookId"];
+        };
+        AuditWebhookId: string;
+        /** @description Response of `GET /webhooks`. */
+        AuditWebhookList: {
+            /** @description The webhooks, oldest first. */
+            webhooks: components["schemas"]["AuditWebhook"][];
+        };
+        /**
+         * @description Whether a webhook sends.
+         * @enum {string}
+         */
+        AuditWebhookState: "active" | "paused" | "gone";
         /**
          * Format: uri
          * @description http or https, without credentials, query and fragment
          */
         BaseUrl: string;
+        /** @description Body of `PUT /fleet/maintenance`. */
+        BeginMaintenance: {
+            /** @description What whoever is refused meanwhile is told: why, and until when. 1 to 500 characters on one line. */
+            message: components["schemas"]["MaintenanceMessage"];
+        };
         BrowserToken: string;
         /** @description The resource limits of an engine. */
         Caps: {
@@ -750,14 +1073,85 @@ export interface components {
         };
         /** @description Decimals allowed */
         Cpus: number;
+        /** @description Body of `POST /webhooks`. */
+        CreateAuditWebhook: {
+            after?: components["schemas"]["IntegerFrom0"] | null;
+            /** @description Only rows of these events are sent; without any, all rows. */
+            events?: components["schemas"]["AuditEvent"][];
+            /** @description Where rows are sent: an `https:` address on the public internet, or one that the operator allows. */
+            url: string;
+        };
         /** @description Body of `POST /products/{product_id}/keys`. */
         CreatePlatformKey: {
             old_keys_expire_in_s?: components["schemas"]["IntegerFrom0To31536000"] | null;
+        };
+        /** @description Response of `POST /webhooks`. */
+        CreatedAuditWebhook: components["schemas"]["AuditWebhook"] & {
+            /** @description The secret that requests are signed with. It is returned only here. */
+            secret: components["schemas"]["WebhookSecret"];
         };
         /** @description Response of `POST /products/{product_id}/keys`. */
         CreatedPlatformKey: components["schemas"]["PlatformKeySummary"] & {
             /** @description The key, for `X-Platform-Key`. It is returned only here. */
             platform_api_key: components["schemas"]["PlatformKey"];
+        };
+        /** @description A row that was given up. */
+        DeadLetter: {
+            /**
+             * Format: int32
+             * @description How often it was sent.
+             */
+            attempts: number;
+            /** @description Why the last attempt failed, for a person. */
+            error: string;
+            /** @description When it was given up. */
+            failed_at: components["schemas"]["Timestamp"];
+            /** @description Whether it is about to be sent once more. */
+            retrying: boolean;
+            /** @description The row. */
+            row: components["schemas"]["AuditRow"];
+        };
+        /** @description Response of `GET /webhooks/{webhook_id}/dead-letters`. */
+        DeadLetterList: {
+            /** @description The page, oldest row first. */
+            dead_letters: components["schemas"]["DeadLetter"][];
+        };
+        /** @description Response of `DELETE /webhooks/{webhook_id}`. */
+        DeletedAuditWebhook: {
+            /** @description When it was deleted. Nothing is sent any more. */
+            deleted_at: components["schemas"]["Timestamp"];
+            /** @description The webhook. */
+            webhook_id: components["schemas"]["AuditWebhookId"];
+        };
+        /** @description Response of `GET /products/{product_id}/deletion`: what a deletion would remove, and the confirmation for it. */
+        DeletionPlan: {
+            /**
+             * Format: int64
+             * @description The number of audit rows, which are kept.
+             */
+            audit_rows: number;
+            /** @description The number of engines in each state; only states that occur. */
+            by_status: {
+                [key: string]: number;
+            };
+            /** @description What `DELETE /products/{product_id}` takes as `confirmation`. */
+            confirmation: string;
+            /**
+             * Format: int64
+             * @description The number of engines that would be destroyed, each with all data of its user.
+             */
+            engines: number;
+            /** @description Until when it takes it. */
+            expires_at: components["schemas"]["Timestamp"];
+            /**
+             * Format: int64
+             * @description The number of platform keys that would be removed.
+             */
+            platform_keys: number;
+            /** @description The product's id. */
+            product_id: components["schemas"]["ProductId"];
+            /** @description Its short name, which is free again once it is deleted. */
+            slug: components["schemas"]["Slug"];
         };
         /**
          * @description Why a user was not admitted.
@@ -778,8 +1172,38 @@ export interface components {
         };
         /** @description 1 to 200 characters, not all of them blank, none of them NUL */
         DisplayName: string;
-        /** @description An engine that a drain could not put to sleep. */
-        DrainFailure: {
+        /** @description Response of `GET /fleet/drain`. */
+        DrainProgress: {
+            /**
+             * Format: int64
+             * @description The number of engines that sleep.
+             */
+            asleep: number;
+            drained_since: components["schemas"]["Timestamp"] | null;
+            /**
+             * Format: int64
+             * @description The number of engines that could not be put to sleep at the last attempt. Each is tried again.
+             */
+            failing: number;
+            /** @description The first 100 of those, the one that has been failing longest first. */
+            failures: components["schemas"]["EngineFailure"][];
+            /**
+             * Format: int64
+             * @description The number of engines that run or are being changed. The drain is complete when there are none.
+             */
+            left: number;
+        };
+        /** @description Response of `POST` and `DELETE /fleet/drain`. */
+        DrainStatus: {
+            drained_since: components["schemas"]["Timestamp"] | null;
+            /**
+             * Format: int64
+             * @description The number of engines that run or are being changed.
+             */
+            left: number;
+        };
+        /** @description An engine that could not be put to sleep or destroyed, which is tried again. */
+        EngineFailure: {
             /**
              * Format: int64
              * @description The number of failed attempts of this orchestrator.
@@ -795,36 +1219,6 @@ export interface components {
             since: components["schemas"]["Timestamp"];
             /** @description The user whose engine it is. */
             user_id: components["schemas"]["UserId"];
-        };
-        /** @description Response of `GET /fleet/drain`. */
-        DrainProgress: {
-            /**
-             * Format: int64
-             * @description The number of engines that sleep.
-             */
-            asleep: number;
-            drained_since: components["schemas"]["Timestamp"] | null;
-            /**
-             * Format: int64
-             * @description The number of engines that could not be put to sleep at the last attempt. Each is tried again.
-             */
-            failing: number;
-            /** @description The first 100 of those, the one that has been failing longest first. */
-            failures: components["schemas"]["DrainFailure"][];
-            /**
-             * Format: int64
-             * @description The number of engines that run or are being changed. The drain is complete when there are none.
-             */
-            left: number;
-        };
-        /** @description Response of `POST` and `DELETE /fleet/drain`. */
-        DrainStatus: {
-            drained_since: components["schemas"]["Timestamp"] | null;
-            /**
-             * Format: int64
-             * @description The number of engines that run or are being changed.
-             */
-            left: number;
         };
         EngineId: string;
         /**
@@ -883,7 +1277,7 @@ export interface components {
          * @description A stable error code. Clients should decide by the code, never by the message.
          * @enum {string}
          */
-        ErrorCode: "INVALID_REQUEST" | "MODEL_NOT_PERMITTED" | "TOOL_DENIED" | "TOOL_FAILED" | "INVALID_STATE" | "INVALID_ISSUER" | "OAUTH_DENIED" | "INVALID_PLATFORM_KEY" | "INVALID_ADMIN_KEY" | "INVALID_ENGINE_KEY" | "INVALID_TOKEN" | "TOKEN_EXPIRED" | "TOKEN_REVOKED" | "TOKEN_SCOPE" | "POLICY_DENIED" | "PLATFORM_SKILL" | "USER_SERVERS_NOT_PERMITTED" | "NOT_FOUND" | "PRODUCT_NOT_FOUND" | "ENGINE_NOT_FOUND" | "TASK_NOT_FOUND" | "TASK_NOT_RUNNING" | "MESSAGE_NOT_FOUND" | "TURN_NOT_FOUND" | "HITL_NOT_PENDING" | "TOKEN_NOT_FOUND" | "KEY_NOT_FOUND" | "SCHEDULE_NOT_FOUND" | "DELIVERY_NOT_FOUND" | "APPROVAL_NOT_FOUND" | "SKILL_NOT_FOUND" | "SERVER_NOT_FOUND" | "CONNECTION_NOT_FOUND" | "FILE_NOT_FOUND" | "UPLOAD_NOT_FOUND" | "FILE_NOT_ACCESSIBLE" | "METHOD_NOT_FOUND" | "METHOD_NOT_ALLOWED" | "REQUEST_TIMEOUT" | "PRODUCT_SLUG_EXISTS" | "ENGINE_ALREADY_EXISTS" | "ENGINE_NOT_RUNNING" | "ENGINE_ALREADY_RUNNING" | "APPROVAL_ANSWERED" | "TASK_BUSY" | "TASK_EXISTS" | "SCHEDULE_EXISTS" | "SKILL_EXISTS" | "SERVER_EXISTS" | "TOOLS_CHANGED" | "FACT_REPLACED" | "FILE_CONFLICT" | "UPLOAD_CONFLICT" | "WEBHOOK_NOT_CONFIGURED" | "PRECONDITION_FAILED" | "RANGE_NOT_SATISFIABLE" | "PAYLOAD_TOO_LARGE" | "QUOTA_EXCEEDED" | "RATE_LIMITED" | "QUEUE_FULL" | "SCHEDULE_LIMIT" | "TOKEN_LIMIT" | "KEY_LIMIT" | "SERVER_LIMIT" | "USAGE_CAP_REACHED" | "INTERNAL_ERROR" | "BACKEND_ERROR" | "OUTPUT_INVALID" | "SERVER_FAILED" | "ASSETS_NOT_CONFIGURED" | "STARTING_UP" | "PORT_EXHAUSTION" | "CAPACITY_EXHAUSTED" | "SHUTTING_DOWN" | "QUIESCED" | "OVERLOADED" | "BOOT_TIMEOUT" | "STORAGE_FULL";
+        ErrorCode: "INVALID_REQUEST" | "MODEL_NOT_PERMITTED" | "TOOL_DENIED" | "TOOL_FAILED" | "INVALID_STATE" | "INVALID_ISSUER" | "OAUTH_DENIED" | "INVALID_PLATFORM_KEY" | "INVALID_ADMIN_KEY" | "INVALID_ENGINE_KEY" | "INVALID_TOKEN" | "TOKEN_EXPIRED" | "TOKEN_REVOKED" | "TOKEN_SCOPE" | "POLICY_DENIED" | "PRODUCT_DISABLED" | "PLATFORM_SKILL" | "USER_SERVERS_NOT_PERMITTED" | "NOT_FOUND" | "PRODUCT_NOT_FOUND" | "ENGINE_NOT_FOUND" | "TASK_NOT_FOUND" | "TASK_NOT_RUNNING" | "MESSAGE_NOT_FOUND" | "TURN_NOT_FOUND" | "HITL_NOT_PENDING" | "TOKEN_NOT_FOUND" | "KEY_NOT_FOUND" | "SCHEDULE_NOT_FOUND" | "DELIVERY_NOT_FOUND" | "WEBHOOK_NOT_FOUND" | "APPROVAL_NOT_FOUND" | "SKILL_NOT_FOUND" | "SERVER_NOT_FOUND" | "CONNECTION_NOT_FOUND" | "FILE_NOT_FOUND" | "UPLOAD_NOT_FOUND" | "FILE_NOT_ACCESSIBLE" | "METHOD_NOT_FOUND" | "METHOD_NOT_ALLOWED" | "REQUEST_TIMEOUT" | "PRODUCT_SLUG_EXISTS" | "PRODUCT_NOT_DISABLED" | "PRODUCT_DELETING" | "CONFIRMATION_INVALID" | "ENGINE_ALREADY_EXISTS" | "ENGINE_NOT_RUNNING" | "ENGINE_ALREADY_RUNNING" | "APPROVAL_ANSWERED" | "TASK_BUSY" | "TASK_EXISTS" | "SCHEDULE_EXISTS" | "SKILL_EXISTS" | "SERVER_EXISTS" | "TOOLS_CHANGED" | "FACT_REPLACED" | "FILE_CONFLICT" | "UPLOAD_CONFLICT" | "WEBHOOK_NOT_CONFIGURED" | "PRECONDITION_FAILED" | "RANGE_NOT_SATISFIABLE" | "PAYLOAD_TOO_LARGE" | "QUOTA_EXCEEDED" | "RATE_LIMITED" | "QUEUE_FULL" | "SCHEDULE_LIMIT" | "TOKEN_LIMIT" | "KEY_LIMIT" | "WEBHOOK_LIMIT" | "SERVER_LIMIT" | "USAGE_CAP_REACHED" | "INTERNAL_ERROR" | "BACKEND_ERROR" | "OUTPUT_INVALID" | "SERVER_FAILED" | "ASSETS_NOT_CONFIGURED" | "STARTING_UP" | "PORT_EXHAUSTION" | "CAPACITY_EXHAUSTED" | "MAINTENANCE" | "SHUTTING_DOWN" | "QUIESCED" | "OVERLOADED" | "BOOT_TIMEOUT" | "STORAGE_FULL";
         /** @description The error, for programs (`code`) and for people (`message`). */
         ErrorDetail: {
             /** @description The stable code. */
@@ -980,6 +1374,7 @@ export interface components {
              */
             changes_under_way: number;
             drained_since: components["schemas"]["Timestamp"] | null;
+            maintenance: components["schemas"]["Maintenance"] | null;
             /** @description The engines of each product, also of products without engines, sorted by product id. */
             products: components["schemas"]["ProductStatus"][];
         };
@@ -1031,9 +1426,38 @@ export interface components {
             /** @description The engine's user. */
             user_id: components["schemas"]["UserId"];
         };
+        IntegerFrom0: number;
         IntegerFrom0To31536000: number;
+        IntegerFrom1: number;
         IntegerFrom1To100: number;
+        IntegerFrom1To86400: number;
         IntegerFrom60To86400: number;
+        /** @description What a service logs. */
+        LogFilter: {
+            /** @description What holds now. */
+            active: string;
+            /** @description What the service was configured with at its start. */
+            configured: string;
+            expires_at: components["schemas"]["Timestamp"] | null;
+        };
+        /** @description A maintenance. */
+        Maintenance: {
+            /** @description What whoever is refused is told. */
+            message: components["schemas"]["MaintenanceMessage"];
+            /** @description Since when it lasts. */
+            since: components["schemas"]["Timestamp"];
+        };
+        /** @description 1 to 500 characters without control characters, not all of them blank */
+        MaintenanceMessage: string;
+        /** @description Response of `GET`, `PUT` and `DELETE /fleet/maintenance`. */
+        MaintenanceStatus: {
+            /**
+             * Format: int64
+             * @description The number of engines that are being changed at the moment: what had begun before comes to its end.
+             */
+            changes_under_way: number;
+            maintenance: components["schemas"]["Maintenance"] | null;
+        };
         /** @description Response of `GET /metrics`. */
         Metrics: {
             /**
@@ -1174,6 +1598,32 @@ export interface components {
              */
             suspended: boolean | null;
         };
+        /** @description Response of `GET /products/{product_id}`, of `POST …/disable` and `…/enable`, and of `DELETE /products/{product_id}`. */
+        ProductDetails: components["schemas"]["ProductSummary"] & {
+            /**
+             * Format: int64
+             * @description The number of its engines that run or are being changed. A disabled product has none once all of them sleep.
+             */
+            awake: number;
+            /**
+             * Format: int64
+             * @description The number of its engines, in any state.
+             */
+            engines: number;
+            /**
+             * Format: int64
+             * @description The number of engines when its deletion began; null if it is not being deleted and was not.
+             */
+            engines_to_delete: number | null;
+            /**
+             * Format: int64
+             * @description The number of engines that could not be put to sleep or destroyed at the last attempt. Each is tried again.
+             */
+            failing: number;
+            /** @description The first 100 of those, the one that has been failing longest first. */
+            failures: components["schemas"]["EngineFailure"][];
+            state_since: components["schemas"]["Timestamp"] | null;
+        };
         ProductId: string;
         /** @description Response of `GET /products`. */
         ProductList: {
@@ -1185,6 +1635,11 @@ export interface components {
              */
             total: number;
         };
+        /**
+         * @description Whether a product is in use.
+         * @enum {string}
+         */
+        ProductState: "active" | "disabled" | "deleting" | "deleted";
         /** @description The engines of one product. */
         ProductStatus: {
             /** @description The number of engines in each state; only states that occur. */
@@ -1200,6 +1655,8 @@ export interface components {
             product_id: components["schemas"]["ProductId"];
             /** @description The product's short name. */
             slug: components["schemas"]["Slug"];
+            /** @description Whether it is in use. Answers of earlier versions have none. */
+            state: components["schemas"]["ProductState"];
             /** @description Whether it is suspended. */
             suspended: boolean;
             /**
@@ -1220,6 +1677,8 @@ export interface components {
             product_id: components["schemas"]["ProductId"];
             /** @description Unique short name. */
             slug: components["schemas"]["Slug"];
+            /** @description Whether it is in use. Answers of earlier versions have none. */
+            state: components["schemas"]["ProductState"];
             updated_at: components["schemas"]["Timestamp"] | null;
         };
         /** @description Body of `POST /engines/provision`. */
@@ -1284,6 +1743,11 @@ export interface components {
             /** @description When the policy came into force. */
             updated_at: components["schemas"]["Timestamp"];
         };
+        /** @description Body of `POST /webhooks/{webhook_id}/replay`. */
+        ReplayAuditWebhook: {
+            /** @description The rows after this one are sent, also those that were delivered before; 0 for all. */
+            after: components["schemas"]["IntegerFrom0"];
+        };
         /** @description The number of automatic restarts attempted, and the limit. */
         RestartAttempt: {
             /**
@@ -1317,6 +1781,15 @@ export interface components {
             /** @description The engine's new key. The previous one is invalid. */
             new_api_key: components["schemas"]["EngineKey"];
         };
+        /** @description Response of `POST /webhooks/{webhook_id}/secret`. */
+        RotatedWebhookSecret: {
+            /** @description Until when requests are also signed with the old secret. */
+            old_secret_expires_at: components["schemas"]["Timestamp"];
+            /** @description The new secret. It is returned only here. */
+            secret: components["schemas"]["WebhookSecret"];
+            /** @description The webhook. */
+            webhook_id: components["schemas"]["AuditWebhookId"];
+        };
         /**
          * @description What a token permits.
          * @enum {string}
@@ -1326,6 +1799,25 @@ export interface components {
         Scopes: components["schemas"]["Scope"][];
         /** @description Decimals allowed */
         Seconds: number;
+        /** @description Body of `POST /webhooks/{webhook_id}/dead-letters/retry` and `POST /webhooks/{webhook_id}/dead-letters/discard`. */
+        SelectDeadLetters: {
+            /** @description The ids of the rows; by default all. */
+            rows?: components["schemas"]["IntegerFrom1"][] | null;
+        };
+        /** @description Request that changes what a service logs. */
+        SetLogFilter: {
+            /** @description A level (`error`, `warn`, `info`, `debug`, `trace`), `off`, or a list such as `info,engine=debug`. */
+            filter: string;
+            for_s?: components["schemas"]["IntegerFrom1To86400"] | null;
+        };
+        /** @description Response of `POST /webhooks/{webhook_id}/dead-letters/retry` and `POST /webhooks/{webhook_id}/dead-letters/discard`. */
+        SettledDeadLetters: {
+            /**
+             * Format: int64
+             * @description How many dead letters were among those that the request names.
+             */
+            count: number;
+        };
         /** @description 1 to 63 lower-case letters, digits and hyphens, with no hyphen at either end */
         Slug: string;
         /** @description Body of `POST /fleet/start-failed`. */
@@ -1393,6 +1885,15 @@ export interface components {
             to: components["schemas"]["EngineStatus"] | null;
         };
         TurnId: string;
+        /** @description Body of `PATCH /webhooks/{webhook_id}`: what is left out stays as it is. */
+        UpdateAuditWebhook: {
+            /** @description Only rows of these events are sent from now on; an empty list for all rows. */
+            events?: components["schemas"]["AuditEvent"][] | null;
+            /** @description `true`: nothing is sent for the time being. `false`: what was not sent meanwhile is sent. */
+            paused?: boolean | null;
+            /** @description Where rows are sent from now on. */
+            url?: string | null;
+        };
         /** @description 1 to 256 bytes of UTF-8 without control characters */
         UserId: string;
         /** @description The engines of a product on one image. */
@@ -1439,6 +1940,7 @@ export interface components {
             /** @description The turn that waits. */
             turn_id: components["schemas"]["TurnId"];
         };
+        WebhookSecret: string;
     };
     responses: never;
     parameters: never;
@@ -1661,6 +2163,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description With the admin key `PRODUCT_NOT_FOUND` */
             404: {
                 headers: {
@@ -1740,6 +2253,17 @@ export interface operations {
             };
             /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
             401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
+            403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -1835,7 +2359,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `POLICY_DENIED`: suspended, or not an allowed engine version */
+            /** @description `POLICY_DENIED`: suspended, or not an allowed engine version; `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -1924,7 +2448,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `PORT_EXHAUSTION`, `CAPACITY_EXHAUSTED`, `STARTING_UP` */
+            /** @description `PORT_EXHAUSTION`, `CAPACITY_EXHAUSTED`, `MAINTENANCE`, `STARTING_UP` */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -1988,6 +2512,17 @@ export interface operations {
             };
             /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
             401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
+            403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -2092,7 +2627,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `POLICY_DENIED`: suspended */
+            /** @description `POLICY_DENIED`: suspended; `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -2136,7 +2671,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `STARTING_UP` */
+            /** @description `MAINTENANCE`, `STARTING_UP` */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -2203,7 +2738,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `POLICY_DENIED`: suspended, or not an allowed engine version to provision */
+            /** @description `POLICY_DENIED`: suspended, or not an allowed engine version to provision; `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -2281,7 +2816,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `PORT_EXHAUSTION`, `CAPACITY_EXHAUSTED`, `STARTING_UP` */
+            /** @description `PORT_EXHAUSTION`, `CAPACITY_EXHAUSTED`, `MAINTENANCE`, `STARTING_UP` */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -2354,6 +2889,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description `ENGINE_NOT_FOUND`; with the admin key `PRODUCT_NOT_FOUND` */
             404: {
                 headers: {
@@ -2367,6 +2913,384 @@ export interface operations {
             };
             /** @description `INTERNAL_ERROR` */
             500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    get_engine_log_filter: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
+            path: {
+                /** @description The product's user */
+                user_id: components["schemas"]["UserId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The filter */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LogFilter"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `ENGINE_NOT_FOUND`; with the admin key `PRODUCT_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `ENGINE_NOT_RUNNING` */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `BACKEND_ERROR` */
+            502: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    set_engine_log_filter: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
+            path: {
+                /** @description The product's user */
+                user_id: components["schemas"]["UserId"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SetLogFilter"];
+            };
+        };
+        responses: {
+            /** @description The filter */
+            200: {
+                headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LogFilter"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `POLICY_DENIED`: suspended; `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `ENGINE_NOT_FOUND`; with the admin key `PRODUCT_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `REQUEST_TIMEOUT` */
+            408: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `ENGINE_NOT_RUNNING` */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `BACKEND_ERROR` */
+            502: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    reset_engine_log_filter: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
+            path: {
+                /** @description The product's user */
+                user_id: components["schemas"]["UserId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The filter */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LogFilter"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `POLICY_DENIED`: suspended; `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `ENGINE_NOT_FOUND`; with the admin key `PRODUCT_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `ENGINE_NOT_RUNNING` */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `BACKEND_ERROR` */
+            502: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -2432,6 +3356,17 @@ export interface operations {
             };
             /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
             401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
+            403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -2524,6 +3459,17 @@ export interface operations {
             };
             /** @description `INVALID_PLATFORM_KEY`; with a browser token `INVALID_TOKEN`, `TOKEN_EXPIRED`, `TOKEN_REVOKED` */
             401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
+            403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -2636,7 +3582,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `POLICY_DENIED`: suspended */
+            /** @description `POLICY_DENIED`: suspended; `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -2750,7 +3696,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `POLICY_DENIED`: suspended */
+            /** @description `POLICY_DENIED`: suspended; `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -2864,7 +3810,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `POLICY_DENIED`: suspended */
+            /** @description `POLICY_DENIED`: suspended; `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -2978,7 +3924,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `POLICY_DENIED`: suspended */
+            /** @description `POLICY_DENIED`: suspended; `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3095,7 +4041,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `POLICY_DENIED`: suspended */
+            /** @description `POLICY_DENIED`: suspended; `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3150,7 +4096,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `STARTING_UP` */
+            /** @description `MAINTENANCE`, `STARTING_UP` */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -3212,7 +4158,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `POLICY_DENIED`: suspended */
+            /** @description `POLICY_DENIED`: suspended; `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3267,7 +4213,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `PORT_EXHAUSTION`, `CAPACITY_EXHAUSTED`, `STARTING_UP` */
+            /** @description `PORT_EXHAUSTION`, `CAPACITY_EXHAUSTED`, `MAINTENANCE`, `STARTING_UP` */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -3340,7 +4286,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `POLICY_DENIED`: suspended */
+            /** @description `POLICY_DENIED`: suspended; `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3462,6 +4408,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description `ENGINE_NOT_FOUND`; with the admin key `PRODUCT_NOT_FOUND` */
             404: {
                 headers: {
@@ -3548,7 +4505,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `POLICY_DENIED`: suspended */
+            /** @description `POLICY_DENIED`: suspended; `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3679,7 +4636,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `POLICY_DENIED`: suspended */
+            /** @description `POLICY_DENIED`: suspended; `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3779,7 +4736,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `POLICY_DENIED`: suspended, or not an allowed engine version */
+            /** @description `POLICY_DENIED`: suspended, or not an allowed engine version; `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3845,7 +4802,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `PORT_EXHAUSTION`, `CAPACITY_EXHAUSTED`, `STARTING_UP` */
+            /** @description `PORT_EXHAUSTION`, `CAPACITY_EXHAUSTED`, `MAINTENANCE`, `STARTING_UP` */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -3911,6 +4868,17 @@ export interface operations {
             };
             /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
             401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
+            403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -4355,6 +5323,374 @@ export interface operations {
             };
         };
     };
+    get_fleet_log_filter: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The filter */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LogFilter"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    set_fleet_log_filter: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SetLogFilter"];
+            };
+        };
+        responses: {
+            /** @description The filter */
+            200: {
+                headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LogFilter"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `REQUEST_TIMEOUT` */
+            408: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    reset_fleet_log_filter: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The filter */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LogFilter"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    get_fleet_maintenance: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The maintenance, or that there is none */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MaintenanceStatus"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    begin_fleet_maintenance: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["BeginMaintenance"];
+            };
+        };
+        responses: {
+            /** @description Begun, and what is still under way */
+            200: {
+                headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MaintenanceStatus"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `REQUEST_TIMEOUT` */
+            408: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    end_fleet_maintenance: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Ended */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MaintenanceStatus"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     start_failed_engines: {
         parameters: {
             query?: never;
@@ -4595,6 +5931,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description With the admin key `PRODUCT_NOT_FOUND` */
             404: {
                 headers: {
@@ -4667,6 +6014,17 @@ export interface operations {
             };
             /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
             401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
+            403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -4802,6 +6160,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description With the admin key `PRODUCT_NOT_FOUND` */
             404: {
                 headers: {
@@ -4888,7 +6257,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `POLICY_DENIED`: suspended */
+            /** @description `POLICY_DENIED`: suspended; `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5134,6 +6503,458 @@ export interface operations {
             };
         };
     };
+    get_product: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The product */
+                product_id: components["schemas"]["ProductId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The product */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProductDetails"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PRODUCT_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    delete_product: {
+        parameters: {
+            query: {
+                /** @description That of `GET /products/{product_id}/deletion` */
+                confirmation: string;
+            };
+            header?: never;
+            path: {
+                /** @description The product */
+                product_id: components["schemas"]["ProductId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Begun, and how many engines are left */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProductDetails"];
+                };
+            };
+            /** @description `INVALID_REQUEST`: also without a confirmation */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PRODUCT_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PRODUCT_NOT_DISABLED`, `CONFIRMATION_INVALID` */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    plan_product_deletion: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The product */
+                product_id: components["schemas"]["ProductId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What would be removed */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeletionPlan"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PRODUCT_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PRODUCT_NOT_DISABLED`, `PRODUCT_DELETING` */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    disable_product: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The product */
+                product_id: components["schemas"]["ProductId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Disabled, and how many engines are left */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProductDetails"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PRODUCT_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PRODUCT_DELETING` */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    enable_product: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The product */
+                product_id: components["schemas"]["ProductId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Enabled */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProductDetails"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PRODUCT_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PRODUCT_DELETING` */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     list_platform_keys: {
         parameters: {
             query?: never;
@@ -5256,6 +7077,17 @@ export interface operations {
             };
             /** @description `INVALID_ADMIN_KEY` */
             401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PRODUCT_DISABLED` */
+            403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -5571,7 +7403,1114 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description With the admin key `PRODUCT_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    list_webhooks: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The webhooks, of which there are at most ten */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditWebhookList"];
+                };
+            };
+            /** @description `INVALID_REQUEST`: both keys and `X-Product-Id` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description With the admin key `PRODUCT_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    create_webhook: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CreateAuditWebhook"];
+            };
+        };
+        responses: {
+            /** @description The webhook */
+            200: {
+                headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CreatedAuditWebhook"];
+                };
+            };
+            /** @description `INVALID_REQUEST`, also for an address that may not be reached */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `POLICY_DENIED`: suspended; `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description With the admin key `PRODUCT_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `REQUEST_TIMEOUT` */
+            408: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `WEBHOOK_LIMIT`: the product has ten webhooks */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    get_webhook: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
+            path: {
+                /** @description The webhook */
+                webhook_id: components["schemas"]["AuditWebhookId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The webhook */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditWebhook"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `WEBHOOK_NOT_FOUND`; with the admin key `PRODUCT_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    delete_webhook: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
+            path: {
+                /** @description The webhook */
+                webhook_id: components["schemas"]["AuditWebhookId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Deleted */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeletedAuditWebhook"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `POLICY_DENIED`: suspended; `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `WEBHOOK_NOT_FOUND`; with the admin key `PRODUCT_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    update_webhook: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
+            path: {
+                /** @description The webhook */
+                webhook_id: components["schemas"]["AuditWebhookId"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["UpdateAuditWebhook"];
+            };
+        };
+        responses: {
+            /** @description The webhook */
+            200: {
+                headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditWebhook"];
+                };
+            };
+            /** @description `INVALID_REQUEST`, also for an address that may not be reached */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `POLICY_DENIED`: suspended; `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `WEBHOOK_NOT_FOUND`; with the admin key `PRODUCT_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `REQUEST_TIMEOUT` */
+            408: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    list_dead_letters: {
+        parameters: {
+            query?: {
+                /** @description Page size; 100 by default */
+                limit?: number;
+                /** @description Only rows after the one with this id */
+                after?: number;
+            };
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
+            path: {
+                /** @description The webhook */
+                webhook_id: components["schemas"]["AuditWebhookId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A page of dead letters */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeadLetterList"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `WEBHOOK_NOT_FOUND`; with the admin key `PRODUCT_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    discard_dead_letters: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
+            path: {
+                /** @description The webhook */
+                webhook_id: components["schemas"]["AuditWebhookId"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SelectDeadLetters"];
+            };
+        };
+        responses: {
+            /** @description How many were removed */
+            200: {
+                headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SettledDeadLetters"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `POLICY_DENIED`: suspended; `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `WEBHOOK_NOT_FOUND`; with the admin key `PRODUCT_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `REQUEST_TIMEOUT` */
+            408: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    retry_dead_letters: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
+            path: {
+                /** @description The webhook */
+                webhook_id: components["schemas"]["AuditWebhookId"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SelectDeadLetters"];
+            };
+        };
+        responses: {
+            /** @description How many are sent */
+            200: {
+                headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SettledDeadLetters"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `POLICY_DENIED`: suspended; `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `WEBHOOK_NOT_FOUND`; with the admin key `PRODUCT_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `REQUEST_TIMEOUT` */
+            408: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    replay_webhook: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
+            path: {
+                /** @description The webhook */
+                webhook_id: components["schemas"]["AuditWebhookId"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ReplayAuditWebhook"];
+            };
+        };
+        responses: {
+            /** @description The webhook */
+            200: {
+                headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditWebhook"];
+                };
+            };
+            /** @description `INVALID_REQUEST`, also for a row that does not exist yet */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `POLICY_DENIED`: suspended; `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `WEBHOOK_NOT_FOUND`; with the admin key `PRODUCT_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `REQUEST_TIMEOUT` */
+            408: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    rotate_webhook_secret: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
+            path: {
+                /** @description The webhook */
+                webhook_id: components["schemas"]["AuditWebhookId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The new secret */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RotatedWebhookSecret"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `POLICY_DENIED`: suspended; `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `WEBHOOK_NOT_FOUND`; with the admin key `PRODUCT_NOT_FOUND` */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];

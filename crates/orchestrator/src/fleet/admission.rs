@@ -37,11 +37,16 @@ impl Admission {
         self.products.with_key(key).await
     }
 
-    /// Returns the product that an operator names; `None` if there is no such product.
+    /// Returns the product that an operator names, also a deleted one; `None` if there is no such product.
     pub(crate) async fn product(&self, product_id: &str) -> Result<Option<Arc<Product>>, FleetError> {
         // An invalid id cannot belong to any product.
         let Ok(product_id) = product_id.parse() else { return Ok(None) };
         Ok(self.shared.registry.product(product_id).await?.map(Arc::new))
+    }
+
+    /// Checks that `product` is in use.
+    pub(crate) const fn check_in_use(product: &Product) -> Result<(), FleetError> {
+        FleetError::check_in_use(product.state)
     }
 
     /// Records that the key in `header` of the current request was refused.

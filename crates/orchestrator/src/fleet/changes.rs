@@ -54,7 +54,7 @@ impl Changes {
             (Change::Stop | Change::Sleep, Some(row)) => self.stop(operation, request, row).await,
             (Change::Restart, Some(row)) => self.restart(operation, row).await,
             (Change::Rotate, Some(row)) => self.rotate_key(operation, request.actor, row).await,
-            (Change::Destroy, Some(row)) => self.destroy(operation, request.actor, row).await,
+            (Change::Destroy, Some(row)) => self.destroy(operation, request, row).await,
         }
     }
 

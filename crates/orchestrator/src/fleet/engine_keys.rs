@@ -1,8 +1,8 @@
-//! The engines' secrets: seals new ones for the registry, and unseals stored ones.
+//! The engines' secrets: seals new ones for the registry, and unseals stored ones. And the confirmations of deletions.
 
 use std::sync::Arc;
 
-use api::{EngineId, EngineKey};
+use api::{EngineId, EngineKey, ProductId};
 use secrecy::SecretString;
 
 use super::error::FleetError;
@@ -27,6 +27,17 @@ impl EngineKeys {
     pub(super) fn unseal(&self, engine_id: EngineId, sealed_key: &str) -> Result<EngineKey, KeyError> {
         let mut key = self.vault.open(&engine_id.to_string(), Purpose::EngineKey, sealed_key)?;
         Ok(EngineKey::from_text(std::mem::take(&mut *key)))
+    }
+
+    /// Seals what a confirmation of the product's deletion says, so that nobody but this deployment makes one.
+    pub(super) fn seal_confirmation(&self, product_id: ProductId, text: &str) -> Result<String, KeyError> {
+        self.vault.seal(&product_id.to_string(), Purpose::ProductDeletion, text)
+    }
+
+    /// What a confirmation of the product's deletion says; `None` if it is none.
+    pub(super) fn open_confirmation(&self, product_id: ProductId, sealed: &str) -> Option<String> {
+        let text = self.vault.open(&product_id.to_string(), Purpose::ProductDeletion, sealed);
+        text.ok().map(|text| text.to_string())
     }
 
     /// Generates a key of an engine. Returns it as it is and sealed.

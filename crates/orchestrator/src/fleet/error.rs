@@ -5,11 +5,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use api::browser::TokenRefusal;
+use api::maintenance::Maintenance;
+use api::product_state::ProductState;
 use api::{EngineImage, ErrorCode, Timestamp};
 use backend::BackendError;
 use http_service::http::refusal_code;
 
 use crate::domain::lifecycle::Refusal;
+use crate::domain::product_life::ProductRefusal;
 use crate::keys::KeyError;
 use crate::registry::RegistryError;
 
@@ -31,6 +34,24 @@ pub enum FleetError {
     /// The product does not exist.
     #[error("there is no product with this id")]
     ProductNotFound,
+    /// The operator has disabled the product, or is deleting it.
+    #[error("the operator {} this product", if *.deleting { "is deleting" } else { "has disabled" })]
+    ProductDisabled {
+        /// Whether it is being deleted.
+        deleting: bool,
+    },
+    /// A deletion of a product that is in use.
+    #[error("this product is in use; disable it first")]
+    ProductNotDisabled,
+    /// The product is being deleted.
+    #[error("this product is being deleted, which cannot be undone")]
+    ProductDeleting,
+    /// A deletion without a confirmation in force.
+    #[error(
+        "this confirmation is of another product, is older than ten minutes, or the product was enabled since; \
+         ask for another one"
+    )]
+    ConfirmationInvalid,
     /// The product's policy forbids it.
     #[error("the product's policy does not allow this: {0}")]
     PolicyDenied(String),
@@ -101,6 +122,9 @@ pub enum FleetError {
         /// Since when.
         since: Timestamp,
     },
+    /// An operator keeps the deployment under maintenance.
+    #[error("the deployment is under maintenance since {}: {}", .0.since, .0.message.as_str())]
+    Maintenance(Maintenance),
     /// The host has no capacity for another engine.
     #[error("{0}")]
     CapacityExhausted(String),
@@ -157,8 +181,12 @@ impl FleetError {
             Self::EngineAlreadyRunning => ErrorCode::EngineAlreadyRunning,
             Self::EngineNotRunning => ErrorCode::EngineNotRunning,
             Self::ProductNotFound => ErrorCode::ProductNotFound,
+            Self::ProductDisabled { .. } => ErrorCode::ProductDisabled,
+            Self::ProductNotDisabled => ErrorCode::ProductNotDisabled,
+            Self::ProductDeleting => ErrorCode::ProductDeleting,
+            Self::ConfirmationInvalid => ErrorCode::ConfirmationInvalid,
             Self::PolicyDenied(_) => ErrorCode::PolicyDenied,
-            Self::BeyondAuditLog { .. } => ErrorCode::InvalidRequest,
+            Self::BeyondAuditLog { .. } | Self::InvalidWebhook(_) => ErrorCode::InvalidRequest,
             Self::SlugExists => ErrorCode::ProductSlugExists,
             Self::QuotaExceeded { .. } => ErrorCode::QuotaExceeded,
             Self::RateLimited { .. } => ErrorCode::RateLimited,
@@ -169,9 +197,9 @@ impl FleetError {
             Self::KeyLimit { .. } => ErrorCode::KeyLimit,
             Self::WebhookNotFound => ErrorCode::WebhookNotFound,
             Self::WebhookLimit { .. } => ErrorCode::WebhookLimit,
-            Self::InvalidWebhook(_) => ErrorCode::InvalidRequest,
             Self::PortExhaustion => ErrorCode::PortExhaustion,
             Self::CapacityExhausted(_) | Self::Drained { .. } => ErrorCode::CapacityExhausted,
+            Self::Maintenance(_) => ErrorCode::Maintenance,
             Self::BootTimeout(_) => ErrorCode::BootTimeout,
             Self::Backend(_) | Self::OperationTimeout => ErrorCode::BackendError,
             Self::RegistryUnavailable(_) => ErrorCode::StartingUp,
@@ -185,13 +213,20 @@ impl FleetError {
             Self::RateLimited { retry_after_s } => *retry_after_s,
             Self::TokenLimit { retry_after_s } => Some(*retry_after_s),
             // Capacity is freed when engines stop, and nobody knows when.
-            Self::PortExhaustion | Self::CapacityExhausted(_) | Self::Drained { .. } => Some(30),
+            Self::PortExhaustion
+            | Self::CapacityExhausted(_)
+            | Self::Drained { .. }
+            | Self::Maintenance(_) => Some(30),
             Self::RegistryUnavailable(_) => Some(2),
             Self::EngineNotFound
             | Self::EngineAlreadyExists
             | Self::EngineAlreadyRunning
             | Self::EngineNotRunning
             | Self::ProductNotFound
+            | Self::ProductDisabled { .. }
+            | Self::ProductNotDisabled
+            | Self::ProductDeleting
+            | Self::ConfirmationInvalid
             | Self::PolicyDenied(_)
             | Self::BeyondAuditLog { .. }
             | Self::SlugExists
@@ -224,6 +259,16 @@ impl FleetError {
         ))
     }
 
+    /// Checks that a product in `state` is in use.
+    pub(super) const fn check_in_use(state: ProductState) -> Result<(), Self> {
+        match state {
+            ProductState::Active => Ok(()),
+            ProductState::Disabled => Err(Self::ProductDisabled { deleting: false }),
+            ProductState::Deleting => Err(Self::ProductDisabled { deleting: true }),
+            ProductState::Deleted => Err(Self::ProductNotFound),
+        }
+    }
+
     pub(super) fn internal(cause: impl Error + Send + Sync + 'static) -> Self {
         Self::Internal(Cause(Arc::new(cause)))
     }
@@ -236,6 +281,16 @@ impl From<Refusal> for FleetError {
             Refusal::AlreadyExists => Self::EngineAlreadyExists,
             Refusal::AlreadyRunning => Self::EngineAlreadyRunning,
             Refusal::NotRunning => Self::EngineNotRunning,
+        }
+    }
+}
+
+impl From<ProductRefusal> for FleetError {
+    fn from(refusal: ProductRefusal) -> Self {
+        match refusal {
+            ProductRefusal::NotFound => Self::ProductNotFound,
+            ProductRefusal::NotDisabled => Self::ProductNotDisabled,
+            ProductRefusal::Deleting => Self::ProductDeleting,
         }
     }
 }
@@ -253,6 +308,10 @@ impl From<Arc<RegistryError>> for FleetError {
                 Self::RegistryUnavailable(Cause(error))
             }
             RegistryError::Unreadable { column } => Self::UnreadableRow(column),
+            // It never says that the product is in use.
+            RegistryError::ProductDisabled { state } if let Err(disabled) = Self::check_in_use(*state) => {
+                disabled
+            }
             _ => Self::Internal(Cause(error)),
         }
     }

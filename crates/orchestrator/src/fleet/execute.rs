@@ -4,14 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::EngineId;
 use api::orchestrator::{DenialReason, EngineStatus};
+use api::{EngineId, ProductId};
 use futures::future::{Either, select};
 
 use super::FleetError;
 use super::boot_limiter::{BootLimiter, BootRequest};
 use super::changes::Changes;
 use super::drain::DrainState;
+use super::maintenance::MaintenanceState;
 use super::operation::{Operation, Operations};
 use super::request::{OperationError, OperationRequest, OperationResult, Outcome, RequestKind};
 use super::shared::Shared;
@@ -31,6 +32,7 @@ pub(super) struct Executor {
     pub(super) operations: Arc<Operations>,
     pub(super) boot_limiter: BootLimiter,
     drain: Arc<DrainState>,
+    maintenance: Arc<MaintenanceState>,
     boot_timeout: Duration,
     /// The longest time that any caller waits for an operation.
     operation_timeout: Duration,
@@ -46,6 +48,7 @@ impl Executor {
     pub(super) fn new(
         changes: Changes,
         drain: Arc<DrainState>,
+        maintenance: Arc<MaintenanceState>,
         boot_timeout: Duration,
         operation_timeout: Duration,
     ) -> Self {
@@ -56,6 +59,7 @@ impl Executor {
             boot_limiter: BootLimiter::new(changes.shared.backend.concurrent_launches()),
             changes,
             drain,
+            maintenance,
             boot_timeout,
             operation_timeout,
         }
@@ -184,12 +188,18 @@ impl Executor {
             (Decision::Share, row) => self.join(request, row, true).await,
             (Decision::Pass | Decision::Wait, row) => self.join(request, row, false).await,
             (Decision::AwaitRestart, Some(row)) => {
-                self.drain.check_may_start()?;
+                self.check_may_start(row.owner.product_id)?;
                 self.await_restart(&row, deadline).await
             }
             // The table never awaits a restart for a user without an engine.
             (Decision::AwaitRestart, None) => Ok(Iteration::Retry),
         }
+    }
+
+    /// Checks that engines of a product may be started, as far as is known.
+    fn check_may_start(&self, product_id: ProductId) -> Result<(), FleetError> {
+        self.drain.check_may_start()?;
+        self.changes.policies.check_in_use(product_id)
     }
 
     /// Performs `change`, or waits for the operation that was registered first.
@@ -250,8 +260,9 @@ impl Executor {
             }
             Change::Stop | Change::Sleep | Change::Restart | Change::Rotate | Change::Destroy => None,
         };
+        self.maintenance.check_permits(operation.change)?;
         if operation.change.starts_engine() {
-            self.drain.check_may_start()?;
+            self.check_may_start(request.engine_owner.product_id)?;
         }
         self.changes.perform(operation, request, row).await
     }

@@ -17,6 +17,7 @@ use super::FleetError;
 use super::drain::DrainState;
 use super::execute::Executor;
 use super::fleet_audit_feed::FleetAuditFeed;
+use super::maintenance::MaintenanceState;
 use super::policies::Policies;
 use super::queries::DEFAULT_PAGE_SIZE;
 use super::records::Records;
@@ -28,6 +29,7 @@ pub(crate) struct Overview {
     policies: Arc<Policies>,
     executor: Arc<Executor>,
     drain: Arc<DrainState>,
+    maintenance: Arc<MaintenanceState>,
     records: Arc<Records>,
     /// Cancels the streams that would never end by themselves.
     stream_shutdown: CancellationToken,
@@ -44,7 +46,7 @@ impl Overview {
         policies: &Arc<Policies>,
         executor: &Arc<Executor>,
         records: &Arc<Records>,
-        drain: Arc<DrainState>,
+        (drain, maintenance): (Arc<DrainState>, Arc<MaintenanceState>),
         stream_shutdown: &CancellationToken,
         ports: Option<u64>,
     ) -> Self {
@@ -53,6 +55,7 @@ impl Overview {
             policies: Arc::clone(policies),
             executor: Arc::clone(executor),
             drain,
+            maintenance,
             records: Arc::clone(records),
             stream_shutdown: stream_shutdown.clone(),
             ports,
@@ -111,8 +114,7 @@ impl Overview {
     /// Returns how far a drain is, and what it could not put to sleep.
     pub(crate) async fn drain_progress(&self) -> Result<DrainProgress, FleetError> {
         let (left, asleep) = self.shared.registry.count_awake_and_asleep().await?;
-        let (failing, failures) = self.drain.failures();
-        let failing = u64::try_from(failing).unwrap_or(u64::MAX);
+        let (failing, failures) = self.drain.failures.named(None);
         Ok(DrainProgress { drained_since: self.drain.since(), left, asleep, failing, failures })
     }
 
@@ -127,6 +129,7 @@ impl Overview {
         Ok(FleetOverview {
             active_since: self.active_since,
             drained_since: self.drain.since(),
+            maintenance: self.maintenance.get(),
             engines: FleetStatus::from_counts(by_status),
             changes_under_way: count(self.executor.operations.len()),
             capacity: FleetCapacity {
@@ -139,7 +142,7 @@ impl Overview {
     }
 
     fn product_status(&self, product: ProductCounts) -> ProductStatus {
-        let ProductCounts { product_id, slug, by_status } = product;
+        let ProductCounts { product_id, slug, state, by_status } = product;
         let policy = self.policies.get(product_id);
         ProductStatus {
             product_id,
@@ -148,6 +151,7 @@ impl Overview {
             by_status: by_status.into_iter().collect(),
             max_engines: policy.max_engines,
             suspended: policy.is_suspended(),
+            state,
         }
     }
 }

@@ -10,6 +10,7 @@ use api::product_keys::{
     CreatePlatformKey, CreatedPlatformKey, MAX_PLATFORM_KEYS, PlatformKeyList, PlatformKeySummary,
     RevokedPlatformKey,
 };
+use api::product_state::ProductState;
 use api::{PlatformKey, PlatformKeyId, ProductId, Timestamp};
 use serde_json::json;
 
@@ -28,7 +29,10 @@ impl Products {
     /// Lists the product's keys that are in force, oldest first.
     pub(crate) async fn platform_keys(&self, product_id: ProductId) -> Result<PlatformKeyList, FleetError> {
         let registry = &self.shared.registry;
-        registry.product(product_id).await?.ok_or(FleetError::ProductNotFound)?;
+        let product = registry.product(product_id).await?;
+        product
+            .filter(|product| product.state != ProductState::Deleted)
+            .ok_or(FleetError::ProductNotFound)?;
         let keys = registry.platform_keys(product_id, self.shared.clock.now()).await?;
         Ok(PlatformKeyList { keys: keys.into_iter().map(|key| key.summary).collect() })
     }

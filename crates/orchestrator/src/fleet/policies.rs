@@ -1,9 +1,11 @@
-//! The products' policies: which images they allow, and which limits apply to engines in the absence of a caller.
+//! The products' policies and states: which images they allow, which limits apply to engines in the absence of a
+//! caller, and whether the product is in use.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use api::policy::{Policy, Seconds};
+use api::product_state::ProductState;
 use api::{EngineImage, ProductId};
 use parking_lot::RwLock;
 
@@ -12,13 +14,20 @@ use super::shared::Shared;
 use super::supervision::Supervision;
 use crate::registry::{EngineRow, Product};
 
+/// What is known of a product, as it was when its audit log ended with row `audit_seq`.
+struct KnownProduct {
+    audit_seq: i64,
+    policy: Arc<Policy>,
+    state: ProductState,
+}
+
 pub(super) struct Policies {
     shared: Arc<Shared>,
     supervision: Arc<Supervision>,
     /// The deployment's image: that of engines that do not request one.
     default_image: EngineImage,
     /// Every product's policy, with the audit log position at which it was read: the later of two views wins.
-    by_product: RwLock<HashMap<ProductId, (i64, Arc<Policy>)>>,
+    by_product: RwLock<HashMap<ProductId, KnownProduct>>,
 }
 
 impl Policies {
@@ -33,15 +42,24 @@ impl Policies {
     /// The policy of a product. A policy that is not known sets no limits.
     pub(super) fn get(&self, product_id: ProductId) -> Arc<Policy> {
         let by_product = self.by_product.read();
-        by_product.get(&product_id).map(|(_, policy)| Arc::clone(policy)).unwrap_or_default()
+        by_product.get(&product_id).map(|known| Arc::clone(&known.policy)).unwrap_or_default()
     }
 
-    /// Applies this policy to the product's engines from now on, unless a later one is known.
-    pub(super) fn apply(&self, product_id: ProductId, audit_seq: i64, policy: &Policy) {
+    /// Checks that the product is in use, as far as is known. Whoever changes something of it is checked again where
+    /// that is committed.
+    pub(super) fn check_in_use(&self, product_id: ProductId) -> Result<(), FleetError> {
+        let state = self.by_product.read().get(&product_id).map(|known| known.state).unwrap_or_default();
+        FleetError::check_in_use(state)
+    }
+
+    /// Applies this policy to the product's engines, and this state to the product, from now on, unless later ones are
+    /// known.
+    pub(super) fn apply(&self, product_id: ProductId, audit_seq: i64, policy: &Policy, state: ProductState) {
         let mut by_product = self.by_product.write();
         let known = by_product.get(&product_id);
-        if known.is_none_or(|(seen, _)| *seen < audit_seq) {
-            by_product.insert(product_id, (audit_seq, Arc::new(policy.clone())));
+        if known.is_none_or(|known| known.audit_seq < audit_seq) {
+            let policy = Arc::new(policy.clone());
+            by_product.insert(product_id, KnownProduct { audit_seq, policy: Arc::clone(&policy), state });
             let threshold = policy.idle_sleep_threshold_s.as_ref().map(Seconds::duration);
             // Under the lock, so that of two concurrent policies the later one is applied last.
             self.supervision.set_idle_threshold(product_id, threshold);

@@ -8,6 +8,7 @@ use api::orchestrator::{
     ListProducts, PageLimit, PageOffset, Policy, ProductList, ProductSummary, RegisterProduct,
     RegisteredProduct, ReplacedPolicy,
 };
+use api::product_state::ProductState;
 use api::{DisplayName, KeyHash, PlatformKey, ProductId, Slug, Timestamp};
 use parking_lot::RwLock;
 use serde_json::json;
@@ -201,20 +202,12 @@ impl Products {
         Ok(product.product_id)
     }
 
-    /// Returns a page of all products, without their keys.
+    /// Returns a page of all products that are not deleted, without their keys.
     pub(crate) async fn list(&self, params: ListProducts) -> Result<ProductList, FleetError> {
         let limit = params.limit.map_or(DEFAULT_PAGE_SIZE, PageLimit::get);
         let offset = params.offset.map_or(0, PageOffset::get);
         let (products, total) = self.shared.registry.products(limit, offset).await?;
-        let products = products.into_iter().map(|product| ProductSummary {
-            product_id: product.product_id,
-            slug: product.slug,
-            display_name: product.display_name,
-            policy: product.policy,
-            created_at: product.created_at,
-            updated_at: product.updated_at,
-        });
-        Ok(ProductList { products: products.collect(), total })
+        Ok(ProductList { products: products.into_iter().map(summary).collect(), total })
     }
 
     /// Replaces a product's policy. Once this has returned, every call is judged by the new policy.
@@ -273,9 +266,23 @@ impl Products {
     }
 
     /// Caches the product and applies its policy.
-    fn apply_product(&self, product: &Product) {
+    pub(super) fn apply_product(&self, product: &Product) {
         self.cache.insert_if_newer(Arc::new(product.clone()));
-        self.policies.apply(product.product_id, product.audit_seq, &product.policy);
+        self.policies.apply(product.product_id, product.audit_seq, &product.policy, product.state);
+    }
+
+    /// Reads a product as soon as the registry is back, because a change of it was not confirmed.
+    pub(super) fn reload_later(self: &Arc<Self>, product_id: ProductId) {
+        tokio::spawn(load_when_available(Arc::downgrade(self), product_id));
+    }
+
+    /// The products that are disabled or being deleted.
+    pub(super) fn out_of_use(&self) -> Vec<Arc<Product>> {
+        let state = self.cache.state.read();
+        let out_of_use = |product: &&Arc<Product>| {
+            matches!(product.state, ProductState::Disabled | ProductState::Deleting)
+        };
+        state.by_id.values().filter(out_of_use).cloned().collect()
     }
 
     fn new_product(
@@ -294,6 +301,9 @@ impl Products {
             created_at: self.shared.clock.now(),
             updated_at: None,
             audit_seq: 1,
+            state: ProductState::Active,
+            state_since: None,
+            engines_to_delete: None,
         }
     }
 
@@ -343,6 +353,19 @@ impl Products {
     }
 }
 
+/// A product as listings show it.
+pub(super) fn summary(product: Product) -> ProductSummary {
+    ProductSummary {
+        product_id: product.product_id,
+        slug: product.slug,
+        display_name: product.display_name,
+        policy: product.policy,
+        created_at: product.created_at,
+        updated_at: product.updated_at,
+        state: product.state,
+    }
+}
+
 /// Reads a product as soon as the registry is back, and applies what was read.
 async fn load_when_available(products: Weak<Products>, product_id: ProductId) -> Option<Product> {
     loop {
@@ -384,6 +407,9 @@ mod tests {
             created_at: Timestamp::from_unix_ms(0),
             updated_at: None,
             audit_seq,
+            state: ProductState::Active,
+            state_since: None,
+            engines_to_delete: None,
         }
     }
 

@@ -19,6 +19,7 @@ use super::FleetError;
 use super::browser::Browsers;
 use super::drain::DrainState;
 use super::execute::Executor;
+use super::maintenance::MaintenanceState;
 use super::policies::Policies;
 use super::products::Products;
 use super::request::OperationError;
@@ -86,6 +87,7 @@ pub(super) struct Reconciler {
     pub(super) products: Arc<Products>,
     pub(super) browsers: Arc<Browsers>,
     pub(super) drain: Arc<DrainState>,
+    pub(super) maintenance: Arc<MaintenanceState>,
     pub(super) executor: Arc<Executor>,
     pub(super) telemetry: Arc<Telemetry>,
     /// Whether the first comparison is done.
@@ -138,8 +140,9 @@ impl Reconciler {
                 self.products.load().await?;
                 self.browsers.load().await?;
                 self.drain.load(&self.shared).await?;
-                for (product_id, audit_seq, policy) in self.shared.registry.policies().await? {
-                    self.policies.apply(product_id, audit_seq, &policy);
+                self.maintenance.load(&self.shared).await?;
+                for (product_id, audit_seq, policy, state) in self.shared.registry.policies().await? {
+                    self.policies.apply(product_id, audit_seq, &policy, state);
                 }
                 self.supervision.restore(&self.shared.registry.supervised().await?);
                 Ok::<_, RegistryError>(())

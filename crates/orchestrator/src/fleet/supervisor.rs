@@ -20,6 +20,7 @@ use super::boot_limiter::BootRequest;
 use super::engine_client::EngineClient;
 use super::execute::Executor;
 use super::inbox::Inbox;
+use super::maintenance::MaintenanceState;
 use super::request::{OperationRequest, RequestKind};
 use super::shared::Shared;
 use super::supervision::{DueAction, Supervision, SupervisionAction};
@@ -46,6 +47,7 @@ pub(super) struct Supervisor {
     pub(super) client: Arc<EngineClient>,
     pub(super) inbox: Arc<Inbox>,
     pub(super) telemetry: Arc<Telemetry>,
+    pub(super) maintenance: Arc<MaintenanceState>,
     /// Whether the first comparison is done.
     pub(super) ready: watch::Receiver<bool>,
     /// Passes exits on to the boots under way.
@@ -121,6 +123,10 @@ impl Supervisor {
         let DueAction { engine_id, engine_owner: owner, action, generation, .. } = due;
         match action {
             SupervisionAction::Check => self.check(engine_id).await,
+            // Nobody could wake it.
+            SupervisionAction::Sleep if self.maintenance.get().is_some() => {
+                self.supervision.reschedule_idle_check(engine_id);
+            }
             SupervisionAction::Sleep => {
                 let request = OperationRequest::new(owner, RequestKind::Sleep { if_idle: true }, "idle");
                 match self.executor.execute(&request).await {

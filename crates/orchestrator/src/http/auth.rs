@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use api::orchestrator::{ADMIN_KEY_HEADER, PLATFORM_KEY_HEADER, PRODUCT_ID_HEADER};
+use api::product_state::ProductState;
 use api::{AdminKey, ErrorCode};
 use axum::extract::{FromRef, FromRequestParts, Request};
 use axum::http::header::AUTHORIZATION;
@@ -37,7 +38,7 @@ where
     }
 }
 
-/// The calling product, by its own key. A suspended product passes only with GET or HEAD.
+/// The calling product, by its own key. A suspended product passes only with GET or HEAD, and a disabled one not at all.
 pub(super) struct KeyedProduct(pub(super) Arc<Product>);
 
 impl<S: Send + Sync> FromRequestParts<S> for KeyedProduct
@@ -57,6 +58,7 @@ where
             fleet.admission.log_auth_failure(PLATFORM_KEY_HEADER, client_address(parts));
             unknown()
         })?;
+        Admission::check_in_use(&product).map_err(to_api_error)?;
         // HEAD is a GET without the body of the response.
         if !matches!(parts.method, Method::GET | Method::HEAD) {
             Admission::check_not_suspended(&product).map_err(to_api_error)?;
@@ -100,8 +102,8 @@ where
     }
 }
 
-/// The operator, who acts for the product in `X-Product-Id`. A suspension does not hold: whatever would run an engine
-/// of a suspended product is refused where it is claimed.
+/// The operator, who acts for the product in `X-Product-Id`. Neither a suspension nor that it is disabled holds: whatever
+/// would run an engine of such a product is refused where it is claimed.
 async fn operator_for_product<S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<Caller, ApiError>
 where
     Arc<Fleet>: FromRef<S>,
@@ -112,6 +114,10 @@ where
     let product = Arc::<Fleet>::from_ref(state).admission.product(product_id).await.map_err(to_api_error)?;
     let product = product.ok_or(FleetError::ProductNotFound).map_err(to_api_error)?;
     note_product(product.product_id);
+    // What is left of a deleted one is its audit log.
+    if product.state == ProductState::Deleted && !matches!(parts.method, Method::GET | Method::HEAD) {
+        return Err(to_api_error(FleetError::ProductNotFound));
+    }
     Ok(Caller::operator(product))
 }
 

@@ -49,6 +49,8 @@ pub(crate) fn document() -> OpenApi {
     for item in document.paths.paths.values_mut() {
         let operations = [&mut item.get, &mut item.post, &mut item.put, &mut item.patch, &mut item.delete];
         operations.into_iter().flatten().for_each(describe_operator_access);
+        let operations = [&mut item.get, &mut item.post, &mut item.put, &mut item.patch, &mut item.delete];
+        operations.into_iter().flatten().for_each(describe_disabled_product);
     }
     http_service::http::openapi::complete(&mut document);
     http_service::http::openapi::add_examples(&mut document, &EXAMPLES);
@@ -56,11 +58,38 @@ pub(crate) fn document() -> OpenApi {
     for item in document.paths.paths.values_mut() {
         if let Some(get) = &mut item.get
             && get.operation_id.as_deref() == Some("proxy_get")
+            && let Some(RefOr::T(refused)) = get.responses.responses.get_mut("403")
         {
-            get.responses.responses.remove("403");
+            DISABLED.clone_into(&mut refused.description);
         }
     }
     document
+}
+
+/// The description of the refusal of a product that is out of use.
+const DISABLED: &str = "`PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it";
+
+/// Adds the refusal of a product that is out of use to an operation that products call.
+fn describe_disabled_product(operation: &mut Operation) {
+    let of_product = SecurityRequirement::new("platform_key", [] as [&str; 0]);
+    if !operation.security.as_deref().is_some_and(|keys| keys.contains(&of_product)) {
+        return;
+    }
+    let responses = &mut operation.responses.responses;
+    let Some(mut disabled) = responses.get("401").cloned() else { return };
+    if let RefOr::T(response) = &mut disabled {
+        DISABLED.clone_into(&mut response.description);
+    }
+    match responses.entry("403".to_owned()) {
+        Entry::Vacant(entry) => {
+            entry.insert(disabled);
+        }
+        Entry::Occupied(mut entry) => {
+            if let RefOr::T(response) = entry.get_mut() {
+                response.description = format!("{}; {DISABLED}", response.description);
+            }
+        }
+    }
 }
 
 /// Adds what comes with the admin key to an operation that takes it in place of the product's key.

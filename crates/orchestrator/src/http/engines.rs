@@ -34,7 +34,7 @@ type JsonResult<T> = Result<Answer<T>, ApiError>;
         (status = 429, description = "`QUOTA_EXCEEDED`", body = ErrorBody),
         (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
         (status = 502, description = "`BACKEND_ERROR`", body = ErrorBody),
-        (status = 503, description = "`PORT_EXHAUSTION`, `CAPACITY_EXHAUSTED`, `STARTING_UP`", body = ErrorBody),
+        (status = 503, description = "`PORT_EXHAUSTION`, `CAPACITY_EXHAUSTED`, `MAINTENANCE`, `STARTING_UP`", body = ErrorBody),
         (status = 504, description = "`BOOT_TIMEOUT`: the message names the failed health check",
             body = ErrorBody),
     ),
@@ -64,7 +64,7 @@ pub(super) async fn provision(
             body = ErrorBody),
         (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
         (status = 502, description = "`BACKEND_ERROR`", body = ErrorBody),
-        (status = 503, description = "`PORT_EXHAUSTION`, `CAPACITY_EXHAUSTED`, `STARTING_UP`", body = ErrorBody),
+        (status = 503, description = "`PORT_EXHAUSTION`, `CAPACITY_EXHAUSTED`, `MAINTENANCE`, `STARTING_UP`", body = ErrorBody),
         (status = 504, description = "`BOOT_TIMEOUT`", body = ErrorBody),
     ),
 )]
@@ -91,7 +91,7 @@ pub(super) async fn admit(
         (status = 409, description = "`ENGINE_ALREADY_RUNNING`", body = ErrorBody),
         (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
         (status = 502, description = "`BACKEND_ERROR`", body = ErrorBody),
-        (status = 503, description = "`PORT_EXHAUSTION`, `CAPACITY_EXHAUSTED`, `STARTING_UP`", body = ErrorBody),
+        (status = 503, description = "`PORT_EXHAUSTION`, `CAPACITY_EXHAUSTED`, `MAINTENANCE`, `STARTING_UP`", body = ErrorBody),
         (status = 504, description = "`BOOT_TIMEOUT`", body = ErrorBody),
     ),
 )]
@@ -143,7 +143,7 @@ pub(super) async fn stop(
         (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
         (status = 502, description = "`BACKEND_ERROR`: the engine did not confirm the key; GET returns the valid one",
             body = ErrorBody),
-        (status = 503, description = "`STARTING_UP`", body = ErrorBody),
+        (status = 503, description = "`MAINTENANCE`, `STARTING_UP`", body = ErrorBody),
     ),
 )]
 pub(super) async fn rotate_key(
@@ -212,7 +212,7 @@ pub(super) async fn explain(
         (status = 404, description = "`ENGINE_NOT_FOUND`", body = ErrorBody),
         (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
         (status = 502, description = "`BACKEND_ERROR`", body = ErrorBody),
-        (status = 503, description = "`STARTING_UP`", body = ErrorBody),
+        (status = 503, description = "`MAINTENANCE`, `STARTING_UP`", body = ErrorBody),
     ),
 )]
 pub(super) async fn destroy(

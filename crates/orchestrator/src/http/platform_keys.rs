@@ -48,6 +48,7 @@ pub(super) async fn list(
         (status = 200, description = "The key", body = CreatedPlatformKey),
         (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
         (status = 401, description = "`INVALID_ADMIN_KEY`", body = ErrorBody),
+        (status = 403, description = "`PRODUCT_DISABLED`", body = ErrorBody),
         (status = 404, description = "`PRODUCT_NOT_FOUND`", body = ErrorBody),
         (status = 413, description = "`PAYLOAD_TOO_LARGE`", body = ErrorBody),
         (status = 429, description = "`KEY_LIMIT`: the product has five keys", body = ErrorBody),
@@ -93,6 +94,6 @@ pub(super) async fn revoke(
 }
 
 /// An invalid id cannot belong to any product.
-fn product(product_id: &str) -> Result<ProductId, ApiError> {
+pub(super) fn product(product_id: &str) -> Result<ProductId, ApiError> {
     product_id.parse().map_err(|_| to_api_error(FleetError::ProductNotFound))
 }

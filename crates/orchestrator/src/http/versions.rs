@@ -30,7 +30,7 @@ use crate::fleet::Fleet;
         (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
         (status = 502, description = "`BACKEND_ERROR`: there is no such image, or the move was reverted",
             body = ErrorBody),
-        (status = 503, description = "`PORT_EXHAUSTION`, `CAPACITY_EXHAUSTED`, `STARTING_UP`", body = ErrorBody),
+        (status = 503, description = "`PORT_EXHAUSTION`, `CAPACITY_EXHAUSTED`, `MAINTENANCE`, `STARTING_UP`", body = ErrorBody),
         (status = 504, description = "`BOOT_TIMEOUT`: the move was reverted", body = ErrorBody),
     ),
 )]

@@ -290,7 +290,9 @@ impl RegistryErrorKind {
             RegistryError::Unreadable { .. } => Self::Unreadable,
             RegistryError::Database(_) | RegistryError::HotRead(_) => Self::Database,
             RegistryError::Closed => Self::Closed,
-            RegistryError::ProductGone | RegistryError::AuditIncomplete => Self::Other,
+            RegistryError::ProductGone
+            | RegistryError::ProductDisabled { .. }
+            | RegistryError::AuditIncomplete => Self::Other,
         }
     }
 }

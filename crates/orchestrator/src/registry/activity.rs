@@ -6,11 +6,13 @@
 use std::collections::HashMap;
 
 use api::orchestrator::Policy;
+use api::product_state::ProductState;
 use api::{EngineId, ProductId, Timestamp};
 use serde_json::{Value, json};
 use sqlx::Row as _;
 
 use super::access::with_deadline;
+use super::product_states::stored_state;
 use super::row::{EngineRow, select_engines};
 use super::{Registry, RegistryError, RegistryLock};
 
@@ -132,9 +134,14 @@ impl Registry {
         Ok(())
     }
 
-    /// Returns every product's policy, as far as it can be read, with the id of the product's last audit row.
-    pub(crate) async fn policies(&self) -> Result<Vec<(ProductId, i64, Policy)>, RegistryError> {
-        let query = sqlx::query("SELECT product_id, policy, audit_seq FROM products");
+    /// Returns the policy and the state of every product that is not deleted, as far as they can be read, with the id of
+    /// the product's last audit row.
+    pub(crate) async fn policies(
+        &self,
+    ) -> Result<Vec<(ProductId, i64, Policy, ProductState)>, RegistryError> {
+        let query = sqlx::query(
+            "SELECT product_id, policy, audit_seq, state FROM products WHERE state IS NULL OR state <> 'deleted'",
+        );
         let rows = with_deadline(query.fetch_all(&self.reads)).await?;
         let read = |row: &sqlx::any::AnyRow| {
             let (product_id, policy): (String, String) = (row.try_get(0)?, row.try_get(1)?);
@@ -142,7 +149,9 @@ impl Registry {
                 self.unreadable_rows.log_once("product", &product_id, "product_id");
                 return Ok(None);
             };
-            Ok(Some((id, row.try_get(2)?, self.stored_policy(&product_id, &policy))))
+            // Nobody uses a product in a state of a later version.
+            let state = stored_state(row.try_get(3)?).unwrap_or(ProductState::Disabled);
+            Ok(Some((id, row.try_get(2)?, self.stored_policy(&product_id, &policy), state)))
         };
         rows.iter().filter_map(|row| read(row).transpose()).collect()
     }

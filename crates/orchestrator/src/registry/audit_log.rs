@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 pub(crate) use api::audit::AuditEvent as Event;
+use api::product_state::ProductState;
 use api::{EngineId, ProductId, Timestamp, UserId};
 use serde_json::Value;
 use sqlx::{Any, AnyConnection, Row as _, Transaction};
@@ -11,6 +12,7 @@ use tokio::sync::OwnedMutexGuard;
 use super::access::with_deadline;
 use super::hash_chain::ChainedRow;
 use super::notify::Notifier;
+use super::product_states::stored_state;
 use super::{Registry, RegistryError, RegistryLock};
 use crate::domain::Actor;
 
@@ -65,6 +67,8 @@ pub(super) struct ProductTx {
     last_hash: String,
     /// The product's stored policy, which stays in force until the transaction ends.
     policy: String,
+    /// The product's stored state, which stays in force, too.
+    state: Option<String>,
     /// The number of written rows that count towards the product's lifetime metrics.
     provisions: i64,
     destroys: i64,
@@ -76,14 +80,14 @@ pub(super) struct ProductTx {
 
 /// Locks a product's row, and with it everything of the product until the transaction ends.
 const LOCK_PRODUCT: &str = "UPDATE products SET audit_seq = audit_seq + $1 WHERE product_id = $2 \
-                    RETURNING audit_seq, audit_hash, policy";
+                    RETURNING audit_seq, audit_hash, policy, state";
 
 /// The same under the condition that our epoch is in force: a new leader waits for the transactions that checked
 /// it.
 const LOCK_PRODUCT_FENCED: &str = "WITH held AS (SELECT 1 FROM meta WHERE name = 'epoch' AND value = $3 FOR SHARE) \
                            UPDATE products SET audit_seq = audit_seq + $1 \
                            WHERE product_id = $2 AND EXISTS (SELECT 1 FROM held) \
-                           RETURNING audit_seq, audit_hash, policy";
+                           RETURNING audit_seq, audit_hash, policy, state";
 
 impl Registry {
     /// Appends an audit row of its own, with which no other row changes.
@@ -120,6 +124,7 @@ impl Registry {
         };
         let last_id: i64 = product.try_get(0)?;
         let (hash, policy) = (product.try_get(1)?, product.try_get(2)?);
+        let state = product.try_get(3)?;
         Ok(ProductTx {
             transaction,
             product_id,
@@ -127,6 +132,7 @@ impl Registry {
             rows_left: rows,
             last_hash: hash,
             policy,
+            state,
             provisions: 0,
             destroys: 0,
             notifier: Arc::clone(&self.notifier),
@@ -144,6 +150,11 @@ impl ProductTx {
     /// The id of the row written last.
     pub(super) const fn last_id(&self) -> i64 {
         self.last_id
+    }
+
+    /// The product's state.
+    pub(super) fn state(&self) -> Result<ProductState, RegistryError> {
+        stored_state(self.state.clone())
     }
 
     /// The connection for further statements of the transaction.

@@ -38,6 +38,7 @@ impl Registry {
         entry: &AuditEntry,
     ) -> Result<Result<(), MintRefused>, RegistryError> {
         let mut tx = self.begin_product_tx(row.owner.product_id, 1).await?;
+        tx.require_enabled()?;
         let (engine_id, key_hash) = (row.engine_id.to_string(), row.key_hash.to_hex());
         let current = sqlx::query("SELECT 1 FROM engines WHERE engine_id = $1 AND key_hash = $2")
             .bind(engine_id.clone())
@@ -192,6 +193,7 @@ impl Registry {
         let origins =
             serde_json::to_string(origins).map_err(|_| RegistryError::Unreadable { column: "origins" })?;
         let mut tx = self.begin_product_tx(product_id, 1).await?;
+        tx.require_enabled()?;
         let upsert = sqlx::query(
             "INSERT INTO product_origins (product_id, origins) VALUES ($1, $2) \
              ON CONFLICT (product_id) DO UPDATE SET origins = excluded.origins",

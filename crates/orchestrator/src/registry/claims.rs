@@ -117,7 +117,8 @@ impl Registry {
         claim: &Claim,
     ) -> Result<Option<ClaimRefused>, RegistryError> {
         // Checked here, under the lock of the product's row: the caller may have waited since its first check, and
-        // a replaced policy must not let anybody through any more.
+        // neither a disabled product nor a replaced policy must let anybody through any more.
+        tx.require_enabled()?;
         let policy = self.stored_policy(&engine.owner.product_id.to_string(), tx.policy());
         if policy.is_suspended() {
             return Ok(Some(ClaimRefused::Suspended));
@@ -215,6 +216,9 @@ impl Registry {
 
     /// Claims the row in `tx`, which is not committed if the claim is refused.
     async fn claim_row(&self, tx: &mut ProductTx, seen: &EngineRow, claim: &Claim) -> ClaimResult<EngineRow> {
+        if claim.change.starts_engine() || claim.change == Change::Rotate {
+            tx.require_enabled()?;
+        }
         if matches!(claim.change, Change::Start | Change::Wake) {
             let policy = self.stored_policy(&seen.owner.product_id.to_string(), tx.policy());
             if policy.is_suspended() {

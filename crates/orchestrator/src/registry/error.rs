@@ -1,6 +1,7 @@
 //! The errors of an open registry.
 
 use api::EngineId;
+use api::product_state::ProductState;
 
 use super::access::is_unreachable;
 
@@ -32,6 +33,12 @@ pub(crate) enum RegistryError {
     /// The product's row is gone.
     #[error("the product's row is gone from the registry")]
     ProductGone,
+    /// The product is disabled or being deleted, or was deleted. Nothing was changed.
+    #[error("the product is {}", state.as_str())]
+    ProductDisabled {
+        /// Its state.
+        state: ProductState,
+    },
     /// A transaction wrote fewer audit rows than it had announced.
     #[error("a transaction ended before all of its audit rows were written")]
     AuditIncomplete,

@@ -1,10 +1,12 @@
 //! Queries on the engines of all products, for the operator.
 
 use api::orchestrator::EngineStatus;
+use api::product_state::ProductState;
 use api::{EngineId, EngineImage, ProductId, Slug, Timestamp, UserId};
 use sqlx::Row as _;
 
 use super::access::with_deadline;
+use super::product_states::stored_state;
 use super::row::{EngineRow, engine_columns};
 use super::{Registry, RegistryError};
 
@@ -34,6 +36,7 @@ pub(crate) struct ListedEngine {
 pub(crate) struct ProductCounts {
     pub(crate) product_id: ProductId,
     pub(crate) slug: Slug,
+    pub(crate) state: ProductState,
     pub(crate) by_status: Vec<(EngineStatus, u64)>,
 }
 
@@ -149,7 +152,10 @@ impl Registry {
     pub(crate) async fn fleet_counts(&self) -> Result<(Vec<ProductCounts>, u64), RegistryError> {
         // One transaction, so that the numbers come from the same snapshot.
         let mut transaction = with_deadline(self.reads.begin()).await?;
-        let products = sqlx::query("SELECT product_id, slug FROM products ORDER BY product_id");
+        let products = sqlx::query(
+            "SELECT product_id, slug, state FROM products WHERE state IS NULL OR state <> 'deleted' \
+             ORDER BY product_id",
+        );
         let products = with_deadline(products.fetch_all(&mut *transaction)).await?;
         let counted = with_deadline(sqlx::query(COUNT_ENGINES).fetch_all(&mut *transaction)).await?;
         let leased = sqlx::query("SELECT COUNT(port) FROM engines");
@@ -166,8 +172,9 @@ impl Registry {
         for row in &products {
             let (id, slug): (String, String) = (row.try_get(0)?, row.try_get(1)?);
             let by_status = by_product.remove(&id).unwrap_or_default();
+            let state = stored_state(row.try_get(2)?).unwrap_or(ProductState::Disabled);
             if let (Ok(product_id), Ok(slug)) = (id.parse(), Slug::new(slug)) {
-                counts.push(ProductCounts { product_id, slug, by_status });
+                counts.push(ProductCounts { product_id, slug, state, by_status });
             }
         }
         Ok((counts, leased.unsigned_abs()))

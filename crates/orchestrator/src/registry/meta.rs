@@ -2,7 +2,6 @@
 
 use std::os::unix::fs::MetadataExt as _;
 
-use api::Timestamp;
 use backend::KnownData;
 use sqlx::Row as _;
 
@@ -17,31 +16,25 @@ pub(crate) const KEY_CHECK: &str = "canary";
 /// The name of the host on which the engines run, in the table.
 pub(crate) const HOST: &str = "host";
 
-/// The name of the time since which the deployment has been drained, in the table. It is missing if it is not.
-const DRAINED_SINCE: &str = "drained_since";
-
 impl Registry {
-    /// Returns since when the deployment has been drained; `None` if it is not.
-    pub(crate) async fn drained_since(&self) -> Result<Option<Timestamp>, RegistryError> {
-        let query = sqlx::query("SELECT value FROM meta WHERE name = $1").bind(DRAINED_SINCE);
-        let Some(row) = with_deadline(query.fetch_optional(&self.reads)).await? else { return Ok(None) };
-        let since = row.try_get::<String, _>(0)?.parse();
-        since
-            .map(|ms| Some(Timestamp::from_unix_ms(ms)))
-            .map_err(|_| RegistryError::Unreadable { column: "value" })
+    /// Returns the fact called `name`; `None` if it is missing.
+    pub(crate) async fn meta(&self, name: &str) -> Result<Option<String>, RegistryError> {
+        let query = sqlx::query("SELECT value FROM meta WHERE name = $1").bind(name);
+        let row = with_deadline(query.fetch_optional(&self.reads)).await?;
+        Ok(row.map(|row| row.try_get(0)).transpose()?)
     }
 
-    /// Stores since when the deployment has been drained, or that it is not.
-    pub(crate) async fn set_drained_since(&self, since: Option<Timestamp>) -> Result<(), RegistryError> {
+    /// Replaces the fact called `name`, whether it exists or not; with `None` it is removed.
+    pub(crate) async fn replace_meta(&self, name: &str, value: Option<&str>) -> Result<(), RegistryError> {
         let mut transaction = self.begin().await?;
-        let change = match since {
-            Some(since) => sqlx::query(
+        let change = match value {
+            Some(value) => sqlx::query(
                 "INSERT INTO meta (name, value) VALUES ($1, $2) \
                  ON CONFLICT (name) DO UPDATE SET value = excluded.value",
             )
-            .bind(DRAINED_SINCE)
-            .bind(since.unix_ms().to_string()),
-            None => sqlx::query("DELETE FROM meta WHERE name = $1").bind(DRAINED_SINCE),
+            .bind(name)
+            .bind(value),
+            None => sqlx::query("DELETE FROM meta WHERE name = $1").bind(name),
         };
         with_deadline(change.execute(&mut *transaction)).await?;
         with_deadline(transaction.commit()).await?;

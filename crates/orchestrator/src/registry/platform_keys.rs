@@ -4,6 +4,7 @@
 //! others find it. Once it is revoked, the row has a hash that no key has.
 
 use api::product_keys::{MAX_PLATFORM_KEYS, PlatformKeySummary};
+use api::product_state::ProductState;
 use api::{KeyHash, PlatformKeyId, ProductId, Timestamp};
 use sqlx::any::AnyRow;
 use sqlx::{Any, Executor, Row as _};
@@ -104,6 +105,7 @@ impl Registry {
             Err(RegistryError::ProductGone) => return Ok(Err(KeyRefused::NoProduct)),
             tx => tx?,
         };
+        tx.require_enabled()?;
         if let Some(at) = others_expire_at {
             let of_registration = sqlx::query(
                 "UPDATE products SET key_expires_at = $1 \
@@ -150,6 +152,9 @@ impl Registry {
             Err(RegistryError::ProductGone) => return Ok(Err(KeyRefused::NoProduct)),
             tx => tx?,
         };
+        if tx.state()? == ProductState::Deleted {
+            return Ok(Err(KeyRefused::NoProduct));
+        }
         let mut keys = read_keys(tx.connection(), product_id, entry.at).await?;
         let Some(at) = keys.iter().position(|key| key.summary.key_id == key_id) else {
             return Ok(Err(KeyRefused::NoKey));

@@ -1,14 +1,16 @@
 //! Products: the tenants.
 
 use api::orchestrator::Policy;
+use api::product_state::ProductState;
 use api::{DisplayName, KeyHash, ProductId, Slug, Timestamp, UserId};
 use serde_json::Value;
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
 use super::access::with_deadline;
-use super::audit_log::{self, AuditEntry};
+use super::audit_log::{self, AuditEntry, ProductTx};
 use super::hash_chain::GENESIS_HASH;
+use super::product_states::stored_state;
 use super::stored_policy::StoredPolicy;
 use super::{Registry, RegistryError};
 use crate::domain::EngineOwner;
@@ -28,13 +30,20 @@ pub(crate) struct Product {
     /// The length of its audit log when this was read: of two views of a product, the one with the longer log is
     /// the later.
     pub(crate) audit_seq: i64,
+    pub(crate) state: ProductState,
+    /// Since when it has been in that state; `None` if it was never disabled.
+    pub(crate) state_since: Option<Timestamp>,
+    /// The number of engines when its deletion began.
+    pub(crate) engines_to_delete: Option<i64>,
 }
+
+const COUNT_PRODUCTS: &str = "SELECT COUNT(*) FROM products WHERE state IS NULL OR state <> 'deleted'";
 
 macro_rules! select_product {
     ($rest:literal) => {
         concat!(
-            "SELECT product_id, slug, display_name, policy, api_key_hash, created_at, updated_at, audit_seq \
-             FROM products ",
+            "SELECT product_id, COALESCE(former_slug, slug), display_name, policy, api_key_hash, created_at, \
+             updated_at, audit_seq, state, state_since, engines_to_delete FROM products ",
             $rest
         )
     };
@@ -107,8 +116,8 @@ impl Registry {
             .transpose()
     }
 
-    /// Returns a page of all products, oldest first, and the total number of products. Unreadable rows are left
-    /// out of the page, but counted.
+    /// Returns a page of all products that are not deleted, oldest first, and their total number. Unreadable rows are
+    /// left out of the page, but counted.
     pub(crate) async fn products(
         &self,
         limit: i64,
@@ -118,14 +127,15 @@ impl Registry {
         let mut transaction = with_deadline(self.reads.begin()).await?;
         // Ids created later sort later.
         let rows = with_deadline(
-            sqlx::query(select_product!("ORDER BY product_id LIMIT $1 OFFSET $2"))
-                .bind(limit)
-                .bind(offset)
-                .fetch_all(&mut *transaction),
+            sqlx::query(select_product!(
+                "WHERE state IS NULL OR state <> 'deleted' ORDER BY product_id LIMIT $1 OFFSET $2"
+            ))
+            .bind(limit)
+            .bind(offset)
+            .fetch_all(&mut *transaction),
         )
         .await?;
-        let total =
-            with_deadline(sqlx::query("SELECT COUNT(*) FROM products").fetch_one(&mut *transaction)).await?;
+        let total = with_deadline(sqlx::query(COUNT_PRODUCTS).fetch_one(&mut *transaction)).await?;
         with_deadline(transaction.commit()).await?;
         let mut products = Vec::with_capacity(rows.len());
         for row in &rows {
@@ -151,6 +161,9 @@ impl Registry {
             Err(RegistryError::ProductGone) => return Ok(None),
             tx => tx?,
         };
+        if tx.state()? == ProductState::Deleted {
+            return Ok(None);
+        }
         let row = with_deadline(
             sqlx::query(select_product!("WHERE product_id = $1"))
                 .bind(product_id.to_string())
@@ -186,9 +199,18 @@ impl Registry {
             Err(RegistryError::ProductGone) => return Ok(None),
             tx => tx?,
         };
+        self.read_in(&mut tx, product_id).await.map(Some)
+    }
+
+    /// Reads the product of a transaction as it is in it.
+    pub(super) async fn read_in(
+        &self,
+        tx: &mut ProductTx,
+        product_id: ProductId,
+    ) -> Result<Product, RegistryError> {
         let query = sqlx::query(select_product!("WHERE product_id = $1")).bind(product_id.to_string());
         let row = with_deadline(query.fetch_one(tx.connection())).await?;
-        self.read_product(&row).map(Some)
+        self.read_product(&row)
     }
 
     fn read_product(&self, row: &AnyRow) -> Result<Product, RegistryError> {
@@ -204,6 +226,9 @@ impl Registry {
             created_at: Timestamp::from_unix_ms(row.try_get(5)?),
             updated_at: row.try_get::<Option<i64>, _>(6)?.map(Timestamp::from_unix_ms),
             audit_seq: row.try_get(7)?,
+            state: stored_state(row.try_get(8)?)?,
+            state_since: row.try_get::<Option<i64>, _>(9)?.map(Timestamp::from_unix_ms),
+            engines_to_delete: row.try_get(10)?,
         })
     }
 

@@ -17,7 +17,7 @@ const MIGRATIONS: [Migration; 2] = [
 
 /// What was added to the current schema without a new version, in order: an earlier version of this binary goes on
 /// without it, so a deployment can be downgraded.
-const ADDITIONS: [Migration; 6] = [
+const ADDITIONS: [Migration; 7] = [
     Migration { shared: include_str!("../../migrations/0003_scheduled_wakes.sql"), sqlite: "", postgres: "" },
     Migration {
         shared: include_str!("../../migrations/0004_browser_tokens.sql"),
@@ -40,6 +40,7 @@ const ADDITIONS: [Migration; 6] = [
         sqlite: "",
         postgres: include_str!("../../migrations/0008_audit_webhooks.postgres.sql"),
     },
+    Migration { shared: include_str!("../../migrations/0011_product_states.sql"), sqlite: "", postgres: "" },
 ];
 
 struct Migration {

@@ -42,7 +42,7 @@ impl Fixture {
         let pool = fixture.pool().await;
         let product_id = ProductId::new().to_string();
         sqlx::query(
-            "INSERT INTO products VALUES ($1, 'demo', 'Demo', '{}', 'x', 0, 0, '', NULL, 0, 0, NULL)",
+            "INSERT INTO products VALUES ($1, 'demo', 'Demo', '{}', 'x', 0, 0, '', NULL, 0, 0, NULL, NULL, NULL, NULL, NULL)",
         )
         .bind(product_id.clone())
         .execute(&pool)

@@ -2,6 +2,7 @@
 
 mod drain;
 mod engines;
+mod maintenance;
 mod start_failed;
 pub(super) mod status;
 
@@ -34,6 +35,11 @@ enum Command {
         #[command(subcommand)]
         command: log_filter::FleetCommand,
     },
+    /// Let nothing change an engine for a while. Those that run are used as ever.
+    Maintenance {
+        #[command(subcommand)]
+        command: maintenance::Command,
+    },
     /// Start engines that have failed, also those that have no automatic restarts left.
     StartFailed(start_failed::Args),
     /// Print what happens to the engines of all products, and follow it.
@@ -47,6 +53,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
             Command::Engines(args) => engines::list(args).await,
             Command::Drain { command } => drain::run(command).await,
             Command::LogFilter { command } => log_filter::run_fleet(command).await,
+            Command::Maintenance { command } => maintenance::run(command).await,
             Command::StartFailed(args) => start_failed::run(args).await,
             Command::Events(args) => events::print_of_all(args).await,
         }

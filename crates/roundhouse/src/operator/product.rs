@@ -11,7 +11,7 @@ use super::input::read_json;
 use super::output::{self, OutputOptions, Page, ReadOptions, View};
 use super::session::Session;
 use super::watch;
-use super::{policy, product_keys};
+use super::{policy, product_keys, product_life};
 use crate::client::{Call, Document};
 use crate::engine_access::AccessOptions;
 use crate::error::Failure;
@@ -55,6 +55,14 @@ enum Command {
         #[command(flatten)]
         access: AccessOptions,
     },
+    /// Show a product: its state, its engines, and how far it is with being disabled or deleted.
+    Get(product_life::GetArgs),
+    /// Refuse every call of a product and put its engines to sleep. Nothing is lost.
+    Disable(product_life::ActArgs),
+    /// Let a disabled product work again. Its engines start when somebody needs them.
+    Enable(product_life::EnableArgs),
+    /// Delete a disabled product with all engines and their users' data. Its audit log is kept.
+    Delete(product_life::ActArgs),
     /// Read or replace a product's policy.
     Policy {
         #[command(subcommand)]
@@ -106,6 +114,10 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
                 let call = Call::new(Method::POST, &["products", "register"]);
                 output::print(&session.call(&call.json(&body)).await?, output, &registered)
             }
+            Command::Get(args) => product_life::get(args).await,
+            Command::Disable(args) => product_life::disable(args).await,
+            Command::Enable(args) => product_life::enable(args).await,
+            Command::Delete(args) => product_life::delete(args).await,
             Command::Policy { command: PolicyCommand::Get { product, output, access } } => {
                 let policy = find(&Session::operator(access)?, &product).await?.policy;
                 print_policy(&serde_json::to_value(policy)?, output)
@@ -140,6 +152,7 @@ fn list_text(document: &Document, page: Page, view: View) -> anyhow::Result<Stri
                 Cell::new(product.display_name.as_str()),
                 product.product_id.into(),
                 view.ago(product.created_at).into(),
+                product_life::state_cell(product.state),
                 Cell::new(&policy::summary(&product.policy)),
             ]
         })
@@ -149,6 +162,7 @@ fn list_text(document: &Document, page: Page, view: View) -> anyhow::Result<Stri
         Column::text("NAME"),
         Column::word("PRODUCT ID"),
         Column::word("REGISTERED"),
+        Column::word("STATE"),
         Column::text("POLICY"),
     ];
     let note = page.note(products.len(), total);

@@ -76,8 +76,11 @@ async fn the_fleet_is_told_in_figures_and_the_operator_sees_products() {
     up.register("other", json!({"max_engines": 3})).await;
     let products = command(&fleet, &["product", "list"]).await.assert_success();
     let products = cells(&products);
-    assert!(products.starts_with("SLUG | NAME | PRODUCT ID | REGISTERED | POLICY\ndemo | "), "{products}");
-    assert!(products.ends_with("PRODUCT | AGO | max_engines 3"), "{products}");
+    assert!(
+        products.starts_with("SLUG | NAME | PRODUCT ID | REGISTERED | STATE | POLICY\ndemo | "),
+        "{products}"
+    );
+    assert!(products.ends_with("PRODUCT | AGO | active | max_engines 3"), "{products}");
     let json = document(&command(&fleet, &["product", "list", "--json"]).await.assert_success());
     assert_eq!(json["total"], 2, "{json}");
     let policy = command(&fleet, &["product", "policy", "get", "other"]).await.assert_success();

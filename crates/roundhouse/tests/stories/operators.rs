@@ -234,7 +234,7 @@ async fn engines_of_all_products_are_listed_filtered_and_counted() {
     }
 
     let status = orchestrator.operate(Method::GET, "/fleet/status").await.assert_ok(
-        "active_since:time drained_since:time|null total:int by_status:object health:text unhealthy_count:int \
+        "active_since:time drained_since:time|null maintenance:null total:int by_status:object health:text unhealthy_count:int \
          changes_under_way:int capacity:object products:array",
     );
     let counts = json!({"running": 2, "stopped": 1, "failed": 1});
@@ -243,7 +243,7 @@ async fn engines_of_all_products_are_listed_filtered_and_counted() {
     for product in status["products"].as_array().unwrap() {
         assert_fields(
             product,
-            "product_id:product slug:text total:int by_status:object max_engines:int|null suspended:bool",
+            "product_id:product slug:text total:int by_status:object max_engines:int|null suspended:bool state:text",
         );
     }
     let by_slug =

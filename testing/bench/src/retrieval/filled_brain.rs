@@ -138,6 +138,7 @@ impl PendingTurn {
             options: TurnOptions { max_turns: 1, super_thinking: false, direct: true, overrides: None },
             base: TurnBase::End,
             prompt: None,
+            traceparent: None,
         };
         let blocks = vec![Block::Text { text: answer, signature: None }];
         let answered = Step::Answered {

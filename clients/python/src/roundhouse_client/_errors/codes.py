@@ -75,6 +75,10 @@ class PolicyDeniedError(ForbiddenError):
     """The product's policy forbids the action."""
 
 
+class ProductDisabledError(ForbiddenError):
+    """The operator has disabled the product, or is deleting it."""
+
+
 class PlatformSkillError(ForbiddenError):
     """The skill comes with the engine: it can be neither changed nor deleted."""
 
@@ -177,6 +181,18 @@ class RequestTimeoutError(ApiError):
 
 class ProductSlugExistsError(ConflictError):
     """The slug is already in use."""
+
+
+class ProductNotDisabledError(ConflictError):
+    """Only a disabled product can be deleted."""
+
+
+class ProductDeletingError(ConflictError):
+    """The product is being deleted, which cannot be undone."""
+
+
+class ConfirmationInvalidError(ConflictError):
+    """The confirmation is another product's or too old, or the product was enabled since. Ask again."""
 
 
 class EngineAlreadyExistsError(ConflictError):
@@ -315,6 +331,10 @@ class CapacityExhaustedError(UnavailableError):
     """The host or its network is full."""
 
 
+class MaintenanceError(UnavailableError):
+    """The deployment is under maintenance; the message is the operator's. Running engines are admitted."""
+
+
 class ShuttingDownError(UnavailableError):
     """The service is stopping."""
 
@@ -351,6 +371,7 @@ CODES: dict[str, type[ApiError]] = {
     "TOKEN_REVOKED": TokenRevokedError,
     "TOKEN_SCOPE": TokenScopeError,
     "POLICY_DENIED": PolicyDeniedError,
+    "PRODUCT_DISABLED": ProductDisabledError,
     "PLATFORM_SKILL": PlatformSkillError,
     "USER_SERVERS_NOT_PERMITTED": UserServersNotPermittedError,
     "NOT_FOUND": PathNotFoundError,
@@ -377,6 +398,9 @@ CODES: dict[str, type[ApiError]] = {
     "METHOD_NOT_ALLOWED": MethodNotAllowedError,
     "REQUEST_TIMEOUT": RequestTimeoutError,
     "PRODUCT_SLUG_EXISTS": ProductSlugExistsError,
+    "PRODUCT_NOT_DISABLED": ProductNotDisabledError,
+    "PRODUCT_DELETING": ProductDeletingError,
+    "CONFIRMATION_INVALID": ConfirmationInvalidError,
     "ENGINE_ALREADY_EXISTS": EngineAlreadyExistsError,
     "ENGINE_NOT_RUNNING": EngineNotRunningError,
     "ENGINE_ALREADY_RUNNING": EngineAlreadyRunningError,
@@ -411,6 +435,7 @@ CODES: dict[str, type[ApiError]] = {
     "STARTING_UP": StartingUpError,
     "PORT_EXHAUSTION": PortExhaustionError,
     "CAPACITY_EXHAUSTED": CapacityExhaustedError,
+    "MAINTENANCE": MaintenanceError,
     "SHUTTING_DOWN": ShuttingDownError,
     "QUIESCED": QuiescedError,
     "OVERLOADED": OverloadedError,

@@ -48,6 +48,17 @@ class AuditRow(BaseModel):
             "set_origins",
             "create_key",
             "revoke_key",
+            "create_webhook",
+            "update_webhook",
+            "rotate_webhook_secret",
+            "replay_webhook",
+            "settle_dead_letters",
+            "delete_webhook",
+            "log_filter",
+            "disable",
+            "enable",
+            "delete_product",
+            "product_deleted",
             "question_asked",
             "question_settled",
         ]
@@ -91,6 +102,107 @@ class Caps(BaseModel):
     pids: int | None
     """
     The number of processes and threads.
+    """
+
+
+class DeadLetter(BaseModel):
+    """
+    A row that was given up.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    attempts: int
+    """
+    How often it was sent.
+    """
+    error: str
+    """
+    Why the last attempt failed, for a person.
+    """
+    failed_at: AwareDatetime
+    """
+    When it was given up.
+    """
+    retrying: bool
+    """
+    Whether it is about to be sent once more.
+    """
+    row: AuditRow
+
+
+class DeadLetterList(BaseModel):
+    """
+    Response of `GET /webhooks/{webhook_id}/dead-letters`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    dead_letters: list[DeadLetter]
+    """
+    The page, oldest row first.
+    """
+
+
+class DeletedAuditWebhook(BaseModel):
+    """
+    Response of `DELETE /webhooks/{webhook_id}`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    deleted_at: AwareDatetime
+    """
+    When it was deleted. Nothing is sent any more.
+    """
+    webhook_id: str
+    """
+    The webhook.
+    """
+
+
+class DeletionPlan(BaseModel):
+    """
+    Response of `GET /products/{product_id}/deletion`: what a deletion would remove, and the confirmation for it.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    audit_rows: int
+    """
+    The number of audit rows, which are kept.
+    """
+    by_status: dict[str, int]
+    """
+    The number of engines in each state; only states that occur.
+    """
+    confirmation: str
+    """
+    What `DELETE /products/{product_id}` takes as `confirmation`.
+    """
+    engines: int
+    """
+    The number of engines that would be destroyed, each with all data of its user.
+    """
+    expires_at: AwareDatetime
+    """
+    Until when it takes it.
+    """
+    platform_keys: int
+    """
+    The number of platform keys that would be removed.
+    """
+    product_id: str
+    """
+    The product's id.
+    """
+    slug: str
+    """
+    Its short name, which is free again once it is deleted.
     """
 
 
@@ -198,6 +310,7 @@ class ErrorDetail(BaseModel):
             "TOKEN_REVOKED",
             "TOKEN_SCOPE",
             "POLICY_DENIED",
+            "PRODUCT_DISABLED",
             "PLATFORM_SKILL",
             "USER_SERVERS_NOT_PERMITTED",
             "NOT_FOUND",
@@ -212,6 +325,7 @@ class ErrorDetail(BaseModel):
             "KEY_NOT_FOUND",
             "SCHEDULE_NOT_FOUND",
             "DELIVERY_NOT_FOUND",
+            "WEBHOOK_NOT_FOUND",
             "APPROVAL_NOT_FOUND",
             "SKILL_NOT_FOUND",
             "SERVER_NOT_FOUND",
@@ -223,6 +337,9 @@ class ErrorDetail(BaseModel):
             "METHOD_NOT_ALLOWED",
             "REQUEST_TIMEOUT",
             "PRODUCT_SLUG_EXISTS",
+            "PRODUCT_NOT_DISABLED",
+            "PRODUCT_DELETING",
+            "CONFIRMATION_INVALID",
             "ENGINE_ALREADY_EXISTS",
             "ENGINE_NOT_RUNNING",
             "ENGINE_ALREADY_RUNNING",
@@ -246,6 +363,7 @@ class ErrorDetail(BaseModel):
             "SCHEDULE_LIMIT",
             "TOKEN_LIMIT",
             "KEY_LIMIT",
+            "WEBHOOK_LIMIT",
             "SERVER_LIMIT",
             "USAGE_CAP_REACHED",
             "INTERNAL_ERROR",
@@ -256,6 +374,7 @@ class ErrorDetail(BaseModel):
             "STARTING_UP",
             "PORT_EXHAUSTION",
             "CAPACITY_EXHAUSTED",
+            "MAINTENANCE",
             "SHUTTING_DOWN",
             "QUIESCED",
             "OVERLOADED",
@@ -378,6 +497,58 @@ class FleetStatus(BaseModel):
     """
     The number of engines that are `failed`.
     """
+
+
+class LogFilter(BaseModel):
+    """
+    What a service logs.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    active: str
+    """
+    What holds now.
+    """
+    configured: str
+    """
+    What the service was configured with at its start.
+    """
+    expires_at: AwareDatetime | None
+
+
+class Maintenance(BaseModel):
+    """
+    A maintenance.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    message: str
+    """
+    What whoever is refused is told.
+    """
+    since: AwareDatetime
+    """
+    Since when it lasts.
+    """
+
+
+class MaintenanceStatus(BaseModel):
+    """
+    Response of `GET`, `PUT` and `DELETE /fleet/maintenance`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    changes_under_way: int
+    """
+    The number of engines that are being changed at the moment: what had begun before comes to its end.
+    """
+    maintenance: Maintenance | None
 
 
 class Metrics(BaseModel):
@@ -547,6 +718,7 @@ class ProductStatus(BaseModel):
     """
     The product's short name.
     """
+    state: Literal["active", "disabled", "deleting", "deleted"] | str
     suspended: bool
     """
     Whether it is suspended.
@@ -582,6 +754,7 @@ class ProductSummary(BaseModel):
     """
     Unique short name.
     """
+    state: Literal["active", "disabled", "deleting", "deleted"] | str
     updated_at: AwareDatetime | None
 
 
@@ -717,6 +890,42 @@ class RotatedKey(BaseModel):
     new_api_key: str
     """
     The engine's new key. The previous one is invalid.
+    """
+
+
+class RotatedWebhookSecret(BaseModel):
+    """
+    Response of `POST /webhooks/{webhook_id}/secret`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    old_secret_expires_at: AwareDatetime
+    """
+    Until when requests are also signed with the old secret.
+    """
+    secret: str
+    """
+    The new secret. It is returned only here.
+    """
+    webhook_id: str
+    """
+    The webhook.
+    """
+
+
+class SettledDeadLetters(BaseModel):
+    """
+    Response of `POST /webhooks/{webhook_id}/dead-letters/retry` and `POST /webhooks/{webhook_id}/dead-letters/discard`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    count: int
+    """
+    How many dead letters were among those that the request names.
     """
 
 
@@ -939,6 +1148,108 @@ class AuditList(BaseModel):
     """
 
 
+class AuditWebhook(BaseModel):
+    """
+    A webhook, without its secret.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    behind: int
+    """
+    How many users are behind: a row about their engine has failed, and is sent again before later ones of it.
+    """
+    created_at: AwareDatetime
+    """
+    When it was created.
+    """
+    dead_letters: int
+    """
+    How many rows were given up and are kept as dead letters.
+    """
+    dead_letters_dropped: int
+    """
+    How many dead letters were dropped because there were too many.
+    """
+    delivered_at: AwareDatetime | None
+    events: list[
+        Literal[
+            "register",
+            "policy_update",
+            "provision",
+            "provision_failed",
+            "start",
+            "stop",
+            "sleep",
+            "wake",
+            "crash",
+            "restart",
+            "rotate_key",
+            "destroy",
+            "mint_token",
+            "revoke_token",
+            "set_origins",
+            "create_key",
+            "revoke_key",
+            "create_webhook",
+            "update_webhook",
+            "rotate_webhook_secret",
+            "replay_webhook",
+            "settle_dead_letters",
+            "delete_webhook",
+            "log_filter",
+            "disable",
+            "enable",
+            "delete_product",
+            "product_deleted",
+            "question_asked",
+            "question_settled",
+        ]
+        | str
+    ]
+    """
+    The events whose rows are sent; all if there are none.
+    """
+    last_error: str | None
+    """
+    Why the last attempt that failed did, for a person; null if none did since the webhook was created or changed.
+    """
+    old_secret_expires_at: AwareDatetime | None
+    position: int
+    """
+    The rows up to this one are settled (delivered, dead letters, or of other events), but for those of the users
+    who are behind.
+    """
+    state: Literal["active", "paused", "gone"] | str
+    updated_at: AwareDatetime
+    """
+    When it was last changed.
+    """
+    url: str
+    """
+    Where rows are sent.
+    """
+    webhook_id: str
+    """
+    Its id.
+    """
+
+
+class AuditWebhookList(BaseModel):
+    """
+    Response of `GET /webhooks`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    webhooks: list[AuditWebhook]
+    """
+    The webhooks, oldest first.
+    """
+
+
 class ChangedVersion(BaseModel):
     """
     Response of `PUT /engines/{user_id}/version`.
@@ -978,6 +1289,20 @@ class ChangedVersion(BaseModel):
     """
 
 
+class CreatedAuditWebhook(AuditWebhook):
+    """
+    Response of `POST /webhooks`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    secret: str
+    """
+    The secret that requests are signed with. It is returned only here.
+    """
+
+
 class CreatedPlatformKey(PlatformKeySummary):
     """
     Response of `POST /products/{product_id}/keys`.
@@ -992,9 +1317,9 @@ class CreatedPlatformKey(PlatformKeySummary):
     """
 
 
-class DrainFailure(BaseModel):
+class EngineFailure(BaseModel):
     """
-    An engine that a drain could not put to sleep.
+    An engine that could not be put to sleep or destroyed, which is tried again.
     """
 
     model_config = ConfigDict(
@@ -1020,33 +1345,6 @@ class DrainFailure(BaseModel):
     user_id: str
     """
     The user whose engine it is.
-    """
-
-
-class DrainProgress(BaseModel):
-    """
-    Response of `GET /fleet/drain`.
-    """
-
-    model_config = ConfigDict(
-        extra="allow",
-    )
-    asleep: int
-    """
-    The number of engines that sleep.
-    """
-    drained_since: AwareDatetime | None
-    failing: int
-    """
-    The number of engines that could not be put to sleep at the last attempt. Each is tried again.
-    """
-    failures: list[DrainFailure]
-    """
-    The first 100 of those, the one that has been failing longest first.
-    """
-    left: int
-    """
-    The number of engines that run or are being changed. The drain is complete when there are none.
     """
 
 
@@ -1124,6 +1422,7 @@ class FleetOverview(FleetStatus):
     The number of engines that are being changed at the moment.
     """
     drained_since: AwareDatetime | None
+    maintenance: Maintenance | None
     products: list[ProductStatus]
     """
     The engines of each product, also of products without engines, sorted by product id.
@@ -1186,6 +1485,37 @@ class PlatformKeyList(BaseModel):
     """
     The keys in force, oldest first.
     """
+
+
+class ProductDetails(ProductSummary):
+    """
+    Response of `GET /products/{product_id}`, of `POST …/disable` and `…/enable`, and of `DELETE /products/{product_id}`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    awake: int
+    """
+    The number of its engines that run or are being changed. A disabled product has none once all of them sleep.
+    """
+    engines: int
+    """
+    The number of its engines, in any state.
+    """
+    engines_to_delete: int | None
+    """
+    The number of engines when its deletion began; null if it is not being deleted and was not.
+    """
+    failing: int
+    """
+    The number of engines that could not be put to sleep or destroyed at the last attempt. Each is tried again.
+    """
+    failures: list[EngineFailure]
+    """
+    The first 100 of those, the one that has been failing longest first.
+    """
+    state_since: AwareDatetime | None
 
 
 class ProductList(BaseModel):
@@ -1251,6 +1581,33 @@ class Admission(BaseModel):
     reason: (
         Literal["engine_not_found", "engine_sleeping", "engine_unhealthy", "engine_stopped"] | str | None
     ) = None
+
+
+class DrainProgress(BaseModel):
+    """
+    Response of `GET /fleet/drain`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    asleep: int
+    """
+    The number of engines that sleep.
+    """
+    drained_since: AwareDatetime | None
+    failing: int
+    """
+    The number of engines that could not be put to sleep at the last attempt. Each is tried again.
+    """
+    failures: list[EngineFailure]
+    """
+    The first 100 of those, the one that has been failing longest first.
+    """
+    left: int
+    """
+    The number of engines that run or are being changed. The drain is complete when there are none.
+    """
 
 
 class Inbox(BaseModel):

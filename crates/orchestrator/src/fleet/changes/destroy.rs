@@ -9,17 +9,22 @@ use super::Changes;
 use crate::domain::Actor;
 use crate::domain::lifecycle::Change;
 use crate::fleet::operation::Operation;
-use crate::fleet::request::{OperationResult, Outcome};
+use crate::fleet::request::{OperationRequest, OperationResult, Outcome};
 use crate::registry::{EngineRow, Event, NextState};
 
 impl Changes {
-    pub(super) async fn destroy(&self, operation: &Arc<Operation>, actor: Actor, seen: EngineRow) -> Outcome {
+    pub(super) async fn destroy(
+        &self,
+        operation: &Arc<Operation>,
+        request: &OperationRequest,
+        seen: EngineRow,
+    ) -> Outcome {
         // If the backend is unreachable, the call fails before anything has changed.
         self.shared.backend.ping().await?;
         let claim = self.transitions.new_claim(Change::Destroy);
         let row = self.shared.registry.claim(&seen, &claim).await??;
         self.operations.preempt(operation, row.generation);
-        self.finish_destroy(&row, "requested", actor).await
+        self.finish_destroy(&row, request.reason, request.actor).await
     }
 
     /// Kills and removes an engine that is `destroying`. On failure the row keeps that state and is finished

@@ -75,6 +75,7 @@ async fn forward(
     })?;
     on_product(owner.product_id);
     note_product(owner.product_id);
+    fleet.check_product_in_use(owner.product_id).map_err(to_api_error)?;
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         fleet.check_product_not_suspended(owner.product_id).map_err(to_api_error)?;
     }

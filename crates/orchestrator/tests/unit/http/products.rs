@@ -31,6 +31,7 @@ async fn a_replaced_policy_is_answered_listed_and_in_the_ledger() {
         json!({
             "product_id": "prod_", "slug": "demo", "display_name": "A product",
             "policy": {"max_engines": "integer"}, "created_at": "time", "updated_at": "null",
+            "state": "active",
         })
     );
     app.clock.advance(Duration::from_millis(5));

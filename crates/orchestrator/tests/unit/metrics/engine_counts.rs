@@ -9,6 +9,7 @@ fn the_engines_of_too_many_products_share_a_label_also_with_a_product_of_its_nam
     let product = |slug: String, engines| ProductCounts {
         product_id: ProductId::new(),
         slug: Slug::new(slug).unwrap(),
+        state: api::product_state::ProductState::Active,
         by_status: vec![(EngineStatus::Running, engines)],
     };
     let mut products = vec![product("other".to_owned(), 5)];

@@ -10,6 +10,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 
 use api::orchestrator::{EngineStatus, Policy};
+use api::product_state::ProductState;
 use api::{DisplayName, EngineId, EngineKey, PlatformKey, ProductId, Slug, Timestamp, UserId};
 use backend::{Instance, Placement};
 use futures::future::join_all;
@@ -105,6 +106,9 @@ fn product(slug: &str) -> Product {
         created_at: NOW,
         updated_at: None,
         audit_seq: 1,
+        state: ProductState::Active,
+        state_since: None,
+        engines_to_delete: None,
     }
 }
 

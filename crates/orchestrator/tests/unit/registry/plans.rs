@@ -4,7 +4,8 @@ use pretty_assertions::assert_eq;
 use sqlx::Row as _;
 
 use super::super::{
-    audit_queries, audit_webhooks, fleet_queries, metrics, platform_keys, reseal, verify, webhook_progress,
+    audit_queries, audit_webhooks, fleet_queries, metrics, platform_keys, product_states, reseal, verify,
+    webhook_progress,
 };
 use super::Fixture;
 use crate::registry::activity::{SELECT_ACTIVITY, SELECT_SUPERVISED};
@@ -106,6 +107,24 @@ async fn a_platform_key_is_found_by_its_hash_and_listed_without_a_scan() {
         let plan = plan(&fixture, query).await;
         assert_eq!(plan.iter().filter(|step| step.starts_with("SEARCH")).count(), 2, "{query}: {plan:?}");
         assert!(plan.iter().all(|step| !step.starts_with("SCAN")), "{query}: {plan:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_awake_engines_of_a_product_are_found_and_counted_without_a_scan() {
+    if skip_unless_sqlite("query plans") {
+        return;
+    }
+    let fixture = Fixture::new().await;
+    for query in [product_states::AWAKE_OF_PRODUCT, product_states::COUNT_OF_PRODUCT] {
+        let plan = plan(&fixture, query).await;
+        let scans: Vec<_> = plan.iter().filter(|step| step.starts_with("SCAN")).collect();
+        // That index has no other engines than those that are being changed.
+        let is_small = |step: &&&String| step.ends_with("engines_claimed");
+        assert!(
+            scans.iter().all(|step| is_small(&step) || *step == "SCAN CONSTANT ROW"),
+            "{query}: {plan:?}"
+        );
     }
 }
 

@@ -1,6 +1,6 @@
 //! `roundhouse fleet drain`: begins a drain, shows how far it is, and ends it.
 
-use api::fleet::{DrainFailure, DrainProgress, DrainStatus};
+use api::fleet::{DrainProgress, DrainStatus, EngineFailure};
 use clap::Subcommand;
 use reqwest::Method;
 
@@ -117,8 +117,8 @@ fn progress_text(document: &Document, view: View) -> anyhow::Result<String> {
     Ok([Some(fields(&lines, view.canvas)), table].into_iter().flatten().collect::<Vec<_>>().join("\n\n"))
 }
 
-fn failure_row(failure: &DrainFailure, view: View) -> Vec<Cell> {
-    let DrainFailure { product_id, user_id, since, attempts, error, .. } = failure;
+fn failure_row(failure: &EngineFailure, view: View) -> Vec<Cell> {
+    let EngineFailure { product_id, user_id, since, attempts, error, .. } = failure;
     vec![
         product_id.into(),
         Cell::new(user_id.as_str()),

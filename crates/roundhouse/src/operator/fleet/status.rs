@@ -1,6 +1,7 @@
 //! `roundhouse fleet status`: the engines of all products as figures.
 
 use api::fleet::{FleetOverview, ProductStatus};
+use api::product_state::ProductState;
 
 use crate::client::{Call, Document};
 use crate::engine_access::AccessOptions;
@@ -30,17 +31,29 @@ pub(super) async fn show(args: Args) -> Result<(), Failure> {
 /// The status across all products.
 pub(in crate::operator) fn overview_text(document: &Document, view: View) -> anyhow::Result<String> {
     let overview: FleetOverview = document.parse()?;
-    let FleetOverview { active_since, engines, drained_since, changes_under_way, capacity, products } =
-        &overview;
+    let FleetOverview {
+        active_since,
+        engines,
+        drained_since,
+        maintenance,
+        changes_under_way,
+        capacity,
+        products,
+    } = &overview;
     let drained = match drained_since {
         Some(since) => Cell::new(&view.exactly(*since)).styled(Style::Yellow),
         None => Cell::new("no"),
     };
+    let maintenance = maintenance.as_ref().map(|maintenance| {
+        let text = format!("{}: {}", view.exactly(maintenance.since), maintenance.message.as_str());
+        ("Maintenance", Cell::new(&text).styled(Style::Yellow))
+    });
     let ports = match capacity.ports {
         Some(ports) => format!("{} of {ports} leased", capacity.leased_ports),
         None => "each engine has an address of its own".to_owned(),
     };
     let mut lines = summary(engines).to_vec();
+    lines.extend(maintenance);
     lines.extend([
         ("Changing", changes_under_way.into()),
         ("Drained", drained),
@@ -56,12 +69,13 @@ fn products_text(products: &[ProductStatus], view: View) -> Option<String> {
     let row = |product: &ProductStatus| {
         let states = product.by_status.iter().map(|(status, count)| format!("{count} {}", status.as_str()));
         let suspended = product.suspended.then(|| "suspended".to_owned());
+        let state = (product.state != ProductState::Active).then(|| product.state.as_str().to_owned());
         vec![
             product.slug.as_str().into(),
             product.product_id.into(),
             product.total.into(),
             product.max_engines.map_or_else(|| "-".into(), Cell::from),
-            Cell::new(&suspended.into_iter().chain(states).collect::<Vec<_>>().join(", ")),
+            Cell::new(&state.into_iter().chain(suspended).chain(states).collect::<Vec<_>>().join(", ")),
         ]
     };
     let columns = [

@@ -25,9 +25,11 @@ pub(super) async fn all() -> BTreeSet<RecordedResponse> {
     recorded.extend(with_what_cannot_be_read().await);
     recorded.extend(an_operator_is_refused().await);
     recorded.extend(products_are_managed().await);
+    recorded.extend(a_product_is_disabled_and_deleted().await);
     recorded.extend(an_engine_lives().await);
     recorded.extend(a_deployment_is_drained().await);
     recorded.extend(what_is_logged_is_changed().await);
+    recorded.extend(a_deployment_is_under_maintenance().await);
     recorded.extend(nobody_is_asked_for().await);
     recorded.extend(a_policy_forbids().await);
     recorded.extend(ports_run_out().await);
@@ -131,6 +133,39 @@ async fn products_are_managed() -> BTreeSet<RecordedResponse> {
     app.responses.recorded()
 }
 
+async fn a_product_is_disabled_and_deleted() -> BTreeSet<RecordedResponse> {
+    let app = TestApp::new().await;
+    let product = app.register_product("demo", json!({})).await;
+    product.provision("ann").await;
+    let path = format!("/products/{}", product.product_id().await);
+    let calls = [("GET", ""), ("POST", "/disable"), ("POST", "/enable"), ("GET", "/deletion")];
+    send(&product, "DELETE", &format!("{path}?confirmation=x"), "").await;
+    send(&product, "GET", &format!("{path}/deletion"), "").await;
+    for (method, call) in calls {
+        send(&product, method, &format!("{path}{call}"), "").await;
+        send(&product, method, &format!("/products/prod_nobody{call}"), "").await;
+    }
+    send(&product, "DELETE", "/products/prod_nobody?confirmation=x", "").await;
+    send(&product, "POST", &format!("{path}/disable"), "").await;
+    for operation in api_operations() {
+        if operation.invalid_key_code == Some(api::ErrorCode::InvalidPlatformKey) {
+            send(&product, &operation.method, &operation.path_with("ann"), "").await;
+        }
+    }
+    send(&product, "POST", &format!("{path}/keys"), "{}").await;
+    send(&product, "DELETE", &format!("{path}?confirmation=x"), "").await;
+    let admin = [("X-Admin-Key", ADMIN_KEY)];
+    let (_, _, plan) = app.send("GET", &format!("{path}/deletion"), &admin, "").await;
+    // The deletion does not come to its end.
+    app.backend.inject(BackendCall::Remove, Fault::Hang);
+    let confirmation = plan["confirmation"].as_str().unwrap();
+    send(&product, "DELETE", &format!("{path}?confirmation={confirmation}"), "").await;
+    for (method, call) in calls {
+        send(&product, method, &format!("{path}{call}"), "").await;
+    }
+    app.responses.recorded()
+}
+
 /// Starts a server in place of an engine, which answers requests or closes each connection, and returns its port.
 async fn engine_port(answers: bool) -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
@@ -213,6 +248,25 @@ async fn what_is_logged_is_changed() -> BTreeSet<RecordedResponse> {
     for method in methods {
         send(&product, method, of_ann, &filter).await;
     }
+    app.responses.recorded()
+}
+
+async fn a_deployment_is_under_maintenance() -> BTreeSet<RecordedResponse> {
+    let app = TestApp::new().await;
+    let product = app.register_product("demo", json!({})).await;
+    product.provision("ann").await;
+    product.provision("bob").await;
+    product.stop("bob").await;
+    let path = "/fleet/maintenance";
+    send(&product, "PUT", path, &json!({"message": "Back at noon."}).to_string()).await;
+    send(&product, "GET", path, "").await;
+    product.provision("eve").await;
+    product.admit("eve", json!({"auto_provision": true})).await;
+    product.start("bob").await;
+    product.rotate("ann").await;
+    change_version(&product, OTHER_IMAGE).await;
+    product.delete("ann").await;
+    send(&product, "DELETE", path, "").await;
     app.responses.recorded()
 }
 
@@ -440,10 +494,12 @@ async fn the_registry_is_lost() -> BTreeSet<RecordedResponse> {
         "/engines/provision": {"user_id": "eve"},
         "/engines/{user_id}/version": {"engine_version": "default"},
         "/engines/{user_id}/tokens": {"scopes": ["chat"]},
+        "/engines/{user_id}/log-filter": {"filter": "info"},
         "/origins": {"origins": []},
         "/webhooks": {"url": "https://product.invalid/audit"},
         "/webhooks/{webhook_id}/replay": {"after": 0},
         "/fleet/start-failed": {},
+        "/fleet/maintenance": {"message": "Back at noon."},
         "/admin/versions/move": {"from": OTHER_IMAGE, "engine_version": "default"},
     });
     for operation in api_operations() {
@@ -453,6 +509,9 @@ async fn the_registry_is_lost() -> BTreeSet<RecordedResponse> {
         let path = path.replace("/webhooks/ann", &format!("/webhooks/{}", api::AuditWebhookId::new()));
         let path = path.replace("/tokens/ann", &format!("/tokens/{}", api::TokenId::new()));
         let body = bodies.get(&operation.path).map(Value::to_string).unwrap_or_default();
+        let is_confirmed =
+            (operation.method.as_str(), operation.path.as_str()) == ("DELETE", "/products/{product_id}");
+        let path = if is_confirmed { format!("{path}?confirmation=x") } else { path };
         send(&product, &operation.method, &path, &body).await;
     }
     app.responses.recorded()

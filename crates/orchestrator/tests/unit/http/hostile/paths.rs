@@ -86,6 +86,7 @@ fn broken_segment() -> impl Strategy<Value = String> {
 /// The query parameters of `route`, with valid values.
 fn known_parameters(route: &str) -> &'static [(&'static str, &'static str)] {
     match route {
+        "/products/{product_id}" => &[("confirmation", "x")],
         "/products" => &[("limit", "1"), ("offset", "9223372036854775807")],
         "/engines" => &[("limit", "1000"), ("offset", "0"), ("status", "running")],
         "/fleet/engines" => &[("limit", "1"), ("status", "running,failed"), ("user_prefix", "a")],

@@ -90,6 +90,9 @@ impl HostileRequest {
     }
 }
 
+/// Where another method would refuse what the other requests are for.
+pub(super) const REFUSES_OTHERS: [&str; 2] = ["/fleet/drain", "/fleet/maintenance"];
+
 /// A strategy for requests to `operation`.
 pub(super) fn request_for(operation: &'static ApiOperation) -> BoxedStrategy<HostileRequest> {
     let broken = prop_oneof![
@@ -111,7 +114,9 @@ fn request_with(operation: &'static ApiOperation, broken: Broken) -> impl Strate
         Some(query) => format!("{path}?{query}"),
         None => path,
     });
-    let method = if broken == Broken::Method {
+    let method = if broken == Broken::Method && REFUSES_OTHERS.contains(&route) {
+        select(&["HEAD", "PATCH", "OPTIONS", "TRACE", "BREW", "get", "M-SEARCH"][..]).boxed()
+    } else if broken == Broken::Method {
         select(
             &["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW", "get", "M-SEARCH"]
                 [..],

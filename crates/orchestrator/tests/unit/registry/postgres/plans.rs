@@ -26,7 +26,7 @@ async fn plan(fixture: &Fixture, query: &str) -> String {
 
 /// Inserts enough rows for the choice of the plan to matter.
 const SEED_ROWS: &str = "
-    INSERT INTO products SELECT 'prod_' || n, 'slug' || n, 'x', '{}', 'key' || n, n, 1, 'x', NULL, 0, 0, NULL
+    INSERT INTO products SELECT 'prod_' || n, 'slug' || n, 'x', '{}', 'key' || n, n, 1, 'x', NULL, 0, 0, NULL, NULL, NULL, NULL, NULL
         FROM generate_series(1, 200) n;
     INSERT INTO engines (engine_id, product_id, user_id, status, key_hash, sealed_key, sealed_secrets_key,
             engine_version, pinned, created_at, generation, claim_kind, restart_at)
