@@ -25,8 +25,10 @@ NOT_PLAYED = {
         *("call_agent", "call_mcp", "run_agui_agent"),
         *("get_openapi", "append_to_upload", "put_workspace_file"),
     },
-    # A drain ends the engine that is played with.
-    "orchestrator": {"drain_fleet", "lift_fleet_drain"},
+    # A drain ends the engine that is played with; backups need a store.
+    "orchestrator": {
+        *("drain_fleet", "lift_fleet_drain", "start_backup_job", "get_backup_status", "list_backups"),
+    },
 }
 # Their fields are names that somebody has chosen.
 MAPS = {"by_status", "detail", "input", "input_schema", "memory", "metadata", "policy", "scripts", "value"}

@@ -7,6 +7,7 @@ pub mod admin;
 pub mod approvals;
 pub mod assets;
 pub mod audit;
+pub mod backup;
 pub mod browser;
 pub mod cassettes;
 pub mod citations;

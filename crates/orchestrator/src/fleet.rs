@@ -8,6 +8,8 @@
 mod admission;
 mod audit_feed;
 mod auth_failure_log;
+mod backup_transfers;
+mod backups;
 mod boot_limiter;
 mod browser;
 mod caller;
@@ -60,11 +62,15 @@ use tokio_util::task::TaskTracker;
 
 pub(crate) use admission::Admission;
 pub(crate) use audit_feed::{FeedItem, RowFeed};
+pub use backup_transfers::BackupSettings;
+pub(crate) use backup_transfers::BackupSetup;
 pub(crate) use caller::Caller;
 pub(crate) use engines::EngineEndpoint;
 pub use error::FleetError;
 pub(crate) use stream_limiter::{StreamHolder, StreamPermit};
 
+use self::backup_transfers::BackupTransfers;
+use self::backups::Backups;
 use self::browser::Browsers;
 use self::changes::Changes;
 use self::changes::boot::Boots;
@@ -115,6 +121,7 @@ pub struct Fleet {
     pub(crate) queries: Queries,
     pub(crate) overview: Overview,
     pub(crate) drains: Arc<Drains>,
+    pub(crate) backups: Arc<Backups>,
     pub(crate) failed_starts: FailedStarts,
     pub(crate) explainer: Explainer,
     pub(crate) telemetry: Arc<Telemetry>,
@@ -143,6 +150,8 @@ pub(crate) struct Settings {
     pub(crate) boot_timeout: Duration,
     pub(crate) ports: PortRange,
     pub(crate) rules: SupervisionRules,
+    /// `None`: no backups are made.
+    pub(crate) backups: Option<BackupSetup>,
 }
 
 /// The dependencies of a fleet.
@@ -169,7 +178,8 @@ fn placements(ports: PortRange, backend: &Arc<dyn EngineBackend>) -> Placements 
 
 impl Fleet {
     pub(crate) fn new(settings: Settings, deps: FleetDeps) -> Arc<Self> {
-        let Settings { claim_owner, engine_image, engine_env, boot_timeout, ports, rules } = settings;
+        let Settings { claim_owner, engine_image, engine_env, boot_timeout, ports, rules, backups } =
+            settings;
         let FleetDeps { registry, vault, backend, data, probe, clock, metrics } = deps;
         let operation_timeout = boot_timeout + OPERATION_OVERHEAD;
         let backend = metrics.observe_backend(backend);
@@ -209,7 +219,9 @@ impl Fleet {
             engine_env,
             boot_timeout,
         };
+        let transfers = Arc::new(BackupTransfers::new(Arc::clone(&shared), backups));
         let changes = Changes {
+            backups: Arc::clone(&transfers),
             shared: Arc::clone(&shared),
             supervision: Arc::clone(&supervision),
             transitions: Arc::clone(&transitions),
@@ -247,6 +259,7 @@ impl Fleet {
         Arc::new(Self {
             engines: Engines::new(&shared, &supervision, &admission, &policies, &executor, &records),
             failed_starts: FailedStarts { shared: Arc::clone(&shared), executor: Arc::clone(&executor) },
+            backups: Backups::new(&shared, &executor, &transfers, &is_ready, &stream_shutdown),
             drains: Arc::new(Drains::new(&shared, &executor, &drain, &is_ready)),
             overview: Overview::new(&shared, &policies, &executor, &records, drain, &stream_shutdown, ports),
             versions: Versions::new(&shared, &policies, &executor, &records),
@@ -278,6 +291,7 @@ impl Fleet {
         tasks.spawn(Arc::clone(&self.browsers).tell_engines(self.ready.clone(), shutdown.clone()));
         tasks.spawn(Arc::clone(&self.scheduled_wakes).run(shutdown.clone()));
         tasks.spawn(Arc::clone(&self.drains).run(shutdown.clone()));
+        tasks.spawn(Arc::clone(&self.backups).run(shutdown.clone()));
     }
 
     /// Whether this orchestrator serves: the registry has been compared with the running instances, and no other

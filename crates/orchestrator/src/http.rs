@@ -4,6 +4,7 @@
 mod audit;
 mod audit_stream;
 mod auth;
+mod backups;
 mod browser;
 mod docs;
 mod engines;
@@ -120,6 +121,9 @@ http_service::routes! {
     fleet::drain,
     fleet::drain_progress,
     fleet::lift_drain,
+    backups::start,
+    backups::status,
+    backups::list,
 }
 
 /// All routes with their middleware.

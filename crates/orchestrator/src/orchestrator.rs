@@ -22,7 +22,7 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::config::{BackendKind, Config, DatabaseUrl};
-use crate::fleet::{Fleet, FleetDeps, Settings};
+use crate::fleet::{BackupSetup, Fleet, FleetDeps, Settings};
 use crate::host::Host;
 use crate::http;
 use crate::keys::{KeyError, Purpose, Vault};
@@ -288,6 +288,11 @@ impl Orchestrator {
             boot_timeout: config.boot_timeout,
             ports: config.ports,
             rules: config.rules,
+            backups: config.backups.map(|settings| BackupSetup {
+                settings,
+                master_key: config.master_key,
+                database: config.database,
+            }),
         };
         let fleet = Fleet::new(settings, parts);
         Self { fleet, admin_key: config.admin_key }

@@ -59,6 +59,10 @@ enum Command {
     Product(operator::product::Args),
     /// See and act on the engines of all products: state, drain, failed engines, events.
     Fleet(operator::fleet::Args),
+    /// Back up the engines of a deployment and its registry, and see, verify and remove backups.
+    Backup(operator::backup::Args),
+    /// Restore engines from backups, or the registry of a deployment that was lost.
+    Restore(operator::restore::Args),
     /// Show how the engines of a product are.
     Status(operator::figures::StatusArgs),
     /// Show the figures of a product's engines.
@@ -115,6 +119,8 @@ fn main() -> ExitCode {
         Command::Orchestrator(args) => orchestrator_command::run(&args),
         Command::Product(args) => operator::product::run(args),
         Command::Fleet(args) => operator::fleet::run(args),
+        Command::Backup(args) => operator::backup::run(args),
+        Command::Restore(args) => operator::restore::run(args),
         Command::Status(args) => operator::figures::status(args),
         Command::Metrics(args) => operator::figures::metrics(args),
         Command::Events(args) => operator::events::run(args),

@@ -3,6 +3,7 @@
 
 pub(crate) mod acts;
 pub(crate) mod audit;
+pub(crate) mod backup;
 pub(crate) mod completions;
 mod confirm;
 pub(crate) mod engine;
@@ -17,6 +18,7 @@ mod output;
 mod policy;
 pub(crate) mod product;
 mod product_keys;
+pub(crate) mod restore;
 mod session;
 pub(crate) mod skill;
 pub(crate) mod task;

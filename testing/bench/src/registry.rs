@@ -124,7 +124,7 @@ pub(crate) mod tests {
     use super::*;
 
     /// The registry's schema, from the orchestrator's migrations.
-    const SCHEMA: [&str; 8] = [
+    const SCHEMA: [&str; 9] = [
         include_str!("../../../crates/orchestrator/migrations/0001_registry.sql"),
         include_str!("../../../crates/orchestrator/migrations/0001_registry.sqlite.sql"),
         include_str!("../../../crates/orchestrator/migrations/0002_supervision.sql"),
@@ -133,6 +133,7 @@ pub(crate) mod tests {
         include_str!("../../../crates/orchestrator/migrations/0005_inbox.sql"),
         include_str!("../../../crates/orchestrator/migrations/0006_fleet.sql"),
         include_str!("../../../crates/orchestrator/migrations/0007_platform_keys.sql"),
+        include_str!("../../../crates/orchestrator/migrations/0010_backup_erasures.sql"),
     ];
 
     /// Creates a registry with one product and nothing else.

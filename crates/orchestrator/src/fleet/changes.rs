@@ -3,6 +3,7 @@
 pub(super) mod boot;
 mod destroy;
 mod key_rotation;
+mod maintenance;
 mod provision;
 mod relaunch;
 mod repair;
@@ -13,6 +14,7 @@ mod version_move;
 use std::sync::Arc;
 
 use self::boot::Boots;
+use super::backup_transfers::BackupTransfers;
 use super::engine_client::EngineClient;
 use super::inbox::Inbox;
 use super::operation::{Operation, Operations};
@@ -33,6 +35,7 @@ pub(super) struct Changes {
     pub(super) inbox: Arc<Inbox>,
     pub(super) operations: Arc<Operations>,
     pub(super) boots: Boots,
+    pub(super) backups: Arc<BackupTransfers>,
 }
 
 impl Changes {
@@ -49,6 +52,9 @@ impl Changes {
             (_, None) => Err(OperationError::Stale),
             (Change::Start, Some(row)) if let RequestKind::ChangeVersion(image) = &request.kind => {
                 self.move_to_version(operation, request.actor, image.as_ref(), row).await
+            }
+            (Change::Start, Some(row)) if let RequestKind::Maintain(order) = &request.kind => {
+                self.maintain(operation, request.actor, order, row).await
             }
             (Change::Start | Change::Wake, Some(row)) => self.relaunch(operation, request, row).await,
             (Change::Stop | Change::Sleep, Some(row)) => self.stop(operation, request, row).await,

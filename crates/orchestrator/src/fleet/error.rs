@@ -7,6 +7,7 @@ use std::sync::Arc;
 use api::browser::TokenRefusal;
 use api::{EngineImage, ErrorCode, Timestamp};
 use backend::BackendError;
+use backup::BackupError;
 use http_service::http::refusal_code;
 
 use crate::domain::lifecycle::Refusal;
@@ -98,6 +99,15 @@ pub enum FleetError {
     /// The backend failed, or a booting engine exited.
     #[error("{0}")]
     Backend(String),
+    /// A job with backups that cannot be done.
+    #[error("{0}")]
+    InvalidBackupJob(String),
+    /// Another job with backups is under way.
+    #[error("another job with backups is under way; `roundhouse backup status` shows it")]
+    BackupJobRunning,
+    /// A backup could not be made, read or removed.
+    #[error("{0}")]
+    Backup(String),
     /// The registry's server is unreachable.
     #[error("the registry is unreachable; whether the call had an effect is unknown, retry in a moment")]
     RegistryUnavailable(#[source] Cause),
@@ -146,7 +156,7 @@ impl FleetError {
             Self::EngineNotRunning => ErrorCode::EngineNotRunning,
             Self::ProductNotFound => ErrorCode::ProductNotFound,
             Self::PolicyDenied(_) => ErrorCode::PolicyDenied,
-            Self::BeyondAuditLog { .. } => ErrorCode::InvalidRequest,
+            Self::BeyondAuditLog { .. } | Self::InvalidBackupJob(_) => ErrorCode::InvalidRequest,
             Self::SlugExists => ErrorCode::ProductSlugExists,
             Self::QuotaExceeded { .. } => ErrorCode::QuotaExceeded,
             Self::RateLimited { .. } => ErrorCode::RateLimited,
@@ -156,9 +166,11 @@ impl FleetError {
             Self::KeyNotFound => ErrorCode::KeyNotFound,
             Self::KeyLimit { .. } => ErrorCode::KeyLimit,
             Self::PortExhaustion => ErrorCode::PortExhaustion,
-            Self::CapacityExhausted(_) | Self::Drained { .. } => ErrorCode::CapacityExhausted,
+            Self::CapacityExhausted(_) | Self::Drained { .. } | Self::BackupJobRunning => {
+                ErrorCode::CapacityExhausted
+            }
             Self::BootTimeout(_) => ErrorCode::BootTimeout,
-            Self::Backend(_) | Self::OperationTimeout => ErrorCode::BackendError,
+            Self::Backend(_) | Self::Backup(_) | Self::OperationTimeout => ErrorCode::BackendError,
             Self::RegistryUnavailable(_) => ErrorCode::StartingUp,
             Self::UnreadableRow(_) | Self::Internal(_) => ErrorCode::InternalError,
         }
@@ -170,7 +182,10 @@ impl FleetError {
             Self::RateLimited { retry_after_s } => *retry_after_s,
             Self::TokenLimit { retry_after_s } => Some(*retry_after_s),
             // Capacity is freed when engines stop, and nobody knows when.
-            Self::PortExhaustion | Self::CapacityExhausted(_) | Self::Drained { .. } => Some(30),
+            Self::PortExhaustion
+            | Self::CapacityExhausted(_)
+            | Self::Drained { .. }
+            | Self::BackupJobRunning => Some(30),
             Self::RegistryUnavailable(_) => Some(2),
             Self::EngineNotFound
             | Self::EngineAlreadyExists
@@ -187,6 +202,8 @@ impl FleetError {
             | Self::KeyLimit { .. }
             | Self::BootTimeout(_)
             | Self::Backend(_)
+            | Self::Backup(_)
+            | Self::InvalidBackupJob(_)
             | Self::OperationTimeout
             | Self::UnreadableRow(_)
             | Self::Internal(_) => None,
@@ -243,6 +260,12 @@ impl From<Arc<RegistryError>> for FleetError {
 impl From<KeyError> for FleetError {
     fn from(error: KeyError) -> Self {
         Self::internal(error)
+    }
+}
+
+impl From<BackupError> for FleetError {
+    fn from(error: BackupError) -> Self {
+        Self::Backup(error.to_string())
     }
 }
 

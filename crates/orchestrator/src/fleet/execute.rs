@@ -359,6 +359,7 @@ fn conclude(request: &OperationRequest, change: Change, outcome: Outcome) -> Res
             Ok(Iteration::Done(OperationResult::Denied(DenialReason::EngineUnhealthy)))
         }
         Ok(OperationResult::Moved(_)) if request.trigger() != Trigger::ChangeVersion => Ok(Iteration::Retry),
+        Ok(OperationResult::Maintained(_)) if request.trigger() != Trigger::Maintain => Ok(Iteration::Retry),
         Ok(result) => Ok(Iteration::Done(result)),
         Err(OperationError::Failed(error)) => Err(error),
         Err(OperationError::Stale) => Ok(Iteration::Retry),
@@ -373,7 +374,8 @@ fn conclude(request: &OperationRequest, change: Change, outcome: Outcome) -> Res
             | Trigger::Restart
             | Trigger::Destroy
             | Trigger::Proxy
-            | Trigger::ChangeVersion => Err(FleetError::EngineNotFound),
+            | Trigger::ChangeVersion
+            | Trigger::Maintain => Err(FleetError::EngineNotFound),
         },
     }
 }

@@ -1,9 +1,12 @@
 //! What is requested of one engine, and what comes of it.
 
+use std::sync::Arc;
+
 use api::orchestrator::DenialReason;
 use api::{EngineId, EngineImage};
 use backend::BrainCopy;
 
+use super::backup_transfers::{MaintenanceOrder, Transferred};
 use super::error::FleetError;
 use crate::domain::lifecycle::Trigger;
 use crate::domain::{Actor, EngineOwner};
@@ -44,6 +47,8 @@ pub(super) enum RequestKind {
     Proxy,
     /// To this image, to which the engine is then pinned, or to the deployment's, which it then follows.
     ChangeVersion(Option<EngineImage>),
+    /// To back it up although it does not run, or to restore it.
+    Maintain(Arc<MaintenanceOrder>),
 }
 
 impl OperationRequest {
@@ -70,6 +75,7 @@ impl OperationRequest {
             RequestKind::Get => Trigger::Get,
             RequestKind::Proxy => Trigger::Proxy,
             RequestKind::ChangeVersion(_) => Trigger::ChangeVersion,
+            RequestKind::Maintain(_) => Trigger::Maintain,
         }
     }
 }
@@ -87,6 +93,8 @@ pub(super) enum OperationResult {
     Denied(DenialReason),
     /// The engine was moved to another version, or rolled back; callers who did not request that decide again.
     Moved(Box<MoveOutcome>),
+    /// The engine was backed up or restored, or is as it was; callers who did not request that decide again.
+    Maintained(Result<Transferred, FleetError>),
 }
 
 /// The outcome of a move to another version.

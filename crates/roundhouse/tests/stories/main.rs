@@ -22,6 +22,8 @@ mod approvals;
 mod audio;
 mod audit_cli;
 mod background_turns;
+mod backups;
+mod backups_killed;
 mod bad_engine_setups;
 mod bad_setups;
 mod browser_pages;

@@ -93,7 +93,8 @@ impl Changes {
                 OperationResult::NotRunning
                 | OperationResult::Destroyed(_)
                 | OperationResult::Denied(_)
-                | OperationResult::Moved(_) => Err(OperationError::Stale),
+                | OperationResult::Moved(_)
+                | OperationResult::Maintained(_) => Err(OperationError::Stale),
             },
             AcceptedKey::Current => {
                 let until = self.supervision.mono_now().saturating_add(to_mono_millis(LATE_COMMAND_WINDOW));

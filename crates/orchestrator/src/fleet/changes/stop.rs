@@ -56,6 +56,10 @@ impl Changes {
             // It may have some, so it is woken soon.
             self.shared.registry.set_wake(&row, Some(self.shared.clock.now())).await?;
         }
+        if matches!(operation.change, Change::Sleep) {
+            // One that sleeps by request may still be working.
+            self.backups.save_before_sleep(engine, only_if_idle).await;
+        }
         // Nobody can ask it while it does not run. What is known is kept if it does not answer.
         self.inbox.refresh(engine).await;
         let started = self.shared.clock.monotonic();

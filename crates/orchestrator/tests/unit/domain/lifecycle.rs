@@ -26,6 +26,7 @@ const TRIGGERS: [Trigger; 15] = [
     Trigger::Get,
     Trigger::Proxy,
     Trigger::ChangeVersion,
+    Trigger::Maintain,
 ];
 
 /// State, change under way, and the decision for each of [`TRIGGERS`]. `failing` is `failed` with a restart due;
@@ -124,7 +125,8 @@ const fn next_trigger(trigger: Trigger) -> Option<Trigger> {
         Trigger::Destroy => Some(Trigger::Get),
         Trigger::Get => Some(Trigger::Proxy),
         Trigger::Proxy => Some(Trigger::ChangeVersion),
-        Trigger::ChangeVersion => None,
+        Trigger::ChangeVersion => Some(Trigger::Maintain),
+        Trigger::Maintain => None,
     }
 }
 

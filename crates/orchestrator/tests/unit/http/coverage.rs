@@ -142,7 +142,7 @@ const BACKEND: &str = "BACKEND_ERROR";
 
 /// Every endpoint, including the extensions, with the codes that the contract lists for it or that its general
 /// rules imply.
-const CONTRACT: [(&str, &str, &[&str]); 44] = [
+const CONTRACT: [(&str, &str, &[&str]); 47] = [
     ("GET", "/health", &[]),
     ("POST", "/products/register", &[ADMIN, "PRODUCT_SLUG_EXISTS"]),
     ("PUT", "/products/{product_id}/policy", &[ADMIN, "PRODUCT_NOT_FOUND"]),
@@ -189,6 +189,9 @@ const CONTRACT: [(&str, &str, &[&str]); 44] = [
     ("POST", "/fleet/drain", &[ADMIN]),
     ("GET", "/fleet/drain", &[ADMIN]),
     ("DELETE", "/fleet/drain", &[ADMIN]),
+    ("POST", "/fleet/backups", &[ADMIN, NOT_FOUND, BACKEND, "CAPACITY_EXHAUSTED"]),
+    ("GET", "/fleet/backups", &[ADMIN]),
+    ("GET", "/fleet/backups/list", &[ADMIN, NOT_FOUND, BACKEND]),
     ("GET", "/audit", &[KEY]),
     ("GET", "/events", &[KEY]),
     ("GET", "/engines/{user_id}/explain", &[KEY, NOT_FOUND]),

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 
 use api::ErrorCode;
 use api::audit::AuditList;
+use api::backup::{BackupList, BackupStatus};
 use api::browser::{AllowedOrigins, MintedToken, RevokedToken, TokenList};
 use api::fleet::{
     DrainProgress, DrainStatus, FleetAuditList, FleetEngineList, FleetOverview, StartedEngines,
@@ -117,6 +118,8 @@ fn matches_contract_type(method: &str, route: &str, body: &[u8]) -> bool {
         ("POST", "/fleet/start-failed") => parses_as::<StartedEngines>(body),
         ("GET", "/fleet/drain") => parses_as::<DrainProgress>(body),
         ("DELETE", "/fleet/drain") => parses_as::<DrainStatus>(body),
+        ("GET" | "POST", "/fleet/backups") => parses_as::<BackupStatus>(body),
+        ("GET", "/fleet/backups/list") => parses_as::<BackupList>(body),
         ("GET", "/fleet/audit") => parses_as::<FleetAuditList>(body),
         ("GET", "/fleet/status") => parses_as::<FleetOverview>(body),
         ("GET", "/metrics") => parses_as::<Metrics>(body),

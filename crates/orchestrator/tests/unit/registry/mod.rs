@@ -1,5 +1,6 @@
 //! Tests of the registry by itself: the audit log's chain, compare-and-swap, quota and ports under concurrency.
 
+mod dumping;
 mod metrics;
 mod plans;
 mod postgres;

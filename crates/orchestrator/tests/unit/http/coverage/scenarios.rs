@@ -27,6 +27,7 @@ pub(super) async fn all() -> BTreeSet<RecordedResponse> {
     recorded.extend(products_are_managed().await);
     recorded.extend(an_engine_lives().await);
     recorded.extend(a_deployment_is_drained().await);
+    recorded.extend(a_deployment_is_backed_up().await);
     recorded.extend(nobody_is_asked_for().await);
     recorded.extend(a_policy_forbids().await);
     recorded.extend(ports_run_out().await);
@@ -189,6 +190,30 @@ async fn a_deployment_is_drained() -> BTreeSet<RecordedResponse> {
         send(&product, method, "/fleet/drain", "").await;
     }
     app.responses.recorded()
+}
+
+async fn a_deployment_is_backed_up() -> BTreeSet<RecordedResponse> {
+    let (app, unusable) = (TestApp::with_backups().await, TestApp::with_backups().await);
+    // A file where the store's folder should be.
+    std::fs::write(unusable.backups(), "").unwrap();
+    for app in [&app, &unusable] {
+        let product = app.register_product("demo", json!({})).await;
+        let product_id = product.product_id().await;
+        let of_nobody =
+            json!({"action": "restore", "product_id": product_id, "user_id": "nobody"}).to_string();
+        send(&product, "POST", "/fleet/backups", &of_nobody).await;
+        let list = format!("/fleet/backups/list?product_id={product_id}&user_id=nobody");
+        for path in ["/fleet/backups", "/fleet/backups/list", &list, "/fleet/backups/list?user_id=ann"] {
+            send(&product, "GET", path, "").await;
+        }
+        // One of them begins; the others come while it is under way.
+        let starts = (0..4).map(|_| send(&product, "POST", "/fleet/backups", r#"{"action": "back_up"}"#));
+        futures::future::join_all(starts).await;
+        send(&product, "POST", "/fleet/backups", r#"{"action": "back_up", "user_id": "ann"}"#).await;
+    }
+    let mut recorded = app.responses.recorded();
+    recorded.extend(unusable.responses.recorded());
+    recorded
 }
 
 async fn nobody_is_asked_for() -> BTreeSet<RecordedResponse> {
@@ -363,7 +388,7 @@ async fn browsers_have_tokens() -> BTreeSet<RecordedResponse> {
 }
 
 async fn the_registry_is_lost() -> BTreeSet<RecordedResponse> {
-    let app = TestApp::new().await;
+    let app = TestApp::with_backups().await;
     let product = app.register_product("demo", json!({})).await;
     let product_id = product.product_id().await;
     product.provision("ann").await;
@@ -382,6 +407,7 @@ async fn the_registry_is_lost() -> BTreeSet<RecordedResponse> {
         "/engines/{user_id}/tokens": {"scopes": ["chat"]},
         "/origins": {"origins": []},
         "/fleet/start-failed": {},
+        "/fleet/backups": {"action": "back_up"},
         "/admin/versions/move": {"from": OTHER_IMAGE, "engine_version": "default"},
     });
     for operation in api_operations() {

@@ -25,6 +25,7 @@ pub(super) fn body(path: &str, valid: bool) -> BoxedStrategy<Vec<u8>> {
             .prop_map(|to| vec![member("engine_version", to)])
             .boxed(),
         "/fleet/start-failed" => Just(vec![("limit".to_owned(), "3".to_owned())]).boxed(),
+        "/fleet/backups" => Just(vec![member("action", "verify")]).boxed(),
         "/admin/versions/move" => {
             let (from, to) = (member("from", "svc-engine:0.0.1"), member("engine_version", "default"));
             Just(vec![from, to]).boxed()
