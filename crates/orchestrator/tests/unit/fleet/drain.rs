@@ -83,7 +83,7 @@ async fn an_engine_that_cannot_be_put_to_sleep_is_named_until_it_sleeps() {
     let message = again["failures"][0]["error"]["message"].as_str().unwrap();
     assert!(!message.contains("no route to the host"), "{again}");
 
-    let done = advance_to(&app, |progress| progress["left"] == 0).await;
+    let done = advance_to(&app, |progress| progress["left"] == 0 && progress["failing"] == 0).await;
     let all_asleep = json!({
         "drained_since": begun["drained_since"], "left": 0, "asleep": 2, "failing": 0, "failures": [],
     });
@@ -146,7 +146,7 @@ async fn the_next_orchestrator_goes_on_with_a_drain_that_was_killed_in_the_middl
     app.start().await;
     let restarted = call(&app, "GET").await;
     assert_eq!(restarted["drained_since"], begun["drained_since"]);
-    let done = advance_to(&app, |progress| progress["left"] == 0).await;
+    let done = advance_to(&app, |progress| progress["left"] == 0 && progress["failing"] == 0).await;
     assert_eq!((&done["asleep"], &done["failing"]), (&json!(2), &json!(0)), "{done}");
     let product = ProductClient { app: &app, key };
     let refused = product.admit("ann", json!({"auto_wake": true})).await;
