@@ -16,8 +16,8 @@ mod c {
     }
 }
 
-/// Returns to the system what the allocator holds and nobody uses, but for what other threads keep for themselves.
-/// Takes some hundred microseconds.
+/// Returns to the system what the allocator holds and nobody uses, but for what other threads keep for themselves. The
+/// more was freed, the longer it takes, so it is for moments in which nothing is under way.
 pub fn release_free_memory() {
     c::mi_collect(true);
 }

@@ -196,7 +196,7 @@ impl Engine {
     /// end, and the brain is closed.
     ///
     /// Whenever the engine comes to rest, it calls `release_memory`, which is to return to the system what the allocator
-    /// keeps for the next allocations. It must not block.
+    /// keeps for the next allocations. It may take some milliseconds, for which no connection is accepted.
     pub async fn serve(self, shutdown: CancellationToken, release_memory: impl Fn()) {
         let Self { listener, brain, agent, state, expiry } = self;
         let serving = serve(listener, http::service(state), HTTP_BOUNDS, agent.stopped().clone());
