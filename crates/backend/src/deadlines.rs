@@ -36,12 +36,22 @@ pub struct DeadlineBackend {
     clock: Arc<dyn Clock>,
     /// Locked during a check, so that a disk that hangs blocks only one thread.
     data_root: Arc<Mutex<DataRoot>>,
+    /// Told of each failure that is found here, before the backend is called.
+    on_refusal: Box<dyn Fn(&BackendError) + Send + Sync>,
 }
 
 impl DeadlineBackend {
     /// Wraps `backend`, whose engines keep their data in `data`.
     pub fn new(backend: Arc<dyn EngineBackend>, clock: Arc<dyn Clock>, data: DataRoot) -> Self {
-        Self { backend, clock, data_root: Arc::new(Mutex::new(data)) }
+        Self { backend, clock, data_root: Arc::new(Mutex::new(data)), on_refusal: Box::new(|_| {}) }
+    }
+
+    /// Has `report` told of each call that fails before it reaches the backend, because the engines' data is
+    /// unavailable: whoever measures the backend does not see it.
+    #[must_use]
+    pub fn reporting_refusals(mut self, report: impl Fn(&BackendError) + Send + Sync + 'static) -> Self {
+        self.on_refusal = Box::new(report);
+        self
     }
 
     /// Fails unless the backend can be reached and the engines' data is available.
@@ -58,7 +68,9 @@ impl DeadlineBackend {
         };
         let checked = tokio::time::timeout(QUERY_TIMEOUT, check).await;
         let late = |_| BackendError::DataUnavailable(DataUnavailable::DiskTimeout);
-        checked.map_err(late)??.map_err(BackendError::DataUnavailable)
+        let checked =
+            checked.map_err(late).and_then(|checked| checked?.map_err(BackendError::DataUnavailable));
+        checked.inspect_err(&self.on_refusal)
     }
 
     /// Whether no check of the disk is under way. Checks take real time, whatever a test's clock shows.
@@ -73,7 +85,9 @@ impl DeadlineBackend {
         if self.with_deadline(QUERY_TIMEOUT, self.backend.has_data(engine_id)).await? {
             return Ok(());
         }
-        Err(BackendError::DataUnavailable(DataUnavailable::EngineFolderMissing))
+        let missing = BackendError::DataUnavailable(DataUnavailable::EngineFolderMissing);
+        (self.on_refusal)(&missing);
+        Err(missing)
     }
 
     /// See [`EngineBackend::concurrent_launches`].

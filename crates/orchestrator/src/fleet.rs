@@ -204,7 +204,9 @@ impl Foundation {
         let telemetry = Arc::new(Telemetry::new(metrics.clone()));
 
         let supervision = Arc::new(Supervision::new(rules, backend.addressing(), Arc::clone(&clock)));
-        let backend = DeadlineBackend::new(backend, Arc::clone(&clock), data);
+        let refusals = metrics.clone();
+        let backend = DeadlineBackend::new(backend, Arc::clone(&clock), data)
+            .reporting_refusals(move |error| refusals.backend_error(error));
         let registry = ObservedRegistry::new(registry, metrics.clone());
         let keys = EngineKeys::new(Arc::clone(&vault));
         let shared = Arc::new(Shared { registry, backend, keys, vault, clock, metrics });

@@ -64,8 +64,8 @@ impl Supervisor {
         let (checks, sleeps) = (Semaphore::new(MAX_CONCURRENT_CHECKS), Semaphore::new(MAX_CONCURRENT_SLEEPS));
         let (checks, sleeps) = (Arc::new(checks), Arc::new(sleeps));
         loop {
+            let taken_at = self.shared.clock.monotonic();
             for due in self.supervision.take_due() {
-                self.telemetry.record_lag(due.action, due.lag);
                 let (supervisor, shutdown) = (Arc::clone(&self), shutdown.clone());
                 // Restarts acquire a permit of the boot limiter.
                 let permits = match due.action {
@@ -78,6 +78,8 @@ impl Supervisor {
                         Some(permits) => permits.acquire().await.ok(),
                         None => None,
                     };
+                    let waited = supervisor.shared.clock.monotonic().saturating_sub(taken_at);
+                    supervisor.telemetry.record_lag(due.action, due.lag.saturating_add(waited));
                     Box::pin(supervisor.perform(due)).await;
                 };
                 tasks.spawn(async move { shutdown.run_until_cancelled(performed).await });

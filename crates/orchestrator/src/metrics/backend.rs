@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use api::{EngineId, EngineImage};
 use backend::{
-    Addressing, BackendFuture, BrainCopy, EngineBackend, EngineListing, Instance, InstanceExit, LaunchSpec,
-    Placement, ResourceLimits, Target,
+    Addressing, BackendError, BackendFuture, BrainCopy, EngineBackend, EngineListing, Instance, InstanceExit,
+    LaunchSpec, Placement, ResourceLimits, Target,
 };
 use futures::stream::BoxStream;
 
@@ -26,6 +26,16 @@ impl Metrics {
         match &self.0 {
             Some(recorder) => Arc::new(ObservedBackend { backend, recorder: Arc::clone(recorder) }),
             None => backend,
+        }
+    }
+
+    /// Records a call that failed before it reached the backend.
+    pub(crate) fn backend_error(&self, error: &BackendError) {
+        let families = self.families();
+        if let Some(errors) =
+            families.and_then(|families| families.backend_errors.get(BackendErrorKind::of(error)))
+        {
+            errors.inc();
         }
     }
 }

@@ -22,7 +22,9 @@ use crate::fleet::shared::Shared;
 use crate::fleet::transitions::FAILURE_LOG_LINES;
 use crate::keys::KeyError;
 use crate::metrics::labels::BootOutcome;
-use crate::registry::{ClaimRefused, EngineRow, NextState, PlacedEngine, Placements, RegistryError};
+use crate::registry::{
+    Claim, ClaimRefused, EngineRow, NewEngine, NextState, PlacedEngine, Placements, RegistryError,
+};
 
 /// The variable with the base URL to which authorization servers redirect users.
 const OAUTH_REDIRECT_BASE_URL_VAR: &str = "OAUTH_REDIRECT_BASE_URL";
@@ -166,6 +168,34 @@ pub(in crate::fleet) struct Boots {
 }
 
 impl Boots {
+    /// Claims the row of a new engine, with a place for it.
+    pub(super) async fn claim_new_engine(
+        &self,
+        engine: &NewEngine,
+        claim: &Claim,
+    ) -> Result<Result<PlacedEngine, ClaimRefused>, RegistryError> {
+        let claimed = self.shared.registry.claim_new_engine(engine, claim, &self.placements).await;
+        claimed.map(|claimed| claimed.inspect_err(|refused| self.measure_refusal(refused)))
+    }
+
+    /// Claims the row of an engine that is to be launched, with a place for it.
+    pub(super) async fn claim_and_place(
+        &self,
+        seen: &EngineRow,
+        claim: &Claim,
+    ) -> Result<Result<PlacedEngine, ClaimRefused>, RegistryError> {
+        let claimed = self.shared.registry.claim_and_place(seen, claim, &self.placements).await;
+        claimed.map(|claimed| claimed.inspect_err(|refused| self.measure_refusal(refused)))
+    }
+
+    /// A host whose ports are all leased is full, although no boot begins: it is measured as one that failed.
+    fn measure_refusal(&self, refused: &ClaimRefused) {
+        if matches!(refused, ClaimRefused::NoPort) {
+            let metrics = &self.shared.metrics;
+            metrics.boot(BootOutcome::NoFreePort, metrics.stopwatch());
+        }
+    }
+
     /// Launches `engine` and waits until it meets `readiness`. If its port turns out to be taken, it gets another
     /// one.
     pub(super) async fn boot(

@@ -26,14 +26,13 @@ impl Changes {
         shared.backend.check_image(&engine.engine_version).await?;
         shared.backend.check_data().await?;
         let claim = self.transitions.new_claim(Change::Provision);
-        let mut engine =
-            match shared.registry.claim_new_engine(&engine, &claim, &self.boots.placements).await? {
-                Ok(engine) => engine,
-                Err(ClaimRefused::ImageNotAllowed) => {
-                    return Err(FleetError::image_denied(&engine.engine_version).into());
-                }
-                Err(refused) => return Err(refused.into()),
-            };
+        let mut engine = match self.boots.claim_new_engine(&engine, &claim).await? {
+            Ok(engine) => engine,
+            Err(ClaimRefused::ImageNotAllowed) => {
+                return Err(FleetError::image_denied(&engine.engine_version).into());
+            }
+            Err(refused) => return Err(refused.into()),
+        };
         operation.mark_claimed(engine.row.generation);
         let booted = match self.boots.boot(&mut engine, Readiness::AllSubsystems).await {
             Ok(booted) => booted,

@@ -24,8 +24,7 @@ impl Changes {
         self.shared.backend.check_image(&image).await?;
         self.shared.backend.check_engine_data(seen.engine_id).await?;
         let claim = self.transitions.new_claim(operation.change);
-        let claimed = self.shared.registry.claim_and_place(&seen, &claim, &self.boots.placements).await?;
-        let mut engine = claimed?;
+        let mut engine = self.boots.claim_and_place(&seen, &claim).await??;
         operation.mark_claimed(engine.row.generation);
         let booted = match self.boot_with_image(&mut engine, image).await {
             Ok(booted) => booted,

@@ -31,8 +31,7 @@ impl Changes {
                 .await?;
             return Err(error.into());
         }
-        let claimed = self.shared.registry.claim_and_place(&seen, &claim, &self.boots.placements).await?;
-        let mut engine = claimed?;
+        let mut engine = self.boots.claim_and_place(&seen, &claim).await??;
         self.mark_claimed(operation, &engine.row);
         let failure = match self.boot_with_image(&mut engine, image).await {
             Ok(booted) => {

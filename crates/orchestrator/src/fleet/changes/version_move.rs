@@ -64,7 +64,7 @@ impl Changes {
         let claimed = match &running {
             // It has its place already.
             Some((placement, _)) => registry.claim(&seen, &claim).await?.map(|row| row.placed(*placement)),
-            None => registry.claim_and_place(&seen, &claim, &self.boots.placements).await?,
+            None => self.boots.claim_and_place(&seen, &claim).await?,
         };
         let mut engine = claimed.map_err(refused_error)?;
         operation.mark_claimed(engine.row.generation);

@@ -14,6 +14,7 @@ mod histories;
 mod keys;
 mod linearize;
 mod maintenance;
+mod measured;
 mod model;
 mod moves;
 mod operations;

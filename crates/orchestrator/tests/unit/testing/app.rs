@@ -118,7 +118,7 @@ impl TestApp {
             backend: Arc::clone(&backend) as _,
             probe: Arc::clone(&backend) as _,
             clock: Arc::clone(&clock) as _,
-            metrics: Metrics::default(),
+            metrics: Metrics::enabled(clock.now()),
         };
         let orchestrator = Orchestrator::from_parts(config.clone(), parts);
         let responses = ResponseRecorder::default();
