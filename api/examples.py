@@ -25,8 +25,12 @@ NOT_PLAYED = {
         *("call_agent", "call_mcp", "run_agui_agent"),
         *("get_openapi", "append_to_upload", "put_workspace_file"),
     },
-    # A drain ends the engine that is played with, and a deletion the product.
-    "orchestrator": {"drain_fleet", "lift_fleet_drain", "delete_product"},
+    # A drain ends the engine that is played with, and a deletion the product. Processes have no images to roll out.
+    "orchestrator": {
+        *("drain_fleet", "lift_fleet_drain", "delete_product"),
+        *("start_rollout", "list_rollouts", "get_rollout", "list_rollout_engines"),
+        *("pause_rollout", "resume_rollout", "roll_back_rollout"),
+    },
 }
 # Their fields are names that somebody has chosen.
 MAPS = {"by_status", "detail", "input", "input_schema", "memory", "metadata", "policy", "scripts", "value"}

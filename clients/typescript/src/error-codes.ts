@@ -111,6 +111,9 @@ export class DeliveryNotFoundError extends NotFoundError {}
 /** The product has no such webhook. */
 export class WebhookNotFoundError extends NotFoundError {}
 
+/** There is no such rollout. */
+export class RolloutNotFoundError extends NotFoundError {}
+
 /** There is no such approval request in this task. */
 export class ApprovalNotFoundError extends NotFoundError {}
 
@@ -152,6 +155,12 @@ export class ProductDeletingError extends ConflictError {}
 
 /** The confirmation is of another product, has expired, or the product was enabled since. Ask for another one. */
 export class ConfirmationInvalidError extends ConflictError {}
+
+/** Another rollout is under way. */
+export class RolloutUnderWayError extends ConflictError {}
+
+/** The rollout is over, or a later one has begun. */
+export class RolloutOverError extends ConflictError {}
 
 /** The user already has an engine. */
 export class EngineAlreadyExistsError extends ConflictError {}
@@ -306,6 +315,7 @@ const CLASSES = {
   SCHEDULE_NOT_FOUND: ScheduleNotFoundError,
   DELIVERY_NOT_FOUND: DeliveryNotFoundError,
   WEBHOOK_NOT_FOUND: WebhookNotFoundError,
+  ROLLOUT_NOT_FOUND: RolloutNotFoundError,
   APPROVAL_NOT_FOUND: ApprovalNotFoundError,
   SKILL_NOT_FOUND: SkillNotFoundError,
   SERVER_NOT_FOUND: ServerNotFoundError,
@@ -320,6 +330,8 @@ const CLASSES = {
   PRODUCT_NOT_DISABLED: ProductNotDisabledError,
   PRODUCT_DELETING: ProductDeletingError,
   CONFIRMATION_INVALID: ConfirmationInvalidError,
+  ROLLOUT_UNDER_WAY: RolloutUnderWayError,
+  ROLLOUT_OVER: RolloutOverError,
   ENGINE_ALREADY_EXISTS: EngineAlreadyExistsError,
   ENGINE_NOT_RUNNING: EngineNotRunningError,
   ENGINE_ALREADY_RUNNING: EngineAlreadyRunningError,

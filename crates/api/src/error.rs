@@ -71,6 +71,8 @@ pub enum ErrorCode {
     DeliveryNotFound,
     /// The product has no such webhook.
     WebhookNotFound,
+    /// There is no such rollout.
+    RolloutNotFound,
     /// There is no such approval request in this task.
     ApprovalNotFound,
     /// There is no such skill.
@@ -99,6 +101,10 @@ pub enum ErrorCode {
     ProductDeleting,
     /// The confirmation is of another product, has expired, or the product was enabled since. Ask for another one.
     ConfirmationInvalid,
+    /// Another rollout is under way.
+    RolloutUnderWay,
+    /// The rollout is over, or a later one has begun.
+    RolloutOver,
     /// The user already has an engine.
     EngineAlreadyExists,
     /// The action needs a running engine.
@@ -221,6 +227,7 @@ impl ErrorCode {
             | Self::ScheduleNotFound
             | Self::DeliveryNotFound
             | Self::WebhookNotFound
+            | Self::RolloutNotFound
             | Self::ServerNotFound
             | Self::ConnectionNotFound
             | Self::FileNotFound
@@ -232,6 +239,8 @@ impl ErrorCode {
             | Self::ProductNotDisabled
             | Self::ProductDeleting
             | Self::ConfirmationInvalid
+            | Self::RolloutUnderWay
+            | Self::RolloutOver
             | Self::EngineAlreadyExists
             | Self::EngineNotRunning
             | Self::EngineAlreadyRunning

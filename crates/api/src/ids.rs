@@ -55,6 +55,8 @@ pub mod kind {
     pub enum PlatformKey {}
     /// A webhook that gets the rows of a product's audit log.
     pub enum AuditWebhook {}
+    /// A rollout of another engine image.
+    pub enum Rollout {}
 
     impl Kind for Product {
         const PREFIX: &'static str = "prod_";
@@ -116,6 +118,10 @@ pub mod kind {
         const PREFIX: &'static str = "whk_";
         const NAME: &'static str = "AuditWebhookId";
     }
+    impl Kind for Rollout {
+        const PREFIX: &'static str = "roll_";
+        const NAME: &'static str = "RolloutId";
+    }
 }
 
 /// `prod_…`: identifies a product.
@@ -148,6 +154,8 @@ pub type TokenId = Id<kind::Token>;
 pub type PlatformKeyId = Id<kind::PlatformKey>;
 /// `whk_…`: identifies a webhook that gets the rows of a product's audit log.
 pub type AuditWebhookId = Id<kind::AuditWebhook>;
+/// `roll_…`: identifies a rollout of another engine image.
+pub type RolloutId = Id<kind::Rollout>;
 
 /// An identifier of one [`Kind`] of thing.
 pub struct Id<K> {

@@ -34,6 +34,7 @@ pub mod product_keys;
 pub mod product_state;
 pub mod proof;
 pub mod response_format;
+pub mod rollout;
 pub mod rpc;
 pub mod schedules;
 pub mod serde_helpers;
@@ -54,7 +55,7 @@ pub mod webhooks;
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};
 pub use ids::{
     AuditWebhookId, BatchId, CallId, ConnectionId, EngineId, EpisodeId, FeedbackId, GrantId, HitlId,
-    MemoryId, MessageId, PlatformKeyId, ProductId, TokenId, TurnId,
+    MemoryId, MessageId, PlatformKeyId, ProductId, RolloutId, TokenId, TurnId,
 };
 pub use image::EngineImage;
 pub use keys::{AdminKey, EngineKey, KeyHash, PlatformKey};

@@ -13,8 +13,8 @@ use std::path::Path;
 use resources::removal::remove_all;
 use rustix::fs::OFlags;
 
-use super::BrainCopy;
 use super::engine_folder::{BRAIN_FILE, EngineFolder};
+use super::{BrainCopy, BrainFormats};
 
 /// The folder of the copy, within the engine's folder.
 const COPY_FOLDER: &str = "brain.before";
@@ -65,6 +65,20 @@ impl EngineFolder {
             .sync_all()?;
         fsync_folder(&copy)?;
         self.finish_restore()
+    }
+
+    /// Returns the formats of the brain and of its copy. That of a brain whose engine did not shut down cleanly is
+    /// unknown: the write-ahead log may have another one.
+    pub(super) fn brain_formats(&self) -> io::Result<BrainFormats> {
+        self.finish_restore()?;
+        let copy = match read_format(&self.path().join(COPY_FOLDER).join(BRAIN_FILE)) {
+            Ok(format) => Some(BrainCopy { format }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        let has_log = fs::symlink_metadata(self.path().join(WAL_FILE)).is_ok_and(|log| log.len() > 0);
+        let brain = if has_log { None } else { read_format(&self.path().join(BRAIN_FILE))? };
+        Ok(BrainFormats { brain, copy })
     }
 
     /// Completes a restore that was interrupted: until then the brain is a mixture of two versions.
@@ -203,6 +217,26 @@ mod tests {
         fn read(&self, file: &str) -> Option<String> {
             fs::read_to_string(self.folder.path().join(file)).ok()
         }
+    }
+
+    #[test]
+    fn the_formats_of_a_brain_and_its_copy_tell_what_a_migration_changed() {
+        let brain = Fixture::new();
+        let format = |number: u8| {
+            let mut file = vec![0; 100];
+            file[63] = number;
+            file
+        };
+        fs::write(brain.folder.path().join(BRAIN_FILE), format(7)).unwrap();
+        assert_eq!(brain.folder.brain_formats().unwrap(), BrainFormats { brain: Some(7), copy: None });
+        brain.folder.copy_brain().unwrap();
+        fs::write(brain.folder.path().join(BRAIN_FILE), format(8)).unwrap();
+        let copy = Some(BrainCopy { format: Some(7) });
+        assert_eq!(brain.folder.brain_formats().unwrap(), BrainFormats { brain: Some(8), copy });
+        brain.write(WAL_FILE, "what was not applied");
+        assert_eq!(brain.folder.brain_formats().unwrap(), BrainFormats { brain: None, copy });
+        brain.folder.restore_brain().unwrap();
+        assert_eq!(brain.folder.brain_formats().unwrap(), BrainFormats { brain: Some(7), copy });
     }
 
     #[test]

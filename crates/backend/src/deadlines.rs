@@ -13,8 +13,8 @@ use tokio::sync::Mutex;
 
 use super::blocking::run_blocking;
 use super::{
-    Addressing, BackendError, BackendFuture, BrainCopy, DataRoot, DataUnavailable, EngineBackend,
-    EngineListing, Instance, InstanceExit, LaunchSpec, Placement, ResourceLimits, Target,
+    Addressing, BackendError, BackendFuture, BrainCopy, BrainFormats, DataRoot, DataUnavailable,
+    EngineBackend, EngineListing, Instance, InstanceExit, LaunchSpec, Placement, ResourceLimits, Target,
 };
 
 /// Deadline of calls that change nothing.
@@ -165,6 +165,12 @@ impl DeadlineBackend {
     pub async fn restore_brain(&self, target: Target) -> Result<(), BackendError> {
         self.check_engine_data(target.engine_id).await?;
         self.with_deadline(COPY_TIMEOUT, self.backend.restore_brain(target)).await
+    }
+
+    /// See [`EngineBackend::brain_formats`].
+    pub async fn brain_formats(&self, target: Target) -> Result<BrainFormats, BackendError> {
+        self.check_engine_data(target.engine_id).await?;
+        self.with_deadline(COPY_TIMEOUT, self.backend.brain_formats(target)).await
     }
 
     /// See [`EngineBackend::list`].

@@ -40,8 +40,8 @@ use super::engine_folder::{EngineFolder, EngineFolders, STILL_RUNNING_MESSAGE};
 use super::engine_log::MAX_SAVED_LINES;
 use super::fence::Fenced;
 use super::{
-    Addressing, BackendError, BackendFuture, BrainCopy, EngineBackend, EngineListing, Instance, InstanceExit,
-    LaunchSpec, Placement, ResourceLimits, Target,
+    Addressing, BackendError, BackendFuture, BrainCopy, BrainFormats, EngineBackend, EngineListing, Instance,
+    InstanceExit, LaunchSpec, Placement, ResourceLimits, Target,
 };
 
 /// Time limit of the network check at startup, which delays the orchestrator's readiness.
@@ -403,6 +403,10 @@ impl EngineBackend for DockerBackend {
 
     fn restore_brain(&self, target: Target) -> BackendFuture<'_, ()> {
         Box::pin(self.inner.while_stopped(target, EngineFolder::restore_brain))
+    }
+
+    fn brain_formats(&self, target: Target) -> BackendFuture<'_, BrainFormats> {
+        Box::pin(self.inner.while_stopped(target, EngineFolder::brain_formats))
     }
 
     fn list(&self) -> BackendFuture<'_, Vec<EngineListing>> {

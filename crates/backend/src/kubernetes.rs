@@ -50,8 +50,8 @@ pub use self::quantity::parse as parse_quantity;
 use self::saved_logs::SavedLogs;
 use super::blocking::run_to_end;
 use super::{
-    Addressing, BackendError, BackendFuture, BrainCopy, EngineBackend, EngineListing, Instance, InstanceExit,
-    LaunchSpec, Placement, ResourceLimits, Target,
+    Addressing, BackendError, BackendFuture, BrainCopy, BrainFormats, EngineBackend, EngineListing, Instance,
+    InstanceExit, LaunchSpec, Placement, ResourceLimits, Target,
 };
 
 /// The [`EngineBackend`] that runs engines as Pods.
@@ -220,6 +220,13 @@ impl EngineBackend for KubernetesBackend {
         Box::pin(async move {
             let _engine_lock = self.inner.locks.lock(target.engine_id).await;
             self.inner.restore_brain(target).await
+        })
+    }
+
+    fn brain_formats(&self, target: Target) -> BackendFuture<'_, BrainFormats> {
+        Box::pin(async move {
+            let _engine_lock = self.inner.locks.lock(target.engine_id).await;
+            self.inner.brain_formats(target).await
         })
     }
 

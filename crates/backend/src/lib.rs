@@ -136,6 +136,15 @@ pub struct BrainCopy {
     pub format: Option<u32>,
 }
 
+/// The formats of an engine's brain and of its copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BrainFormats {
+    /// The format of the brain, if known.
+    pub brain: Option<u32>,
+    /// The copy; `None` if there is none: the engine removes it after a week, or with data that it contains.
+    pub copy: Option<BrainCopy>,
+}
+
 /// The exit of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstanceExit {
@@ -264,6 +273,10 @@ pub trait EngineBackend: Send + Sync + 'static {
 
     /// Replaces the brain of a stopped engine by its copy.
     fn restore_brain(&self, target: Target) -> BackendFuture<'_, ()>;
+
+    /// Returns the formats of a stopped engine's brain and of its copy, which tell whether a version before that of the
+    /// copy can open the brain.
+    fn brain_formats(&self, target: Target) -> BackendFuture<'_, BrainFormats>;
 
     /// Lists the engines that carry this deployment's label. From then on the exits of all running ones are
     /// reported.

@@ -37,8 +37,8 @@ use super::engine_folder::{EngineFolder, EngineFolders, STILL_RUNNING_MESSAGE};
 use super::engine_log::MAX_LOG_BYTES;
 use super::fence::Fenced;
 use super::{
-    Addressing, BackendError, BackendFuture, BrainCopy, EngineBackend, EngineListing, Instance, InstanceExit,
-    LaunchSpec, Placement, ResourceLimits, Target,
+    Addressing, BackendError, BackendFuture, BrainCopy, BrainFormats, EngineBackend, EngineListing, Instance,
+    InstanceExit, LaunchSpec, Placement, ResourceLimits, Target,
 };
 use crate::VERSION;
 
@@ -354,6 +354,10 @@ impl EngineBackend for ProcessBackend {
 
     fn restore_brain(&self, target: Target) -> BackendFuture<'_, ()> {
         Box::pin(self.inner.while_stopped(target, EngineFolder::restore_brain))
+    }
+
+    fn brain_formats(&self, target: Target) -> BackendFuture<'_, BrainFormats> {
+        Box::pin(self.inner.while_stopped(target, EngineFolder::brain_formats))
     }
 
     fn list(&self) -> BackendFuture<'_, Vec<EngineListing>> {

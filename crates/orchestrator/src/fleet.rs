@@ -35,6 +35,7 @@ mod rate_limit;
 mod reconcile;
 mod records;
 mod request;
+mod rollouts;
 mod scheduled_wakes;
 mod settle_retry;
 mod shared;
@@ -92,6 +93,7 @@ use self::products::Products;
 use self::queries::Queries;
 use self::reconcile::Reconciler;
 use self::records::Records;
+use self::rollouts::{RolloutState, Rollouts};
 use self::scheduled_wakes::ScheduledWakes;
 use self::shared::Shared;
 use self::start_failed::FailedStarts;
@@ -125,6 +127,7 @@ pub struct Fleet {
     pub(crate) log_filters: Arc<LogFilters>,
     pub(crate) engines: Engines,
     pub(crate) versions: Versions,
+    pub(crate) rollouts: Arc<Rollouts>,
     pub(crate) queries: Queries,
     pub(crate) overview: Overview,
     pub(crate) drains: Arc<Drains>,
@@ -199,7 +202,7 @@ struct Foundation {
 }
 
 impl Foundation {
-    fn new(rules: SupervisionRules, engine_image: &EngineImage, deps: FleetDeps) -> Self {
+    fn new(rules: SupervisionRules, engine_image: EngineImage, deps: FleetDeps) -> Self {
         let FleetDeps { registry, vault, backend, data, probe, clock, metrics } = deps;
         let telemetry = Arc::new(Telemetry::new(metrics.clone()));
 
@@ -215,8 +218,7 @@ impl Foundation {
         let browsers = Arc::new(Browsers::new(Arc::clone(&shared), Arc::clone(&client)));
         let inbox = Arc::new(Inbox::new(Arc::clone(&shared), Arc::clone(&client)));
         let log_filters = Arc::new(LogFilters::new(Arc::clone(&shared), Arc::clone(&client)));
-        let policies =
-            Arc::new(Policies::new(Arc::clone(&shared), Arc::clone(&supervision), engine_image.clone()));
+        let policies = Arc::new(Policies::new(Arc::clone(&shared), Arc::clone(&supervision), engine_image));
         let products = Arc::new(Products::new(Arc::clone(&shared), Arc::clone(&policies)));
         let admission = Arc::new(Admission::new(Arc::clone(&shared), Arc::clone(&products)));
         Self {
@@ -269,14 +271,14 @@ impl Fleet {
         let (ready, is_ready) = watch::channel(false);
         let stream_shutdown = CancellationToken::new();
         let operations = Arc::new(Operations::new(metrics.clone()));
-        let foundation = Foundation::new(rules, &engine_image, FleetDeps { backend, metrics, ..deps });
+        let foundation = Foundation::new(rules, engine_image, FleetDeps { backend, metrics, ..deps });
         let Foundation { shared, supervision, telemetry, records, client, inbox, .. } = &foundation;
         let Foundation { policies, products, browsers, .. } = &foundation;
         let transitions = Arc::new(Transitions::new(
             Arc::clone(shared),
             Arc::clone(supervision),
             claim_owner,
-            engine_image,
+            Arc::clone(policies),
             operation_timeout,
         ));
         let boots = Boots {
@@ -300,6 +302,7 @@ impl Fleet {
         };
         let drain = Arc::new(DrainState::new());
         let maintenance = Arc::new(MaintenanceState::new());
+        let rollout = Arc::new(RolloutState::new());
         let executor = Arc::new(Executor::new(
             changes,
             Arc::clone(&drain),
@@ -318,6 +321,7 @@ impl Fleet {
             browsers: Arc::clone(browsers),
             drain: Arc::clone(&drain),
             maintenance: Arc::clone(&maintenance),
+            rollout: Arc::clone(&rollout),
             executor: Arc::clone(&executor),
             telemetry: Arc::clone(telemetry),
             ready,
@@ -338,6 +342,7 @@ impl Fleet {
                 ports,
             ),
             versions: Versions::new(shared, policies, &executor, records),
+            rollouts: Rollouts::new(shared, policies, &executor, &rollout, &is_ready),
             explainer: Explainer::new(shared, supervision, policies, client),
             webhooks: Webhooks::new(shared, &is_ready, webhooks),
             queries: Queries::new(Arc::clone(shared), stream_shutdown.clone()),
@@ -370,6 +375,7 @@ impl Fleet {
         tasks.spawn(Arc::clone(&self.drains).run(shutdown.clone()));
         tasks.spawn(Arc::clone(&self.webhooks).run(shutdown.clone()));
         tasks.spawn(Arc::clone(&self.product_lives).run(shutdown.clone()));
+        tasks.spawn(Arc::clone(&self.rollouts).run(shutdown.clone()));
     }
 
     /// Whether this orchestrator serves: the registry has been compared with the running instances, and no other

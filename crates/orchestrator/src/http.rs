@@ -23,6 +23,7 @@ mod platform_keys;
 mod product_states;
 mod products;
 mod proxy;
+mod rollouts;
 mod scrapes;
 mod start_page;
 mod startup_gate;
@@ -149,6 +150,13 @@ http_service::routes! {
     maintenance::get,
     maintenance::begin,
     maintenance::end,
+    rollouts::list,
+    rollouts::start,
+    rollouts::get,
+    rollouts::engines,
+    rollouts::pause,
+    rollouts::resume,
+    rollouts::roll_back,
 }
 
 /// All routes with their middleware.

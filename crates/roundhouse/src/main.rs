@@ -55,6 +55,8 @@ enum Command {
     Product(operator::product::Args),
     /// See and act on the engines of all products: state, drain, failed engines, events.
     Fleet(operator::fleet::Args),
+    /// Move all engines to another image, step by step, and back again if that fails.
+    Rollout(operator::rollout::Args),
     /// Show how the engines of a product are.
     Status(operator::figures::StatusArgs),
     /// Show the figures of a product's engines.
@@ -113,6 +115,7 @@ fn main() -> ExitCode {
         Command::Orchestrator(args) => orchestrator_command::run(&args),
         Command::Product(args) => operator::product::run(args),
         Command::Fleet(args) => operator::fleet::run(args),
+        Command::Rollout(args) => operator::rollout::run(args),
         Command::Status(args) => operator::figures::status(args),
         Command::Metrics(args) => operator::figures::metrics(args),
         Command::Events(args) => operator::events::run(args),

@@ -19,6 +19,7 @@ mod policy;
 pub(crate) mod product;
 mod product_keys;
 mod product_life;
+pub(crate) mod rollout;
 mod session;
 pub(crate) mod skill;
 pub(crate) mod task;

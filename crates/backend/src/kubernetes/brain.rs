@@ -17,7 +17,7 @@ use super::pod_state::{Exit, Obstacle, PodState, PodView};
 use super::removal::KILL_GRACE;
 use super::{Inner, spec};
 use crate::engine_folder::{EngineFolder, STILL_RUNNING_MESSAGE};
-use crate::{BackendError, BrainCopy, Target};
+use crate::{BackendError, BrainCopy, BrainFormats, Target};
 
 /// The first argument of the program when it is to copy or restore a brain.
 pub const COPY_ARG: &str = "brain-copy";
@@ -35,6 +35,7 @@ const COPY_TIMEOUT: Duration = Duration::from_mins(10);
 enum Action {
     Copy,
     Restore,
+    Formats,
 }
 
 impl Action {
@@ -42,6 +43,7 @@ impl Action {
         match self {
             Self::Copy => "copy",
             Self::Restore => "restore",
+            Self::Formats => "formats",
         }
     }
 }
@@ -49,7 +51,17 @@ impl Action {
 /// What the Pod says when it has succeeded.
 #[derive(Serialize, Deserialize)]
 struct Done {
-    /// The format of the brain that was copied, if known.
+    /// The format of the brain, if known.
+    format: Option<u32>,
+    /// The copy, where that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    copy: Option<CopyDone>,
+}
+
+/// A copy that there is.
+#[derive(Serialize, Deserialize)]
+struct CopyDone {
+    /// Its format, if known.
     format: Option<u32>,
 }
 
@@ -60,7 +72,7 @@ impl Inner {
         if self.claim_for(target).await?.is_restoring {
             self.restore_brain(target).await?;
         }
-        let Done { format } = self.run_copy_pod(target, Action::Copy).await?;
+        let Done { format, .. } = self.run_copy_pod(target, Action::Copy).await?;
         Ok(BrainCopy { format })
     }
 
@@ -70,6 +82,16 @@ impl Inner {
         self.mark_restoring(target, true).await?;
         self.run_copy_pod(target, Action::Restore).await?;
         self.mark_restoring(target, false).await.map(drop)
+    }
+
+    /// Returns the formats of the brain and of its copy. Fails if the engine runs.
+    pub(super) async fn brain_formats(&self, target: Target) -> Result<BrainFormats, BackendError> {
+        self.check_stopped(target).await?;
+        if self.claim_for(target).await?.is_restoring {
+            self.restore_brain(target).await?;
+        }
+        let Done { format, copy } = self.run_copy_pod(target, Action::Formats).await?;
+        Ok(BrainFormats { brain: format, copy: copy.map(|copy| BrainCopy { format: copy.format }) })
     }
 
     /// Fails if the engine may run. Ends a Pod that an earlier call left copying.
@@ -141,8 +163,12 @@ pub fn copy_main(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let folder = EngineFolder::at(PathBuf::from(DATA_FOLDER));
     let action = args.next().unwrap_or_default();
     let result = match action.to_str() {
-        Some("copy") => folder.copy_brain().map(|copy| Done { format: copy.format }),
-        Some("restore") => folder.restore_brain().map(|()| Done { format: None }),
+        Some("copy") => folder.copy_brain().map(|copy| Done { format: copy.format, copy: None }),
+        Some("restore") => folder.restore_brain().map(|()| Done { format: None, copy: None }),
+        Some("formats") => folder.brain_formats().map(|formats| Done {
+            format: formats.brain,
+            copy: formats.copy.map(|copy| CopyDone { format: copy.format }),
+        }),
         _ => Err(io::Error::other(format!("{COPY_ARG} copies or restores, not {}", action.display()))),
     };
     let reported = result.and_then(|done| std::fs::write(MESSAGE_FILE, serde_json::to_vec(&done)?));

@@ -47,8 +47,8 @@ impl Changes {
             (Change::Provision, _) => self.provision(operation, request).await,
             // The table performs no other change on an engine that does not exist.
             (_, None) => Err(OperationError::Stale),
-            (Change::Start, Some(row)) if let RequestKind::ChangeVersion(image) = &request.kind => {
-                self.move_to_version(operation, request.actor, image.as_ref(), row).await
+            (Change::Start, Some(row)) if let RequestKind::ChangeVersion(to) = &request.kind => {
+                self.move_to_version(operation, request, to, row).await
             }
             (Change::Start | Change::Wake, Some(row)) => self.relaunch(operation, request, row).await,
             (Change::Stop | Change::Sleep, Some(row)) => self.stop(operation, request, row).await,

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use api::browser::TokenRefusal;
 use api::maintenance::Maintenance;
 use api::product_state::ProductState;
-use api::{EngineImage, ErrorCode, Timestamp};
+use api::{EngineImage, ErrorCode, RolloutId, Timestamp};
 use backend::BackendError;
 use http_service::http::refusal_code;
 
 use crate::domain::lifecycle::Refusal;
 use crate::domain::product_life::ProductRefusal;
+use crate::domain::rollout::RolloutRefusal;
 use crate::keys::KeyError;
 use crate::registry::RegistryError;
 
@@ -108,6 +109,32 @@ pub enum FleetError {
         /// The limit.
         max: usize,
     },
+    /// There is no such rollout.
+    #[error("there is no rollout with this id")]
+    RolloutNotFound,
+    /// Another rollout is under way.
+    #[error("the rollout {rollout_id} is under way; wait until it has ended, or roll it back")]
+    RolloutUnderWay {
+        /// The other one.
+        rollout_id: RolloutId,
+    },
+    /// A later rollout has built on this one.
+    #[error("the rollout {rollout_id} has begun since; roll that one back")]
+    RolloutSuperseded {
+        /// The last one.
+        rollout_id: RolloutId,
+    },
+    /// The rollout is over.
+    #[error("this rollout is over")]
+    RolloutOver,
+    /// The rollout is rolled back, and no engine was left behind.
+    #[error("this rollout is rolled back already")]
+    RolloutRolledBack,
+    /// The backend has no other image than its own.
+    #[error(
+        "the engines of this deployment are processes of the orchestrator's own version: update its binary instead"
+    )]
+    SingleImage,
     /// A webhook cannot have these settings.
     #[error("{0}")]
     InvalidWebhook(String),
@@ -186,7 +213,14 @@ impl FleetError {
             Self::ProductDeleting => ErrorCode::ProductDeleting,
             Self::ConfirmationInvalid => ErrorCode::ConfirmationInvalid,
             Self::PolicyDenied(_) => ErrorCode::PolicyDenied,
-            Self::BeyondAuditLog { .. } | Self::InvalidWebhook(_) => ErrorCode::InvalidRequest,
+            Self::BeyondAuditLog { .. } | Self::InvalidWebhook(_) | Self::SingleImage => {
+                ErrorCode::InvalidRequest
+            }
+            Self::RolloutNotFound => ErrorCode::RolloutNotFound,
+            Self::RolloutUnderWay { .. } => ErrorCode::RolloutUnderWay,
+            Self::RolloutSuperseded { .. } | Self::RolloutOver | Self::RolloutRolledBack => {
+                ErrorCode::RolloutOver
+            }
             Self::SlugExists => ErrorCode::ProductSlugExists,
             Self::QuotaExceeded { .. } => ErrorCode::QuotaExceeded,
             Self::RateLimited { .. } => ErrorCode::RateLimited,
@@ -238,6 +272,12 @@ impl FleetError {
             | Self::WebhookNotFound
             | Self::WebhookLimit { .. }
             | Self::InvalidWebhook(_)
+            | Self::RolloutNotFound
+            | Self::RolloutUnderWay { .. }
+            | Self::RolloutSuperseded { .. }
+            | Self::RolloutOver
+            | Self::RolloutRolledBack
+            | Self::SingleImage
             | Self::BootTimeout(_)
             | Self::Backend(_)
             | Self::OperationTimeout
@@ -281,6 +321,15 @@ impl From<Refusal> for FleetError {
             Refusal::AlreadyExists => Self::EngineAlreadyExists,
             Refusal::AlreadyRunning => Self::EngineAlreadyRunning,
             Refusal::NotRunning => Self::EngineNotRunning,
+        }
+    }
+}
+
+impl From<RolloutRefusal> for FleetError {
+    fn from(refusal: RolloutRefusal) -> Self {
+        match refusal {
+            RolloutRefusal::Over => Self::RolloutOver,
+            RolloutRefusal::NothingToRollBack => Self::RolloutRolledBack,
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use api::policy::{Policy, Seconds};
 use api::product_state::ProductState;
@@ -24,8 +25,13 @@ struct KnownProduct {
 pub(super) struct Policies {
     shared: Arc<Shared>,
     supervision: Arc<Supervision>,
-    /// The deployment's image: that of engines that do not request one.
-    default_image: EngineImage,
+    /// The image that the configuration names.
+    configured_image: EngineImage,
+    /// The deployment's image: that of engines that do not request one. It is the configured one, unless a rollout has
+    /// led to another.
+    default_image: RwLock<EngineImage>,
+    /// Whether a rollout is under way: then it decides which version an engine is on.
+    is_rolling_out: AtomicBool,
     /// Every product's policy, with the audit log position at which it was read: the later of two views wins.
     by_product: RwLock<HashMap<ProductId, KnownProduct>>,
 }
@@ -34,9 +40,16 @@ impl Policies {
     pub(super) fn new(
         shared: Arc<Shared>,
         supervision: Arc<Supervision>,
-        default_image: EngineImage,
+        configured_image: EngineImage,
     ) -> Self {
-        Self { shared, supervision, default_image, by_product: RwLock::default() }
+        Self {
+            shared,
+            supervision,
+            default_image: RwLock::new(configured_image.clone()),
+            configured_image,
+            is_rolling_out: AtomicBool::new(false),
+            by_product: RwLock::default(),
+        }
     }
 
     /// The policy of a product. A policy that is not known sets no limits.
@@ -67,14 +80,29 @@ impl Policies {
     }
 
     /// The deployment's image.
-    pub(super) const fn default_image(&self) -> &EngineImage {
-        &self.default_image
+    pub(super) fn default_image(&self) -> EngineImage {
+        self.default_image.read().clone()
+    }
+
+    /// The image that the configuration names.
+    pub(super) const fn configured_image(&self) -> &EngineImage {
+        &self.configured_image
+    }
+
+    pub(super) fn set_default_image(&self, image: EngineImage) {
+        *self.default_image.write() = image;
+    }
+
+    /// Says whether a rollout is under way.
+    pub(super) fn set_rolling_out(&self, is_rolling_out: bool) {
+        self.is_rolling_out.store(is_rolling_out, Ordering::Relaxed);
     }
 
     /// Why `product` may not provision an engine with `image` (by default the deployment's); `None` if it may.
     pub(super) fn image_denied(&self, product: &Product, image: Option<&EngineImage>) -> Option<FleetError> {
-        let image = image.unwrap_or(&self.default_image);
-        (!product.policy.allows(image, &self.default_image)).then(|| FleetError::image_denied(image))
+        let default = self.default_image();
+        let image = image.unwrap_or(&default);
+        (!product.policy.allows(image, &default)).then(|| FleetError::image_denied(image))
     }
 
     /// The image of an engine's next launch: its own if it is pinned, else the deployment's, provided that it is
@@ -82,18 +110,23 @@ impl Policies {
     /// engine that kept its own could never be launched again, so all engines follow, across major versions too.
     pub(super) fn launch_image(&self, row: &EngineRow) -> EngineImage {
         let follows = self.follows_default_image(row.owner.product_id, &row.engine_version, row.pinned);
-        if follows { self.default_image.clone() } else { row.engine_version.clone() }
+        if follows { self.default_image() } else { row.engine_version.clone() }
     }
 
-    /// Whether the next launch of an engine on `image` uses the deployment's image.
+    /// Whether the next launch of an engine on `image` uses the deployment's image. While a rollout is under way, that
+    /// of another image does not.
     pub(super) fn follows_default_image(
         &self,
         product_id: ProductId,
         image: &EngineImage,
         pinned: bool,
     ) -> bool {
-        let default = &self.default_image;
-        let is_allowed = || !pinned && self.get(product_id).allows(default, default);
-        self.shared.backend.has_single_image() || (default.major() == image.major() && is_allowed())
+        if self.shared.backend.has_single_image() {
+            return true;
+        }
+        let default = self.default_image();
+        let is_compatible = default == *image
+            || (default.major() == image.major() && !self.is_rolling_out.load(Ordering::Relaxed));
+        is_compatible && !pinned && self.get(product_id).allows(&default, &default)
     }
 }

@@ -23,6 +23,7 @@ use super::maintenance::MaintenanceState;
 use super::policies::Policies;
 use super::products::Products;
 use super::request::OperationError;
+use super::rollouts::RolloutState;
 use super::shared::Shared;
 use super::supervision::Supervision;
 use super::supervisor::EXIT_CONFIRM_DELAY;
@@ -88,6 +89,7 @@ pub(super) struct Reconciler {
     pub(super) browsers: Arc<Browsers>,
     pub(super) drain: Arc<DrainState>,
     pub(super) maintenance: Arc<MaintenanceState>,
+    pub(super) rollout: Arc<RolloutState>,
     pub(super) executor: Arc<Executor>,
     pub(super) telemetry: Arc<Telemetry>,
     /// Whether the first comparison is done.
@@ -141,6 +143,7 @@ impl Reconciler {
                 self.browsers.load().await?;
                 self.drain.load(&self.shared).await?;
                 self.maintenance.load(&self.shared).await?;
+                self.rollout.load(&self.shared, &self.policies).await?;
                 for (product_id, audit_seq, policy, state) in self.shared.registry.policies().await? {
                     self.policies.apply(product_id, audit_seq, &policy, state);
                 }

@@ -42,8 +42,30 @@ pub(super) enum RequestKind {
     Destroy,
     Get,
     Proxy,
-    /// To this image, to which the engine is then pinned, or to the deployment's, which it then follows.
-    ChangeVersion(Option<EngineImage>),
+    ChangeVersion(VersionMove),
+}
+
+/// Where an engine is moved to.
+#[derive(Clone, Debug)]
+pub(super) enum VersionMove {
+    /// To this image, to which it is then pinned.
+    Pin(EngineImage),
+    /// To the deployment's image, which it then follows.
+    Follow,
+    /// To the image of a rollout, which will be the deployment's.
+    RollOut {
+        image: EngineImage,
+        /// Only if it does not run.
+        if_idle: bool,
+    },
+    /// Back to the image that it had before a rollout.
+    RollBack {
+        image: EngineImage,
+        /// The format of its brain before the rollout, if known.
+        brain_format: Option<u32>,
+        /// Whether what happened since may be lost.
+        may_discard: bool,
+    },
 }
 
 impl OperationRequest {
@@ -100,6 +122,8 @@ pub(super) struct MoveOutcome {
     pub(super) brain_copy: Option<BrainCopy>,
     /// Why it was rolled back to the previous image; `None` if it was moved.
     pub(super) failure: Option<FleetError>,
+    /// Whether the failure is one of the host, and says nothing about the engine.
+    pub(super) is_host_failure: bool,
 }
 
 /// Why an operation ended without settling what its callers requested.

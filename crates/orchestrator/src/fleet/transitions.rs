@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::Timestamp;
 use api::orchestrator::EngineStatus;
-use api::{EngineImage, Timestamp};
 use http_service::backoff;
 use serde_json::{Value, json};
 
+use super::policies::Policies;
 use super::settle_retry::settle_with_retry;
 use super::shared::Shared;
 use super::supervision::{Supervision, to_mono_millis};
@@ -26,7 +27,7 @@ pub(super) struct Transitions {
     supervision: Arc<Supervision>,
     /// The name of this process in claims.
     claim_owner: String,
-    default_image: EngineImage,
+    policies: Arc<Policies>,
     /// The longest time that any caller waits for an operation.
     operation_timeout: Duration,
 }
@@ -36,17 +37,17 @@ impl Transitions {
         shared: Arc<Shared>,
         supervision: Arc<Supervision>,
         claim_owner: String,
-        default_image: EngineImage,
+        policies: Arc<Policies>,
         operation_timeout: Duration,
     ) -> Self {
-        Self { shared, supervision, claim_owner, default_image, operation_timeout }
+        Self { shared, supervision, claim_owner, policies, operation_timeout }
     }
 
     /// A claim of this process that starts now.
     pub(super) fn new_claim(&self, change: Change) -> Claim {
         let timeout_ms = i64::try_from(self.operation_timeout.as_millis()).unwrap_or(i64::MAX);
         let deadline = Timestamp::from_unix_ms(self.shared.clock.now().unix_ms().saturating_add(timeout_ms));
-        let default_image = self.default_image.clone();
+        let default_image = self.policies.default_image();
         let owner = self.claim_owner.clone();
         Claim { change, pending: None, image: None, default_image, owner, deadline }
     }

@@ -15,7 +15,7 @@ use super::caller::Caller;
 use super::execute::Executor;
 use super::policies::Policies;
 use super::records::Records;
-use super::request::{MoveOutcome, OperationRequest, OperationResult, RequestKind};
+use super::request::{MoveOutcome, OperationRequest, OperationResult, RequestKind, VersionMove};
 use super::shared::Shared;
 use crate::domain::{Actor, EngineOwner};
 use crate::registry::EngineRow;
@@ -75,7 +75,10 @@ impl Versions {
         params: ChangeVersion,
         actor: Actor,
     ) -> Result<MoveOutcome, FleetError> {
-        let kind = RequestKind::ChangeVersion(params.engine_version.into_image());
+        let kind = RequestKind::ChangeVersion(match params.engine_version.into_image() {
+            Some(image) => VersionMove::Pin(image),
+            None => VersionMove::Follow,
+        });
         let request = OperationRequest::new(owner, kind, "version").by(actor);
         let OperationResult::Moved(moved) = self.executor.execute(&request).await? else {
             return Err(FleetError::EngineNotFound);
@@ -97,7 +100,7 @@ impl Versions {
             pinned: count.pinned,
             engines: count.engines,
         });
-        Ok(VersionList { default: self.policies.default_image().clone(), versions: versions.collect() })
+        Ok(VersionList { default: self.policies.default_image(), versions: versions.collect() })
     }
 
     /// Moves a page of the engines that run one image to another version.

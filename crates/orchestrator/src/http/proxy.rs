@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use api::engine::ENGINE_KEY_HEADER;
 use api::orchestrator::{ADMIN_KEY_HEADER, PLATFORM_KEY_HEADER};
-use api::{EngineKey, ErrorBody, ErrorCode, UserId};
+use api::{EngineId, EngineKey, ErrorBody, ErrorCode, UserId};
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::handler::Handler as _;
@@ -122,7 +122,8 @@ async fn by_product(
     let mut headers = forwarded_headers(request.headers(), &key).ok_or_else(ApiError::internal)?;
     say_address(&mut headers, request.headers(), request.uri().path());
     note_engine(engine_id);
-    let response = proxy_client.send_traced(addressed(request, address, &target, headers)?).await?;
+    let request = addressed(request, address, &target, headers)?;
+    let response = proxy_client.send_to(&fleet, engine_id, request).await?;
     if response.status() == StatusCode::UNAUTHORIZED {
         fleet.engines.mark_key_refused(engine_id);
     }
@@ -130,6 +131,19 @@ async fn by_product(
 }
 
 impl ProxyClient {
+    /// Sends the request to this engine, and notes for a rollout whether that has answered it.
+    async fn send_to(
+        &self,
+        fleet: &Fleet,
+        engine_id: EngineId,
+        request: Request,
+    ) -> Result<Response, ApiError> {
+        let sent = self.send_traced(request).await;
+        let answered = sent.as_ref().is_ok_and(|response| !response.status().is_server_error());
+        fleet.rollouts.note_call(engine_id, !answered);
+        sent
+    }
+
     /// Sends the request to its engine like [`ProxyClient::send`], within a span that ends with the response's body.
     async fn send_traced(&self, mut request: Request) -> Result<Response, ApiError> {
         if !traces::is_on() {

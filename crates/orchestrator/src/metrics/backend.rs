@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use api::{EngineId, EngineImage};
 use backend::{
-    Addressing, BackendError, BackendFuture, BrainCopy, EngineBackend, EngineListing, Instance, InstanceExit,
+    Addressing, BackendError, BackendFuture, BrainCopy, BrainFormats, EngineBackend, EngineListing, Instance,
+    InstanceExit, LaunchSpec, Placement, ResourceLimits, Target,
     LaunchSpec, Placement, ResourceLimits, Target,
 };
 use futures::stream::BoxStream;
@@ -129,6 +130,10 @@ impl EngineBackend for ObservedBackend {
 
     fn restore_brain(&self, target: Target) -> BackendFuture<'_, ()> {
         self.observe(BackendCall::RestoreBrain, self.backend.restore_brain(target))
+    }
+
+    fn brain_formats(&self, target: Target) -> BackendFuture<'_, BrainFormats> {
+        self.observe(BackendCall::BrainFormats, self.backend.brain_formats(target))
     }
 
     fn list(&self) -> BackendFuture<'_, Vec<EngineListing>> {

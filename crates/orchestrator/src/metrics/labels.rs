@@ -176,6 +176,7 @@ label! {
         RemoveWithData => "remove_with_data",
         CopyBrain => "copy_brain",
         RestoreBrain => "restore_brain",
+        BrainFormats => "brain_formats",
         CheckImage => "check_image",
         LogTail => "log_tail",
         ResourceLimits => "resource_limits",

@@ -7,39 +7,8 @@ use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::schema::ENGINE_RECORD;
-use crate::support::{Deployment, Docker, Engine, Orchestrator, Product, ProgramExit, eventually, image};
-
-/// The engines' image under another version's name. Dropping it removes the name.
-struct RetaggedImage {
-    docker: Docker,
-    reference: String,
-}
-
-impl RetaggedImage {
-    async fn new(docker: &Docker, version: &str) -> Self {
-        let reference = image::reference(version);
-        docker.run(&["tag", &image::reference(env!("CARGO_PKG_VERSION")), &reference]).await;
-        Self { docker: docker.clone(), reference }
-    }
-}
-
-impl Drop for RetaggedImage {
-    fn drop(&mut self) {
-        // A container may still be being removed.
-        let _ = self.docker.run_blocking(&["image", "rm", "--force", &self.reference]);
-    }
-}
-
-/// The image that a user's engine runs; the orchestrator and the daemon must agree on it.
-async fn image_of(deployment: &Deployment, product: &Product, user: &str) -> String {
-    let record = product.get(user).await.assert_ok(ENGINE_RECORD);
-    let container =
-        deployment.docker_daemon().container_of(record["engine_id"].as_str().unwrap()).await.unwrap();
-    let inspected = deployment.docker_daemon().inspect(&container).await;
-    assert_eq!(record["engine_version"], inspected["Config"]["Image"], "{user}");
-    record["engine_version"].as_str().unwrap().to_owned()
-}
+use crate::support::image::RetaggedImage;
+use crate::support::{Deployment, Engine, Orchestrator, Product, ProgramExit, eventually, image};
 
 async fn stop_and_start(product: &Product, user: &str) {
     product.stop(user).await.assert_ok("status:text");
@@ -62,20 +31,28 @@ async fn regression_o19_images_are_followed_forward_and_back_within_a_major_vers
     for (image, followed) in
         [(&next.reference, &next.reference), (&major.reference, &next.reference), (&now, &now)]
     {
-        let before = image_of(&deployment, &product, "ada").await;
+        let before = image::of_engine(&deployment, &product, "ada").await;
         orchestrator.signal_and_wait(Signal::TERM).await.assert_success();
         orchestrator = deployment.launch_with("ORCH_ENGINE_IMAGE", image);
         orchestrator.wait_ready().await;
-        assert_eq!(image_of(&deployment, &product, "ada").await, before, "a running engine keeps its image");
+        assert_eq!(
+            image::of_engine(&deployment, &product, "ada").await,
+            before,
+            "a running engine keeps its image"
+        );
         for user in ["ada", "bob"] {
             stop_and_start(&product, user).await;
         }
-        assert_eq!(&image_of(&deployment, &product, "ada").await, followed, "with {image}");
-        assert_eq!(image_of(&deployment, &product, "bob").await, now, "a pinned engine keeps its image");
+        assert_eq!(&image::of_engine(&deployment, &product, "ada").await, followed, "with {image}");
+        assert_eq!(
+            image::of_engine(&deployment, &product, "bob").await,
+            now,
+            "a pinned engine keeps its image"
+        );
         assert_eq!(product.engine("ada").await.messages("task").await, messages);
         product.engine(image).await;
         assert_eq!(
-            &image_of(&deployment, &product, image).await,
+            &image::of_engine(&deployment, &product, image).await,
             image,
             "a new engine gets the configured image"
         );
@@ -104,21 +81,18 @@ async fn an_operator_takes_a_fleet_across_a_major_version_and_what_fails_is_take
     product.stop("bob").await.assert_ok("status:text");
     let messages = product.engine("ada").await.messages("task").await;
 
-    // An image that is no engine.
-    let broken =
-        RetaggedImage { docker: deployment.docker_daemon().clone(), reference: image::reference("79.0.0") };
-    deployment.docker_daemon().run(&["tag", &image::base_image(), &broken.reference]).await;
+    let broken = RetaggedImage::broken(deployment.docker_daemon(), "79.0.0").await;
     let version = |version: &str| Some(json!({"engine_version": version}));
     let answer = product.call(Method::PUT, "/engines/ada/version", version(&broken.reference)).await;
     assert!(answer.assert_error(502, "BACKEND_ERROR").contains("with its brain as it was"));
-    assert_eq!(image_of(&deployment, &product, "ada").await, now);
+    assert_eq!(image::of_engine(&deployment, &product, "ada").await, now);
     assert_eq!(product.engine("ada").await.messages("task").await, messages);
 
     let moved = engines(&deployment, &orchestrator, &["move", "--from", &now, "--to", &major.reference])
         .await
         .assert_success();
     assert!(moved.contains("2 moved, 0 not moved."), "{moved}");
-    assert_eq!(image_of(&deployment, &product, "ada").await, major.reference);
+    assert_eq!(image::of_engine(&deployment, &product, "ada").await, major.reference);
     assert_eq!(product.engine("ada").await.messages("task").await, messages);
     assert_eq!(product.status("bob").await, "stopped");
     let versions = engines(&deployment, &orchestrator, &["versions"]).await.assert_success();

@@ -139,6 +139,10 @@ class WebhookNotFoundError(NotFoundError):
     """The product has no such webhook."""
 
 
+class RolloutNotFoundError(NotFoundError):
+    """There is no such rollout."""
+
+
 class ApprovalNotFoundError(NotFoundError):
     """There is no such approval request in this task."""
 
@@ -193,6 +197,14 @@ class ProductDeletingError(ConflictError):
 
 class ConfirmationInvalidError(ConflictError):
     """The confirmation is another product's or too old, or the product was enabled since. Ask again."""
+
+
+class RolloutUnderWayError(ConflictError):
+    """Another rollout is under way."""
+
+
+class RolloutOverError(ConflictError):
+    """The rollout is over, or a later one has begun."""
 
 
 class EngineAlreadyExistsError(ConflictError):
@@ -387,6 +399,7 @@ CODES: dict[str, type[ApiError]] = {
     "SCHEDULE_NOT_FOUND": ScheduleNotFoundError,
     "DELIVERY_NOT_FOUND": DeliveryNotFoundError,
     "WEBHOOK_NOT_FOUND": WebhookNotFoundError,
+    "ROLLOUT_NOT_FOUND": RolloutNotFoundError,
     "APPROVAL_NOT_FOUND": ApprovalNotFoundError,
     "SKILL_NOT_FOUND": SkillNotFoundError,
     "SERVER_NOT_FOUND": ServerNotFoundError,
@@ -401,6 +414,8 @@ CODES: dict[str, type[ApiError]] = {
     "PRODUCT_NOT_DISABLED": ProductNotDisabledError,
     "PRODUCT_DELETING": ProductDeletingError,
     "CONFIRMATION_INVALID": ConfirmationInvalidError,
+    "ROLLOUT_UNDER_WAY": RolloutUnderWayError,
+    "ROLLOUT_OVER": RolloutOverError,
     "ENGINE_ALREADY_EXISTS": EngineAlreadyExistsError,
     "ENGINE_NOT_RUNNING": EngineNotRunningError,
     "ENGINE_ALREADY_RUNNING": EngineAlreadyRunningError,

@@ -56,7 +56,7 @@ impl Changes {
             sealed_key: key.sealed,
             sealed_secrets_key: self.shared.keys.generate_secrets_key(engine_id)?,
             pinned: image.is_some(),
-            engine_version: image.unwrap_or(self.policies.default_image()).clone(),
+            engine_version: image.cloned().unwrap_or_else(|| self.policies.default_image()),
             created_at: self.shared.clock.now(),
         })
     }

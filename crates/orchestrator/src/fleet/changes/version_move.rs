@@ -6,7 +6,7 @@
 
 use api::EngineImage;
 use api::orchestrator::EngineStatus;
-use backend::BrainCopy;
+use backend::{BackendError, BrainCopy};
 use serde_json::{Value, json};
 
 use super::Changes;
@@ -14,10 +14,13 @@ use super::boot::{BootFailure, Booted};
 use super::stop::{STOP_GRACE_PERIOD, stop_event};
 use crate::domain::Actor;
 use crate::domain::lifecycle::Change;
+use crate::domain::rollout::{BrainOnRollback, brain_on_rollback};
 use crate::fleet::FleetError;
 use crate::fleet::engine_client::Readiness;
 use crate::fleet::operation::Operation;
-use crate::fleet::request::{MoveOutcome, OperationError, OperationResult, Outcome};
+use crate::fleet::request::{
+    MoveOutcome, OperationError, OperationRequest, OperationResult, Outcome, VersionMove,
+};
 use crate::registry::{AuditEntry, Claim, ClaimRefused, EngineRow, Event, NextState, PlacedEngine};
 
 /// A move under way.
@@ -27,28 +30,59 @@ struct PendingMove {
     image: EngineImage,
     pinned: bool,
     brain_copy: Option<BrainCopy>,
+    /// What happens to the brain.
+    brain: BrainMove,
     actor: Actor,
+    /// The reason that the audit log records.
+    reason: &'static str,
+}
+
+/// What happens to the brain of an engine that is moved.
+#[derive(Clone, Copy, Debug)]
+enum BrainMove {
+    /// It is copied, and the copy restored if the move fails.
+    Copy,
+    /// It had this format before the engine was moved from the image to which it now returns.
+    Return { format: Option<u32>, may_discard: bool },
 }
 
 impl Changes {
-    /// Moves an engine to `image`, to which it is then pinned, or if there is none to the deployment's image, which
-    /// it then follows.
+    /// Moves an engine to another image.
     pub(super) async fn move_to_version(
         &self,
         operation: &Operation,
-        actor: Actor,
-        image: Option<&EngineImage>,
+        request: &OperationRequest,
+        to: &VersionMove,
         seen: EngineRow,
     ) -> Outcome {
         let (registry, backend) = (&self.shared.registry, &self.shared.backend);
-        let pinned = image.is_some();
-        let image = image.unwrap_or(self.policies.default_image()).clone();
+        if let VersionMove::RollOut { if_idle: true, .. } = to
+            && seen.status == EngineStatus::Running
+        {
+            return Err(FleetError::EngineAlreadyRunning.into());
+        }
+        let (image, default_image) = self.images_of(to);
+        let brain = match to {
+            VersionMove::Pin(_) | VersionMove::Follow | VersionMove::RollOut { .. } => BrainMove::Copy,
+            VersionMove::RollBack { brain_format, may_discard, .. } => {
+                BrainMove::Return { format: *brain_format, may_discard: *may_discard }
+            }
+        };
+        let mut pending = PendingMove {
+            before: seen.clone(),
+            image: image.clone(),
+            pinned: matches!(to, VersionMove::Pin(_)),
+            brain_copy: None,
+            brain,
+            actor: request.actor,
+            reason: request.reason,
+        };
         let same = image == seen.engine_version;
         if !same {
             backend.check_image(&image).await?;
             backend.check_engine_data(seen.engine_id).await?;
         }
-        let claim = Claim { image: Some(image.clone()), ..self.transitions.new_claim(Change::Start) };
+        let claim = Claim { image: Some(image), default_image, ..self.transitions.new_claim(Change::Start) };
         let refused_error = |refused| match (refused, &claim.image) {
             (ClaimRefused::ImageNotAllowed, Some(image)) => FleetError::image_denied(image).into(),
             (refused, _) => OperationError::from(refused),
@@ -56,8 +90,7 @@ impl Changes {
         if same {
             let row = registry.claim(&seen, &claim).await?.map_err(refused_error)?;
             operation.mark_claimed(row.generation);
-            let pending = PendingMove { before: seen, image, pinned, brain_copy: None, actor };
-            self.set_version(&row, &pending.image, pinned).await?;
+            self.set_version(&row, &pending.image, pending.pinned).await?;
             return self.settle_move(row, &pending, NextState::Unchanged, None).await;
         }
         let running = self.shared.running(&seen).map(|engine| (engine.placement, engine.instance.clone()));
@@ -68,7 +101,6 @@ impl Changes {
         };
         let mut engine = claimed.map_err(refused_error)?;
         operation.mark_claimed(engine.row.generation);
-        let mut pending = PendingMove { before: seen, image, pinned, brain_copy: None, actor };
         if let Some((_, instance)) = &running
             && let Err(error) = backend.stop(engine.row.target(), STOP_GRACE_PERIOD).await
             && !self.has_ended(instance).await
@@ -79,6 +111,19 @@ impl Changes {
         match self.boot_on_new_image(&mut engine, &mut pending).await? {
             Ok(booted) => self.complete_move(engine, &pending, booted).await,
             Err(failure) => self.roll_back_move(engine, &pending, &failure).await,
+        }
+    }
+
+    /// The image of a move, and the deployment's image by which it is judged whether the product may use that: an
+    /// operator who rolls one out makes it the deployment's.
+    fn images_of(&self, to: &VersionMove) -> (EngineImage, EngineImage) {
+        let default = self.policies.default_image();
+        match to {
+            VersionMove::Pin(image) => (image.clone(), default),
+            VersionMove::Follow => (default.clone(), default),
+            VersionMove::RollOut { image, .. } | VersionMove::RollBack { image, .. } => {
+                (image.clone(), image.clone())
+            }
         }
     }
 
@@ -97,13 +142,33 @@ impl Changes {
         engine: &mut PlacedEngine,
         pending: &mut PendingMove,
     ) -> Result<Result<Booted, BootFailure>, OperationError> {
-        match self.shared.backend.copy_brain(engine.row.target()).await {
-            Ok(copy) => pending.brain_copy = Some(copy),
-            Err(error) => return Ok(Err(BootFailure::of_backend(error))),
+        if let Err(error) = self.prepare_brain(engine, pending).await {
+            return Ok(Err(BootFailure::of_backend(error)));
         }
         self.set_version(&engine.row, &pending.image, pending.pinned).await?;
         engine.row.engine_version.clone_from(&pending.image);
         Ok(self.boots.boot(engine, Readiness::BrainOnly).await)
+    }
+
+    /// Prepares the brain of a stopped engine for the other image.
+    async fn prepare_brain(
+        &self,
+        engine: &PlacedEngine,
+        pending: &mut PendingMove,
+    ) -> Result<(), BackendError> {
+        let (backend, target) = (&self.shared.backend, engine.row.target());
+        match pending.brain {
+            BrainMove::Copy => pending.brain_copy = Some(backend.copy_brain(target).await?),
+            BrainMove::Return { format, may_discard } => {
+                let formats = backend.brain_formats(target).await?;
+                match brain_on_rollback(&formats, format, may_discard) {
+                    Ok(BrainOnRollback::Keep) => {}
+                    Ok(BrainOnRollback::Restore) => backend.restore_brain(target).await?,
+                    Err(reason) => return Err(BackendError::Failed(reason.to_owned())),
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Completes the move of an engine that is healthy on the other image. If it was stopped or asleep before, it
@@ -173,12 +238,14 @@ impl Changes {
         let settled = self.settle(&row, next, Some(&entry)).await?;
         let row = settled.ok_or(OperationError::Stale)?;
         let from = pending.before.engine_version.clone();
+        let is_host_failure = failure.is_some_and(|failure| failure.cause.is_host_failure());
         let failure = failure.map(|failure| rolled_back_error(failure.to_fleet_error(), &from));
         Ok(OperationResult::Moved(Box::new(MoveOutcome {
             row,
             previous_image: from,
             brain_copy: pending.brain_copy,
             failure,
+            is_host_failure,
         })))
     }
 
@@ -204,7 +271,7 @@ impl Changes {
             _ => Event::Start,
         };
         let mut detail = json!({
-            "from": from, "to": to, "reason": "version",
+            "from": from, "to": to, "reason": pending.reason,
             "version": {"from": pending.before.engine_version, "to": pending.image, "pinned": pending.pinned},
             "outcome": if failure.is_some() { "taken_back" } else { "moved" },
         });

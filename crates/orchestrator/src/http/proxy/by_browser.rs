@@ -84,7 +84,7 @@ async fn forward(
     let headers = forwarded_headers(request.headers(), token).ok_or_else(ApiError::internal)?;
     note_engine(endpoint.engine_id);
     let request = addressed(request, endpoint.address, &target, headers)?;
-    let response = app.proxy_client.send_traced(request).await?;
+    let response = app.proxy_client.send_to(fleet, endpoint.engine_id, request).await?;
     Ok(response.map(|body| with_guard(body, permit)))
 }
 

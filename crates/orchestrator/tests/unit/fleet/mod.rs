@@ -23,6 +23,7 @@ mod platform_keys;
 mod product_lives;
 mod registry_outage;
 mod restarts;
+mod rollouts;
 mod rotation;
 mod scheduled_wakes;
 mod sharing;

@@ -140,10 +140,11 @@ const NOT_FOUND: &str = "ENGINE_NOT_FOUND";
 const NOT_RUNNING: &str = "ENGINE_NOT_RUNNING";
 const BACKEND: &str = "BACKEND_ERROR";
 const NO_WEBHOOK: &str = "WEBHOOK_NOT_FOUND";
+const NO_ROLLOUT: &str = "ROLLOUT_NOT_FOUND";
 
 /// Every endpoint, including the extensions, with the codes that the contract lists for it or that its general
 /// rules imply.
-const CONTRACT: [(&str, &str, &[&str]); 68] = [
+const CONTRACT: [(&str, &str, &[&str]); 75] = [
     ("GET", "/health", &[]),
     ("POST", "/products/register", &[ADMIN, "PRODUCT_SLUG_EXISTS"]),
     ("PUT", "/products/{product_id}/policy", &[ADMIN, "PRODUCT_NOT_FOUND"]),
@@ -212,6 +213,13 @@ const CONTRACT: [(&str, &str, &[&str]); 68] = [
     ("GET", "/fleet/maintenance", &[ADMIN]),
     ("PUT", "/fleet/maintenance", &[ADMIN]),
     ("DELETE", "/fleet/maintenance", &[ADMIN]),
+    ("GET", "/fleet/rollouts", &[ADMIN]),
+    ("POST", "/fleet/rollouts", &[ADMIN, "ROLLOUT_UNDER_WAY", BACKEND]),
+    ("GET", "/fleet/rollouts/{rollout_id}", &[ADMIN, NO_ROLLOUT]),
+    ("GET", "/fleet/rollouts/{rollout_id}/engines", &[ADMIN, NO_ROLLOUT]),
+    ("POST", "/fleet/rollouts/{rollout_id}/pause", &[ADMIN, NO_ROLLOUT, "ROLLOUT_OVER"]),
+    ("POST", "/fleet/rollouts/{rollout_id}/resume", &[ADMIN, NO_ROLLOUT, "ROLLOUT_OVER"]),
+    ("POST", "/fleet/rollouts/{rollout_id}/rollback", &[ADMIN, NO_ROLLOUT, "ROLLOUT_OVER"]),
     ("GET", "/audit", &[KEY]),
     ("GET", "/events", &[KEY]),
     ("GET", "/webhooks", &[KEY]),

@@ -25,6 +25,7 @@ use api::orchestrator::{
 };
 use api::product_keys::{CreatedPlatformKey, PlatformKeyList, RevokedPlatformKey};
 use api::product_state::{DeletionPlan, ProductDetails};
+use api::rollout::{Rollout, RolloutList};
 use api::version::{ChangedVersion, MovedEngines, VersionList};
 use axum::body::to_bytes;
 use axum::extract::MatchedPath;
@@ -132,6 +133,8 @@ fn matches_contract_type(method: &str, route: &str, body: &[u8]) -> bool {
         ("GET", "/fleet/drain") => parses_as::<DrainProgress>(body),
         ("GET" | "DELETE", "/fleet/maintenance") => parses_as::<MaintenanceStatus>(body),
         ("DELETE", "/fleet/drain") => parses_as::<DrainStatus>(body),
+        ("GET", "/fleet/rollouts") => parses_as::<RolloutList>(body),
+        ("POST", "/fleet/rollouts") => parses_as::<Rollout>(body),
         ("GET" | "PUT" | "DELETE", "/fleet/log-filter" | "/engines/{user_id}/log-filter") => {
             parses_as::<LogFilter>(body)
         }
@@ -264,7 +267,8 @@ fn no_request_brings_the_service_to_fail_or_leaves_the_envelope() {
         let can_succeed = !operation.contains("/proxy/")
             && !operation.contains("{token_id}")
             && !operation.contains("{key_id}")
-            && !operation.contains("{webhook_id}");
+            && !operation.contains("{webhook_id}")
+            && !operation.contains("{rollout_id}");
         // Most have no confirmation, and none the right one.
         let is_confirmed = operation == "DELETE /products/{product_id}";
         if !is_confirmed && (share(handled) < 50 || (succeeded == 0 && can_succeed)) {

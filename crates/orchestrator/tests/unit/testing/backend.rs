@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use api::{EngineId, EngineImage, KeyHash};
 use backend::{
-    Addressing, BackendError, BackendFuture, BrainCopy, EngineBackend, EngineListing, Instance, InstanceExit,
-    LaunchSpec, Placement, ResourceLimits, Target,
+    Addressing, BackendError, BackendFuture, BrainCopy, BrainFormats, EngineBackend, EngineListing, Instance,
+    InstanceExit, LaunchSpec, Placement, ResourceLimits, Target,
 };
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
@@ -36,6 +36,7 @@ pub(crate) enum BackendCall {
     Remove,
     KeepCopy,
     RestoreCopy,
+    BrainFormats,
     List,
     LogTail,
     /// A command to an engine. It is not a call to the backend, but it can fail in the same ways.

@@ -12,8 +12,10 @@ use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 
 use super::docker::Docker;
+use super::schema::ENGINE_RECORD;
 use super::skip;
 use super::test_env::BINARY;
+use super::{Deployment, Product};
 
 /// The base image.
 pub(crate) fn base_image() -> String {
@@ -41,6 +43,47 @@ pub(crate) fn current_build(docker: &Docker) -> Option<String> {
             None
         }
     }
+}
+
+/// An image under the name of another version of the engines' image. Dropping it removes the name.
+pub(crate) struct RetaggedImage {
+    docker: Docker,
+    pub(crate) reference: String,
+}
+
+impl RetaggedImage {
+    /// The engines' image.
+    pub(crate) async fn new(docker: &Docker, version: &str) -> Self {
+        Self::tag(docker, &reference(env!("CARGO_PKG_VERSION")), version).await
+    }
+
+    /// An image that is no engine.
+    pub(crate) async fn broken(docker: &Docker, version: &str) -> Self {
+        Self::tag(docker, &base_image(), version).await
+    }
+
+    async fn tag(docker: &Docker, image: &str, version: &str) -> Self {
+        let reference = reference(version);
+        docker.run(&["tag", image, &reference]).await;
+        Self { docker: docker.clone(), reference }
+    }
+}
+
+impl Drop for RetaggedImage {
+    fn drop(&mut self) {
+        // A container may still be being removed.
+        let _ = self.docker.run_blocking(&["image", "rm", "--force", &self.reference]);
+    }
+}
+
+/// The image that a user's engine runs; the orchestrator and the daemon must agree on it.
+pub(crate) async fn of_engine(deployment: &Deployment, product: &Product, user: &str) -> String {
+    let record = product.get(user).await.assert_ok(ENGINE_RECORD);
+    let container =
+        deployment.docker_daemon().container_of(record["engine_id"].as_str().unwrap()).await.unwrap();
+    let inspected = deployment.docker_daemon().inspect(&container).await;
+    assert_eq!(record["engine_version"], inspected["Config"]["Image"], "{user}");
+    record["engine_version"].as_str().unwrap().to_owned()
 }
 
 fn build(docker: &Docker) -> Result<String, String> {

@@ -30,6 +30,7 @@ pub(super) async fn all() -> BTreeSet<RecordedResponse> {
     recorded.extend(a_deployment_is_drained().await);
     recorded.extend(what_is_logged_is_changed().await);
     recorded.extend(a_deployment_is_under_maintenance().await);
+    recorded.extend(another_version_is_rolled_out().await);
     recorded.extend(nobody_is_asked_for().await);
     recorded.extend(a_policy_forbids().await);
     recorded.extend(ports_run_out().await);
@@ -270,6 +271,34 @@ async fn a_deployment_is_under_maintenance() -> BTreeSet<RecordedResponse> {
     app.responses.recorded()
 }
 
+async fn another_version_is_rolled_out() -> BTreeSet<RecordedResponse> {
+    let app = TestApp::new().await;
+    let product = app.register_product("demo", json!({})).await;
+    let path = "/fleet/rollouts";
+    let to = |image: &str| json!({"engine_version": image}).to_string();
+    send(&product, "POST", path, &to("svc-engine:7.0.0")).await;
+    send(&product, "POST", path, &to("svc-engine:0.9.0")).await;
+    send(&product, "POST", path, &to("svc-engine:0.9.1")).await;
+    let admin = [("X-Admin-Key", ADMIN_KEY)];
+    let (_, _, list) = app.send("GET", path, &admin, "").await;
+    let rollout = format!("{path}/{}", list["rollouts"][0]["rollout_id"].as_str().unwrap());
+    let acts = [("/pause", ""), ("/resume", ""), ("/rollback", "{}")];
+    for (act, body) in [("", ""), ("/engines", "")].into_iter().chain(acts) {
+        let method = if acts.contains(&(act, body)) { "POST" } else { "GET" };
+        send(&product, method, &format!("{rollout}{act}"), body).await;
+        send(&product, method, &format!("{path}/nobody{act}"), body).await;
+    }
+    let is_over = async || {
+        let (_, _, rollout) = app.send("GET", &rollout, &admin, "").await;
+        rollout["ended_at"].is_string()
+    };
+    app.advance_until(STEP, is_over).await;
+    for (act, body) in acts {
+        send(&product, "POST", &format!("{rollout}{act}"), body).await;
+    }
+    app.responses.recorded()
+}
+
 async fn nobody_is_asked_for() -> BTreeSet<RecordedResponse> {
     let app = TestApp::new().await;
     let product = app.register_product("demo", json!({})).await;
@@ -500,6 +529,8 @@ async fn the_registry_is_lost() -> BTreeSet<RecordedResponse> {
         "/webhooks/{webhook_id}/replay": {"after": 0},
         "/fleet/start-failed": {},
         "/fleet/maintenance": {"message": "Back at noon."},
+        "/fleet/rollouts": {"engine_version": "svc-engine:0.9.0"},
+        "/fleet/rollouts/{rollout_id}/rollback": {},
         "/admin/versions/move": {"from": OTHER_IMAGE, "engine_version": "default"},
     });
     for operation in api_operations() {
@@ -507,6 +538,7 @@ async fn the_registry_is_lost() -> BTreeSet<RecordedResponse> {
         let path = operation.path_with(user).replace("/products/ann", &format!("/products/{product_id}"));
         let path = path.replace("/keys/ann", &format!("/keys/{}", api::PlatformKeyId::new()));
         let path = path.replace("/webhooks/ann", &format!("/webhooks/{}", api::AuditWebhookId::new()));
+        let path = path.replace("/rollouts/ann", &format!("/rollouts/{}", api::RolloutId::new()));
         let path = path.replace("/tokens/ann", &format!("/tokens/{}", api::TokenId::new()));
         let body = bodies.get(&operation.path).map(Value::to_string).unwrap_or_default();
         let is_confirmed =

@@ -37,6 +37,10 @@ pub(super) fn body(path: &str, valid: bool) -> BoxedStrategy<Vec<u8>> {
         "/fleet/log-filter" | "/engines/{user_id}/log-filter" => {
             Just(vec![member("filter", "info"), member("for_s", 1)]).boxed()
         }
+        "/fleet/rollouts" => {
+            Just(vec![member("engine_version", "svc-engine:0.99.0"), member("bake_s", 0)]).boxed()
+        }
+        "/fleet/rollouts/{rollout_id}/rollback" => Just(vec![member("discard_new_turns", true)]).boxed(),
         "/fleet/start-failed" => Just(vec![("limit".to_owned(), "3".to_owned())]).boxed(),
         "/admin/versions/move" => {
             let (from, to) = (member("from", "svc-engine:0.0.1"), member("engine_version", "default"));

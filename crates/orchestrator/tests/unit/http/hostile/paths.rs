@@ -19,6 +19,7 @@ pub(super) fn path(route: &str, valid: bool) -> BoxedStrategy<String> {
             "{token_id}" => Just("tok_00000000000070008000000000000001".to_owned()).boxed(),
             "{key_id}" => Just("key_00000000000070008000000000000001".to_owned()).boxed(),
             "{webhook_id}" => Just("whk_00000000000070008000000000000001".to_owned()).boxed(),
+            "{rollout_id}" => Just("roll_00000000000070008000000000000001".to_owned()).boxed(),
             "{product_id}" => Just(PRODUCT.to_owned()).boxed(),
             "{*path}" => "[a-z/]{0,9}[a-z.~]|%2e%2e/%2E%2e/health|//health//|x%00|:80@host/\\\\\"".boxed(),
             fixed => Just(fixed.to_owned()).boxed(),
@@ -87,6 +88,7 @@ fn broken_segment() -> impl Strategy<Value = String> {
 fn known_parameters(route: &str) -> &'static [(&'static str, &'static str)] {
     match route {
         "/products/{product_id}" => &[("confirmation", "x")],
+        "/fleet/rollouts/{rollout_id}/engines" => &[("state", "moved"), ("limit", "1")],
         "/products" => &[("limit", "1"), ("offset", "9223372036854775807")],
         "/engines" => &[("limit", "1000"), ("offset", "0"), ("status", "running")],
         "/fleet/engines" => &[("limit", "1"), ("status", "running,failed"), ("user_prefix", "a")],

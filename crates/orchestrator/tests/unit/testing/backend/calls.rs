@@ -135,6 +135,22 @@ impl EngineBackend for FaultBackend {
         })
     }
 
+    fn brain_formats(&self, target: Target) -> BackendFuture<'_, BrainFormats> {
+        self.respond(BackendCall::BrainFormats, move |backend| {
+            let state = backend.state();
+            assert!(
+                !state.running.contains_key(&target.engine_id),
+                "the brain of a running engine is looked at"
+            );
+            let format = |format: u64| u32::try_from(format).ok();
+            let copy = state.brain_copies.get(&target.engine_id);
+            Ok(BrainFormats {
+                brain: state.brain_formats.get(&target.engine_id).and_then(|brain| format(*brain)),
+                copy: copy.map(|copy| BrainCopy { format: format(*copy) }),
+            })
+        })
+    }
+
     fn list(&self) -> BackendFuture<'_, Vec<EngineListing>> {
         self.respond(BackendCall::List, |backend| {
             let state = backend.state();
