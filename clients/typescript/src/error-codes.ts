@@ -204,6 +204,15 @@ export class UploadConflictError extends ConflictError {}
 /** The catalog names no webhook. */
 export class WebhookNotConfiguredError extends ConflictError {}
 
+/**
+ * The call with this `Idempotency-Key` is still under way, or the caller has too many of them. Repeat it after
+ * `Retry-After`.
+ */
+export class IdempotencyKeyInUseError extends ConflictError {}
+
+/** Another request was made with this `Idempotency-Key`. Each call needs a key of its own. */
+export class IdempotencyKeyReusedError extends ApiError {}
+
 /** A condition of the request (`If-Match`, `If-None-Match`) does not hold. */
 export class PreconditionFailedError extends ApiError {}
 
@@ -346,6 +355,8 @@ const CLASSES = {
   FILE_CONFLICT: FileConflictError,
   UPLOAD_CONFLICT: UploadConflictError,
   WEBHOOK_NOT_CONFIGURED: WebhookNotConfiguredError,
+  IDEMPOTENCY_KEY_IN_USE: IdempotencyKeyInUseError,
+  IDEMPOTENCY_KEY_REUSED: IdempotencyKeyReusedError,
   PRECONDITION_FAILED: PreconditionFailedError,
   RANGE_NOT_SATISFIABLE: RangeNotSatisfiableError,
   PAYLOAD_TOO_LARGE: PayloadTooLargeError,

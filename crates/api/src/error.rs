@@ -135,6 +135,11 @@ pub enum ErrorCode {
     UploadConflict,
     /// The catalog names no webhook.
     WebhookNotConfigured,
+    /// The call with this `Idempotency-Key` is still under way, or the caller has too many of them. Repeat it after
+    /// `Retry-After`.
+    IdempotencyKeyInUse,
+    /// Another request was made with this `Idempotency-Key`. Each call needs a key of its own.
+    IdempotencyKeyReused,
     /// A condition of the request (`If-Match`, `If-None-Match`) does not hold.
     PreconditionFailed,
     /// The file is shorter than the requested range.
@@ -254,10 +259,12 @@ impl ErrorCode {
             | Self::FactReplaced
             | Self::FileConflict
             | Self::UploadConflict
-            | Self::WebhookNotConfigured => 409,
+            | Self::WebhookNotConfigured
+            | Self::IdempotencyKeyInUse => 409,
             Self::PreconditionFailed => 412,
             Self::PayloadTooLarge => 413,
             Self::RangeNotSatisfiable => 416,
+            Self::IdempotencyKeyReused => 422,
             Self::QuotaExceeded
             | Self::RateLimited
             | Self::QueueFull

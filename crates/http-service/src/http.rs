@@ -14,7 +14,9 @@ mod unknown_fields;
 
 pub use bearer::{browser_token, refusal_code};
 pub use error::{ApiError, BodyTimeout, is_body_timeout};
-pub use extract::{BodyAdmission, Json, LenientJson, Path, Query, parse_fields, read_admitted_body};
+pub use extract::{
+    BodyAdmission, Json, LenientJson, Path, Query, buffer_body, parse_fields, read_admitted_body,
+};
 pub(crate) use layers::with_request_id;
 pub use layers::{
     ClientAddress, LayerOptions, apply_layers, apply_layers_counting_errors, apply_layers_with,

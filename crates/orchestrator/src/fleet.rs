@@ -21,6 +21,7 @@ mod execute;
 mod explain;
 mod failures;
 mod fleet_audit_feed;
+mod idempotency;
 mod inbox;
 mod log_filters;
 mod maintenance;
@@ -70,6 +71,7 @@ pub(crate) use audit_feed::{FeedItem, RowFeed};
 pub(crate) use caller::Caller;
 pub(crate) use engines::EngineEndpoint;
 pub use error::FleetError;
+pub(crate) use idempotency::{Begun, Call, CallAnswer, CallPermit, IdempotentCalls, KeyedRequest};
 pub(crate) use log_filters::FilterRequest;
 pub(crate) use stream_limiter::{StreamHolder, StreamPermit};
 
@@ -135,6 +137,7 @@ pub struct Fleet {
     pub(crate) failed_starts: FailedStarts,
     pub(crate) explainer: Explainer,
     pub(crate) webhooks: Arc<Webhooks>,
+    pub(crate) idempotent_calls: Arc<IdempotentCalls>,
     pub(crate) telemetry: Arc<Telemetry>,
     shared: Arc<Shared>,
     policies: Arc<Policies>,
@@ -345,6 +348,7 @@ impl Fleet {
             rollouts: Rollouts::new(shared, policies, &executor, &rollout, &is_ready),
             explainer: Explainer::new(shared, supervision, policies, client),
             webhooks: Webhooks::new(shared, &is_ready, webhooks),
+            idempotent_calls: IdempotentCalls::new(shared, products, &executor, operation_timeout),
             queries: Queries::new(Arc::clone(shared), stream_shutdown.clone()),
             scheduled_wakes: ScheduledWakes::new(shared, &executor, &is_ready),
             admission: foundation.admission,
@@ -376,6 +380,7 @@ impl Fleet {
         tasks.spawn(Arc::clone(&self.webhooks).run(shutdown.clone()));
         tasks.spawn(Arc::clone(&self.product_lives).run(shutdown.clone()));
         tasks.spawn(Arc::clone(&self.rollouts).run(shutdown.clone()));
+        tasks.spawn(Arc::clone(&self.idempotent_calls).sweep(shutdown.clone()));
     }
 
     /// Whether this orchestrator serves: the registry has been compared with the running instances, and no other

@@ -12,6 +12,7 @@ mod examples;
 mod fleet;
 mod guarded_body;
 mod health;
+mod idempotency;
 mod inbox;
 mod log_filters;
 mod logs;
@@ -39,12 +40,14 @@ use std::sync::Arc;
 use api::{AdminKey, ErrorCode};
 use axum::Router;
 use axum::extract::{FromRef, Request};
+use axum::middleware;
 use axum::response::Response;
 use axum::routing::any;
 use http_service::http::{ApiError, LayerOptions, apply_layers_with};
 use tower::util::{MapRequest, MapResponse};
 
 use self::docs::KeySchemes;
+use self::idempotency::ByKey;
 use self::measured::Measured;
 use crate::fleet::Fleet;
 
@@ -160,7 +163,7 @@ http_service::routes! {
 }
 
 /// All routes with their middleware.
-pub(crate) type Routes = Measured<Rewritten>;
+pub(crate) type Routes = Measured<ByKey<Rewritten>>;
 
 /// Routes with the paths of requests and the headers of responses rewritten.
 type Rewritten = MapResponse<MapRequest<Router, fn(Request) -> Request>, fn(Response) -> Response>;
@@ -173,18 +176,25 @@ pub(crate) fn routes(fleet: Arc<Fleet>, admin_key: AdminKey) -> Routes {
         let paths = [proxy::PATH, docs::OPENAPI_PATH, start_page::START_PAGE_PATH].map(str::to_owned);
         recorder.set_routes(docs::paths().chain(paths));
     }
-    let router =
-        router_without_middleware(AppState { fleet, admin_key, proxy_client: proxy::ProxyClient::new() });
+    let app = AppState { fleet, admin_key, proxy_client: proxy::ProxyClient::new() };
+    let others = router_without_middleware(app.clone());
+    let execute_once = middleware::from_fn_with_state(app, idempotency::execute_once);
+    let keyed = others.clone().route_layer(execute_once);
+    let complete = |router| complete(router, Arc::clone(&error_counter));
+    Measured::new(ByKey { keyed: complete(keyed), others: complete(others) }, recorder)
+}
+
+/// Adds what all routes have around them.
+fn complete(router: Router, error_counter: Arc<Fleet>) -> Rewritten {
     let forwarded_route = Some(proxy::PATH);
     let options = LayerOptions { max_body_bytes: MAX_BODY_BYTES, forwarded_route, engine_id: None };
     let router = apply_layers_with(router, options, move |code| {
         error_counter.telemetry.record_error(code);
     });
-    let rewritten: Rewritten = MapResponse::new(
+    MapResponse::new(
         MapRequest::new(router, path_rewrite::rewrite_provision_path),
         path_rewrite::complete_allow_header,
-    );
-    Measured::new(rewritten, recorder)
+    )
 }
 
 /// The routes without middleware.

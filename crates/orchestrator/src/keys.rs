@@ -14,6 +14,8 @@ pub(crate) enum Purpose {
     WebhookSecret,
     /// The confirmation of a product's deletion, which is handed out and not stored.
     ProductDeletion,
+    /// The answer to a call with an `Idempotency-Key`.
+    IdempotentAnswer,
     /// A known text that shows whether the master key is the right one.
     KeyCheck,
 }
@@ -25,6 +27,7 @@ impl AsRef<str> for Purpose {
             Self::EngineSecrets => "ad_encryption_key",
             Self::WebhookSecret => "webhook_secret",
             Self::ProductDeletion => "product_deletion",
+            Self::IdempotentAnswer => "idempotent_answer",
             Self::KeyCheck => "canary",
         }
     }

@@ -124,7 +124,7 @@ pub(crate) mod tests {
     use super::*;
 
     /// The registry's schema, from the orchestrator's migrations.
-    const SCHEMA: [&str; 11] = [
+    const SCHEMA: [&str; 12] = [
         include_str!("../../../crates/orchestrator/migrations/0001_registry.sql"),
         include_str!("../../../crates/orchestrator/migrations/0001_registry.sqlite.sql"),
         include_str!("../../../crates/orchestrator/migrations/0002_supervision.sql"),
@@ -135,6 +135,7 @@ pub(crate) mod tests {
         include_str!("../../../crates/orchestrator/migrations/0007_platform_keys.sql"),
         include_str!("../../../crates/orchestrator/migrations/0008_audit_webhooks.sql"),
         include_str!("../../../crates/orchestrator/migrations/0011_product_states.sql"),
+        include_str!("../../../crates/orchestrator/migrations/0009_idempotency.sql"),
         include_str!("../../../crates/orchestrator/migrations/0013_rollouts.sql"),
     ];
 

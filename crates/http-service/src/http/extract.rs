@@ -76,6 +76,16 @@ async fn read_body<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes,
     Bytes::from_request(request, state).await.map_err(|rejection| body_rejection(&rejection))
 }
 
+/// Reads the body of a request to its end, and returns what is left of the request with it.
+///
+/// # Errors
+/// Returns the errors of a body that is too large or incomplete.
+pub async fn buffer_body(request: Request) -> Result<(Parts, Bytes), ApiError> {
+    let (parts, body) = request.with_limited_body().into_parts();
+    let body = axum::body::to_bytes(body, usize::MAX).await.map_err(|error| body_error(&error))?;
+    Ok((parts, body))
+}
+
 /// Decides whether more of a body may be kept in memory.
 pub trait BodyAdmission {
     /// Waits until a body of `bytes` bytes may be kept in memory.

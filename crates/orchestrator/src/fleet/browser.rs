@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use super::FleetError;
 use super::caller::Caller;
 use super::engine_client::EngineClient;
+use super::idempotency::Call;
 use super::queries::DEFAULT_PAGE_SIZE;
 use super::shared::Shared;
 use crate::domain::EngineOwner;
@@ -100,6 +101,7 @@ impl Browsers {
         product: &Product,
         user_id: UserId,
         request: MintToken,
+        call: Option<&Call>,
     ) -> Result<MintedToken, FleetError> {
         let row = self.engine(product, user_id).await?;
         let now = self.shared.clock.now();
@@ -129,9 +131,11 @@ impl Browsers {
             "token_id": summary.token_id, "scopes": summary.scopes, "task_id": summary.task_id,
             "expires_at": summary.expires_at,
         });
-        let entry = engine_entry(&row, Event::MintToken, now, detail);
-        match self.shared.registry.insert_token(&row, &summary, &entry).await? {
-            Ok(()) => Ok(MintedToken { token, summary }),
+        let minted = MintedToken { token, summary };
+        let call = call.map(|call| call.applied_with(&minted)).transpose()?;
+        let entry = engine_entry(&row, Event::MintToken, now, detail).of_call(call);
+        match self.shared.registry.insert_token(&row, &minted.summary, &entry).await? {
+            Ok(()) => Ok(minted),
             // Deleted meanwhile, or its key was rotated: the product asks again.
             Err(MintRefused::Stale) => Err(FleetError::EngineNotFound),
             Err(MintRefused::Limit { first_expiry }) => {
@@ -195,16 +199,30 @@ impl Browsers {
         caller: &Caller,
         origins: Origins,
     ) -> Result<AllowedOrigins, FleetError> {
-        let (product_id, actor) = (caller.product_id, caller.actor());
+        let (product_id, actor, call) = (caller.product_id, caller.actor(), caller.call().cloned());
         let browsers = Arc::clone(self);
         let set = tokio::spawn(async move {
             let at = browsers.shared.clock.now();
             let detail = json!({"origins": origins});
-            let entry = AuditEntry { at, event: Event::SetOrigins, engine: None, duration_ms: None, detail };
+            let call = call.as_ref();
+            let entry = AuditEntry {
+                at,
+                event: Event::SetOrigins,
+                engine: None,
+                duration_ms: None,
+                detail,
+                call: call.map(Call::applied),
+            };
             let entry = entry.by(actor);
             let registry = &browsers.shared.registry;
-            registry.set_origins(product_id, &origins, &entry).await?;
-            browsers.origins.write().insert(product_id, Arc::new(origins.clone()));
+            let in_force = if call.is_some_and(Call::is_applied) {
+                // They may have been replaced since then.
+                registry.origins(product_id).await?
+            } else {
+                registry.set_origins(product_id, &origins, &entry).await?;
+                origins.clone()
+            };
+            browsers.origins.write().insert(product_id, Arc::new(in_force));
             let engines = registry.engines_with_browser_access(Some(product_id)).await?;
             browsers.untold.lock().extend(engines.iter().copied());
             let tell = |engine_id| browsers.tell_and_remember(engine_id);
@@ -305,5 +323,5 @@ pub(super) fn token_secret(shared: &Shared, row: &EngineRow) -> Result<TokenSecr
 
 fn engine_entry(row: &EngineRow, event: Event, at: Timestamp, detail: serde_json::Value) -> AuditEntry {
     let engine = Some((row.engine_id, row.owner.user_id.clone()));
-    AuditEntry { at, event, engine, duration_ms: None, detail }
+    AuditEntry { at, event, engine, duration_ms: None, detail, call: None }
 }

@@ -22,7 +22,7 @@ use super::shared::Shared;
 use super::supervision::Supervision;
 use super::transitions::Transitions;
 use crate::domain::lifecycle::Change;
-use crate::registry::{AuditEntry, EngineRow, NextState};
+use crate::registry::{AuditEntry, CallMark, EngineRow, NextState};
 
 pub(super) struct Changes {
     pub(super) shared: Arc<Shared>,
@@ -33,6 +33,12 @@ pub(super) struct Changes {
     pub(super) inbox: Arc<Inbox>,
     pub(super) operations: Arc<Operations>,
     pub(super) boots: Boots,
+}
+
+/// Marks the call with an `Idempotency-Key`, if there is one, for which `row` was claimed: its change is made, whoever
+/// completes it.
+fn fulfilled(row: &EngineRow) -> Option<CallMark> {
+    Some(CallMark::ClaimFulfilled(row.claimed()))
 }
 
 impl Changes {
@@ -53,7 +59,7 @@ impl Changes {
             (Change::Start | Change::Wake, Some(row)) => self.relaunch(operation, request, row).await,
             (Change::Stop | Change::Sleep, Some(row)) => self.stop(operation, request, row).await,
             (Change::Restart, Some(row)) => self.restart(operation, row).await,
-            (Change::Rotate, Some(row)) => self.rotate_key(operation, request.actor, row).await,
+            (Change::Rotate, Some(row)) => self.rotate_key(operation, request, row).await,
             (Change::Destroy, Some(row)) => self.destroy(operation, request, row).await,
         }
     }

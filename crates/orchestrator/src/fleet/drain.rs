@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::FleetError;
 use super::execute::Executor;
 use super::failures::Failures;
+use super::idempotency::Call;
 use super::request::{OperationRequest, RequestKind};
 use super::shared::Shared;
 use super::switch::Switch;
@@ -80,20 +81,21 @@ impl Drains {
     }
 
     /// Begins a drain, or finds one begun. Returns since when it lasts.
-    pub(crate) async fn begin(&self) -> Result<Timestamp, FleetError> {
+    pub(crate) async fn begin(&self, call: Option<Call>) -> Result<Timestamp, FleetError> {
         let at = self.shared.clock.now();
-        let since = self.set(move |since| Some(since.unwrap_or(at))).await?;
+        let since = self.set(move |since| Some(since.unwrap_or(at)), call).await?;
         Ok(since.unwrap_or(at))
     }
 
     /// Lifts the drain, if there is one. Engines are started again when somebody wants them.
-    pub(crate) async fn lift(&self) -> Result<(), FleetError> {
-        self.set(|_| None).await.map(|_| ())
+    pub(crate) async fn lift(&self, call: Option<Call>) -> Result<(), FleetError> {
+        self.set(|_| None, call).await.map(|_| ())
     }
 
     async fn set(
         &self,
         next: impl FnOnce(Option<Timestamp>) -> Option<Timestamp> + Send + 'static,
+        call: Option<Call>,
     ) -> Result<Option<Timestamp>, FleetError> {
         let failures = Arc::clone(&self.state.failures);
         let on_change = move |since: Option<&Timestamp>| {
@@ -105,7 +107,7 @@ impl Drains {
                 tracing::warn!("An operator has lifted the drain: engines may start again.");
             }
         };
-        self.state.since.set(&self.shared, next, on_change).await
+        self.state.since.set(&self.shared, next, on_change, call).await
     }
 
     /// Puts the engines of a drained deployment to sleep, until `shutdown`.

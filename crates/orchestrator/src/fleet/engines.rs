@@ -128,7 +128,12 @@ impl Engines {
         if let Some(denied) = self.policies.image_denied(caller, params.engine_version.as_ref()) {
             return Err(denied);
         }
-        let kind = RequestKind::Provision(params.engine_version);
+        // Provisioned before, when its address was not known: it is now, or never.
+        let kind = if caller.is_applied() {
+            RequestKind::Get
+        } else {
+            RequestKind::Provision(params.engine_version)
+        };
         let row = self.request_engine(caller, params.user_id, kind).await?;
         let (api_key, url) = (self.records.key(&row)?, self.running_url(&row)?);
         let EngineRow { engine_id, status, owner, .. } = row;
@@ -157,7 +162,8 @@ impl Engines {
 
     /// Starts an idle engine.
     pub(crate) async fn start(&self, caller: &Caller, user_id: UserId) -> Result<StartedEngine, FleetError> {
-        let row = self.request_engine(caller, user_id, RequestKind::Start).await?;
+        let kind = if caller.is_applied() { RequestKind::Get } else { RequestKind::Start };
+        let row = self.request_engine(caller, user_id, kind).await?;
         Ok(StartedEngine { status: row.status, url: self.running_url(&row)? })
     }
 
@@ -225,7 +231,7 @@ impl Engines {
         kind: RequestKind,
     ) -> Result<OperationResult, FleetError> {
         let request = OperationRequest::new(caller.engine_owner(user_id), kind, REQUESTED_REASON);
-        self.executor.execute(&request.by(caller.actor())).await
+        self.executor.execute(&request.by(caller.actor()).for_call(caller.call())).await
     }
 
     /// Makes a request whose result is the engine.

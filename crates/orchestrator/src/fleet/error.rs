@@ -138,6 +138,18 @@ pub enum FleetError {
     /// A webhook cannot have these settings.
     #[error("{0}")]
     InvalidWebhook(String),
+    /// Another request was made with this `Idempotency-Key`.
+    #[error("this Idempotency-Key was used for another request; each call needs a key of its own")]
+    IdempotencyKeyReused,
+    /// The call with this `Idempotency-Key` is still under way.
+    #[error("the call with this Idempotency-Key is still under way; repeat it for its answer")]
+    IdempotencyKeyInUse,
+    /// The caller has as many calls with keys under way as it may have.
+    #[error("the caller has {max} calls with an Idempotency-Key under way, and may have no more")]
+    TooManyKeyedCalls {
+        /// The limit.
+        max: usize,
+    },
     /// No port is free.
     #[error("no port is free for an engine; stop engines, or widen the range ORCH_PORT_MIN to ORCH_PORT_MAX")]
     PortExhaustion,
@@ -231,6 +243,8 @@ impl FleetError {
             Self::KeyLimit { .. } => ErrorCode::KeyLimit,
             Self::WebhookNotFound => ErrorCode::WebhookNotFound,
             Self::WebhookLimit { .. } => ErrorCode::WebhookLimit,
+            Self::IdempotencyKeyReused => ErrorCode::IdempotencyKeyReused,
+            Self::IdempotencyKeyInUse | Self::TooManyKeyedCalls { .. } => ErrorCode::IdempotencyKeyInUse,
             Self::PortExhaustion => ErrorCode::PortExhaustion,
             Self::CapacityExhausted(_) | Self::Drained { .. } => ErrorCode::CapacityExhausted,
             Self::Maintenance(_) => ErrorCode::Maintenance,
@@ -252,6 +266,7 @@ impl FleetError {
             | Self::Drained { .. }
             | Self::Maintenance(_) => Some(30),
             Self::RegistryUnavailable(_) => Some(2),
+            Self::IdempotencyKeyInUse | Self::TooManyKeyedCalls { .. } => Some(1),
             Self::EngineNotFound
             | Self::EngineAlreadyExists
             | Self::EngineAlreadyRunning
@@ -278,6 +293,7 @@ impl FleetError {
             | Self::RolloutOver
             | Self::RolloutRolledBack
             | Self::SingleImage
+            | Self::IdempotencyKeyReused
             | Self::BootTimeout(_)
             | Self::Backend(_)
             | Self::OperationTimeout

@@ -322,6 +322,18 @@ impl Executor {
         }
     }
 
+    /// Waits for the end of the change that `row` shows. If nobody is at it, ends it.
+    pub(super) async fn end_change(self: &Arc<Self>, row: &EngineRow) -> Result<(), FleetError> {
+        if let Some(operation) = self.operations.get(&row.owner) {
+            let _ = operation.outcome().await;
+            return Ok(());
+        }
+        match self.repair(row).await {
+            Err(OperationError::Failed(error)) => Err(error),
+            Ok(_) | Err(OperationError::Stale | OperationError::Preempted) => Ok(()),
+        }
+    }
+
     /// Repairs the engine of `row`: ends the change that its claim names, or removes a process that should not
     /// exist. On success the outcome is [`OperationError::Stale`], so that the caller reads the row again.
     pub(super) async fn repair(self: &Arc<Self>, row: &EngineRow) -> Outcome {

@@ -93,7 +93,7 @@ impl LogFilters {
         user_id: UserId,
         request: FilterRequest,
     ) -> Result<LogFilter, FleetError> {
-        let (owner, actor) = (caller.engine_owner(user_id), caller.actor());
+        let (owner, actor, call) = (caller.engine_owner(user_id), caller.actor(), caller.call().cloned());
         let filters = Arc::clone(self);
         // In a task of its own: whoever disconnects does not keep a change out of the audit log.
         let done = tokio::spawn(async move {
@@ -112,6 +112,7 @@ impl LogFilters {
                     engine,
                     duration_ms: None,
                     detail,
+                    call: call.map(|call| call.applied_with(&filter)).transpose()?,
                 };
                 registry.append_audit(row.owner.product_id, &entry.by(actor)).await?;
             }

@@ -9,6 +9,7 @@ use api::maintenance::{BeginMaintenance, Maintenance, MaintenanceStatus};
 
 use super::FleetError;
 use super::execute::Executor;
+use super::idempotency::Call;
 use super::shared::Shared;
 use super::switch::Switch;
 use crate::domain::lifecycle::Change;
@@ -41,18 +42,22 @@ impl Maintenances {
     }
 
     /// Begins a maintenance, or replaces the message of one.
-    pub(crate) async fn begin(&self, request: BeginMaintenance) -> Result<MaintenanceStatus, FleetError> {
+    pub(crate) async fn begin(
+        &self,
+        request: BeginMaintenance,
+        call: Option<Call>,
+    ) -> Result<MaintenanceStatus, FleetError> {
         let at = self.shared.clock.now();
         let next = move |known: Option<Maintenance>| {
             let since = known.map_or(at, |known| known.since);
             Some(Maintenance { since, message: request.message })
         };
-        self.set(next).await
+        self.set(next, call).await
     }
 
     /// Ends the maintenance, if there is one.
-    pub(crate) async fn end(&self) -> Result<MaintenanceStatus, FleetError> {
-        self.set(|_| None).await
+    pub(crate) async fn end(&self, call: Option<Call>) -> Result<MaintenanceStatus, FleetError> {
+        self.set(|_| None, call).await
     }
 
     /// The maintenance, if there is one, and what is still under way.
@@ -64,6 +69,7 @@ impl Maintenances {
     async fn set(
         &self,
         next: impl FnOnce(Option<Maintenance>) -> Option<Maintenance> + Send + 'static,
+        call: Option<Call>,
     ) -> Result<MaintenanceStatus, FleetError> {
         let on_change = |maintenance: Option<&Maintenance>| {
             if let Some(maintenance) = maintenance {
@@ -75,7 +81,7 @@ impl Maintenances {
                 tracing::warn!("An operator has ended the maintenance.");
             }
         };
-        self.state.set(&self.shared, next, on_change).await?;
+        self.state.set(&self.shared, next, on_change, call).await?;
         Ok(self.status())
     }
 }

@@ -15,6 +15,7 @@ use api::{PlatformKey, PlatformKeyId, ProductId, Timestamp};
 use serde_json::json;
 
 use super::FleetError;
+use super::idempotency::Call;
 use super::products::Products;
 use crate::domain::Actor;
 use crate::registry::{AuditEntry, Event, KeyRefused, RegistryError, StoredKey};
@@ -42,6 +43,7 @@ impl Products {
         self: &Arc<Self>,
         product_id: ProductId,
         params: CreatePlatformKey,
+        call: Option<&Call>,
     ) -> Result<CreatedPlatformKey, FleetError> {
         let generate = || PlatformKey::generate().map_err(FleetError::internal);
         let (key, nobody) = (generate()?, generate()?.hash());
@@ -58,12 +60,14 @@ impl Products {
         };
         let stored = StoredKey { product_id, hash: key.hash(), summary };
         let detail = json!({"key_id": summary.key_id, "old_keys_expire_at": others_expire_at});
-        let entry = entry(now, Event::CreateKey, detail);
+        let created = CreatedPlatformKey { platform_api_key: key, summary };
+        let call = call.map(|call| call.applied_with(&created)).transpose()?;
+        let entry = entry(now, Event::CreateKey, detail).of_call(call);
         self.change_keys(product_id, async move |products| {
             products.shared.registry.add_platform_key(stored, others_expire_at, nobody, &entry).await
         })
         .await?;
-        Ok(CreatedPlatformKey { platform_api_key: key, summary })
+        Ok(created)
     }
 
     /// Revokes a key of the product.
@@ -71,15 +75,18 @@ impl Products {
         self: &Arc<Self>,
         product_id: ProductId,
         key_id: PlatformKeyId,
+        call: Option<&Call>,
     ) -> Result<RevokedPlatformKey, FleetError> {
         let nobody = PlatformKey::generate().map_err(FleetError::internal)?.hash();
         let revoked_at = self.shared.clock.now();
-        let entry = entry(revoked_at, Event::RevokeKey, json!({"key_id": key_id}));
+        let revoked = RevokedPlatformKey { key_id, revoked_at };
+        let call = call.map(|call| call.applied_with(&revoked)).transpose()?;
+        let entry = entry(revoked_at, Event::RevokeKey, json!({"key_id": key_id})).of_call(call);
         self.change_keys(product_id, async move |products| {
             products.shared.registry.revoke_platform_key(product_id, key_id, nobody, &entry).await
         })
         .await?;
-        Ok(RevokedPlatformKey { key_id, revoked_at })
+        Ok(revoked)
     }
 
     /// Changes the keys of a product in the registry, and then in memory.
@@ -143,5 +150,5 @@ async fn reload(products: Weak<Products>, product_id: ProductId) {
 }
 
 fn entry(at: Timestamp, event: Event, detail: serde_json::Value) -> AuditEntry {
-    AuditEntry { at, event, engine: None, duration_ms: None, detail }.by(Actor::Operator)
+    AuditEntry { at, event, engine: None, duration_ms: None, detail, call: None }.by(Actor::Operator)
 }

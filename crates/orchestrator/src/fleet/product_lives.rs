@@ -22,6 +22,7 @@ use super::FleetError;
 use super::drain::put_to_sleep;
 use super::execute::Executor;
 use super::failures::Failures;
+use super::idempotency::Call;
 use super::products::{self, Products};
 use super::request::{OperationError, OperationRequest, RequestKind};
 use super::shared::Shared;
@@ -108,16 +109,18 @@ impl ProductLives {
     pub(crate) async fn disable(
         self: &Arc<Self>,
         product_id: ProductId,
+        call: Option<Call>,
     ) -> Result<ProductDetails, FleetError> {
-        self.act(product_id, ProductAct::Disable, Event::Disable, Consent::NotNeeded).await
+        self.act(product_id, ProductAct::Disable, Event::Disable, Consent::NotNeeded, call).await
     }
 
     /// Enables a product.
     pub(crate) async fn enable(
         self: &Arc<Self>,
         product_id: ProductId,
+        call: Option<Call>,
     ) -> Result<ProductDetails, FleetError> {
-        self.act(product_id, ProductAct::Enable, Event::Enable, Consent::NotNeeded).await
+        self.act(product_id, ProductAct::Enable, Event::Enable, Consent::NotNeeded, call).await
     }
 
     /// Returns what a deletion of a disabled product would remove, and the confirmation for it.
@@ -152,11 +155,12 @@ impl ProductLives {
         self: &Arc<Self>,
         product_id: ProductId,
         confirmation: &str,
+        call: Option<Call>,
     ) -> Result<ProductDetails, FleetError> {
         let opened = self.shared.keys.open_confirmation(product_id, confirmation);
         let confirmation = opened.as_deref().and_then(Confirmation::parse);
-        self.act(product_id, ProductAct::BeginDeletion, Event::DeleteProduct, Consent::Given(confirmation))
-            .await
+        let consent = Consent::Given(confirmation);
+        self.act(product_id, ProductAct::BeginDeletion, Event::DeleteProduct, consent, call).await
     }
 
     /// Changes the state of a product in the registry, and then in memory. For a deletion there has to be a
@@ -167,7 +171,12 @@ impl ProductLives {
         act: ProductAct,
         event: Event,
         consent: Consent,
+        call: Option<Call>,
     ) -> Result<ProductDetails, FleetError> {
+        if call.as_ref().is_some_and(Call::is_applied) {
+            // Whatever the product has become since then stays.
+            return self.get(product_id).await;
+        }
         let lives = Arc::clone(self);
         // In a task of its own: a caller who disconnects must not leave registry and memory with different states.
         let acted = tokio::spawn(async move {
@@ -177,7 +186,8 @@ impl ProductLives {
                 // Nobody else changes the state while the lock is held.
                 lives.check_confirmation(product_id, confirmation, at).await?;
             }
-            let entry = AuditEntry { at, event, engine: None, duration_ms: None, detail: json!({}) };
+            let call = call.as_ref().map(Call::applied);
+            let entry = AuditEntry { at, event, engine: None, duration_ms: None, detail: json!({}), call };
             let acted =
                 lives.shared.registry.act_on_product(product_id, act, &entry.by(Actor::Operator)).await;
             let (product, is_changed) = match acted {
@@ -358,6 +368,7 @@ impl ProductLives {
             engine: None,
             duration_ms: None,
             detail: json!({}),
+            call: None,
         };
         let finished = self.shared.registry.finish_product_deletion(product_id, nobody, &entry).await?;
         if let Some(product) = finished {

@@ -14,10 +14,11 @@ use parking_lot::RwLock;
 use serde_json::json;
 
 use super::FleetError;
+use super::idempotency::Call;
 use super::policies::Policies;
 use super::queries::DEFAULT_PAGE_SIZE;
 use super::shared::Shared;
-use crate::registry::{AuditEntry, Event, Product, RegistryError, StoredKey};
+use crate::registry::{AuditEntry, CallMark, Event, Product, RegistryError, StoredKey};
 
 /// Products read per query.
 const PRODUCT_PAGE_SIZE: i64 = 1_000;
@@ -163,6 +164,7 @@ impl Products {
     pub(crate) async fn register(
         self: &Arc<Self>,
         params: RegisterProduct,
+        call: Option<Call>,
     ) -> Result<RegisteredProduct, FleetError> {
         let RegisterProduct { slug, display_name, policy, platform_api_key } = params;
         let key = match platform_api_key {
@@ -175,15 +177,11 @@ impl Products {
         // the call.
         let registered = tokio::spawn(async move {
             let product = products.new_product(slug, display_name, policy, &key);
-            let product = products.insert_product(product).await?.ok_or(FleetError::SlugExists)?;
-            Ok::<_, FleetError>(RegisteredProduct {
-                product_id: product.product_id,
-                slug: product.slug,
-                display_name: product.display_name,
-                policy: product.policy,
-                created_at: product.created_at,
-                platform_api_key: key,
-            })
+            let product_id = product.product_id;
+            let answer = registered_product(product.clone(), key.clone());
+            let call = call.map(|call| call.created(product_id, &answer)).transpose()?;
+            let product = products.insert_product(product, call).await?.ok_or(FleetError::SlugExists)?;
+            Ok::<_, FleetError>(registered_product(product, key))
         });
         registered.await.unwrap_or_else(|error| Err(FleetError::internal(error)))
     }
@@ -198,7 +196,7 @@ impl Products {
         key: &PlatformKey,
     ) -> Result<ProductId, FleetError> {
         let product = self.new_product(slug, display_name, policy, key);
-        let product = self.insert_product(product).await?.ok_or(FleetError::SlugExists)?;
+        let product = self.insert_product(product, None).await?.ok_or(FleetError::SlugExists)?;
         Ok(product.product_id)
     }
 
@@ -215,6 +213,7 @@ impl Products {
         self: &Arc<Self>,
         product_id: ProductId,
         policy: Policy,
+        call: Option<Call>,
     ) -> Result<ReplacedPolicy, FleetError> {
         let products = Arc::clone(self);
         // Replacements run in the order of the requests: a later one follows whatever a caller who has
@@ -225,22 +224,26 @@ impl Products {
         let replaced = tokio::spawn(async move {
             let _product_lock = lock;
             let at = products.shared.clock.now();
-            let entry = |before: &serde_json::Value| AuditEntry {
-                at,
-                event: Event::PolicyUpdate,
-                engine: None,
-                duration_ms: None,
-                detail: json!({"from": before, "to": policy}),
+            let entry = |before: &serde_json::Value, after: &Product| {
+                let call = call.as_ref().map(|call| call.applied_with(&replaced_policy(after.clone(), at)));
+                Ok(AuditEntry {
+                    at,
+                    event: Event::PolicyUpdate,
+                    engine: None,
+                    duration_ms: None,
+                    detail: json!({"from": before, "to": policy}),
+                    call: call.transpose()?,
+                })
             };
-            let product = match products.shared.registry.replace_policy(product_id, &policy, entry).await {
+            let product = match products.shared.registry.replace_policy(product_id, &policy, at, entry).await
+            {
                 Err(error @ RegistryError::Unreachable(_)) => {
                     products.reload_replaced_policy(product_id, at, error).await?
                 }
                 product => product?.ok_or(FleetError::ProductNotFound)?,
             };
             products.apply_product(&product);
-            let Product { slug, display_name, policy, .. } = product;
-            Ok::<_, FleetError>(ReplacedPolicy { product_id, slug, display_name, policy, updated_at: at })
+            Ok::<_, FleetError>(replaced_policy(product, at))
         });
         replaced.await.unwrap_or_else(|error| Err(FleetError::internal(error)))
     }
@@ -263,6 +266,19 @@ impl Products {
             () = self.shared.clock.sleep(REGISTRY_RETRY_TIMEOUT) => None,
         };
         loaded.filter(|product| product.updated_at == Some(at)).ok_or_else(|| error.into())
+    }
+
+    /// Reads a product and its keys anew, because a change of them may have been committed without a confirmation.
+    pub(super) async fn catch_up(&self, product_id: ProductId) -> Result<(), FleetError> {
+        let _lock = self.update_lock.lock().await;
+        let registry = &self.shared.registry;
+        if let Some(product) = registry.product_after_pending_changes(product_id).await? {
+            let keys = registry.platform_keys(product_id, self.shared.clock.now()).await?;
+            self.cache.replace_keys(product_id, &keys);
+            self.apply_product(&product);
+            registry.notify_followers(product_id);
+        }
+        Ok(())
     }
 
     /// Caches the product and applies its policy.
@@ -309,7 +325,11 @@ impl Products {
 
     /// Registers a product, or finds it registered with the same key, and returns it as it is then. Returns `None`
     /// if another product has its slug.
-    async fn insert_product(&self, product: Product) -> Result<Option<Product>, FleetError> {
+    async fn insert_product(
+        &self,
+        product: Product,
+        call: Option<CallMark>,
+    ) -> Result<Option<Product>, FleetError> {
         let detail = json!({
             "slug": product.slug, "display_name": product.display_name, "policy": product.policy,
         });
@@ -319,6 +339,7 @@ impl Products {
             engine: None,
             duration_ms: None,
             detail,
+            call,
         };
         let started = self.shared.clock.monotonic();
         // No key is revoked between its lookup and its caching.
@@ -351,6 +372,16 @@ impl Products {
         let key = registry.platform_key(product.key_hash, self.shared.clock.now()).await?;
         Ok(existing.zip(key).filter(|(existing, key)| key.product_id == existing.product_id))
     }
+}
+
+fn registered_product(product: Product, platform_api_key: PlatformKey) -> RegisteredProduct {
+    let Product { product_id, slug, display_name, policy, created_at, .. } = product;
+    RegisteredProduct { product_id, slug, display_name, policy, created_at, platform_api_key }
+}
+
+fn replaced_policy(product: Product, updated_at: Timestamp) -> ReplacedPolicy {
+    let Product { product_id, slug, display_name, policy, .. } = product;
+    ReplacedPolicy { product_id, slug, display_name, policy, updated_at }
 }
 
 /// A product as listings show it.

@@ -22,13 +22,12 @@ impl Records {
 
     /// The URL of an engine at its placement, as callers reach it.
     pub(super) fn url(&self, engine_id: EngineId, placement: Placement) -> Option<String> {
-        let authority = self.shared.backend.url_authority(engine_id, placement)?;
-        Some(format!("http://{authority}"))
+        self.shared.url(engine_id, placement)
     }
 
     /// The URL of an engine in any state that has leased `port`; `None` if it has no place.
     pub(super) fn last_url(&self, engine_id: EngineId, port: Option<u16>) -> Option<String> {
-        self.url(engine_id, self.shared.backend.addressing().placement(port)?)
+        self.shared.last_url(engine_id, port)
     }
 
     /// The engine's key.

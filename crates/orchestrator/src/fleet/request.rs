@@ -3,11 +3,13 @@
 use api::orchestrator::DenialReason;
 use api::{EngineId, EngineImage};
 use backend::BrainCopy;
+use serde::Serialize;
 
 use super::error::FleetError;
+use super::idempotency::Call;
 use crate::domain::lifecycle::Trigger;
 use crate::domain::{Actor, EngineOwner};
-use crate::registry::{ClaimRefused, EngineRow, RegistryError};
+use crate::registry::{CallMark, ClaimRefused, ClaimingCall, EngineRow, RegistryError};
 
 /// A request, with everything that is needed to perform it.
 #[derive(Clone, Debug)]
@@ -18,6 +20,8 @@ pub(super) struct OperationRequest {
     pub(super) reason: &'static str,
     /// Who makes it.
     pub(super) actor: Actor,
+    /// The call with an `Idempotency-Key` that it is made for.
+    pub(super) call: Option<Call>,
 }
 
 /// What is requested: a [`Trigger`] with its data.
@@ -70,12 +74,39 @@ pub(super) enum VersionMove {
 
 impl OperationRequest {
     pub(super) const fn new(owner: EngineOwner, kind: RequestKind, reason: &'static str) -> Self {
-        Self { engine_owner: owner, kind, reason, actor: Actor::Implied }
+        Self { engine_owner: owner, kind, reason, actor: Actor::Implied, call: None }
     }
 
     /// The same request, made by `actor`.
     pub(super) fn by(self, actor: Actor) -> Self {
         Self { actor, ..self }
+    }
+
+    /// The same request, made for this call.
+    pub(super) fn for_call(self, call: Option<&Call>) -> Self {
+        Self { call: call.cloned(), ..self }
+    }
+
+    /// What the claim of the engine says of the call that it is made for.
+    pub(super) fn claiming_call(&self) -> Option<ClaimingCall> {
+        self.call.as_ref().map(Call::claiming)
+    }
+
+    /// Like [`OperationRequest::claiming_call`], if it is known by then how the call is answered once the change is made.
+    pub(super) fn claiming_call_with<T: Serialize>(
+        &self,
+        answer: &T,
+    ) -> Result<Option<ClaimingCall>, FleetError> {
+        Ok(self.call.as_ref().map(|call| call.claiming_with(answer)).transpose()?)
+    }
+
+    /// What the transaction that commits the change says of the call.
+    pub(super) fn applied_call<T: Serialize>(
+        &self,
+        answer: Option<&T>,
+    ) -> Result<Option<CallMark>, FleetError> {
+        let Some(call) = &self.call else { return Ok(None) };
+        Ok(Some(answer.map_or_else(|| Ok(call.applied()), |answer| call.applied_with(answer))?))
     }
 
     /// The input of the decision table.

@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 pub(super) use self::state::RolloutState;
 use super::FleetError;
 use super::execute::Executor;
+use super::idempotency::Call;
 use super::policies::Policies;
 use super::shared::Shared;
 use crate::domain::rollout::{RolloutAct, RolloutChange, RolloutStep, RolloutView, act, failures, next_step};
@@ -70,7 +71,11 @@ impl Rollouts {
     }
 
     /// Begins a rollout, unless one is under way.
-    pub(crate) async fn start(self: &Arc<Self>, request: StartRollout) -> Result<Rollout, FleetError> {
+    pub(crate) async fn start(
+        self: &Arc<Self>,
+        request: StartRollout,
+        call: Option<Call>,
+    ) -> Result<Rollout, FleetError> {
         if self.shared.backend.has_single_image() {
             return Err(FleetError::SingleImage);
         }
@@ -98,13 +103,14 @@ impl Rollouts {
                 started_at: now,
                 ended_at: None,
             };
-            registry.insert_rollout(&row).await?;
+            let answer = answer(row.clone(), RolloutCounts { waiting, ..RolloutCounts::default() });
+            let call = call.map(|call| call.applied_with(&answer)).transpose()?;
+            registry.insert_rollout(&row, call.as_ref()).await?;
             tracing::warn!(rollout_id = %row.rollout_id, image = %row.image, "An operator has started a rollout.");
-            rollouts.state.apply(&rollouts.policies, Some(row.clone()));
-            Ok(row)
+            rollouts.state.apply(&rollouts.policies, Some(row));
+            Ok(answer)
         });
-        let row = started.await.unwrap_or_else(|error| Err(FleetError::internal(error)))?;
-        self.details(row).await
+        started.await.unwrap_or_else(|error| Err(FleetError::internal(error)))
     }
 
     /// Returns the last rollouts, newest first.
@@ -127,19 +133,7 @@ impl Rollouts {
 
     async fn details(&self, row: RolloutRow) -> Result<Rollout, FleetError> {
         let engines = self.shared.registry.rollout_counts(&row).await?;
-        Ok(Rollout {
-            rollout_id: row.rollout_id,
-            engine_version: row.image,
-            previous_version: row.previous_image,
-            plan: row.plan,
-            phase: row.phase,
-            phase_since: row.phase_since,
-            paused: row.paused,
-            reason: row.reason,
-            started_at: row.started_at,
-            ended_at: row.ended_at,
-            engines,
-        })
+        Ok(answer(row, engines))
     }
 
     /// Returns a page of a rollout's engines.
@@ -167,13 +161,21 @@ impl Rollouts {
     }
 
     /// Pauses a rollout: nothing is moved until it is resumed.
-    pub(crate) async fn pause(self: &Arc<Self>, rollout_id: RolloutId) -> Result<Rollout, FleetError> {
-        self.act(rollout_id, RolloutAct::Pause, RollBackRollout::default()).await
+    pub(crate) async fn pause(
+        self: &Arc<Self>,
+        rollout_id: RolloutId,
+        call: Option<Call>,
+    ) -> Result<Rollout, FleetError> {
+        self.act(rollout_id, RolloutAct::Pause, RollBackRollout::default(), call).await
     }
 
     /// Resumes a rollout. What has failed so far is accepted.
-    pub(crate) async fn resume(self: &Arc<Self>, rollout_id: RolloutId) -> Result<Rollout, FleetError> {
-        self.act(rollout_id, RolloutAct::Resume, RollBackRollout::default()).await
+    pub(crate) async fn resume(
+        self: &Arc<Self>,
+        rollout_id: RolloutId,
+        call: Option<Call>,
+    ) -> Result<Rollout, FleetError> {
+        self.act(rollout_id, RolloutAct::Resume, RollBackRollout::default(), call).await
     }
 
     /// Lets the engines of a rollout go back: of the one that is under way, or of the last one.
@@ -181,8 +183,9 @@ impl Rollouts {
         self: &Arc<Self>,
         rollout_id: RolloutId,
         params: RollBackRollout,
+        call: Option<Call>,
     ) -> Result<Rollout, FleetError> {
-        self.act(rollout_id, RolloutAct::RollBack, params).await
+        self.act(rollout_id, RolloutAct::RollBack, params, call).await
     }
 
     async fn act(
@@ -190,18 +193,22 @@ impl Rollouts {
         rollout_id: RolloutId,
         what: RolloutAct,
         params: RollBackRollout,
+        call: Option<Call>,
     ) -> Result<Rollout, FleetError> {
         let rollouts = Arc::clone(self);
         // In a task of its own, like a start.
         let acted = tokio::spawn(async move {
             let _lock = rollouts.state.change_lock.lock().await;
             let row = rollouts.find(rollout_id).await?;
+            if call.as_ref().is_some_and(Call::is_applied) {
+                return Ok(row);
+            }
             let engines = rollouts.shared.registry.rollout_counts(&row).await?;
             let change = act(row.phase, row.paused, &engines, what)?;
             if change == RolloutChange::RollBack {
                 rollouts.check_is_last(&row).await?;
             }
-            rollouts.apply_change(row, &engines, change, params).await
+            rollouts.apply_change(row, (&engines, change), params, call.as_ref()).await
         });
         let row = acted.await.unwrap_or_else(|error| Err(FleetError::internal(error)))?;
         self.details(row).await
@@ -221,9 +228,9 @@ impl Rollouts {
     async fn apply_change(
         &self,
         mut row: RolloutRow,
-        engines: &RolloutCounts,
-        change: RolloutChange,
+        (engines, change): (&RolloutCounts, RolloutChange),
         params: RollBackRollout,
+        call: Option<&Call>,
     ) -> Result<RolloutRow, FleetError> {
         let mut image = None;
         match change {
@@ -251,7 +258,7 @@ impl Rollouts {
             }
         }
         tracing::warn!(rollout_id = %row.rollout_id, ?change, "An operator has changed a rollout.");
-        self.state.store(&self.shared, &self.policies, row.clone(), image).await?;
+        self.state.store(&self.shared, &self.policies, row.clone(), image, call).await?;
         Ok(row)
     }
 
@@ -355,7 +362,7 @@ impl Rollouts {
         let _lock = self.state.change_lock.lock().await;
         if self.is_under_way(seen) {
             tracing::info!(rollout_id = %next.rollout_id, phase = next.phase.as_str(), "A rollout gets on.");
-            self.state.store(&self.shared, &self.policies, next, image).await?;
+            self.state.store(&self.shared, &self.policies, next, image, None).await?;
         }
         Ok(true)
     }
@@ -363,6 +370,22 @@ impl Rollouts {
     /// Whether a rollout is still under way as it was seen.
     fn is_under_way(&self, seen: &Arc<RolloutRow>) -> bool {
         self.state.under_way().is_some_and(|now| Arc::ptr_eq(&now, seen))
+    }
+}
+
+fn answer(row: RolloutRow, engines: RolloutCounts) -> Rollout {
+    Rollout {
+        rollout_id: row.rollout_id,
+        engine_version: row.image,
+        previous_version: row.previous_image,
+        plan: row.plan,
+        phase: row.phase,
+        phase_since: row.phase_since,
+        paused: row.paused,
+        reason: row.reason,
+        started_at: row.started_at,
+        ended_at: row.ended_at,
+        engines,
     }
 }
 

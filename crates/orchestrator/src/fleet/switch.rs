@@ -8,6 +8,7 @@ use api::maintenance::Maintenance;
 use tokio::sync::watch;
 
 use super::FleetError;
+use super::idempotency::Call;
 use super::shared::Shared;
 use crate::registry::RegistryError;
 
@@ -76,21 +77,29 @@ impl<T: SwitchValue> Switch<T> {
     }
 
     /// Changes it to `next` of what it is, in the registry and then in memory. Then calls `on_change`, if that was a
-    /// change. Returns what it is set to.
+    /// change. Returns what it is set to. If it was changed for `call` before, what the registry says is loaded.
     pub(super) async fn set(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
         next: impl FnOnce(Option<T>) -> Option<T> + Send + 'static,
         on_change: impl FnOnce(Option<&T>) + Send + 'static,
+        call: Option<Call>,
     ) -> Result<Option<T>, FleetError> {
         let (switch, shared) = (Arc::clone(self), Arc::clone(shared));
         // In a task of its own: a caller who disconnects must not leave registry and memory with different states.
         let set = tokio::spawn(async move {
             let _lock = switch.change_lock.lock().await;
+            if call.as_ref().is_some_and(Call::is_applied) {
+                // It may have been committed without a confirmation, and then memory lacks it.
+                switch.load(&shared).await?;
+                return Ok(switch.get());
+            }
+            let call = call.as_ref().map(Call::applied);
             let (before, next) = (switch.get(), next(switch.get()));
             let text = next.as_ref().map(T::to_text);
             // Also if it is the same: a change that was not confirmed may have been committed, and is then undone.
-            shared.registry.replace_meta(T::NAME, text.as_deref()).await?;
+            let call = call.as_ref().map(|call| (call, shared.clock.now()));
+            shared.registry.replace_meta(T::NAME, text.as_deref(), call).await?;
             if before != next {
                 switch.value.send_replace(next.clone());
                 on_change(next.as_ref());

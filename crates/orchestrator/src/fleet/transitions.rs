@@ -49,7 +49,7 @@ impl Transitions {
         let deadline = Timestamp::from_unix_ms(self.shared.clock.now().unix_ms().saturating_add(timeout_ms));
         let default_image = self.policies.default_image();
         let owner = self.claim_owner.clone();
-        Claim { change, pending: None, image: None, default_image, owner, deadline }
+        Claim { change, pending: None, image: None, default_image, owner, deadline, call: None }
     }
 
     /// Settles a change in the registry and notifies the supervisor.
@@ -105,7 +105,7 @@ impl Transitions {
     /// An audit log row about an engine, with the current time.
     pub(super) fn audit_entry(&self, row: &EngineRow, event: Event, detail: Value) -> AuditEntry {
         let engine = Some((row.engine_id, row.owner.user_id.clone()));
-        AuditEntry { at: self.shared.clock.now(), event, engine, duration_ms: None, detail }
+        AuditEntry { at: self.shared.clock.now(), event, engine, duration_ms: None, detail, call: None }
     }
 
     /// The audit log's row of a transition to `failed`.

@@ -13,6 +13,7 @@ use futures::StreamExt as _;
 use super::FleetError;
 use super::caller::Caller;
 use super::execute::Executor;
+use super::idempotency::Call;
 use super::policies::Policies;
 use super::records::Records;
 use super::request::{MoveOutcome, OperationRequest, OperationResult, RequestKind, VersionMove};
@@ -56,7 +57,7 @@ impl Versions {
         params: ChangeVersion,
     ) -> Result<ChangedVersion, FleetError> {
         let MoveOutcome { row, previous_image: from, brain_copy: copy, .. } =
-            self.move_to(caller.engine_owner(user_id), params, caller.actor()).await?;
+            self.move_to(caller.engine_owner(user_id), params, caller.actor(), caller.call()).await?;
         Ok(ChangedVersion {
             engine_id: row.engine_id,
             status: row.status,
@@ -74,12 +75,13 @@ impl Versions {
         owner: EngineOwner,
         params: ChangeVersion,
         actor: Actor,
+        call: Option<&Call>,
     ) -> Result<MoveOutcome, FleetError> {
         let kind = RequestKind::ChangeVersion(match params.engine_version.into_image() {
             Some(image) => VersionMove::Pin(image),
             None => VersionMove::Follow,
         });
-        let request = OperationRequest::new(owner, kind, "version").by(actor);
+        let request = OperationRequest::new(owner, kind, "version").by(actor).for_call(call);
         let OperationResult::Moved(moved) = self.executor.execute(&request).await? else {
             return Err(FleetError::EngineNotFound);
         };
@@ -118,7 +120,7 @@ impl Versions {
             async move {
                 let EngineRow { engine_id, owner, .. } = row;
                 let EngineOwner { product_id, user_id } = owner.clone();
-                let error = self.move_to(owner, params, Actor::Operator).await.err();
+                let error = self.move_to(owner, params, Actor::Operator, None).await.err();
                 let error = error.map(|error| ErrorDetail { code: error.code(), message: error.to_string() });
                 MovedEngine { engine_id, product_id, user_id, error }
             }

@@ -24,6 +24,7 @@ use api::webhooks::WebhookSecretText;
 use api::{AuditWebhookId, ProductId, Timestamp};
 use fetch::{Target, special_purpose};
 use parking_lot::Mutex;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -37,7 +38,7 @@ use super::queries::DEFAULT_PAGE_SIZE;
 use super::shared::Shared;
 use crate::domain::{Actor, WebhookRules};
 use crate::keys::Purpose;
-use crate::registry::{AuditEntry, Event, NewWebhook, Product, WebhookChange, WebhookRefused};
+use crate::registry::{AuditEntry, Event, NewWebhook, Product, WebhookChange, WebhookRefused, WebhookRow};
 
 /// The pause before the webhooks are looked up again if that failed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
@@ -144,7 +145,7 @@ impl Webhooks {
         caller: &Caller,
         request: CreateAuditWebhook,
     ) -> Result<CreatedAuditWebhook, FleetError> {
-        let (product_id, actor) = (caller.product_id, caller.actor());
+        let (product_id, actor, call) = (caller.product_id, caller.actor(), caller.call().cloned());
         let CreateAuditWebhook { url, events, after } = request;
         let (target, events) = (self.checked_address(&url)?, distinct(events));
         let (webhook_id, secret) = (AuditWebhookId::new(), generate_secret()?);
@@ -155,13 +156,20 @@ impl Webhooks {
         let after = after.map(BoundedInt::get);
         let new = NewWebhook { webhook_id, url: target.url().to_string(), events, sealed_secret, after };
         let webhooks = Arc::clone(self);
-        let row = uninterrupted(async move {
-            let created = webhooks.shared.registry.create_webhook(product_id, &new, &entry).await;
+        uninterrupted(async move {
+            let mut answer = None;
+            let mark = |row: &WebhookRow| {
+                let created = CreatedAuditWebhook { secret, webhook: row.webhook.clone() };
+                let mark = call.map(|call| call.applied_with(&created)).transpose();
+                answer = Some(created);
+                mark
+            };
+            let created = webhooks.shared.registry.create_webhook(product_id, &new, &entry, mark).await;
             webhooks.restart(webhook_id).await;
-            created?.map_err(refused)
+            created?.map_err(refused)?;
+            answer.ok_or(FleetError::WebhookNotFound)
         })
-        .await?;
-        Ok(CreatedAuditWebhook { secret, webhook: row.webhook })
+        .await
     }
 
     /// Changes the settings of a webhook.
@@ -181,7 +189,7 @@ impl Webhooks {
         });
         let url = target.map(|target| target.url().to_string());
         let change = WebhookChange::Update { url, events, state };
-        Ok(self.change(caller, webhook_id, change, Event::UpdateWebhook, detail).await?.0)
+        self.change(caller, webhook_id, change, Event::UpdateWebhook, detail, |webhook, _| webhook).await
     }
 
     /// Gives a webhook another secret. The present one signs, too, for some time.
@@ -197,8 +205,8 @@ impl Webhooks {
         let old_expires_at = Timestamp::from_unix_ms(now.unix_ms().saturating_add(SECRET_OVERLAP_S * 1_000));
         let detail = json!({"webhook_id": webhook_id, "old_secret_expires_at": old_expires_at});
         let change = WebhookChange::RotateSecret { sealed_secret, old_expires_at };
-        self.change(caller, webhook_id, change, Event::RotateWebhookSecret, detail).await?;
-        Ok(RotatedWebhookSecret { webhook_id, secret, old_secret_expires_at: old_expires_at })
+        let rotated = RotatedWebhookSecret { webhook_id, secret, old_secret_expires_at: old_expires_at };
+        self.change(caller, webhook_id, change, Event::RotateWebhookSecret, detail, move |_, _| rotated).await
     }
 
     /// Sends the rows behind a position, also those that were delivered before.
@@ -211,7 +219,7 @@ impl Webhooks {
         let after = request.after.get();
         let detail = json!({"webhook_id": webhook_id, "after": after});
         let change = WebhookChange::Replay { after };
-        Ok(self.change(caller, webhook_id, change, Event::ReplayWebhook, detail).await?.0)
+        self.change(caller, webhook_id, change, Event::ReplayWebhook, detail, |webhook, _| webhook).await
     }
 
     /// Deletes a webhook. Nothing is sent any more once this has returned.
@@ -221,8 +229,9 @@ impl Webhooks {
         webhook_id: AuditWebhookId,
     ) -> Result<DeletedAuditWebhook, FleetError> {
         let detail = json!({"webhook_id": webhook_id});
-        self.change(caller, webhook_id, WebhookChange::Delete, Event::DeleteWebhook, detail).await?;
-        Ok(DeletedAuditWebhook { webhook_id, deleted_at: self.shared.clock.now() })
+        let deleted = DeletedAuditWebhook { webhook_id, deleted_at: self.shared.clock.now() };
+        let change = WebhookChange::Delete;
+        self.change(caller, webhook_id, change, Event::DeleteWebhook, detail, move |_, _| deleted).await
     }
 
     /// Lists the rows that a webhook has given up, oldest first.
@@ -249,8 +258,7 @@ impl Webhooks {
         let rows = selected(request)?;
         let detail = json!({"webhook_id": webhook_id, "action": "retry", "rows": rows});
         let change = WebhookChange::RetryDeadLetters(rows);
-        let (_, count) = self.change(caller, webhook_id, change, Event::SettleDeadLetters, detail).await?;
-        Ok(SettledDeadLetters { count })
+        self.settle_dead_letters(caller, webhook_id, change, detail).await
     }
 
     /// Removes dead letters.
@@ -263,29 +271,48 @@ impl Webhooks {
         let rows = selected(request)?;
         let detail = json!({"webhook_id": webhook_id, "action": "discard", "rows": rows});
         let change = WebhookChange::DiscardDeadLetters(rows);
-        let (_, count) = self.change(caller, webhook_id, change, Event::SettleDeadLetters, detail).await?;
-        Ok(SettledDeadLetters { count })
+        self.settle_dead_letters(caller, webhook_id, change, detail).await
     }
 
-    /// Commits a change, and replaces the worker whether or not that is confirmed.
-    async fn change(
+    async fn settle_dead_letters(
+        self: &Arc<Self>,
+        caller: &Caller,
+        webhook_id: AuditWebhookId,
+        change: WebhookChange,
+        detail: Value,
+    ) -> Result<SettledDeadLetters, FleetError> {
+        let answer = |_, count| SettledDeadLetters { count };
+        self.change(caller, webhook_id, change, Event::SettleDeadLetters, detail, answer).await
+    }
+
+    /// Commits a change, and replaces the worker whether or not that is confirmed. Returns what `answer` makes of the
+    /// webhook as it is then, and the number of dead letters that the change concerns.
+    async fn change<T: Serialize + Send + 'static>(
         self: &Arc<Self>,
         caller: &Caller,
         webhook_id: AuditWebhookId,
         change: WebhookChange,
         event: Event,
         detail: Value,
-    ) -> Result<(AuditWebhook, u64), FleetError> {
-        let (webhooks, product_id) = (Arc::clone(self), caller.product_id);
+        answer: impl FnOnce(AuditWebhook, u64) -> T + Send + 'static,
+    ) -> Result<T, FleetError> {
+        let (webhooks, product_id, call) = (Arc::clone(self), caller.product_id, caller.call().cloned());
         let entry = self.entry(event, detail, caller.actor());
-        let (row, count) = uninterrupted(async move {
+        uninterrupted(async move {
+            let mut answered = None;
+            let mark = |row: &WebhookRow, count: u64| {
+                let answer = answer(webhooks.presented(row.webhook.clone()), count);
+                let mark = call.map(|call| call.applied_with(&answer)).transpose();
+                answered = Some(answer);
+                mark
+            };
             let registry = &webhooks.shared.registry;
-            let changed = registry.change_webhook(product_id, webhook_id, &change, &entry).await;
+            let changed = registry.change_webhook(product_id, webhook_id, &change, &entry, mark).await;
             webhooks.restart(webhook_id).await;
-            changed?.map_err(refused)
+            changed?.map_err(refused)?;
+            answered.ok_or(FleetError::WebhookNotFound)
         })
-        .await?;
-        Ok((self.presented(row.webhook), count))
+        .await
     }
 
     /// Replaces the worker of a webhook, or starts one: it reads from the registry what is to be done. The former one
@@ -354,7 +381,7 @@ impl Webhooks {
 
     fn entry(&self, event: Event, detail: Value, actor: Actor) -> AuditEntry {
         let at = self.shared.clock.now();
-        AuditEntry { at, event, engine: None, duration_ms: None, detail }.by(actor)
+        AuditEntry { at, event, engine: None, duration_ms: None, detail, call: None }.by(actor)
     }
 }
 

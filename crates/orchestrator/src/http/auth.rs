@@ -96,7 +96,7 @@ where
             }
             _ => {
                 let KeyedProduct(product) = KeyedProduct::from_request_parts(parts, state).await?;
-                Ok(Self(Caller::product(product)))
+                Ok(Self(Caller::product(product).making(parts.extensions.get().cloned())))
             }
         }
     }
@@ -118,7 +118,7 @@ where
     if product.state == ProductState::Deleted && !matches!(parts.method, Method::GET | Method::HEAD) {
         return Err(to_api_error(FleetError::ProductNotFound));
     }
-    Ok(Caller::operator(product))
+    Ok(Caller::operator(product).making(parts.extensions.get().cloned()))
 }
 
 /// The product that a call is about, with one of the caller's permits for long-lived responses.

@@ -11,6 +11,7 @@ use http_service::http::{ApiError, Json, Path, Query};
 
 use super::auth::{AuthenticatedProduct, KeyedProduct};
 use super::error::to_api_error;
+use super::idempotency::Keyed;
 use crate::fleet::{Fleet, FleetError};
 
 type JsonResult<T> = Result<Answer<T>, ApiError>;
@@ -36,10 +37,11 @@ type JsonResult<T> = Result<Answer<T>, ApiError>;
 pub(super) async fn mint(
     KeyedProduct(product): KeyedProduct,
     State(fleet): State<Arc<Fleet>>,
+    Keyed(call): Keyed,
     Path(user_id): Path<UserId>,
     Json(request): Json<MintToken>,
 ) -> JsonResult<MintedToken> {
-    fleet.browsers.mint(&product, user_id, request).await.map(Answer).map_err(to_api_error)
+    fleet.browsers.mint(&product, user_id, request, call.as_ref()).await.map(Answer).map_err(to_api_error)
 }
 
 /// Lists the tokens of a user's engine that have not expired, newest first, without the tokens themselves.

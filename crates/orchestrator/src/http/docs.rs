@@ -4,15 +4,19 @@ use std::collections::btree_map::Entry;
 
 use api::ProductId;
 use axum::Json;
+use axum::http::Method;
 use axum::routing::{MethodRouter, get};
 use utoipa::openapi::path::{Operation, ParameterBuilder, ParameterIn};
+use utoipa::openapi::schema::{ObjectBuilder, SchemaType, Type};
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityScheme};
 use utoipa::openapi::{OpenApi, RefOr, Required, SecurityRequirement};
 use utoipa::{Modify, OpenApi as _, PartialSchema as _};
 
 use super::auth::Ready;
 use super::examples::EXAMPLES;
+use super::idempotency;
 use super::{AppState, Document};
+use crate::domain::idempotency::MAX_KEY_CHARS;
 
 /// The path of the OpenAPI document.
 pub(super) const OPENAPI_PATH: &str = "/openapi.json";
@@ -51,6 +55,19 @@ pub(crate) fn document() -> OpenApi {
         operations.into_iter().flatten().for_each(describe_operator_access);
         let operations = [&mut item.get, &mut item.post, &mut item.put, &mut item.patch, &mut item.delete];
         operations.into_iter().flatten().for_each(describe_disabled_product);
+    }
+    for (path, item) in &mut document.paths.paths {
+        let operations = [
+            (Method::POST, &mut item.post),
+            (Method::PUT, &mut item.put),
+            (Method::PATCH, &mut item.patch),
+            (Method::DELETE, &mut item.delete),
+        ];
+        for (method, operation) in operations {
+            if let Some(operation) = operation.as_mut().filter(|_| idempotency::honours(&method, path)) {
+                describe_idempotency(operation);
+            }
+        }
     }
     http_service::http::openapi::complete(&mut document);
     http_service::http::openapi::add_examples(&mut document, &EXAMPLES);
@@ -126,6 +143,47 @@ fn describe_operator_access(operation: &mut Operation) {
         Entry::Occupied(mut entry) => {
             if let RefOr::T(response) = entry.get_mut() {
                 response.description.push_str("; with the admin key `PRODUCT_NOT_FOUND`");
+            }
+        }
+    }
+}
+
+/// Adds the key of a call to an operation that honours it.
+fn describe_idempotency(operation: &mut Operation) {
+    let description = "Identifies the call: whoever repeats it with the same key gets the first one's answer, with \
+                       `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours";
+    let key = ObjectBuilder::new()
+        .schema_type(SchemaType::new(Type::String))
+        .min_length(Some(1))
+        .max_length(Some(MAX_KEY_CHARS))
+        .pattern(Some("^[!-~]+$"));
+    let key = ParameterBuilder::new()
+        .name("Idempotency-Key")
+        .parameter_in(ParameterIn::Header)
+        .required(Required::False)
+        .description(Some(description))
+        .schema(Some(key));
+    operation.parameters.get_or_insert_default().push(RefOr::T(key.build()));
+    let responses = &mut operation.responses.responses;
+    let Some(RefOr::T(refused)) = responses.get("401").cloned() else { return };
+    for (status, what) in [
+        ("400", "`INVALID_REQUEST`"),
+        ("409", "`IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way"),
+        ("413", "`PAYLOAD_TOO_LARGE`"),
+        ("422", "`IDEMPOTENCY_KEY_REUSED`: another request was made with this key"),
+    ] {
+        match responses.entry(status.to_owned()) {
+            Entry::Vacant(entry) => {
+                let mut response = refused.clone();
+                what.clone_into(&mut response.description);
+                entry.insert(RefOr::T(response));
+            }
+            Entry::Occupied(mut entry) => {
+                if let RefOr::T(response) = entry.get_mut()
+                    && status == "409"
+                {
+                    response.description = format!("{}; {what}", response.description);
+                }
             }
         }
     }

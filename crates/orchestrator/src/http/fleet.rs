@@ -18,6 +18,7 @@ use http_service::http::{ApiError, Json, Query};
 use super::audit_stream::{position, stream_response};
 use super::auth::{Admin, stream_permit};
 use super::error::to_api_error;
+use super::idempotency::Keyed;
 use crate::fleet::{Fleet, StreamHolder};
 
 type JsonResult<T> = Result<Answer<T>, ApiError>;
@@ -159,8 +160,12 @@ pub(super) async fn start_failed(
         (status = 503, description = "`STARTING_UP`", body = ErrorBody),
     ),
 )]
-pub(super) async fn drain(_admin: Admin, State(fleet): State<Arc<Fleet>>) -> JsonResult<DrainStatus> {
-    fleet.drains.begin().await.map_err(to_api_error)?;
+pub(super) async fn drain(
+    _admin: Admin,
+    State(fleet): State<Arc<Fleet>>,
+    Keyed(call): Keyed,
+) -> JsonResult<DrainStatus> {
+    fleet.drains.begin(call).await.map_err(to_api_error)?;
     fleet.overview.drain_status().await.map(Answer).map_err(to_api_error)
 }
 
@@ -193,7 +198,11 @@ pub(super) async fn drain_progress(
         (status = 503, description = "`STARTING_UP`", body = ErrorBody),
     ),
 )]
-pub(super) async fn lift_drain(_admin: Admin, State(fleet): State<Arc<Fleet>>) -> JsonResult<DrainStatus> {
-    fleet.drains.lift().await.map_err(to_api_error)?;
+pub(super) async fn lift_drain(
+    _admin: Admin,
+    State(fleet): State<Arc<Fleet>>,
+    Keyed(call): Keyed,
+) -> JsonResult<DrainStatus> {
+    fleet.drains.lift(call).await.map_err(to_api_error)?;
     fleet.overview.drain_status().await.map(Answer).map_err(to_api_error)
 }

@@ -10,6 +10,7 @@ use http_service::http::{ApiError, Json};
 
 use super::auth::Admin;
 use super::error::to_api_error;
+use super::idempotency::Keyed;
 use crate::fleet::Fleet;
 
 type JsonResult<T> = Result<Answer<T>, ApiError>;
@@ -47,9 +48,10 @@ pub(super) async fn get(_admin: Admin, State(fleet): State<Arc<Fleet>>) -> Answe
 pub(super) async fn begin(
     _admin: Admin,
     State(fleet): State<Arc<Fleet>>,
+    Keyed(call): Keyed,
     Json(request): Json<BeginMaintenance>,
 ) -> JsonResult<MaintenanceStatus> {
-    fleet.maintenances.begin(request).await.map(Answer).map_err(to_api_error)
+    fleet.maintenances.begin(request, call).await.map(Answer).map_err(to_api_error)
 }
 
 /// Ends the maintenance. It may be repeated.
@@ -63,6 +65,10 @@ pub(super) async fn begin(
         (status = 503, description = "`STARTING_UP`", body = ErrorBody),
     ),
 )]
-pub(super) async fn end(_admin: Admin, State(fleet): State<Arc<Fleet>>) -> JsonResult<MaintenanceStatus> {
-    fleet.maintenances.end().await.map(Answer).map_err(to_api_error)
+pub(super) async fn end(
+    _admin: Admin,
+    State(fleet): State<Arc<Fleet>>,
+    Keyed(call): Keyed,
+) -> JsonResult<MaintenanceStatus> {
+    fleet.maintenances.end(call).await.map(Answer).map_err(to_api_error)
 }

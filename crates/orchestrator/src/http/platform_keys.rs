@@ -10,6 +10,7 @@ use http_service::http::{ApiError, Json, Path};
 
 use super::auth::Admin;
 use super::error::to_api_error;
+use super::idempotency::Keyed;
 use crate::fleet::{Fleet, FleetError};
 
 type JsonResult<T> = Result<Answer<T>, ApiError>;
@@ -59,11 +60,17 @@ pub(super) async fn list(
 pub(super) async fn create(
     _admin: Admin,
     State(fleet): State<Arc<Fleet>>,
+    Keyed(call): Keyed,
     Path(product_id): Path<String>,
     Json(request): Json<CreatePlatformKey>,
 ) -> JsonResult<CreatedPlatformKey> {
     let product_id = product(&product_id)?;
-    fleet.products.create_platform_key(product_id, request).await.map(Answer).map_err(to_api_error)
+    fleet
+        .products
+        .create_platform_key(product_id, request, call.as_ref())
+        .await
+        .map(Answer)
+        .map_err(to_api_error)
 }
 
 /// Revokes a platform key of a product. It is refused from then on. What is under way with it, such as a stream, goes on.
@@ -86,11 +93,17 @@ pub(super) async fn create(
 pub(super) async fn revoke(
     _admin: Admin,
     State(fleet): State<Arc<Fleet>>,
+    Keyed(call): Keyed,
     Path((product_id, key_id)): Path<(String, String)>,
 ) -> JsonResult<RevokedPlatformKey> {
     let product_id = product(&product_id)?;
     let key_id = key_id.parse().map_err(|_| to_api_error(FleetError::KeyNotFound))?;
-    fleet.products.revoke_platform_key(product_id, key_id).await.map(Answer).map_err(to_api_error)
+    fleet
+        .products
+        .revoke_platform_key(product_id, key_id, call.as_ref())
+        .await
+        .map(Answer)
+        .map_err(to_api_error)
 }
 
 /// An invalid id cannot belong to any product.

@@ -10,6 +10,7 @@ use http_service::http::{ApiError, Path, Query};
 
 use super::auth::Admin;
 use super::error::to_api_error;
+use super::idempotency::Keyed;
 use super::platform_keys::product;
 use crate::fleet::Fleet;
 
@@ -57,9 +58,10 @@ pub(super) async fn get(
 pub(super) async fn disable(
     _admin: Admin,
     State(fleet): State<Arc<Fleet>>,
+    Keyed(call): Keyed,
     Path(product_id): Path<String>,
 ) -> JsonResult<ProductDetails> {
-    fleet.product_lives.disable(product(&product_id)?).await.map(Answer).map_err(to_api_error)
+    fleet.product_lives.disable(product(&product_id)?, call).await.map(Answer).map_err(to_api_error)
 }
 
 /// Enables a disabled product. Its engines are woken when somebody wants them. It may be repeated.
@@ -80,9 +82,10 @@ pub(super) async fn disable(
 pub(super) async fn enable(
     _admin: Admin,
     State(fleet): State<Arc<Fleet>>,
+    Keyed(call): Keyed,
     Path(product_id): Path<String>,
 ) -> JsonResult<ProductDetails> {
-    fleet.product_lives.enable(product(&product_id)?).await.map(Answer).map_err(to_api_error)
+    fleet.product_lives.enable(product(&product_id)?, call).await.map(Answer).map_err(to_api_error)
 }
 
 /// Returns what a deletion of a disabled product would remove, and a confirmation for it, which is accepted for ten
@@ -131,9 +134,15 @@ pub(super) async fn plan_deletion(
 pub(super) async fn delete(
     _admin: Admin,
     State(fleet): State<Arc<Fleet>>,
+    Keyed(call): Keyed,
     Path(product_id): Path<String>,
     Query(request): Query<DeleteProduct>,
 ) -> JsonResult<ProductDetails> {
     let product_id = product(&product_id)?;
-    fleet.product_lives.delete(product_id, &request.confirmation).await.map(Answer).map_err(to_api_error)
+    fleet
+        .product_lives
+        .delete(product_id, &request.confirmation, call)
+        .await
+        .map(Answer)
+        .map_err(to_api_error)
 }

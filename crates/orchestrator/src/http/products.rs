@@ -12,6 +12,7 @@ use http_service::http::{ApiError, LenientJson, Path, Query};
 
 use super::auth::Admin;
 use super::error::to_api_error;
+use super::idempotency::Keyed;
 use crate::fleet::{Fleet, FleetError};
 
 /// Registers a product and issues its platform key, which is returned only once.
@@ -32,9 +33,10 @@ use crate::fleet::{Fleet, FleetError};
 pub(super) async fn register(
     _admin: Admin,
     State(fleet): State<Arc<Fleet>>,
+    Keyed(call): Keyed,
     LenientJson(request): LenientJson<RegisterProduct>,
 ) -> Result<axum::Json<RegisteredProduct>, ApiError> {
-    fleet.products.register(request).await.map(axum::Json).map_err(to_api_error)
+    fleet.products.register(request, call).await.map(axum::Json).map_err(to_api_error)
 }
 
 /// Replaces a product's whole policy. Engines above a lowered `max_engines` are kept.
@@ -56,12 +58,14 @@ pub(super) async fn register(
 pub(super) async fn replace_policy(
     _admin: Admin,
     State(fleet): State<Arc<Fleet>>,
+    Keyed(call): Keyed,
     Path(product_id): Path<String>,
     LenientJson(request): LenientJson<ReplacePolicy>,
 ) -> Result<axum::Json<ReplacedPolicy>, ApiError> {
     // An invalid id cannot belong to any product.
     let product_id = product_id.parse().map_err(|_| to_api_error(FleetError::ProductNotFound))?;
-    fleet.products.replace_policy(product_id, request.policy).await.map(axum::Json).map_err(to_api_error)
+    let replaced = fleet.products.replace_policy(product_id, request.policy, call).await;
+    replaced.map(axum::Json).map_err(to_api_error)
 }
 
 /// Lists all products, oldest first, without their keys.

@@ -14,6 +14,7 @@ use http_service::http::{ApiError, Json, Path, Query};
 
 use super::auth::Admin;
 use super::error::to_api_error;
+use super::idempotency::Keyed;
 use crate::fleet::{Fleet, FleetError};
 
 type JsonResult<T> = Result<Answer<T>, ApiError>;
@@ -55,9 +56,10 @@ pub(super) async fn list(_admin: Admin, State(fleet): State<Arc<Fleet>>) -> Json
 pub(super) async fn start(
     _admin: Admin,
     State(fleet): State<Arc<Fleet>>,
+    Keyed(call): Keyed,
     Json(request): Json<StartRollout>,
 ) -> JsonResult<Rollout> {
-    fleet.rollouts.start(request).await.map(Answer).map_err(to_api_error)
+    fleet.rollouts.start(request, call).await.map(Answer).map_err(to_api_error)
 }
 
 /// Returns a rollout: its plan, its phase, and how many engines are in which state.
@@ -128,9 +130,10 @@ pub(super) async fn engines(
 pub(super) async fn pause(
     _admin: Admin,
     State(fleet): State<Arc<Fleet>>,
+    Keyed(call): Keyed,
     Path(rollout_id): Path<String>,
 ) -> JsonResult<Rollout> {
-    fleet.rollouts.pause(rollout(&rollout_id)?).await.map(Answer).map_err(to_api_error)
+    fleet.rollouts.pause(rollout(&rollout_id)?, call).await.map(Answer).map_err(to_api_error)
 }
 
 /// Resumes a rollout. The engines that have failed so far are accepted. It may be repeated.
@@ -151,9 +154,10 @@ pub(super) async fn pause(
 pub(super) async fn resume(
     _admin: Admin,
     State(fleet): State<Arc<Fleet>>,
+    Keyed(call): Keyed,
     Path(rollout_id): Path<String>,
 ) -> JsonResult<Rollout> {
-    fleet.rollouts.resume(rollout(&rollout_id)?).await.map(Answer).map_err(to_api_error)
+    fleet.rollouts.resume(rollout(&rollout_id)?, call).await.map(Answer).map_err(to_api_error)
 }
 
 /// Lets the engines of a rollout go back to the image that they had: of the one that is under way, or of the last one. An
@@ -179,10 +183,11 @@ pub(super) async fn resume(
 pub(super) async fn roll_back(
     _admin: Admin,
     State(fleet): State<Arc<Fleet>>,
+    Keyed(call): Keyed,
     Path(rollout_id): Path<String>,
     Json(request): Json<RollBackRollout>,
 ) -> JsonResult<Rollout> {
-    fleet.rollouts.roll_back(rollout(&rollout_id)?, request).await.map(Answer).map_err(to_api_error)
+    fleet.rollouts.roll_back(rollout(&rollout_id)?, request, call).await.map(Answer).map_err(to_api_error)
 }
 
 /// Parses the id of a rollout. What is no id belongs to none.

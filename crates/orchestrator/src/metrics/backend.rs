@@ -8,7 +8,6 @@ use api::{EngineId, EngineImage};
 use backend::{
     Addressing, BackendError, BackendFuture, BrainCopy, BrainFormats, EngineBackend, EngineListing, Instance,
     InstanceExit, LaunchSpec, Placement, ResourceLimits, Target,
-    LaunchSpec, Placement, ResourceLimits, Target,
 };
 use futures::stream::BoxStream;
 

@@ -293,6 +293,7 @@ impl RegistryErrorKind {
             RegistryError::Closed => Self::Closed,
             RegistryError::ProductGone
             | RegistryError::ProductDisabled { .. }
+            | RegistryError::AnswerNotSealed(_)
             | RegistryError::AuditIncomplete => Self::Other,
         }
     }

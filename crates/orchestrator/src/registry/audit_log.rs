@@ -11,6 +11,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use super::access::with_deadline;
 use super::hash_chain::ChainedRow;
+use super::idempotency::{self, CallMark};
 use super::notify::Notifier;
 use super::product_states::stored_state;
 use super::{Registry, RegistryError, RegistryLock};
@@ -26,6 +27,8 @@ pub(crate) struct AuditEntry {
     pub(crate) duration_ms: Option<i64>,
     /// A JSON object.
     pub(crate) detail: Value,
+    /// The call with an `Idempotency-Key` whose change this records.
+    pub(crate) call: Option<CallMark>,
 }
 
 impl AuditEntry {
@@ -36,6 +39,12 @@ impl AuditEntry {
             detail.insert("actor".to_owned(), "admin".into());
         }
         self
+    }
+
+    /// Marks the call whose change this records, in the same transaction.
+    #[must_use]
+    pub(crate) fn of_call(self, call: Option<CallMark>) -> Self {
+        Self { call, ..self }
     }
 
     /// Returns the hash of this entry as row `id` of `product_id`, following a row with the hash `before`.
@@ -169,6 +178,9 @@ impl ProductTx {
         self.provisions += i64::from(entry.event == Event::Provision);
         self.destroys += i64::from(entry.event == Event::Destroy);
         self.last_hash = entry.hash(self.product_id, self.last_id, &self.last_hash);
+        if let Some(call) = &entry.call {
+            idempotency::mark(&mut self.transaction, call, entry.at).await?;
+        }
         insert_entry(&mut self.transaction, self.product_id, self.last_id, entry, &self.last_hash).await
     }
 

@@ -8,6 +8,7 @@ use sqlx::{Any, Executor, Row as _};
 
 use super::access::with_deadline;
 use super::audit_log::{AuditEntry, ProductTx};
+use super::idempotency::{self, CallMark};
 use super::{Registry, RegistryError};
 use crate::domain::webhook_progress::Lagging;
 
@@ -111,12 +112,14 @@ impl Registry {
         Ok(rows.iter().filter_map(|row| row.try_get::<String, _>(0).ok()?.parse().ok()).collect())
     }
 
-    /// Creates a webhook, with its audit row.
+    /// Creates a webhook, with its audit row. `call` is told how it is then, and returns the mark of the call with an
+    /// `Idempotency-Key` whose change this is.
     pub(crate) async fn create_webhook(
         &self,
         product_id: ProductId,
         new: &NewWebhook,
         entry: &AuditEntry,
+        call: impl FnOnce(&WebhookRow) -> Result<Option<CallMark>, RegistryError>,
     ) -> Result<Result<WebhookRow, WebhookRefused>, RegistryError> {
         let mut tx = self.begin_product_tx(product_id, 1).await?;
         let count = sqlx::query("SELECT COUNT(*) FROM audit_webhooks WHERE product_id = $1");
@@ -142,18 +145,25 @@ impl Registry {
         .bind(new.after.unwrap_or_else(|| tx.last_id()));
         with_deadline(insert.execute(tx.connection())).await?;
         let row = find(tx.connection(), product_id, new.webhook_id).await?;
+        if let Some(row) = &row
+            && let Some(call) = call(row)?
+        {
+            idempotency::mark(tx.connection(), &call, entry.at).await?;
+        }
         tx.commit().await?;
         Ok(row.ok_or(WebhookRefused::NoWebhook))
     }
 
     /// Changes a webhook, with its audit row. Returns how it is then (how it was, if it is deleted), and how many dead
-    /// letters the change concerns.
+    /// letters the change concerns. `call` is told both, and returns the mark of the call with an `Idempotency-Key` whose
+    /// change this is.
     pub(crate) async fn change_webhook(
         &self,
         product_id: ProductId,
         webhook_id: AuditWebhookId,
         change: &WebhookChange,
         entry: &AuditEntry,
+        call: impl FnOnce(&WebhookRow, u64) -> Result<Option<CallMark>, RegistryError>,
     ) -> Result<Result<(WebhookRow, u64), WebhookRefused>, RegistryError> {
         let mut tx = self.begin_product_tx(product_id, 1).await?;
         let Some(before) = find(tx.connection(), product_id, webhook_id).await? else {
@@ -173,9 +183,12 @@ impl Registry {
         with_deadline(touch.execute(tx.connection())).await?;
         let letters = apply(&mut tx, webhook_id, change).await?;
         tx.append(entry).await?;
-        let after = find(tx.connection(), product_id, webhook_id).await?;
+        let after = find(tx.connection(), product_id, webhook_id).await?.unwrap_or(before);
+        if let Some(call) = call(&after, letters)? {
+            idempotency::mark(tx.connection(), &call, entry.at).await?;
+        }
         tx.commit().await?;
-        Ok(Ok((after.unwrap_or(before), letters)))
+        Ok(Ok((after, letters)))
     }
 
     /// Stores that the receiver of a webhook is gone, with the audit row, if it is still at `revision`.

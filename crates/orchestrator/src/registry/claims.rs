@@ -8,6 +8,7 @@ use sqlx::Row as _;
 
 use super::access::with_deadline;
 use super::audit_log::ProductTx;
+use super::idempotency::{self, ClaimingCall};
 use super::ports::{Placements, PortAllocator};
 use super::row::{EngineRow, PlacedEngine};
 use super::{Registry, RegistryError};
@@ -46,6 +47,8 @@ pub(crate) struct Claim {
     /// The orchestrator process that makes the claim.
     pub(crate) owner: String,
     pub(crate) deadline: Timestamp,
+    /// The call with an `Idempotency-Key` that the claim is made for.
+    pub(crate) call: Option<ClaimingCall>,
 }
 
 /// Why a claim was refused. The row is unchanged.
@@ -105,6 +108,7 @@ impl Registry {
             restart_at: None,
         };
         insert_claimed(&mut tx, &row, claim).await?;
+        note_call(&mut tx, &row, claim).await?;
         tx.commit().await?;
         Ok(Ok(row.placed(placement)))
     }
@@ -252,7 +256,16 @@ impl Registry {
             row.prior_status = seen.settled_status();
             row.status = EngineStatus::Destroying;
         }
+        note_call(tx, &row, claim).await?;
         Ok(Ok(row))
+    }
+}
+
+/// Notes for the call that the claim is made for that it claims the engine of `row`.
+async fn note_call(tx: &mut ProductTx, row: &EngineRow, claim: &Claim) -> Result<(), RegistryError> {
+    match &claim.call {
+        Some(call) => idempotency::note_claim(tx.connection(), call, row.claimed()).await,
+        None => Ok(()),
     }
 }
 

@@ -4,6 +4,7 @@ use api::EngineId;
 use api::product_state::ProductState;
 
 use super::access::is_unreachable;
+use crate::keys::KeyError;
 
 /// A failure of the registry. Refusals by a rule, such as a quota, are not errors.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +31,9 @@ pub(crate) enum RegistryError {
         /// The name of the column.
         column: &'static str,
     },
+    /// The answer to a call could not be sealed. Nothing was changed.
+    #[error("the answer to a call could not be sealed")]
+    AnswerNotSealed(#[source] KeyError),
     /// The product's row is gone.
     #[error("the product's row is gone from the registry")]
     ProductGone,

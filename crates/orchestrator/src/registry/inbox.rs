@@ -143,5 +143,5 @@ fn read_question(row: &AnyRow, at: usize) -> Result<WaitingQuestion, RegistryErr
 
 fn entry(row: &EngineRow, event: Event, at: Timestamp, detail: serde_json::Value) -> AuditEntry {
     let engine = Some((row.engine_id, row.owner.user_id.clone()));
-    AuditEntry { at, event, engine, duration_ms: None, detail }
+    AuditEntry { at, event, engine, duration_ms: None, detail, call: None }
 }

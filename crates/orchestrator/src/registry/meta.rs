@@ -2,10 +2,12 @@
 
 use std::os::unix::fs::MetadataExt as _;
 
+use api::Timestamp;
 use backend::KnownData;
 use sqlx::Row as _;
 
 use super::access::with_deadline;
+use super::idempotency::{self, CallMark};
 use super::{Registry, RegistryError};
 use crate::config::DatabaseUrl;
 
@@ -24,8 +26,14 @@ impl Registry {
         Ok(row.map(|row| row.try_get(0)).transpose()?)
     }
 
-    /// Replaces the fact called `name`, whether it exists or not; with `None` it is removed.
-    pub(crate) async fn replace_meta(&self, name: &str, value: Option<&str>) -> Result<(), RegistryError> {
+    /// Replaces the fact called `name`, whether it exists or not; with `None` it is removed. Marks the call with an
+    /// `Idempotency-Key` whose change this is.
+    pub(crate) async fn replace_meta(
+        &self,
+        name: &str,
+        value: Option<&str>,
+        call: Option<(&CallMark, Timestamp)>,
+    ) -> Result<(), RegistryError> {
         let mut transaction = self.begin().await?;
         let change = match value {
             Some(value) => sqlx::query(
@@ -37,6 +45,9 @@ impl Registry {
             None => sqlx::query("DELETE FROM meta WHERE name = $1").bind(name),
         };
         with_deadline(change.execute(&mut *transaction)).await?;
+        if let Some((call, at)) = call {
+            idempotency::mark(&mut transaction, call, at).await?;
+        }
         with_deadline(transaction.commit()).await?;
         Ok(())
     }

@@ -18,12 +18,13 @@ use crate::domain::product_life::{ProductAct, ProductRefusal, ProductStep, decid
 type Acted = Result<(Product, bool), ProductRefusal>;
 
 /// What belongs to a product besides its engines, which take their own rows with them. Its audit log stays.
-const OWNED: [&str; 5] = [
+const OWNED: [&str; 6] = [
     "DELETE FROM platform_keys WHERE product_id = $1",
     "DELETE FROM product_origins WHERE product_id = $1",
     "DELETE FROM audit_dead_letters WHERE webhook_id IN (SELECT webhook_id FROM audit_webhooks WHERE product_id = $1)",
     "DELETE FROM audit_webhooks WHERE product_id = $1",
     "DELETE FROM rollout_engines WHERE product_id = $1",
+    "DELETE FROM idempotent_calls WHERE product_id = $1",
 ];
 
 /// How many engines a product has, and how many of them run or are being changed.

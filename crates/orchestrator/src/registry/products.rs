@@ -10,6 +10,7 @@ use sqlx::any::AnyRow;
 use super::access::with_deadline;
 use super::audit_log::{self, AuditEntry, ProductTx};
 use super::hash_chain::GENESIS_HASH;
+use super::idempotency;
 use super::product_states::stored_state;
 use super::stored_policy::StoredPolicy;
 use super::{Registry, RegistryError};
@@ -94,6 +95,9 @@ impl Registry {
             return Ok(false);
         }
         audit_log::insert_entry(&mut transaction, product.product_id, id, entry, &hash).await?;
+        if let Some(call) = &entry.call {
+            idempotency::mark(&mut transaction, call, entry.at).await?;
+        }
         with_deadline(transaction.commit()).await?;
         self.notifier.notify(product.product_id);
         Ok(true)
@@ -149,13 +153,14 @@ impl Registry {
         Ok((products, total.try_get::<i64, _>(0)?.unsigned_abs()))
     }
 
-    /// Replaces a product's policy and writes the audit row that `entry` builds from the stored policy. Returns
-    /// the updated product; `None` if there is no such product.
+    /// Replaces a product's policy and writes the audit row that `entry` builds from the stored policy and the updated
+    /// product. Returns the updated product; `None` if there is no such product.
     pub(crate) async fn replace_policy(
         &self,
         product_id: ProductId,
         policy: &Policy,
-        entry: impl FnOnce(&Value) -> AuditEntry,
+        at: Timestamp,
+        entry: impl FnOnce(&Value, &Product) -> Result<AuditEntry, RegistryError>,
     ) -> Result<Option<Product>, RegistryError> {
         let mut tx = match self.begin_product_tx(product_id, 1).await {
             Err(RegistryError::ProductGone) => return Ok(None),
@@ -173,19 +178,18 @@ impl Registry {
         let mut product = self.read_product(&row)?;
         // The policy as stored: the audit log also records what this version cannot read.
         let before: String = row.try_get(3)?;
-        let entry = entry(&serde_json::from_str(&before).unwrap_or(Value::String(before)));
+        (product.policy, product.updated_at) = (policy.clone(), Some(at));
+        let entry = entry(&serde_json::from_str(&before).unwrap_or(Value::String(before)), &product)?;
         with_deadline(
             sqlx::query("UPDATE products SET policy = $1, updated_at = $2 WHERE product_id = $3")
                 .bind(policy_json(policy)?)
-                .bind(entry.at.unix_ms())
+                .bind(at.unix_ms())
                 .bind(product_id.to_string())
                 .execute(tx.connection()),
         )
         .await?;
         tx.append(&entry).await?;
         tx.commit().await?;
-        product.policy = policy.clone();
-        product.updated_at = Some(entry.at);
         Ok(Some(product))
     }
 

@@ -47,6 +47,9 @@ pub(super) const NEXT_ENGINES: &str = "SELECT engine_id, sealed_key, sealed_secr
 pub(super) const NEXT_WEBHOOKS: &str = "SELECT webhook_id, sealed_secret, old_sealed_secret \
     FROM audit_webhooks WHERE webhook_id > $1 ORDER BY webhook_id LIMIT $2";
 
+pub(super) const NEXT_CALLS: &str = "SELECT call_id, answer FROM idempotent_calls \
+    WHERE call_id > $1 AND answer IS NOT NULL ORDER BY call_id LIMIT $2";
+
 impl Registry {
     /// Returns the key check value; `None` if no orchestrator has used this registry yet.
     pub(crate) async fn key_check(&self) -> Result<Option<String>, RegistryError> {
@@ -95,6 +98,7 @@ impl Registry {
             }
         }
         reseal_webhooks(&mut transaction, &reseal).await?;
+        reseal_calls(&mut transaction, &reseal).await?;
         with_deadline(transaction.commit()).await?;
         let wiped = self.wipe().await.is_ok();
         Ok((engines, wiped))
@@ -110,6 +114,7 @@ impl Registry {
                 "SET statement_timeout = 0",
                 "VACUUM FULL engines",
                 "VACUUM FULL audit_webhooks",
+                "VACUUM FULL idempotent_calls",
                 "VACUUM FULL meta",
             ],
         };
@@ -142,6 +147,28 @@ async fn reseal_webhooks(
             );
             let write = write.bind(secret).bind(old).bind(id.clone());
             with_deadline(write.execute(&mut *connection)).await?;
+            last = id;
+        }
+    }
+}
+
+/// Reseals the answers to calls with an `Idempotency-Key`.
+async fn reseal_calls(
+    connection: &mut AnyConnection,
+    reseal: &impl Fn(&str, Purpose, &str) -> Result<String, ResealError>,
+) -> Result<(), ResealError> {
+    let mut last = String::new();
+    loop {
+        let page = sqlx::query(NEXT_CALLS).bind(last.clone()).bind(PAGE_SIZE);
+        let page = with_deadline(page.fetch_all(&mut *connection)).await?;
+        if page.is_empty() {
+            return Ok(());
+        }
+        for row in &page {
+            let (id, answer): (String, String) = (row.try_get(0)?, row.try_get(1)?);
+            let answer = reseal(&id, Purpose::IdempotentAnswer, &answer)?;
+            let write = sqlx::query("UPDATE idempotent_calls SET answer = $1 WHERE call_id = $2");
+            with_deadline(write.bind(answer).bind(id.clone()).execute(&mut *connection)).await?;
             last = id;
         }
     }

@@ -6,6 +6,7 @@ use sqlx::any::AnyRow;
 use sqlx::{Any, Row as _, Transaction};
 
 use super::access::with_deadline;
+use super::idempotency::{self, CallMark};
 use super::row::{EngineRow, select_engines};
 use super::{Registry, RegistryError};
 use crate::domain::EngineOwner;
@@ -128,8 +129,12 @@ const NEWCOMERS: &str = select_engines!(
 );
 
 impl Registry {
-    /// Stores a rollout that begins.
-    pub(crate) async fn insert_rollout(&self, rollout: &RolloutRow) -> Result<(), RegistryError> {
+    /// Stores a rollout that begins, and marks the call for which it does.
+    pub(crate) async fn insert_rollout(
+        &self,
+        rollout: &RolloutRow,
+        call: Option<&CallMark>,
+    ) -> Result<(), RegistryError> {
         let mut tx = self.begin().await?;
         let insert = sqlx::query(
             "INSERT INTO rollouts (rollout_id, engine_version, previous_version, plan, phase, phase_since, paused, \
@@ -147,16 +152,20 @@ impl Registry {
         .bind(rollout.started_at.unix_ms())
         .bind(rollout.ended_at.map(Timestamp::unix_ms));
         with_deadline(insert.execute(&mut *tx)).await?;
+        if let Some(call) = call {
+            idempotency::mark(&mut tx, call, rollout.started_at).await?;
+        }
         with_deadline(tx.commit()).await?;
         Ok(())
     }
 
     /// Replaces what a stored rollout may change, and together with it, if `deployment_image` is given, the image of
-    /// the deployment: a text that [`Registry::deployment_image`] returns.
+    /// the deployment: a text that [`Registry::deployment_image`] returns. Marks the call for which that is done.
     pub(crate) async fn update_rollout(
         &self,
         rollout: &RolloutRow,
         deployment_image: Option<&str>,
+        call: Option<(&CallMark, Timestamp)>,
     ) -> Result<(), RegistryError> {
         let mut tx = self.begin().await?;
         let update = sqlx::query(
@@ -174,6 +183,9 @@ impl Registry {
         with_deadline(update.execute(&mut *tx)).await?;
         if let Some(image) = deployment_image {
             set_deployment_image(&mut tx, image).await?;
+        }
+        if let Some((call, at)) = call {
+            idempotency::mark(&mut tx, call, at).await?;
         }
         with_deadline(tx.commit()).await?;
         Ok(())

@@ -11,6 +11,7 @@ use sqlx::postgres::PgRow;
 
 use super::RegistryError;
 use crate::domain::EngineOwner;
+use crate::domain::idempotency::EngineClaim;
 use crate::domain::lifecycle::Change;
 
 /// The columns in the order in which [`EngineRow::read`] expects them.
@@ -121,6 +122,11 @@ impl EngineRow {
                 Some(self.status)
             }
         }
+    }
+
+    /// The claim of this row, if it is claimed.
+    pub(crate) const fn claimed(&self) -> EngineClaim {
+        EngineClaim { engine_id: self.engine_id, generation: self.generation }
     }
 
     pub(super) fn read(row: &impl ColumnSource) -> Result<Self, RegistryError> {

@@ -17,7 +17,7 @@ const MIGRATIONS: [Migration; 2] = [
 
 /// What was added to the current schema without a new version, in order: an earlier version of this binary goes on
 /// without it, so a deployment can be downgraded.
-const ADDITIONS: [Migration; 8] = [
+const ADDITIONS: [Migration; 9] = [
     Migration { shared: include_str!("../../migrations/0003_scheduled_wakes.sql"), sqlite: "", postgres: "" },
     Migration {
         shared: include_str!("../../migrations/0004_browser_tokens.sql"),
@@ -41,6 +41,11 @@ const ADDITIONS: [Migration; 8] = [
         postgres: include_str!("../../migrations/0008_audit_webhooks.postgres.sql"),
     },
     Migration { shared: include_str!("../../migrations/0011_product_states.sql"), sqlite: "", postgres: "" },
+    Migration {
+        shared: include_str!("../../migrations/0009_idempotency.sql"),
+        sqlite: "",
+        postgres: include_str!("../../migrations/0009_idempotency.postgres.sql"),
+    },
     Migration {
         shared: include_str!("../../migrations/0013_rollouts.sql"),
         sqlite: "",

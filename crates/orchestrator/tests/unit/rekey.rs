@@ -15,6 +15,10 @@ const OTHER: &str = "CCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCA";
 const WEBHOOKS: [(&str, &str, Option<&str>); 2] =
     [("whk_1", "whsec_one", None), ("whk_2", "whsec_two", Some("whsec_of old"))];
 
+/// Calls with an `Idempotency-Key`, with their answers.
+const CALLS: [(&str, Option<&str>); 2] =
+    [("call_1", Some("{\"platform_api_key\": \"…\"}")), ("call_2", None)];
+
 fn vault(key: &str) -> Vault {
     Vault::new(&MasterKey::parse(key).unwrap()).unwrap()
 }
@@ -62,6 +66,12 @@ impl Fixture {
             .execute(&pool)
             .await
             .unwrap();
+        }
+        for (id, answer) in CALLS {
+            let statement = "INSERT INTO idempotent_calls (call_id, caller, fingerprint, created_at, attempts, answer) \
+                             VALUES ($1, 'admin', '', 0, 1, $2)";
+            let answer = answer.map(|answer| old.seal(id, Purpose::IdempotentAnswer, answer).unwrap());
+            sqlx::query(statement).bind(id).bind(answer).execute(&pool).await.unwrap();
         }
         let mut transaction = pool.begin().await.unwrap();
         for number in 0..engines {
@@ -129,6 +139,13 @@ impl Fixture {
             assert_eq!(open(row.get(0)), secret);
             assert_eq!(row.get::<Option<String>, _>(1).map(open).as_deref(), previous);
         }
+        let rows = sqlx::query("SELECT answer FROM idempotent_calls ORDER BY call_id");
+        let rows = rows.fetch_all(&pool).await.unwrap();
+        for ((id, answer), row) in CALLS.into_iter().zip(rows) {
+            let open =
+                |sealed: String| vault.open(id, Purpose::IdempotentAnswer, &sealed).unwrap().to_string();
+            assert_eq!(row.get::<Option<String>, _>(0).map(open).as_deref(), answer);
+        }
         pool.close().await;
     }
 
@@ -138,6 +155,7 @@ impl Fixture {
         let rows = sqlx::query(
             "SELECT sealed_key || sealed_secrets_key || COALESCE(pending_key, '') FROM engines \
              UNION ALL SELECT sealed_secret || COALESCE(old_sealed_secret, '') FROM audit_webhooks \
+             UNION ALL SELECT COALESCE(answer, '') FROM idempotent_calls \
              UNION ALL SELECT value FROM meta WHERE name <> 'epoch' ORDER BY 1",
         )
         .fetch_all(&pool)

@@ -98,10 +98,12 @@ async fn an_image_that_is_no_engine_stops_at_its_first_engine() {
     let Some(deployment) = Deployment::docker() else { return };
     let broken = RetaggedImage::broken(deployment.docker_daemon(), "81.0.0").await;
     let (orchestrator, product) = deployment.start_with_product().await;
+    let mut messages = Vec::new();
     for user in ["ada", "bob"] {
-        product.engine(user).await.run_turn("task", "Hello!").await;
+        let engine = product.engine(user).await;
+        engine.run_turn("task", "Hello!").await;
+        messages.push((user, engine.messages("task").await));
     }
-    let messages = product.engine("ada").await.messages("task").await;
     let words = ["start", &broken.reference, "--window", "0", "--yes"];
     rollout(&deployment, &orchestrator, &words).await.assert_success();
     let over = wait_for(&deployment, &orchestrator, "rolled_back").await;
@@ -109,7 +111,7 @@ async fn an_image_that_is_no_engine_stops_at_its_first_engine() {
     let shown = rollout(&deployment, &orchestrator, &["engines", "--state", "failed"]).await.assert_success();
     assert!(shown.contains("with its brain as it was"), "{shown}");
     let now = image::reference(env!("CARGO_PKG_VERSION"));
-    for user in ["ada", "bob"] {
+    for (user, messages) in messages {
         assert_eq!(image::of_engine(&deployment, &product, user).await, now);
         assert_eq!(product.engine(user).await.messages("task").await, messages);
     }

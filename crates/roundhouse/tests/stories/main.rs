@@ -90,6 +90,8 @@ mod hitl;
 mod hitl_pending;
 mod hooks;
 mod hooks_killed;
+mod idempotency;
+mod idempotency_killed;
 mod idle_sleep;
 mod inbox;
 mod journal;

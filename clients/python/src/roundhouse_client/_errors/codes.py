@@ -263,6 +263,15 @@ class WebhookNotConfiguredError(ConflictError):
     """The catalog names no webhook."""
 
 
+class IdempotencyKeyInUseError(ConflictError):
+    """The call with this `Idempotency-Key` is still under way, or the caller has too many of them. Repeat it after
+    `Retry-After`."""
+
+
+class IdempotencyKeyReusedError(ApiError):
+    """Another request was made with this `Idempotency-Key`. Each call needs a key of its own."""
+
+
 class PreconditionFailedError(ApiError):
     """A condition of the request (`If-Match`, `If-None-Match`) does not hold."""
 
@@ -430,6 +439,8 @@ CODES: dict[str, type[ApiError]] = {
     "FILE_CONFLICT": FileConflictError,
     "UPLOAD_CONFLICT": UploadConflictError,
     "WEBHOOK_NOT_CONFIGURED": WebhookNotConfiguredError,
+    "IDEMPOTENCY_KEY_IN_USE": IdempotencyKeyInUseError,
+    "IDEMPOTENCY_KEY_REUSED": IdempotencyKeyReusedError,
     "PRECONDITION_FAILED": PreconditionFailedError,
     "RANGE_NOT_SATISFIABLE": RangeNotSatisfiableError,
     "PAYLOAD_TOO_LARGE": PayloadTooLargeError,

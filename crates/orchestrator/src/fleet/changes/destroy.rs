@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use api::orchestrator::EngineStatus;
+use api::orchestrator::{Destroyed, DestroyedEngine, EngineStatus};
 use serde_json::json;
 
-use super::Changes;
+use super::{Changes, fulfilled};
 use crate::domain::Actor;
 use crate::domain::lifecycle::Change;
 use crate::fleet::operation::Operation;
 use crate::fleet::request::{OperationRequest, OperationResult, Outcome};
-use crate::registry::{EngineRow, Event, NextState};
+use crate::registry::{Claim, EngineRow, Event, NextState};
 
 impl Changes {
     pub(super) async fn destroy(
@@ -21,7 +21,9 @@ impl Changes {
     ) -> Outcome {
         // If the backend is unreachable, the call fails before anything has changed.
         self.shared.backend.ping().await?;
-        let claim = self.transitions.new_claim(Change::Destroy);
+        let answer = DestroyedEngine { status: Destroyed::Destroyed, engine_id: seen.engine_id };
+        let call = request.claiming_call_with(&answer)?;
+        let claim = Claim { call, ..self.transitions.new_claim(Change::Destroy) };
         let row = self.shared.registry.claim(&seen, &claim).await??;
         self.operations.preempt(operation, row.generation);
         self.finish_destroy(&row, request.reason, request.actor).await
@@ -38,6 +40,7 @@ impl Changes {
         self.shared.backend.remove_with_data(row.target()).await?;
         let detail = json!({"from": row.settled_status(), "to": None::<EngineStatus>, "reason": reason});
         let entry = self.transitions.audit_entry(row, Event::Destroy, detail).by(actor);
+        let entry = entry.of_call(fulfilled(row));
         self.settle(row, NextState::Removed, Some(&entry)).await?;
         Ok(OperationResult::Destroyed(row.engine_id))
     }

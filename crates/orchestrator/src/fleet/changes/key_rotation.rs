@@ -5,15 +5,16 @@
 
 use std::time::Duration;
 
+use api::orchestrator::RotatedKey;
 use backend::ProbeError;
 use serde_json::json;
 
-use super::Changes;
+use super::{Changes, fulfilled};
 use crate::domain::Actor;
 use crate::domain::lifecycle::Change;
 use crate::fleet::FleetError;
 use crate::fleet::operation::Operation;
-use crate::fleet::request::{OperationError, OperationResult, Outcome};
+use crate::fleet::request::{OperationError, OperationRequest, OperationResult, Outcome};
 use crate::fleet::supervision::{KeyState, to_mono_millis};
 use crate::fleet::transitions::unexpected_exit_message;
 use crate::registry::{Claim, EngineRow, Event, NextState, PendingKey, RunningEngine};
@@ -45,11 +46,19 @@ fn backend_error(message: &str) -> OperationError {
 }
 
 impl Changes {
-    pub(super) async fn rotate_key(&self, operation: &Operation, actor: Actor, seen: EngineRow) -> Outcome {
+    pub(super) async fn rotate_key(
+        &self,
+        operation: &Operation,
+        request: &OperationRequest,
+        seen: EngineRow,
+    ) -> Outcome {
+        let actor = request.actor;
         // Without its data directory, the engine may belong to another orchestrator.
         self.shared.backend.check_data().await?;
         let (key, pending) = self.shared.keys.generate(seen.engine_id)?;
-        let claim = Claim { pending: Some(pending.clone()), ..self.transitions.new_claim(Change::Rotate) };
+        let call = request.claiming_call_with(&RotatedKey { new_api_key: key.clone() })?;
+        let claim =
+            Claim { pending: Some(pending.clone()), call, ..self.transitions.new_claim(Change::Rotate) };
         let row = self.shared.registry.claim(&seen, &claim).await??;
         let engine = self.shared.running(&row).ok_or(FleetError::EngineNotRunning)?;
         operation.mark_claimed(row.generation);
@@ -129,6 +138,7 @@ impl Changes {
         actor: Actor,
     ) -> Outcome {
         let entry = self.transitions.audit_entry(row, Event::RotateKey, json!({"reason": reason})).by(actor);
+        let entry = entry.of_call(fulfilled(row));
         let next = NextState::KeyRotated(pending);
         self.settle_engine(row, next, Some(&entry)).await
     }

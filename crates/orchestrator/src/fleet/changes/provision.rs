@@ -1,7 +1,7 @@
 //! Provision: creates the engine of an engine owner. Row, quota and port are taken in one transaction, then the
 //! engine is booted; a failure leaves nothing behind.
 
-use api::orchestrator::EngineStatus;
+use api::orchestrator::{EngineStatus, ProvisionedEngine};
 use api::{EngineId, EngineImage};
 use serde_json::json;
 
@@ -13,7 +13,7 @@ use crate::fleet::FleetError;
 use crate::fleet::engine_client::Readiness;
 use crate::fleet::operation::Operation;
 use crate::fleet::request::{OperationError, OperationRequest, Outcome, RequestKind};
-use crate::registry::{AuditEntry, ClaimRefused, EngineRow, Event, NewEngine, NextState};
+use crate::registry::{AuditEntry, Claim, ClaimRefused, EngineRow, Event, NewEngine, NextState};
 
 impl Changes {
     pub(super) async fn provision(&self, operation: &Operation, request: &OperationRequest) -> Outcome {
@@ -25,7 +25,7 @@ impl Changes {
         let engine = self.new_engine(&request.engine_owner, image)?;
         shared.backend.check_image(&engine.engine_version).await?;
         shared.backend.check_data().await?;
-        let claim = self.transitions.new_claim(Change::Provision);
+        let claim = Claim { call: request.claiming_call(), ..self.transitions.new_claim(Change::Provision) };
         let mut engine = match self.boots.claim_new_engine(&engine, &claim).await? {
             Ok(engine) => engine,
             Err(ClaimRefused::ImageNotAllowed) => {
@@ -39,8 +39,15 @@ impl Changes {
             Err(failure) => return Err(self.roll_back(&engine.row, &failure, request.actor).await),
         };
         let detail = json!({"from": null, "to": EngineStatus::Running, "reason": reason});
+        let answer = self.shared.url(engine.row.engine_id, engine.placement()).map(|url| {
+            let EngineRow { engine_id, owner, .. } = &engine.row;
+            let (user_id, api_key) = (owner.user_id.clone(), self.shared.keys.key(&engine.row)?);
+            let status = EngineStatus::Running;
+            Ok::<_, FleetError>(ProvisionedEngine { engine_id: *engine_id, user_id, status, url, api_key })
+        });
         let entry = AuditEntry {
             duration_ms: Some(booted.took_ms),
+            call: request.applied_call(answer.transpose()?.as_ref())?,
             ..self.transitions.audit_entry(&engine.row, Event::Provision, detail).by(request.actor)
         };
         self.settle_engine(&engine.row, booted.into_state(&engine, true), Some(&entry)).await

@@ -1,7 +1,7 @@
 //! Start and wake: launches an idle engine again.
 
 use api::EngineImage;
-use api::orchestrator::EngineStatus;
+use api::orchestrator::{EngineStatus, StartedEngine};
 use serde_json::{Value, json};
 
 use super::Changes;
@@ -11,7 +11,7 @@ use crate::domain::lifecycle::Change;
 use crate::fleet::engine_client::Readiness;
 use crate::fleet::operation::Operation;
 use crate::fleet::request::{OperationError, OperationRequest, Outcome};
-use crate::registry::{AuditEntry, EngineRow, Event, NextState, PlacedEngine};
+use crate::registry::{AuditEntry, Claim, EngineRow, Event, NextState, PlacedEngine};
 
 impl Changes {
     pub(super) async fn relaunch(
@@ -23,7 +23,7 @@ impl Changes {
         let image = self.policies.launch_image(&seen);
         self.shared.backend.check_image(&image).await?;
         self.shared.backend.check_engine_data(seen.engine_id).await?;
-        let claim = self.transitions.new_claim(operation.change);
+        let claim = Claim { call: request.claiming_call(), ..self.transitions.new_claim(operation.change) };
         let mut engine = self.boots.claim_and_place(&seen, &claim).await??;
         operation.mark_claimed(engine.row.generation);
         let booted = match self.boot_with_image(&mut engine, image).await {
@@ -35,8 +35,11 @@ impl Changes {
         let event = if operation.change == Change::Wake { Event::Wake } else { Event::Start };
         let detail =
             json!({"from": engine.row.status, "to": EngineStatus::Running, "reason": request.reason});
+        let url = self.shared.url(engine.row.engine_id, engine.placement());
+        let answer = url.map(|url| StartedEngine { status: EngineStatus::Running, url });
         let entry = AuditEntry {
             duration_ms: Some(booted.took_ms),
+            call: request.applied_call(answer.as_ref())?,
             ..self.transitions.audit_entry(&engine.row, event, detail).by(request.actor)
         };
         self.settle_engine(&engine.row, booted.into_state(&engine, true), Some(&entry)).await

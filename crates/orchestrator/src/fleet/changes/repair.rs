@@ -4,8 +4,8 @@
 use api::orchestrator::EngineStatus;
 use serde_json::json;
 
-use super::Changes;
 use super::stop::{STOP_GRACE_PERIOD, stop_event};
+use super::{Changes, fulfilled};
 use crate::domain::Actor;
 use crate::domain::lifecycle::Change;
 use crate::fleet::FleetError;
@@ -100,7 +100,7 @@ impl Changes {
         }
         let (event, to) = stop_event(change);
         let detail = json!({"from": row.status, "to": to, "reason": "interrupted"});
-        let entry = self.transitions.audit_entry(row, event, detail);
+        let entry = self.transitions.audit_entry(row, event, detail).of_call(fulfilled(row));
         self.settle(row, NextState::NotRunning(to), Some(&entry)).await?;
         Ok(())
     }

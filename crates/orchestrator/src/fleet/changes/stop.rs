@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use api::orchestrator::EngineStatus;
+use api::orchestrator::{EngineStatus, StoppedEngine};
 use backend::{Instance, ProbeError};
 use serde_json::json;
 
-use super::Changes;
+use super::{Changes, fulfilled};
 use crate::domain::lifecycle::Change;
 use crate::fleet::FleetError;
 use crate::fleet::operation::Operation;
 use crate::fleet::request::{OperationRequest, OperationResult, Outcome, RequestKind};
-use crate::registry::{EngineRow, Event, NextState, RunningEngine};
+use crate::registry::{Claim, EngineRow, Event, NextState, RunningEngine};
 
 /// How long an engine may take to exit after the signal.
 pub(super) const STOP_GRACE_PERIOD: Duration = Duration::from_secs(30);
@@ -34,7 +34,8 @@ impl Changes {
     ) -> Outcome {
         // If the backend is unreachable, the call fails before anything has changed.
         self.shared.backend.ping().await?;
-        let claim = self.transitions.new_claim(operation.change);
+        let call = request.claiming_call_with(&StoppedEngine { status: EngineStatus::Stopped })?;
+        let claim = Claim { call, ..self.transitions.new_claim(operation.change) };
         let row = self.shared.registry.claim(&seen, &claim).await??;
         let engine = self.shared.running(&row).ok_or(FleetError::EngineNotRunning)?;
         operation.mark_claimed(row.generation);
@@ -79,7 +80,7 @@ impl Changes {
             event,
             json!({"from": row.status, "to": to, "reason": request.reason}),
         );
-        entry = entry.by(request.actor);
+        entry = entry.by(request.actor).of_call(fulfilled(&row).filter(|_| operation.change == Change::Stop));
         entry.duration_ms = Some(i64::try_from(took.as_millis()).unwrap_or(i64::MAX));
         self.settle(&row, NextState::NotRunning(to), Some(&entry)).await?;
         Ok(OperationResult::NotRunning)

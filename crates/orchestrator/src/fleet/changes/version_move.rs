@@ -6,6 +6,7 @@
 
 use api::EngineImage;
 use api::orchestrator::EngineStatus;
+use api::version::ChangedVersion;
 use backend::{BackendError, BrainCopy};
 use serde_json::{Value, json};
 
@@ -17,6 +18,7 @@ use crate::domain::lifecycle::Change;
 use crate::domain::rollout::{BrainOnRollback, brain_on_rollback};
 use crate::fleet::FleetError;
 use crate::fleet::engine_client::Readiness;
+use crate::fleet::idempotency::Call;
 use crate::fleet::operation::Operation;
 use crate::fleet::request::{
     MoveOutcome, OperationError, OperationRequest, OperationResult, Outcome, VersionMove,
@@ -35,6 +37,7 @@ struct PendingMove {
     actor: Actor,
     /// The reason that the audit log records.
     reason: &'static str,
+    call: Option<Call>,
 }
 
 /// What happens to the brain of an engine that is moved.
@@ -76,13 +79,19 @@ impl Changes {
             brain,
             actor: request.actor,
             reason: request.reason,
+            call: request.call.clone(),
         };
         let same = image == seen.engine_version;
         if !same {
             backend.check_image(&image).await?;
             backend.check_engine_data(seen.engine_id).await?;
         }
-        let claim = Claim { image: Some(image), default_image, ..self.transitions.new_claim(Change::Start) };
+        let claim = Claim {
+            image: Some(image),
+            default_image,
+            call: request.claiming_call(),
+            ..self.transitions.new_claim(Change::Start)
+        };
         let refused_error = |refused| match (refused, &claim.image) {
             (ClaimRefused::ImageNotAllowed, Some(image)) => FleetError::image_denied(image).into(),
             (refused, _) => OperationError::from(refused),
@@ -234,7 +243,9 @@ impl Changes {
         failure: Option<&BootFailure>,
     ) -> Outcome {
         row.pinned = if failure.is_some() { pending.before.pinned } else { pending.pinned };
-        let entry = self.move_entry(&row, pending, &next, failure);
+        let call = pending.call.as_ref().filter(|_| failure.is_none());
+        let call = call.map(|call| call.applied_with(&self.changed_version(&row, pending, &next)));
+        let entry = self.move_entry(&row, pending, &next, failure).of_call(call.transpose()?);
         let settled = self.settle(&row, next, Some(&entry)).await?;
         let row = settled.ok_or(OperationError::Stale)?;
         let from = pending.before.engine_version.clone();
@@ -249,6 +260,21 @@ impl Changes {
         })))
     }
 
+    /// The answer to a call that moved an engine.
+    fn changed_version(&self, row: &EngineRow, pending: &PendingMove, next: &NextState) -> ChangedVersion {
+        let from = &pending.before.engine_version;
+        ChangedVersion {
+            engine_id: row.engine_id,
+            status: status_after(pending.before.status, next),
+            url: self.shared.last_url(row.engine_id, row.port),
+            pinned: pending.pinned,
+            crosses_major: from.major() != pending.image.major(),
+            copied_brain_format: pending.brain_copy.and_then(|copy| copy.format),
+            engine_version: pending.image.clone(),
+            previous_version: from.clone(),
+        }
+    }
+
     /// The audit log's row of a move, under the event of the state that the engine ends in.
     fn move_entry(
         &self,
@@ -258,12 +284,7 @@ impl Changes {
         failure: Option<&BootFailure>,
     ) -> AuditEntry {
         let from = pending.before.status;
-        let to = match next {
-            NextState::Running { .. } => EngineStatus::Running,
-            NextState::NotRunning(status) => *status,
-            NextState::Failed { .. } => EngineStatus::Failed,
-            NextState::Unchanged | NextState::KeyRotated(_) | NextState::Removed => from,
-        };
+        let to = status_after(from, next);
         let event = match to {
             EngineStatus::Sleeping => stop_event(Change::Sleep).0,
             EngineStatus::Stopped => stop_event(Change::Stop).0,
@@ -281,6 +302,16 @@ impl Changes {
             detail.insert("log".to_owned(), failure.log.clone().into());
         }
         self.transitions.audit_entry(row, event, detail).by(pending.actor)
+    }
+}
+
+/// The state of an engine that was in `before` and goes on in `next`.
+const fn status_after(before: EngineStatus, next: &NextState) -> EngineStatus {
+    match next {
+        NextState::Running { .. } => EngineStatus::Running,
+        NextState::NotRunning(status) => *status,
+        NextState::Failed { .. } => EngineStatus::Failed,
+        NextState::Unchanged | NextState::KeyRotated(_) | NextState::Removed => before,
     }
 }
 

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::domain::rollout::CallCounts;
+use crate::fleet::idempotency::Call;
 use crate::fleet::policies::Policies;
 use crate::fleet::shared::Shared;
 use crate::registry::{RegistryError, RolloutRow};
@@ -95,18 +96,22 @@ impl RolloutState {
         Ok(())
     }
 
-    /// Stores a change of a rollout, together with the deployment's image if that changes, and applies it.
+    /// Stores a change of a rollout, together with the deployment's image if that changes, and applies it. Marks the
+    /// call for which that is done.
     pub(super) async fn store(
         &self,
         shared: &Shared,
         policies: &Policies,
         rollout: RolloutRow,
         image: Option<EngineImage>,
+        call: Option<&Call>,
     ) -> Result<(), RegistryError> {
         let configured = policies.configured_image().clone();
         let text =
             image.clone().map(|image| serde_json::json!(DeploymentImage { configured, image }).to_string());
-        shared.registry.update_rollout(&rollout, text.as_deref()).await?;
+        let call = call.map(Call::applied);
+        let call = call.as_ref().map(|call| (call, shared.clock.now()));
+        shared.registry.update_rollout(&rollout, text.as_deref(), call).await?;
         if let Some(image) = image {
             policies.set_default_image(image);
         }

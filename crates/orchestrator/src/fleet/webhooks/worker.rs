@@ -347,7 +347,14 @@ impl Session {
         let shared = &self.context.shared;
         let detail = json!({"webhook_id": self.row.webhook.webhook_id, "state": AuditWebhookState::Gone});
         let at = shared.clock.now();
-        let entry = AuditEntry { at, event: Event::UpdateWebhook, engine: None, duration_ms: None, detail };
+        let entry = AuditEntry {
+            at,
+            event: Event::UpdateWebhook,
+            engine: None,
+            duration_ms: None,
+            detail,
+            call: None,
+        };
         let error = "the receiver answered 410: it wants no more rows";
         shared.registry.suspend_webhook(&self.row, error, &entry).await?;
         Ok(Ended::Changed)

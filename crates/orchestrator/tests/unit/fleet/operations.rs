@@ -103,6 +103,7 @@ async fn a_caller_rests_while_a_delete_takes_over() {
         default_image: row.engine_version.clone(),
         owner: "this process".into(),
         deadline: row.created_at,
+        call: None,
     };
     fleet.registry().claim(&row, &delete).await.unwrap().unwrap();
     let settled =

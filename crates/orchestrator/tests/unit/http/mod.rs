@@ -6,6 +6,7 @@ mod audit;
 mod coverage;
 mod events;
 mod hostile;
+mod idempotency;
 mod metrics;
 mod policies;
 mod products;

@@ -1,5 +1,6 @@
 //! Tests of the registry by itself: the audit log's chain, compare-and-swap, quota and ports under concurrency.
 
+mod idempotency;
 mod metrics;
 mod plans;
 mod postgres;
@@ -79,7 +80,7 @@ impl Fixture {
     /// Replaces the product's policy.
     async fn limit(&self, policy: Policy) {
         let entry = AuditEntry { engine: None, ..entry(EngineId::new(), Event::PolicyUpdate) };
-        self.registry.replace_policy(self.product_id, &policy, |_| entry).await.unwrap().unwrap();
+        self.registry.replace_policy(self.product_id, &policy, NOW, |_, _| Ok(entry)).await.unwrap().unwrap();
     }
 
     /// Creates an engine that is settled in `status`.
@@ -114,12 +115,14 @@ fn product(slug: &str) -> Product {
 
 fn claim(change: Change) -> Claim {
     let default_image = "svc-engine:0.1.0".parse().unwrap();
-    Claim { change, pending: None, image: None, default_image, owner: "this process".into(), deadline: NOW }
+    let owner = "this process".into();
+    Claim { change, pending: None, image: None, default_image, owner, deadline: NOW, call: None }
 }
 
 fn entry(engine_id: EngineId, event: Event) -> AuditEntry {
     let engine = Some((engine_id, UserId::new("ann").unwrap()));
-    AuditEntry { at: NOW, event, engine, duration_ms: Some(7), detail: json!({"reason": "test"}) }
+    let detail = json!({"reason": "test"});
+    AuditEntry { at: NOW, event, engine, duration_ms: Some(7), detail, call: None }
 }
 
 fn running(row: &EngineRow) -> NextState {
@@ -153,6 +156,7 @@ async fn a_products_rows_are_numbered_and_chained() {
             engine: engine_id.map(|id| (id.parse().unwrap(), UserId::new(row.get::<String, _>(3)).unwrap())),
             duration_ms: row.get(4),
             detail: serde_json::from_str(&row.get::<String, _>(5)).unwrap(),
+            call: None,
         };
         assert_eq!(row.get::<i64, _>(0), id);
         let hash: String = row.get(6);
@@ -182,7 +186,12 @@ async fn the_place_of_a_time_in_a_log_is_found_also_among_rows_that_were_committ
         let at = Timestamp::from_unix_ms(NOW.unix_ms() + (second - late) * 1_000);
         let entry = AuditEntry { at, engine: None, ..entry(EngineId::new(), Event::PolicyUpdate) };
         let policy = Policy::default();
-        fixture.registry.replace_policy(fixture.product_id, &policy, |_| entry).await.unwrap().unwrap();
+        fixture
+            .registry
+            .replace_policy(fixture.product_id, &policy, at, |_, _| Ok(entry))
+            .await
+            .unwrap()
+            .unwrap();
         times.push(at.unix_ms());
     }
     for at in (-2..54).map(|second| NOW.unix_ms() + second * 1_000) {

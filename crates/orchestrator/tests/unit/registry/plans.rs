@@ -4,8 +4,8 @@ use pretty_assertions::assert_eq;
 use sqlx::Row as _;
 
 use super::super::{
-    audit_queries, audit_webhooks, fleet_queries, metrics, platform_keys, product_states, reseal, verify,
-    webhook_progress,
+    audit_queries, audit_webhooks, fleet_queries, idempotency, metrics, platform_keys, product_states,
+    reseal, verify, webhook_progress,
 };
 use super::Fixture;
 use crate::registry::activity::{SELECT_ACTIVITY, SELECT_SUPERVISED};
@@ -53,6 +53,22 @@ async fn regression_o12_the_ledger_and_the_figures_use_an_index() {
         (
             reseal::NEXT_WEBHOOKS,
             "SEARCH audit_webhooks USING INDEX sqlite_autoindex_audit_webhooks_1 (webhook_id>?)".into(),
+        ),
+        (
+            reseal::NEXT_CALLS,
+            "SEARCH idempotent_calls USING INDEX sqlite_autoindex_idempotent_calls_1 (call_id>?)".into(),
+        ),
+        (
+            idempotency::COUNT_OF_CALLER,
+            "SEARCH idempotent_calls USING COVERING INDEX idempotent_calls_of_caller (caller=?)".into(),
+        ),
+        (
+            idempotency::FULFIL_CLAIM,
+            "SEARCH idempotent_calls USING INDEX idempotent_calls_of_engine (engine_id=?)".into(),
+        ),
+        (
+            idempotency::EXPIRED,
+            "SEARCH idempotent_calls USING INDEX idempotent_calls_by_age (created_at<?)".into(),
         ),
         (reseal::NEXT_ENGINES, "SEARCH engines USING INDEX sqlite_autoindex_engines_1 (engine_id>?)".into()),
     ] {

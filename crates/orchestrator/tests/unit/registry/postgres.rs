@@ -104,7 +104,10 @@ async fn who_was_deposed_writes_nothing_any_more() {
         registry.claim(&claimed, &claim(Change::Destroy)).await.map(|_| ()),
         registry.claim_new_engine(&new, &claim(Change::Provision), &fixture.placements).await.map(|_| ()),
         registry.register(&other, &AuditEntry { engine: None, ..entry.clone() }).await.map(|_| ()),
-        registry.replace_policy(fixture.product_id, &Policy::default(), |_| entry.clone()).await.map(|_| ()),
+        registry
+            .replace_policy(fixture.product_id, &Policy::default(), NOW, |_, _| Ok(entry.clone()))
+            .await
+            .map(|_| ()),
         registry.save_activity(&activities).await,
         registry.get_or_insert_meta("colour", "red").await.map(|_| ()),
         registry.check_leadership().await,

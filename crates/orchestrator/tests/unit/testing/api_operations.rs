@@ -17,6 +17,8 @@ pub(crate) struct ApiOperation {
     /// Whether an operator may make the call for a product.
     pub(crate) takes_operator: bool,
     pub(crate) has_body: bool,
+    /// Whether it honours an `Idempotency-Key`.
+    pub(crate) takes_key: bool,
     /// Whether a request has a body or parameters, which could be invalid.
     pub(crate) has_input: bool,
     /// Status and code of every response; no code for a success.
@@ -55,6 +57,7 @@ fn parse_operation(method: &str, path: &str, operation: &Value) -> ApiOperation 
         _ => panic!("{method} {path}: an unknown key {key}"),
     });
     let has_body = operation["requestBody"].is_object();
+    let parameters = operation["parameters"].as_array().map(Vec::as_slice).unwrap_or_default();
     let responses = operation["responses"].as_object().unwrap();
     ApiOperation {
         method: method.to_uppercase(),
@@ -63,6 +66,7 @@ fn parse_operation(method: &str, path: &str, operation: &Value) -> ApiOperation 
         invalid_key_code,
         takes_operator: operation["security"][1]["admin_key"].is_array(),
         has_body,
+        takes_key: parameters.iter().any(|parameter| parameter["name"] == "Idempotency-Key"),
         has_input: has_body || operation["parameters"].is_array(),
         responses: responses.iter().flat_map(|(status, response)| response_codes(status, response)).collect(),
     }

@@ -12,6 +12,6 @@ pub(crate) use self::backend::{
     BackendCall, Fault, FaultBackend, SimulatedHealth, addressing, also_with_own_addresses, use_own_addresses,
 };
 pub(crate) use api_operations::{ApiOperation, api_operations};
-pub(crate) use app::{ADMIN_KEY, ProductClient, TestApp, summarize};
+pub(crate) use app::{ADMIN_KEY, ProductClient, TestApp, TestResponse, summarize};
 pub(crate) use database::{TestDatabase, on_postgres, skip_unless_sqlite};
 pub(crate) use response_recorder::{RecordedResponse, ResponseRecorder};

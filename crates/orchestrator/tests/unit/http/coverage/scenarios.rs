@@ -1,6 +1,7 @@
 //! Scenarios that together make every route return every documented response. Each runs on its own orchestrator.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use api::EngineId;
@@ -38,6 +39,7 @@ pub(super) async fn all() -> BTreeSet<RecordedResponse> {
     recorded.extend(the_backend_fails().await);
     recorded.extend(engines_do_not_answer().await);
     recorded.extend(browsers_have_tokens().await);
+    recorded.extend(calls_have_keys().await);
     recorded.extend(webhooks_are_managed().await);
     recorded.extend(the_registry_is_lost().await);
     recorded
@@ -106,6 +108,58 @@ async fn an_operator_is_refused() -> BTreeSet<RecordedResponse> {
         }
     }
     app.responses.recorded()
+}
+
+async fn calls_have_keys() -> BTreeSet<RecordedResponse> {
+    let app = TestApp::new().await;
+    let product = app.register_product("demo", json!({})).await;
+    let too_long = "x".repeat(1024 * 1024 + 1);
+    let call = async |operation: &ApiOperation, key: &str, query: &str, body: &str| {
+        let admin = ("X-Admin-Key", ADMIN_KEY);
+        let caller = if operation.path.starts_with("/products")
+            || operation.path.starts_with("/fleet")
+            || operation.path.starts_with("/admin")
+        {
+            admin
+        } else {
+            ("X-Platform-Key", product.key.as_str())
+        };
+        let path = format!("{}{query}", operation.path_with("ann"));
+        app.send_unread(&operation.method, &path, &[caller, ("Idempotency-Key", key)], body).await;
+    };
+    for operation in api_operations().iter().filter(|operation| operation.takes_key) {
+        let body = valid_body(&operation.path);
+        // Another request with the same key; and what is no key, and too long a body.
+        call(operation, "key", "?confirmation=x", &body).await;
+        call(operation, "key", "?confirmation=y", &body).await;
+        call(operation, "no key", "", &body).await;
+        call(operation, "another", "", &too_long).await;
+    }
+    app.orchestrator.fleet().idempotent_calls.always_in_use.store(true, Ordering::Relaxed);
+    for operation in api_operations().iter().filter(|operation| operation.takes_key) {
+        call(operation, "key", "", &valid_body(&operation.path)).await;
+    }
+    app.responses.recorded()
+}
+
+/// A body that the operations of a path accept.
+fn valid_body(path: &str) -> String {
+    let body = match path {
+        "/products/register" => json!({"slug": "other", "display_name": "Other"}),
+        "/products/{product_id}/policy" => json!({"policy": {}}),
+        "/engines/provision" => json!({"user_id": "ann"}),
+        "/engines/{user_id}/tokens" => json!({"scopes": ["chat"]}),
+        "/engines/{user_id}/version" => json!({"engine_version": "default"}),
+        "/origins" => json!({"origins": []}),
+        "/webhooks" => json!({"url": "https://product.invalid/audit"}),
+        "/webhooks/{webhook_id}/replay" => json!({"after": 0}),
+        "/fleet/log-filter" | "/engines/{user_id}/log-filter" => json!({"filter": "info", "for_s": 1}),
+        "/fleet/maintenance" => json!({"message": "Back at noon."}),
+        "/fleet/rollouts" => json!({"engine_version": "svc-engine:0.9.0"}),
+        "/admin/versions/move" => json!({"from": OTHER_IMAGE, "engine_version": "default"}),
+        _ => json!({}),
+    };
+    body.to_string()
 }
 
 async fn products_are_managed() -> BTreeSet<RecordedResponse> {
@@ -516,23 +570,6 @@ async fn the_registry_is_lost() -> BTreeSet<RecordedResponse> {
     app.execute("UPDATE engines SET sealed_key = 'damaged'").await;
     // It leads on, so that calls are served.
     app.orchestrator.fleet().registry().close_pools().await;
-    let bodies = json!({
-        "/products/register": {"slug": "other", "display_name": "Other"},
-        "/products/{product_id}/policy": {"policy": {}},
-        "/products/{product_id}/keys": {},
-        "/engines/provision": {"user_id": "eve"},
-        "/engines/{user_id}/version": {"engine_version": "default"},
-        "/engines/{user_id}/tokens": {"scopes": ["chat"]},
-        "/engines/{user_id}/log-filter": {"filter": "info"},
-        "/origins": {"origins": []},
-        "/webhooks": {"url": "https://product.invalid/audit"},
-        "/webhooks/{webhook_id}/replay": {"after": 0},
-        "/fleet/start-failed": {},
-        "/fleet/maintenance": {"message": "Back at noon."},
-        "/fleet/rollouts": {"engine_version": "svc-engine:0.9.0"},
-        "/fleet/rollouts/{rollout_id}/rollback": {},
-        "/admin/versions/move": {"from": OTHER_IMAGE, "engine_version": "default"},
-    });
     for operation in api_operations() {
         let user = if operation.path.ends_with("/start") { "bob" } else { "ann" };
         let path = operation.path_with(user).replace("/products/ann", &format!("/products/{product_id}"));
@@ -540,7 +577,7 @@ async fn the_registry_is_lost() -> BTreeSet<RecordedResponse> {
         let path = path.replace("/webhooks/ann", &format!("/webhooks/{}", api::AuditWebhookId::new()));
         let path = path.replace("/rollouts/ann", &format!("/rollouts/{}", api::RolloutId::new()));
         let path = path.replace("/tokens/ann", &format!("/tokens/{}", api::TokenId::new()));
-        let body = bodies.get(&operation.path).map(Value::to_string).unwrap_or_default();
+        let body = valid_body(&operation.path);
         let is_confirmed =
             (operation.method.as_str(), operation.path.as_str()) == ("DELETE", "/products/{product_id}");
         let path = if is_confirmed { format!("{path}?confirmation=x") } else { path };
